@@ -1,0 +1,54 @@
+"""Mechanistic interpretability of attention sinks: read them, move them, train them away.
+
+    import sinkinterp as si
+
+    subject = si.load("gpt2")
+    report = si.measure(subject, tokens)
+    moved = si.measure(subject, tokens, edits=[si.SwapPositions(0, 4)])
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from ._registration import register_with_transformers
+
+if TYPE_CHECKING:
+    from .adapters.huggingface import load as load
+    from .errors import InputError as InputError
+    from .interventions.positions import ReplacePosition as ReplacePosition
+    from .interventions.positions import SwapPositions as SwapPositions
+    from .lm.variants import VARIANTS as VARIANTS
+    from .measurement import Report as Report
+    from .measurement import attention_maps as attention_maps
+    from .measurement import measure as measure
+    from .study import trained as trained
+    from .train.recipe import Recipe as Recipe
+
+_HOMES = {
+    "load": "adapters.huggingface",
+    "measure": "measurement",
+    "attention_maps": "measurement",
+    "Report": "measurement",
+    "SwapPositions": "interventions.positions",
+    "ReplacePosition": "interventions.positions",
+    "VARIANTS": "lm.variants",
+    "Recipe": "train.recipe",
+    "trained": "study",
+    "InputError": "errors",
+}
+__all__ = list(_HOMES)  # noqa: PLE0604
+__version__ = "0.1.0"
+
+register_with_transformers()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sinkinterp' has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(_HOMES)

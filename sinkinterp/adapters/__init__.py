@@ -1,0 +1,1 @@
+"""Subjects: one protocol over the libraries that run models."""

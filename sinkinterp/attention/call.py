@@ -1,0 +1,178 @@
+"""AttentionCall: what one attention operation consumes, in every architecture and every backend."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from einops import einsum, rearrange
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from . import streaming
+from .kernels import SOFTMAX, Kernel
+from .slots import SinkLogit, Slot, SlotRow
+
+Index = Int[Tensor, " some_key"]
+Mass = Float[Tensor, "batch head some_key"]
+Rows = Float[Tensor, "batch head query"]
+Pattern = Float[Tensor, "batch head query column"]
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """Queries, keys and values after norms and rotation; keys are not repeated for grouped queries.
+
+    layer: index among all blocks of the model.
+    mask: pairs that may attend; None is causal, the last query aligned with the last key.
+    bias: added to the scaled scores (ALiBi, T5). softcap: scores become softcap * tanh(score / softcap).
+    slot: a column left of the first key that belongs to no token.
+    """
+
+    layer: int
+    q: Float[Tensor, "batch head query d_head"]
+    k: Float[Tensor, "batch kv_head key d_head"]
+    v: Float[Tensor, "batch kv_head key d_value"]
+    scale: float
+    mask: Bool[Tensor, "#batch #head query key"] | None = None
+    bias: Float[Tensor, "#batch #head query key"] | None = None
+    softcap: float | None = None
+    slot: Slot = None
+    kernel: Kernel = SOFTMAX
+
+    @property
+    def keys(self) -> Index:
+        """Indices of all keys."""
+        return torch.arange(self.k.shape[2], device=self.k.device)
+
+    def scores(self, keys: Index | None = None) -> Float[Tensor, "batch head query some_key"]:
+        """Scores of every query with the chosen keys (default all), masked pairs included; fp32."""
+        k = self.k if keys is None else self.k[:, :, keys]
+        q, k = self.kernel.feature(self.q.float()), self.kernel.feature(k.float())
+        q = rearrange(q, "b (kv group) i d -> b kv group i d", kv=k.shape[1])
+        scores = einsum(q, k, "b kv group i d, b kv j d -> b kv group i j") * self.scale
+        scores = rearrange(scores, "b kv group i j -> b (kv group) i j")
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if self.bias is not None:
+            scores = scores + (self.bias if keys is None else self.bias[..., keys])
+        return scores
+
+    def slot_scores(self) -> Float[Tensor, "batch head query 1"] | None:
+        """Scores of every query with the slot; None without one."""
+        return None if self.slot is None else self.slot.scores(self.kernel.feature(self.q.float()), self.scale)
+
+    def allowed(self, keys: Index | None = None) -> Bool[Tensor, "#batch #head query some_key"]:
+        """Which queries may attend to the chosen keys (default all)."""
+        if self.mask is not None:
+            return self.mask if keys is None else self.mask[..., keys]
+        keys = self.keys if keys is None else keys
+        queries = torch.arange(self.q.shape[2], device=self.q.device) + self.k.shape[2] - self.q.shape[2]
+        return (keys[None, :] <= queries[:, None])[None, None]
+
+    def watchers(self, keys: Index) -> Int[Tensor, "#batch #head some_key"]:
+        """How many queries can see each of the chosen keys."""
+        return self.allowed(keys).sum(2)
+
+    def columns_seen(self) -> Int[Tensor, "#batch #head query"]:
+        """How many columns each query can see, its slot included."""
+        blocks = (self.allowed(keys).sum(-1) for keys in streaming.key_blocks(self.keys))
+        return sum(blocks, torch.tensor(int(self.slot is not None), device=self.q.device))
+
+    def pattern(self) -> Pattern:
+        """Dense attention weights, the slot's column first where there is one. For small T."""
+        scores, allowed, slot = self.scores(), self.allowed(), self.slot_scores()
+        if slot is not None:
+            scores = torch.cat((slot, scores), -1)
+            allowed = torch.nn.functional.pad(allowed, (1, 0), value=True)
+        return self.kernel.pattern(scores, allowed)
+
+    def mix(self, pattern: Pattern) -> Float[Tensor, "batch head query d_value"]:
+        """Values averaged by a pattern, whose extra first column, if any, is the slot's."""
+        tokens = rearrange(pattern[..., -self.k.shape[2] :], "b (kv group) i j -> b kv group i j", kv=self.v.shape[1])
+        z = einsum(tokens.to(self.v.dtype), self.v, "b kv group i j, b kv j d -> b kv group i d")
+        z = rearrange(z, "b kv group i d -> b (kv group) i d")
+        if isinstance(self.slot, SlotRow):
+            z = z + einsum(pattern[..., :1].to(z.dtype), self.slot.value.to(z.dtype), "b h i j, h j d -> b h i d")
+        return z
+
+    def output(self) -> Float[Tensor, "batch head query d_value"]:
+        """The call's result, by the fused kernel where that computes the same thing."""
+        return self.mix(self.pattern()) if self._fused is None else self._fused[0]
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether `output` and `log_normaliser` come from one fused kernel."""
+        return self._fused is not None
+
+    @cached_property
+    def _fused(self) -> tuple[Tensor, Tensor] | None:
+        plain = self.kernel.is_softmax and self.bias is None and self.softcap is None
+        if not plain or isinstance(self.slot, SinkLogit):
+            return None
+        if self.slot is None:
+            return streaming.flash(self.q, self.k, self.v, self.mask, self.scale)
+        allowed = torch.nn.functional.pad(self.allowed(), (1, 0), value=True)
+        k, v = (self._with_slot(t, row) for t, row in ((self.k, self.slot.key), (self.v, self.slot.value)))
+        return streaming.flash(self.q, k, v, allowed, self.scale)
+
+    def _with_slot(self, rows: Tensor, slot: Tensor) -> Tensor:
+        heads = rows.repeat_interleave(self.q.shape[1] // rows.shape[1], 1)
+        return torch.cat((slot.to(rows.dtype).expand(len(rows), -1, -1, -1), heads), 2)
+
+    def log_normaliser(self) -> Rows:
+        """log Z of every row: what divides its weights. For softmax, the log-sum-exp of its scores; fp32."""
+        return self._log_normaliser
+
+    @cached_property
+    def _log_normaliser(self) -> Tensor:
+        if self._fused is not None:
+            return self._fused[1]
+        return self.kernel.normaliser.log_size(streaming.log_total(self._log_magnitudes()))
+
+    def _log_magnitudes(self) -> Iterator[Tensor]:
+        slot = self.slot_scores()
+        if slot is not None:
+            yield self.kernel.similarity.log_magnitude(slot)
+        for keys in streaming.key_blocks(self.keys):
+            log_sim = self.kernel.similarity.log_magnitude(self.scores(keys))
+            yield log_sim.masked_fill(~self.allowed(keys), -torch.inf)
+
+    def _weights(self, scores: Tensor) -> Tensor:
+        similarity = self.kernel.similarity
+        weights = self.kernel.alpha * (similarity.log_magnitude(scores) - self.log_normaliser()[..., None]).exp()
+        return weights * scores.sign() if similarity.signed else weights
+
+    def column_mass(self, keys: Index | None = None) -> Mass:
+        """Attention that each chosen key (default all) receives, summed over queries; no T x T map is made."""
+        blocks = streaming.key_blocks(self.keys if keys is None else keys)
+        masses = [self._weights(self.scores(b)).masked_fill(~self.allowed(b), 0).sum(2) for b in blocks]
+        return torch.cat(masses, -1)
+
+    def slot_mass(self) -> Float[Tensor, "batch head"]:
+        """Attention that the slot receives, summed over queries; 0 without a slot."""
+        slot = self.slot_scores()
+        return self.q.new_zeros(self.q.shape[:2]).float() if slot is None else self._weights(slot).sum((2, 3))
+
+
+def call_of_interface(
+    layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None, **extra: Any
+) -> AttentionCall:
+    """The call that transformers' attention interface was asked to compute.
+
+    An additive mask is split into the pairs that it forbids and the bias that it adds to the others.
+    """
+    bias = extra.get("position_bias")
+    if mask is not None and mask.dtype != torch.bool:
+        allowed = mask > torch.finfo(mask.dtype).min / 2
+        added = mask.masked_fill(~allowed, 0)
+        bias = added if bias is None else bias + added
+        mask, bias = allowed, bias if bias.any() else None
+    logits = extra.get("s_aux")
+    slot = extra.get("slot") if logits is None else SinkLogit(logits)
+    return AttentionCall(
+        layer, q, k, v, q.shape[-1] ** -0.5 if scale is None else scale, mask, bias,
+        extra.get("softcap"), slot, extra.get("kernel") or SOFTMAX,
+    )  # fmt: skip
+

@@ -1,0 +1,53 @@
+"""Which (query, key) pairs may attend. Masks are predicates on positions and combine with `&`."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+from ..spec import Spec
+
+Index = Int[Tensor, "..."]
+
+
+@dataclass(frozen=True)
+class Mask(Spec):
+    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
+        """Whether the query at one position may attend to the key at another; broadcasts."""
+        raise NotImplementedError
+
+    def __and__(self, other: "Mask") -> "Mask":
+        return Both(self, other)
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """Keys up to the query itself."""
+
+    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
+        return key <= query
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """Keys fewer than `width` steps behind the query."""
+
+    width: int
+
+    def __post_init__(self) -> None:
+        if self.width < 1:
+            raise ValueError(f"a window is at least 1 key wide, the query's own; got {self.width}")
+
+    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
+        return query - key < self.width
+
+
+@dataclass(frozen=True)
+class Both(Mask):
+    """Pairs that two masks allow."""
+
+    left: Mask
+    right: Mask
+
+    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
+        return self.left.allows(query, key) & self.right.allows(query, key)

@@ -1,0 +1,94 @@
+"""Slots: columns of the pattern that belong to no token, open to every query and never rotated.
+
+`SlotRow` and `SinkLogit` are what one attention call sees; the specs below them are trained parameters of a model.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from einops import einsum
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from ..spec import Dims, Spec
+
+Queries = Float[Tensor, "batch head query d_head"]
+Column = Float[Tensor, "batch head query 1"]
+Row = Float[Tensor, "head 1 d_head"]
+
+
+@dataclass(frozen=True)
+class SlotRow:
+    """A key k* and a value v* for every head (Gu et al. 2025, section 7.1)."""
+
+    key: Row
+    value: Row
+
+    def scores(self, queries: Queries, scale: float) -> Column:
+        return einsum(queries, self.key.to(queries.dtype), "b h i d, h j d -> b h i j") * scale
+
+
+@dataclass(frozen=True)
+class SinkLogit:
+    """A learned score per head whose value is zero (GPT-OSS): the weights on tokens sum to less than one."""
+
+    logit: Float[Tensor, " head"]
+
+    def scores(self, queries: Queries, scale: float) -> Column:
+        return self.logit.to(queries.dtype)[None, :, None, None].expand(*queries.shape[:3], 1)
+
+
+Slot = SlotRow | SinkLogit | None
+
+
+@dataclass(frozen=True)
+class LearnedRow(Spec):
+    """A trained vector per head, drawn from N(0, std^2)."""
+
+    std: float = 0.02
+
+    def build(self, dims: Dims) -> nn.Parameter:
+        return nn.Parameter(torch.randn(dims.n_heads, 1, dims.d_head) * self.std)
+
+
+@dataclass(frozen=True)
+class ZeroRow(Spec):
+    """The zero vector, never trained."""
+
+    def build(self, dims: Dims) -> nn.Parameter:
+        return nn.Parameter(torch.zeros(dims.n_heads, 1, dims.d_head), requires_grad=False)
+
+
+class Slots(nn.Module):
+    """No slot, and the base of every kind of slot."""
+
+    def forward(self) -> Slot:
+        return None
+
+
+class _KeySlot(Slots):
+    def __init__(self, key: nn.Parameter, value: nn.Parameter) -> None:
+        super().__init__()
+        self.key, self.value = key, value
+
+    def forward(self) -> SlotRow:
+        return SlotRow(self.key, self.value)
+
+
+@dataclass(frozen=True)
+class NoSlots(Spec):
+    """Every column of the pattern is a token."""
+
+    def build(self, dims: Dims) -> Slots:
+        return Slots()
+
+
+@dataclass(frozen=True)
+class KeySlot(Spec):
+    """One extra column: K biases where the value is `ZeroRow()`, KV biases where both rows are learned."""
+
+    key: Spec = LearnedRow()
+    value: Spec = ZeroRow()
+
+    def build(self, dims: Dims) -> Slots:
+        return _KeySlot(self.key.build(dims), self.value.build(dims))

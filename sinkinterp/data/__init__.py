@@ -1,0 +1,1 @@
+"""Token sources: a synthetic task, the embedded English text, and files."""

@@ -1,0 +1,115 @@
+"""First light: train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from jaxtyping import Float
+from torch import Tensor
+
+from . import study, tabulate
+from .adapters.huggingface import HuggingFaceSubject
+from .data.backcopy import BigramBackcopy
+from .data.probes import Probe, random_tokens, repeated_token
+from .interventions.edit import Edit
+from .interventions.positions import ReplacePosition, SwapPositions
+from .lm.variants import VARIANTS
+from .measurement import Report, attention_maps, measure
+from .table import Cell, Table
+from .train.recipe import Recipe
+
+TWINS = ("softmax", "sigmoid", "k_bias")
+EPSILON = 0.3
+SEQUENCES = 512
+TARGETS = (4, 6, 9, 12)  # positions from 0 that p1 is replaced by or swapped with
+OnStep = Callable[[str, int, int, dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that the demo measured."""
+
+    reports: Mapping[str, Report]
+    maps: Mapping[str, Float[Tensor, "query column"]]
+    twins: Table
+    residuals: Table
+    swaps: Table
+    training: Table
+
+
+def recipe(variant: str, seed: int = 0) -> Recipe:
+    """How the demo trains one of its twins."""
+    return Recipe(model=VARIANTS[variant], seed=seed)
+
+
+def run(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *progress: None) -> Result:
+    """Trains or loads the three twins of one seed, measures them, and repeats Table 7 on the softmax model."""
+    runs = {
+        variant: study.trained(
+            recipe(variant, seed), cache, lambda step, latest, v=variant: on_step(v, step, recipe(v).steps, latest)
+        )
+        for variant in TWINS
+    }
+    subjects = {variant: run.subject(variant) for variant, run in runs.items()}
+    probe = study.held_out_probe(recipe(TWINS[0]).data, SEQUENCES)
+    reports = {variant: measure(subject, probe) for variant, subject in subjects.items()}
+    losses = {variant: study.valid_loss(subject, probe) for variant, subject in subjects.items()}
+    return Result(
+        reports=reports,
+        maps={variant: attention_maps(subject, probe.tokens)[0, 0] for variant, subject in subjects.items()},
+        twins=_twins_table(reports, {variant: loss.mean for variant, loss in losses.items()}),
+        residuals=tabulate.residuals(reports),
+        swaps=swap_table(subjects["softmax"], recipe("softmax").data),
+        training=_training_table(runs, reports["softmax"]),
+    )
+
+
+def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, float]) -> Table:
+    rows: list[dict[str, Cell]] = []
+    for variant, report in reports.items():
+        rows.append({"model": variant, "quantity": "validation loss (nats)", "value": losses[variant]})
+        rows[-1] |= {"value low": None, "value high": None, "null": None}
+        rows += [{"model": variant, **row} for row in tabulate.signature(report, EPSILON).rows]
+    return Table("Three twins: who makes a sink?", tabulate.note(reports["softmax"], EPSILON), tuple(rows))
+
+
+def swap_table(subject: HuggingFaceSubject, task: BigramBackcopy) -> Table:
+    """Sink_1 and Sink_t while p1 is replaced by p_t, or swapped with it; a swap of two later positions is the control."""
+    edits: list[tuple[str, int, list[Edit]]] = [("none", t, []) for t in TARGETS]
+    edits += [("replace p1 by p_t", t, [ReplacePosition(0, t)]) for t in TARGETS]
+    edits += [("swap p1 and p_t", t, [SwapPositions(0, t)]) for t in TARGETS]
+    edits += [("swap p_t and p_(t+1) (control)", t, [SwapPositions(t, t + 1)]) for t in TARGETS]
+    probes: dict[str, Probe] = {
+        "natural": study.held_out_probe(task, SEQUENCES),
+        "random": random_tokens(task.vocab, task.length, SEQUENCES),
+        "repeated": repeated_token(task.vocab, task.length, SEQUENCES),
+    }
+    rows = [
+        {"input": name, "edit": words, "t": t + 1, **_sinks(measure(subject, probe, edits=edit, positions=(0, t)), t)}
+        for name, probe in probes.items()
+        for words, t, edit in edits
+    ]
+    text = (
+        f"{subject.name}: n={SEQUENCES} a row, T={task.length}, no BOS, fp32, epsilon={EPSILON}; "
+        f"{tabulate.BY_SEQUENCE}; t counts from 1; under uniform attention every rate is 0"
+    )
+    return Table("Table 7 on the softmax model: the sink follows p1", text, tuple(rows))
+
+
+def _sinks(report: Report, t: int) -> dict[str, Cell]:
+    first, other = report.sink(0, EPSILON), report.sink(t, EPSILON)
+    return {
+        "Sink_1": first.mean, "Sink_1 low": first.low, "Sink_1 high": first.high,
+        "Sink_t": other.mean, "Sink_t low": other.low, "Sink_t high": other.high,
+    }  # fmt: skip
+
+
+def _training_table(runs: Mapping[str, study.Run], report: Report) -> Table:
+    columns = ("step", "valid_loss", "alpha_1", "sink_1", "sink_slot")
+    rows = tuple(
+        {"model": variant, **{name: row[name] for name in columns}}
+        for variant, run in runs.items()
+        for row in run.history()
+    )
+    text = f"n={study.WATCHED} held-out sequences a reading, T={report.protocol.length}, no BOS, fp32, epsilon={EPSILON}"
+    return Table("Losses and sinks over training", text, rows)

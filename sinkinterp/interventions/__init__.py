@@ -1,0 +1,1 @@
+"""Edits: frozen values that say what changes; adapters say how."""

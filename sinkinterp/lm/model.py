@@ -1,0 +1,184 @@
+"""The language model: embed, a stack of blocks, unembed; parameters are named as Llama names them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils.output_capturing import capture_outputs
+
+from ..attention.masks import Causal
+from ..errors import InputError
+from ..spec import Dims, Spec
+from .attention import AttentionSpec, SinkAttention
+from .ffn import SwiGLU
+from .positions import Position, Rotary
+
+# class names and `model_type` are what checkpoints and transformers' registries store
+
+
+@dataclass(frozen=True)
+class LMSpec(Spec):
+    """A decoder-only language model. The default is Llama exactly, at toy size."""
+
+    position: Spec = Rotary()
+    attention: AttentionSpec = AttentionSpec()
+    ffn: Spec = SwiGLU()
+    vocab: int = 64
+    d_model: int = 64
+    n_heads: int = 1
+    n_layers: int = 1
+    n_ctx: int = 16
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if self.d_model % (2 * self.n_heads):
+            raise ValueError(f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}")
+
+    @property
+    def dims(self) -> Dims:
+        return Dims(self.d_model, self.n_heads, self.d_model // self.n_heads, self.n_ctx)
+
+
+class SinkConfig(PreTrainedConfig):
+    """A transformers configuration that holds an `LMSpec` as JSON; the sizes that transformers reads are derived."""
+
+    model_type = "sinkinterp"
+    keys_to_ignore_at_inference = ["past_key_values"]
+    spec: dict | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        spec = LMSpec() if self.spec is None else LMSpec.from_dict(self.spec)
+        self.spec = spec.to_dict()
+        derived = dict(
+            vocab_size=spec.vocab, hidden_size=spec.d_model, num_hidden_layers=spec.n_layers,
+            num_attention_heads=spec.n_heads, num_key_value_heads=spec.n_heads, head_dim=spec.dims.d_head,
+            max_position_embeddings=spec.n_ctx, use_cache=True, tie_word_embeddings=False,
+        )  # fmt: skip
+        super().__post_init__(**(kwargs | derived))
+
+    @property
+    def lm(self) -> LMSpec:
+        return LMSpec.from_dict(self.spec or {})
+
+
+class SinkBlock(nn.Module):
+    """Attention then feed-forward, each inside a pre-norm residual branch."""
+
+    def __init__(self, config: SinkConfig, layer_idx: int) -> None:
+        super().__init__()
+        spec = config.lm
+        self.input_layernorm = nn.RMSNorm(spec.d_model, eps=spec.norm_eps)
+        self.self_attn = SinkAttention(config, spec.attention, spec.dims, layer_idx)
+        self.post_attention_layernorm = nn.RMSNorm(spec.d_model, eps=spec.norm_eps)
+        self.mlp = spec.ffn.build(spec.dims)
+
+    def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
+        """One residual update; `kwargs` go to the attention."""
+        hidden_states = hidden_states + self.self_attn(self.input_layernorm(hidden_states), **kwargs)[0]
+        return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+
+
+class SinkPreTrainedModel(PreTrainedModel):
+    config: SinkConfig
+    config_class = SinkConfig
+    base_model_prefix = "model"
+    _supports_attention_backend = True
+    _no_split_modules = ["SinkBlock"]
+    _can_record_outputs = {"hidden_states": SinkBlock, "attentions": SinkAttention}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """PyTorch's own defaults, which is what the released training effectively ran: embeddings from N(0, 1)."""
+        if isinstance(module, nn.Linear | nn.Embedding | nn.RMSNorm):
+            module.reset_parameters()
+
+
+class SinkModel(SinkPreTrainedModel):
+    def __init__(self, config: SinkConfig) -> None:
+        super().__init__(config)
+        spec = config.lm
+        self.embed_tokens = nn.Embedding(spec.vocab, spec.d_model)
+        self.position: Position = spec.position.build(spec.dims)
+        self.layers = nn.ModuleList(SinkBlock(config, i) for i in range(spec.n_layers))
+        self.norm = nn.RMSNorm(spec.d_model, eps=spec.norm_eps)
+        self.post_init()
+
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Int[Tensor, "batch pos"] | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Int[Tensor, "#batch pos"] | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Final-norm residuals. `attention_mask` is 1 for tokens and 0 for padding, `batch key`."""
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if past + x.shape[1] > self.config.lm.n_ctx:
+            raise InputError(
+                f"{past + x.shape[1]} tokens exceed this model's context of {self.config.lm.n_ctx}; pass fewer"
+            )
+        if position_ids is None:
+            position_ids = torch.arange(past, past + x.shape[1], device=x.device)[None]
+        mask = self._allowed(past, x.shape[1], attention_mask, x.device)
+        x = self.position.embed(x, position_ids)
+        for layer in self.layers:
+            x = layer(
+                x, position=self.position, position_ids=position_ids, attention_mask=mask,
+                past_key_values=past_key_values, **kwargs,
+            )  # fmt: skip
+        return BaseModelOutputWithPast(last_hidden_state=self.norm(x), past_key_values=past_key_values)
+
+    def _allowed(
+        self, past: int, n_queries: int, tokens: Tensor | None, device: torch.device
+    ) -> Bool[Tensor, "#batch 1 pos key"] | None:
+        """Pairs that may attend by index, not by position id; None where that is causal."""
+        if tokens is not None and tokens.bool().all():
+            tokens = None
+        rule = self.config.lm.attention.mask
+        if tokens is None and rule == Causal() and past == 0:
+            return None
+        index = torch.arange(past + n_queries, device=device)
+        allowed = rule.allows(index[past:, None], index[None, :])[None, None]
+        return allowed if tokens is None else allowed & tokens.bool()[:, None, None, :]
+
+
+class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
+    """The family as transformers knows it: `AutoModelForCausalLM`, `generate`, `save_pretrained`."""
+
+    def __init__(self, config: SinkConfig) -> None:
+        super().__init__(config)
+        self.model = SinkModel(config)
+        self.lm_head = nn.Linear(config.lm.d_model, config.lm.vocab, bias=False)
+        self.post_init()
+
+    def forward(
+        self, input_ids: Tensor | None = None, labels: Tensor | None = None, logits_to_keep: int = 0, **kwargs: Any
+    ) -> CausalLMOutputWithPast:
+        """Logits `batch pos vocab`, and the next-token loss where `labels` are given."""
+        kwargs.pop("return_dict", None)
+        hidden = self.model(input_ids=input_ids, **kwargs)
+        logits = self.lm_head(hidden.last_hidden_state[:, -logits_to_keep:])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.lm.vocab)
+        return CausalLMOutputWithPast(
+            loss=loss, logits=logits, past_key_values=hidden.past_key_values,
+            hidden_states=hidden.hidden_states, attentions=hidden.attentions,
+        )  # fmt: skip
+
+
+def build(spec: LMSpec, seed: int = 0) -> SinkForCausalLM:
+    """A freshly initialised model, the same for the same seed; the caller's random state is left as it was."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return SinkForCausalLM(SinkConfig(spec=spec.to_dict()))

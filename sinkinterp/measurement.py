@@ -1,0 +1,202 @@
+"""measure: from tokens to a report. The one place where subjects, reads and metrics meet."""
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from .adapters.subject import Subject
+from .attention.call import AttentionCall
+from .data.probes import Probe
+from .errors import InputError
+from .interventions.edit import Edit
+from .metrics import sink
+from .metrics.intervals import Estimate, estimate
+from .metrics.norms import norm_ratio, norms
+
+TOKENS_PER_PASS = 2048
+Alpha = Float[Tensor, "sequence layer head pos"]
+SlotAlpha = Float[Tensor, "sequence layer head"]
+Tokens = Int[Tensor, "sequence pos"]
+OnBatch = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a report's numbers came about."""
+
+    model: str
+    sequences: int
+    length: int
+    dtype: str
+    bos: str
+    source: str
+    source_sha256: str
+    texts_too_short: int
+    edits: tuple[str, ...]
+    divisor: str
+    versions: Mapping[str, str]
+
+    def line(self) -> str:
+        """The part of the protocol that belongs beside every number."""
+        edited = f", edits {'; '.join(self.edits)}" if self.edits else ""
+        return f"n={self.sequences}, T={self.length}, BOS {self.bos}, {self.dtype}, {self.source}{edited}"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one model's attention calls and residuals were on some tokens; attention layers and query heads only.
+
+    importance: alpha_k at `positions`, of proxy scores where rows do not sum to one; 0..1.
+    raw_importance: the same of the weights that multiply the values.
+    null: importance under uniform attention over visible columns.
+    slot_importance, slot_null: alpha_* and its null; None where no layer has a slot.
+    residual_norms: inputs of all blocks, then the last block's output before the final norm.
+    """
+
+    positions: tuple[int, ...]
+    attention_layers: tuple[int, ...]
+    importance: Alpha
+    raw_importance: Alpha
+    null: Alpha
+    slot_importance: SlotAlpha | None
+    slot_null: SlotAlpha | None
+    residual_norms: Float[Tensor, "sequence block pos_all"]
+    key_norms: Float[Tensor, "sequence layer kv_head pos_all"]
+    value_norms: Float[Tensor, "sequence layer kv_head pos_all"]
+    protocol: Protocol
+
+    def alpha(self, position: int = 0) -> Float[Tensor, "sequence layer head"]:
+        """Importance of one position. Raises InputError where it was not measured."""
+        return self.importance[..., self._column(position)]
+
+    def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
+        """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1."""
+        return self.sink(position, epsilon).mean
+
+    def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
+        """`sink_rate` with its 95% bootstrap interval over sequences."""
+        return estimate(sink.sink_rate(self.alpha(position), epsilon))
+
+    def null_sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
+        """The sink rate that uniform attention would have."""
+        return sink.sink_rate(self.null[..., self._column(position)], epsilon).mean().item()
+
+    def slot_rate(self, epsilon: float = 0.3) -> Estimate | None:
+        """Sink_*^epsilon, the slot's sink rate; None where no layer has a slot."""
+        return None if self.slot_importance is None else estimate(sink.sink_rate(self.slot_importance, epsilon))
+
+    def residual_ratio(self) -> Float[Tensor, "sequence block"]:
+        """||h_1|| over the mean norm of the other tokens, per block."""
+        return norm_ratio(self.residual_norms)
+
+    def key_ratio(self) -> Float[Tensor, "sequence layer kv_head"]:
+        """||k_1|| over the mean of the others."""
+        return norm_ratio(self.key_norms)
+
+    def value_ratio(self) -> Float[Tensor, "sequence layer kv_head"]:
+        """||v_1|| over the mean of the others."""
+        return norm_ratio(self.value_norms)
+
+    def _column(self, position: int) -> int:
+        if position not in self.positions:
+            raise InputError(
+                f"position {position} was not measured; positions count from 0 and here are "
+                f"{_span(self.positions)} of a sequence of {self.protocol.length}"
+            )
+        return self.positions.index(position)
+
+
+def measure(
+    subject: Subject,
+    tokens: Tokens | Probe,
+    *,
+    edits: Sequence[Edit] = (),
+    positions: Sequence[int] | None = None,
+    on_batch: OnBatch = lambda done, of: None,
+) -> Report:
+    """The report of `subject` on `tokens` (`sequence pos`), with `edits` applied while it runs.
+
+    `positions` (from 0; default all) are those whose importance is wanted: one costs a column per head, all cost a
+    second pass over the keys in blocks. No T x T map is kept either way. Raises InputError for tokens or positions
+    that do not fit, and for activations that are not finite.
+    """
+    probe = tokens if isinstance(tokens, Probe) else Probe.of(_checked(tokens))
+    n, length = probe.tokens.shape
+    chosen = torch.arange(length) if positions is None else torch.tensor(_inside(positions, length))
+    reads = _reads(chosen.to(subject.device))
+    parts: list[dict[str, Tensor]] = []
+    for batch in probe.tokens.split(max(1, TOKENS_PER_PASS // length)):
+        trace = subject.run(batch, calls=reads, residuals={"residual_norms": norms}, edits=edits)
+        parts.append({name: value.cpu() for name, value in (trace.calls | trace.residuals).items()})
+        _check_finite(subject.name, parts[-1]["residual_norms"])
+        on_batch(sum(len(part["residual_norms"]) for part in parts), n)
+    whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    slots = {name: whole.pop(name) for name in ("slot_importance", "slot_null")}
+    has_slot = bool(slots["slot_null"].any())
+    return Report(
+        positions=tuple(chosen.tolist()),
+        attention_layers=subject.shape.attention_layers,
+        protocol=_protocol(subject, probe, edits),
+        **{name: value if has_slot else None for name, value in slots.items()},
+        **whole,
+    )
+
+
+def attention_maps(
+    subject: Subject, tokens: Tokens, edits: Sequence[Edit] = ()
+) -> Float[Tensor, "layer head query column"]:
+    """Mean pattern over sequences, proxy scores where rows do not sum to one; the slot's column first. For small T."""
+    trace = subject.run(tokens, calls={"pattern": lambda call: sink.proxy(call).pattern()}, edits=edits)
+    return trace.calls["pattern"].mean(0)
+
+
+def _reads(positions: Tensor) -> dict[str, Callable[[AttentionCall], Tensor]]:
+    return {
+        "importance": partial(sink.importance, positions=positions),
+        "raw_importance": partial(sink.raw_importance, positions=positions),
+        "null": partial(sink.uniform_importance, positions=positions),
+        "slot_importance": sink.slot_importance,
+        "slot_null": sink.uniform_slot_importance,
+        "key_norms": lambda call: norms(call.k),
+        "value_norms": lambda call: norms(call.v),
+    }
+
+
+def _checked(tokens: Tokens) -> Tokens:
+    if tokens.ndim != 2 or tokens.is_floating_point() or tokens.shape[1] < 2 or not len(tokens):
+        raise InputError(f"tokens are whole numbers, `sequence pos`, at least 1 x 2; got {tuple(tokens.shape)}")
+    return tokens
+
+
+def _inside(positions: Sequence[int], length: int) -> list[int]:
+    outside = [p for p in positions if not 0 <= p < length]
+    if outside or not positions:
+        raise InputError(f"positions count from 0 to {length - 1} in sequences of {length}; got {list(positions)}")
+    return list(positions)
+
+
+def _check_finite(name: str, residual_norms: Float[Tensor, "sequence block pos"]) -> None:
+    broken = (~residual_norms.isfinite()).any(2).any(0).nonzero()
+    if len(broken):
+        block = int(broken[0])
+        where = "the embedding" if block == 0 else f"block {block - 1}"
+        raise InputError(f"{name}: activations after {where} are not finite; check the weights, or use fp32 or bf16")
+
+
+def _protocol(subject: Subject, probe: Probe, edits: Sequence[Edit]) -> Protocol:
+    packages = ("sinkinterp", "torch", "transformers")
+    return Protocol(
+        subject.name, *probe.tokens.shape, str(subject.dtype).removeprefix("torch."), probe.bos, probe.source,
+        probe.sha256, probe.too_short, tuple(map(repr, edits)), "queries that can see the key",
+        {"python": platform.python_version()} | {name: version(name) for name in packages},
+    )  # fmt: skip
+
+
+def _span(positions: Sequence[int]) -> str:
+    return f"{positions[0]} to {positions[-1]}" if len(positions) > 3 else ", ".join(map(str, positions))

@@ -1,0 +1,1 @@
+"""Pure functions of attention calls, residuals and arrays. They know no model."""

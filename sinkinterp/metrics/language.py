@@ -1,0 +1,16 @@
+"""How well a model predicts."""
+
+import torch.nn.functional as F
+from einops import rearrange
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+def next_token_loss(
+    logits: Float[Tensor, "sequence pos vocab"], tokens: Int[Tensor, "sequence pos"]
+) -> Float[Tensor, "sequence pos-1"]:
+    """Cross-entropy of every token but the first given those before it, in nats, in fp32."""
+    flat = F.cross_entropy(
+        rearrange(logits[:, :-1].float(), "s p v -> (s p) v"), rearrange(tokens[:, 1:], "s p -> (s p)"), reduction="none"
+    )
+    return rearrange(flat, "(s p) -> s p", s=len(tokens))

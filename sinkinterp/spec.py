@@ -1,0 +1,52 @@
+"""Specs: immutable recipes, their round trip through JSON, and the short hash that names what they make."""
+
+import hashlib
+import json
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self, cast
+
+from .errors import InputError
+
+
+@dataclass(frozen=True)
+class Dims:
+    """The sizes that every part of a model may ask for."""
+
+    d_model: int
+    n_heads: int
+    d_head: int
+    n_ctx: int
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A recipe for one part. Parts with parameters add `build(dims)`. Subclassing registers the class under its name for `from_dict`."""
+
+    kinds: ClassVar[dict[str, type["Spec"]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if cls.__name__ in Spec.kinds:
+            raise TypeError(f"two specs are called {cls.__name__}")
+        Spec.kinds[cls.__name__] = cls
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready copy, every nested part named by its class."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {"kind": type(self).__name__} | {
+            name: value.to_dict() if isinstance(value, Spec) else value for name, value in plain.items()
+        }
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`. Raises InputError for a kind that this version does not know."""
+        kind = Spec.kinds.get(plain.get("kind", ""))
+        if kind is None or not issubclass(kind, cls):
+            raise InputError(
+                f"{plain.get('kind')!r} is no {cls.__name__} of this version of sinkinterp; use the version that wrote it"
+            )
+        values = {k: Spec.from_dict(v) if isinstance(v, dict) else v for k, v in plain.items() if k != "kind"}
+        return cast(Self, kind(**values))
+
+    def key(self) -> str:
+        """Twelve hexadecimal digits that name this spec's checkpoints and results."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]

@@ -1,0 +1,1 @@
+"""A compact trainer whose runs are pure functions of their recipe."""
