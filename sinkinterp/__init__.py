@@ -1,10 +1,10 @@
 """Mechanistic interpretability of attention sinks: read them, move them, train them away.
 
-    import sinkinterp as si
+import sinkinterp as si
 
-    subject = si.load("gpt2")
-    report = si.measure(subject, tokens)
-    moved = si.measure(subject, tokens, edits=[si.SwapPositions(0, 4)])
+subject = si.load("gpt2")
+report = si.measure(subject, tokens)
+moved = si.measure(subject, tokens, edits=[si.SwapPositions(0, 4)])
 """
 
 from importlib import import_module
@@ -36,7 +36,7 @@ _HOMES = {
     "trained": "study",
     "InputError": "errors",
 }
-__all__ = list(_HOMES)  # noqa: PLE0604
+__all__ = list(_HOMES)
 __version__ = "0.1.0"
 
 register_with_transformers()

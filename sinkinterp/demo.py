@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from jaxtyping import Float
@@ -15,6 +16,7 @@ from .interventions.edit import Edit
 from .interventions.positions import ReplacePosition, SwapPositions
 from .lm.variants import VARIANTS
 from .measurement import Report, attention_maps, measure
+from .metrics.intervals import Estimate
 from .table import Cell, Table
 from .train.recipe import Recipe
 
@@ -22,7 +24,8 @@ TWINS = ("softmax", "sigmoid", "k_bias")
 EPSILON = 0.3
 SEQUENCES = 512
 TARGETS = (4, 6, 9, 12)  # positions from 0 that p1 is replaced by or swapped with
-OnStep = Callable[[str, int, int, dict[str, float]], None]
+STEPS = 1500
+OnStep = Callable[[str, int, dict[str, float]], None]
 
 
 @dataclass(frozen=True)
@@ -37,19 +40,14 @@ class Result:
     training: Table
 
 
-def recipe(variant: str, seed: int = 0) -> Recipe:
+def recipe(variant: str, seed: int = 0, steps: int = STEPS) -> Recipe:
     """How the demo trains one of its twins."""
-    return Recipe(model=VARIANTS[variant], seed=seed)
+    return Recipe(model=VARIANTS[variant], seed=seed, steps=steps)
 
 
 def run(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *progress: None) -> Result:
     """Trains or loads the three twins of one seed, measures them, and repeats Table 7 on the softmax model."""
-    runs = {
-        variant: study.trained(
-            recipe(variant, seed), cache, lambda step, latest, v=variant: on_step(v, step, recipe(v).steps, latest)
-        )
-        for variant in TWINS
-    }
+    runs = {variant: study.trained(recipe(variant, seed), cache, partial(on_step, variant)) for variant in TWINS}
     subjects = {variant: run.subject(variant) for variant, run in runs.items()}
     probe = study.held_out_probe(recipe(TWINS[0]).data, SEQUENCES)
     reports = {variant: measure(subject, probe) for variant, subject in subjects.items()}
@@ -57,28 +55,28 @@ def run(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *prog
     return Result(
         reports=reports,
         maps={variant: attention_maps(subject, probe.tokens)[0, 0] for variant, subject in subjects.items()},
-        twins=_twins_table(reports, {variant: loss.mean for variant, loss in losses.items()}),
+        twins=_twins_table(reports, losses),
         residuals=tabulate.residuals(reports),
         swaps=swap_table(subjects["softmax"], recipe("softmax").data),
         training=_training_table(runs, reports["softmax"]),
     )
 
 
-def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, float]) -> Table:
+def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) -> Table:
     rows: list[dict[str, Cell]] = []
     for variant, report in reports.items():
-        rows.append({"model": variant, "quantity": "validation loss (nats)", "value": losses[variant]})
-        rows[-1] |= {"value low": None, "value high": None, "null": None}
+        loss = tabulate.cells("value", losses[variant])
+        rows.append({"model": variant, "quantity": "validation loss (nats)", **loss, "null": None})
         rows += [{"model": variant, **row} for row in tabulate.signature(report, EPSILON).rows]
     return Table("Three twins: who makes a sink?", tabulate.note(reports["softmax"], EPSILON), tuple(rows))
 
 
 def swap_table(subject: HuggingFaceSubject, task: BigramBackcopy) -> Table:
-    """Sink_1 and Sink_t while p1 is replaced by p_t, or swapped with it; a swap of two later positions is the control."""
-    edits: list[tuple[str, int, list[Edit]]] = [("none", t, []) for t in TARGETS]
-    edits += [("replace p1 by p_t", t, [ReplacePosition(0, t)]) for t in TARGETS]
-    edits += [("swap p1 and p_t", t, [SwapPositions(0, t)]) for t in TARGETS]
-    edits += [("swap p_t and p_(t+1) (control)", t, [SwapPositions(t, t + 1)]) for t in TARGETS]
+    """Sink_1 and Sink_t while p1 is replaced by p_t or swapped with it; swapping later positions is the control."""
+    edits: list[tuple[str, int, list[Edit]]] = [("none", TARGETS[0], [])]
+    edits += [("p1 <- p_t", t, [ReplacePosition(0, t)]) for t in TARGETS]
+    edits += [("p1 <-> p_t", t, [SwapPositions(0, t)]) for t in TARGETS]
+    edits += [("p_t <-> p_t+1", t, [SwapPositions(t, t + 1)]) for t in TARGETS]
     probes: dict[str, Probe] = {
         "natural": study.held_out_probe(task, SEQUENCES),
         "random": random_tokens(task.vocab, task.length, SEQUENCES),
@@ -111,5 +109,7 @@ def _training_table(runs: Mapping[str, study.Run], report: Report) -> Table:
         for variant, run in runs.items()
         for row in run.history()
     )
-    text = f"n={study.WATCHED} held-out sequences a reading, T={report.protocol.length}, no BOS, fp32, epsilon={EPSILON}"
+    text = (
+        f"n={study.WATCHED} held-out sequences a reading, T={report.protocol.length}, no BOS, fp32, epsilon={EPSILON}"
+    )
     return Table("Losses and sinks over training", text, rows)

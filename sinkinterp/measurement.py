@@ -137,13 +137,14 @@ def measure(
         _check_finite(subject.name, parts[-1]["residual_norms"])
         on_batch(sum(len(part["residual_norms"]) for part in parts), n)
     whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    slots = {name: whole.pop(name) for name in ("slot_importance", "slot_null")}
-    has_slot = bool(slots["slot_null"].any())
+    slot, slot_null = whole.pop("slot_importance"), whole.pop("slot_null")
+    has_slot = bool(slot_null.any())
     return Report(
         positions=tuple(chosen.tolist()),
         attention_layers=subject.shape.attention_layers,
         protocol=_protocol(subject, probe, edits),
-        **{name: value if has_slot else None for name, value in slots.items()},
+        slot_importance=slot if has_slot else None,
+        slot_null=slot_null if has_slot else None,
         **whole,
     )
 
@@ -191,8 +192,9 @@ def _check_finite(name: str, residual_norms: Float[Tensor, "sequence block pos"]
 
 def _protocol(subject: Subject, probe: Probe, edits: Sequence[Edit]) -> Protocol:
     packages = ("sinkinterp", "torch", "transformers")
+    n, length = probe.tokens.shape
     return Protocol(
-        subject.name, *probe.tokens.shape, str(subject.dtype).removeprefix("torch."), probe.bos, probe.source,
+        subject.name, n, length, str(subject.dtype).removeprefix("torch."), probe.bos, probe.source,
         probe.sha256, probe.too_short, tuple(map(repr, edits)), "queries that can see the key",
         {"python": platform.python_version()} | {name: version(name) for name in packages},
     )  # fmt: skip

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 from .errors import InputError
 
@@ -20,7 +20,7 @@ class Dims:
 
 @dataclass(frozen=True)
 class Spec:
-    """A recipe for one part. Parts with parameters add `build(dims)`. Subclassing registers the class under its name for `from_dict`."""
+    """A recipe for one part. Subclassing registers the class under its name for `from_dict`."""
 
     kinds: ClassVar[dict[str, type["Spec"]]] = {}
 
@@ -42,11 +42,21 @@ class Spec:
         kind = Spec.kinds.get(plain.get("kind", ""))
         if kind is None or not issubclass(kind, cls):
             raise InputError(
-                f"{plain.get('kind')!r} is no {cls.__name__} of this version of sinkinterp; use the version that wrote it"
+                f"{plain.get('kind')!r} is no {cls.__name__} of this version of sinkinterp; "
+                "use the version that wrote it"
             )
         values = {k: Spec.from_dict(v) if isinstance(v, dict) else v for k, v in plain.items() if k != "kind"}
-        return cast(Self, kind(**values))
+        return kind(**values)
 
     def key(self) -> str:
         """Twelve hexadecimal digits that name this spec's checkpoints and results."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Part(Spec):
+    """A spec of something with parameters."""
+
+    def build(self, dims: Dims) -> Any:
+        """The module, or parameter, that this spec describes, at the model's sizes."""
+        raise NotImplementedError

@@ -1,9 +1,7 @@
-"""Table: rows of numbers and words, with the words that say how they were measured. Measuring makes it, views draw it."""
+"""Table: rows of numbers and words, and how they were measured. Measuring makes it, views draw it."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 Cell = str | float | int | None
@@ -29,6 +27,10 @@ class Table:
         """The cells of one column, top to bottom."""
         return [row[name] for row in self.rows]
 
+    def numbers(self, name: str) -> list[float]:
+        """The cells of a column of numbers, missing ones as NaN."""
+        return [float("nan") if cell is None else float(cell) for cell in self.column(name)]
+
     def where(self, **equal: Cell) -> "Table":
         """The rows whose cells equal those given."""
         rows = tuple(row for row in self.rows if all(row[name] == cell for name, cell in equal.items()))
@@ -38,9 +40,29 @@ class Table:
         """A JSON-ready copy."""
         return {"title": self.title, "note": self.note, "rows": [dict(row) for row in self.rows]}
 
+    def words(self) -> tuple[dict[str, str], ...]:
+        """The rows as text; a quantity and its `low` and `high` share one cell."""
+        spans = {name for name in self.columns if f"{name} low" in self.columns}
+        bounds = {f"{name} {end}" for name in spans for end in ("low", "high")}
+        return tuple(
+            {name: _cell(row, name, name in spans) for name in self.columns if name not in bounds} for row in self.rows
+        )
 
-def save_json(path: Path, plain: Mapping[str, Any] | Sequence[Any]) -> None:
-    """Writes JSON to `path` in one step: the file is whole or as it was."""
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(json.dumps(plain, indent=1))
-    draft.replace(path)
+    def is_wordy(self, name: str) -> bool:
+        """Whether a column holds words rather than numbers."""
+        return any(isinstance(cell, str) for cell in self.column(name))
+
+
+def _cell(row: Mapping[str, Cell], name: str, with_interval: bool) -> str:
+    if with_interval and row[f"{name} low"] is not None:
+        return f"{_text(row[name])} [{_text(row[f'{name} low'])}, {_text(row[f'{name} high'])}]"
+    return _text(row[name])
+
+
+def _text(cell: Cell) -> str:
+    """Three decimals for a number of ordinary size, three significant digits for others, nothing for None."""
+    if cell is None:
+        return ""
+    if not isinstance(cell, float):
+        return str(cell)
+    return f"{cell:.3f}" if 1e-3 <= abs(cell) < 100 else f"{cell:.3g}"

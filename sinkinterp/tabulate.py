@@ -1,6 +1,7 @@
 """From reports to tables: every number with its interval, its null and its protocol."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -45,41 +46,44 @@ def heads(report: Report, epsilon: float = 0.3) -> Table:
     """Importance of the first position per layer and head, with its kv head's value- and key-norm ratio."""
     values, keys = report.value_ratio(), report.key_ratio()
     group = report.importance.shape[2] // values.shape[2]
-    rows = tuple(
-        {"layer": layer, "head": head}
-        | _cells("alpha_1", estimate(report.alpha()[:, i, head]))
-        | {"null": report.null[:, i, head, 0].mean().item()}
-        | {"share above epsilon": (report.alpha()[:, i, head] > epsilon).float().mean().item()}
-        | {"value ratio": values[:, i, head // group].mean().item()}
-        | {"key ratio": keys[:, i, head // group].mean().item()}
-        for i, layer in enumerate(report.attention_layers)
-        for head in range(report.importance.shape[2])
-    )
+
+    def row(i: int, head: int) -> dict[str, Cell]:
+        alpha = report.alpha()[:, i, head]
+        return {
+            "layer": report.attention_layers[i],
+            "head": head,
+            **cells("alpha_1", estimate(alpha)),
+            "null": report.null[:, i, head, 0].mean().item(),
+            "share above epsilon": (alpha > epsilon).float().mean().item(),
+            "value ratio": values[:, i, head // group].mean().item(),
+            "key ratio": keys[:, i, head // group].mean().item(),
+        }
+
+    rows = tuple(row(i, head) for i in range(report.importance.shape[1]) for head in range(report.importance.shape[2]))
     return Table("Importance of the first position per head", note(report, epsilon), rows)
 
 
 def positions(report: Report, epsilon: float = 0.3) -> Table:
     """Sink rate and mean importance of every measured position, beside the null."""
-    rows = tuple(
-        {"position": p, "paper": f"Sink_{p + 1}"}
-        | _cells("sink rate", report.sink(p, epsilon))
-        | {"null rate": report.null_sink_rate(p, epsilon)}
-        | {"alpha": report.alpha(p).mean().item(), "null alpha": report.null[..., i].mean().item()}
-        for i, p in enumerate(report.positions)
-    )
+
+    def row(i: int, position: int) -> dict[str, Cell]:
+        return {
+            "position": position,
+            "paper": f"Sink_{position + 1}",
+            **cells("sink rate", report.sink(position, epsilon)),
+            "null rate": report.null_sink_rate(position, epsilon),
+            "alpha": report.alpha(position).mean().item(),
+            "null alpha": report.null[..., i].mean().item(),
+        }
+
+    rows = tuple(row(i, position) for i, position in enumerate(report.positions))
     return Table("Sink rate by position", note(report, epsilon), rows)
 
 
 def residuals(reports: Mapping[str, Report], epsilon: float = 0.3) -> Table:
     """Norm of the first token's residual against the others', per block and model."""
     rows = tuple(
-        {
-            "model": name,
-            "block": block,
-            "first token": report.residual_norms[:, block, 0].mean().item(),
-            "other tokens": report.residual_norms[:, block, 1:].mean().item(),
-        }
-        | _cells("ratio", estimate(report.residual_ratio()[:, block]))
+        _residual_row(name, report, block)
         for name, report in reports.items()
         for block in range(report.residual_norms.shape[1])
     )
@@ -88,11 +92,36 @@ def residuals(reports: Mapping[str, Report], epsilon: float = 0.3) -> Table:
     return Table("Residual norms by block", text, rows)
 
 
+def plain(report: Report, epsilon: float = 0.3) -> dict[str, Any]:
+    """Everything as JSON: the protocol, the tables, and mean importance `layer head pos`."""
+    tables = (signature, heads, positions)
+    return {
+        "protocol": vars(report.protocol) | {"epsilon": epsilon},
+        "tables": [table(report, epsilon).to_dict() for table in tables]
+        + [residuals({report.protocol.model: report}, epsilon).to_dict()],
+        "positions": report.positions,
+        "attention_layers": report.attention_layers,
+        "importance": report.importance.mean(0).tolist(),
+        "null": report.null.mean(0).tolist(),
+    }
+
+
+def _residual_row(name: str, report: Report, block: int) -> dict[str, Cell]:
+    return {
+        "model": name,
+        "block": block,
+        "first token": report.residual_norms[:, block, 0].mean().item(),
+        "other tokens": report.residual_norms[:, block, 1:].mean().item(),
+        **cells("ratio", estimate(report.residual_ratio()[:, block])),
+    }
+
+
 def _row(quantity: str, value: Estimate, null: float | None) -> dict[str, Cell]:
-    return {"quantity": quantity, **_cells("value", value), "null": null}
+    return {"quantity": quantity, **cells("value", value), "null": null}
 
 
-def _cells(name: str, value: Estimate) -> dict[str, Cell]:
+def cells(name: str, value: Estimate) -> dict[str, Cell]:
+    """An estimate as three cells: `name`, `name low`, `name high`."""
     return {name: value.mean, f"{name} low": value.low, f"{name} high": value.high}
 
 

@@ -40,7 +40,7 @@ def _watched(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     """The attention function `base`, which also shows every call to the watch."""
 
     def attention(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
         scaling: float | None = None, **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
@@ -89,7 +89,8 @@ class HuggingFaceSubject:
     ) -> Trace:
         """One forward pass without gradients; see `Subject.run`. Raises InputError for ids outside the vocabulary."""
         self._check_tokens(tokens)
-        watch, streams = _Watch(calls), []
+        watch = _Watch(calls)
+        streams: list[dict[str, Tensor]] = []
         with ExitStack() as stack:
             if residuals:
                 stack.enter_context(_residual_hooks(self._blocks, residuals, streams))
@@ -105,7 +106,7 @@ class HuggingFaceSubject:
         tokens = tokens.to(self.model.device)
         # an explicit all-ones mask: without it, transformers takes swapped position ids for packed sequences
         kwargs |= {"attention_mask": torch.ones_like(tokens), "use_cache": False}
-        with _evaluating(self.model), _attending(self.model, watch and f"sinkinterp_{self._base}"):
+        with _evaluating(self.model), _attending(self.model, None if watch is None else f"sinkinterp_{self._base}"):
             token = _WATCH.set(watch)
             try:
                 return self.model(tokens, **kwargs).logits
@@ -175,7 +176,7 @@ class HuggingFaceSubject:
         return ModelShape(len(self._blocks), layers, n_heads, n_kv_heads, d_head, d_model, vocab)
 
 
-def _blocks(model: nn.Module, at_least: int) -> Sequence[nn.Module]:
+def _blocks(model: PreTrainedModel, at_least: int) -> Sequence[nn.Module]:
     """The model's stack of blocks: the first list of modules that is as long as the configuration says."""
     depth = model.config.get_text_config().num_hidden_layers
     stacks = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth >= at_least]
@@ -217,9 +218,9 @@ def _position_lookups(model: PreTrainedModel, length: int) -> Iterator[list[nn.M
 
     def looked_up(table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for ids in (*args, *kwargs.values()):
-            if isinstance(ids, Tensor) and not ids.is_floating_point() and ids.shape[-1:] == (length,):
-                if (ids.long().diff() == 1).all():
-                    found.append(table)
+            whole = isinstance(ids, Tensor) and not ids.is_floating_point() and ids.shape[-1:] == (length,)
+            if whole and (ids.long().diff() == 1).all():
+                found.append(table)
 
     tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
     handles = [table.register_forward_pre_hook(looked_up, with_kwargs=True) for table in tables]

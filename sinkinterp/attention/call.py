@@ -175,4 +175,3 @@ def call_of_interface(
         layer, q, k, v, q.shape[-1] ** -0.5 if scale is None else scale, mask, bias,
         extra.get("softcap"), slot, extra.get("kernel") or SOFTMAX,
     )  # fmt: skip
-

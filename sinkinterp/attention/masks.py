@@ -12,6 +12,8 @@ Index = Int[Tensor, "..."]
 
 @dataclass(frozen=True)
 class Mask(Spec):
+    """A rule that says which pairs may attend."""
+
     def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
         """Whether the query at one position may attend to the key at another; broadcasts."""
         raise NotImplementedError

@@ -10,7 +10,7 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..spec import Dims, Spec
+from ..spec import Dims, Part
 
 Queries = Float[Tensor, "batch head query d_head"]
 Column = Float[Tensor, "batch head query 1"]
@@ -42,7 +42,7 @@ Slot = SlotRow | SinkLogit | None
 
 
 @dataclass(frozen=True)
-class LearnedRow(Spec):
+class LearnedRow(Part):
     """A trained vector per head, drawn from N(0, std^2)."""
 
     std: float = 0.02
@@ -52,7 +52,7 @@ class LearnedRow(Spec):
 
 
 @dataclass(frozen=True)
-class ZeroRow(Spec):
+class ZeroRow(Part):
     """The zero vector, never trained."""
 
     def build(self, dims: Dims) -> nn.Parameter:
@@ -76,7 +76,7 @@ class _KeySlot(Slots):
 
 
 @dataclass(frozen=True)
-class NoSlots(Spec):
+class NoSlots(Part):
     """Every column of the pattern is a token."""
 
     def build(self, dims: Dims) -> Slots:
@@ -84,11 +84,11 @@ class NoSlots(Spec):
 
 
 @dataclass(frozen=True)
-class KeySlot(Spec):
+class KeySlot(Part):
     """One extra column: K biases where the value is `ZeroRow()`, KV biases where both rows are learned."""
 
-    key: Spec = LearnedRow()
-    value: Spec = ZeroRow()
+    k: Part = LearnedRow()
+    v: Part = ZeroRow()
 
     def build(self, dims: Dims) -> Slots:
-        return _KeySlot(self.key.build(dims), self.value.build(dims))
+        return _KeySlot(self.k.build(dims), self.v.build(dims))

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol, TypeVar
 
 import torch
@@ -11,17 +10,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..errors import InputError
+from .bos import Bos
 
 Tokens = Int[Tensor, "sequence pos"]
 T = TypeVar("T")
-
-
-class Bos(StrEnum):
-    """Whether sequences begin with the beginning-of-sequence token: as the tokenizer does it, always, or never."""
-
-    TOKENIZER = "tokenizer"
-    ALWAYS = "always"
-    NEVER = "never"
 
 
 @dataclass(frozen=True)
@@ -56,9 +48,7 @@ def from_rows(rows: Sequence[Sequence[int]], length: int, sequences: int, source
     return Probe(probe.tokens, probe.source, probe.sha256, "as given", too_short)
 
 
-def from_texts(
-    texts: Iterable[str], tokenizer: Tokenizer, length: int, sequences: int, bos: Bos, source: str
-) -> Probe:
+def from_texts(texts: Iterable[str], tokenizer: Tokenizer, length: int, sequences: int, bos: Bos, source: str) -> Probe:
     """The first `length` tokens of the first `sequences` texts that are long enough, one text per sequence.
 
     Raises InputError where too few are, and where BOS is asked of a tokenizer without one.
@@ -84,9 +74,7 @@ def from_texts(
     return Probe(tokens, source, digest.hexdigest(), rule, too_short)
 
 
-def _first(
-    items: Iterable[T], ids: Callable[[T], list[int]], length: int, sequences: int
-) -> tuple[Tokens, int]:
+def _first(items: Iterable[T], ids: Callable[[T], list[int]], length: int, sequences: int) -> tuple[Tokens, int]:
     if length < 2 or sequences < 1:
         raise InputError(f"ask for at least 2 tokens and 1 sequence; got {length} and {sequences}")
     rows, too_short, longest = [], 0, 0

@@ -13,7 +13,7 @@ from ..attention.call import call_of_interface
 from ..attention.kernels import SOFTMAX, Kernel
 from ..attention.masks import Causal, Mask
 from ..attention.slots import NoSlots
-from ..spec import Dims, Spec
+from ..spec import Dims, Part, Spec
 from .positions import Position
 
 Residual = Float[Tensor, "batch pos d_model"]
@@ -25,14 +25,14 @@ class AttentionSpec(Spec):
 
     kernel: Kernel = SOFTMAX
     mask: Mask = Causal()
-    slots: Spec = NoSlots()
+    slots: Part = NoSlots()
 
 
 def eager_attention_forward(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     scaling: float, **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The family's own attention function: dense weights where they are asked for, else the fused path if there is one."""
+    """The family's own attention function: by the fused kernel where there is one and no pattern is asked for."""
     call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
     pattern = call.pattern() if kwargs.get("output_attentions") or module.config.output_attentions else None
     z = call.output() if pattern is None else call.mix(pattern)

@@ -6,13 +6,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..spec import Dims, Spec
+from ..spec import Dims, Part
 
 Residual = Float[Tensor, "batch pos d_model"]
 
 
 @dataclass(frozen=True)
-class SwiGLU(Spec):
+class SwiGLU(Part):
     """down(silu(gate x) * up x), without biases."""
 
     width: int = 256

@@ -22,7 +22,9 @@ def to_llama(model: SinkForCausalLM) -> LlamaForCausalLM:
     spec = model.config.lm
     plain = AttentionSpec(mask=Causal())
     if not isinstance(spec.position, Rotary) or spec.attention != plain or not isinstance(spec.ffn, SwiGLU):
-        raise InputError("only rotary positions, plain causal softmax attention and SwiGLU are Llama; export such a model")
+        raise InputError(
+            "only rotary positions, plain causal softmax attention and SwiGLU are Llama; export such a model"
+        )
     config = LlamaConfig(
         vocab_size=spec.vocab, hidden_size=spec.d_model, intermediate_size=spec.ffn.width,
         num_hidden_layers=spec.n_layers, num_attention_heads=spec.n_heads, max_position_embeddings=spec.n_ctx,

@@ -1,7 +1,7 @@
 """The language model: embed, a stack of blocks, unembed; parameters are named as Llama names them."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -12,7 +12,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from ..attention.masks import Causal
 from ..errors import InputError
-from ..spec import Dims, Spec
+from ..spec import Dims, Part, Spec
 from .attention import AttentionSpec, SinkAttention
 from .ffn import SwiGLU
 from .positions import Position, Rotary
@@ -24,9 +24,9 @@ from .positions import Position, Rotary
 class LMSpec(Spec):
     """A decoder-only language model. The default is Llama exactly, at toy size."""
 
-    position: Spec = Rotary()
+    position: Part = Rotary()
     attention: AttentionSpec = AttentionSpec()
-    ffn: Spec = SwiGLU()
+    ffn: Part = SwiGLU()
     vocab: int = 64
     d_model: int = 64
     n_heads: int = 1
@@ -47,17 +47,17 @@ class SinkConfig(PreTrainedConfig):
     """A transformers configuration that holds an `LMSpec` as JSON; the sizes that transformers reads are derived."""
 
     model_type = "sinkinterp"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
     spec: dict | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
         spec = LMSpec() if self.spec is None else LMSpec.from_dict(self.spec)
         self.spec = spec.to_dict()
-        derived = dict(
-            vocab_size=spec.vocab, hidden_size=spec.d_model, num_hidden_layers=spec.n_layers,
-            num_attention_heads=spec.n_heads, num_key_value_heads=spec.n_heads, head_dim=spec.dims.d_head,
-            max_position_embeddings=spec.n_ctx, use_cache=True, tie_word_embeddings=False,
-        )  # fmt: skip
+        derived = {
+            "vocab_size": spec.vocab, "hidden_size": spec.d_model, "num_hidden_layers": spec.n_layers,
+            "num_attention_heads": spec.n_heads, "num_key_value_heads": spec.n_heads, "head_dim": spec.dims.d_head,
+            "max_position_embeddings": spec.n_ctx, "use_cache": True, "tie_word_embeddings": False,
+        }  # fmt: skip
         super().__post_init__(**(kwargs | derived))
 
     @property
@@ -83,12 +83,14 @@ class SinkBlock(nn.Module):
 
 
 class SinkPreTrainedModel(PreTrainedModel):
+    """What transformers must know of the family."""
+
     config: SinkConfig
     config_class = SinkConfig
     base_model_prefix = "model"
     _supports_attention_backend = True
-    _no_split_modules = ["SinkBlock"]
-    _can_record_outputs = {"hidden_states": SinkBlock, "attentions": SinkAttention}
+    _no_split_modules: ClassVar[list[str]] = ["SinkBlock"]
+    _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": SinkBlock, "attentions": SinkAttention}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -98,6 +100,8 @@ class SinkPreTrainedModel(PreTrainedModel):
 
 
 class SinkModel(SinkPreTrainedModel):
+    """The decoder without its unembedding."""
+
     def __init__(self, config: SinkConfig) -> None:
         super().__init__(config)
         spec = config.lm

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..spec import Dims, Spec
+from ..spec import Dims, Part
 
 Residual = Float[Tensor, "batch pos d_model"]
 Heads = Float[Tensor, "batch head pos d_head"]
@@ -47,7 +47,7 @@ class _Rotary(Position):
 
 
 @dataclass(frozen=True)
-class NoPosition(Spec):
+class NoPosition(Part):
     """The mask alone tells positions apart."""
 
     def build(self, dims: Dims) -> Position:
@@ -55,7 +55,7 @@ class NoPosition(Spec):
 
 
 @dataclass(frozen=True)
-class Learned(Spec):
+class Learned(Part):
     """A trained vector per position, added to the embeddings (GPT-2)."""
 
     def build(self, dims: Dims) -> Position:
@@ -63,7 +63,7 @@ class Learned(Spec):
 
 
 @dataclass(frozen=True)
-class Rotary(Spec):
+class Rotary(Part):
     """Queries and keys rotated by their position, halves paired as in Llama."""
 
     base: float = 10_000.0

@@ -1,6 +1,7 @@
 """Every architecture of the study, by name: one line each, each a small change of BASE."""
 
 from dataclasses import replace
+from typing import Any
 
 from ..attention.kernels import Kernel, Sigmoid, Unit
 from ..attention.masks import Causal, Window
@@ -11,7 +12,7 @@ from .positions import Learned
 BASE = LMSpec(position=Learned())
 
 
-def attn(**change: object) -> LMSpec:
+def attn(**change: Any) -> LMSpec:
     """BASE with some of its attention changed."""
     return replace(BASE, attention=replace(BASE.attention, **change))
 

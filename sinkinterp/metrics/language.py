@@ -11,6 +11,8 @@ def next_token_loss(
 ) -> Float[Tensor, "sequence pos-1"]:
     """Cross-entropy of every token but the first given those before it, in nats, in fp32."""
     flat = F.cross_entropy(
-        rearrange(logits[:, :-1].float(), "s p v -> (s p) v"), rearrange(tokens[:, 1:], "s p -> (s p)"), reduction="none"
+        rearrange(logits[:, :-1].float(), "s p v -> (s p) v"),
+        rearrange(tokens[:, 1:], "s p -> (s p)"),
+        reduction="none",
     )
     return rearrange(flat, "(s p) -> s p", s=len(tokens))

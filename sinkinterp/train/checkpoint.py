@@ -46,9 +46,7 @@ def save(
         shutil.rmtree(old)
 
 
-def restore(
-    run: Path, step: int, model: SinkForCausalLM, optimizer: Optimizer
-) -> list[dict[str, Any]]:
+def restore(run: Path, step: int, model: SinkForCausalLM, optimizer: Optimizer) -> list[dict[str, Any]]:
     """Puts model and optimiser back to where they were after `step` steps; returns the history so far."""
     folder = folder_of(run, step)
     model.load_state_dict(load_file(folder / "model.safetensors"))

@@ -40,7 +40,9 @@ def _continue(recipe: Recipe, run: Path, done: int, watch: Watch, on_step: OnSte
     for step in range(done + 1, recipe.steps + 1):
         loss = _update(recipe, step, model, optimizer)
         if not math.isfinite(loss):
-            raise InputError(f"the loss is {loss} at step {step}; lower lr (now {recipe.lr}) or clip (now {recipe.clip})")
+            raise InputError(
+                f"the loss is {loss} at step {step}; lower lr (now {recipe.lr}) or clip (now {recipe.clip})"
+            )
         if step % recipe.watch_every == 0 or step == recipe.steps:
             history.append(_reading(step, model, watch) | {"train_loss": loss})
         if step % recipe.save_every == 0 or step == recipe.steps:
@@ -49,7 +51,7 @@ def _continue(recipe: Recipe, run: Path, done: int, watch: Watch, on_step: OnSte
 
 
 def _groups(model: SinkForCausalLM, weight_decay: float) -> list[dict[str, Any]]:
-    """Every trained parameter once: decayed in linear maps and the token embedding, else free (gains, positions, slots).
+    """Every trained parameter once: decayed in linear maps and the token embedding, else free.
 
     A position table that decays leaves p1 too small to make a sink of whichever token comes first.
     """

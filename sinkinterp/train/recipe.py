@@ -12,7 +12,8 @@ class Recipe(Spec):
     """AdamW (0.9, 0.95), gradients clipped; weight decay on linear maps and token embeddings only.
 
     The rate is constant between a linear warm-up and a linear cool-down to a tenth over the last `cooldown` of the
-    steps, which takes the noise of the constant rate out of the final losses. `watch_every` and `save_every` count optimiser steps. A run is a pure function of its recipe on one machine.
+    steps, which takes the noise of the constant rate out of the final losses. `watch_every` and `save_every` count
+    optimiser steps. A run is a pure function of its recipe on one machine.
     """
 
     model: LMSpec = LMSpec()
@@ -33,8 +34,8 @@ class Recipe(Spec):
             raise ValueError(f"cooldown is a share of the steps, between 0 and 1; got {self.cooldown}")
         if self.model.vocab != self.data.vocab or self.model.n_ctx < self.data.length:
             raise ValueError(
-                f"the model holds {self.model.vocab} symbols and {self.model.n_ctx} positions, "
-                f"the task {self.data.vocab} and {self.data.length}; make the model at least as long and equal in symbols"
+                f"the model holds {self.model.vocab} symbols and {self.model.n_ctx} positions, the task "
+                f"{self.data.vocab} and {self.data.length}; give both the same symbols and the model enough positions"
             )
 
     def rate(self, step: int) -> float:

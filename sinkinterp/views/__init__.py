@@ -1,0 +1,1 @@
+"""Figures from tables and arrays. A view computes nothing and saves nothing."""
