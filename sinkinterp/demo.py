@@ -45,9 +45,11 @@ def recipe(variant: str, seed: int = 0, steps: int = STEPS) -> Recipe:
     return Recipe(model=VARIANTS[variant], seed=seed, steps=steps)
 
 
-def run(seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *progress: None) -> Result:
+def run(
+    seed: int = 0, cache: Path | None = None, on_step: OnStep = lambda *progress: None, steps: int = STEPS
+) -> Result:
     """Trains or loads the three twins of one seed, measures them, and repeats Table 7 on the softmax model."""
-    runs = {variant: study.trained(recipe(variant, seed), cache, partial(on_step, variant)) for variant in TWINS}
+    runs = {variant: study.trained(recipe(variant, seed, steps), cache, partial(on_step, variant)) for variant in TWINS}
     subjects = {variant: run.subject(variant) for variant, run in runs.items()}
     probe = study.held_out_probe(recipe(TWINS[0]).data, SEQUENCES)
     reports = {variant: measure(subject, probe) for variant, subject in subjects.items()}
@@ -68,7 +70,11 @@ def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) 
         loss = tabulate.cells("value", losses[variant])
         rows.append({"model": variant, "quantity": "validation loss (nats)", **loss, "null": None})
         rows += [{"model": variant, **row} for row in tabulate.signature(report, EPSILON).rows]
-    return Table("Three twins: who makes a sink?", tabulate.note(reports["softmax"], EPSILON), tuple(rows))
+    return Table(
+        "Three twins: who makes a sink?",
+        f"{reports['softmax'].protocol.line()}, epsilon={EPSILON}; {tabulate.BY_SEQUENCE}",
+        tuple(rows),
+    )
 
 
 def swap_table(subject: HuggingFaceSubject, task: BigramBackcopy) -> Table:

@@ -33,7 +33,8 @@ def demo_page(result: Result) -> str:
         Section(
             "Where attention goes",
             "Mean attention map over sequences; sigmoid: proxy scores, rows divided by their sum; * is the learned "
-            f"key k* of the K-bias model. {result.twins.note}",
+            "key k* of the K-bias model. The last query predicts nothing, so its row is untrained. "
+            f"{result.twins.note}",
             [heatmaps.attention_maps(maps, "Mean attention maps of three twins")],
         ),
         Section(result.swaps.title, result.swaps.note, [curves.swaps(result.swaps)]),

@@ -3,9 +3,11 @@
 import hashlib
 import json
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, TypeVar
 
 from .errors import InputError
+
+S = TypeVar("S", bound="Spec")
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Spec:
         }
 
     @classmethod
-    def from_dict(cls, plain: dict[str, Any]) -> Self:
+    def from_dict(cls: type[S], plain: dict[str, Any]) -> S:
         """The inverse of `to_dict`. Raises InputError for a kind that this version does not know."""
         kind = Spec.kinds.get(plain.get("kind", ""))
         if kind is None or not issubclass(kind, cls):

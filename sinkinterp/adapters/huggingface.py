@@ -1,83 +1,40 @@
 """Transformers models as subjects, through transformers' own attention interface: untouched weights, no patching."""
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ..attention.call import AttentionCall, call_of_interface
 from ..errors import InputError
 from ..interventions.edit import Edit
+from . import contract
 from .subject import CallRead, ModelShape, ResidualRead, Tokens, Trace
-
-
-@dataclass
-class _Watch:
-    """What one forward pass is asked, and what it has answered so far."""
-
-    calls: Mapping[str, CallRead]
-    answers: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-
-    def see(self, call: AttentionCall) -> None:
-        if call.layer in self.answers:
-            raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
-        self.answers[call.layer] = {name: read(call) for name, read in self.calls.items()}
-
-
-_WATCH: ContextVar[_Watch | None] = ContextVar("sinkinterp_watch", default=None)
-
-
-def _watched(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The attention function `base`, which also shows every call to the watch."""
-
-    def attention(
-        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-        scaling: float | None = None, **kwargs: Any,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
-        watch = _WATCH.get()
-        if watch is not None:
-            watch.see(call)
-        if call.is_fused and (base == "sdpa" or "kernel" in kwargs):
-            return call.output().transpose(1, 2).contiguous(), None
-        own = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
-        function = ALL_ATTENTION_FUNCTIONS.get_interface(base, own)
-        return function(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-
-    return attention
-
-
-for _base in ("sdpa", "eager"):
-    AttentionInterface.register(f"sinkinterp_{_base}", _watched(_base))
-    # without a mask function of the same name, transformers passes no mask and the model is no longer causal
-    AttentionMaskInterface.register(f"sinkinterp_{_base}", ALL_MASK_ATTENTION_FUNCTIONS[_base])
+from .watching import BASES, WATCH, Watch, attending, blocks_of, evaluating, position_lookups, residual_hooks
 
 
 class HuggingFaceSubject:
     """A causal transformers model, read while it runs. The model is left as it was found.
 
-    Raises InputError where the model does not go through the attention interface, or breaks the contract that
-    `_check_contract` states.
+    Raises InputError where the model does not go through the attention interface, or breaks the contract.
     """
 
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
         self.model, self.name = model, name or type(model).__name__
         self.dtype, self.device = model.dtype, model.device
         self._base = model.config._attn_implementation
-        if self._base not in ("sdpa", "eager"):
+        if self._base not in BASES:
             raise InputError(f"{self.name} runs {self._base!r} attention; load it with attn_implementation='sdpa'")
-        self._blocks: Sequence[nn.Module] = ()
-        self._has_position_table = False
-        self.shape = self._check_contract()
+        self._blocks = blocks_of(model)
+        tokens = contract.tokens_for(self._embedding.num_embeddings)
+        with position_lookups(model, tokens.shape[1]) as lookups:
+            bare = self._forward(tokens, watch=None)
+        self.shape = self._shape(tokens)
+        contract.check(self, bare)
+        backwards = torch.arange(tokens.shape[1]).flip(0)[None].to(self.device)
+        self._has_position_table = bool(lookups) and not self._forward(tokens, None, position_ids=backwards).equal(bare)
 
     def run(
         self,
@@ -89,29 +46,47 @@ class HuggingFaceSubject:
     ) -> Trace:
         """One forward pass without gradients; see `Subject.run`. Raises InputError for ids outside the vocabulary."""
         self._check_tokens(tokens)
-        watch = _Watch(calls)
+        watch = Watch(calls)
         streams: list[dict[str, Tensor]] = []
-        with ExitStack() as stack:
-            if residuals:
-                stack.enter_context(_residual_hooks(self._blocks, residuals, streams))
-            logits = self._forward(watch, tokens, **self._positions(tokens, edits))
+        with residual_hooks(self._blocks, residuals, streams):
+            logits = self._forward(tokens, watch, **self._positions(tokens, edits))
         if tuple(sorted(watch.answers)) != self.shape.attention_layers:
             raise InputError(f"{self.name}: layers {sorted(watch.answers)} attended, not {self.shape.attention_layers}")
         rows = [watch.answers[layer] for layer in self.shape.attention_layers]
         return Trace(Trace.stack(rows), Trace.stack(streams), logits)
 
+    @property
+    def _embedding(self) -> torch.nn.Embedding:
+        return self.model.get_input_embeddings()
+
     @torch.no_grad()
-    def _forward(self, watch: _Watch | None, tokens: Tokens, **kwargs: Any) -> Tensor:
+    def _forward(self, tokens: Tokens, watch: Watch | None, **kwargs: Any) -> Tensor:
         """Logits; through the watched attention function where there is a watch, else through the model's own."""
-        tokens = tokens.to(self.model.device)
+        tokens = tokens.to(self.device)
         # an explicit all-ones mask: without it, transformers takes swapped position ids for packed sequences
         kwargs |= {"attention_mask": torch.ones_like(tokens), "use_cache": False}
-        with _evaluating(self.model), _attending(self.model, None if watch is None else f"sinkinterp_{self._base}"):
-            token = _WATCH.set(watch)
+        with evaluating(self.model), attending(self.model, None if watch is None else f"sinkinterp_{self._base}"):
+            token = WATCH.set(watch)
             try:
                 return self.model(tokens, **kwargs).logits
             finally:
-                _WATCH.reset(token)
+                WATCH.reset(token)
+
+    def _shape(self, tokens: Tokens) -> ModelShape:
+        watch = Watch({"sizes": lambda call: torch.tensor([call.q.shape[1], call.k.shape[1], call.q.shape[3]])})
+        with residual_hooks(self._blocks, {}, []):
+            self._forward(tokens, watch)
+        if not watch.answers:
+            raise InputError(
+                f"{type(self.model).__name__} computes attention outside transformers' attention interface, so its "
+                "calls cannot be read; take a family that uses it (GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen, ...)"
+            )
+        n_heads, n_kv_heads, d_head = next(iter(watch.answers.values()))["sizes"].tolist()
+        embedding = self._embedding
+        return ModelShape(
+            len(self._blocks), tuple(sorted(watch.answers)), n_heads, n_kv_heads, d_head,
+            embedding.embedding_dim, embedding.num_embeddings,
+        )  # fmt: skip
 
     def _positions(self, tokens: Tokens, edits: Sequence[Edit]) -> dict[str, Tensor]:
         ids = torch.arange(tokens.shape[1])
@@ -125,134 +100,12 @@ class HuggingFaceSubject:
                 f"{self.name} has no table of learned positions to swap or replace; "
                 "take a model that has one (GPT-2, OPT, or a checkpoint of ours with learned positions)"
             )
-        return {"position_ids": edited[None].to(self.model.device)}
+        return {"position_ids": edited[None].to(self.device)}
 
     def _check_tokens(self, tokens: Tokens) -> None:
-        low, high, vocab = int(tokens.min()), int(tokens.max()), self.model.get_input_embeddings().num_embeddings
+        low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
         if low < 0 or high >= vocab:
             raise InputError(f"token id {low if low < 0 else high} is outside {self.name}'s vocabulary of {vocab}")
-
-    def _check_contract(self) -> ModelShape:
-        """Sizes of the model, once it is known that its calls can be read.
-
-        Every attention block shows its call; logits are those of the bare model; rows sum to one where the kernel
-        says so; a later token changes no earlier logits.
-        """
-        vocab = self.model.get_input_embeddings().num_embeddings
-        tokens = torch.randint(vocab, (2, 7), generator=torch.Generator().manual_seed(0))
-        sizes = {
-            "heads": lambda call: torch.tensor([[call.q.shape[1], call.k.shape[1], call.q.shape[3]]]),
-            "excess": lambda call: (call.pattern().sum(-1) - 1).abs().amax()[None] * call.kernel.is_normalised,
-        }
-        watch = _Watch(sizes)
-        with _position_lookups(self.model, tokens.shape[1]) as lookups:
-            bare = self._forward(None, tokens)
-        logits = self._forward(watch, tokens)
-        if not watch.answers:
-            raise InputError(
-                f"{type(self.model).__name__} computes attention outside transformers' attention interface, so its "
-                "calls cannot be read; take a family that uses it (GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen, ...)"
-            )
-        later = tokens.clone()
-        later[:, -1] = (later[:, -1] + 1) % vocab
-        tolerance = 1e-4 if self.dtype == torch.float32 else 0.1
-        checks = {
-            "logits differ from the bare model's": (logits - bare).abs().max() <= tolerance,
-            "a later token changes earlier logits, so the model is not causal": (
-                (self._forward(watch_again := _Watch({}), later)[:, :-1] - logits[:, :-1]).abs().max() <= tolerance
-            ),
-            "attention rows do not sum to one": max(a["excess"].item() for a in watch.answers.values()) <= tolerance,
-            "a layer attended in one pass and not in the next": watch_again.answers.keys() == watch.answers.keys(),
-        }
-        for failure, passed in checks.items():
-            if not passed:
-                raise InputError(f"{self.name}: {failure}; it cannot be measured")
-        layers = tuple(sorted(watch.answers))
-        self._blocks = _blocks(self.model, max(layers) + 1)
-        backwards = torch.arange(tokens.shape[1]).flip(0)[None].to(self.device)
-        self._has_position_table = bool(lookups) and not self._forward(None, tokens, position_ids=backwards).equal(bare)
-        n_heads, n_kv_heads, d_head = watch.answers[layers[0]]["heads"][0].tolist()
-        d_model = self.model.get_input_embeddings().embedding_dim
-        return ModelShape(len(self._blocks), layers, n_heads, n_kv_heads, d_head, d_model, vocab)
-
-
-def _blocks(model: PreTrainedModel, at_least: int) -> Sequence[nn.Module]:
-    """The model's stack of blocks: the first list of modules that is as long as the configuration says."""
-    depth = model.config.get_text_config().num_hidden_layers
-    stacks = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth >= at_least]
-    if not stacks:
-        raise InputError(f"{type(model).__name__} keeps its {depth} blocks in no list, so residuals cannot be read")
-    return list(stacks[0])
-
-
-@contextmanager
-def _residual_hooks(
-    blocks: Sequence[nn.Module], reads: Mapping[str, ResidualRead], answers: list[dict[str, Tensor]]
-) -> Iterator[None]:
-    """Evaluates `reads` on the input of every block and on the output of the last."""
-
-    def see(x: Tensor) -> None:
-        answers.append({name: read(x) for name, read in reads.items()})
-
-    def entering(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        see(args[0] if args else kwargs["hidden_states"])
-
-    def leaving(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        see(output[0] if isinstance(output, tuple) else output)
-
-    handles = [block.register_forward_pre_hook(entering, with_kwargs=True) for block in blocks]
-    handles.append(blocks[-1].register_forward_hook(leaving))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-    if len(answers) != len(blocks) + 1:
-        raise InputError(f"{len(answers)} residuals were read where {len(blocks) + 1} should be; a hook did not fire")
-
-
-@contextmanager
-def _position_lookups(model: PreTrainedModel, length: int) -> Iterator[list[nn.Module]]:
-    """The tables that are asked for consecutive rows while the model runs: its learned positions."""
-    found: list[nn.Module] = []
-
-    def looked_up(table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for ids in (*args, *kwargs.values()):
-            whole = isinstance(ids, Tensor) and not ids.is_floating_point() and ids.shape[-1:] == (length,)
-            if whole and (ids.long().diff() == 1).all():
-                found.append(table)
-
-    tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
-    handles = [table.register_forward_pre_hook(looked_up, with_kwargs=True) for table in tables]
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _attending(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
-    """The model with another attention function, and back."""
-    before = model.config._attn_implementation
-    if implementation is not None and model._can_set_attn_implementation():
-        model.set_attn_implementation(implementation)
-    try:
-        yield
-    finally:
-        if model.config._attn_implementation != before:
-            model.set_attn_implementation(before)
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """The model without dropout, and back."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 def load(

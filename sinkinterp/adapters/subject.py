@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -49,6 +49,7 @@ class Trace:
         return {name: torch.stack([row[name] for row in rows], 1) for name in rows[0]} if rows else {}
 
 
+@runtime_checkable
 class Subject(Protocol):
     """A language model that answers questions about its attention calls while it runs."""
 

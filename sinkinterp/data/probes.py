@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Int
@@ -33,6 +33,7 @@ class Probe:
         return Probe(tokens, source, digest)
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """The part of a transformers tokenizer that probes use."""
 

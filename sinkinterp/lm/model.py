@@ -48,21 +48,20 @@ class SinkConfig(PreTrainedConfig):
 
     model_type = "sinkinterp"
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
-    spec: dict | None = None
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        spec = LMSpec() if self.spec is None else LMSpec.from_dict(self.spec)
-        self.spec = spec.to_dict()
+    def __init__(self, spec: dict | None = None, **kwargs: Any) -> None:
+        lm = LMSpec() if spec is None else LMSpec.from_dict(spec)
+        self.spec = lm.to_dict()
         derived = {
-            "vocab_size": spec.vocab, "hidden_size": spec.d_model, "num_hidden_layers": spec.n_layers,
-            "num_attention_heads": spec.n_heads, "num_key_value_heads": spec.n_heads, "head_dim": spec.dims.d_head,
-            "max_position_embeddings": spec.n_ctx, "use_cache": True, "tie_word_embeddings": False,
+            "vocab_size": lm.vocab, "hidden_size": lm.d_model, "num_hidden_layers": lm.n_layers,
+            "num_attention_heads": lm.n_heads, "num_key_value_heads": lm.n_heads, "head_dim": lm.dims.d_head,
+            "max_position_embeddings": lm.n_ctx, "use_cache": True, "tie_word_embeddings": False,
         }  # fmt: skip
-        super().__post_init__(**(kwargs | derived))
+        super().__init__(**kwargs | derived)
 
     @property
     def lm(self) -> LMSpec:
-        return LMSpec.from_dict(self.spec or {})
+        return LMSpec.from_dict(self.spec)
 
 
 class SinkBlock(nn.Module):

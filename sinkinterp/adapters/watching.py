@@ -1,0 +1,146 @@
+"""How a transformers model is watched: its attention function, its blocks, its position table. Nothing is patched."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+
+from ..attention.call import AttentionCall, call_of_interface
+from ..errors import InputError
+from .subject import CallRead, ResidualRead
+
+BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be watched
+
+
+@dataclass
+class Watch:
+    """What one forward pass is asked, and what it has answered so far."""
+
+    calls: Mapping[str, CallRead]
+    answers: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+
+    def see(self, call: AttentionCall) -> None:
+        if call.layer in self.answers:
+            raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
+        self.answers[call.layer] = {name: read(call) for name, read in self.calls.items()}
+
+
+WATCH: ContextVar[Watch | None] = ContextVar("sinkinterp_watch", default=None)
+
+
+def _watched(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """The attention function `base`, which also shows every call to the watch."""
+
+    def attention(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+        scaling: float | None = None, **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
+        watch = WATCH.get()
+        if watch is not None:
+            watch.see(call)
+        if call.is_fused and (base == "sdpa" or "kernel" in kwargs):
+            return call.output().transpose(1, 2).contiguous(), None
+        own = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
+        function = ALL_ATTENTION_FUNCTIONS.get_interface(base, own)
+        return function(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+
+    return attention
+
+
+for _base in BASES:
+    AttentionInterface.register(f"sinkinterp_{_base}", _watched(_base))
+    # without a mask function of the same name, transformers passes no mask and the model is no longer causal
+    AttentionMaskInterface.register(f"sinkinterp_{_base}", ALL_MASK_ATTENTION_FUNCTIONS[_base])
+
+
+def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
+    """The model's stack of blocks: the first list of modules that is as long as the configuration says."""
+    depth = model.config.get_text_config().num_hidden_layers
+    stacks = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth]
+    if not stacks:
+        raise InputError(f"{type(model).__name__} keeps its {depth} blocks in no list, so residuals cannot be read")
+    return list(stacks[0])
+
+
+@contextmanager
+def residual_hooks(
+    blocks: Sequence[nn.Module], reads: Mapping[str, ResidualRead], answers: list[dict[str, Tensor]]
+) -> Iterator[None]:
+    """Evaluates `reads` on the input of every block and on the output of the last.
+
+    Raises InputError at the first activation that is not finite, and where a hook did not fire.
+    """
+
+    def see(x: Tensor) -> None:
+        if not x.isfinite().all():
+            where = f"block {len(answers) - 1}" if answers else "the embedding"
+            raise InputError(f"activations after {where} are not finite; check the weights, or use fp32 or bf16")
+        answers.append({name: read(x) for name, read in reads.items()})
+
+    def entering(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        see(args[0] if args else kwargs["hidden_states"])
+
+    def leaving(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        see(output[0] if isinstance(output, tuple) else output)
+
+    handles = [block.register_forward_pre_hook(entering, with_kwargs=True) for block in blocks]
+    handles.append(blocks[-1].register_forward_hook(leaving))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+    if len(answers) != len(blocks) + 1:
+        raise InputError(f"{len(answers)} residuals were read where {len(blocks) + 1} should be; a hook did not fire")
+
+
+@contextmanager
+def position_lookups(model: PreTrainedModel, length: int) -> Iterator[list[nn.Module]]:
+    """The tables that are asked for consecutive rows while the model runs: its learned positions."""
+    found: list[nn.Module] = []
+
+    def looked_up(table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for ids in (*args, *kwargs.values()):
+            whole = isinstance(ids, Tensor) and not ids.is_floating_point() and ids.shape[-1:] == (length,)
+            if whole and (ids.long().diff() == 1).all():
+                found.append(table)
+
+    tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
+    handles = [table.register_forward_pre_hook(looked_up, with_kwargs=True) for table in tables]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def attending(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
+    """The model with another attention function, and back."""
+    before = model.config._attn_implementation
+    if implementation is not None and model._can_set_attn_implementation():
+        model.set_attn_implementation(implementation)
+    try:
+        yield
+    finally:
+        if model.config._attn_implementation != before:
+            model.set_attn_implementation(before)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model without dropout, and back."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)

@@ -1,0 +1,51 @@
+"""Tiny random models with peaked attention, so that agreement means something."""
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GPT2Config,
+    GPTNeoXConfig,
+    GptOssConfig,
+    LlamaConfig,
+    MistralConfig,
+    OPTConfig,
+    PreTrainedModel,
+)
+
+VOCAB = 97
+SIZES = {
+    "vocab_size": VOCAB, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
+    "max_position_embeddings": 64, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+GPT2 = {"vocab_size": VOCAB, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64}
+CONFIGS = {
+    "gpt2": GPT2Config(**GPT2, bos_token_id=None, eos_token_id=None),
+    "llama": LlamaConfig(**SIZES, num_key_value_heads=4),
+    "llama with grouped queries": LlamaConfig(**SIZES, num_key_value_heads=2),
+    "mistral with a window": MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=5),
+    "opt": OPTConfig(**SIZES, ffn_dim=40, word_embed_proj_dim=48),
+    "pythia": GPTNeoXConfig(**SIZES),
+    "gemma2 with softcap": Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=12, sliding_window=5),
+    "gpt-oss with sink logits": GptOssConfig(
+        **SIZES, num_key_value_heads=2, head_dim=12, num_local_experts=4, num_experts_per_tok=2, sliding_window=5,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4},
+    ),
+}  # fmt: skip
+LEARNED_POSITIONS = ("gpt2", "opt")
+
+
+def model_of(name: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS[name]).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if any(
+                part in parameter_name for part in ("q_proj", "k_proj", "c_attn", "query_key_value", "wpe", "sinks")
+            ):
+                parameter.mul_(8)
+    return model
+
+
+def tokens_of(length: int = 17) -> torch.Tensor:
+    return torch.randint(VOCAB, (5, length), generator=torch.Generator().manual_seed(1))

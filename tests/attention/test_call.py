@@ -1,0 +1,130 @@
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from sinkinterp.attention import streaming
+from sinkinterp.attention.call import call_of_interface
+from sinkinterp.attention.kernels import Kernel, Raw, Sigmoid, Unit
+from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.attention.slots import SinkLogit, SlotRow
+
+T = 11
+INDEX = torch.arange(T)
+BAND = (Causal() & Window(4)).allows(INDEX[:, None], INDEX[None, :])[None, None]
+FIELDS = {
+    "causal": {},
+    "window": {"mask": BAND},
+    "bias": {"bias": -0.3 * (INDEX[:, None] - INDEX).abs().float()[None, None]},
+    "softcap": {"softcap": 2.0},
+    "key slot": {"slot": SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))},
+    "key slot in a window": {"mask": BAND, "slot": SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))},
+    "sink logit": {"slot": SinkLogit(torch.randn(6))},
+    "sigmoid": {"kernel": Kernel(similarity=Sigmoid(), normaliser=Unit())},
+    "normalised sigmoid": {"kernel": Kernel(similarity=Sigmoid())},
+    "linear": {"kernel": Kernel(similarity=Raw(), normaliser=Unit(), alpha=0.5)},
+    "sigmoid with slot": {
+        "kernel": Kernel(similarity=Sigmoid(), normaliser=Unit()),
+        "slot": SlotRow(torch.randn(6, 1, 5), torch.zeros(6, 1, 5)),
+    },
+}
+every_call = pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+
+
+@every_call
+def test_streamed_column_mass_is_the_dense_patterns(make_call, fields, monkeypatch):
+    monkeypatch.setattr(streaming, "BLOCK", 3)
+    monkeypatch.setattr(streaming.key_blocks, "__defaults__", (3,))
+    call = make_call(**fields)
+    dense = call.pattern()[..., -T:].sum(2)
+    torch.testing.assert_close(call.column_mass(), dense, rtol=0, atol=1e-5)
+    torch.testing.assert_close(call.column_mass(torch.tensor([7, 0])), dense[..., [7, 0]], rtol=0, atol=1e-5)
+
+
+@every_call
+def test_slot_mass_is_the_dense_patterns_first_column(make_call, fields):
+    call = make_call(**fields)
+    want = call.pattern()[..., 0].sum(-1) if call.slot is not None else torch.zeros(2, 6)
+    torch.testing.assert_close(call.slot_mass(), want)
+
+
+@every_call
+def test_output_mixes_values_by_the_pattern(make_call, fields):
+    call = make_call(**fields)
+    torch.testing.assert_close(call.output(), call.mix(call.pattern()))
+
+
+def test_grouped_queries_read_the_kv_head_of_their_group(make_call):
+    call = make_call()
+    each = replace(call, k=call.k.repeat_interleave(2, 1), v=call.v.repeat_interleave(2, 1))
+    torch.testing.assert_close(call.pattern(), each.pattern())
+    torch.testing.assert_close(call.output(), each.output())
+
+
+@pytest.mark.parametrize("mask", [None, BAND], ids=["causal", "window"])
+def test_a_softmax_call_is_scaled_dot_product_attention_bit_for_bit(make_call, mask):
+    call = make_call(mask=mask)
+    want = F.scaled_dot_product_attention(call.q, call.k, call.v, mask, is_causal=mask is None, enable_gqa=True)
+    assert call.is_fused and call.output().equal(want)
+
+
+def test_the_fused_log_sum_exp_is_that_of_the_scores(make_call):
+    call = make_call()
+    want = call.scores().masked_fill(~call.allowed(), -torch.inf).logsumexp(-1)
+    torch.testing.assert_close(call.log_normaliser(), want)
+
+
+@pytest.mark.parametrize("zero", [SlotRow(torch.zeros(6, 1, 5), torch.zeros(6, 1, 5)), SinkLogit(torch.zeros(6))])
+def test_a_zero_slot_is_softmax_off_by_one(make_call, zero):
+    call = make_call(slot=zero)
+    e = call.scores().exp() * call.allowed()
+    torch.testing.assert_close(call.pattern()[..., 1:], e / (1 + e.sum(-1, keepdim=True)))
+
+
+def test_a_single_query_after_a_cache_sees_every_key(make_call):
+    call = make_call(queries=1, keys=7)
+    assert call.allowed().all() and call.allowed().shape == (1, 1, 1, 7)
+    torch.testing.assert_close(call.output(), call.mix(call.pattern()))
+
+
+def test_queries_after_a_cache_are_aligned_with_the_last_keys(make_call):
+    assert make_call(queries=3, keys=5).allowed()[0, 0].sum(-1).tolist() == [3, 4, 5]
+
+
+@every_call
+def test_no_output_depends_on_later_keys(make_call, fields):
+    call = make_call(**fields)
+    later_k, later_v = call.k.clone(), call.v.clone()
+    later_k[:, :, 7:], later_v[:, :, 7:] = 5.0, -5.0
+    changed = replace(call, k=later_k, v=later_v)
+    torch.testing.assert_close(changed.output()[:, :, :7], call.output()[:, :, :7])
+
+
+def test_half_precision_calls_are_summed_in_single_precision(make_call):
+    call = make_call(queries=257)
+    half = replace(call, q=call.q.bfloat16(), k=call.k.bfloat16(), v=call.v.bfloat16())
+    single = replace(half, q=half.q.float(), k=half.k.float(), v=half.v.float())
+    assert half.column_mass().dtype == half.log_normaliser().dtype == torch.float32
+    torch.testing.assert_close(half.column_mass(), single.column_mass(), rtol=0, atol=1e-2)
+
+
+def test_watchers_and_columns_are_counted_by_the_mask(make_call):
+    call = make_call(mask=BAND, slot=SinkLogit(torch.zeros(6)))
+    assert call.watchers(torch.tensor([0, 5, 10]))[0, 0].tolist() == [4, 4, 1]
+    assert call.columns_seen()[0, 0].tolist() == [2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5]
+
+
+def test_an_additive_mask_is_split_into_what_it_forbids_and_what_it_adds(make_call):
+    call = make_call()
+    added = -0.3 * (INDEX[:, None] - INDEX).abs().float()[None, None]
+    additive = torch.where(BAND, added, torch.finfo(torch.float32).min)
+    split = call_of_interface(3, call.q, call.k, call.v, additive, call.scale)
+    assert split.mask.equal(BAND)
+    torch.testing.assert_close(split.pattern(), replace(call, mask=BAND, bias=added).pattern())
+
+
+def test_an_additive_mask_that_adds_nothing_leaves_no_bias(make_call):
+    call = make_call()
+    additive = torch.zeros(1, 1, T, T).masked_fill(~BAND, torch.finfo(torch.float32).min)
+    assert call_of_interface(3, call.q, call.k, call.v, additive, None).bias is None

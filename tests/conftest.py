@@ -1,0 +1,26 @@
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
+
+import pytest
+import torch
+
+from sinkinterp.attention.call import AttentionCall
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def make_call():
+    """An attention call with peaked random scores; sizes are distinct primes, so that swapped axes cannot pass."""
+
+    def make(n_heads=6, n_kv_heads=3, queries=11, keys=None, d_head=5, batch=2, **fields) -> AttentionCall:
+        keys = keys or queries
+        q = torch.randn(batch, n_heads, queries, d_head) * 2
+        k, v = (torch.randn(batch, n_kv_heads, keys, d_head) for _ in range(2))
+        return AttentionCall(3, q, k, v, fields.pop("scale", d_head**-0.5), **fields)
+
+    return make

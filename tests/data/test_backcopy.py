@@ -1,0 +1,101 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sinkinterp.data.backcopy import BigramBackcopy
+
+TASK = BigramBackcopy(vocab=11, length=17, n_triggers=3, spread=0.7)
+TOKENS = TASK.sample(2003, "test", 0)
+N = TOKENS.numel()
+
+
+def deviations(counts, expected):
+    """Pearson's chi-square in standard deviations above what chance makes of it."""
+    cells = expected > 0
+    chi2 = ((counts - expected)[cells] ** 2 / expected[cells]).sum()
+    degrees = cells.sum() - 1
+    return ((chi2 - degrees) / (2 * degrees) ** 0.5).item()
+
+
+def after(rule):
+    """Pairs (token, next token) wherever `rule(token)` holds, as a table of counts."""
+    pairs = TOKENS.unfold(1, 2, 1).flatten(0, 1)
+    pairs = pairs[rule(pairs[:, 0])]
+    return torch.zeros(TASK.vocab, TASK.vocab).index_put_(tuple(pairs.T), torch.tensor(1.0), accumulate=True)
+
+
+def test_samples_are_symbols_of_the_task():
+    assert TOKENS.shape == (2003, 17)
+    assert set(TOKENS.unique().tolist()) == set(range(11))
+
+
+def test_the_token_after_a_trigger_repeats_the_token_before_it():
+    before, trigger, copy = TOKENS.unfold(1, 3, 1).unbind(-1)
+    is_trigger = trigger < TASK.n_triggers
+    assert is_trigger.sum() > 1000
+    assert copy[is_trigger].equal(before[is_trigger])
+
+
+def test_the_token_after_a_non_trigger_often_differs_from_the_token_before_it():
+    before, other, following = TOKENS.unfold(1, 3, 1).unbind(-1)
+    chained = other >= TASK.n_triggers
+    assert (following[chained] != before[chained]).float().mean() > 0.5
+
+
+def test_a_trigger_in_the_first_place_copies_nothing_but_follows_the_chain():
+    rows = TOKENS[TOKENS[:, 0] == 1]
+    expected = TASK.transitions()[1] * len(rows)
+    counts = rows[:, 1].bincount(minlength=11)
+    assert deviations(counts, expected) < 4
+
+
+def test_the_first_token_is_uniform():
+    counts = TOKENS[:, 0].bincount(minlength=11)
+    assert deviations(counts, torch.full((11,), len(TOKENS) / 11)) < 4
+
+
+def test_bigrams_after_a_non_trigger_follow_the_transitions():
+    counts = after(lambda token: token >= TASK.n_triggers)
+    transitions = TASK.transitions()
+    for symbol in range(TASK.n_triggers, 11):
+        assert deviations(counts[symbol], transitions[symbol] * counts[symbol].sum()) < 4
+    assert counts.sum() > N / 4
+
+
+@pytest.mark.parametrize("task", [TASK, BigramBackcopy(), replace(TASK, rank=1), replace(TASK, spread=5.0)])
+def test_rows_of_transitions_sum_to_one(task):
+    transitions = task.transitions()
+    assert transitions.shape == (task.vocab, task.vocab)
+    assert (transitions > 0).all()
+    torch.testing.assert_close(transitions.sum(-1), torch.ones(task.vocab, dtype=torch.float64))
+
+
+def test_without_spread_transitions_are_zipf_and_forget_the_symbol():
+    zipf = 1 / torch.arange(1.0, 12, dtype=torch.float64)
+    expected = (zipf / zipf.sum()).expand(11, 11)
+    torch.testing.assert_close(replace(TASK, spread=0.0).transitions(), expected, rtol=1e-6, atol=0)
+
+
+def test_the_same_stream_gives_the_same_tokens():
+    assert TASK.sample(7, "train", 3).equal(TASK.sample(7, "train", 3))
+
+
+def test_another_stream_gives_other_tokens():
+    samples = [TASK.sample(7, *stream) for stream in (("train", 3), ("train", 4), ("valid", 3), ())]
+    assert not any(a.equal(b) for i, a in enumerate(samples) for b in samples[:i])
+
+
+def test_the_callers_random_state_neither_matters_nor_changes():
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    a = TASK.sample(7, "train", 3)
+    assert torch.get_rng_state().equal(state)
+    torch.manual_seed(1)
+    assert TASK.sample(7, "train", 3).equal(a)
+
+
+def test_another_chain_seed_is_another_language_with_the_same_first_tokens():
+    other = replace(TASK, chain_seed=2)
+    assert not other.transitions().isclose(TASK.transitions()).all()
+    assert other.sample(7, "train")[:, 0].equal(TASK.sample(7, "train")[:, 0])

@@ -1,0 +1,112 @@
+import json
+from dataclasses import FrozenInstanceError, dataclass, fields, replace
+
+import pytest
+
+from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.errors import InputError
+from sinkinterp.lm.model import LMSpec
+from sinkinterp.lm.variants import VARIANTS, attn
+from sinkinterp.spec import Part, Spec
+from sinkinterp.train.recipe import Recipe
+
+RECIPE = Recipe(model=VARIANTS["sigmoid"], data=BigramBackcopy(spread=0.7, chain_seed=3), seed=5, steps=7)
+SPECS = {**VARIANTS, "recipe": RECIPE, "nested masks": attn(mask=(Causal() & Window(7)) & Window(5))}
+
+
+@dataclass(frozen=True)
+class SpecOfThisTest(Spec):
+    size: float = 0.5
+    inner: Spec = Causal()
+
+
+def through_json(spec):
+    return json.loads(json.dumps(spec.to_dict()))
+
+
+def reversed_order(plain):
+    return {k: reversed_order(v) if isinstance(v, dict) else v for k, v in reversed(plain.items())}
+
+
+def one_change_each(spec):
+    """Every spec that differs from `spec` in one number, at any depth."""
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        changes = one_change_each(value) if isinstance(value, Spec) else [value + 1]
+        yield from (change_of(spec, field.name, change) for change in changes)
+
+
+def change_of(spec, name, value):
+    copy = object.__new__(type(spec))  # unchecked, so that one size can change alone
+    vars(copy).update(vars(spec) | {name: value})
+    return copy
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_a_spec_survives_json(spec):
+    again = Spec.from_dict(through_json(spec))
+    assert again == spec
+    assert type(again) is type(spec)
+    assert again.key() == spec.key()
+
+
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_the_order_of_a_dict_does_not_matter(spec):
+    again = Spec.from_dict(reversed_order(through_json(spec)))
+    assert again == spec
+    assert again.key() == spec.key()
+
+
+def test_a_key_is_twelve_hexadecimal_digits():
+    assert all(len(spec.key()) == 12 and int(spec.key(), 16) >= 0 for spec in SPECS.values())
+
+
+def test_different_specs_have_different_keys():
+    assert len({spec.key() for spec in SPECS.values()}) == len(SPECS)
+
+
+def test_any_changed_field_at_any_depth_changes_the_key():
+    changed = [spec.key() for spec in one_change_each(RECIPE)]
+    assert len(changed) > 20
+    assert len({RECIPE.key(), *changed}) == len(changed) + 1
+
+
+def test_a_kind_alone_changes_the_key():
+    a, b = replace(LMSpec(), position=VARIANTS["softmax"].position), LMSpec()
+    assert a.key() != b.key()
+    assert Causal().key() != Spec().key()
+
+
+def test_equal_specs_have_equal_keys_even_where_one_says_1_and_the_other_1_0():
+    assert SpecOfThisTest(size=1) == SpecOfThisTest(size=1.0)
+    assert SpecOfThisTest(size=1).key() == SpecOfThisTest(size=1.0).key()
+
+
+@pytest.mark.parametrize("plain", [{"kind": "Nonsuch"}, {}, {"kind": "SpecOfThisTest", "inner": {"kind": "Nonsuch"}}])
+def test_an_unknown_kind_names_the_fix(plain):
+    with pytest.raises(InputError, match="use the version that wrote it"):
+        Spec.from_dict(plain)
+
+
+def test_a_spec_of_another_family_is_refused():
+    with pytest.raises(InputError, match="'Causal' is no Part"):
+        Part.from_dict(Causal().to_dict())
+
+
+def test_two_specs_with_one_name_are_refused():
+    with pytest.raises(TypeError, match="two specs are called Causal"):
+        type("Causal", (Spec,), {})
+    assert Spec.kinds["Causal"] is Causal
+
+
+@pytest.mark.parametrize("kind", Spec.kinds.values(), ids=Spec.kinds)
+def test_every_kind_of_spec_is_a_frozen_dataclass_of_its_own(kind):
+    assert vars(kind)["__dataclass_params__"].frozen
+
+
+def test_a_spec_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        RECIPE.seed = 1
+    with pytest.raises(FrozenInstanceError):
+        RECIPE.model.attention.mask = Causal()
