@@ -4,10 +4,10 @@ Importing transformers takes seconds, so `import sinkinterp` does not do it: it 
 """
 
 import sys
-from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any
 
 _AUTO = "transformers.models.auto.modeling_auto"
 
@@ -29,9 +29,7 @@ class _Registering(Loader):
 class _Waiting(MetaPathFinder):
     """Watches for the one import, then steps aside."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if fullname != _AUTO:
             return None
         sys.meta_path.remove(self)

@@ -75,6 +75,14 @@ class Report:
         """Importance of one position. Raises InputError where it was not measured."""
         return self.importance[..., self._column(position)]
 
+    def raw_alpha(self, position: int = 0) -> Float[Tensor, "sequence layer head"]:
+        """As `alpha`, of the weights that multiply the values."""
+        return self.raw_importance[..., self._column(position)]
+
+    def null_alpha(self, position: int = 0) -> Float[Tensor, "sequence layer head"]:
+        """As `alpha`, under uniform attention over visible columns."""
+        return self.null[..., self._column(position)]
+
     def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
         """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1."""
         return self.sink(position, epsilon).mean
@@ -85,7 +93,7 @@ class Report:
 
     def null_sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
         """The sink rate that uniform attention would have."""
-        return sink.sink_rate(self.null[..., self._column(position)], epsilon).mean().item()
+        return sink.sink_rate(self.null_alpha(position), epsilon).mean().item()
 
     def slot_rate(self, epsilon: float = 0.3) -> Estimate | None:
         """Sink_*^epsilon, the slot's sink rate; None where no layer has a slot."""
@@ -138,10 +146,13 @@ def measure(
     whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     slot, slot_null = whole.pop("slot_importance"), whole.pop("slot_null")
     has_slot = bool(slot_null.any())
+    importance, raw_importance = whole.pop("importances").unbind(2)
     return Report(
         positions=tuple(chosen.tolist()),
         attention_layers=subject.shape.attention_layers,
         protocol=_protocol(subject, probe, edits),
+        importance=importance,
+        raw_importance=raw_importance,
         slot_importance=slot if has_slot else None,
         slot_null=slot_null if has_slot else None,
         **whole,
@@ -158,8 +169,7 @@ def attention_maps(
 
 def _reads(positions: Tensor) -> dict[str, Callable[[AttentionCall], Tensor]]:
     return {
-        "importance": partial(sink.importance, positions=positions),
-        "raw_importance": partial(sink.raw_importance, positions=positions),
+        "importances": partial(sink.importances, positions=positions),
         "null": partial(sink.uniform_importance, positions=positions),
         "slot_importance": sink.slot_importance,
         "slot_null": sink.uniform_slot_importance,

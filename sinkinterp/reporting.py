@@ -12,7 +12,7 @@ def measurement_page(report: Report, epsilon: float) -> str:
     note = tabulate.note(report, epsilon)
     signature, heads = tabulate.signature(report, epsilon), tabulate.heads(report, epsilon)
     positions = tabulate.positions(report, epsilon)
-    norms = tabulate.residuals({report.protocol.model: report}, epsilon)
+    norms = tabulate.residuals({report.protocol.model: report})
     protocol = "; ".join(f"{name}: {value}" for name, value in vars(report.protocol).items())
     sections = [
         Section(signature.title, note, tables=[signature]),

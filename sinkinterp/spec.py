@@ -33,7 +33,7 @@ class Spec:
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy, every nested part named by its class."""
-        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain = {f.name: float(x) if f.type is float else x for f in fields(self) for x in (getattr(self, f.name),)}
         return {"kind": type(self).__name__} | {
             name: value.to_dict() if isinstance(value, Spec) else value for name, value in plain.items()
         }
@@ -47,6 +47,9 @@ class Spec:
                 f"{plain.get('kind')!r} is no {cls.__name__} of this version of sinkinterp; "
                 "use the version that wrote it"
             )
+        unknown = plain.keys() - {"kind", *(f.name for f in fields(kind))}
+        if unknown:
+            raise InputError(f"{kind.__name__} has no {', '.join(sorted(unknown))}; use the version that wrote it")
         values = {k: Spec.from_dict(v) if isinstance(v, dict) else v for k, v in plain.items() if k != "kind"}
         return kind(**values)
 

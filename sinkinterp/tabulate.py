@@ -25,10 +25,10 @@ def signature(report: Report, epsilon: float = 0.3) -> Table:
     sink.check_epsilon(epsilon)
     rows = [
         _row(f"Sink_1 at epsilon {epsilon} (position 0)", report.sink(0, epsilon), report.null_sink_rate(0, epsilon)),
-        _row("alpha_1, mean over heads", _mean(report.alpha()), report.null[..., 0].mean().item()),
+        _row("alpha_1, mean over heads", _mean(report.alpha()), report.null_alpha().mean().item()),
     ]
     if not report.raw_importance.equal(report.importance):
-        rows.append(_row("alpha_1 of raw weights", _mean(report.raw_importance[..., :1]), None))
+        rows.append(_row("alpha_1 of raw weights", _mean(report.raw_alpha()), None))
     slot = report.slot_rate(epsilon)
     if slot and report.slot_importance is not None and report.slot_null is not None:
         null_rate = sink.sink_rate(report.slot_null, epsilon).mean().item()
@@ -53,7 +53,7 @@ def heads(report: Report, epsilon: float = 0.3) -> Table:
             "layer": report.attention_layers[i],
             "head": head,
             **cells("alpha_1", estimate(alpha)),
-            "null": report.null[:, i, head, 0].mean().item(),
+            "null": report.null_alpha()[:, i, head].mean().item(),
             "share above epsilon": (alpha > epsilon).float().mean().item(),
             "value ratio": values[:, i, head // group].mean().item(),
             "key ratio": keys[:, i, head // group].mean().item(),
@@ -66,21 +66,21 @@ def heads(report: Report, epsilon: float = 0.3) -> Table:
 def positions(report: Report, epsilon: float = 0.3) -> Table:
     """Sink rate and mean importance of every measured position, beside the null."""
 
-    def row(i: int, position: int) -> dict[str, Cell]:
+    def row(position: int) -> dict[str, Cell]:
         return {
             "position": position,
             "paper": f"Sink_{position + 1}",
             **cells("sink rate", report.sink(position, epsilon)),
             "null rate": report.null_sink_rate(position, epsilon),
             "alpha": report.alpha(position).mean().item(),
-            "null alpha": report.null[..., i].mean().item(),
+            "null alpha": report.null_alpha(position).mean().item(),
         }
 
-    rows = tuple(row(i, position) for i, position in enumerate(report.positions))
+    rows = tuple(map(row, report.positions))
     return Table("Sink rate by position", note(report, epsilon), rows)
 
 
-def residuals(reports: Mapping[str, Report], epsilon: float = 0.3) -> Table:
+def residuals(reports: Mapping[str, Report]) -> Table:
     """Norm of the first token's residual against the others', per block and model."""
     rows = tuple(
         _residual_row(name, report, block)
@@ -98,7 +98,7 @@ def plain(report: Report, epsilon: float = 0.3) -> dict[str, Any]:
     return {
         "protocol": vars(report.protocol) | {"epsilon": epsilon},
         "tables": [table(report, epsilon).to_dict() for table in tables]
-        + [residuals({report.protocol.model: report}, epsilon).to_dict()],
+        + [residuals({report.protocol.model: report}).to_dict()],
         "positions": report.positions,
         "attention_layers": report.attention_layers,
         "importance": report.importance.mean(0).tolist(),

@@ -118,7 +118,7 @@ def load(
     """
     if isinstance(source, PreTrainedModel):
         return HuggingFaceSubject(source, name)
-    _check_folder(Path(source))
+    _check_folder(source)
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
             source, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
@@ -142,8 +142,9 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
         raise InputError(f"cannot load the tokenizer of {source}: {str(error).splitlines()[0]}") from error
 
 
-def _check_folder(folder: Path) -> None:
-    if not folder.exists() and (folder.is_absolute() or folder.parts[:1] in ((".",), ("..",), ("~",))):
+def _check_folder(source: str | Path) -> None:
+    folder = Path(source)
+    if not folder.exists() and str(source).startswith((".", "/", "~")):
         raise InputError(f"there is no folder {folder}; check the path")
     if folder.exists() and not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json, so it is no model; give a folder made by save_pretrained")

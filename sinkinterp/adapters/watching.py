@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
@@ -80,7 +81,7 @@ def residual_hooks(
     """
 
     def see(x: Tensor) -> None:
-        if not x.isfinite().all():
+        if not x.sum(dtype=torch.float32).isfinite():  # an infinity or NaN anywhere reaches the sum
             where = f"block {len(answers) - 1}" if answers else "the embedding"
             raise InputError(f"activations after {where} are not finite; check the weights, or use fp32 or bf16")
         answers.append({name: read(x) for name, read in reads.items()})

@@ -46,29 +46,31 @@ class AttentionCall:
         """Indices of all keys."""
         return torch.arange(self.k.shape[2], device=self.k.device)
 
-    def scores(self, keys: Index | None = None) -> Float[Tensor, "batch head query some_key"]:
-        """Scores of every query with the chosen keys (default all), masked pairs included; fp32."""
+    def scores(self, keys: Index | None = None, start: int = 0) -> Float[Tensor, "batch head some_query some_key"]:
+        """Scores of the queries from `start` on with the chosen keys (default all), masked pairs included; fp32."""
         k = self.k if keys is None else self.k[:, :, keys]
-        q, k = self.kernel.feature(self.q.float()), self.kernel.feature(k.float())
-        q = rearrange(q, "b (kv group) i d -> b kv group i d", kv=k.shape[1])
-        scores = einsum(q, k, "b kv group i d, b kv j d -> b kv group i j") * self.scale
-        scores = rearrange(scores, "b kv group i j -> b (kv group) i j")
+        q, k = self.kernel.feature(self.q[:, :, start:].float()) * self.scale, self.kernel.feature(k.float())
+        q = rearrange(q, "b (kv group) i d -> b kv (group i) d", kv=k.shape[1])
+        scores = einsum(q, k, "b kv row d, b kv j d -> b kv row j")
+        scores = rearrange(scores, "b kv (group i) j -> b (kv group) i j", i=self.q.shape[2] - start)
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if self.bias is not None:
-            scores = scores + (self.bias if keys is None else self.bias[..., keys])
+            bias = self.bias[..., start:, :]
+            scores = scores + (bias if keys is None else bias[..., keys])
         return scores
 
     def slot_scores(self) -> Float[Tensor, "batch head query 1"] | None:
         """Scores of every query with the slot; None without one."""
         return None if self.slot is None else self.slot.scores(self.kernel.feature(self.q.float()), self.scale)
 
-    def allowed(self, keys: Index | None = None) -> Bool[Tensor, "#batch #head query some_key"]:
-        """Which queries may attend to the chosen keys (default all)."""
+    def allowed(self, keys: Index | None = None, start: int = 0) -> Bool[Tensor, "#batch #head some_query some_key"]:
+        """Which of the queries from `start` on may attend to the chosen keys (default all)."""
         if self.mask is not None:
-            return self.mask if keys is None else self.mask[..., keys]
+            mask = self.mask[..., start:, :]
+            return mask if keys is None else mask[..., keys]
         keys = self.keys if keys is None else keys
-        queries = torch.arange(self.q.shape[2], device=self.q.device) + self.k.shape[2] - self.q.shape[2]
+        queries = torch.arange(start, self.q.shape[2], device=self.q.device) + self.k.shape[2] - self.q.shape[2]
         return (keys[None, :] <= queries[:, None])[None, None]
 
     def watchers(self, keys: Index) -> Int[Tensor, "#batch #head some_key"]:
@@ -77,8 +79,11 @@ class AttentionCall:
 
     def columns_seen(self) -> Int[Tensor, "#batch #head query"]:
         """How many columns each query can see, its slot included."""
-        blocks = (self.allowed(keys).sum(-1) for keys in streaming.key_blocks(self.keys))
-        return sum(blocks, torch.tensor(int(self.slot is not None), device=self.q.device))
+        extra = int(self.slot is not None)
+        if self.mask is not None:
+            return self.mask.sum(-1) + extra
+        n_queries, n_keys = self.q.shape[2], self.k.shape[2]
+        return torch.arange(n_keys - n_queries + 1, n_keys + 1, device=self.q.device)[None, None] + extra
 
     def pattern(self) -> Pattern:
         """Dense attention weights, the slot's column first where there is one. For small T."""
@@ -139,21 +144,32 @@ class AttentionCall:
             log_sim = self.kernel.similarity.log_magnitude(self.scores(keys))
             yield log_sim.masked_fill(~self.allowed(keys), -torch.inf)
 
-    def _weights(self, scores: Tensor) -> Tensor:
+    def _weights(self, scores: Tensor, start: int = 0) -> Tensor:
         similarity = self.kernel.similarity
-        weights = self.kernel.alpha * (similarity.log_magnitude(scores) - self.log_normaliser()[..., None]).exp()
+        log_z = self.log_normaliser()[..., start:, None]
+        log_z = log_z.masked_fill(log_z == -torch.inf, 0)  # a row of zero weights has Z = 0, and its weights stay 0
+        weights = (similarity.log_magnitude(scores) - log_z).exp_()
         return weights * scores.sign() if similarity.signed else weights
+
+    def _block_mass(self, keys: Tensor) -> Tensor:
+        # under the causal rule, no query before the first of these keys sees any of them
+        start = 0 if self.mask is not None else max(0, int(keys.min()) + self.q.shape[2] - self.k.shape[2])
+        weights = self._weights(self.scores(keys, start), start)
+        return self.kernel.alpha * weights.masked_fill_(~self.allowed(keys, start), 0).sum(2)
 
     def column_mass(self, keys: Index | None = None) -> Mass:
         """Attention that each chosen key (default all) receives, summed over queries; no T x T map is made."""
         blocks = streaming.key_blocks(self.keys if keys is None else keys)
-        masses = [self._weights(self.scores(b)).masked_fill(~self.allowed(b), 0).sum(2) for b in blocks]
-        return torch.cat(masses, -1)
+        return torch.cat([self._block_mass(block) for block in blocks], -1)
 
     def slot_mass(self) -> Float[Tensor, "batch head"]:
         """Attention that the slot receives, summed over queries; 0 without a slot."""
         slot = self.slot_scores()
-        return self.q.new_zeros(self.q.shape[:2]).float() if slot is None else self._weights(slot).sum((2, 3))
+        return (
+            self.q.new_zeros(self.q.shape[:2]).float()
+            if slot is None
+            else self.kernel.alpha * self._weights(slot).sum((2, 3))
+        )
 
 
 def call_of_interface(

@@ -14,15 +14,14 @@ from ..spec import Dims, Part
 
 Queries = Float[Tensor, "batch head query d_head"]
 Column = Float[Tensor, "batch head query 1"]
-Row = Float[Tensor, "head 1 d_head"]
 
 
 @dataclass(frozen=True)
 class SlotRow:
     """A key k* and a value v* for every head (Gu et al. 2025, section 7.1)."""
 
-    key: Row
-    value: Row
+    key: Float[Tensor, "head 1 d_head"]
+    value: Float[Tensor, "head 1 d_value"]
 
     def scores(self, queries: Queries, scale: float) -> Column:
         return einsum(queries, self.key.to(queries.dtype), "b h i d, h j d -> b h i j") * scale

@@ -11,14 +11,16 @@ BLOCK = 128  # keys per block: at T = 32,768 and 12 heads, 200 MB of fp32 scores
 
 Queries = Float[Tensor, "batch head query d_head"]
 Keys = Float[Tensor, "batch kv_head key d_head"]
+Values = Float[Tensor, "batch kv_head key d_value"]
+Output = Float[Tensor, "batch head query d_value"]
 Rows = Float[Tensor, "batch head query"]
 
 _FLASH = 1  # torch.nn.attention.SDPBackend.FLASH_ATTENTION
 
 
 def flash(
-    q: Queries, k: Keys, v: Keys, allowed: Bool[Tensor, "#batch #head query key"] | None, scale: float
-) -> tuple[Queries, Rows] | None:
+    q: Queries, k: Keys, v: Values, allowed: Bool[Tensor, "#batch #head query key"] | None, scale: float
+) -> tuple[Output, Rows] | None:
     """The fused kernel's output and its row-wise log-sum-exp in fp32; None where PyTorch would choose another kernel.
 
     The output is bit for bit that of `scaled_dot_product_attention`. `allowed` None is causal, or open to one query.

@@ -7,7 +7,8 @@ import importlib.util
 import json
 import re
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ..errors import InputError
@@ -21,20 +22,35 @@ _LOADERS = {".jsonl": "json", ".json": "json", ".txt": "text"}
 def texts_of(path: Path) -> Iterator[str]:
     """The texts of a file: a .jsonl file's `text` fields, or a .txt file's paragraphs (blank lines between)."""
     from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
     from datasets.utils.logging import disable_progress_bar
+    from datasets.utils.logging import set_verbosity_error as disable_logging
 
     loader = _LOADERS.get(path.suffix)
     if loader is None:
         raise InputError(f"{path} is no {' or '.join(_LOADERS)} file; convert it to .jsonl with a text field")
     if not path.is_file():
         raise InputError(f"there is no file {path}; check the path")
+    if not path.stat().st_size:
+        raise InputError(f"{path} is empty; give a file with texts")
     disable_progress_bar()
+    disable_logging()
     options = {"sample_by": "paragraph"} if loader == "text" else {}
-    rows = load_dataset(loader, data_files=str(path), split="train", streaming=True, **options)
-    for row in rows:
-        if "text" not in row:
-            raise InputError(f"{path} has no field 'text', but {', '.join(map(repr, row))}; rename the field")
-        yield row["text"]
+    try:
+        for row in load_dataset(loader, data_files=str(path), split="train", streaming=True, **options):
+            if not isinstance(row.get("text"), str):
+                raise InputError(
+                    f"a row of {path} has no string in 'text', only {_fields(row)}; mend or rename the field"
+                )
+            yield row["text"]
+    except (ValueError, OSError, DatasetsError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; is it a {path.suffix} file?") from error
+
+
+def _fields(row: Mapping[str, object]) -> str:
+    return ", ".join(f"{name!r} ({type(value).__name__})" for name, value in row.items())
 
 
 def embedded_texts(cache: Path, on_file: Callable[[int, int], None] = lambda done, of: None) -> list[str]:
@@ -59,7 +75,9 @@ def _docstrings(on_file: Callable[[int, int], None]) -> Iterator[str]:
     for i, file in enumerate(files):
         on_file(i + 1, len(files))
         try:
-            tree = ast.parse(file.read_bytes())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError, RecursionError):
             continue
         for node in ast.walk(tree):

@@ -65,7 +65,7 @@ def from_texts(texts: Iterable[str], tokenizer: Tokenizer, length: int, sequence
         if bos is Bos.ALWAYS:
             found = [tokenizer.bos_token_id or 0, *found][:length]
         if len(found) == length:
-            digest.update(text.encode())
+            digest.update(hashlib.sha256(text.encode()).digest())
         return found
 
     tokens, too_short = _first(texts, ids, length, sequences)
@@ -89,6 +89,7 @@ def _first(items: Iterable[T], ids: Callable[[T], list[int]], length: int, seque
         if len(rows) == sequences:
             return torch.tensor(rows), too_short
     fix = f"use --sequences {len(rows)} or a smaller --length" if rows else f"use --length {longest} or less"
+    fix = fix if longest > 1 else "give other texts: none has two tokens"
     raise InputError(
         f"{too_short} of {too_short + len(rows)} texts are shorter than {length} tokens, "
         f"so {len(rows)} of the {sequences} sequences can be made; {fix}"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -32,6 +33,12 @@ def raw_importance(call: AttentionCall, positions: Index) -> Importance:
     return call.column_mass(positions) / call.watchers(positions)
 
 
+def importances(call: AttentionCall, positions: Index) -> Float[Tensor, "batch 2 head pos"]:
+    """`importance` beside `raw_importance`, found in one go where they are the same."""
+    alpha = importance(call, positions)
+    return torch.stack((alpha, alpha if proxy(call) is call else raw_importance(call, positions)), 1)
+
+
 def slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
     """alpha_*: the mean attention that the slot receives from all queries; 0 without a slot."""
     return proxy(call).slot_mass() / call.q.shape[2]
@@ -39,14 +46,14 @@ def slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
 
 def uniform_importance(call: AttentionCall, positions: Index) -> Importance:
     """The null: importance if every query attended equally to all columns that it can see; H_T / T for causal key 0."""
-    share = 1 / call.columns_seen()
+    share = 1 / call.columns_seen().clamp(min=1)
     received = (call.allowed(positions) * share[..., None]).sum(2) / call.watchers(positions)
     return received.expand(*call.q.shape[:2], -1)
 
 
 def uniform_slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
     """The null of `slot_importance`; 0 without a slot."""
-    share = (1 / call.columns_seen()).mean(-1) * (call.slot is not None)
+    share = (1 / call.columns_seen().clamp(min=1)).mean(-1) * (call.slot is not None)
     return share.expand(*call.q.shape[:2])
 
 

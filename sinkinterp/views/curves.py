@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..table import Cell, Table
-from .theme import GREY, colour, themed
+from .theme import GREY, colour, label, themed
 
 MARKS = ("circle", "square", "diamond", "cross", "x", "triangle-up")
 
@@ -18,7 +18,7 @@ def residual_norms(table: Table) -> go.Figure:
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
     for i, model in enumerate(_distinct(table, "model")):
         rows = table.where(model=model)
-        style = {"x": rows.column("block"), "name": model, "legendgroup": model, "mode": "lines+markers"}
+        style = {"x": rows.column("block"), "name": label(model), "legendgroup": model, "mode": "lines+markers"}
         marker = {"color": colour(i), "symbol": MARKS[i % len(MARKS)], "size": 9}
         solid, dashed = ({"color": colour(i), "dash": dash} for dash in ("solid", "dot"))
         figure.add_scatter(y=rows.column("first token"), line=solid, marker=marker, row=1, col=1, **style)
@@ -44,9 +44,9 @@ def training(table: Table) -> go.Figure:
         rows = table.where(model=model)
         for column, quantity in enumerate(panels):
             figure.add_scatter(
-                x=rows.column("step"), y=rows.column(quantity), name=model, legendgroup=model, mode="lines+markers",
-                line={"color": colour(i)}, marker={"symbol": MARKS[i % len(MARKS)]}, showlegend=column == 0,
-                row=1, col=column + 1,
+                x=rows.column("step"), y=rows.column(quantity), name=label(model), legendgroup=model,
+                mode="lines+markers", line={"color": colour(i)}, marker={"symbol": MARKS[i % len(MARKS)]},
+                showlegend=column == 0, row=1, col=column + 1,
             )  # fmt: skip
     figure.update_xaxes(title="optimiser step")
     for column in (2, 3):
@@ -57,11 +57,11 @@ def training(table: Table) -> go.Figure:
 def swaps(table: Table) -> go.Figure:
     """Sink_1 and Sink_t under each edit of the positions, one panel per input; hollow marks: the paper's values."""
     inputs = _distinct(table, "input")
-    titles = [f"{name} input" for name in inputs]
+    titles = [f"{label(name)} input" for name in inputs]
     figure = make_subplots(1, len(inputs), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.03)
     for column, name in enumerate(inputs):
         rows = table.where(input=name)
-        x = [rows.column("edit"), [f"t={t}" for t in rows.column("t")]]
+        x = [[label(edit) for edit in rows.column("edit")], [f"t={t}" for t in rows.column("t")]]
         for i, rate in enumerate(("Sink_1", "Sink_t")):
             place = {"x": x, "legendgroup": rate, "showlegend": column == 0}
             figure.add_bar(
@@ -105,13 +105,13 @@ def seeds(table: Table, quantity: str, reported: str) -> go.Figure:
     figure = go.Figure()
     for i, model in enumerate(_distinct(table, "model")):
         rows = table.where(model=model)
-        x = [f"{model}, seed {seed}" for seed in rows.column("seed")]
+        x = [f"{label(model)}, seed {seed}" for seed in rows.column("seed")]
         figure.add_scatter(
-            x=x, y=rows.column(quantity), error_y=_interval(rows, quantity), name=f"{model}, ours", mode="markers",
-            marker={"color": colour(i), "size": 10},
+            x=x, y=rows.column(quantity), error_y=_interval(rows, quantity), name=f"{label(model)}, ours",
+            mode="markers", marker={"color": colour(i), "size": 10},
         )  # fmt: skip
         figure.add_scatter(
-            x=x, y=rows.column(reported), name=f"{model}, paper", mode="markers",
+            x=x, y=rows.column(reported), name=f"{label(model)}, paper", mode="markers",
             marker={"color": colour(i), "size": 10, "symbol": "circle-open"},
         )  # fmt: skip
     figure.update_yaxes(title=quantity, range=[-0.03, 1.03], tickformat=".0%")

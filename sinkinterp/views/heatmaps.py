@@ -8,12 +8,12 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 from ..table import Table
-from .theme import SEQUENTIAL, themed
+from .theme import SEQUENTIAL, label, themed
 
 
 def attention_maps(maps: Mapping[str, Float[np.ndarray, "query column"]], title: str) -> go.Figure:
     """Mean attention maps side by side on one colour scale; a slot's column is labelled *."""
-    figure = make_subplots(1, len(maps), subplot_titles=list(maps), horizontal_spacing=0.06)
+    figure = make_subplots(1, len(maps), subplot_titles=[label(name) for name in maps], horizontal_spacing=0.06)
     for i, pattern in enumerate(maps.values()):
         queries = np.arange(1, len(pattern) + 1)
         columns = ["*"] * (pattern.shape[1] - len(pattern)) + [str(k) for k in queries]

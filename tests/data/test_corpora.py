@@ -57,7 +57,7 @@ def test_a_txt_file_gives_its_paragraphs(tmp_path):
         ("a", "one", "convert it to .jsonl"),
         ("a.txt", None, "check the path"),
         ("a.jsonl", None, "check the path"),
-        ("a.jsonl", '{"body": "one"}\n', "no field 'text', but 'body'; rename the field"),
+        ("a.jsonl", '{"body": "one"}\n', "no string in 'text', only 'body' .*rename the field"),
     ],
 )
 def test_a_file_that_cannot_be_used_names_the_fix(tmp_path, name, content, fix):

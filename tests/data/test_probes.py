@@ -125,7 +125,7 @@ def test_what_cannot_be_made_names_the_fix(rows, length, sequences, message):
 
 @pytest.mark.parametrize("rows", [[], [[]], [[7]]])
 def test_the_fix_is_never_a_length_that_is_refused(rows):
-    with pytest.raises(InputError, match="shorter than 5") as refused:
+    with pytest.raises(InputError) as refused:
         from_rows(rows, 5, 1, "ids.json")
     assert "--length 0" not in str(refused.value)
     assert "--length 1 " not in str(refused.value)

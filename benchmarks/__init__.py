@@ -1,0 +1,1 @@
+"""Measured against peers, as ratios in one run."""

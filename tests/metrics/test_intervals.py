@@ -1,0 +1,67 @@
+import pytest
+import torch
+
+from sinkinterp.metrics.intervals import Estimate, estimate
+
+
+def normal(n, seed=0):
+    return torch.randn(n, generator=torch.Generator().manual_seed(seed))
+
+
+def width(found):
+    return found.high - found.low
+
+
+@pytest.mark.parametrize("n", [2, 7, 101])
+def test_the_interval_holds_the_mean(n):
+    found = estimate(normal(n) + 3)
+    assert found.mean == pytest.approx((normal(n).double() + 3).mean().item(), abs=1e-6)
+    assert found.low < found.mean < found.high
+
+
+def test_the_interval_of_two_values_worked_by_hand():
+    found = estimate(torch.tensor([0.0, 1.0]))  # resampled means are 0, 1/2, 1 with chances 1/4, 1/2, 1/4
+    assert (found.mean, found.low, found.high) == (0.5, 0.0, 1.0)
+
+
+def test_the_interval_is_that_of_the_normal_theory_for_many_values():
+    values = normal(1009)
+    error = values.std().item() / 1009**0.5
+    assert width(estimate(values)) == pytest.approx(2 * 1.96 * error, rel=0.08)
+
+
+def test_the_interval_shrinks_with_the_root_of_n():
+    assert width(estimate(normal(1600))) == pytest.approx(width(estimate(normal(100))) / 4, rel=0.25)
+
+
+@pytest.mark.parametrize("values", [torch.full((13,), 0.3), torch.tensor([0.7])])
+def test_the_interval_of_constant_data_is_a_point(values):
+    found = estimate(values)
+    assert found.low == pytest.approx(found.mean) == pytest.approx(found.high)
+    assert found.mean == pytest.approx(values[0].item())
+
+
+def test_the_interval_depends_on_the_seed_alone():
+    torch.manual_seed(0)
+    first = estimate(normal(31), seed=3)
+    torch.manual_seed(1)
+    assert estimate(normal(31), seed=3) == first != estimate(normal(31), seed=4)
+
+
+def test_the_interval_moves_and_stretches_with_the_data():
+    plain, moved = estimate(normal(31).double()), estimate(normal(31).double() * 2 + 5)
+    assert (moved.low, moved.mean, moved.high) == pytest.approx(
+        tuple(2 * x + 5 for x in (plain.low, plain.mean, plain.high))
+    )
+
+
+def test_about_95_in_100_intervals_hold_the_truth():
+    found = [estimate(normal(50, seed), seed) for seed in range(300)]
+    covered = sum(e.low <= 0 <= e.high for e in found) / len(found)
+    assert 0.90 <= covered <= 0.98
+    below, above = sum(e.high < 0 for e in found), sum(e.low > 0 for e in found)
+    assert min(below, above) > 0
+
+
+def test_an_estimate_is_written_with_its_interval():
+    assert str(Estimate(0.12345, 0.1, 0.2)) == "0.123 [0.1, 0.2]"

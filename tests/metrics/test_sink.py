@@ -1,0 +1,178 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sinkinterp.attention.call import AttentionCall
+from sinkinterp.attention.kernels import Kernel, Raw, Sigmoid, Unit
+from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.attention.slots import SinkLogit, SlotRow
+from sinkinterp.errors import InputError
+from sinkinterp.metrics.sink import (
+    importance,
+    proxy,
+    raw_importance,
+    sink_rate,
+    slot_importance,
+    uniform_importance,
+    uniform_slot_importance,
+)
+
+SIGMOID, LINEAR = Kernel(similarity=Sigmoid(), normaliser=Unit()), Kernel(similarity=Raw(), normaliser=Unit())
+ALL = torch.arange(3)
+
+
+def draw(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def odd(queries=13, keys=13, **change):
+    """A call at odd sizes: 2 sequences, 6 heads that share 3 kv heads."""
+    return AttentionCall(0, draw(2, 6, queries, 5), draw(2, 3, keys, 5), draw(2, 3, keys, 5), scale=0.7, **change)
+
+
+def scored(*scores, **change):
+    """A call of one head whose score with key j is scores[j], whatever the query."""
+    k = torch.tensor(scores)[None, None, :, None]
+    return AttentionCall(0, torch.ones_like(k), k, torch.ones_like(k), scale=1.0, **change)
+
+
+WEIGHTED = scored(*torch.tensor([1.0, 2.0, 5.0]).log().tolist())  # rows 1 | 1/3 2/3 | 1/8 2/8 5/8
+
+
+def by_hand(measured, *expected):
+    torch.testing.assert_close(measured, torch.tensor(expected).expand_as(measured), rtol=1e-5, atol=1e-6)
+
+
+def windowed(length, width):
+    index = torch.arange(length)
+    return (Causal() & Window(width)).allows(index[:, None], index)[None, None]
+
+
+CALLS = {
+    "causal": odd(),
+    "more keys than one block": odd(131, 131),
+    "fewer queries than keys": odd(5, 11),
+    "window": odd(mask=windowed(13, 3)),
+    "key slot": odd(slot=SlotRow(draw(6, 1, 5), draw(6, 1, 5) + 1)),
+    "sink logit": odd(slot=SinkLogit(draw(6))),
+    "softcap": odd(softcap=0.5),
+    "sigmoid": odd(kernel=SIGMOID),
+    "linear": odd(kernel=LINEAR),
+    "normalised linear": odd(kernel=Kernel(similarity=Raw())),
+    "half a softmax": odd(kernel=Kernel(alpha=0.5)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_importance_is_the_column_sum_of_the_dense_pattern_over_the_queries_that_see_the_key(call):
+    pattern, n = call.pattern(), len(call.keys)
+    shares = pattern.abs() / pattern.abs().sum(-1, keepdim=True)
+    seen = call.allowed().expand(2, 6, -1, n).sum(2)
+    some = torch.tensor([0, n - 1, 3])
+    expected = shares[..., -n:].sum(2) / seen
+    torch.testing.assert_close(importance(call, call.keys), expected, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(importance(call, some), expected[..., some], rtol=1e-4, atol=1e-5)
+    raw = pattern[..., -n:].sum(2) / seen
+    torch.testing.assert_close(raw_importance(call, some), raw[..., some], rtol=1e-4, atol=1e-5)
+    slot = shares[..., :-n].sum((2, 3)) / shares.shape[2]
+    torch.testing.assert_close(slot_importance(call), slot, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_the_proxy_is_the_magnitude_of_a_weight_over_its_rows_total(call):
+    pattern = call.pattern().abs()
+    shares = pattern / pattern.sum(-1, keepdim=True)
+    torch.testing.assert_close(proxy(call).pattern(), shares, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "key slot", "sink logit", "softcap"])
+def test_a_call_whose_rows_sum_to_one_is_its_own_proxy(name):
+    assert proxy(CALLS[name]) is CALLS[name]
+
+
+def test_values_do_not_matter_not_even_their_width():
+    call = odd()
+    wide = replace(call, v=draw(2, 3, 13, 7))
+    torch.testing.assert_close(importance(wide, call.keys), importance(call, call.keys))
+
+
+def test_importance_of_softmax_worked_by_hand():
+    by_hand(importance(WEIGHTED, ALL), 35 / 72, 11 / 24, 5 / 8)
+    by_hand(importance(WEIGHTED, torch.tensor([2, 0])), 5 / 8, 35 / 72)
+    by_hand(raw_importance(WEIGHTED, ALL), 35 / 72, 11 / 24, 5 / 8)
+    by_hand(slot_importance(WEIGHTED), 0.0)
+
+
+def test_importance_with_a_slot_worked_by_hand():
+    call = replace(WEIGHTED, slot=SinkLogit(torch.tensor([3.0]).log()))  # rows 3 1 | 3 1 2 | 3 1 2 5
+    by_hand(importance(call, ALL), (1 / 4 + 1 / 6 + 1 / 11) / 3, (2 / 6 + 2 / 11) / 2, 5 / 11)
+    by_hand(slot_importance(call), (3 / 4 + 3 / 6 + 3 / 11) / 3)
+
+
+def test_importance_in_a_window_worked_by_hand():
+    by_hand(importance(replace(WEIGHTED, mask=windowed(3, 2)), ALL), (1 + 1 / 3) / 2, (2 / 3 + 2 / 7) / 2, 5 / 7)
+
+
+def test_importance_of_sigmoid_worked_by_hand():
+    call = scored(*torch.tensor([1 / 2, 1 / 4, 3 / 4]).logit().tolist(), kernel=SIGMOID)
+    by_hand(raw_importance(call, ALL), 1 / 2, 1 / 4, 3 / 4)
+    by_hand(importance(call, ALL), (1 + 2 / 3 + 1 / 3) / 3, (1 / 3 + 1 / 6) / 2, 1 / 2)
+
+
+def test_importance_of_linear_attention_worked_by_hand():
+    call = scored(1.0, -1.0, 2.0, kernel=LINEAR)
+    by_hand(raw_importance(call, ALL), 1.0, -1.0, 2.0)
+    by_hand(importance(call, ALL), (1 + 1 / 2 + 1 / 4) / 3, (1 / 2 + 1 / 4) / 2, 1 / 2)
+
+
+def test_a_row_of_zero_weights_gives_no_key_importance():
+    by_hand(importance(scored(0.0, 0.0, 3.0, kernel=LINEAR), ALL), 0.0, 0.0, 1.0)
+
+
+@pytest.mark.parametrize(("length", "expected"), [(16, 0.2113), (64, 0.0741)])
+def test_uniform_attention_gives_the_first_key_the_harmonic_mean(length, expected):
+    null = uniform_importance(odd(length, length), torch.tensor([0, length - 1]))
+    assert null.shape == (2, 6, 2)
+    torch.testing.assert_close(null[..., 0], torch.full((2, 6), expected), rtol=0, atol=5e-5)
+    by_hand(null[..., 1], 1 / length)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_the_nulls_are_the_importances_of_equal_scores(call):
+    slot = None if call.slot is None else SinkLogit(torch.zeros(6))
+    flat = replace(call, q=call.q * 0, slot=slot, kernel=Kernel())
+    torch.testing.assert_close(uniform_importance(call, call.keys), importance(flat, call.keys))
+    torch.testing.assert_close(uniform_slot_importance(call), slot_importance(flat))
+
+
+def test_nulls_worked_by_hand():
+    by_hand(uniform_importance(replace(WEIGHTED, mask=windowed(3, 2)), ALL), (1 + 1 / 2) / 2, 1 / 2, 1 / 2)
+    slotted = replace(WEIGHTED, slot=SinkLogit(torch.ones(1)))
+    by_hand(uniform_importance(slotted, ALL), 13 / 36, (1 / 3 + 1 / 4) / 2, 1 / 4)
+    by_hand(uniform_slot_importance(slotted), 13 / 36)
+    by_hand(uniform_slot_importance(WEIGHTED), 0.0)
+
+
+def test_a_query_that_sees_nothing_adds_nothing_to_the_null():
+    mask = torch.tensor([[False, False, False], [False, True, False], [False, True, True]])[None, None]
+    call = replace(WEIGHTED, mask=mask)
+    by_hand(importance(call, torch.tensor([1, 2])), (1 + 2 / 7) / 2, 5 / 7)
+    by_hand(uniform_importance(call, torch.tensor([1, 2])), (1 + 1 / 2) / 2, 1 / 2)
+
+
+def test_the_threshold_is_strict():
+    for epsilon in (0.1, 0.2, 0.3, 0.5, 0.7):
+        above = torch.nextafter(torch.tensor(epsilon), torch.tensor(1.0)).item()
+        assert sink_rate(torch.tensor([[[epsilon, above]]]), epsilon).tolist() == [0.5]
+
+
+def test_heads_are_counted_before_they_are_averaged():
+    alpha = torch.tensor([[[0.9, 0.0, 0.0], [0.2, 0.2, 0.2]], [[0.4, 0.4, 0.4], [0.4, 0.0, 0.0]]])
+    torch.testing.assert_close(sink_rate(alpha, 0.3), torch.tensor([1 / 6, 4 / 6]))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, -0.1, 30.0, float("nan")])
+def test_an_epsilon_that_is_no_share_is_refused(epsilon):
+    with pytest.raises(InputError, match="between 0 and 1"):
+        sink_rate(torch.zeros(2, 3, 5), epsilon)

@@ -1,0 +1,113 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from adapters.zoo import VOCAB, model_of
+from transformers import BloomConfig, BloomForCausalLM
+from typer.testing import CliRunner
+
+from sinkinterp.cli import app
+
+SHARED = Path(__file__).parents[2] / "shared"
+STORIES, TEXTS = SHARED / "models/stories260K", SHARED / "data/c4_sample.jsonl"
+real = pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the real model and texts in {SHARED.name}/")
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Runs the command in an empty folder; returns exit code, output, and the files that it left."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def run(*words):
+        result = CliRunner().invoke(app, [*map(str, words)])
+        return result.exit_code, result.output, sorted(p.name for p in Path().iterdir())
+
+    return run
+
+
+@pytest.fixture
+def llama(tmp_path):
+    model_of("llama").save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+def token_file(tmp_path, rows):
+    (tmp_path / "tokens.json").write_text(json.dumps(rows))
+    return tmp_path / "tokens.json"
+
+
+def test_measure_prints_what_its_json_holds(call, llama, tmp_path):
+    rows = torch.randint(VOCAB, (7, 19)).tolist()
+    code, output, files = call(
+        "measure", llama, "--tokens", token_file(tmp_path, rows), "--length", 17, "--sequences", 5, "--json", "out.json"
+    )
+    plain = json.loads(Path("out.json").read_text())
+    assert code == 0 and files == ["out.json"]
+    assert (
+        plain["protocol"]["length"] == 17
+        and plain["protocol"]["sequences"] == 5
+        and plain["protocol"]["epsilon"] == 0.3
+    )
+    importance = torch.tensor(plain["importance"])
+    assert importance.shape == (3, 4, 17) and importance[..., 16].allclose(torch.tensor(plain["null"])[..., 16], atol=1)
+    alpha = plain["tables"][0]["rows"][1]
+    assert alpha["value"] == pytest.approx(importance[..., 0].mean().item(), abs=1e-6)
+    assert alpha["value low"] < alpha["value"] < alpha["value high"] and f"{alpha['value']:.3f}" in output
+
+
+BAD = {
+    "no model in the folder": (["measure", "."], r"holds no config.json"),
+    "no folder": (["measure", "./absent"], "there is no folder"),
+    "epsilon of 1": (["measure", "{llama}", "--epsilon", "1"], "epsilon is a share"),
+    "epsilon of 0": (["measure", "{llama}", "--epsilon", "0"], "epsilon is a share"),
+    "texts and tokens": (["measure", "{llama}", "--text", "a.txt", "--tokens", "b.json"], "give one"),
+    "no token file": (["measure", "{llama}", "--tokens", "absent.json"], "cannot read"),
+    "tokens outside the vocabulary": (
+        ["measure", "{llama}", "--tokens", "{tokens}", "--length", "3", "--sequences", "2"], f"token id {VOCAB}",
+    ),
+    "short sequences": (
+        ["measure", "{llama}", "--tokens", "{tokens}", "--length", "4", "--sequences", "2"], "2 of 2 texts are shorter",
+    ),
+    "too few sequences": (
+        ["measure", "{llama}", "--tokens", "{tokens}", "--length", "3", "--sequences", "3"], "use --sequences 2",
+    ),
+    "no tokenizer": (["measure", "{llama}"], "give its input as token ids, --tokens"),
+    "attention outside the interface": (["measure", "{bloom}", "--tokens", "{tokens}"], "take a family"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(call, llama, tmp_path, words, message):
+    BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=4)).save_pretrained(
+        tmp_path / "bloom"
+    )
+    tokens = token_file(tmp_path, [[1, 2, 3], [4, 5, VOCAB]])
+    filled = [word.format(llama=llama, bloom=tmp_path / "bloom", tokens=tokens) for word in words]
+    code, output, files = call(*filled, "--json", "out.json", "--html", "out.html")
+    assert code == 2 and files == []
+    (line,) = [line for line in output.splitlines() if "error:" in line]
+    assert message in line
+
+
+def test_an_error_that_repeats_hostile_words_prints_them_as_they_are(call):
+    code, output, _ = call("measure", "./[bold]x[/bold]")
+    assert (code == 2 and "./[bold]x[/bold]" in output) or "[bold]x[/bold]" in output
+
+
+@real
+def test_a_real_model_is_measured_on_real_text(call):
+    code, _, files = call("measure", STORIES, "--text", TEXTS, "--json", "out.json", "--html", "out.html")
+    plain = json.loads(Path("out.json").read_text())
+    rows = {row["quantity"]: row for row in plain["tables"][0]["rows"]}
+    assert code == 0 and files == ["out.html", "out.json"]
+    assert 0 <= rows["Sink_1 at epsilon 0.3 (position 0)"]["value"] <= 0.01
+    assert rows["alpha_1, mean over heads"]["null"] == pytest.approx(0.0741, abs=1e-4)
+    assert plain["protocol"]["bos"] == "tokenizer (id 1 first)"
+
+
+@real
+def test_bos_can_be_left_out(call):
+    _, output, _ = call("measure", STORIES, "--text", TEXTS, "--bos", "never", "--sequences", 7)
+    assert "BOS never (none)" in " ".join(output.split())
