@@ -79,7 +79,7 @@ def measure(
         subject = load(model)
         probe = probe_for(model, text, tokens, length, sequences, bos, _bar(progress, "reading docstrings"))
         report = measured(subject, probe, on_batch=_bar(progress, "measuring"))
-        tables = [tabulate.signature(report, epsilon), tabulate.heads(report, epsilon)]
+        tables = [tabulate.signature(report, epsilon), tabulate.strongest_heads(report, epsilon)]
     for table in tables:
         _print(table)
     if report.protocol.texts_too_short:

@@ -17,7 +17,11 @@ def measurement_page(report: Report, epsilon: float) -> str:
     sections = [
         Section(signature.title, note, tables=[signature]),
         Section("Heads", note, [heatmaps.heads_overview(heads)]),
-        Section("Positions", note, [curves.by_position(positions)]),
+        Section(
+            "Positions",
+            f"{note}. Few queries see the last positions, so recent tokens score high there.",
+            [curves.by_position(positions)],
+        ),
         Section("Residual norms", norms.note, [curves.residual_norms(norms)]),
         Section("Every head in numbers", note, tables=[heads]),
         Section("Protocol", protocol),

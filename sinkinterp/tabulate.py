@@ -54,13 +54,22 @@ def heads(report: Report, epsilon: float = 0.3) -> Table:
             "head": head,
             **cells("alpha_1", estimate(alpha)),
             "null": report.null_alpha()[:, i, head].mean().item(),
-            "share above epsilon": (alpha > epsilon).float().mean().item(),
+            "sink rate": (alpha > epsilon).float().mean().item(),
             "value ratio": values[:, i, head // group].mean().item(),
             "key ratio": keys[:, i, head // group].mean().item(),
         }
 
     rows = tuple(row(i, head) for i in range(report.importance.shape[1]) for head in range(report.importance.shape[2]))
     return Table("Importance of the first position per head", note(report, epsilon), rows)
+
+
+def strongest_heads(report: Report, epsilon: float = 0.3, most: int = 12) -> Table:
+    """The `most` rows of `heads` with the largest importance, largest first."""
+    table = heads(report, epsilon)
+    rows = sorted(table.rows, key=lambda row: -float(row["alpha_1"] or 0))[:most]
+    return Table(
+        f"The {len(rows)} of {len(table.rows)} heads that look at the first position most", table.note, tuple(rows)
+    )
 
 
 def positions(report: Report, epsilon: float = 0.3) -> Table:

@@ -85,3 +85,9 @@ def test_nothing_imports_experiments_or_tests():
                 [a.name for a in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
             )
             assert not any(name.split(".")[0] in ("experiments", "tests") for name in names), path
+
+
+def test_pre_commit_and_constraints_pin_one_ruff():
+    root = PACKAGE.parent
+    (pinned,) = [line for line in (root / "constraints.txt").read_text().split() if line.startswith("ruff==")]
+    assert f"rev: v{pinned.removeprefix('ruff==')} " in (root / ".pre-commit-config.yaml").read_text()

@@ -68,7 +68,7 @@ BAD = {
         ["measure", "{llama}", "--tokens", "{tokens}", "--length", "3", "--sequences", "2"], f"token id {VOCAB}",
     ),
     "short sequences": (
-        ["measure", "{llama}", "--tokens", "{tokens}", "--length", "4", "--sequences", "2"], "2 of 2 texts are shorter",
+        ["measure", "{llama}", "--tokens", "{tokens}", "--length", "4", "--sequences", "2"], "of 2 texts 2 are shorter",
     ),
     "too few sequences": (
         ["measure", "{llama}", "--tokens", "{tokens}", "--length", "3", "--sequences", "3"], "use --sequences 2",

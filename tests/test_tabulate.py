@@ -95,9 +95,7 @@ def test_heads_stand_beside_the_ratios_of_the_kv_head_they_share():
     assert [row["alpha_1"] for row in rows] == pytest.approx(
         [0.5, 0.7 / 3, 0.7 / 3, 0.7 / 3, 0.5, 0.5, 0.7 / 3, 0.7 / 3]
     )
-    assert [row["share above epsilon"] for row in rows] == pytest.approx(
-        [2 / 3, *[1 / 3] * 3, 2 / 3, 2 / 3, 1 / 3, 1 / 3]
-    )
+    assert [row["sink rate"] for row in rows] == pytest.approx([2 / 3, *[1 / 3] * 3, 2 / 3, 2 / 3, 1 / 3, 1 / 3])
     assert [row["null"] for row in rows] == pytest.approx([0.2] * 4 + [0.4] * 4)
 
 

@@ -44,7 +44,7 @@ class HuggingFaceSubject:
         residuals: Mapping[str, ResidualRead] = {},
         edits: Sequence[Edit] = (),
     ) -> Trace:
-        """One forward pass without gradients; see `Subject.run`. Raises InputError for ids outside the vocabulary."""
+        """One forward pass without gradients; see `Subject.run`. Raises InputError for tokens that do not fit."""
         self._check_tokens(tokens)
         watch = Watch(calls)
         streams: list[dict[str, Tensor]] = []
@@ -86,6 +86,7 @@ class HuggingFaceSubject:
         return ModelShape(
             len(self._blocks), tuple(sorted(watch.answers)), n_heads, n_kv_heads, d_head,
             embedding.embedding_dim, embedding.num_embeddings,
+            getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
         )  # fmt: skip
 
     def _positions(self, tokens: Tokens, edits: Sequence[Edit]) -> dict[str, Tensor]:
@@ -106,6 +107,9 @@ class HuggingFaceSubject:
         low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
         if low < 0 or high >= vocab:
             raise InputError(f"token id {low if low < 0 else high} is outside {self.name}'s vocabulary of {vocab}")
+        limit = self.shape.n_ctx
+        if limit is not None and tokens.shape[1] > limit:
+            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use --length {limit}")
 
 
 def load(
@@ -124,7 +128,8 @@ def load(
             source, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"cannot load {source}: {str(error).splitlines()[0]}") from error
+        fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
+        raise InputError(f"cannot load {source}: {str(error).splitlines()[0]} Fix: {fix}") from error
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if absent:
         raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")

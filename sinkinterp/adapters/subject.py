@@ -19,7 +19,11 @@ ResidualRead = Callable[[Residual], Tensor]
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Sizes of a model. `attention_layers` are the indices of the blocks that attend, among all `n_layers` blocks."""
+    """Sizes of a model.
+
+    attention_layers: indices of the blocks that attend, among all `n_layers` blocks.
+    n_ctx: the longest sequence that its configuration knows; None without a limit.
+    """
 
     n_layers: int
     attention_layers: tuple[int, ...]
@@ -28,6 +32,7 @@ class ModelShape:
     d_head: int
     d_model: int
     vocab: int
+    n_ctx: int | None = None
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,8 @@ def _first(items: Iterable[T], ids: Callable[[T], list[int]], length: int, seque
     fix = f"use --sequences {len(rows)} or a smaller --length" if rows else f"use --length {longest} or less"
     fix = fix if longest > 1 else "give other texts: none has two tokens"
     raise InputError(
-        f"{too_short} of {too_short + len(rows)} texts are shorter than {length} tokens, "
-        f"so {len(rows)} of the {sequences} sequences can be made; {fix}"
+        f"{sequences} sequences of {length} tokens were asked for, but of {too_short + len(rows)} texts "
+        f"{too_short} are shorter than that and {len(rows)} are left; {fix}"
     )
 
 

@@ -33,7 +33,7 @@ def heads_overview(heads: Table) -> go.Figure:
     """Importance of the first position for every layer and head; from `tabulate.heads`."""
     layers = list(dict.fromkeys(heads.column("layer")))
     grid = {name: np.array(heads.numbers(name)).reshape(len(layers), -1) for name in heads.columns}
-    details = ("null", "share above epsilon", "value ratio", "key ratio")
+    details = ("null", "sink rate", "value ratio", "key ratio")
     figure = go.Figure(
         go.Heatmap(
             z=grid["alpha_1"],
@@ -42,7 +42,7 @@ def heads_overview(heads: Table) -> go.Figure:
             customdata=np.stack([grid[name] for name in details], -1),
             hovertemplate=(
                 "layer %{y}, head %{x}<br>alpha_1 %{z:.3f} (uniform %{customdata[0]:.3f})<br>"
-                "share above epsilon %{customdata[1]:.1%}<br>"
+                "sink rate %{customdata[1]:.1%}<br>"
                 "value ratio %{customdata[2]:.2f}, key ratio %{customdata[3]:.2f}<extra></extra>"
             ),
         )

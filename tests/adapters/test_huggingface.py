@@ -171,6 +171,12 @@ def test_tokens_outside_the_vocabulary_are_refused(bad):
         measure(HuggingFaceSubject(model_of("llama")), torch.tensor([[1, bad, 2]]))
 
 
+@every_model
+def test_sequences_longer_than_the_context_are_refused(name):
+    with pytest.raises(InputError, match=r"65 tokens exceed .* context of 64; use --length 64"):
+        measure(HuggingFaceSubject(model_of(name)), tokens_of(65))
+
+
 @pytest.mark.parametrize("positions", [(17,), (-1,), ()], ids=str)
 def test_positions_outside_the_sequence_are_refused(positions):
     with pytest.raises(InputError, match="positions count from 0 to 16"):

@@ -17,7 +17,7 @@ HEADS = Table(
     "heads", "",
     tuple(
         {"layer": layer, "head": head, **interval("alpha_1", (7 * layer + head) / 100, 0.0, 1.0),
-         "null": 0.1, "share above epsilon": 0.2, "value ratio": layer + 0.5, "key ratio": head + 0.25}
+         "null": 0.1, "sink rate": 0.2, "value ratio": layer + 0.5, "key ratio": head + 0.25}
         for layer in (1, 4) for head in range(3)
     ),
 )  # fmt: skip
