@@ -112,8 +112,13 @@ def test_rows_are_cut_and_short_ones_counted():
 @pytest.mark.parametrize(
     ("rows", "length", "sequences", "message"),
     [
-        ([[1, 2, 3], [1], [4, 5, 6]], 3, 5, "1 of 3 texts .* 2 of the 5 .* --sequences 2 or a smaller --length"),
-        ([[1, 2], [1], [4, 5, 6]], 5, 1, "3 of 3 texts .* use --length 3 or less"),
+        (
+            [[1, 2, 3], [1], [4, 5, 6]],
+            3,
+            5,
+            "5 sequences of 3 .* of 3 texts 1 are shorter .* 2 are left; use --sequences 2 or a smaller --length",
+        ),
+        ([[1, 2], [1], [4, 5, 6]], 5, 1, "of 3 texts 3 are shorter .* use --length 3 or less"),
         ([[1, 2, 3]], 1, 1, "at least 2 tokens"),
         ([[1, 2, 3]], 2, 0, "1 sequence"),
     ],
