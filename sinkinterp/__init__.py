@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ._registration import register_with_transformers
 
 if TYPE_CHECKING:
-    from .adapters.huggingface import load as load
+    from .adapters.loading import load as load
     from .errors import InputError as InputError
     from .interventions.positions import ReplacePosition as ReplacePosition
     from .interventions.positions import SwapPositions as SwapPositions
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .train.recipe import Recipe as Recipe
 
 _HOMES = {
-    "load": "adapters.huggingface",
+    "load": "adapters.loading",
     "measure": "measurement",
     "attention_maps": "measurement",
     "Report": "measurement",

@@ -61,13 +61,14 @@ def measure(
     sequences: Annotated[int, typer.Option(help="Number of sequences, n.")] = 100,
     bos: Annotated[Bos, typer.Option(help="Begin with BOS: as the tokenizer does, always, or never.")] = Bos.TOKENIZER,
     epsilon: Annotated[float, typer.Option(help="A head whose importance exceeds this has a sink.")] = 0.3,
+    backend: Annotated[str, typer.Option(help="The library that runs it: huggingface or nnsight.")] = "huggingface",
     json_out: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
     html_out: Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.")] = None,
 ) -> None:
     """Measure the attention sinks of a model."""
     with _plain_errors(), _progress() as progress:
         from . import tabulate
-        from .adapters.huggingface import load
+        from .adapters.loading import load
         from .measurement import measure as measured
         from .metrics.sink import check_epsilon
         from .study import probe_for
@@ -76,7 +77,7 @@ def measure(
         if text is not None and tokens is not None:
             raise InputError("--text and --tokens are both given; give one")
         _quiet_libraries()
-        subject = load(model)
+        subject = load(model, backend=backend)
         probe = probe_for(model, text, tokens, length, sequences, bos, _bar(progress, "reading docstrings"))
         report = measured(subject, probe, on_batch=_bar(progress, "measuring"))
         tables = [tabulate.signature(report, epsilon), tabulate.strongest_heads(report, epsilon)]

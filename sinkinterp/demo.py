@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from . import study, tabulate
-from .adapters.huggingface import HuggingFaceSubject
+from .adapters.subject import Subject
 from .data.backcopy import BigramBackcopy
 from .data.probes import Probe, random_tokens, repeated_token
 from .interventions.edit import Edit
@@ -77,7 +77,7 @@ def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) 
     )
 
 
-def swap_table(subject: HuggingFaceSubject, task: BigramBackcopy) -> Table:
+def swap_table(subject: Subject, task: BigramBackcopy) -> Table:
     """Sink_1 and Sink_t while p1 is replaced by p_t or swapped with it; swapping later positions is the control."""
     edits: list[tuple[str, int, list[Edit]]] = [("none", TARGETS[0], [])]
     edits += [("p1 <- p_t", t, [ReplacePosition(0, t)]) for t in TARGETS]

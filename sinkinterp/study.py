@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .adapters.huggingface import HuggingFaceSubject, load, load_tokenizer
+from .adapters.huggingface import HuggingFaceSubject
+from .adapters.loading import load, load_tokenizer
+from .adapters.subject import Subject
 from .data.backcopy import BigramBackcopy
 from .data.bos import Bos
 from .data.corpora import embedded_texts, texts_of
@@ -30,7 +32,7 @@ class Run:
     recipe: Recipe
     folder: Path
 
-    def subject(self, name: str | None = None) -> HuggingFaceSubject:
+    def subject(self, name: str | None = None) -> Subject:
         """The trained model, ready to be measured; named by its recipe's key where no name is given."""
         return load(self.folder, name=name or self.recipe.key())
 
@@ -69,7 +71,7 @@ def held_out_probe(task: BigramBackcopy, sequences: int) -> Probe:
     return Probe.of(task.sample(sequences, "held out"), "held-out Bigram-Backcopy")
 
 
-def valid_loss(subject: HuggingFaceSubject, probe: Probe) -> Estimate:
+def valid_loss(subject: Subject, probe: Probe) -> Estimate:
     """Next-token loss in nats, with its interval over sequences."""
     return estimate(next_token_loss(subject.run(probe.tokens).logits, probe.tokens).mean(1))
 

@@ -57,7 +57,14 @@ def test_measure_prints_what_its_json_holds(call, llama, tmp_path):
     assert alpha["value low"] < alpha["value"] < alpha["value high"] and f"{alpha['value']:.3f}" in output
 
 
+def test_backends_print_the_same_numbers(call, llama, tmp_path):
+    tokens = token_file(tmp_path, torch.randint(VOCAB, (5, 11)).tolist())
+    words = ("measure", llama, "--tokens", tokens, "--length", 11, "--sequences", 5, "--backend")
+    assert call(*words, "nnsight")[1] == call(*words, "huggingface")[1]
+
+
 BAD = {
+    "no such backend": (["measure", "{llama}", "--backend", "jax"], "cannot run on 'jax'; backends: huggingface"),
     "no model in the folder": (["measure", "."], r"holds no config.json"),
     "no folder": (["measure", "./absent"], "there is no folder"),
     "epsilon of 1": (["measure", "{llama}", "--epsilon", "1"], "epsilon is a share"),

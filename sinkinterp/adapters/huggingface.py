@@ -1,18 +1,20 @@
 """Transformers models as subjects, through transformers' own attention interface: untouched weights, no patching."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
+from ..attention.call import AttentionCall
 from ..errors import InputError
 from ..interventions.edit import Edit
 from . import contract
 from .subject import CallRead, ModelShape, ResidualRead, Tokens, Trace
 from .watching import BASES, WATCH, Watch, attending, blocks_of, evaluating, position_lookups, residual_hooks
+
+Pass = tuple[dict[int, dict[str, Tensor]], list[dict[str, Tensor]], Tensor]
 
 
 class HuggingFaceSubject:
@@ -46,14 +48,20 @@ class HuggingFaceSubject:
     ) -> Trace:
         """One forward pass without gradients; see `Subject.run`. Raises InputError for tokens that do not fit."""
         self._check_tokens(tokens)
+        rows, streams, logits = self._pass(tokens, calls, residuals, **self._positions(tokens, edits))
+        if tuple(sorted(rows)) != self.shape.attention_layers:
+            raise InputError(f"{self.name}: layers {sorted(rows)} attended, not {self.shape.attention_layers}")
+        return Trace(Trace.stack([rows[layer] for layer in self.shape.attention_layers]), Trace.stack(streams), logits)
+
+    def _pass(
+        self, tokens: Tokens, calls: Mapping[str, CallRead], residuals: Mapping[str, ResidualRead], **positions: Tensor
+    ) -> Pass:
+        """What the reads answered in one watched forward pass: by layer, by block, and the logits."""
         watch = Watch(calls)
         streams: list[dict[str, Tensor]] = []
         with residual_hooks(self._blocks, residuals, streams):
-            logits = self._forward(tokens, watch, **self._positions(tokens, edits))
-        if tuple(sorted(watch.answers)) != self.shape.attention_layers:
-            raise InputError(f"{self.name}: layers {sorted(watch.answers)} attended, not {self.shape.attention_layers}")
-        rows = [watch.answers[layer] for layer in self.shape.attention_layers]
-        return Trace(Trace.stack(rows), Trace.stack(streams), logits)
+            logits = self._forward(tokens, watch, **positions)
+        return watch.answers, streams, logits
 
     @property
     def _embedding(self) -> torch.nn.Embedding:
@@ -73,18 +81,16 @@ class HuggingFaceSubject:
                 WATCH.reset(token)
 
     def _shape(self, tokens: Tokens) -> ModelShape:
-        watch = Watch({"sizes": lambda call: torch.tensor([call.q.shape[1], call.k.shape[1], call.q.shape[3]])})
-        with residual_hooks(self._blocks, {}, []):
-            self._forward(tokens, watch)
-        if not watch.answers:
+        rows, *_ = self._pass(tokens, {"sizes": _sizes}, {})
+        if not rows:
             raise InputError(
                 f"{type(self.model).__name__} computes attention outside transformers' attention interface, so its "
                 "calls cannot be read; take a family that uses it (GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen, ...)"
             )
-        n_heads, n_kv_heads, d_head = next(iter(watch.answers.values()))["sizes"].tolist()
+        n_heads, n_kv_heads, d_head = next(iter(rows.values()))["sizes"].tolist()
         embedding = self._embedding
         return ModelShape(
-            len(self._blocks), tuple(sorted(watch.answers)), n_heads, n_kv_heads, d_head,
+            len(self._blocks), tuple(sorted(rows)), n_heads, n_kv_heads, d_head,
             embedding.embedding_dim, embedding.num_embeddings,
             getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
         )  # fmt: skip
@@ -112,46 +118,5 @@ class HuggingFaceSubject:
             raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use --length {limit}")
 
 
-def load(
-    source: str | Path | PreTrainedModel, *, dtype: torch.dtype = torch.float32, name: str | None = None
-) -> HuggingFaceSubject:
-    """A subject from a Hugging Face name, a local model folder, or a transformers model in memory.
-
-    Weights are read from safetensors only and no code of the repository is run. `dtype` is that of the loaded
-    weights; a model in memory keeps its own. Raises InputError where nothing can be loaded, or weights are missing.
-    """
-    if isinstance(source, PreTrainedModel):
-        return HuggingFaceSubject(source, name)
-    _check_folder(source)
-    try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
-    except (OSError, ValueError, KeyError) as error:
-        fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
-        raise InputError(f"cannot load {source}: {str(error).splitlines()[0]} Fix: {fix}") from error
-    absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
-    if absent:
-        raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
-    return HuggingFaceSubject(model, name or str(source))
-
-
-def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside a model; None where a local folder holds none."""
-    folder = Path(source)
-    if folder.is_dir() and not any(folder.glob("tokenizer*")):
-        return None
-    try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"cannot load the tokenizer of {source}: {str(error).splitlines()[0]}") from error
-
-
-def _check_folder(source: str | Path) -> None:
-    folder = Path(source)
-    if not folder.exists() and str(source).startswith((".", "/", "~")):
-        raise InputError(f"there is no folder {folder}; check the path")
-    if folder.exists() and not (folder / "config.json").is_file():
-        raise InputError(f"{folder} holds no config.json, so it is no model; give a folder made by save_pretrained")
-    if folder.exists() and not any(folder.glob("*.safetensors")):
-        raise InputError(f"{folder} holds no .safetensors weights; load and save the model with transformers once")
+def _sizes(call: AttentionCall) -> Tensor:
+    return torch.tensor([call.q.shape[1], call.k.shape[1], call.q.shape[3]])

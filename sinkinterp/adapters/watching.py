@@ -71,6 +71,12 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     return list(stacks[0])
 
 
+def unfinite(block: int) -> InputError:
+    """The error that says where activations were first not finite: in the input of `block`."""
+    where = f"block {block - 1}" if block else "the embedding"
+    return InputError(f"activations after {where} are not finite; check the weights, or use fp32 or bf16")
+
+
 @contextmanager
 def residual_hooks(
     blocks: Sequence[nn.Module], reads: Mapping[str, ResidualRead], answers: list[dict[str, Tensor]]
@@ -82,8 +88,7 @@ def residual_hooks(
 
     def see(x: Tensor) -> None:
         if not x.sum(dtype=torch.float32).isfinite():  # an infinity or NaN anywhere reaches the sum
-            where = f"block {len(answers) - 1}" if answers else "the embedding"
-            raise InputError(f"activations after {where} are not finite; check the weights, or use fp32 or bf16")
+            raise unfinite(len(answers))
         answers.append({name: read(x) for name, read in reads.items()})
 
     def entering(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ from transformers import BloomConfig, BloomForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from sinkinterp.adapters.huggingface import HuggingFaceSubject, load
+from sinkinterp.adapters.huggingface import HuggingFaceSubject
+from sinkinterp.adapters.loading import load
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.positions import ReplacePosition, SwapPositions
 from sinkinterp.measurement import measure

@@ -1,0 +1,85 @@
+"""From a name, a folder, or an object of one of the three libraries to a subject."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from ..errors import InputError
+from .huggingface import HuggingFaceSubject
+from .subject import Subject
+
+
+def load(
+    source: Any, *, backend: str | None = None, dtype: torch.dtype = torch.float32, name: str | None = None
+) -> Subject:
+    """A subject from a Hugging Face name, a local model folder, or a model in memory.
+
+    A model in memory is a transformers model or an nnsight model around one. `backend` is "huggingface" or "nnsight";
+    by default that of the object, "huggingface" for names and folders. Weights are read from safetensors only, in
+    `dtype`, and no code of the repository is run. Raises InputError where nothing can be loaded, or weights are absent.
+    """
+    if isinstance(source, str | Path):
+        name = name or str(source)
+        source = _model_at(source, dtype)
+    library = _library_of(source)
+    backend = backend or library
+    if backend not in _SUBJECTS or library not in ("huggingface", backend):
+        raise InputError(f"{name or type(source).__name__} cannot run on {backend!r}; backends: {', '.join(_SUBJECTS)}")
+    return _SUBJECTS[backend](source, name)
+
+
+def _nnsight(model: Any, name: str | None) -> Subject:
+    from .nnsight import NNsightSubject
+
+    return NNsightSubject(model, name)
+
+
+_SUBJECTS = {"huggingface": HuggingFaceSubject, "nnsight": _nnsight}
+_LIBRARIES = {"nnsight": "nnsight", "transformers": "huggingface"}
+
+
+def _library_of(model: object) -> str:
+    """The backend that an object in memory belongs to."""
+    roots = [base.__module__.split(".")[0] for base in type(model).__mro__]
+    found = [_LIBRARIES[root] for root in roots if root in _LIBRARIES]
+    if not found:
+        raise InputError(f"a {type(model).__name__} is no model that can be loaded; give a name, a folder or a model")
+    return found[0]
+
+
+def _model_at(source: str | Path, dtype: torch.dtype) -> PreTrainedModel:
+    _check_folder(source)
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError) as error:
+        fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
+        raise InputError(f"cannot load {source}: {str(error).splitlines()[0]} Fix: {fix}") from error
+    absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
+    if absent:
+        raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
+    return model
+
+
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
+    """The tokenizer beside a model; None where a local folder holds none."""
+    folder = Path(source)
+    if folder.is_dir() and not any(folder.glob("tokenizer*")):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"cannot load the tokenizer of {source}: {str(error).splitlines()[0]}") from error
+
+
+def _check_folder(source: str | Path) -> None:
+    folder = Path(source)
+    if not folder.exists() and str(source).startswith((".", "/", "~")):
+        raise InputError(f"there is no folder {folder}; check the path")
+    if folder.exists() and not (folder / "config.json").is_file():
+        raise InputError(f"{folder} holds no config.json, so it is no model; give a folder made by save_pretrained")
+    if folder.exists() and not any(folder.glob("*.safetensors")):
+        raise InputError(f"{folder} holds no .safetensors weights; load and save the model with transformers once")
