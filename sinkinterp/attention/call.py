@@ -18,6 +18,7 @@ Index = Int[Tensor, " some_key"]
 Mass = Float[Tensor, "batch head some_key"]
 Rows = Float[Tensor, "batch head query"]
 Pattern = Float[Tensor, "batch head query column"]
+ALL = slice(None)
 
 
 @dataclass(frozen=True)
@@ -46,31 +47,35 @@ class AttentionCall:
         """Indices of all keys."""
         return torch.arange(self.k.shape[2], device=self.k.device)
 
-    def scores(self, keys: Index | None = None, start: int = 0) -> Float[Tensor, "batch head some_query some_key"]:
-        """Scores of the queries from `start` on with the chosen keys (default all), masked pairs included; fp32."""
+    def scores(self, keys: Index | None = None, rows: slice = ALL) -> Float[Tensor, "batch head some_query some_key"]:
+        """Scores of a run of queries with the chosen keys (default all), masked pairs included; fp32."""
         k = self.k if keys is None else self.k[:, :, keys]
-        q, k = self.kernel.feature(self.q[:, :, start:].float()) * self.scale, self.kernel.feature(k.float())
-        q = rearrange(q, "b (kv group) i d -> b kv (group i) d", kv=k.shape[1])
+        k = self.kernel.feature(k.float())
+        q = rearrange(self._scaled_queries[:, :, rows], "b (kv group) i d -> b kv (group i) d", kv=k.shape[1])
         scores = einsum(q, k, "b kv row d, b kv j d -> b kv row j")
-        scores = rearrange(scores, "b kv (group i) j -> b (kv group) i j", i=self.q.shape[2] - start)
+        scores = rearrange(scores, "b kv (group i) j -> b (kv group) i j", group=self.q.shape[1] // k.shape[1])
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if self.bias is not None:
-            bias = self.bias[..., start:, :]
+            bias = self.bias[..., rows, :]
             scores = scores + (bias if keys is None else bias[..., keys])
         return scores
+
+    @cached_property
+    def _scaled_queries(self) -> Tensor:
+        return self.kernel.feature(self.q.float()) * self.scale
 
     def slot_scores(self) -> Float[Tensor, "batch head query 1"] | None:
         """Scores of every query with the slot; None without one."""
         return None if self.slot is None else self.slot.scores(self.kernel.feature(self.q.float()), self.scale)
 
-    def allowed(self, keys: Index | None = None, start: int = 0) -> Bool[Tensor, "#batch #head some_query some_key"]:
-        """Which of the queries from `start` on may attend to the chosen keys (default all)."""
+    def allowed(self, keys: Index | None = None, rows: slice = ALL) -> Bool[Tensor, "#batch #head some_query some_key"]:
+        """Which of a run of queries may attend to the chosen keys (default all)."""
         if self.mask is not None:
-            mask = self.mask[..., start:, :]
+            mask = self.mask[..., rows, :]
             return mask if keys is None else mask[..., keys]
         keys = self.keys if keys is None else keys
-        queries = torch.arange(start, self.q.shape[2], device=self.q.device) + self.k.shape[2] - self.q.shape[2]
+        queries = torch.arange(self.q.shape[2], device=self.q.device)[rows] + self.k.shape[2] - self.q.shape[2]
         return (keys[None, :] <= queries[:, None])[None, None]
 
     def watchers(self, keys: Index) -> Int[Tensor, "#batch #head some_key"]:
@@ -144,18 +149,20 @@ class AttentionCall:
             log_sim = self.kernel.similarity.log_magnitude(self.scores(keys))
             yield log_sim.masked_fill(~self.allowed(keys), -torch.inf)
 
-    def _weights(self, scores: Tensor, start: int = 0) -> Tensor:
+    def _weights(self, scores: Tensor, rows: slice = ALL) -> Tensor:
         similarity = self.kernel.similarity
-        log_z = self.log_normaliser()[..., start:, None]
+        log_z = self.log_normaliser()[..., rows, None]
         log_z = log_z.masked_fill(log_z == -torch.inf, 0)  # a row of zero weights has Z = 0, and its weights stay 0
-        weights = (similarity.log_magnitude(scores) - log_z).exp_()
+        weights = similarity.log_magnitude(scores).sub_(log_z).exp_()
         return weights * scores.sign() if similarity.signed else weights
 
     def _block_mass(self, keys: Tensor) -> Tensor:
-        # under the causal rule, no query before the first of these keys sees any of them
-        start = 0 if self.mask is not None else max(0, int(keys.min()) + self.q.shape[2] - self.k.shape[2])
-        weights = self._weights(self.scores(keys, start), start)
-        return self.kernel.alpha * weights.masked_fill_(~self.allowed(keys, start), 0).sum(2)
+        behind = 0 if self.mask is not None else self.q.shape[2] - self.k.shape[2]
+        first, last = (0, self.q.shape[2]) if self.mask is not None else (int(k) + behind for k in keys.aminmax())
+        # the causal rule: no query before `first` sees any of these keys, every query from `last` on sees them all
+        partly, wholly = slice(max(first, 0), max(last, 0)), slice(max(last, 0), None)
+        weights = self._weights(self.scores(keys, partly), partly).masked_fill_(~self.allowed(keys, partly), 0)
+        return self.kernel.alpha * (weights.sum(2) + self._weights(self.scores(keys, wholly), wholly).sum(2))
 
     def column_mass(self, keys: Index | None = None) -> Mass:
         """Attention that each chosen key (default all) receives, summed over queries; no T x T map is made."""

@@ -34,7 +34,7 @@ class SinkLogit:
     logit: Float[Tensor, " head"]
 
     def scores(self, queries: Queries, scale: float) -> Column:
-        return self.logit.to(queries.dtype)[None, :, None, None].expand(*queries.shape[:3], 1)
+        return self.logit.to(queries.dtype)[None, :, None, None].repeat(len(queries), 1, queries.shape[2], 1)
 
 
 Slot = SlotRow | SinkLogit | None
