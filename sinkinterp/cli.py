@@ -93,6 +93,22 @@ def measure(
         _write(html_out, measurement_page(report, epsilon))
 
 
+@app.command()
+def check(
+    model: Annotated[str, typer.Argument(help="Hugging Face name, local model folder, or checkpoint of ours.")],
+) -> None:
+    """Compare every backend with dense attention and with each other on a model; exit code 1 where they differ."""
+    with _plain_errors():
+        from .adapters.loading import load_model
+        from .parity import agrees, parity
+
+        _quiet_libraries()
+        table = parity(load_model(model), model)
+    _print(table)
+    if not agrees(table):
+        raise typer.Exit(1)
+
+
 @contextmanager
 def _plain_errors() -> Iterator[None]:
     """A user's mistake as one line on standard error and exit code 2; an interrupt as exit code 130."""

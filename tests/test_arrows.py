@@ -17,6 +17,7 @@ LEANS_ON = {
     "adapters": {"attention", "interventions", "errors"},
     "train": {"lm", "data", "spec", "errors"},
     "measurement": {"adapters", "attention", "data", "interventions", "metrics", "errors"},
+    "parity": {"adapters", "measurement", "table", "errors"},
     "tabulate": {"measurement", "metrics", "table"},
     "study": {"adapters", "data", "lm", "measurement", "metrics", "train", "spec", "errors"},
     "views": {"table"},
@@ -33,7 +34,8 @@ LEANS_ON = {
         "train",
     },
     "reporting": {"demo", "measurement", "tabulate", "views"},
-    "cli": {"adapters", "data", "demo", "errors", "measurement", "metrics", "reporting", "study", "table", "tabulate"},
+    "cli": {"adapters", "data", "demo", "errors", "measurement", "metrics", "parity", "reporting", "study"}
+    | {"table", "tabulate"},
 }
 LAZY = {"_registration"}  # imports inside functions only, to wait for transformers
 

@@ -22,7 +22,7 @@ def load(
     """
     if isinstance(source, str | Path):
         name = name or str(source)
-        source = _model_at(source, dtype)
+        source = load_model(source, dtype)
     library = _library_of(source)
     backend = backend or library
     if backend not in _SUBJECTS or library not in ("huggingface", backend):
@@ -37,6 +37,7 @@ def _nnsight(model: Any, name: str | None) -> Subject:
 
 
 _SUBJECTS = {"huggingface": HuggingFaceSubject, "nnsight": _nnsight}
+BACKENDS = tuple(_SUBJECTS)
 _LIBRARIES = {"nnsight": "nnsight", "transformers": "huggingface"}
 
 
@@ -49,7 +50,8 @@ def _library_of(model: object) -> str:
     return found[0]
 
 
-def _model_at(source: str | Path, dtype: torch.dtype) -> PreTrainedModel:
+def load_model(source: str | Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The transformers model of a name or folder, from safetensors only. Raises InputError where that fails."""
     _check_folder(source)
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(

@@ -1,0 +1,45 @@
+import pytest
+from adapters.zoo import CONFIGS, model_of
+from typer.testing import CliRunner
+
+from sinkinterp import parity as gate
+from sinkinterp.adapters.nnsight import NNsightSubject
+from sinkinterp.cli import app
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_backends_and_dense_eager_attention_agree_on_the_zoo(name):
+    table = gate.parity(model_of(name), name)
+    assert {row["backend"] for row in table.rows} == {"dense eager attention", *gate.BACKENDS}
+    assert gate.agrees(table) and all(row["verdict"] == "agrees" for row in table.rows)
+
+
+def test_a_backend_that_is_wrong_is_found_and_the_command_fails(monkeypatch, tmp_path):
+    honest = NNsightSubject._pass
+
+    def shifted(self, *args, **positions):
+        rows, streams, logits = honest(self, *args, **positions)
+        for row in rows.values():
+            row |= {name: value + 1e-4 for name, value in row.items() if value.is_floating_point() and name != "excess"}
+        return rows, streams, logits
+
+    monkeypatch.setattr(NNsightSubject, "_pass", shifted)
+    model_of("llama").save_pretrained(tmp_path)
+    result = CliRunner().invoke(app, ["check", str(tmp_path)])
+    assert result.exit_code == 1 and "DIFFERS" in result.output
+
+
+def test_the_command_prints_agreement(tmp_path):
+    model_of("gpt2").save_pretrained(tmp_path)
+    result = CliRunner().invoke(app, ["check", str(tmp_path)])
+    assert result.exit_code == 0 and "nnsight" in result.output and "DIFFERS" not in result.output
+
+
+def test_a_refusal_is_named_and_is_no_difference(monkeypatch):
+    def refuse(self, *args):
+        raise gate.InputError("cannot do this; use the Hugging Face backend")
+
+    monkeypatch.setattr(NNsightSubject, "_check_tokens", refuse)
+    table = gate.parity(model_of("llama"), "llama")
+    (row,) = table.where(backend="nnsight").rows
+    assert row["verdict"] == "refused" and "use the Hugging Face backend" in row["read"] and gate.agrees(table)
