@@ -18,17 +18,19 @@ if TYPE_CHECKING:
     from .interventions.positions import ReplacePosition as ReplacePosition
     from .interventions.positions import SwapPositions as SwapPositions
     from .lm.variants import VARIANTS as VARIANTS
-    from .measurement import Report as Report
     from .measurement import attention_maps as attention_maps
     from .measurement import measure as measure
+    from .report import Report as Report
     from .study import trained as trained
+    from .tabulate import compare as compare
     from .train.recipe import Recipe as Recipe
 
 _HOMES = {
     "load": "adapters.loading",
     "measure": "measurement",
     "attention_maps": "measurement",
-    "Report": "measurement",
+    "Report": "report",
+    "compare": "tabulate",
     "SwapPositions": "interventions.positions",
     "ReplacePosition": "interventions.positions",
     "VARIANTS": "lm.variants",

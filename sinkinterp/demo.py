@@ -15,8 +15,9 @@ from .data.probes import Probe, random_tokens, repeated_token
 from .interventions.edit import Edit
 from .interventions.positions import ReplacePosition, SwapPositions
 from .lm.variants import VARIANTS
-from .measurement import Report, attention_maps, measure
+from .measurement import attention_maps, measure
 from .metrics.intervals import Estimate
+from .report import Report
 from .table import Cell, Table
 from .train.recipe import Recipe
 

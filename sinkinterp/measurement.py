@@ -1,8 +1,7 @@
 """measure: from tokens to a report. The one place where subjects, reads and metrics meet."""
 
 import platform
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import version
 
@@ -16,108 +15,12 @@ from .data.probes import Probe
 from .errors import InputError
 from .interventions.edit import Edit
 from .metrics import sink
-from .metrics.intervals import Estimate, estimate
-from .metrics.norms import norm_ratio, norms
+from .metrics.norms import norms
+from .report import Protocol, Report
 
 TOKENS_PER_PASS = 2048
-Alpha = Float[Tensor, "sequence layer head pos"]
-SlotAlpha = Float[Tensor, "sequence layer head"]
 Tokens = Int[Tensor, "sequence pos"]
 OnBatch = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """How a report's numbers came about."""
-
-    model: str
-    sequences: int
-    length: int
-    dtype: str
-    bos: str
-    source: str
-    source_sha256: str
-    texts_too_short: int
-    edits: tuple[str, ...]
-    divisor: str
-    versions: Mapping[str, str]
-
-    def line(self) -> str:
-        """The part of the protocol that belongs beside every number."""
-        edited = f", edits {'; '.join(self.edits)}" if self.edits else ""
-        return f"n={self.sequences}, T={self.length}, BOS {self.bos}, {self.dtype}, {self.source}{edited}"
-
-
-@dataclass(frozen=True)
-class Report:
-    """What one model's attention calls and residuals were on some tokens; attention layers and query heads only.
-
-    importance: alpha_k at `positions`, of proxy scores where rows do not sum to one; 0..1.
-    raw_importance: the same of the weights that multiply the values.
-    null: importance under uniform attention over visible columns.
-    slot_importance, slot_null: alpha_* and its null; None where no layer has a slot.
-    residual_norms: inputs of all blocks, then the last block's output before the final norm.
-    """
-
-    positions: tuple[int, ...]
-    attention_layers: tuple[int, ...]
-    importance: Alpha
-    raw_importance: Alpha
-    null: Alpha
-    slot_importance: SlotAlpha | None
-    slot_null: SlotAlpha | None
-    residual_norms: Float[Tensor, "sequence block pos_all"]
-    key_norms: Float[Tensor, "sequence layer kv_head pos_all"]
-    value_norms: Float[Tensor, "sequence layer kv_head pos_all"]
-    protocol: Protocol
-
-    def alpha(self, position: int = 0) -> Float[Tensor, "sequence layer head"]:
-        """Importance of one position. Raises InputError where it was not measured."""
-        return self.importance[..., self._column(position)]
-
-    def raw_alpha(self, position: int = 0) -> Float[Tensor, "sequence layer head"]:
-        """As `alpha`, of the weights that multiply the values."""
-        return self.raw_importance[..., self._column(position)]
-
-    def null_alpha(self, position: int = 0) -> Float[Tensor, "sequence layer head"]:
-        """As `alpha`, under uniform attention over visible columns."""
-        return self.null[..., self._column(position)]
-
-    def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
-        """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1."""
-        return self.sink(position, epsilon).mean
-
-    def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
-        """`sink_rate` with its 95% bootstrap interval over sequences."""
-        return estimate(sink.sink_rate(self.alpha(position), epsilon))
-
-    def null_sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
-        """The sink rate that uniform attention would have."""
-        return sink.sink_rate(self.null_alpha(position), epsilon).mean().item()
-
-    def slot_rate(self, epsilon: float = 0.3) -> Estimate | None:
-        """Sink_*^epsilon, the slot's sink rate; None where no layer has a slot."""
-        return None if self.slot_importance is None else estimate(sink.sink_rate(self.slot_importance, epsilon))
-
-    def residual_ratio(self) -> Float[Tensor, "sequence block"]:
-        """||h_1|| over the mean norm of the other tokens, per block."""
-        return norm_ratio(self.residual_norms)
-
-    def key_ratio(self) -> Float[Tensor, "sequence layer kv_head"]:
-        """||k_1|| over the mean of the others."""
-        return norm_ratio(self.key_norms)
-
-    def value_ratio(self) -> Float[Tensor, "sequence layer kv_head"]:
-        """||v_1|| over the mean of the others."""
-        return norm_ratio(self.value_norms)
-
-    def _column(self, position: int) -> int:
-        if position not in self.positions:
-            raise InputError(
-                f"position {position} was not measured; positions count from 0 and here are "
-                f"{_span(self.positions)} of a sequence of {self.protocol.length}"
-            )
-        return self.positions.index(position)
 
 
 def measure(
@@ -199,7 +102,3 @@ def _protocol(subject: Subject, probe: Probe, edits: Sequence[Edit]) -> Protocol
         probe.sha256, probe.too_short, tuple(map(repr, edits)), "queries that can see the key",
         {"python": platform.python_version()} | {name: version(name) for name in packages},
     )  # fmt: skip
-
-
-def _span(positions: Sequence[int]) -> str:
-    return f"{positions[0]} to {positions[-1]}" if len(positions) > 3 else ", ".join(map(str, positions))

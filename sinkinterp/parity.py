@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 from .adapters.loading import BACKENDS, load
 from .adapters.subject import Tokens
 from .errors import InputError
-from .measurement import Report, measure
+from .measurement import measure
+from .report import Report
 from .table import Cell, Table
 
 TOLERANCE = 1e-5  # of every read, in fp32

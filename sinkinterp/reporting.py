@@ -2,7 +2,7 @@
 
 from . import tabulate
 from .demo import Result
-from .measurement import Report
+from .report import Report
 from .views import curves, heatmaps
 from .views.page import Section, page
 

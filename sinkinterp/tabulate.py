@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .measurement import Report
 from .metrics import sink
-from .metrics.intervals import Estimate, estimate
+from .metrics.intervals import Estimate, difference, estimate
+from .report import Report
 from .table import Cell, Table
 
 BY_SEQUENCE = "95% bootstrap interval over sequences"
@@ -20,25 +19,53 @@ def note(report: Report, epsilon: float) -> str:
     return f"{report.protocol.model}: {report.protocol.line()}, epsilon={epsilon}; {BY_SEQUENCE}"
 
 
+def compare(before: Report, after: Report, epsilon: float = 0.3) -> Table:
+    """The signature of two reports and what changed: sequence by sequence where both saw the same tokens."""
+    old, new = _signature(before, epsilon), _signature(after, epsilon)
+    paired = before.protocol.source_sha256 == after.protocol.source_sha256
+    rows = tuple(
+        {"quantity": name, **cells("before", estimate(old[name])), **cells("after", estimate(new[name]))}
+        | cells("change", difference(old[name], new[name], paired))
+        for name in old
+        if name in new
+    )
+    pairing = "the same sequences, change by sequence" if paired else "different sequences, change of means"
+    text = f"before: {note(before, epsilon)}; after: {note(after, epsilon)}; {pairing}"
+    return Table("What changed?", text, rows)
+
+
+def _signature(report: Report, epsilon: float) -> dict[str, Float[Tensor, " sequence"]]:
+    """What `signature` shows, a number per sequence."""
+    blocks = report.residual_ratio()
+    slots = {} if report.slot_importance is None else {
+        f"Sink_* at epsilon {epsilon} (slot)": sink.sink_rate(report.slot_importance, epsilon),
+        "alpha_*, mean over heads": report.slot_importance.mean((1, 2)),
+    }  # fmt: skip
+    return {
+        f"Sink_1 at epsilon {epsilon} (position 0)": sink.sink_rate(report.alpha(), epsilon),
+        "alpha_1, mean over heads": report.alpha().mean((1, 2)),
+        "alpha_1 of raw weights": report.raw_alpha().mean((1, 2)),
+        **slots,
+        "value-norm ratio, mean over kv heads": report.value_ratio().mean((1, 2)),
+        "key-norm ratio, mean over kv heads": report.key_ratio().mean((1, 2)),
+        "residual-norm ratio, largest over blocks": blocks[:, int(blocks.mean(0).argmax())],
+    }
+
+
 def signature(report: Report, epsilon: float = 0.3) -> Table:
     """What shows a sink: sink rate, importance, and the first token's norms, each beside its null."""
-    sink.check_epsilon(epsilon)
-    rows = [
-        _row(f"Sink_1 at epsilon {epsilon} (position 0)", report.sink(0, epsilon), report.null_sink_rate(0, epsilon)),
-        _row("alpha_1, mean over heads", _mean(report.alpha()), report.null_alpha().mean().item()),
-    ]
-    if not report.raw_importance.equal(report.importance):
-        rows.append(_row("alpha_1 of raw weights", _mean(report.raw_alpha()), None))
-    slot = report.slot_rate(epsilon)
-    if slot and report.slot_importance is not None and report.slot_null is not None:
-        null_rate = sink.sink_rate(report.slot_null, epsilon).mean().item()
-        rows.append(_row(f"Sink_* at epsilon {epsilon} (slot)", slot, null_rate))
-        rows.append(_row("alpha_*, mean over heads", _mean(report.slot_importance), report.slot_null.mean().item()))
-    rows += [
-        _row("value-norm ratio, mean over kv heads", _mean(report.value_ratio()), 1.0),
-        _row("key-norm ratio, mean over kv heads", _mean(report.key_ratio()), 1.0),
-        _row("residual-norm ratio, largest over blocks", _largest(report.residual_ratio()), 1.0),
-    ]
+    nulls = {
+        f"Sink_1 at epsilon {epsilon} (position 0)": report.null_sink_rate(0, epsilon),
+        "alpha_1, mean over heads": report.null_alpha().mean().item(),
+        "alpha_1 of raw weights": None,
+    }
+    if report.slot_null is not None:
+        nulls[f"Sink_* at epsilon {epsilon} (slot)"] = sink.sink_rate(report.slot_null, epsilon).mean().item()
+        nulls["alpha_*, mean over heads"] = report.slot_null.mean().item()
+    shown = _signature(report, epsilon)
+    if report.raw_importance.equal(report.importance):
+        del shown["alpha_1 of raw weights"]
+    rows = [_row(name, estimate(values), nulls.get(name, 1.0)) for name, values in shown.items()]
     return Table("Is there a sink on the first token?", note(report, epsilon), tuple(rows))
 
 
@@ -132,11 +159,3 @@ def _row(quantity: str, value: Estimate, null: float | None) -> dict[str, Cell]:
 def cells(name: str, value: Estimate) -> dict[str, Cell]:
     """An estimate as three cells: `name`, `name low`, `name high`."""
     return {name: value.mean, f"{name} low": value.low, f"{name} high": value.high}
-
-
-def _mean(per_sequence: Float[Tensor, "sequence *stack"]) -> Estimate:
-    return estimate(per_sequence.flatten(1).mean(1))
-
-
-def _largest(per_sequence: Float[Tensor, "sequence block"]) -> Estimate:
-    return estimate(per_sequence[:, int(torch.argmax(per_sequence.mean(0)))])

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from sinkinterp.errors import InputError
-from sinkinterp.measurement import Protocol, Report
 from sinkinterp.metrics.intervals import estimate
+from sinkinterp.report import Protocol, Report
 from sinkinterp.tabulate import cells, heads, note, plain, positions, residuals, signature
 
 PROTOCOL = Protocol(

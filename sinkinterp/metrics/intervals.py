@@ -21,9 +21,22 @@ class Estimate:
         return f"{self.mean:.3g} [{self.low:.3g}, {self.high:.3g}]"
 
 
+def difference(before: Float[Tensor, " n"], after: Float[Tensor, " m"], paired: bool, seed: int = 0) -> Estimate:
+    """The change of the mean: of the differences where sequences are paired, else with both resampled alone."""
+    if paired:
+        return estimate(after.double() - before.double(), seed)
+    rng = np.random.default_rng(seed)
+    means = [_resampled(values, rng) for values in (before, after)]
+    low, high = np.quantile(means[1] - means[0], (0.025, 0.975))
+    return Estimate((after.double().mean() - before.double().mean()).item(), float(low), float(high))
+
+
+def _resampled(values: Float[Tensor, " n"], rng: np.random.Generator) -> np.ndarray:
+    numbers = values.double().cpu().numpy()
+    return numbers[rng.integers(len(numbers), size=(RESAMPLES, len(numbers)))].mean(1)
+
+
 def estimate(per_sequence: Float[Tensor, " sequence"], seed: int = 0) -> Estimate:
     """Mean over sequences with the 2.5% and 97.5% quantiles of the means of 2,000 resamples."""
-    values = per_sequence.double().cpu().numpy()
-    picks = np.random.default_rng(seed).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(values[picks].mean(1), (0.025, 0.975))
-    return Estimate(float(values.mean()), float(low), float(high))
+    low, high = np.quantile(_resampled(per_sequence, np.random.default_rng(seed)), (0.025, 0.975))
+    return Estimate(per_sequence.double().mean().item(), float(low), float(high))

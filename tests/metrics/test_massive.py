@@ -1,0 +1,114 @@
+import numpy as np
+import pytest
+import torch
+
+from sinkinterp.errors import InputError
+from sinkinterp.metrics.massive import (
+    Lifetime,
+    is_massive,
+    kurtosis,
+    lifetime,
+    peak,
+    peak_over_median,
+    top_entries,
+)
+
+SMALL = torch.tensor([[[1.0, -2.0, 3.0]], [[0.5, 0.25, -8.0]]])  # 2 sequences, 1 token, 3 channels
+
+
+def spiked(value, sequences=3, length=5, d_model=7):
+    x = torch.full((sequences, length, d_model), 0.1)
+    x[1, 2, 4] = value
+    return x
+
+
+def test_peaks_worked_by_hand():
+    assert peak(SMALL).tolist() == [3.0, 8.0]
+    assert peak_over_median(SMALL).tolist() == [1.5, 16.0]
+
+
+def test_peaks_are_those_numpy_finds():
+    x = torch.randn(3, 5, 7)
+    size = np.abs(x.numpy()).reshape(3, -1)
+    np.testing.assert_allclose(peak(x), size.max(1))
+    np.testing.assert_allclose(peak_over_median(x), size.max(1) / np.median(size, 1), rtol=1e-6)
+
+
+def test_the_median_of_an_even_count_is_the_lower_one():
+    assert peak_over_median(torch.tensor([[[1.0, -2.0], [4.0, 8.0]]])).tolist() == [4.0]
+
+
+def test_a_median_of_zero_makes_the_ratio_infinite():
+    assert peak_over_median(torch.tensor([[[0.0, 0.0, 5.0]]])).tolist() == [torch.inf]
+
+
+def test_only_an_entry_over_both_thresholds_is_massive():
+    found = is_massive(spiked(-101.0))
+    assert found.nonzero().tolist() == [[1, 2, 4]]
+    assert not is_massive(spiked(100.0)).any()  # large enough next to the median 0.1, not in itself
+    assert not is_massive(spiked(25.0) * 5).any()  # large enough in itself, not next to the median 0.5
+    assert is_massive(spiked(60.0), least=50.0, times=500.0).nonzero().tolist() == [[1, 2, 4]]
+
+
+def test_a_thousand_medians_are_enough():
+    assert is_massive(torch.tensor([[[0.125, 0.125, 125.0]]])).sum() == 1
+
+
+def test_medians_are_taken_per_sequence():
+    x = torch.ones(2, 3, 5)
+    x[:, 0, 0] = 2000.0
+    x[0, 1:] = 10.0
+    assert is_massive(x).nonzero().tolist() == [[1, 0, 0]]
+
+
+@pytest.mark.parametrize("thresholds", [(0.0, 1000.0), (100.0, -1.0), (float("nan"), 1000.0)])
+def test_thresholds_that_are_not_positive_are_refused(thresholds):
+    with pytest.raises(InputError, match="above 0"):
+        is_massive(SMALL, *thresholds)
+
+
+def test_kurtosis_worked_by_hand():
+    x = torch.tensor([[[1.0, 1.0, 1.0], [-1.0, 1.0, -1.0]], [[0.0, 0.0, 0.0], [0.0, 9.0, 0.0]]])
+    torch.testing.assert_close(kurtosis(x), torch.tensor([1.0, 3.0]))
+    torch.testing.assert_close(kurtosis(torch.tensor([[[1.0, 3.0], [3.0, 1.0], [2.0, 0.0]]])), torch.tensor([37 / 36]))
+
+
+def test_kurtosis_is_the_fourth_moment_of_the_channels_rms():
+    x = torch.randn(3, 5, 7).double()
+    rms = x.square().mean(1).sqrt()
+    expected = (rms**4).mean(1) / (rms**2).mean(1) ** 2
+    torch.testing.assert_close(kurtosis(x), expected.float())
+    torch.testing.assert_close(kurtosis(x * 1e12), expected.float())
+    assert expected.ge(1).all() and expected.le(7).all()
+
+
+def test_half_precision_does_not_overflow():
+    x = torch.full((2, 3, 5), 60000.0, dtype=torch.float16)
+    torch.testing.assert_close(kurtosis(x), torch.ones(2))
+    assert peak(x).dtype == torch.float32 and top_entries(x, 1).values.dtype == torch.float32
+
+
+def test_top_entries_worked_by_hand():
+    top = top_entries(torch.tensor([[[1.0, -7.0, 2.0], [5.0, 0.0, -3.0]]]), 3)
+    assert top.values.tolist() == [[-7.0, 5.0, -3.0]]
+    assert (top.positions.tolist(), top.channels.tolist()) == ([[0, 1, 1]], [[1, 0, 2]])
+
+
+def test_top_entries_stand_where_they_say_and_none_left_out_is_larger():
+    x = torch.randn(3, 5, 7)
+    top = top_entries(x, 11)
+    for s in range(3):
+        assert torch.equal(x[s, top.positions[s], top.channels[s]], top.values[s])
+        np.testing.assert_array_equal(top.values[s].abs(), np.sort(np.abs(x[s].numpy().ravel()))[::-1][:11])
+
+
+@pytest.mark.parametrize("count", [0, 4])
+def test_more_entries_than_there_are_are_refused(count):
+    with pytest.raises(InputError, match="from 1 to 3"):
+        top_entries(SMALL, count)
+
+
+def test_a_lifetime_worked_by_hand():
+    assert lifetime(torch.tensor([False, False, True, True, False, True, False])) == Lifetime(2, 5, 3)
+    assert lifetime(torch.tensor([True])) == Lifetime(0, 0, 1)
+    assert lifetime(torch.zeros(5, dtype=torch.bool)) is None

@@ -1,0 +1,36 @@
+"""Any function of an attention call is a read, on every backend."""
+
+import pytest
+import torch
+from adapters.zoo import CONFIGS, model_of, tokens_of
+
+import sinkinterp as si
+from sinkinterp.metrics import geometry, massive, norms
+
+CALLS = {"angles": geometry.qk_angles, "norm products": geometry.qk_norm_products, "scores": geometry.qk_scores}
+RESIDUALS = {"peak": massive.peak, "peak over median": massive.peak_over_median, "kurtosis": massive.kurtosis}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_geometry_and_massive_activations_are_the_same_on_every_backend(name):
+    model = model_of(name)
+    ours, theirs = (
+        si.load(model, backend=backend).run(tokens_of(), calls=CALLS, residuals=RESIDUALS)
+        for backend in ("nnsight", "huggingface")
+    )
+    for read in CALLS:
+        assert ours.calls[read].shape == (5, 3, 4, 2)
+        torch.testing.assert_close(ours.calls[read], theirs.calls[read], rtol=0, atol=1e-5)
+    for read in RESIDUALS:
+        assert ours.residuals[read].shape == (5, 4)
+        torch.testing.assert_close(ours.residuals[read], theirs.residuals[read], rtol=1e-5, atol=1e-5)
+
+
+def test_a_planted_spike_is_a_massive_activation_from_its_block_on():
+    model = model_of("gpt2")
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_proj.bias[7] = 5000.0
+    reads = {"massive": lambda x: massive.is_massive(x).any(-1).any(-1), "norm": norms.norms}
+    found = si.load(model).run(tokens_of(), residuals=reads).residuals["massive"]
+    assert found.tolist() == [[False, False, True, True]] * 5
+    assert massive.lifetime(found[0]).first == 2
