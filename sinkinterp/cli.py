@@ -61,7 +61,9 @@ def measure(
     sequences: Annotated[int, typer.Option(help="Number of sequences, n.")] = 100,
     bos: Annotated[Bos, typer.Option(help="Begin with BOS: as the tokenizer does, always, or never.")] = Bos.TOKENIZER,
     epsilon: Annotated[float, typer.Option(help="A head whose importance exceeds this has a sink.")] = 0.3,
-    backend: Annotated[str, typer.Option(help="The library that runs it: huggingface or nnsight.")] = "huggingface",
+    backend: Annotated[
+        str, typer.Option(help="The library that runs it: huggingface, nnsight or transformer_lens.")
+    ] = "huggingface",
     json_out: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
     html_out: Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.")] = None,
 ) -> None:

@@ -95,7 +95,7 @@ def _inside(positions: Sequence[int], length: int) -> list[int]:
 
 
 def _protocol(subject: Subject, probe: Probe, edits: Sequence[Edit]) -> Protocol:
-    packages = ("sinkinterp", "torch", "transformers")
+    packages = ("sinkinterp", "torch", "transformers", *subject.libraries)
     n, length = probe.tokens.shape
     return Protocol(
         subject.name, n, length, str(subject.dtype).removeprefix("torch."), probe.bos, probe.source,

@@ -14,7 +14,7 @@ from .measurement import measure
 from .report import Report
 from .table import Cell, Table
 
-TOLERANCE = 1e-5  # of every read, in fp32
+TOLERANCE = 1e-5  # of every read, in fp32; relative for numbers above 1
 READS = ("importance", "raw_importance", "null", "residual_norms", "key_norms", "value_norms")
 
 
@@ -31,7 +31,10 @@ def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 
             rows.append(_row(backend, str(refusal), None))
         else:
             rows += [_row(backend, read, _difference(report, reference, read)) for read in READS]
-    text = f"n={sequences} random sequences, T={length}, {reference.protocol.dtype}; agreement is {TOLERANCE} or less"
+    text = (
+        f"n={sequences} random sequences, T={length}, {reference.protocol.dtype}; "
+        f"agreement is {TOLERANCE} or less, relative for numbers above 1"
+    )
     return Table(f"Do the backends agree on {name}?", text, tuple(rows))
 
 
@@ -50,7 +53,7 @@ def _difference(report: Report, reference: Report, read: str) -> float:
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
-    return (a - b).abs().max().item()
+    return ((a - b).abs() / b.abs().clamp(min=1)).max().item()
 
 
 @torch.no_grad()

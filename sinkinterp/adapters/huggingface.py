@@ -23,6 +23,8 @@ class HuggingFaceSubject:
     Raises InputError where the model does not go through the attention interface, or breaks the contract.
     """
 
+    libraries: tuple[str, ...] = ()
+
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
         self.model, self.name = model, name or type(model).__name__
         self.dtype, self.device = model.dtype, model.device

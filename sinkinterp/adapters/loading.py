@@ -16,9 +16,10 @@ def load(
 ) -> Subject:
     """A subject from a Hugging Face name, a local model folder, or a model in memory.
 
-    A model in memory is a transformers model or an nnsight model around one. `backend` is "huggingface" or "nnsight";
-    by default that of the object, "huggingface" for names and folders. Weights are read from safetensors only, in
-    `dtype`, and no code of the repository is run. Raises InputError where nothing can be loaded, or weights are absent.
+    A model in memory is a transformers model, an nnsight model around one, or a TransformerLens bridge. `backend` is
+    "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
+    names and folders. Weights are read from safetensors only, in `dtype`, and no code of the repository is run. Raises
+    InputError where nothing can be loaded, weights are absent, or the backend cannot do it.
     """
     if isinstance(source, str | Path):
         name = name or str(source)
@@ -36,9 +37,16 @@ def _nnsight(model: Any, name: str | None) -> Subject:
     return NNsightSubject(model, name)
 
 
-_SUBJECTS = {"huggingface": HuggingFaceSubject, "nnsight": _nnsight}
+def _transformer_lens(model: Any, name: str | None) -> Subject:
+    from .transformer_lens import TransformerLensSubject, bridge_of
+
+    bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
+    return TransformerLensSubject(bridge, name or type(model).__name__)
+
+
+_SUBJECTS = {"huggingface": HuggingFaceSubject, "nnsight": _nnsight, "transformer_lens": _transformer_lens}
 BACKENDS = tuple(_SUBJECTS)
-_LIBRARIES = {"nnsight": "nnsight", "transformers": "huggingface"}
+_LIBRARIES = {"nnsight": "nnsight", "transformer_lens": "transformer_lens", "transformers": "huggingface"}
 
 
 def _library_of(model: object) -> str:

@@ -23,6 +23,8 @@ class NNsightSubject(HuggingFaceSubject):
     Raises InputError where the wrapped model has no weights yet, or breaks the contract.
     """
 
+    libraries: tuple[str, ...] = ("nnsight",)
+
     def __init__(self, model: Any, name: str | None = None) -> None:
         from nnsight import NNsight
 

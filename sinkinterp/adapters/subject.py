@@ -62,6 +62,7 @@ class Subject(Protocol):
     shape: ModelShape
     dtype: torch.dtype
     device: torch.device
+    libraries: tuple[str, ...]  # what runs it, beside torch and transformers
 
     def run(
         self,

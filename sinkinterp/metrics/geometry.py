@@ -36,12 +36,13 @@ def qk_angles(call: AttentionCall, position: int = 0) -> Pair:
 
 
 def qk_norm_products(call: AttentionCall, position: int = 0) -> Pair:
-    """Mean |q_i| |k_j| for the key at `position` (from 0) beside the others, before the call's scale; errors as above.
+    """Mean |q_i| |k_j| * scale for the key at `position` (from 0) beside the others: scores at a cosine of 1.
 
-    Source: Gu et al. 2025, Figures 2 and 15-18.
+    The scale is counted in because some models (OPT) apply it to their queries beforehand. Errors as above. Source:
+    Gu et al. 2025, Figures 2 and 15-18, where it is left out.
     """
     q, k = _featured(call)
-    return _contrast(replace(call, q=q.norm(dim=-1, keepdim=True), k=k.norm(dim=-1, keepdim=True), scale=1.0), position)
+    return _contrast(replace(call, q=q.norm(dim=-1, keepdim=True), k=k.norm(dim=-1, keepdim=True)), position)
 
 
 def qk_scores(call: AttentionCall, position: int = 0) -> Pair:
@@ -51,11 +52,11 @@ def qk_scores(call: AttentionCall, position: int = 0) -> Pair:
 
 
 def score_gap_shares(
-    angles: Float[Tensor, "*stack 2"], norm_products: Float[Tensor, "*stack 2"], scale: float
+    angles: Float[Tensor, "*stack 2"], norm_products: Float[Tensor, "*stack 2"]
 ) -> Float[Tensor, "*stack 3"]:
     """[gap, angle part, norm part] of the chosen key's score over the others', in units of the score.
 
-    gap = scale * (c_1 n_1 - c_0 n_0) for mean cosines c and mean norm products n. Each part moves one factor while the
+    gap = c_1 n_1 - c_0 n_0 for mean cosines c and mean norm products n. Each part moves one factor while the
     other stays at the mean of the two, so that the parts sum to the gap. What `qk_scores` differ by beyond the gap is
     the covariance of c and n, which belongs to neither.
     """
@@ -63,7 +64,7 @@ def score_gap_shares(
     gap = c * n - c_other * n_other
     by_angle = (c - c_other) * (n + n_other) / 2
     by_norm = (n - n_other) * (c + c_other) / 2
-    return scale * torch.stack((gap, by_angle, by_norm), -1)
+    return torch.stack((gap, by_angle, by_norm), -1)
 
 
 def stable_rank(x: Float[Tensor, "*stack row column"]) -> Float[Tensor, "*stack"]:

@@ -56,7 +56,7 @@ def dense(call, position):
                 others = [j for j in range(n_keys) if allowed[b, h, i, j] and j != position]
                 if allowed[b, h, i, position] and others:
                     dots, sizes = k[b, h] @ q[b, h, i], k[b, h].norm(dim=-1) * q[b, h, i].norm()
-                    table = torch.stack((dots / sizes, sizes, dots * call.scale))
+                    table = torch.stack((dots / sizes, sizes * call.scale, dots * call.scale))
                     rows.append(torch.stack((table[:, position], table[:, others].mean(1)), -1))
             found[:, b, h] = torch.stack(rows).mean(0)
     return found
@@ -91,13 +91,13 @@ def test_a_contrast_does_not_depend_on_the_size_of_a_block_of_keys(make_call, co
 def test_contrasts_worked_by_hand():
     r = 0.5**0.5
     torch.testing.assert_close(qk_angles(SMALL)[0, 0], torch.tensor([(r + 0) / 2, (r + 1) / 2]))
-    torch.testing.assert_close(qk_norm_products(SMALL)[0, 0], torch.tensor([(3 / r + 6) / 2, (4 / r + 5) / 2]))
+    torch.testing.assert_close(qk_norm_products(SMALL)[0, 0], torch.tensor([(3 / r + 6) / 2, (4 / r + 5) / 2]) * 0.5)
     torch.testing.assert_close(qk_scores(SMALL)[0, 0], torch.tensor([(3 + 0) / 2, (4 + 5) / 2]) * 0.5)
 
 
 def test_the_last_key_is_judged_by_the_last_query():
     torch.testing.assert_close(qk_angles(SMALL, position=2)[0, 0], torch.tensor([1.0, 0.5]))
-    torch.testing.assert_close(qk_norm_products(SMALL, position=2)[0, 0], torch.tensor([2.0, 7.0]))
+    torch.testing.assert_close(qk_norm_products(SMALL, position=2)[0, 0], torch.tensor([2.0, 7.0]) * 0.5)
 
 
 @pytest.mark.parametrize("contrast", CONTRASTS)
@@ -138,23 +138,23 @@ def test_a_lone_key_has_nothing_to_be_compared_with(make_call):
 
 
 def test_a_score_gap_worked_by_hand():
-    shares = score_gap_shares(torch.tensor([0.5, -0.1]), torch.tensor([4.0, 10.0]), scale=2.0)
-    torch.testing.assert_close(shares, torch.tensor([2 * (2 + 1), 2 * 0.6 * 7, 2 * -6 * 0.2]))
+    shares = score_gap_shares(torch.tensor([0.5, -0.1]), torch.tensor([4.0, 10.0]))
+    torch.testing.assert_close(shares, torch.tensor([2 + 1, 0.6 * 7, -6 * 0.2]))
 
 
 def test_angle_part_and_norm_part_sum_to_the_gap_of_mean_products(make_call):
     call = make_call(queries=13)
     angles, products = qk_angles(call), qk_norm_products(call)
-    gap, by_angle, by_norm = score_gap_shares(angles, products, call.scale).unbind(-1)
+    gap, by_angle, by_norm = score_gap_shares(angles, products).unbind(-1)
     torch.testing.assert_close(by_angle + by_norm, gap)
-    means = call.scale * angles * products
+    means = angles * products
     torch.testing.assert_close(gap, means[..., 0] - means[..., 1])
 
 
 def test_the_gap_is_the_mean_score_gap_where_all_vectors_are_equally_long(make_call):
     call = make_call()
     call = replace(call, q=7 * call.q / call.q.norm(dim=-1, keepdim=True), k=call.k / call.k.norm(dim=-1, keepdim=True))
-    gap, by_angle, by_norm = score_gap_shares(qk_angles(call), qk_norm_products(call), call.scale).unbind(-1)
+    gap, by_angle, by_norm = score_gap_shares(qk_angles(call), qk_norm_products(call)).unbind(-1)
     scores = qk_scores(call)
     torch.testing.assert_close(gap, scores[..., 0] - scores[..., 1], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(by_angle, gap)
