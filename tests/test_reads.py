@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from adapters.zoo import CONFIGS, model_of, tokens_of
+from adapters.zoo import ATTENTION_LAYERS, CONFIGS, model_of, tokens_of
 
 import sinkinterp as si
 from sinkinterp.metrics import geometry, massive, norms
@@ -19,7 +19,7 @@ def test_geometry_and_massive_activations_are_the_same_on_every_backend(name, ba
         si.load(model, backend=b).run(tokens_of(), calls=CALLS, residuals=RESIDUALS) for b in (backend, "huggingface")
     )
     for read in CALLS:
-        assert ours.calls[read].shape == (5, 3, 4, 2)
+        assert ours.calls[read].shape == (5, len(ATTENTION_LAYERS[name]), 4, 2)
         torch.testing.assert_close(ours.calls[read], theirs.calls[read], rtol=1e-5, atol=1e-5)
     for read in RESIDUALS:
         assert ours.residuals[read].shape == (5, 4)

@@ -2,7 +2,7 @@ import copy
 
 import pytest
 import torch
-from adapters.zoo import CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, tokens_of
+from adapters.zoo import ATTENTION_LAYERS, CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, tokens_of
 from transformers import BloomConfig, BloomForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -28,7 +28,8 @@ def test_streamed_importance_is_that_of_dense_eager_attention(name):
     model, tokens = model_of(name), tokens_of()
     patterns = dense_patterns(model, tokens)
     report = measure(HuggingFaceSubject(model), tokens)
-    assert report.importance.shape == (5, 3, 4, 17)
+    assert report.attention_layers == ATTENTION_LAYERS[name]
+    assert report.importance.shape == (5, len(ATTENTION_LAYERS[name]), 4, 17)
     torch.testing.assert_close(report.raw_importance, patterns.sum(-2) / patterns.ne(0).sum(-2), rtol=0, atol=1e-6)
     for epsilon in (0.1, 0.3, 0.5):
         want = (report.raw_importance[..., 0] > epsilon).float().mean().item()
@@ -75,7 +76,7 @@ def test_the_models_own_attention_is_back_after_an_error(name):
 def test_keys_of_grouped_queries_are_not_counted_twice(name):
     report = measure(HuggingFaceSubject(model_of(name)), tokens_of())
     kv_heads = getattr(CONFIGS[name], "num_key_value_heads", 4)
-    assert report.key_norms.shape == report.value_norms.shape == (5, 3, kv_heads, 17)
+    assert report.key_norms.shape == report.value_norms.shape == (5, len(ATTENTION_LAYERS[name]), kv_heads, 17)
 
 
 def test_only_learned_sink_logits_are_a_slot():

@@ -4,13 +4,18 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     Gemma2Config,
+    Gemma3TextConfig,
     GPT2Config,
     GPTNeoXConfig,
     GptOssConfig,
+    JambaConfig,
     LlamaConfig,
     MistralConfig,
     OPTConfig,
     PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+    Qwen3MoeConfig,
 )
 
 VOCAB = 97
@@ -25,6 +30,16 @@ CONFIGS = {
     "llama with grouped queries": LlamaConfig(**SIZES, num_key_value_heads=2),
     "mistral with a window": MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=5),
     "opt": OPTConfig(**SIZES, ffn_dim=40, word_embed_proj_dim=48),
+    "llama with biases": LlamaConfig(**SIZES, num_key_value_heads=2, attention_bias=True),
+    "qwen2": Qwen2Config(**SIZES, num_key_value_heads=2),
+    "qwen3 with normed queries": Qwen3Config(**SIZES, num_key_value_heads=2, head_dim=12),
+    "qwen3-moe": Qwen3MoeConfig(
+        **SIZES, num_key_value_heads=2, head_dim=12, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8
+    ),
+    "gemma3": Gemma3TextConfig(**SIZES, num_key_value_heads=2, head_dim=12, sliding_window=5),
+    "jamba with mamba layers": JambaConfig(
+        **SIZES, num_key_value_heads=2, attn_layer_period=2, attn_layer_offset=1, num_experts=2, use_mamba_kernels=False
+    ),
     "pythia": GPTNeoXConfig(**SIZES),
     "gemma2 with softcap": Gemma2Config(**SIZES, num_key_value_heads=2, head_dim=12, sliding_window=5),
     "gpt-oss with sink logits": GptOssConfig(
@@ -33,6 +48,7 @@ CONFIGS = {
     ),
 }  # fmt: skip
 LEARNED_POSITIONS = ("gpt2", "opt")
+ATTENTION_LAYERS = dict.fromkeys(CONFIGS, (0, 1, 2)) | {"jamba with mamba layers": (1,)}
 
 
 def model_of(name: str) -> PreTrainedModel:
