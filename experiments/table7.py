@@ -18,7 +18,7 @@ REPORTED: dict[str, dict[Cell, tuple[float, float | None]]] = {
     "p1 <-> p_t": {5: (0.0144, 0.5763), 10: (0.0373, 0.5448)},
 }
 SEEDS = {"smoke": (0,), "full": (0, 1, 2, 3, 4)}
-STEPS = {"smoke": 40, "full": 1500}
+STEPS = {"smoke": 40, "full": demo.STEPS}
 
 
 def runs(scale: str) -> list[tuple[str, Recipe]]:

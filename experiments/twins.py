@@ -20,7 +20,7 @@ REPORTED: dict[str, dict[str, float | None]] = {
     "k_bias": {"Sink_1": 0.0, "Sink_*": 0.7334, "loss": 3.72},
 }
 SEEDS = {"smoke": (0,), "full": (0, 1, 2, 3, 4)}
-STEPS = {"smoke": 40, "full": 1500}
+STEPS = {"smoke": 40, "full": demo.STEPS}
 
 
 def runs(scale: str) -> list[tuple[str, Recipe]]:

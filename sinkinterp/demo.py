@@ -96,7 +96,7 @@ def swap_table(subject: Subject, task: BigramBackcopy) -> Table:
     ]
     text = (
         f"{subject.name}: n={SEQUENCES} a row, T={task.length}, no BOS, fp32, epsilon={EPSILON}; "
-        f"{tabulate.BY_SEQUENCE}; t counts from 1; under uniform attention every rate is 0"
+        f"{tabulate.BY_SEQUENCE}; t counts from 1; null: the larger rate under uniform attention"
     )
     return Table("Table 7 on the softmax model: the sink follows p1", text, tuple(rows))
 
@@ -104,9 +104,10 @@ def swap_table(subject: Subject, task: BigramBackcopy) -> Table:
 def _sinks(report: Report, t: int) -> dict[str, Cell]:
     first, other = report.sink(0, EPSILON), report.sink(t, EPSILON)
     return {
-        "Sink_1": first.mean, "Sink_1 low": first.low, "Sink_1 high": first.high,
-        "Sink_t": other.mean, "Sink_t low": other.low, "Sink_t high": other.high,
-    }  # fmt: skip
+        **tabulate.cells("Sink_1", first),
+        **tabulate.cells("Sink_t", other),
+        "null": max(report.null_sink_rate(position, EPSILON) for position in (0, t)),
+    }
 
 
 def _training_table(runs: Mapping[str, study.Run], report: Report) -> Table:
