@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
+from ..attention.fixed import FixedPattern
 from ..attention.kernels import Magnitude, PNorm
 from ..errors import InputError
 
@@ -19,6 +20,10 @@ def proxy(call: AttentionCall) -> AttentionCall:
     kernel = call.kernel
     if kernel.is_normalised:
         return call
+    if isinstance(call, FixedPattern):
+        size = call.pattern().abs()
+        total = size.sum(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
+        return FixedPattern.of(call, size / total)
     magnitude = Magnitude(kernel.similarity) if kernel.similarity.signed else kernel.similarity
     return replace(call, kernel=replace(kernel, similarity=magnitude, normaliser=PNorm(), alpha=1.0))
 
