@@ -27,6 +27,7 @@ class HuggingFaceSubject:
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
         self.model, self.name = model, name or type(model).__name__
         self.dtype, self.device = model.dtype, model.device
+        self.revision = getattr(model.config, "_commit_hash", None) or ""
         self._base = model.config._attn_implementation
         if self._base not in BASES:
             raise InputError(f"{self.name} runs {self._base!r} attention; load it with attn_implementation='sdpa'")

@@ -63,6 +63,7 @@ class Subject(Protocol):
     dtype: torch.dtype
     device: torch.device
     libraries: tuple[str, ...]  # what runs it, beside torch and transformers
+    revision: str  # commit of the weights on the Hub; empty for a model in memory or in a folder
 
     def run(
         self,

@@ -6,7 +6,7 @@ from sinkinterp.attention.fixed import FixedPattern
 from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
 from sinkinterp.attention.slots import SlotRow
 from sinkinterp.errors import InputError
-from sinkinterp.metrics import sink
+from sinkinterp.metrics import nulls, sink
 
 
 def random_call(**change):
@@ -22,7 +22,7 @@ def test_a_call_whose_own_pattern_is_fixed_answers_as_before(change):
     fixed = FixedPattern.of(call, call.pattern())
     positions = torch.tensor([0, 3, 6])
     assert torch.allclose(fixed.output(), call.mix(call.pattern()), atol=1e-6)
-    for read in (sink.importance, sink.raw_importance, sink.uniform_importance):
+    for read in (sink.importance, sink.raw_importance, nulls.uniform_importance):
         assert torch.allclose(read(fixed, positions), read(call, positions), atol=1e-6)
     assert torch.allclose(sink.slot_importance(fixed), sink.slot_importance(call), atol=1e-6)
 
