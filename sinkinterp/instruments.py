@@ -1,6 +1,6 @@
 """Instruments: groups of reads that a measurement may take along, beside importance and norms."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -19,9 +19,9 @@ TOP = 5  # residual entries per sequence and block that MASSIVE keeps
 class Instrument:
     """Reads by the name that a report keeps their answers under; every answer begins with the sequence."""
 
-    calls: Mapping[str, CallRead] = field(default_factory=dict)
-    residuals: Mapping[str, ResidualRead] = field(default_factory=dict)
-    logits: Mapping[str, LogitsRead] = field(default_factory=dict)
+    calls: dict[str, CallRead] = field(default_factory=dict)
+    residuals: dict[str, ResidualRead] = field(default_factory=dict)
+    logits: dict[str, LogitsRead] = field(default_factory=dict)
 
 
 def _update_rank(call: AttentionCall) -> Float[Tensor, "sequence head"]:

@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from importlib.metadata import version
 
 import torch
@@ -22,6 +23,7 @@ from .report import Report
 
 Tokens = Int[Tensor, "sequence pos"]
 OnBatch = Callable[[int, int], None]
+OWN = ("importances", *(field.name for field in fields(Report)))  # names that no instrument may take
 Answers = dict[str, Tensor]
 
 
@@ -43,7 +45,8 @@ def measure(
     `Probe.of(tokens, attention_mask=mask)`: they run without their padding. Raises InputError for tokens or positions
     that do not fit, and for activations that are not finite.
     """
-    probe = tokens if isinstance(tokens, Probe) else Probe.of(_checked(tokens))
+    probe = tokens if isinstance(tokens, Probe) else Probe.of(tokens)
+    _check(probe.tokens, instruments)
     n, length = probe.tokens.shape
     chosen = torch.arange(length) if positions is None else torch.tensor(_inside(positions, length))
     parts: list[Answers] = []
@@ -51,14 +54,15 @@ def measure(
     for rows, batch in _batches(subject, probe):
         reads = _reads(chosen[chosen < batch.shape[1]], dialect)
         parts.append(_answers(subject, batch, reads, instruments, edits))
-        order.append(rows)
+        order.append(rows.cpu())
         on_batch(sum(map(len, order)), n)
     back = torch.cat(order).argsort()
     whole = {name: _joined([part[name] for part in parts])[back] for name in parts[0]}
     slot, slot_null = whole.pop("slot_importance"), whole.pop("slot_null")
     has_slot = bool(slot_null.any())
-    importance, raw_importance = whole.pop("importances").unbind(2)
-    extras = {name: whole.pop(name) for instrument in instruments for name in _names(instrument)}
+    importance, raw_importance = (alpha.contiguous() for alpha in whole.pop("importances").unbind(2))
+    names = dict.fromkeys(name for instrument in instruments for name in _names(instrument))
+    extras = {name: whole.pop(name) for name in names}
     return Report(
         tokens=probe.tokens.cpu(),
         positions=tuple(chosen.tolist()),
@@ -135,17 +139,21 @@ def _reads(positions: Tensor, dialect: sink.Dialect) -> dict[str, CallRead]:
     }
 
 
-def _checked(tokens: Tokens) -> Tensor:
+def _check(tokens: Tokens, instruments: Sequence[Instrument]) -> None:
     if tokens.ndim != 2 or tokens.is_floating_point() or tokens.shape[1] < 2 or not len(tokens):
         raise InputError(f"tokens are whole numbers, `sequence pos`, at least 1 x 2; got {tuple(tokens.shape)}")
-    return tokens
+    reads: dict[str, Callable[..., Tensor]] = {}
+    for instrument in instruments:
+        for name, read in (instrument.calls | instrument.residuals | instrument.logits).items():
+            if name in OWN or reads.setdefault(name, read) is not read:
+                raise InputError(f"two reads are named {name!r}; give the instrument's read another name")
 
 
 def _inside(positions: Sequence[int], length: int) -> list[int]:
     outside = [p for p in positions if not 0 <= p < length]
     if outside or not positions:
         raise InputError(f"positions count from 0 to {length - 1} in sequences of {length}; got {list(positions)}")
-    return sorted(positions)
+    return sorted(set(positions))
 
 
 def _protocol(subject: Subject, probe: Probe, edits: Sequence[Edit], dialect: sink.Dialect) -> Protocol:
@@ -155,4 +163,5 @@ def _protocol(subject: Subject, probe: Probe, edits: Sequence[Edit], dialect: si
         subject.name, n, length, str(subject.dtype).removeprefix("torch."), probe.bos, probe.source,
         probe.sha256, probe.too_short, tuple(map(repr, edits)), dialect.words, subject.revision,
         {"python": platform.python_version()} | {name: version(name) for name in packages},
+        None if probe.lengths is None else int(probe.lengths.min()),
     )  # fmt: skip

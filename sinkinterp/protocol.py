@@ -21,11 +21,13 @@ class Protocol:
     divisor: str
     revision: str
     versions: Mapping[str, str]
+    shortest: int | None = None  # where sequences differ in length; `length` is then the longest
 
     def line(self) -> str:
         """The part of the protocol that belongs beside every number."""
         edited = f", edits {'; '.join(self.edits)}" if self.edits else ""
-        return f"n={self.sequences}, T={self.length}, BOS {self.bos}, {self.dtype}, {self.source}{edited}"
+        span = self.length if self.shortest is None else f"{self.shortest} to {self.length}"
+        return f"n={self.sequences}, T={span}, BOS {self.bos}, {self.dtype}, {self.source}{edited}"
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Protocol":

@@ -139,20 +139,23 @@ class Report:
         return pandas.DataFrame(data, index=index).dropna().reset_index()
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy, NaN as null; `from_dict` gives back every bit."""
+        """A JSON-ready copy, numbers that JSON lacks as words; `from_dict` gives back every bit."""
         return {
             **{name: getattr(self, name) for name in ("positions", "attention_layers")},
             "protocol": asdict(self.protocol),
             "tensors": {
                 name: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape), "values": _listed(t)}
-                for name, t in self._tensors().items()
+                for name, t in self.tensors().items()
             },
         }
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Report":
-        """The inverse of `to_dict`."""
-        return Report._of(plain, {name: _unlisted(**tensor) for name, tensor in plain["tensors"].items()})
+        """The inverse of `to_dict`. Raises InputError for anything else."""
+        try:
+            return Report._of(plain, {name: _unlisted(**tensor) for name, tensor in plain["tensors"].items()})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError("this is no report; give what Report.to_dict made") from error
 
     def save(self, path: Path | str) -> None:
         """Writes the report to a .safetensors file, whole or not at all; the protocol is in its metadata."""
@@ -160,7 +163,7 @@ class Report:
         words = {name: getattr(self, name) for name in ("positions", "attention_layers")}
         draft = path.with_name(f".{path.name}.draft")
         metadata = {"sinkinterp": json.dumps(words | {"protocol": asdict(self.protocol)})}
-        save_file({name: tensor.contiguous() for name, tensor in self._tensors().items()}, draft, metadata)
+        save_file({name: tensor.contiguous() for name, tensor in self.tensors().items()}, draft, metadata)
         draft.replace(path)
 
     @staticmethod
@@ -174,7 +177,8 @@ class Report:
         except Exception as error:
             raise InputError(f"{path} is no saved report; give a file that Report.save wrote") from error
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that was read, by field; instruments' answers as "extra.NAME"."""
         own = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in own.items() if isinstance(value, torch.Tensor)} | {
             _EXTRA + name: value for name, value in self.extras.items()
@@ -192,13 +196,12 @@ class Report:
         )
 
 
-def _listed(tensor: Tensor) -> list[float | int | None]:
-    values = tensor.flatten().tolist()
-    return [None if value != value else value for value in values]
+def _listed(tensor: Tensor) -> list[float | int | str]:
+    return [value if math.isfinite(value) else str(value) for value in tensor.flatten().tolist()]
 
 
-def _unlisted(dtype: str, shape: Sequence[int], values: Sequence[float | int | None]) -> Tensor:
-    numbers = [math.nan if value is None else value for value in values]
+def _unlisted(dtype: str, shape: Sequence[int], values: Sequence[float | int | str]) -> Tensor:
+    numbers = [float(value) if isinstance(value, str) else value for value in values]
     return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))
 
 

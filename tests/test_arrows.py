@@ -23,7 +23,7 @@ LEANS_ON = {
     "measurement": {"adapters", "attention", "data", "instruments", "interventions", "memory", "metrics", "protocol"}
     | {"report", "errors"},
     "presets": {"data", "metrics", "errors"},
-    "parity": {"adapters", "measurement", "report", "table", "errors"},
+    "parity": {"adapters", "instruments", "measurement", "table", "errors"},
     "tabulate": {"metrics", "report", "table"},
     "study": {"adapters", "data", "lm", "measurement", "metrics", "train", "spec", "errors"},
     "inputs": {"adapters", "data", "study", "errors"},

@@ -171,14 +171,17 @@ class _Layer:
 def bridge_of(model: PreTrainedModel) -> Any:
     """A `TransformerBridge` over a deep copy of a transformers model, with eager attention; booting rewires in place.
 
-    Raises InputError where TransformerLens knows no such architecture, or computes other logits than transformers.
+    A model of our own family goes through its Llama export, where it is Llama. Raises InputError where TransformerLens
+    knows no such architecture, or computes other logits than transformers.
     """
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-    own, name = copy.deepcopy(model), type(model).__name__
+    name, export = type(model).__name__, getattr(model, "to_llama", None)
+    model = model if export is None else export()
+    own = copy.deepcopy(model)
     own.set_attn_implementation("eager")
     try:
-        bridge = build_bridge_from_module(own, name, hf_config=own.config)
+        bridge = build_bridge_from_module(own, type(own).__name__, hf_config=own.config)
     except (ValueError, NotImplementedError) as error:
         raise InputError(f"TransformerLens cannot run {name}: {str(error).splitlines()[0]}; {_OTHERWISE}") from error
     tokens = contract.tokens_for(model.get_input_embeddings().num_embeddings).to(model.device)

@@ -161,7 +161,8 @@ class AttentionCall:
 
     def _block_mass(self, keys: Tensor) -> Tensor:
         behind = 0 if self.mask is not None else self.q.shape[2] - self.k.shape[2]
-        first, last = (0, self.q.shape[2]) if self.mask is not None else (int(k) + behind for k in keys.aminmax())
+        everything = self.mask is not None or not len(keys)
+        first, last = (0, self.q.shape[2]) if everything else (int(k) + behind for k in keys.aminmax())
         # the causal rule: no query before `first` sees any of these keys, every query from `last` on sees them all
         partly, wholly = slice(max(first, 0), max(last, 0)), slice(max(last, 0), None)
         weights = self._weights(self.scores(keys, partly), partly).masked_fill_(~self.allowed(keys, partly), 0)

@@ -83,7 +83,7 @@ def rows_of(file: Path) -> Iterator[Mapping[str, object]]:
     place = glob.escape(str(file))  # `datasets` takes paths as patterns
     try:
         yield from load_dataset(loader, data_files=place, split="train", streaming=True, **options)
-    except (ValueError, TypeError, AttributeError, OSError, DatasetsError) as error:  # all seen on malformed files
+    except (ValueError, OSError, DatasetsError) as error:
         raise InputError(f"cannot read {file}: {_said(error)}; is it a {file.suffix} file?") from error
 
 

@@ -179,6 +179,12 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
             hidden_states=hidden.hidden_states, attentions=hidden.attentions,
         )  # fmt: skip
 
+    def to_llama(self) -> PreTrainedModel:
+        """The same model as transformers' Llama. Raises InputError where the architecture is not Llama's."""
+        from .hub import to_llama
+
+        return to_llama(self)
+
 
 def build(spec: LMSpec, seed: int = 0) -> SinkForCausalLM:
     """A freshly initialised model, the same for the same seed; the caller's random state is left as it was."""

@@ -27,6 +27,8 @@ def difference(before: Float[Tensor, " n"], after: Float[Tensor, " m"], paired: 
     if paired:
         return estimate(after.double() - before.double(), seed)
     before, after = before[~before.isnan()], after[~after.isnan()]
+    if not (len(before) and len(after)):
+        return Estimate(math.nan, math.nan, math.nan)
     rng = np.random.default_rng(seed)
     means = [_resampled(values, rng) for values in (before, after)]
     low, high = np.quantile(means[1] - means[0], (0.025, 0.975))

@@ -20,7 +20,8 @@ def norm_ratio(values: Float[Tensor, "sequence *stack pos"], position: int = 0) 
     """||x_position|| over the mean norm of the other positions, per sequence; positions that are NaN do not count."""
     chosen = values[..., position]
     others = (~values.isnan()).sum(-1) - 1
-    return chosen * others / (values.nansum(-1) - chosen)
+    rest = values.double().nansum(-1) - chosen.double()  # in fp32 a massive first norm would drown the others
+    return (chosen * others / rest).to(values.dtype)
 
 
 @dataclass(frozen=True)

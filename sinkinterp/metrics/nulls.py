@@ -1,6 +1,6 @@
 """Nulls: the importance that a position would have without any content, by mask and bias alone."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -29,8 +29,10 @@ def content_free_importance(call: AttentionCall, positions: Index, dialect: Dial
         return dialect.uniform(call, positions)
     shared = all(part is None or len(part) == 1 for part in (call.bias, call.mask))
     sequences = slice(1 if shared else None)
+    # without the weights that an edit may have set
+    plain = AttentionCall(**{field.name: getattr(call, field.name) for field in fields(AttentionCall)})
     q, k, v = call.q[sequences], call.k[sequences], call.v[sequences]
-    empty = replace(call, q=torch.zeros_like(q), k=torch.zeros_like(k), v=v)
+    empty = replace(plain, q=torch.zeros_like(q), k=torch.zeros_like(k), v=v)
     return importance(empty, positions, dialect).expand(*call.q.shape[:2], -1)
 
 
