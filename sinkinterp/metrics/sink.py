@@ -8,7 +8,6 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.fixed import FixedPattern
-from ..attention.kernels import Magnitude, PNorm
 from ..errors import InputError
 
 Index = Int[Tensor, " pos"]
@@ -24,8 +23,7 @@ def proxy(call: AttentionCall) -> AttentionCall:
         size = call.pattern().abs()
         total = size.sum(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
         return FixedPattern.of(call, size / total)
-    magnitude = Magnitude(kernel.similarity) if kernel.similarity.signed else kernel.similarity
-    return replace(call, kernel=replace(kernel, similarity=magnitude, normaliser=PNorm(), alpha=1.0))
+    return replace(call, kernel=kernel.proxy)
 
 
 def importance(call: AttentionCall, positions: Index) -> Importance:
