@@ -73,7 +73,7 @@ class PNorm(Normaliser):
         sim = sim / size.amax(-1, keepdim=True).clamp(min=tiny).detach()  # degree 1 cancels it, so does its gradient
         size = sim.abs()
         powers = torch.where(size > tiny, size.clamp(min=tiny).pow(self.p), 0)
-        return sim / powers.sum(-1, keepdim=True).clamp(min=tiny).pow(1 / self.p)
+        return sim / powers.sum(-1, keepdim=True).clamp(min=1).pow(1 / self.p)  # below 1 only where a row is zero
 
     def log_size(self, blocks: Iterable[SignedLog]) -> Rows:
         return log_total(self.p * log_sim for log_sim, _ in blocks) / self.p

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from ..attention import blockwise
 from ..attention.call import AttentionCall, call_of_interface
 from ..attention.features import Feature
 from ..attention.kernels import SOFTMAX, Kernel
@@ -43,10 +44,13 @@ def eager_attention_forward(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     scaling: float, **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The family's own attention function: by the fused kernel where there is one and no pattern is asked for."""
+    """The family's own attention function: fused or blockwise where it can be and no pattern is asked for."""
     call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
     pattern = call.pattern() if kwargs.get("output_attentions") or module.config.output_attentions else None
-    z = call.output() if pattern is None else call.mix(pattern)
+    if pattern is not None:
+        z = call.mix(pattern)
+    else:
+        z = blockwise.output(call) if blockwise.is_worth_it(call) else call.output()
     return z.transpose(1, 2), pattern
 
 

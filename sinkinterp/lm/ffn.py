@@ -79,6 +79,10 @@ class Layer(nn.Module):
         return self.down_proj(self.act(self.up_proj(x)))
 
 
+class SwishDown(nn.Linear):
+    """The last map of a SwiGLU, the only one that the release writes smaller with depth."""
+
+
 class GatedLayer(nn.Module):
     """What `GatedFFN` builds."""
 
@@ -87,7 +91,8 @@ class GatedLayer(nn.Module):
         self.act = spec.act
         self.gate_proj = nn.Linear(d_model, spec.width, bias=False)
         self.up_proj = nn.Linear(d_model, spec.width, bias=False)
-        self.down_proj = nn.Linear(spec.width, d_model, bias=False)
+        last = SwishDown if spec.act == Swish() else nn.Linear
+        self.down_proj = last(spec.width, d_model, bias=False)
 
     def forward(self, x: Residual) -> Residual:
         return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))

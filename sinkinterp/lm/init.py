@@ -6,12 +6,12 @@ from typing import Any
 from torch import nn
 
 from ..spec import Spec
-from .ffn import GatedLayer, Swish
+from .ffn import SwishDown
 
 
 @dataclass(frozen=True)
 class Init(Spec):
-    """A rule for every module of a model of `depth` blocks, asked for parts before the whole that holds them."""
+    """A rule for every module of a model of `depth` blocks."""
 
     def draw(self, module: nn.Module, depth: int) -> None:
         """Draws the module's own weights, in place."""
@@ -35,9 +35,9 @@ class WrittenInit(Init):
     """
 
     def draw(self, module: Any, depth: int) -> None:
-        if isinstance(module, nn.Linear | nn.Embedding):
+        if isinstance(module, SwishDown):
+            nn.init.normal_(module.weight, std=module.in_features**-0.5 / depth)
+        elif isinstance(module, nn.Linear | nn.Embedding):
             nn.init.normal_(module.weight, std=(0.4 / module.weight.shape[1]) ** 0.5)
         elif isinstance(module, nn.RMSNorm):
             module.reset_parameters()
-        elif isinstance(module, GatedLayer) and module.act == Swish():
-            nn.init.normal_(module.down_proj.weight, std=module.down_proj.in_features**-0.5 / depth)

@@ -3,11 +3,11 @@ import torch
 from lm.family import SPECS, tokens
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
+from sinkinterp.attention.slots import KeySlot
 from sinkinterp.errors import InputError
+from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.hub import to_llama
 from sinkinterp.lm.model import LMSpec, SinkConfig, build
-from sinkinterp.attention.slots import KeySlot
-from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.sink_token import SinkToken
 
 
