@@ -27,7 +27,7 @@ def attn(base: LMSpec = BASE, **change: Any) -> LMSpec:
 
 
 def variants(base: LMSpec) -> dict[str, LMSpec]:
-    """Every row of the study as a change of `base`, which is its "softmax"."""
+    """Every row of the study as a change of `base`, which is its "softmax"; some rows may be `base` itself."""
 
     def op(**steps: Any) -> LMSpec:
         return attn(base, kernel=Kernel(**steps))
@@ -114,4 +114,12 @@ def variants(base: LMSpec) -> dict[str, LMSpec]:
     }
 
 
-VARIANTS: dict[str, LMSpec] = {"llama": LMSpec()} | variants(BASE)
+def distinct(specs: dict[str, LMSpec]) -> dict[str, LMSpec]:
+    """Each spec once, under the first of its names."""
+    names: dict[LMSpec, str] = {}
+    for name, spec in specs.items():
+        names.setdefault(spec, name)
+    return {name: spec for spec, name in names.items()}
+
+
+VARIANTS = distinct({"llama": LMSpec()} | variants(BASE))

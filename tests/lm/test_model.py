@@ -9,6 +9,7 @@ from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.hub import to_llama
 from sinkinterp.lm.model import LMSpec, SinkConfig, build
 from sinkinterp.lm.sink_token import SinkToken
+from sinkinterp.lm.variants import VARIANTS, variants
 
 
 def test_the_default_variant_is_llama():
@@ -18,7 +19,7 @@ def test_the_default_variant_is_llama():
     torch.testing.assert_close(llama.eval()(tokens()).logits, model.eval()(tokens()).logits, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", sorted(set(SPECS) - {"llama", "rotary"}))
+@pytest.mark.parametrize("name", sorted(set(SPECS) - {"llama"}))
 def test_what_is_not_llama_is_not_exported(name):
     with pytest.raises(InputError, match="Llama"):
         to_llama(build(SPECS[name]))
@@ -48,3 +49,10 @@ def test_an_attention_implementation_that_would_ignore_slots_and_kernels_is_refu
 def test_two_kinds_of_slot_at_once_are_refused():
     with pytest.raises(ValueError, match="NoSlots"):
         LMSpec(before=SinkToken(), attention=AttentionSpec(slots=KeySlot()))
+
+
+def test_every_row_of_the_study_is_made_of_any_base():
+    base = LMSpec(vocab=97, d_model=112, n_layers=2, n_heads=8, n_ctx=19)
+    rows = variants(base)
+    assert rows["softmax"] == rows["rotary"] == rows["heads_8"] == base and set(VARIANTS) - set(rows) == {"llama"}
+    assert all(spec.vocab == 97 and spec.n_layers == 2 for spec in rows.values())

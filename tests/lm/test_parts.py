@@ -28,7 +28,7 @@ def wide(name, **change):
 
 
 def test_the_written_initialisation_has_the_releases_deviations():
-    model = wide("rotary", init=WrittenInit(), ffn=GatedFFN(251))
+    model = wide("llama", init=WrittenInit(), ffn=GatedFFN(251))
     block = model.model.layers[2]
     for weight in (model.model.embed_tokens.weight, block.self_attn.o_proj.weight, model.lm_head.weight):
         assert weight.std().item() == pytest.approx((0.4 / 192) ** 0.5, rel=0.03)
@@ -37,12 +37,12 @@ def test_the_written_initialisation_has_the_releases_deviations():
 
 @pytest.mark.parametrize("ffn", [FFN(251), GatedFFN(251, Gelu())], ids=str)
 def test_no_other_feed_forward_layer_is_written_smaller_with_depth(ffn):
-    down = wide("rotary", init=WrittenInit(), ffn=ffn).model.layers[2].mlp.down_proj.weight
+    down = wide("llama", init=WrittenInit(), ffn=ffn).model.layers[2].mlp.down_proj.weight
     assert down.std().item() == pytest.approx((0.4 / 251) ** 0.5, rel=0.03)
 
 
 def test_the_effective_initialisation_is_pytorchs():
-    model = wide("rotary", init=TorchInit())
+    model = wide("llama", init=TorchInit())
     assert model.model.embed_tokens.weight.std().item() == pytest.approx(1, rel=0.03)
     assert model.lm_head.weight.std().item() == pytest.approx(3**-0.5 * 192**-0.5, rel=0.03)
 

@@ -1,7 +1,5 @@
 """Propositions 1 to 4 of Gu et al. 2025 on random models: what one token repeated does."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from lm.family import SPECS
@@ -21,7 +19,7 @@ def patterns_of(model):
         return torch.cat(model(REPEATED, output_attentions=True).attentions)
 
 
-@pytest.mark.parametrize("name", ["no_position", "alibi", "t5", "bucket_index", "rotary"])
+@pytest.mark.parametrize("name", ["no_position", "alibi", "t5", "bucket_index", "llama"])
 def test_repeated_tokens_have_one_state_in_every_block(name):
     trace = HuggingFaceSubject(build(SPECS[name])).run(REPEATED, residuals={"x": lambda x: x})
     x = trace.residuals["x"]
@@ -52,7 +50,7 @@ def test_proposition_3_alibi_alone_makes_the_pattern_and_favours_the_last_key():
 
 
 def test_proposition_4_rotary_attention_is_bounded_by_the_norms_of_query_and_key():
-    model = build(SPECS["rotary"])
+    model = build(SPECS["llama"])
     calls = {"xi": lambda c: (c.q.norm(dim=-1) * c.k.norm(dim=-1)).amax(-1) * c.scale, "pattern": lambda c: c.pattern()}
     trace = HuggingFaceSubject(model).run(REPEATED, calls=calls)
     factor = (2 * trace.calls["xi"]).exp()[..., None]
@@ -62,6 +60,6 @@ def test_proposition_4_rotary_attention_is_bounded_by_the_norms_of_query_and_key
 
 
 def test_learned_positions_tell_repeated_tokens_apart():
-    model = build(replace(SPECS["learned"]))
+    model = build(SPECS["softmax"])
     row = patterns_of(model)[0, 0, -1]
     assert row.std() > 1e-3

@@ -9,7 +9,7 @@ from sinkinterp.lm.model import build
 from sinkinterp.lm.sink_token import Nothing, SinkToken
 from sinkinterp.measurement import measure
 
-NAMES = ["no_position", "sinusoidal", "learned", "rotary", "post_norm", "sigmoid", "mlp_kernel_norm", "softpick"]
+NAMES = ["no_position", "sinusoidal", "softmax", "llama", "post_norm", "sigmoid", "mlp_kernel_norm", "softpick"]
 NAMES += ["linear_norm", "sigmoid_p2", "gated", "v_bias", "qk_norm", "heads_added"]
 
 
@@ -33,7 +33,7 @@ def test_a_sink_token_is_a_first_embedding_exactly(name):
 
 @torch.no_grad()
 def test_what_it_draws_is_reported_as_the_slots_and_position_zero_is_a_token():
-    model, plain, embeddings = with_and_given("rotary")
+    model, plain, embeddings = with_and_given("llama")
     report = measure(HuggingFaceSubject(model), tokens())
     patterns = torch.stack(plain(inputs_embeds=embeddings, output_attentions=True).attentions, 1)[..., 1:, :]
     torch.testing.assert_close(report.slot_importance, patterns[..., 0].mean(-1))
@@ -42,7 +42,7 @@ def test_what_it_draws_is_reported_as_the_slots_and_position_zero_is_a_token():
 
 @torch.no_grad()
 def test_its_own_residual_stream_can_be_followed():
-    model, plain, embeddings = with_and_given("rotary")
+    model, plain, embeddings = with_and_given("llama")
     states = plain.model(inputs_embeds=embeddings, output_hidden_states=True).hidden_states
     stream = model.model.before.stream(model.model.layers, model.model.position)
     assert stream.shape == (2, 42)
