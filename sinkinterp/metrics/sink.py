@@ -9,7 +9,6 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.fixed import FixedPattern
-from ..attention.kernels import Magnitude, PNorm
 from ..errors import InputError
 
 Index = Int[Tensor, " pos"]
@@ -24,9 +23,9 @@ def proxy(call: AttentionCall) -> AttentionCall:
         return call
     if isinstance(call, FixedPattern):
         size = call.pattern().abs()
-        return FixedPattern.of(call, size / size.sum(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny))
-    magnitude = Magnitude(kernel.similarity) if kernel.similarity.signed else kernel.similarity
-    return replace(call, kernel=replace(kernel, similarity=magnitude, normaliser=PNorm(), alpha=1.0))
+        total = size.sum(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
+        return FixedPattern.of(call, size / total)
+    return replace(call, kernel=kernel.proxy)
 
 
 def visible(call: AttentionCall, positions: Index) -> Counts:
