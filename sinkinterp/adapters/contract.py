@@ -1,10 +1,13 @@
 """What a subject must keep, whichever library runs it: checked when it is made, so that nothing is wrong silently."""
 
+from dataclasses import dataclass, replace
+
 import torch
 from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..errors import InputError
+from ..interventions.edit import Edit
 from .subject import Subject, Tokens
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}  # of logits and row sums; 0.1 in half precision
@@ -21,7 +24,8 @@ def check(subject: Subject, bare: Tensor) -> None:
     - gives the logits of the bare model (`bare`, batch pos vocab);
     - lets no later token change an earlier logit;
     - attends in the layers that its shape names;
-    - has rows that sum to one, slots counted, wherever its kernel says so.
+    - has rows that sum to one, slots counted, wherever its kernel says so;
+    - gives other logits wherever an edit changes a residual, a call, or what heads return.
     """
     tokens = tokens_for(subject.shape.vocab)
     later = tokens.clone()
@@ -39,6 +43,55 @@ def check(subject: Subject, bare: Tensor) -> None:
     for failure, passed in checks.items():
         if not passed:
             raise InputError(f"{subject.name} cannot be measured: {failure}")
+    _check_edits(subject)
+
+
+def _check_edits(subject: Subject) -> None:
+    """One pass per site: of many equal sequences, sequence i is edited at block i only, the last two nowhere."""
+    blocks, layers = range(subject.shape.n_layers + 1), subject.shape.attention_layers
+    tokens = tokens_for(subject.shape.vocab)[:1, :3].expand(len(blocks) + 2, -1)
+    for edit, where in ((_NudgeResidual(), blocks), (_NudgeValues(), layers), (_NudgeOutput(), layers)):
+        logits = subject.run(tokens, edits=[edit]).logits.float()
+        noise = _distance(logits[-1], logits[-2])
+        deaf = [i for i in where if not _distance(logits[i], logits[-1]) > 10 * noise]
+        if deaf:
+            raise InputError(f"{subject.name} cannot be edited: {edit.site} of block {deaf[0]} changes no logit")
+
+
+@dataclass(frozen=True)
+class _NudgeResidual(Edit):
+    """Turns the residual of sequence i around in block i."""
+
+    site = "the residual"
+
+    def residual(self, block: int, x: Tensor) -> Tensor:
+        return _nudged(x, block)
+
+
+@dataclass(frozen=True)
+class _NudgeValues(Edit):
+    """Turns the values of sequence i around in layer i."""
+
+    site = "the attention call"
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        return replace(call, v=_nudged(call.v, call.layer))
+
+
+@dataclass(frozen=True)
+class _NudgeOutput(Edit):
+    """Turns the heads' outputs of sequence i around in layer i."""
+
+    site = "the attention output"
+
+    def output(self, call: AttentionCall, z: Tensor) -> Tensor:
+        return _nudged(z, call.layer)
+
+
+def _nudged(x: Tensor, sequence: int) -> Tensor:
+    x = x.clone()
+    x[sequence] = x[sequence].flip(-1) + 1
+    return x
 
 
 def _excess(call: AttentionCall) -> Tensor:

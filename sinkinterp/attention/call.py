@@ -80,7 +80,10 @@ class AttentionCall:
 
     def watchers(self, keys: Index) -> Int[Tensor, "#batch #head some_key"]:
         """How many queries can see each of the chosen keys."""
-        return self.allowed(keys).sum(2)
+        if self.mask is not None:
+            return self.mask.sum(2)[..., keys]
+        first = keys + self.q.shape[2] - self.k.shape[2]
+        return (self.q.shape[2] - first.clamp(min=0))[None, None]
 
     def columns_seen(self) -> Int[Tensor, "#batch #head query"]:
         """How many columns each query can see, its slot included."""

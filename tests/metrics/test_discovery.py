@@ -2,10 +2,17 @@ import pytest
 import torch
 
 from sinkinterp.errors import InputError
-from sinkinterp.metrics.discovery import TokenSink, secondary_sinks, sink_grid, sink_positions, sink_tokens
+from sinkinterp.metrics import discovery
+from sinkinterp.metrics.discovery import TokenSink, cosine_to_first, sink_grid, sink_positions, sink_tokens
 from sinkinterp.metrics.sink import sink_rate
 
 SIX = torch.tensor([[[[0.9, 0.1], [0.5, 0.1]]], [[[0.4, 0.7], [0.1, 0.1]]]])  # 2 sequences, 1 layer, 2 heads, 2 tokens
+
+
+def secondary_sinks(residuals, *options, **named):
+    """From residuals `block sequence pos d_model`."""
+    cosines = torch.stack([cosine_to_first(x) for x in residuals], 1)
+    return discovery.secondary_sinks(cosines, *options, **named)
 
 
 def drawn():
@@ -18,11 +25,11 @@ def test_a_grid_worked_by_hand():
 
 def test_a_grid_holds_the_sink_rate_of_each_position_whatever_the_order_of_epsilons():
     alpha, epsilons = drawn(), (0.5, 0.1, 0.9, 0.3)
-    alpha[1, 2, 3, 4] = torch.nan
+    alpha[1, :, :, 4:] = torch.nan  # a sequence that ends before position 4
     grid = sink_grid(alpha, epsilons)
     assert grid.shape == (4, 11)
     for row, epsilon in zip(grid, epsilons, strict=True):
-        expected = torch.stack([sink_rate(alpha[..., p], epsilon).mean() for p in range(11)])
+        expected = torch.stack([sink_rate(alpha[..., p], epsilon).nanmean() for p in range(11)])
         torch.testing.assert_close(row, expected)
 
 

@@ -8,14 +8,13 @@ from sinkinterp.attention.kernels import Kernel, Raw, Sigmoid, Unit
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.errors import InputError
+from sinkinterp.metrics.nulls import uniform_importance, uniform_slot_importance
 from sinkinterp.metrics.sink import (
     importance,
     proxy,
     raw_importance,
     sink_rate,
     slot_importance,
-    uniform_importance,
-    uniform_slot_importance,
 )
 
 SIGMOID, LINEAR = Kernel(similarity=Sigmoid(), normaliser=Unit()), Kernel(similarity=Raw(), normaliser=Unit())
