@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..spec import Spec
-from .corpora import DEPENDENCIES, embedded_texts, texts_of
+from .corpora import DEPENDENCIES, embedded_texts, files_of, texts_of
 
 OnProgress = Callable[[int, int], None]  # how many are done, of how many; of 0 where that is not known
 
@@ -47,20 +47,26 @@ class Embedded(Source):
 
 @dataclass(frozen=True)
 class Texts(Source):
-    """The texts of a file, as `corpora.texts_of` reads it."""
+    """The texts of a file, a folder or a dataset on the Hub, as `corpora.texts_of` reads them.
+
+    Hub datasets have no fingerprint: name one that does not change.
+    """
 
     source: str
+    column: str = "text"
+    split: str = "train"
 
     def texts(self, cache: Path, on_progress: OnProgress = lambda done, of: None) -> Iterable[str]:
-        return texts_of(Path(self.source))
+        return texts_of(self.source, self.column, self.split)
 
     def fingerprint(self) -> str:
-        digest, root = hashlib.sha256(), Path(self.source)
-        files = sorted(p for p in (root, *root.rglob("*")) if p.is_file()) if root.exists() else []
-        for path in files:
-            with path.open("rb") as file:
+        path, digest = Path(self.source), hashlib.sha256()
+        if not path.exists():
+            return ""
+        for part in files_of(path):
+            with part.open("rb") as file:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.hexdigest() if files else ""
+        return digest.hexdigest()
 
     def changed_since(self, fingerprint: str) -> bool:
         return self.fingerprint() not in ("", fingerprint)

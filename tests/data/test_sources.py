@@ -1,4 +1,5 @@
 import hashlib
+import json
 
 import pytest
 
@@ -46,6 +47,19 @@ def test_a_folder_changes_with_any_of_its_files(file, tmp_path):
     before = Texts(str(tmp_path)).fingerprint()
     (tmp_path / "deeper" / "b.txt").write_text("four")
     assert Texts(str(tmp_path)).changed_since(before)
+
+
+def test_a_column_is_read_by_its_name_and_a_folder_file_by_file(tmp_path):
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"text": "no", "body": f"yes {name}"}))
+    assert list(Texts(str(tmp_path), column="body").texts(tmp_path)) == ["yes a", "yes b"]
+
+
+def test_a_dataset_on_the_hub_is_asked_for_its_split_and_has_no_fingerprint(monkeypatch, tmp_path):
+    asked = []
+    monkeypatch.setattr(corpora, "_dataset_rows", lambda *call: asked.append(call) or [{"text": "one"}])
+    assert list(Texts("someone/something", split="test").texts(tmp_path)) == ["one"]
+    assert asked == [("someone/something", "test")] and Texts("someone/something").fingerprint() == ""
 
 
 def test_the_embedded_text_is_gathered_into_the_cache_and_told_of(monkeypatch, tmp_path):
