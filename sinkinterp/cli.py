@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
+from . import cli_train
 from .data.bos import Bos
 from .errors import InputError
 
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )  # fmt: skip
 console, errors = Console(), Console(stderr=True)
+cli_train.mount(app)
 
 
 @app.command()

@@ -25,7 +25,9 @@ LEANS_ON = {
     "demo": {"adapters", "data", "interventions", "lm", "measurement", "metrics", "report", "study", "table"}
     | {"tabulate", "train"},
     "reporting": {"demo", "report", "tabulate", "views"},
-    "cli": {"adapters", "data", "demo", "errors", "measurement", "metrics", "parity", "reporting", "study"}
+    "finetune": {"adapters", "measurement", "train", "errors"},
+    "cli_train": {"errors", "finetune", "lm", "study", "train"},
+    "cli": {"adapters", "cli_train", "data", "demo", "errors", "measurement", "metrics", "parity", "reporting", "study"}
     | {"table", "tabulate"},
 }
 LAZY = {"_registration"}  # imports inside functions only, to wait for transformers
