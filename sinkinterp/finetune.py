@@ -36,7 +36,7 @@ class ChatRecipe(Fit):
     sha256: str = ""
     steps: int = 200
     batch: int = 16
-    micro_batch: int | None = 4
+    micro_batch: int = 4
     lr: float = 2e-5
     schedule: Rate = CosineRate(floor=0.0)
     warmup: int = 20

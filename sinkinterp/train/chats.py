@@ -110,14 +110,15 @@ def _by_prefixes(chat: Messages, tokenizer: Any) -> tuple[list[int], list[int] |
 
 
 def _lines(file: Path) -> Iterator[Any]:
+    number = 0
     try:
         with file.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, 1):
+            for line in lines:
+                number += 1
                 if line.strip():
                     yield json.loads(line)
     except (OSError, ValueError) as error:
-        where = f", line {number}" if isinstance(error, ValueError) else ""
-        raise InputError(f"cannot read {file}{where}: {error}; it should hold a JSON object a line") from error
+        raise InputError(f"cannot read {file}, line {number}: {error}; it should hold a JSON object a line") from error
 
 
 def _hub(name: str) -> Iterable[Any]:

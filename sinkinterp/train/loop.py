@@ -113,8 +113,8 @@ def _update(job: Job, step: int, model: nn.Module, optimizer: AdamW) -> dict[str
 def _accumulate(job: Job, batch: Batch, model: nn.Module) -> torch.Tensor:
     """Leaves the gradient of the batch's mean loss on the model, piece by piece; returns this process's part of it."""
     fit, share = job.fit, job.world.share(batch)
-    starts = range(0, len(share["labels"]), fit.micro_batch or len(share["labels"]))
-    pieces = [{name: part[i : i + starts.step] for name, part in share.items()} for i in starts]
+    starts = range(0, len(share["labels"]), fit.micro_batch)
+    pieces = [{name: part[i : i + fit.micro_batch] for name, part in share.items()} for i in starts]
     whole = len(pieces) == job.world.size == 1
     targets = _targets(batch) / job.world.size
     total = torch.zeros((), device=job.world.device)

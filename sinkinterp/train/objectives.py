@@ -40,7 +40,7 @@ class NextToken(Objective):
 
 @dataclass(frozen=True)
 class PrefixLM(Objective):
-    """The tokens after a prefix of `prefix` tokens, which a prefix mask lets see each other (Gu et al. 2025, Fig. 5)."""
+    """The tokens after a prefix of `prefix` tokens, which a prefix mask shows whole (Gu et al. 2025, Fig. 5)."""
 
     prefix: int = 5
 

@@ -44,7 +44,7 @@ def prepared(data: Any, cache: Path, on_progress: Callable[[int, int], None] = l
 class Fit(Spec):
     """AdamW (0.9, 0.95), gradients clipped at norm `clip`: how any model is fitted to batches.
 
-    `batch` counts sequences over all processes, `micro_batch` those of one forward pass (None: all of a process's).
+    `batch` counts sequences over all processes, `micro_batch` the most of one forward pass.
     `watch_every` and `save_every` count optimiser steps. `bf16` computes in bfloat16 by autocast; weights, moments and
     what is watched stay fp32. `threads` is for the CPU: tiny matrices run fastest on one. A run is a pure function of
     its recipe on one machine.
@@ -53,7 +53,7 @@ class Fit(Spec):
     seed: int = 0
     steps: int = 1500
     batch: int = 128
-    micro_batch: int | None = None
+    micro_batch: int = 1024
     lr: float = 2e-2
     schedule: Rate = CooldownRate()
     warmup: int = 100
@@ -67,9 +67,8 @@ class Fit(Spec):
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch", "micro_batch", "threads", "watch_every", "save_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is at least 1; got {value}")
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is at least 1; got {getattr(self, name)}")
         if not (self.lr > 0 and self.clip > 0 and self.weight_decay >= 0 and self.warmup >= 0):
             raise ValueError("lr and clip are above 0, weight_decay and warmup at least 0")
 

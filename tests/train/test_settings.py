@@ -1,8 +1,11 @@
+from dataclasses import dataclass
+
 import pytest
 
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.errors import InputError
 from sinkinterp.lm.positions import Rotary
+from sinkinterp.spec import Spec
 from sinkinterp.train.rates import CosineRate
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.settings import changed
@@ -13,8 +16,19 @@ def test_values_are_parsed_by_the_type_of_their_field():
     recipe = changed(Recipe(), settings)
     assert (recipe.lr, recipe.steps, recipe.bf16, recipe.micro_batch) == (0.01, 2000, True, 7)
     assert recipe.model.n_layers == 4 and type(recipe.model.norm_eps) is float
-    assert changed(recipe, ["micro_batch=none"]).micro_batch is None
     assert changed(Recipe(), []) == Recipe()
+
+
+@dataclass(frozen=True)
+class MaybeOfThisTest(Spec):
+    size: int | None = 3
+
+
+def test_a_field_that_may_be_empty_takes_none():
+    assert changed(MaybeOfThisTest(), ["size=none"]).size is None
+    assert changed(MaybeOfThisTest(), ["size=5"]).size == 5
+    with pytest.raises(InputError, match="size takes a whole number or none; got 'x'"):
+        changed(MaybeOfThisTest(), ["size=x"])
 
 
 def test_a_kind_is_set_before_its_fields_whatever_the_order():
@@ -43,7 +57,7 @@ def test_sizes_that_fit_only_together_are_set_together():
         ("lr=fast", "lr takes a number; got 'fast'"),
         ("steps=2.5", "steps takes a whole number; got '2.5'"),
         ("bf16=maybe", "bf16 takes true or false"),
-        ("micro_batch=x", "micro_batch takes a whole number or none"),
+        ("data=Causal", "data takes BigramBackcopy, "),
         ("schedule=Causal", "schedule takes ConstantRate, CooldownRate, CosineRate; got 'Causal'"),
         ("schedule=CooldownRate,", "schedule takes"),
         ("model.attention.mask=Window", "width"),

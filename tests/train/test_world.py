@@ -82,4 +82,4 @@ def test_a_device_that_is_not_there_is_refused(device, monkeypatch):
 
 
 def test_a_batch_of_many_pieces_is_the_same_recipe_but_another_key():
-    assert replace(RECIPE, micro_batch=None).key() != RECIPE.key()
+    assert replace(RECIPE, micro_batch=4).key() != RECIPE.key()
