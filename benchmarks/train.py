@@ -100,7 +100,7 @@ class Minimal:
 
 
 class Transformers:
-    """Updates by transformers' Trainer, called with a number of steps less one, since its set-up takes a step's time."""
+    """Updates by transformers' Trainer; one step of them is timed apart, and its set-up taken off with it."""
 
     def __init__(self, recipe: Recipe, folder: str, steps: int) -> None:
         tokens = Noise(recipe.model.vocab, recipe.data.length).sample(recipe.batch)

@@ -74,7 +74,7 @@ def trained(
 
 def watch_on(task: Task, objective: Objective = NextToken()) -> loop.Watch:
     """What is read along the way: loss on held-out sequences, and the sinks in the first 64 positions of them."""
-    held_out = held_out_probe(task, max(LEAST_WATCHED, min(WATCHED, WATCHED_TOKENS // task.length)))
+    held_out = held_out_probe(task, _watched(task))
     beginnings = held_out.tokens[:, :SINK_LENGTH]
 
     def watch(model: SinkForCausalLM) -> dict[str, float]:
@@ -89,6 +89,13 @@ def watch_on(task: Task, objective: Objective = NextToken()) -> loop.Watch:
         }
 
     return watch
+
+
+def _watched(task: Task) -> int:
+    """How many held-out sequences to watch: of a corpus, no more than it holds out."""
+    n = max(LEAST_WATCHED, min(WATCHED, WATCHED_TOKENS // task.length))
+    split = getattr(task, "split", None)
+    return n if split is None else min(n, len(split.held_out))
 
 
 def held_out_probe(task: Task, sequences: int) -> Probe:

@@ -93,7 +93,8 @@ class Recipe(Fit):
         if self.model.vocab != vocab or self.model.n_ctx < length:
             raise ValueError(
                 f"the model holds {self.model.vocab} symbols and {self.model.n_ctx} positions, the task "
-                f"{vocab} and {length}; give both the same symbols and the model enough positions"
+                f"{vocab} and {length}; give both the same symbols and the model enough positions: "
+                f"model.vocab={vocab} model.n_ctx={length}"
             )
         self._check_hidden(length)
 

@@ -73,7 +73,7 @@ def _value(hint: Any, key: str, text: str) -> Any:
             return _PARSERS[option](text) if option in _PARSERS else _defaults(_kinds(option)[text])
         except (ValueError, KeyError):
             continue
-    words = " or ".join(_WORDS.get(option) or ", ".join(sorted(_kinds(option))) for option in options)
+    words = " or ".join(_WORDS.get(option) or ", ".join(sorted(_kinds(option))) or str(option) for option in options)
     raise InputError(f"{key} takes {words}; got {text!r}")
 
 
@@ -83,7 +83,7 @@ def _kinds(option: Any) -> dict[str, type[Spec]]:
     ends = {name: kind for name, kind in Spec.kinds.items() if kind not in bases}
     if option is Any:  # a task, which no base class marks
         return {name: kind for name, kind in ends.items() if {"vocab", "length"} <= {*dir(kind)}}
-    return {name: kind for name, kind in ends.items() if issubclass(kind, option)}
+    return {name: kind for name, kind in ends.items() if isinstance(option, type) and issubclass(kind, option)}
 
 
 def _defaults(kind: type[Spec]) -> dict[str, Any]:
