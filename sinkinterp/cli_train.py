@@ -125,7 +125,19 @@ def _told(
             narrate(step, latest)
             write(step, {key: value for key, value in latest.items() if key != "step"})
 
-        yield on_step, lambda done, of: None
+        yield on_step, _data_lines()
+
+
+def _data_lines() -> Callable[[int, int], None]:
+    """A line every few seconds on how far the data have come."""
+    before = [time.monotonic()]
+
+    def on_data(done: int, of: int) -> None:
+        if time.monotonic() - before[0] >= EVERY:
+            before[0] = time.monotonic()
+            errors.print(f"data: {done:,}{f' of {of:,}' if of else ''}", highlight=False)
+
+    return on_data
 
 
 @contextmanager

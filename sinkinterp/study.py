@@ -69,7 +69,11 @@ def trained(
     home = cache or default_cache()
     task = prepared(recipe.data, home, on_data)
     run = folder or home / "runs" / recipe.key()
-    return Run(recipe, loop.train(recipe, run, watch_on(task, recipe.objective), on_step, task, world))
+    last = loop.train(recipe, run, watch_on(task, recipe.objective), on_step, task, world)
+    tokenizer = getattr(task, "tokenizer", None)
+    if tokenizer is not None and world.is_first:  # so that the model reads text wherever it is taken
+        tokenizer().save_pretrained(last)
+    return Run(recipe, last)
 
 
 def watch_on(task: Task, objective: Objective = NextToken()) -> loop.Watch:

@@ -97,6 +97,16 @@ def test_lines_come_every_few_seconds_with_speed_and_time_left(monkeypatch, caps
     assert "0:04:51 left" in line  # 97 steps at 3 seconds
 
 
+def test_data_that_take_long_say_how_far_they_are(monkeypatch, capsys):
+    clock = iter([0.0, 4.0, 6.0, 6.0, 12.0, 12.0])
+    monkeypatch.setattr(cli_train.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(cli_train, "errors", cli_train.Console(width=150))
+    on_data = cli_train._data_lines()
+    for done, of in ((1, 0), (2000, 0), (3000, 4000)):
+        on_data(done, of)
+    assert capsys.readouterr().out.splitlines() == ["data: 2,000", "data: 3,000 of 4,000"]
+
+
 def test_the_command_line_has_both_commands():
     from sinkinterp.cli import app
 
