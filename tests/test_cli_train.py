@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from sinkinterp import cli_train
@@ -74,7 +75,6 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, monkeypatch, word
 
 
 def test_a_terminal_gets_a_bar(monkeypatch, capsys):
-    from rich.console import Console
 
     monkeypatch.setattr(cli_train, "errors", Console(force_terminal=True, width=150))
     news = {"train_loss": 2.5, "sink_1": 0.25, "grad_norm": 0.5, "tokens": 10}
@@ -88,7 +88,7 @@ def test_a_terminal_gets_a_bar(monkeypatch, capsys):
 def test_lines_come_every_few_seconds_with_speed_and_time_left(monkeypatch, capsys):
     clock = iter([0.0, 1.0, 1.0, 2.0, 2.0, 7.0, 7.0, 7.0, 7.0])
     monkeypatch.setattr(cli_train.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(cli_train, "errors", cli_train.Console(width=150))
+    monkeypatch.setattr(cli_train, "errors", Console(width=150))
     on_step = cli_train._lines("softmax", 100, cli_train._Speed())
     for step in (1, 2, 3):
         on_step(step, {"train_loss": 2.5, "grad_norm": 0.5, "tokens": 12})
@@ -100,7 +100,7 @@ def test_lines_come_every_few_seconds_with_speed_and_time_left(monkeypatch, caps
 def test_data_that_take_long_say_how_far_they_are(monkeypatch, capsys):
     clock = iter([0.0, 4.0, 6.0, 6.0, 12.0, 12.0])
     monkeypatch.setattr(cli_train.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(cli_train, "errors", cli_train.Console(width=150))
+    monkeypatch.setattr(cli_train, "errors", Console(width=150))
     on_data = cli_train._data_lines()
     for done, of in ((1, 0), (2000, 0), (3000, 4000)):
         on_data(done, of)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention.call import AttentionCall
+from ..attention.fixed import FixedPattern
 from ..errors import InputError
 from ..interventions.edit import Edit
 from .subject import Subject, Tokens
@@ -50,7 +51,7 @@ def _check_edits(subject: Subject) -> None:
     """One pass per site: of many equal sequences, sequence i is edited at block i only, the last two nowhere."""
     blocks, layers = range(subject.shape.n_layers + 1), subject.shape.attention_layers
     tokens = tokens_for(subject.shape.vocab)[:1, :3].expand(len(blocks) + 2, -1)
-    for edit, where in ((_NudgeResidual(), blocks), (_NudgeValues(), layers), (_NudgeOutput(), layers)):
+    for edit, where in ((_NudgeResidual(), blocks), (_NudgeCall(), layers), (_NudgeOutput(), layers)):
         logits = subject.run(tokens, edits=[edit]).logits.float()
         noise = _distance(logits[-1], logits[-2])
         deaf = [i for i in where if not _distance(logits[i], logits[-1]) > 10 * noise]
@@ -69,13 +70,15 @@ class _NudgeResidual(Edit):
 
 
 @dataclass(frozen=True)
-class _NudgeValues(Edit):
-    """Turns the values of sequence i around in layer i."""
+class _NudgeCall(Edit):
+    """Turns the values of sequence i around in layer i, and looks at all of them: a slot may have taken all weight."""
 
     site = "the attention call"
 
     def call(self, call: AttentionCall) -> AttentionCall:
-        return replace(call, v=_nudged(call.v, call.layer))
+        weights = call.pattern()
+        weights[call.layer] = 1 / weights.shape[-1]
+        return FixedPattern.of(replace(call, v=_nudged(call.v, call.layer)), weights)
 
 
 @dataclass(frozen=True)
