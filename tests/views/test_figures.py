@@ -70,7 +70,7 @@ def test_every_figure_has_a_title_and_names_an_axis(draw):
     assert any(axis.title.text for axis in axes)
 
 
-@pytest.mark.parametrize("name", FIGURES.keys() - {"training", "swaps", "seeds"})
+@pytest.mark.parametrize("name", sorted(FIGURES.keys() - {"training", "swaps", "seeds"}))
 def test_both_axes_of_the_first_panel_are_named(name):
     layout = FIGURES[name]().layout
     assert layout.xaxis.title.text
