@@ -24,24 +24,35 @@ def check(subject: Subject, bare: Tensor) -> None:
     - has rows that sum to one, slots counted, wherever its kernel says so.
     """
     tokens = tokens_for(subject.shape.vocab)
-    later = tokens.clone()
-    later[:, -1] = (later[:, -1] + 1) % subject.shape.vocab
-    trace, trace_later = (subject.run(t, calls={"excess": _excess}) for t in (tokens, later))
-    excess = max(t.calls["excess"].max().item() for t in (trace, trace_later))
-    tolerance = TOLERANCE.get(subject.dtype, 0.1)
+    trace = subject.run(torch.cat((tokens, later(tokens))), calls={"excess": excess})
+    logits, logits_later = trace.logits.split(len(tokens))
+    judge(subject.name, subject.dtype, bare, logits, logits_later, trace.calls["excess"].max().item())
+
+
+def later(tokens: Tokens) -> Tokens:
+    """The same tokens, in a vocabulary of at least two, but for the last of every sequence."""
+    changed = tokens.clone()
+    changed[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, tokens[:, -1] + 1)
+    return changed
+
+
+def judge(name: str, dtype: torch.dtype, bare: Tensor, logits: Tensor, logits_later: Tensor, excess: float) -> None:
+    """Raises InputError for answers that break the contract; `excess` is the largest distance of a row sum to one."""
+    tolerance = TOLERANCE.get(dtype, 0.1)
     checks = {
-        "its logits are not the bare model's": _distance(trace.logits, bare) <= tolerance,
+        "its logits are not the bare model's": _distance(logits, bare) <= tolerance,
         "a later token changes earlier logits, so it is not causal": (
-            _distance(trace.logits[:, :-1], trace_later.logits[:, :-1]) <= tolerance
+            _distance(logits[:, :-1], logits_later[:, :-1]) <= tolerance
         ),
         "its attention rows do not sum to one": excess <= tolerance,
     }
     for failure, passed in checks.items():
         if not passed:
-            raise InputError(f"{subject.name} cannot be measured: {failure}")
+            raise InputError(f"{name} cannot be measured: {failure}")
 
 
-def _excess(call: AttentionCall) -> Tensor:
+def excess(call: AttentionCall) -> Tensor:
+    """How far the rows of a call are from summing to one, at most, per sequence; 0 where its kernel need not."""
     return (call.pattern().sum(-1) - 1).abs().amax((1, 2)) * call.kernel.is_normalised
 
 

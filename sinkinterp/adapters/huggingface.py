@@ -84,15 +84,18 @@ class HuggingFaceSubject:
 
     def _shape(self, tokens: Tokens) -> ModelShape:
         rows, *_ = self._pass(tokens, {"sizes": _sizes}, {})
-        if not rows:
+        return self._shape_of({layer: row["sizes"] for layer, row in rows.items()})
+
+    def _shape_of(self, sizes: Mapping[int, Tensor]) -> ModelShape:
+        if not sizes:
             raise InputError(
                 f"{type(self.model).__name__} computes attention outside transformers' attention interface, so its "
                 "calls cannot be read; take a family that uses it (GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen, ...)"
             )
-        n_heads, n_kv_heads, d_head = next(iter(rows.values()))["sizes"].tolist()
+        n_heads, n_kv_heads, d_head = next(iter(sizes.values())).tolist()
         embedding = self._embedding
         return ModelShape(
-            len(self._blocks), tuple(sorted(rows)), n_heads, n_kv_heads, d_head,
+            len(self._blocks), tuple(sorted(sizes)), n_heads, n_kv_heads, d_head,
             embedding.embedding_dim, embedding.num_embeddings,
             getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
         )  # fmt: skip

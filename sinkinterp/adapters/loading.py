@@ -12,15 +12,22 @@ from .subject import Subject
 
 
 def load(
-    source: Any, *, backend: str | None = None, dtype: torch.dtype = torch.float32, name: str | None = None
+    source: Any,
+    *,
+    backend: str | None = None,
+    dtype: torch.dtype = torch.float32,
+    name: str | None = None,
+    remote: bool = False,
 ) -> Subject:
     """A subject from a Hugging Face name, a local model folder, or a model in memory.
 
     A model in memory is a transformers model, an nnsight model around one, or a TransformerLens bridge. `backend` is
     "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
-    names and folders. Weights are read from safetensors only, in `dtype`, and no code of the repository is run. Raises
+    names and folders. `remote` runs a model of the Hub on an NDIF server, in its dtype there: nnsight only. Weights are read from safetensors only, in `dtype`, and no code of the repository is run. Raises
     InputError where nothing can be loaded, weights are absent, or the backend cannot do it.
     """
+    if remote:
+        return _remote(source, backend, name)
     if isinstance(source, str | Path):
         name = name or str(source)
         source = load_model(source, dtype)
@@ -35,6 +42,14 @@ def _nnsight(model: Any, name: str | None) -> Subject:
     from .nnsight import NNsightSubject
 
     return NNsightSubject(model, name)
+
+
+def _remote(source: Any, backend: str | None, name: str | None) -> Subject:
+    if backend != "nnsight":
+        raise InputError(f"{backend or 'huggingface'} cannot run remotely; add backend='nnsight'")
+    from .remote import load_remote
+
+    return load_remote(source, name)
 
 
 def _transformer_lens(model: Any, name: str | None) -> Subject:

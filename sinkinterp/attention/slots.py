@@ -6,7 +6,6 @@
 from dataclasses import dataclass
 
 import torch
-from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -24,7 +23,7 @@ class SlotRow:
     value: Float[Tensor, "head 1 d_value"]
 
     def scores(self, queries: Queries, scale: float) -> Column:
-        return einsum(queries, self.key.to(queries.dtype), "b h i d, h j d -> b h i j") * scale
+        return torch.einsum("bhid,hjd->bhij", queries, self.key.to(queries.dtype)) * scale
 
 
 @dataclass(frozen=True)
