@@ -21,7 +21,6 @@ REQUESTS = []  # of this process: size in bytes, seconds, what the payload names
 def remote_subject(folder, patience=120):
     """The model of a folder behind a fresh process for every request."""
     from nnsight import TransformersModel
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     from sinkinterp.adapters.remote import RemoteSubject, Request
 
@@ -47,10 +46,7 @@ def remote_subject(folder, patience=120):
 
             return torch.load(io.BytesIO(content), weights_only=True)
 
-    with __import__("torch").device("meta"):
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
-    model.eval()
-    envoy = TransformersModel(model, task="text-generation", tokenizer=tokenizer())
+    envoy = TransformersModel(str(folder), task="text-generation", tokenizer=tokenizer())
     return RemoteSubject(envoy, "remote", lambda: Fresh("key", host="http://nowhere", env=envoy._remoteable_get_env()))
 
 
