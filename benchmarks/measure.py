@@ -1,74 +1,108 @@
-"""What measuring costs: CPU time over that of the plain SDPA forward pass, GPT-2-small shape, one thread.
+"""What measuring costs, beside other ways to look at attention and beside what we promise.
 
-    python benchmarks/measure.py [--length 2048] [--repeats 5]
+    python -m benchmarks.measure [--repeats 7] [--length 2048] [--no-long] [--quick] [--json FILE]
 
-Random weights, one sequence. Every way runs right after a plain forward, again and again; its ratio is the median over
-these pairs. The plain forward against itself shows the noise of the machine.
+A GPT-2 of the small size with random weights, one sequence, fp32, one thread. Every way runs right after a plain SDPA
+forward pass, again and again; its ratio is the median over these pairs. The plain pass against itself shows the noise
+of the machine. Memory is the high-water mark of a process of its own, above the loaded model.
 """
 
-import statistics
-import time
-from collections.abc import Callable
+import json
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
-from transformers import GPT2Config, GPT2LMHeadModel
 
-from sinkinterp.adapters.huggingface import HuggingFaceSubject
-from sinkinterp.measurement import measure
+from benchmarks.rows import Row, Scale, rows, skipped
+from benchmarks.ways import Setting
 
-PLAIN = "plain SDPA forward"
-
-
-def cpu_seconds(way: Callable[[], object]) -> float:
-    """Processor time of one call."""
-    start = time.process_time()
-    way()
-    return time.process_time() - start
+_PACKAGES = ("sinkinterp", "torch", "transformers", "nnsight", "transformer-lens")
 
 
-def ways(length: int) -> dict[str, Callable[[], object]]:
-    """The plain forward pass and what is compared with it."""
-    torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(n_positions=length)).eval()
-    subject = HuggingFaceSubject(model)
-    tokens = torch.randint(model.config.vocab_size, (1, length))
+@dataclass(frozen=True)
+class Result:
+    """A row's figure beside its target."""
 
-    def forward(implementation: str, **options: bool) -> None:
-        model.set_attn_implementation(implementation)
-        with torch.no_grad():
-            model(tokens, use_cache=False, **options)
-        model.set_attn_implementation("sdpa")
-
-    return {
-        PLAIN: lambda: forward("sdpa"),
-        "measure, first position": lambda: measure(subject, tokens, positions=(0,)),
-        "measure, all positions": lambda: measure(subject, tokens),
-        "eager forward, patterns kept": lambda: forward("eager", output_attentions=True),
-    }
+    what: str
+    figure: float
+    unit: str
+    target: float | None
+    verdict: str
 
 
 def main(
-    length: Annotated[int, typer.Option(help="Tokens of the sequence.")] = 2048,
-    repeats: Annotated[int, typer.Option(help="Pairs for every way.")] = 9,
+    repeats: Annotated[int, typer.Option(min=1, help="Alternated pairs for every ratio of times.")] = 7,
+    length: Annotated[int, typer.Option(min=4, help="Tokens of the sequence; half of it for other libraries.")] = 2048,
+    long: Annotated[bool, typer.Option(help="Memory at T = 8,192, 16,384 and 32,768 too: minutes.")] = True,
+    quick: Annotated[bool, typer.Option(help="A tiny model, one repeat: the figures mean nothing.")] = False,
+    json_out: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Print the table of ratios."""
     torch.set_num_threads(1)
-    todo = ways(length)
-    for way in todo.values():
-        way()
-    pairs = {name: [(cpu_seconds(todo[PLAIN]), cpu_seconds(way)) for _ in range(repeats)] for name, way in todo.items()}
-    table = Table(title=f"T={length}, GPT-2-small shape, fp32, one thread, {repeats} alternated pairs a row")
-    for heading in ("way", "median CPU s", "ratio, median of pairs", "ratio of fastest"):
-        table.add_column(heading, justify="left" if heading == "way" else "right")
-    for name, runs in pairs.items():
-        plain, seconds = zip(*runs, strict=True)
-        ratio = statistics.median(own / other for other, own in runs)
-        table.add_row(name, f"{statistics.median(seconds):.2f}", f"{ratio:.3f}", f"{min(seconds) / min(plain):.3f}")
-    Console().print(table)
+    scale = _quick(long) if quick else _full(length, long, repeats)
+    console, progress = Console(), Console(stderr=True)
+    results = [measured(row, progress) for row in track([*rows(scale)], "measuring", console=progress)]
+    caption = " ".join((protocol(scale), *skipped(scale)))
+    console.print(table(results, caption))
+    if json_out is not None:
+        plain = {"protocol": caption, "rows": [asdict(result) for result in results]}
+        json_out.write_text(json.dumps(plain, indent=1), encoding="utf-8")
+
+
+def _full(length: int, long: bool, repeats: int) -> Scale:
+    # 6.6 GB of logits at T = 32,768 would hide how our own part grows; hence the small vocabulary
+    longest = Setting(8192, layers=2, vocab=1024) if long else None
+    return Scale(Setting(length), Setting(length // 2), longest, repeats)
+
+
+def _quick(long: bool) -> Scale:
+    tiny = Setting(32, layers=2, heads=3, width=24, vocab=97)
+    return Scale(tiny, tiny, tiny if long else None, repeats=1, starts=1)
+
+
+def measured(row: Row, progress: Console) -> Result:
+    """The row's figure, told once it is there."""
+    figure = row.figure()
+    verdict = "" if row.target is None else "met" if figure <= row.target else "missed"
+    progress.print(f"{row.what} {figure:.4g} {row.unit} {verdict}", highlight=False)
+    return Result(row.what, figure, row.unit, row.target, verdict)
+
+
+def protocol(scale: Scale) -> str:
+    """How the figures came about."""
+    versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
+    main = scale.main
+    return (
+        f"GPT-2 with {main.layers} layers of {main.width}, random weights, fp32, one sequence, "
+        f"{torch.get_num_threads()} thread. Ratios are over the plain SDPA forward pass on the same weights. "
+        f"Times: processor time, median of {scale.repeats} alternated pairs. "
+        f"Memory: high-water mark above the loaded model, a process each, freed blocks returned at once. "
+        f"Starts: seconds of fresh processes, median of {scale.starts}. Python {platform.python_version()}, {versions}."
+    )
+
+
+def table(results: Iterable[Result], caption: str) -> Table:
+    """The results as they are printed."""
+    grid = Table(title="What measuring costs", caption=caption, title_justify="left", caption_justify="left")
+    grid.add_column("what")
+    for heading in ("figure", "target", "verdict"):
+        grid.add_column(heading, justify="right", no_wrap=True)
+    for result in results:
+        target = "" if result.target is None else f"≤ {result.target:.2f} {result.unit}".rstrip()
+        grid.add_row(result.what, _words(result), target, result.verdict)
+    return grid
+
+
+def _words(result: Result) -> str:
+    return f"{result.figure:.0f} MB" if result.unit == "MB" else f"{result.figure:.3f} {result.unit}".rstrip()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ moved = si.measure(subject, tokens, edits=[si.SwapPositions(0, 4)])
 """
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from ._registration import register_with_transformers
@@ -45,9 +46,13 @@ register_with_transformers()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    """A public name, or a module of the package such as `sinkinterp.tabulate`, imported when it is first asked for."""
+    if name in _HOMES:
+        value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    elif not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
+        value = import_module(f".{name}", __name__)
+    else:
         raise AttributeError(f"module 'sinkinterp' has no attribute {name!r}")
-    value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
     globals()[name] = value
     return value
 

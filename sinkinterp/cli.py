@@ -1,28 +1,28 @@
 """The command line: parses, calls, prints. No maths."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table as RichTable
+from rich.progress import TaskID
 
 from .data.bos import Bos
-from .errors import InputError
+from .data.drawn import Drawn
+from .terminal import bar, console, plain_errors, progress_bars, quiet_libraries, show, write, wrote
 
 if TYPE_CHECKING:
-    from .table import Table
+    from .presets import Preset
 
 app = typer.Typer(
     help="Attention sinks: read them, move them, train them away.", no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False,
 )  # fmt: skip
-console, errors = Console(), Console(stderr=True)
+TEXT = "A .txt, .jsonl, .json, .parquet or .csv file, a folder of them, or the name of a dataset on the Hub."
+BOS = "Begin with BOS: as the tokenizer does, always, or never."
+BACKEND = "The library that runs it: huggingface, nnsight or transformer_lens."
+PRESET = "How published numbers were measured: paper, released-open-models or released-own-models. Options win over it."
 
 
 @app.command()
@@ -31,11 +31,11 @@ def demo(
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("figures/demo.html"),
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
-    with _plain_errors(), _progress() as progress:
+    with plain_errors(), progress_bars() as progress:
         from . import demo as first_light
         from .reporting import demo_page
 
-        _quiet_libraries()
+        quiet_libraries()
         bars: dict[str, TaskID] = {}
 
         def on_step(variant: str, step: int, latest: dict[str, float]) -> None:
@@ -46,53 +46,104 @@ def demo(
 
         result = first_light.run(seed, on_step=on_step)
         html = demo_page(result)
-    _print(result.twins)
-    _print(result.residuals)
-    _print(result.swaps)
-    _write(out, html)
+    show(result.twins)
+    show(result.residuals)
+    show(result.swaps)
+    write(out, html)
 
 
 @app.command()
 def measure(
     model: Annotated[str, typer.Argument(help="Hugging Face name, local model folder, or checkpoint of ours.")],
-    text: Annotated[Path | None, typer.Option(help="A .jsonl file with a text field, or a .txt file.")] = None,
+    text: Annotated[str | None, typer.Option(help=TEXT)] = None,
+    column: Annotated[str, typer.Option(help="The column or field that holds the text.")] = "text",
     tokens: Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.")] = None,
-    length: Annotated[int, typer.Option(help="Tokens per sequence, T.")] = 64,
-    sequences: Annotated[int, typer.Option(help="Number of sequences, n.")] = 100,
-    bos: Annotated[Bos, typer.Option(help="Begin with BOS: as the tokenizer does, always, or never.")] = Bos.TOKENIZER,
-    epsilon: Annotated[float, typer.Option(help="A head whose importance exceeds this has a sink.")] = 0.3,
-    backend: Annotated[
-        str, typer.Option(help="The library that runs it: huggingface, nnsight or transformer_lens.")
-    ] = "huggingface",
-    json_out: Annotated[Path | None, typer.Option("--json", help="Write all numbers to this file.")] = None,
+    drawn: Annotated[Drawn | None, typer.Option(help="Tokens without a text: random ones, or one repeated.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of drawn tokens.")] = 0,
+    length: Annotated[int | None, typer.Option(help="Tokens per sequence, T. [default: 64]")] = None,
+    sequences: Annotated[int | None, typer.Option(help="Number of sequences, n. [default: 100]")] = None,
+    bos: Annotated[Bos | None, typer.Option(help=f"{BOS} [default: tokenizer]")] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="A head whose importance exceeds this has a sink. [default: 0.3]")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help=PRESET)] = None,
+    backend: Annotated[str, typer.Option(help=BACKEND)] = "huggingface",
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16. [default: float32]")] = None,
+    device_map: Annotated[str | None, typer.Option(help="Where weights go, as in transformers: auto, cuda:0.")] = None,
+    first_only: Annotated[
+        bool, typer.Option("--first-only", help="Position 0 and norms alone: for long sequences.")
+    ] = False,
+    save: Annotated[Path | None, typer.Option(help="Write every number to this .safetensors file.")] = None,
+    json_out: Annotated[Path | None, typer.Option("--json", help="Write the tables to this file.")] = None,
     html_out: Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.")] = None,
 ) -> None:
     """Measure the attention sinks of a model."""
-    with _plain_errors(), _progress() as progress:
-        from . import tabulate
-        from .adapters.loading import load
+    with plain_errors(), progress_bars() as progress:
+        from . import instruments, tabulate
+        from .adapters.loading import load, words_of
+        from .inputs import Inputs
         from .measurement import measure as measured
-        from .metrics.sink import check_epsilon
-        from .study import probe_for
 
-        check_epsilon(epsilon)
-        if text is not None and tokens is not None:
-            raise InputError("--text and --tokens are both given; give one")
-        _quiet_libraries()
-        subject = load(model, backend=backend)
-        probe = probe_for(model, text, tokens, length, sequences, bos, _bar(progress, "reading docstrings"))
-        report = measured(subject, probe, on_batch=_bar(progress, "measuring"))
-        tables = [tabulate.signature(report, epsilon), tabulate.strongest_heads(report, epsilon)]
+        settings = _settings(preset, length=length, sequences=sequences, bos=bos, epsilon=epsilon, dtype=dtype)
+        inputs = Inputs(settings.length, settings.sequences, settings.bos, text, column, tokens, drawn, seed)
+        quiet_libraries()
+        subject = load(model, backend=backend, dtype=settings.dtype, device_map=device_map)
+        probe = inputs.probe(model, subject.shape.vocab, bar(progress, "reading docstrings"))
+        report = measured(
+            subject, probe, dialect=settings.dialect, on_batch=bar(progress, "measuring"),
+            positions=(0,) if first_only else None, instruments=() if first_only else instruments.ALL,
+        )  # fmt: skip
+        word = words_of(model)
+        tables = tabulate.overview(report, word, settings.epsilon)
     for table in tables:
-        _print(table)
+        show(table)
     if report.protocol.texts_too_short:
-        console.print(f"{report.protocol.texts_too_short} texts shorter than {length} tokens were passed over.")
+        console.print(
+            f"{report.protocol.texts_too_short} texts shorter than {settings.length} tokens were passed over."
+        )
+    if save is not None:
+        report.save(save)
+        wrote(save)
     if json_out is not None:
-        _write(json_out, json.dumps(tabulate.plain(report, epsilon), indent=1))
+        write(json_out, json.dumps(tabulate.plain(report, settings.epsilon), indent=1))
     if html_out is not None:
         from .reporting import measurement_page
 
-        _write(html_out, measurement_page(report, epsilon))
+        write(html_out, measurement_page(report, settings.epsilon, word))
+
+
+@app.command()
+def domains(
+    model: Annotated[str, typer.Argument(help="Hugging Face name or local model folder.")],
+    sources: Annotated[list[str], typer.Argument(help="Files, folders or datasets, or one file with a domain field.")],
+    field: Annotated[str, typer.Option(help="The field of a single file that names the domain.")] = "domain",
+    column: Annotated[str, typer.Option(help="The column or field that holds the text.")] = "text",
+    length: Annotated[int, typer.Option(help="Tokens per sequence, T.")] = 64,
+    sequences: Annotated[int, typer.Option(help="Number of sequences of each domain, n.")] = 100,
+    bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
+    epsilon: Annotated[float, typer.Option(help="A head whose importance exceeds this has a sink.")] = 0.3,
+    backend: Annotated[str, typer.Option(help=BACKEND)] = "huggingface",
+    json_out: Annotated[Path | None, typer.Option("--json", help="Write the table to this file.")] = None,
+) -> None:
+    """Measure the first position's sink on text of several domains."""
+    with plain_errors(), progress_bars() as progress:
+        from . import tabulate
+        from .adapters.loading import load
+        from .inputs import Inputs
+        from .measurement import measure as measured
+
+        settings = _settings(None, length=length, sequences=sequences, bos=bos, epsilon=epsilon)
+        inputs = Inputs(settings.length, settings.sequences, settings.bos, column=column)
+        quiet_libraries()
+        subject = load(model, backend=backend)
+        reports = {
+            name: measured(subject, probe, positions=(0,), on_batch=bar(progress, f"measuring {name}"))
+            for name, probe in inputs.domain_probes(model, sources, field).items()
+        }
+        table = tabulate.domains(reports, settings.epsilon)
+    show(table)
+    if json_out is not None:
+        write(json_out, json.dumps(table.to_dict(), indent=1))
 
 
 @app.command()
@@ -100,71 +151,19 @@ def check(
     model: Annotated[str, typer.Argument(help="Hugging Face name, local model folder, or checkpoint of ours.")],
 ) -> None:
     """Compare every backend with dense attention and with each other on a model; exit code 1 where they differ."""
-    with _plain_errors():
+    with plain_errors():
         from .adapters.loading import load_model
         from .parity import agrees, parity
 
-        _quiet_libraries()
+        quiet_libraries()
         table = parity(load_model(model), model)
-    _print(table)
+    show(table)
     if not agrees(table):
         raise typer.Exit(1)
 
 
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """A user's mistake as one line on standard error and exit code 2; an interrupt as exit code 130."""
-    try:
-        yield
-    except InputError as error:
-        errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt as interrupt:
-        errors.print("interrupted; what was saved so far is kept, and the same command goes on from there")
-        raise typer.Exit(130) from interrupt
+def _settings(preset: str | None, **given: Any) -> "Preset":
+    """A preset, the default without one, with what the user gave in place of its own."""
+    from .presets import preset_of
 
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=errors)
-
-
-def _bar(progress: Progress, words: str) -> Callable[[int, int], None]:
-    """A progress bar that appears with its first news."""
-    bars: list[TaskID] = []
-
-    def on_news(done: int, of: int) -> None:
-        if not bars:
-            bars.append(progress.add_task(words, total=of))
-        progress.update(bars[0], completed=done)
-
-    return on_news
-
-
-def _quiet_libraries() -> None:
-    """Transformers' own progress bars off: ours are enough."""
-    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
-
-    disable_progress_bar()
-    set_verbosity_error()
-
-
-def _print(table: "Table") -> None:
-    """The table on the terminal."""
-    grid = RichTable(title=table.title, caption=table.note, title_justify="left", caption_justify="left")
-    rows = table.words()
-    for name in rows[0] if rows else ():
-        grid.add_column(name, justify="left" if table.is_wordy(name) else "right")
-    for row in rows:
-        grid.add_row(*map(escape, row.values()))
-    console.print(grid)
-
-
-def _write(path: Path, text: str) -> None:
-    """The file, whole or not at all."""
-    if not path.parent.is_dir():
-        path.parent.mkdir(parents=True)
-    draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
-    console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", highlight=False)
+    return replace(preset_of(preset), **{name: value for name, value in given.items() if value is not None})

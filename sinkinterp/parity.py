@@ -10,28 +10,28 @@ from transformers import PreTrainedModel
 from .adapters.loading import BACKENDS, load
 from .adapters.subject import Tokens
 from .errors import InputError
+from .instruments import ALL
 from .measurement import measure
-from .report import Report
 from .table import Cell, Table
 
 TOLERANCE = 1e-5  # of every read, in fp32; relative for numbers above 1
 OTHERS = tuple(backend for backend in BACKENDS if backend != "huggingface")  # which is what they are compared with
-READS = ("importance", "raw_importance", "null", "residual_norms", "key_norms", "value_norms")
 
 
 def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 17) -> Table:
     """The largest difference of every read from Hugging Face's, per backend, on random tokens; refusals by name."""
     vocab = model.get_input_embeddings().num_embeddings
     tokens = torch.randint(vocab, (sequences, length), generator=torch.Generator().manual_seed(0))
-    reference = measure(load(model, name=name), tokens)
+    reference = measure(load(model, name=name), tokens, instruments=ALL)
     rows = [_row("dense eager attention", "importance", _distance(reference.raw_importance, _dense(model, tokens)))]
     for backend in OTHERS:
         try:
-            report = measure(load(model, backend=backend, name=name), tokens)
+            report = measure(load(model, backend=backend, name=name), tokens, instruments=ALL)
         except InputError as refusal:
             rows.append(_row(backend, str(refusal), None))
         else:
-            rows += [_row(backend, read, _difference(report, reference, read)) for read in READS]
+            theirs = report.tensors()
+            rows += [_row(backend, read, _distance(theirs[read], ours)) for read, ours in reference.tensors().items()]
     text = (
         f"n={sequences} random sequences, T={length}, {reference.protocol.dtype}; "
         f"agreement is {TOLERANCE} or less, relative for numbers above 1"
@@ -49,12 +49,10 @@ def _row(backend: str, read: str, difference: float | None) -> dict[str, Cell]:
     return {"backend": backend, "read": read, "largest difference": difference, "verdict": verdict}
 
 
-def _difference(report: Report, reference: Report, read: str) -> float:
-    return _distance(getattr(report, read), getattr(reference, read))
-
-
 def _distance(a: Tensor, b: Tensor) -> float:
-    return ((a - b).abs() / b.abs().clamp(min=1)).max().item()
+    if a.shape != b.shape or not a.isnan().equal(b.isnan()):
+        return torch.inf
+    return ((a - b).abs() / b.abs().clamp(min=1)).nan_to_num().max().item()
 
 
 @torch.no_grad()

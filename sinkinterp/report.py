@@ -1,12 +1,14 @@
 """Report: what was read of one model on some tokens, and how. A value that can be saved, loaded and compared."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -14,56 +16,54 @@ from torch import Tensor
 from .errors import InputError
 from .metrics import sink
 from .metrics.intervals import Estimate, estimate
-from .metrics.norms import norm_ratio
+from .metrics.norms import Steps, norm_ratio, steps
+from .protocol import Protocol
 
 Alpha = Float[Tensor, "sequence layer head pos"]
 SlotAlpha = Float[Tensor, "sequence layer head"]
-
-
-@dataclass(frozen=True)
-class Protocol:
-    """How a report's numbers came about."""
-
-    model: str
-    sequences: int
-    length: int
-    dtype: str
-    bos: str
-    source: str
-    source_sha256: str
-    texts_too_short: int
-    edits: tuple[str, ...]
-    divisor: str
-    versions: Mapping[str, str]
-
-    def line(self) -> str:
-        """The part of the protocol that belongs beside every number."""
-        edited = f", edits {'; '.join(self.edits)}" if self.edits else ""
-        return f"n={self.sequences}, T={self.length}, BOS {self.bos}, {self.dtype}, {self.source}{edited}"
+_EXTRA = "extra."
 
 
 @dataclass(frozen=True)
 class Report:
     """What one model's attention calls and residuals were on some tokens; attention layers and query heads only.
 
+    tokens: what the model read; -1 past the end of a sequence shorter than the longest, where numbers are NaN.
     importance: alpha_k at `positions`, of proxy scores where rows do not sum to one; 0..1.
     raw_importance: the same of the weights that multiply the values.
     null: importance under uniform attention over visible columns.
+    bias_null: importance by position bias, mask and learned sink logits alone; `null` where there are none.
     slot_importance, slot_null: alpha_* and its null; None where no layer has a slot.
+    off_sequence: 1 - row sum over tokens, mean over queries.
     residual_norms: inputs of all blocks, then the last block's output before the final norm.
+    extras: answers of the instruments that were taken along, by name.
     """
 
+    tokens: Int[Tensor, "sequence pos_all"]
     positions: tuple[int, ...]
     attention_layers: tuple[int, ...]
     importance: Alpha
     raw_importance: Alpha
     null: Alpha
+    bias_null: Alpha
     slot_importance: SlotAlpha | None
     slot_null: SlotAlpha | None
+    off_sequence: SlotAlpha
     residual_norms: Float[Tensor, "sequence block pos_all"]
     key_norms: Float[Tensor, "sequence layer kv_head pos_all"]
     value_norms: Float[Tensor, "sequence layer kv_head pos_all"]
     protocol: Protocol
+    extras: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def extra(self, name: str) -> Tensor:
+        """An instrument's answer. Raises InputError where that was not taken along."""
+        if name not in self.extras:
+            raise InputError(f"{name} was not measured; measure with instruments=sinkinterp.instruments.ALL")
+        return self.extras[name]
+
+    def has(self, name: str) -> bool:
+        """Whether an instrument answered under this name."""
+        return name in self.extras
 
     def alpha(self, position: int = 0) -> Float[Tensor, "sequence layer head"]:
         """Importance of one position. Raises InputError where it was not measured."""
@@ -77,6 +77,10 @@ class Report:
         """As `alpha`, under uniform attention over visible columns."""
         return self.null[..., self._column(position)]
 
+    def bias_alpha(self, position: int = 0) -> Float[Tensor, "sequence layer head"]:
+        """As `alpha`, by position bias, mask and learned sink logits alone."""
+        return self.bias_null[..., self._column(position)]
+
     def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
         """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1."""
         return self.sink(position, epsilon).mean
@@ -87,7 +91,11 @@ class Report:
 
     def null_sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
         """The sink rate that uniform attention would have."""
-        return sink.sink_rate(self.null_alpha(position), epsilon).mean().item()
+        return sink.sink_rate(self.null_alpha(position), epsilon).nanmean().item()
+
+    def bias_sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
+        """The sink rate that position bias, mask and learned sink logits alone would make."""
+        return sink.sink_rate(self.bias_alpha(position), epsilon).nanmean().item()
 
     def slot_rate(self, epsilon: float = 0.3) -> Estimate | None:
         """Sink_*^epsilon, the slot's sink rate; None where no layer has a slot."""
@@ -113,14 +121,49 @@ class Report:
             )
         return self.positions.index(position)
 
+    def steps(self, least: float = 2.0) -> Steps | None:
+        """Between which blocks the first token's residual stands out, of the ratio's mean over sequences."""
+        return steps(self.residual_ratio().mean(0), least)
+
+    def to_pandas(self) -> Any:
+        """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
+        import pandas
+
+        n, _, n_heads, _ = self.importance.shape
+        names = ("sequence", "layer", "head", "position")
+        index = pandas.MultiIndex.from_product(
+            (range(n), self.attention_layers, range(n_heads), self.positions), names=names
+        )
+        columns = ("importance", "raw_importance", "null", "bias_null")
+        data = {name: getattr(self, name).flatten().numpy() for name in columns}
+        return pandas.DataFrame(data, index=index).dropna().reset_index()
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready copy, numbers that JSON lacks as words; `from_dict` gives back every bit."""
+        return {
+            **{name: getattr(self, name) for name in ("positions", "attention_layers")},
+            "protocol": asdict(self.protocol),
+            "tensors": {
+                name: {"dtype": str(t.dtype).removeprefix("torch."), "shape": list(t.shape), "values": _listed(t)}
+                for name, t in self.tensors().items()
+            },
+        }
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "Report":
+        """The inverse of `to_dict`. Raises InputError for anything else."""
+        try:
+            return Report._of(plain, {name: _unlisted(**tensor) for name, tensor in plain["tensors"].items()})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError("this is no report; give what Report.to_dict made") from error
+
     def save(self, path: Path | str) -> None:
         """Writes the report to a .safetensors file, whole or not at all; the protocol is in its metadata."""
         path = Path(path)
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors = {name: value.contiguous() for name, value in values.items() if isinstance(value, torch.Tensor)}
-        words = {name: values[name] for name in ("positions", "attention_layers")} | {"protocol": asdict(self.protocol)}
+        words = {name: getattr(self, name) for name in ("positions", "attention_layers")}
         draft = path.with_name(f".{path.name}.draft")
-        save_file(tensors, draft, {"sinkinterp": json.dumps(words)})
+        metadata = {"sinkinterp": json.dumps(words | {"protocol": asdict(self.protocol)})}
+        save_file({name: tensor.contiguous() for name, tensor in self.tensors().items()}, draft, metadata)
         draft.replace(path)
 
     @staticmethod
@@ -130,11 +173,36 @@ class Report:
             with safe_open(path, framework="pt") as file:
                 words = json.loads((file.metadata() or {})["sinkinterp"])
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return Report._of(words, tensors)
         except Exception as error:
             raise InputError(f"{path} is no saved report; give a file that Report.save wrote") from error
-        protocol = words["protocol"] | {"edits": tuple(words["protocol"]["edits"])}
-        places = {name: tuple(words[name]) for name in ("positions", "attention_layers")}
-        return Report(**{"slot_importance": None, "slot_null": None} | places | tensors, protocol=Protocol(**protocol))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that was read, by field; instruments' answers as "extra.NAME"."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in own.items() if isinstance(value, torch.Tensor)} | {
+            _EXTRA + name: value for name, value in self.extras.items()
+        }
+
+    @staticmethod
+    def _of(words: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "Report":
+        own: dict[str, Any] = {name: value for name, value in tensors.items() if not name.startswith(_EXTRA)}
+        return Report(
+            **{"slot_importance": None, "slot_null": None} | own,
+            positions=tuple(words["positions"]),
+            attention_layers=tuple(words["attention_layers"]),
+            protocol=Protocol.from_dict(words["protocol"]),
+            extras={name.removeprefix(_EXTRA): value for name, value in tensors.items() if name.startswith(_EXTRA)},
+        )
+
+
+def _listed(tensor: Tensor) -> list[float | int | str]:
+    return [value if math.isfinite(value) else str(value) for value in tensor.flatten().tolist()]
+
+
+def _unlisted(dtype: str, shape: Sequence[int], values: Sequence[float | int | str]) -> Tensor:
+    numbers = [float(value) if isinstance(value, str) else value for value in values]
+    return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))
 
 
 def _span(positions: Sequence[int]) -> str:

@@ -3,26 +3,30 @@
 from . import tabulate
 from .demo import Result
 from .report import Report
+from .tabulate.places import Word
 from .views import curves, heatmaps
 from .views.page import Section, page
 
 
-def measurement_page(report: Report, epsilon: float) -> str:
-    """The page that `sinkinterp measure --html` writes: summary first, protocol last."""
+def measurement_page(report: Report, epsilon: float, word: Word = str) -> str:
+    """The page that `sinkinterp measure --html` writes: summary first, protocol last. `word` gives ids their text."""
     note = tabulate.note(report, epsilon)
-    signature, heads = tabulate.signature(report, epsilon), tabulate.heads(report, epsilon)
+    summary, *tables = tabulate.overview(report, word, epsilon)
+    heads = tabulate.heads(report, epsilon)
     positions = tabulate.positions(report, epsilon)
     norms = tabulate.residuals({report.protocol.model: report})
     protocol = "; ".join(f"{name}: {value}" for name, value in vars(report.protocol).items())
     sections = [
-        Section(signature.title, note, tables=[signature]),
+        Section(summary.title, note, tables=[summary]),
         Section("Heads", note, [heatmaps.heads_overview(heads)]),
         Section(
             "Positions",
             f"{note}. Few queries see the last positions, so recent tokens score high there.",
             [curves.by_position(positions)],
         ),
+        Section("Thresholds", note, [curves.over_epsilon(tabulate.grid(report, epsilon))]),
         Section("Residual norms", norms.note, [curves.residual_norms(norms)]),
+        *(Section(table.title, table.note, tables=[table]) for table in tables),
         Section("Every head in numbers", note, tables=[heads]),
         Section("Protocol", protocol),
     ]

@@ -2,18 +2,15 @@
 
 import json
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .adapters.huggingface import HuggingFaceSubject
-from .adapters.loading import load, load_tokenizer
+from .adapters.loading import load
 from .adapters.subject import Subject
 from .data.backcopy import BigramBackcopy
-from .data.bos import Bos
-from .data.corpora import embedded_texts, texts_of
-from .data.probes import Probe, from_rows, from_texts
+from .data.probes import Probe
 from .errors import InputError
 from .lm.model import SinkForCausalLM
 from .measurement import measure
@@ -84,47 +81,3 @@ def recipe_of(folder: Path) -> Recipe:
             f"{folder} holds no tokenizer and no recipe.json; give its input as token ids, --tokens FILE.json"
         )
     return Recipe.from_dict(json.loads(file.read_text()))
-
-
-def probe_for(
-    model: str,
-    text: Path | None,
-    tokens: Path | None,
-    length: int,
-    sequences: int,
-    bos: Bos = Bos.TOKENIZER,
-    on_file: Callable[[int, int], None] = lambda done, of: None,
-) -> Probe:
-    """What to measure a model on: its token ids or texts from a file, else the task it was trained on, else our texts.
-
-    Raises InputError for files that cannot be read so, and for too few texts of that length.
-    """
-    if tokens is not None:
-        return from_rows(_rows_of(tokens), length, sequences, tokens.name)
-    tokenizer = load_tokenizer(model)
-    if tokenizer is None:
-        return _task_probe(Path(model), text, length, sequences)
-    texts = embedded_texts(default_cache(), on_file) if text is None else texts_of(text)
-    return from_texts(texts, tokenizer, length, sequences, bos, "embedded docstrings" if text is None else text.name)
-
-
-def _task_probe(folder: Path, text: Path | None, length: int, sequences: int) -> Probe:
-    task = recipe_of(folder).data
-    if text is not None or length > task.length:
-        raise InputError(
-            f"{folder} was trained on {task.length} symbols of a task, not on text; use --length {task.length}"
-        )
-    probe = held_out_probe(task, sequences)
-    return from_rows(probe.tokens.tolist(), length, sequences, probe.source)
-
-
-def _rows_of(file: Path) -> list[list[int]]:
-    try:
-        rows = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {file}: {error}; it should hold a JSON list of lists of token ids") from error
-    if not isinstance(rows, list) or not all(
-        isinstance(row, list) and all(type(token) is int for token in row) for row in rows
-    ):
-        raise InputError(f"{file} should hold a JSON list of lists of token ids, such as [[1, 5, 7], [1, 9, 2]]")
-    return rows

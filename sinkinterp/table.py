@@ -37,8 +37,17 @@ class Table:
         return Table(self.title, self.note, rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy."""
-        return {"title": self.title, "note": self.note, "rows": [dict(row) for row in self.rows]}
+        """A JSON-ready copy; a number that is not defined (NaN) is null."""
+        rows = [{name: None if cell != cell else cell for name, cell in row.items()} for row in self.rows]
+        return {"title": self.title, "note": self.note, "rows": rows}
+
+    def to_pandas(self) -> Any:
+        """The rows as a pandas DataFrame, the note in its `attrs`."""
+        import pandas
+
+        frame = pandas.DataFrame([dict(row) for row in self.rows])
+        frame.attrs = {"title": self.title, "note": self.note}
+        return frame
 
     def words(self) -> tuple[dict[str, str], ...]:
         """The rows as text; a quantity and its `low` and `high` share one cell."""

@@ -16,17 +16,24 @@ LEANS_ON = {
     "metrics": {"attention", "errors"},
     "adapters": {"attention", "interventions", "errors"},
     "train": {"lm", "data", "spec", "errors"},
-    "report": {"metrics", "errors"},
-    "measurement": {"adapters", "attention", "data", "interventions", "metrics", "report", "errors"},
-    "parity": {"adapters", "measurement", "report", "table", "errors"},
+    "protocol": set(),
+    "instruments": {"adapters", "attention", "metrics"},
+    "memory": {"adapters"},
+    "report": {"metrics", "protocol", "errors"},
+    "measurement": {"adapters", "attention", "data", "instruments", "interventions", "memory", "metrics", "protocol"}
+    | {"report", "errors"},
+    "presets": {"data", "metrics", "errors"},
+    "parity": {"adapters", "instruments", "measurement", "table", "errors"},
     "tabulate": {"metrics", "report", "table"},
     "study": {"adapters", "data", "lm", "measurement", "metrics", "train", "spec", "errors"},
+    "inputs": {"adapters", "data", "study", "errors"},
+    "terminal": {"table", "errors"},
     "views": {"table"},
     "demo": {"adapters", "data", "interventions", "lm", "measurement", "metrics", "report", "study", "table"}
     | {"tabulate", "train"},
     "reporting": {"demo", "report", "tabulate", "views"},
-    "cli": {"adapters", "data", "demo", "errors", "measurement", "metrics", "parity", "reporting", "study"}
-    | {"table", "tabulate"},
+    "cli": {"adapters", "data", "demo", "errors", "inputs", "instruments", "measurement", "parity", "presets"}
+    | {"reporting", "tabulate", "terminal"},
 }
 LAZY = {"_registration"}  # imports inside functions only, to wait for transformers
 

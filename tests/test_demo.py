@@ -1,7 +1,8 @@
 import pytest
 
 from experiments.__main__ import NAMES, run
-from sinkinterp import demo, study
+from sinkinterp import demo
+from sinkinterp.inputs import Inputs
 from sinkinterp.reporting import demo_page, measurement_page
 
 
@@ -45,7 +46,7 @@ def test_a_second_demo_trains_nothing(result, cache):
 
 def test_a_checkpoint_of_ours_is_measured_on_its_own_task(result, cache):
     folder = next((cache / "runs").glob("*/step-*40"))
-    probe = study.probe_for(str(folder), None, None, length=13, sequences=11)
+    probe = Inputs(13, 11).probe(str(folder), 64)
     assert probe.tokens.shape == (11, 13) and "Bigram-Backcopy" in probe.source
 
 

@@ -7,7 +7,7 @@ import torch
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.intervals import estimate
 from sinkinterp.report import Protocol, Report
-from sinkinterp.tabulate import cells, heads, note, plain, positions, residuals, signature
+from sinkinterp.tabulate import cells, grid, heads, note, plain, positions, residuals, signature
 
 PROTOCOL = Protocol(
     "toy",
@@ -20,6 +20,7 @@ PROTOCOL = Protocol(
     1,
     ("Swap()",),
     "queries that can see the key",
+    "",
     {"torch": "2"},
 )
 OTHER_HEADS = [[[0.9, 0.1, 0.1, 0.1], [0.9, 0.9, 0.1, 0.1]], [[0.1] * 4] * 2, [[0.5] * 4] * 2]
@@ -35,11 +36,14 @@ def with_first(first, others, length):
 KV = torch.tensor([[2.0, 3.0], [5.0, 7.0]]).expand(3, 2, 2)
 RESIDUALS = torch.tensor([[1.0, 9.0, 4.0], [1.0, 11.0, 4.0], [1.0, 13.0, 4.0]])
 REPORT = Report(
+    tokens=torch.tensor([[2, 3, 5, 7, 3], [2, 5, 3, 7, 7], [2, 3, 3, 5, 5]]),
     positions=tuple(range(5)),
     attention_layers=(1, 4),
     importance=with_first(FIRST, 0.05, 5),
     raw_importance=with_first(FIRST, 0.05, 5),
     null=with_first(NULL, 0.03, 5),
+    bias_null=with_first(NULL, 0.03, 5),
+    off_sequence=torch.zeros(3, 2, 4),
     slot_importance=None,
     slot_null=None,
     residual_norms=with_first(RESIDUALS * 2, 2.0, 5),
@@ -113,14 +117,16 @@ def test_positions_stand_beside_their_own_null():
 
 @pytest.mark.parametrize("table", [signature, heads])
 def test_the_order_of_the_measured_positions_does_not_matter(table):
-    turned = {name: getattr(REPORT, name)[..., [4, 0]] for name in ("importance", "raw_importance", "null")}
+    turned = {
+        name: getattr(REPORT, name)[..., [4, 0]] for name in ("importance", "raw_importance", "null", "bias_null")
+    }
     turned["raw_importance"] = turned["raw_importance"] * 2
     again = replace(REPORT, positions=(4, 0), **turned)
     assert table(again).rows == table(replace(REPORT, raw_importance=REPORT.raw_importance * 2)).rows
 
 
 def test_a_first_position_that_was_not_measured_names_those_that_were():
-    part = {name: getattr(REPORT, name)[..., 2:4] for name in ("importance", "raw_importance", "null")}
+    part = {name: getattr(REPORT, name)[..., 2:4] for name in ("importance", "raw_importance", "null", "bias_null")}
     with pytest.raises(InputError, match=r"position 0 was not measured; .* 2, 3 of a sequence of 5"):
         signature(replace(REPORT, positions=(2, 3), **part))
 
@@ -145,7 +151,7 @@ def test_everything_goes_through_json():
     found = json.loads(json.dumps(plain(REPORT, 0.25), allow_nan=False))
     assert found["protocol"]["epsilon"] == 0.25
     assert found["protocol"]["versions"] == {"torch": "2"}
-    tables = [table(REPORT, 0.25) for table in (signature, heads, positions)] + [residuals({"toy": REPORT})]
+    tables = [table(REPORT, 0.25) for table in (signature, heads, positions, grid)] + [residuals({"toy": REPORT})]
     assert found["tables"] == [table.to_dict() for table in tables]
     assert found["importance"][1][3] == pytest.approx([0.7 / 3, 0.05, 0.05, 0.05, 0.05])
     assert found["null"][1][3] == pytest.approx([0.4, 0.03, 0.03, 0.03, 0.03])

@@ -12,9 +12,8 @@ from ..errors import InputError
 from ..interventions.edit import Edit
 from . import contract
 from .subject import CallRead, ModelShape, ResidualRead, Tokens, Trace
-from .watching import BASES, WATCH, Watch, attending, blocks_of, evaluating, position_lookups, residual_hooks
-
-Pass = tuple[dict[int, dict[str, Tensor]], list[dict[str, Tensor]], Tensor]
+from .watch import Watch
+from .watching import BASES, WATCH, attending, blocks_of, evaluating, position_lookups, residual_hooks
 
 
 class HuggingFaceSubject:
@@ -28,6 +27,7 @@ class HuggingFaceSubject:
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
         self.model, self.name = model, name or type(model).__name__
         self.dtype, self.device = model.dtype, model.device
+        self.revision = getattr(model.config, "_commit_hash", None) or ""
         self._base = model.config._attn_implementation
         if self._base not in BASES:
             raise InputError(f"{self.name} runs {self._base!r} attention; load it with attn_implementation='sdpa'")
@@ -50,20 +50,20 @@ class HuggingFaceSubject:
     ) -> Trace:
         """One forward pass without gradients; see `Subject.run`. Raises InputError for tokens that do not fit."""
         self._check_tokens(tokens)
-        rows, streams, logits = self._pass(tokens, calls, residuals, **self._positions(tokens, edits))
-        if tuple(sorted(rows)) != self.shape.attention_layers:
-            raise InputError(f"{self.name}: layers {sorted(rows)} attended, not {self.shape.attention_layers}")
-        return Trace(Trace.stack([rows[layer] for layer in self.shape.attention_layers]), Trace.stack(streams), logits)
+        watch = Watch(calls, residuals, edits)
+        logits = self._pass(tokens, watch, **self._positions(tokens, edits))
+        watch.check(self.shape.n_layers)
+        rows, layers = watch.rows, self.shape.attention_layers
+        if tuple(sorted(rows)) != layers:
+            raise InputError(f"{self.name}: layers {sorted(rows)} attended, not {layers}")
+        return Trace(
+            Trace.stack([rows[layer] for layer in layers], self.device), Trace.stack(watch.streams, self.device), logits
+        )
 
-    def _pass(
-        self, tokens: Tokens, calls: Mapping[str, CallRead], residuals: Mapping[str, ResidualRead], **positions: Tensor
-    ) -> Pass:
-        """What the reads answered in one watched forward pass: by layer, by block, and the logits."""
-        watch = Watch(calls)
-        streams: list[dict[str, Tensor]] = []
-        with residual_hooks(self._blocks, residuals, streams):
-            logits = self._forward(tokens, watch, **positions)
-        return watch.answers, streams, logits
+    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Tensor:
+        """The logits of one forward pass that is shown to `watch`."""
+        with residual_hooks(self._blocks, watch):
+            return self._forward(tokens, watch, **positions)
 
     @property
     def _embedding(self) -> torch.nn.Embedding:
@@ -83,8 +83,9 @@ class HuggingFaceSubject:
                 WATCH.reset(token)
 
     def _shape(self, tokens: Tokens) -> ModelShape:
-        rows, *_ = self._pass(tokens, {"sizes": _sizes}, {})
-        return self._shape_of({layer: row["sizes"] for layer, row in rows.items()})
+        watch = Watch({"sizes": sizes_of})
+        self._pass(tokens, watch)
+        return self._shape_of({layer: row["sizes"] for layer, row in watch.rows.items()})
 
     def _shape_of(self, sizes: Mapping[int, Tensor]) -> ModelShape:
         if not sizes:
@@ -123,5 +124,6 @@ class HuggingFaceSubject:
             raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use --length {limit}")
 
 
-def _sizes(call: AttentionCall) -> Tensor:
+def sizes_of(call: AttentionCall) -> Tensor:
+    """Its heads, key heads, and their size."""
     return torch.tensor([call.q.shape[1], call.k.shape[1], call.q.shape[3]])

@@ -1,5 +1,6 @@
 """From a name, a folder, or an object of one of the three libraries to a subject."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ from ..errors import InputError
 from .huggingface import HuggingFaceSubject
 from .subject import Subject
 
+DeviceMap = str | dict[str, int | str | torch.device] | None
+
 
 def load(
     source: Any,
     *,
     backend: str | None = None,
-    dtype: torch.dtype = torch.float32,
+    dtype: torch.dtype | str = torch.float32,
+    device_map: DeviceMap = None,
     name: str | None = None,
     remote: bool = False,
 ) -> Subject:
@@ -23,14 +27,16 @@ def load(
 
     A model in memory is a transformers model, an nnsight model around one, or a TransformerLens bridge. `backend` is
     "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
-    names and folders. `remote` runs a model of the Hub on an NDIF server, in its dtype there: nnsight only. Weights are read from safetensors only, in `dtype`, and no code of the repository is run. Raises
+    names and folders. Weights are read from safetensors only, in `dtype`, to where `device_map` says (as in
+    transformers: "auto" spreads a model that is too large for one device), and no code of the repository is run.
+    `remote` runs a model of the Hub on an NDIF server instead, in its dtype there: backend "nnsight" only. Raises
     InputError where nothing can be loaded, weights are absent, or the backend cannot do it.
     """
     if remote:
         return _remote(source, backend, name)
     if isinstance(source, str | Path):
         name = name or str(source)
-        source = load_model(source, dtype)
+        source = load_model(source, dtype, device_map)
     library = _library_of(source)
     backend = backend or library
     if backend not in _SUBJECTS or library not in ("huggingface", backend):
@@ -46,7 +52,7 @@ def _nnsight(model: Any, name: str | None) -> Subject:
 
 def _remote(source: Any, backend: str | None, name: str | None) -> Subject:
     if backend != "nnsight":
-        raise InputError(f"{backend or 'huggingface'} cannot run remotely; add backend='nnsight'")
+        raise InputError(f"{backend or 'huggingface'} runs no model remotely; add backend='nnsight'")
     from .remote import load_remote
 
     return load_remote(source, name)
@@ -73,13 +79,16 @@ def _library_of(model: object) -> str:
     return found[0]
 
 
-def load_model(source: str | Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def load_model(
+    source: str | Path, dtype: torch.dtype | str = torch.float32, device_map: DeviceMap = None
+) -> PreTrainedModel:
     """The transformers model of a name or folder, from safetensors only. Raises InputError where that fails."""
     _check_folder(source)
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
+            source, dtype=dtype, device_map=device_map, use_safetensors=True, trust_remote_code=False,
+            output_loading_info=True,
+        )  # fmt: skip
     except (OSError, ValueError, KeyError) as error:
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
         raise InputError(f"cannot load {source}: {str(error).splitlines()[0]} Fix: {fix}") from error
@@ -98,6 +107,12 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"cannot load the tokenizer of {source}: {str(error).splitlines()[0]}") from error
+
+
+def words_of(source: str | Path) -> Callable[[int], str]:
+    """What gives a token id its text; its number where the model has no tokenizer."""
+    tokenizer = load_tokenizer(source)
+    return str if tokenizer is None else lambda token: tokenizer.decode([token])
 
 
 def _check_folder(source: str | Path) -> None:

@@ -1,7 +1,7 @@
 """nnsight models as subjects: the same reads, evaluated inside a trace, in forward order, in callback style."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,10 +10,12 @@ from transformers import PreTrainedModel
 
 from ..attention.call import call_of_interface
 from ..errors import InputError
-from .huggingface import HuggingFaceSubject, Pass
-from .subject import CallRead, ResidualRead, Tokens
-from .watching import blocks_of, evaluating, unfinite
+from .huggingface import HuggingFaceSubject
+from .subject import Tokens
+from .watch import Watch
+from .watching import blocks_of, evaluating
 
+Answers = tuple[dict[int, dict[str, Tensor]], list[dict[str, Tensor]], list[Tensor]]
 _OPERATION = "attention_interface_"  # as transformers' own models call it; the last such operation is the call itself
 
 
@@ -35,52 +37,49 @@ class NNsightSubject(HuggingFaceSubject):
         self._paths = _paths_of(module)
         super().__init__(module, name)
 
-    def _pass(
-        self, tokens: Tokens, calls: Mapping[str, CallRead], residuals: Mapping[str, ResidualRead], **positions: Tensor
-    ) -> Pass:
+    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Tensor:
         import nnsight
 
         tokens = tokens.to(self.device)
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
-        reads = {**residuals, "finite": _finite}
+        asked = (watch.calls, watch.residuals, watch.edits)
         with torch.no_grad(), evaluating(self.model), self._envoy.trace(tokens, **inputs):
-            answers = nnsight.save(_watch(self._envoy, self._paths, calls, reads, self._base))
+            answers = nnsight.save(_visit(self._envoy, self._paths, asked, self._base))
             logits = nnsight.save(self._envoy.output.logits)
-        rows, streams = answers
-        for i, stream in enumerate(streams):
-            if not stream.pop("finite"):
-                raise unfinite(i)
-        return rows, streams, logits
+        watch.rows, watch.streams, watch.finite = answers
+        return logits
 
 
-def _watch(
-    envoy: Any,
-    paths: Sequence[tuple[str, str | None]],
-    calls: Mapping[str, CallRead],
-    residuals: Mapping[str, ResidualRead],
-    base: str,
-) -> tuple[dict[int, dict[str, Tensor]], list[dict[str, Tensor]]]:
-    """Answers by attention layer and by block, gathered inside a trace."""
-    rows, streams = {}, []
+def _visit(envoy: Any, paths: Sequence[tuple[str, str | None]], asked: tuple[Any, ...], base: str) -> Answers:
+    """Shows a watch every residual and call inside a trace, in forward order, and writes back what it changed."""
+    watch = Watch(*asked)
     for layer, (block, attention) in enumerate(paths):
-        x = envoy.get(block).input
-        streams.append({name: read(x) for name, read in residuals.items()})
+        inside = envoy.get(block)
+        x = inside.input
+        changed = watch.residual(x)
+        if changed is not x:
+            inside.input = changed
         if attention is not None:
-            rows[layer] = _attend(envoy.get(attention), layer, calls, base)
-    output = envoy.get(paths[-1][0]).output
-    x = output[0] if isinstance(output, tuple) else output
-    streams.append({name: read(x) for name, read in residuals.items()})
-    return rows, streams
+            _attend(envoy.get(attention), layer, watch, base)
+    last = envoy.get(paths[-1][0])
+    output = last.output
+    x, *rest = output if isinstance(output, tuple) else (output,)
+    changed = watch.residual(x)
+    if changed is not x:
+        last.output = (changed, *rest) if isinstance(output, tuple) else changed
+    return watch.rows, watch.streams, watch.finite
 
 
-def _attend(envoy: Any, layer: int, calls: Mapping[str, CallRead], base: str) -> dict[str, Tensor]:
+def _attend(envoy: Any, layer: int, watch: Watch, base: str) -> None:
     operation = getattr(envoy.source, [op for op in envoy.source.names if op.startswith(_OPERATION)][-1])
     (_, q, k, v, mask), extra = operation.inputs
     call = call_of_interface(layer, q, k, v, mask, **{"scale": extra.get("scaling"), **extra})
-    answers = {name: read(call) for name, read in calls.items()}
-    if call.is_fused and (base == "sdpa" or "kernel" in extra):
-        operation.skip((call.output().transpose(1, 2).contiguous(), None))
-    return answers
+    seen = watch.attend(call)
+    if seen is not call or (seen.is_fused and (base == "sdpa" or "kernel" in extra)):
+        operation.skip((watch.output(seen, seen.output()).transpose(1, 2).contiguous(), None))
+    elif watch.edits_outputs:
+        z, *rest = operation.output
+        operation.output = (watch.output(seen, z.transpose(1, 2)).transpose(1, 2).contiguous(), *rest)
 
 
 def _paths_of(model: PreTrainedModel) -> list[tuple[str, str | None]]:
@@ -98,7 +97,3 @@ def _calls_interface(module: nn.Module) -> bool:
         return "attention_interface(" in inspect.getsource(type(module).forward)
     except (OSError, TypeError):
         return False
-
-
-def _finite(x: Tensor) -> Tensor:
-    return x.sum(dtype=torch.float32).isfinite()

@@ -49,9 +49,9 @@ class Trace:
     logits: Float[Tensor, "sequence pos vocab"]
 
     @staticmethod
-    def stack(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """A dictionary of tensors stacked over layers, from one dictionary per layer."""
-        return {name: torch.stack([row[name] for row in rows], 1) for name in rows[0]} if rows else {}
+    def stack(rows: Sequence[Mapping[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
+        """A dictionary of tensors stacked over layers, from one dictionary per layer; layers may be on any device."""
+        return {name: torch.stack([row[name].to(device) for row in rows], 1) for name in rows[0]} if rows else {}
 
 
 @runtime_checkable
@@ -63,6 +63,7 @@ class Subject(Protocol):
     dtype: torch.dtype
     device: torch.device
     libraries: tuple[str, ...]  # what runs it, beside torch and transformers
+    revision: str  # commit of the weights on the Hub; empty for a model in memory or in a folder
 
     def run(
         self,

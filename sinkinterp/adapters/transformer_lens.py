@@ -15,12 +15,13 @@ from ..attention.call import AttentionCall
 from ..attention.slots import SinkLogit
 from ..errors import InputError
 from . import contract
-from .huggingface import HuggingFaceSubject, Pass
-from .subject import CallRead, ResidualRead, Tokens
+from .huggingface import HuggingFaceSubject
+from .subject import Tokens
+from .watch import Watch
 from .watching import evaluating, residual_hooks
 
-Hooks = list[tuple[str, Callable[..., None]]]
-Answer = Callable[[AttentionCall, Tensor], dict[str, Tensor]]
+Hooks = list[tuple[str, Callable[..., Tensor | None]]]
+Compare = Callable[[AttentionCall, Tensor], None]
 
 _SITES = {  # hook -> what it shows; of several that show q or k, the one that fires last is what attention consumes
     "q.hook_out": "q", "hook_q_normed": "q", "hook_rot_q": "q",
@@ -53,37 +54,33 @@ class TransformerLensSubject(HuggingFaceSubject):
     def _embedding(self) -> nn.Embedding:
         return self._bridge.embed.original_component
 
-    def _pass(
-        self, tokens: Tokens, calls: Mapping[str, CallRead], residuals: Mapping[str, ResidualRead], **positions: Tensor
-    ) -> Pass:
-        streams: list[dict[str, Tensor]] = []
-        with residual_hooks(self._blocks, residuals, streams):
-            rows, logits = self._watched(
-                tokens, lambda call, pattern: {name: read(call) for name, read in calls.items()}, **positions
-            )
-        return rows, streams, logits
+    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Tensor:
+        with residual_hooks(self._blocks, watch):
+            return self._watched(tokens, watch, positions)
 
     def _watched(
-        self, tokens: Tokens, answer: Answer, **positions: Tensor
-    ) -> tuple[dict[int, dict[str, Tensor]], Tensor]:
-        """What `answer` gave for the call and the pattern of every attention layer, and the logits."""
-        layers = [_Layer(i, block.attn, answer) for i, block in enumerate(self._blocks) if hasattr(block, "attn")]
+        self, tokens: Tokens, watch: Watch, positions: Mapping[str, Tensor], compare: Compare = lambda *both: None
+    ) -> Tensor:
+        """The logits; `watch` is shown the call of every attention layer, `compare` that call beside its pattern."""
+        layers = [
+            _Layer(i, block.attn, watch, compare) for i, block in enumerate(self._blocks) if hasattr(block, "attn")
+        ]
         try:
             with self._bridge.hooks(fwd_hooks=[hook for layer in layers for hook in layer.hooks(self._bridge)]):
                 logits = self._forward(tokens, None, **positions)
         finally:
             for layer in layers:
                 layer.attention._pattern = None  # TransformerLens keeps the last one, T x T for every layer
-        rows = {layer.index: layer.answers for layer in layers if layer.answers is not None}
-        if not rows or len(rows) < len(layers):
+        if not layers or not all(layer.has_pattern and layer.has_output for layer in layers):
             raise InputError(f"{self.name} shows no pattern; boot it with eager attention (bridge_of), or {_OTHERWISE}")
-        return rows, logits
+        return logits
 
     def _check_patterns(self) -> None:
         """Raises InputError where a call does not give the pattern that TransformerLens computed."""
-        rows, _ = self._watched(contract.tokens_for(self.shape.vocab), _distance)
-        worst = max(row["distance"].item() for row in rows.values())
-        if not worst <= contract.TOLERANCE.get(self.dtype, 0.1):
+        distances: list[float] = []
+        tokens = contract.tokens_for(self.shape.vocab)
+        self._watched(tokens, Watch(), {}, lambda call, pattern: distances.append(_distance(call, pattern)))
+        if not max(distances) <= contract.TOLERANCE.get(self.dtype, 0.1):
             raise InputError(
                 f"{self.name} under TransformerLens cannot be measured: the queries, keys and masks that its hooks "
                 f"show do not give its own pattern; {_OTHERWISE}"
@@ -92,21 +89,24 @@ class TransformerLensSubject(HuggingFaceSubject):
 
 @dataclass
 class _Layer:
-    """One attention layer during one forward pass: what its hooks have shown, then what was answered."""
+    """One attention layer during one forward pass: what its hooks have shown, and the call they make up."""
 
     index: int
     attention: Any
-    answer: Answer
+    watch: Watch
+    compare: Compare
     shown: dict[str, Tensor] = field(default_factory=dict)
     rotated: bool = False
     mask: Tensor | None = None
-    answers: dict[str, Tensor] | None = None
+    calls: tuple[AttentionCall, AttentionCall] | None = None  # as the model made it, and as the edits leave it
+    has_pattern: bool = False
+    has_output: bool = False
 
     def hooks(self, bridge: Any) -> Hooks:
         """Names and functions of the hooks to read, of those that this architecture has."""
         prefix = f"blocks.{self.index}.attn."
-        functions = dict.fromkeys(_SITES, self._show)
-        functions |= {"hook_attn_scores": self._mask, "hook_pattern": self._finish}
+        functions: dict[str, Callable[..., Tensor | None]] = dict.fromkeys(_SITES, self._show)
+        functions |= {"hook_attn_scores": self._mask, "hook_pattern": self._finish, "hook_z": self._write}
         return [(prefix + site, f) for site, f in functions.items() if prefix + site in bridge.hook_dict]
 
     # TransformerLens passes `hook` by name
@@ -116,14 +116,37 @@ class _Layer:
         self.shown[_SITES[site]] = tensor.transpose(1, 2) if site in _HEAD_FIRST else tensor
 
     def _mask(self, tensor: Tensor, hook: Any) -> None:
-        if self.answers is None:  # delegated attention (OPT) fires this after the pattern, and shows the pattern
+        if self.calls is None:  # delegated attention (OPT) fires this after the pattern, and shows the pattern
             self.mask = tensor[:, :1] > torch.finfo(tensor.dtype).min / 2
 
+    # delegated attention (OPT) shows its output before its pattern; all others show the pattern first
     def _finish(self, tensor: Tensor, hook: Any) -> None:
-        if self.answers is not None:
+        if self.has_pattern:
             raise InputError(f"layer {self.index} attends twice in one pass; such models cannot be read by layer")
-        self.answers = self.answer(self._call(), tensor)
-        self.shown, self.mask = {}, None
+        own, _ = self._seen()
+        self.compare(own, tensor)
+        self.has_pattern = True
+        self._forget()
+
+    def _write(self, tensor: Tensor, hook: Any) -> Tensor | None:
+        own, seen = self._seen()
+        self.has_output = True
+        self._forget()
+        if seen is own and not self.watch.edits_outputs:
+            return None
+        heads = rearrange(tensor.flatten(2), "batch pos (head d) -> batch head pos d", head=own.q.shape[1])
+        z = self.watch.output(seen, heads if seen is own else seen.output())
+        return rearrange(z, "batch head pos d -> batch pos head d").reshape(tensor.shape)
+
+    def _seen(self) -> tuple[AttentionCall, AttentionCall]:
+        if self.calls is None:
+            own = self._call()
+            self.calls = own, self.watch.attend(own)
+        return self.calls
+
+    def _forget(self) -> None:
+        if self.has_pattern and self.has_output:
+            self.calls, self.shown, self.mask = None, {}, None
 
     def _call(self) -> AttentionCall:
         own = self.attention.original_component
@@ -148,14 +171,17 @@ class _Layer:
 def bridge_of(model: PreTrainedModel) -> Any:
     """A `TransformerBridge` over a deep copy of a transformers model, with eager attention; booting rewires in place.
 
-    Raises InputError where TransformerLens knows no such architecture, or computes other logits than transformers.
+    A model of our own family goes through its Llama export, where it is Llama. Raises InputError where TransformerLens
+    knows no such architecture, or computes other logits than transformers.
     """
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
-    own, name = copy.deepcopy(model), type(model).__name__
+    name, export = type(model).__name__, getattr(model, "to_llama", None)
+    model = model if export is None else export()
+    own = copy.deepcopy(model)
     own.set_attn_implementation("eager")
     try:
-        bridge = build_bridge_from_module(own, name, hf_config=own.config)
+        bridge = build_bridge_from_module(own, type(own).__name__, hf_config=own.config)
     except (ValueError, NotImplementedError) as error:
         raise InputError(f"TransformerLens cannot run {name}: {str(error).splitlines()[0]}; {_OTHERWISE}") from error
     tokens = contract.tokens_for(model.get_input_embeddings().num_embeddings).to(model.device)
@@ -166,6 +192,6 @@ def bridge_of(model: PreTrainedModel) -> Any:
     return bridge
 
 
-def _distance(call: AttentionCall, pattern: Tensor) -> dict[str, Tensor]:
+def _distance(call: AttentionCall, pattern: Tensor) -> float:
     ours = call.pattern()[..., -call.k.shape[2] :]
-    return {"distance": (ours - pattern).abs().max() if ours.shape == pattern.shape else torch.tensor(torch.inf)}
+    return (ours - pattern).abs().max().item() if ours.shape == pattern.shape else torch.inf

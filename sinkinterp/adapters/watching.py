@@ -1,36 +1,21 @@
 """How a transformers model is watched: its attention function, its blocks, its position table. Nothing is patched."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ..attention.call import AttentionCall, call_of_interface
+from ..attention.call import call_of_interface
 from ..errors import InputError
-from .subject import CallRead, ResidualRead
+from .watch import Watch
 
 BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be watched
-
-
-@dataclass
-class Watch:
-    """What one forward pass is asked, and what it has answered so far."""
-
-    calls: Mapping[str, CallRead]
-    answers: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-
-    def see(self, call: AttentionCall) -> None:
-        if call.layer in self.answers:
-            raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
-        self.answers[call.layer] = {name: read(call) for name, read in self.calls.items()}
 
 
 WATCH: ContextVar[Watch | None] = ContextVar("sinkinterp_watch", default=None)
@@ -45,13 +30,18 @@ def _watched(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
         watch = WATCH.get()
+        seen = call if watch is None else watch.attend(call)
+        fused = seen.is_fused and (base == "sdpa" or "kernel" in kwargs)
+        if fused or seen is not call:
+            z, weights = seen.output(), None
+        else:
+            own = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
+            function = ALL_ATTENTION_FUNCTIONS.get_interface(base, own)
+            z, weights = function(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+            z = z.transpose(1, 2)
         if watch is not None:
-            watch.see(call)
-        if call.is_fused and (base == "sdpa" or "kernel" in kwargs):
-            return call.output().transpose(1, 2).contiguous(), None
-        own = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
-        function = ALL_ATTENTION_FUNCTIONS.get_interface(base, own)
-        return function(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+            z = watch.output(seen, z)
+        return z.transpose(1, 2).contiguous(), weights
 
     return attention
 
@@ -71,31 +61,17 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     return list(stacks[0])
 
 
-def unfinite(block: int) -> InputError:
-    """The error that says where activations were first not finite: in the input of `block`."""
-    where = f"block {block - 1}" if block else "the embedding"
-    return InputError(f"activations after {where} are not finite; check the weights, or use fp32 or bf16")
-
-
 @contextmanager
-def residual_hooks(
-    blocks: Sequence[nn.Module], reads: Mapping[str, ResidualRead], answers: list[dict[str, Tensor]]
-) -> Iterator[None]:
-    """Evaluates `reads` on the input of every block and on the output of the last.
+def residual_hooks(blocks: Sequence[nn.Module], watch: Watch) -> Iterator[None]:
+    """Shows `watch` the input of every block and the output of the last, and hands the model what it gives back."""
 
-    Raises InputError at the first activation that is not finite, and where a hook did not fire.
-    """
+    def entering(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+        if args:
+            return (watch.residual(args[0]), *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": watch.residual(kwargs["hidden_states"])}
 
-    def see(x: Tensor) -> None:
-        if not x.sum(dtype=torch.float32).isfinite():  # an infinity or NaN anywhere reaches the sum
-            raise unfinite(len(answers))
-        answers.append({name: read(x) for name, read in reads.items()})
-
-    def entering(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        see(args[0] if args else kwargs["hidden_states"])
-
-    def leaving(block: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        see(output[0] if isinstance(output, tuple) else output)
+    def leaving(block: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        return (watch.residual(output[0]), *output[1:]) if isinstance(output, tuple) else watch.residual(output)
 
     handles = [block.register_forward_pre_hook(entering, with_kwargs=True) for block in blocks]
     handles.append(blocks[-1].register_forward_hook(leaving))
@@ -104,8 +80,6 @@ def residual_hooks(
     finally:
         for handle in handles:
             handle.remove()
-    if len(answers) != len(blocks) + 1:
-        raise InputError(f"{len(answers)} residuals were read where {len(blocks) + 1} should be; a hook did not fire")
 
 
 @contextmanager

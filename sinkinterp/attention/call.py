@@ -11,6 +11,7 @@ from torch import Tensor
 
 from . import streaming
 from .kernels import SOFTMAX, Kernel
+from .similarities import SignedLog
 from .slots import SinkLogit, Slot, SlotRow
 
 Index = Int[Tensor, " some_key"]
@@ -79,7 +80,10 @@ class AttentionCall:
 
     def watchers(self, keys: Index) -> Int[Tensor, "#batch #head some_key"]:
         """How many queries can see each of the chosen keys."""
-        return self.allowed(keys).sum(2)
+        if self.mask is not None:
+            return self.mask.sum(2)[..., keys]
+        first = keys + self.q.shape[2] - self.k.shape[2]
+        return (self.q.shape[2] - first.clamp(min=0))[None, None]
 
     def columns_seen(self) -> Int[Tensor, "#batch #head query"]:
         """How many columns each query can see, its slot included."""
@@ -137,26 +141,27 @@ class AttentionCall:
     def _log_normaliser(self) -> Tensor:
         if self._fused is not None:
             return self._fused[1]
-        return self.kernel.normaliser.log_size(streaming.log_total(self._log_magnitudes()))
+        return self.kernel.normaliser.log_size(self._signed_logs())
 
-    def _log_magnitudes(self) -> Iterator[Tensor]:
+    def _signed_logs(self) -> Iterator[SignedLog]:
         slot = self.slot_scores()
         if slot is not None:
-            yield self.kernel.similarity.log_magnitude(slot)
+            yield self.kernel.similarity.signed_log(slot)
         for keys in streaming.key_blocks(self.keys):
-            log_sim = self.kernel.similarity.log_magnitude(self.scores(keys))
-            yield log_sim.masked_fill(~self.allowed(keys), -torch.inf)
+            log_sim, sign = self.kernel.similarity.signed_log(self.scores(keys))
+            yield log_sim.masked_fill(~self.allowed(keys), -torch.inf), sign
 
     def _weights(self, scores: Tensor, rows: slice = ALL) -> Tensor:
         similarity = self.kernel.similarity
         log_z = self.log_normaliser()[..., rows, None]
         log_z = log_z.masked_fill(log_z == -torch.inf, 0)  # a row of zero weights has Z = 0, and its weights stay 0
         weights = similarity.log_magnitude(scores).sub_(log_z).exp_()
-        return weights * scores.sign() if similarity.signed else weights
+        return weights * self.kernel.normaliser.keep(similarity.sign(scores)) if similarity.signed else weights
 
     def _block_mass(self, keys: Tensor) -> Tensor:
         behind = 0 if self.mask is not None else self.q.shape[2] - self.k.shape[2]
-        first, last = (0, self.q.shape[2]) if self.mask is not None else (int(k) + behind for k in keys.aminmax())
+        everything = self.mask is not None or not len(keys)
+        first, last = (0, self.q.shape[2]) if everything else (int(k) + behind for k in keys.aminmax())
         # the causal rule: no query before `first` sees any of these keys, every query from `last` on sees them all
         partly, wholly = slice(max(first, 0), max(last, 0)), slice(max(last, 0), None)
         weights = self._weights(self.scores(keys, partly), partly).masked_fill_(~self.allowed(keys, partly), 0)

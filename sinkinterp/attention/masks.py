@@ -1,7 +1,8 @@
-"""Which (query, key) pairs may attend. Masks are predicates on positions and combine with `&`."""
+"""Which (query, key) pairs may attend. Masks are predicates on positions and combine with `&` and `|`."""
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
@@ -20,6 +21,9 @@ class Mask(Spec):
 
     def __and__(self, other: "Mask") -> "Mask":
         return Both(self, other)
+
+    def __or__(self, other: "Mask") -> "Mask":
+        return Either(self, other)
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,20 @@ class Window(Mask):
 
 
 @dataclass(frozen=True)
+class Prefix(Mask):
+    """The first `length` keys, open to every query: beside `Causal()`, they see each other both ways."""
+
+    length: int
+
+    def __post_init__(self) -> None:
+        if self.length < 1:
+            raise ValueError(f"a prefix is at least 1 key long; got {self.length}")
+
+    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
+        return (key < self.length).expand(torch.broadcast_shapes(query.shape, key.shape))
+
+
+@dataclass(frozen=True)
 class Both(Mask):
     """Pairs that two masks allow."""
 
@@ -53,3 +71,14 @@ class Both(Mask):
 
     def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
         return self.left.allows(query, key) & self.right.allows(query, key)
+
+
+@dataclass(frozen=True)
+class Either(Mask):
+    """Pairs that one of two masks allows."""
+
+    left: Mask
+    right: Mask
+
+    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
+        return self.left.allows(query, key) | self.right.allows(query, key)

@@ -6,9 +6,11 @@
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..spec import Dims, Part
 
 Queries = Float[Tensor, "batch head query d_head"]
@@ -41,12 +43,21 @@ Slot = SlotRow | SinkLogit | None
 
 @dataclass(frozen=True)
 class LearnedRow(Part):
-    """A trained vector per head, drawn from N(0, std^2)."""
+    """A trained vector per head, drawn from N(0, std^2).
+
+    dims: how many of its first dimensions are trained, the others being zero (Table 13); 0 trains all.
+    shared: whether all heads of a layer have one vector (Table 12).
+    """
 
     std: float = 0.02
+    dims: int = 0
+    shared: bool = False
 
     def build(self, dims: Dims) -> nn.Parameter:
-        return nn.Parameter(torch.randn(dims.n_heads, 1, dims.d_head) * self.std)
+        if not 0 <= self.dims <= dims.d_head:
+            raise InputError(f"{self.dims} trained dimensions do not fit heads of {dims.d_head}; use fewer")
+        heads = 1 if self.shared else dims.n_heads
+        return nn.Parameter(torch.randn(heads, 1, self.dims or dims.d_head) * self.std)
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,37 @@ class ZeroRow(Part):
     """The zero vector, never trained."""
 
     def build(self, dims: Dims) -> nn.Parameter:
-        return nn.Parameter(torch.zeros(dims.n_heads, 1, dims.d_head), requires_grad=False)
+        return _fixed(torch.zeros(1, 1, dims.d_head))
+
+
+@dataclass(frozen=True)
+class FirstAxis(Part):
+    """length * e_1, never trained: m v' of Table 5."""
+
+    length: float = 1.0
+
+    def build(self, dims: Dims) -> nn.Parameter:
+        return _fixed(self.length * torch.eye(1, dims.d_head)[None])
+
+
+@dataclass(frozen=True)
+class EvenRow(Part):
+    """length / sqrt(d_head) in every dimension, never trained: m v'' of Table 5."""
+
+    length: float = 1.0
+
+    def build(self, dims: Dims) -> nn.Parameter:
+        return _fixed(torch.full((1, 1, dims.d_head), self.length * dims.d_head**-0.5))
+
+
+def _fixed(row: Tensor) -> nn.Parameter:
+    # a parameter, not a buffer made anew: from_pretrained builds on the meta device, and a checkpoint holds its row
+    return nn.Parameter(row, requires_grad=False)
+
+
+def whole_row(row: Float[Tensor, "#head 1 some_dims"], dims: Dims) -> Float[Tensor, "head 1 d_head"]:
+    """A row as every head has it, the dimensions that it lacks being zero."""
+    return F.pad(row, (0, dims.d_head - row.shape[-1])).expand(dims.n_heads, -1, -1)
 
 
 class Slots(nn.Module):
@@ -65,12 +106,21 @@ class Slots(nn.Module):
 
 
 class _KeySlot(Slots):
-    def __init__(self, key: nn.Parameter, value: nn.Parameter) -> None:
+    def __init__(self, key: nn.Parameter, value: nn.Parameter, dims: Dims) -> None:
         super().__init__()
-        self.key, self.value = key, value
+        self.key, self.value, self.dims = key, value, dims
 
     def forward(self) -> SlotRow:
-        return SlotRow(self.key, self.value)
+        return SlotRow(whole_row(self.key, self.dims), whole_row(self.value, self.dims))
+
+
+class _LogitSlot(Slots):
+    def __init__(self, n_heads: int, std: float) -> None:
+        super().__init__()
+        self.logit = nn.Parameter(torch.randn(n_heads) * std)
+
+    def forward(self) -> SinkLogit:
+        return SinkLogit(self.logit)
 
 
 @dataclass(frozen=True)
@@ -83,10 +133,23 @@ class NoSlots(Part):
 
 @dataclass(frozen=True)
 class KeySlot(Part):
-    """One extra column: K biases where the value is `ZeroRow()`, KV biases where both rows are learned."""
+    """One extra column, its key compared with queries after the feature map.
+
+    K biases where the value is `ZeroRow()`, KV biases where both rows are learned; both zero is softmax-off-by-one.
+    """
 
     k: Part = LearnedRow()
     v: Part = ZeroRow()
 
     def build(self, dims: Dims) -> Slots:
-        return _KeySlot(self.k.build(dims), self.v.build(dims))
+        return _KeySlot(self.k.build(dims), self.v.build(dims), dims)
+
+
+@dataclass(frozen=True)
+class LogitSlot(Part):
+    """A trained score per head, drawn from N(0, std^2), whose value is zero (GPT-OSS)."""
+
+    std: float = 0.02
+
+    def build(self, dims: Dims) -> Slots:
+        return _LogitSlot(dims.n_heads, self.std)

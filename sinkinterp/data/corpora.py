@@ -1,12 +1,14 @@
-"""Texts: files through `datasets`, and the embedded English text, which every installation carries."""
+"""Texts: files, folders and named datasets through `datasets`, and the embedded English text of every installation."""
 
 import ast
+import glob
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import re
 import sysconfig
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -15,42 +17,130 @@ from ..errors import InputError
 
 DEPENDENCIES = ("torch", "transformers", "numpy", "datasets", "tokenizers", "einops", "rich", "typer")
 SHORTEST = 200  # characters of a docstring worth keeping
+PATIENCE = 10.0  # seconds that the Hub has to say whether it knows a dataset
 
-_LOADERS = {".jsonl": "json", ".json": "json", ".txt": "text"}
+_LOADERS = {".jsonl": "json", ".json": "json", ".txt": "text", ".parquet": "parquet", ".csv": "csv"}
+_OPTIONS: dict[str, dict[str, object]] = {
+    "text": {"sample_by": "paragraph"},
+    "csv": {"keep_default_na": False},  # NA is a text, and so is none
+}
+_ENDINGS = ", ".join(list(_LOADERS)[:-1]) + " or " + list(_LOADERS)[-1]
+_INSTEAD = f"or give a {_ENDINGS} file, a folder of them, or no text at all for the embedded docstrings"
 
 
-def texts_of(path: Path) -> Iterator[str]:
-    """The texts of a file: a .jsonl file's `text` fields, or a .txt file's paragraphs (blank lines between)."""
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetsError
-    from datasets.utils.logging import disable_progress_bar
-    from datasets.utils.logging import set_verbosity_error as disable_logging
+def texts_of(source: Path | str, column: str = "text", split: str = "train") -> Iterator[str]:
+    """The texts of a file, of the files in a folder (by their paths, subfolders too), or of a dataset on the Hub.
 
-    loader = _LOADERS.get(path.suffix)
-    if loader is None:
-        raise InputError(f"{path} is no {' or '.join(_LOADERS)} file; convert it to .jsonl with a text field")
+    A .txt file's texts are its paragraphs (blank lines between); .jsonl, .json, .parquet and .csv files hold them in
+    `column`. A string that is neither a path that exists nor looks like one names a dataset, `name` or `name:config`,
+    of which `split` is streamed. Raises InputError, once the first text is asked for, where there is nothing to read.
+    """
+    if not is_local(source):
+        for row in _dataset_rows(str(source), split):
+            yield text_in(row, column, source)
+        return
+    for file in files_of(Path(source)):
+        name = "text" if file.suffix.lower() == ".txt" else column
+        for row in rows_of(file):
+            yield text_in(row, name, file)
+
+
+def is_local(source: Path | str) -> bool:
+    """Whether `source` is meant as a path: it is a Path, or it exists, or it is written like a path or a text file."""
+    path = Path(source)
+    written_so = path.is_absolute() or str(source).startswith((".", "~")) or path.suffix.lower() in _LOADERS
+    return isinstance(source, Path) or written_so or path.exists()
+
+
+def files_of(path: Path) -> list[Path]:
+    """The text files in a folder and its subfolders in the order of their paths; a file itself where it is no folder.
+
+    Hidden files and folders are left out. Raises InputError where there is none.
+    """
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _LOADERS and file.is_file())
+        files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+        if not files:
+            raise InputError(f"the folder {path} holds no {_ENDINGS} file; give a folder with texts")
+        return files
     if not path.is_file():
         raise InputError(f"there is no file {path}; check the path")
-    if not path.stat().st_size:
-        raise InputError(f"{path} is empty; give a file with texts")
-    disable_progress_bar()
-    disable_logging()
-    options = {"sample_by": "paragraph"} if loader == "text" else {}
+    if path.suffix.lower() not in _LOADERS:
+        raise InputError(f"{path} is no {_ENDINGS} file; convert it to .jsonl with a text field")
+    return [path]
+
+
+def rows_of(file: Path) -> Iterator[Mapping[str, object]]:
+    """The rows of a file, read as they are asked for; a .txt file's paragraphs are rows with one column, `text`."""
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+
+    if not file.stat().st_size:
+        raise InputError(f"{file} is empty; give a file with texts")
+    _quiet()
+    loader = _LOADERS[file.suffix.lower()]
+    options = _OPTIONS.get(loader, {})
+    place = glob.escape(str(file))  # `datasets` takes paths as patterns
     try:
-        for row in load_dataset(loader, data_files=str(path), split="train", streaming=True, **options):
-            if not isinstance(row.get("text"), str):
-                raise InputError(
-                    f"a row of {path} has no string in 'text', only {_fields(row)}; mend or rename the field"
-                )
-            yield row["text"]
+        yield from load_dataset(loader, data_files=place, split="train", streaming=True, **options)
     except (ValueError, OSError, DatasetsError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; is it a {path.suffix} file?") from error
+        raise InputError(f"cannot read {file}: {_said(error)}; is it a {file.suffix} file?") from error
 
 
-def _fields(row: Mapping[str, object]) -> str:
+def text_in(row: Mapping[str, object], column: str, source: Path | str) -> str:
+    """The text in a column of a row. Raises InputError, naming the columns there are, where it holds no string."""
+    text = row.get(column)
+    if not isinstance(text, str):
+        raise InputError(
+            f"a row of {source} has no string in {column!r}, only {columns_in(row)}; name the column with --column"
+        )
+    return text
+
+
+def columns_in(row: Mapping[str, object]) -> str:
+    """The columns of a row with their types, for an error message."""
     return ", ".join(f"{name!r} ({type(value).__name__})" for name, value in row.items())
+
+
+def _dataset_rows(name: str, split: str) -> Iterator[Mapping[str, object]]:
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetNotFoundError
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError
+
+    _quiet()
+    place, _, config = name.partition(":")
+    try:
+        HfApi().dataset_info(place, timeout=PATIENCE)  # load_dataset alone asks an unreachable Hub for half a minute
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise InputError(
+            f"{name!r} is neither a file nor a dataset on the Hub; check its spelling, {_INSTEAD}"
+        ) from error
+    except Exception as error:  # whatever the HTTP client of the day raises
+        raise InputError(
+            f"the Hub cannot be asked for {name!r} ({_said(error)}); check the network, {_INSTEAD}"
+        ) from error
+    try:
+        yield from load_dataset(place, config or None, split=split, streaming=True)
+    except DatasetNotFoundError as error:
+        raise InputError(
+            f"the dataset {name!r} is closed to you ({_said(error)}); log in to the Hub, {_INSTEAD}"
+        ) from error
+    except Exception as error:
+        raise InputError(
+            f"cannot stream {split!r} of {name!r}: {_said(error)}; name another split or NAME:CONFIG, {_INSTEAD}"
+        ) from error
+
+
+def _quiet() -> None:
+    from datasets.utils.logging import CRITICAL, disable_progress_bar, set_verbosity
+
+    disable_progress_bar()
+    set_verbosity(CRITICAL)  # what it logs as an error is raised as well
+
+
+def _said(error: Exception) -> str:
+    return textwrap.shorten(str(error), 300) or type(error).__name__
 
 
 def embedded_texts(cache: Path, on_file: Callable[[int, int], None] = lambda done, of: None) -> list[str]:

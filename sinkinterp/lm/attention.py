@@ -1,6 +1,6 @@
-"""Multi-head attention whose kernel, mask and slots are values, called through transformers' attention interface."""
+"""Multi-head attention whose steps are values, called through transformers' attention interface."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from einops import rearrange
@@ -9,33 +9,48 @@ from torch import Tensor, nn
 from transformers import Cache, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from ..attention.call import call_of_interface
+from ..attention import blockwise
+from ..attention.call import AttentionCall, call_of_interface
+from ..attention.features import Feature
 from ..attention.kernels import SOFTMAX, Kernel
 from ..attention.masks import Causal, Mask
-from ..attention.slots import NoSlots
+from ..attention.slots import NoSlots, Slot, SlotRow
 from ..spec import Dims, Part, Spec
+from .heads import Concatenated, Join, NoChange, NoQKNorm
 from .positions import Position
 
 Residual = Float[Tensor, "batch pos d_model"]
+Heads = Float[Tensor, "batch head pos d_head"]
+PositionIds = Int[Tensor, "#batch pos"]
 
 
 @dataclass(frozen=True)
 class AttentionSpec(Spec):
-    """softmax attention over the past by default; every field swaps one step."""
+    """softmax attention over the past by default; every field swaps one step.
+
+    v_bias shifts what heads return, then gate scales it, then join makes one vector of it.
+    """
 
     kernel: Kernel = SOFTMAX
     mask: Mask = Causal()
     slots: Part = NoSlots()
+    qk_norm: Part = NoQKNorm()
+    v_bias: Part = NoChange()
+    gate: Part = NoChange()
+    join: Join = Concatenated()
 
 
 def eager_attention_forward(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
     scaling: float, **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The family's own attention function: by the fused kernel where there is one and no pattern is asked for."""
+    """The family's own attention function: fused or blockwise where it can be and no pattern is asked for."""
     call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
     pattern = call.pattern() if kwargs.get("output_attentions") or module.config.output_attentions else None
-    z = call.output() if pattern is None else call.mix(pattern)
+    if pattern is not None:
+        z = call.mix(pattern)
+    else:
+        z = blockwise.output(call) if blockwise.is_worth_it(call) else call.output()
     return z.transpose(1, 2), pattern
 
 
@@ -50,30 +65,54 @@ class SinkAttention(nn.Module):
         self.config, self.layer_idx = config, layer_idx
         self.d_head, self.scaling = dims.d_head, dims.d_head**-0.5
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(dims.d_model, width, bias=False) for _ in range(3))
-        self.o_proj = nn.Linear(width, dims.d_model, bias=False)
-        self.kernel, self.slots = spec.kernel, spec.slots.build(dims)
+        self.o_proj = nn.Linear(spec.join.width(dims), dims.d_model, bias=False)
+        assert isinstance(spec.kernel.feature, Feature)
+        self.feature: Feature | nn.Module = spec.kernel.feature.build(dims)
+        self.slots, self.qk_norm = spec.slots.build(dims), spec.qk_norm.build(dims)
+        self.v_bias, self.gate = spec.v_bias.build(dims), spec.gate.build(dims)
+        self.kernel, self.join = spec.kernel, spec.join
 
     def forward(
         self,
         hidden_states: Residual,
         position: Position,
-        position_ids: Int[Tensor, "#batch pos"],
+        position_ids: PositionIds,
         attention_mask: Bool[Tensor, "#batch 1 pos key"] | None = None,
         past_key_values: Cache | None = None,
+        slot: Slot = None,
         **kwargs: Any,
     ) -> tuple[Residual, Tensor | None]:
-        """Residual update, and the pattern where `output_attentions` asks for it."""
-        q, k, v = (
-            rearrange(proj(hidden_states), "b pos (head d) -> b head pos d", d=self.d_head)
-            for proj in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        q, k = position.rotate(q, position_ids), position.rotate(k, position_ids)
+        """Residual update, and the pattern where `output_attentions` asks for it. `slot` stands in for the layer's."""
+        q, k, v = self._project(hidden_states, position, position_ids)
         if past_key_values is not None:
             k, v = past_key_values.update(k, v, self.layer_idx)
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
         z, pattern = attention_interface(
-            self, q, k, v, attention_mask, scaling=self.scaling, kernel=self.kernel, slot=self.slots(), **kwargs
+            self, q, k, v, attention_mask, scaling=self.scaling, kernel=self._built_kernel,
+            slot=self.slots() if slot is None else slot, **kwargs,
+        )  # fmt: skip
+        return self._write(z, hidden_states), pattern
+
+    def alone(self, x: Residual, position: Position, ids: PositionIds) -> tuple[SlotRow, Residual]:
+        """A single token that sees itself only, as a slot of this layer, beside its residual update."""
+        q, k, v = self._project(x, position, ids)
+        bias = position.bias(ids, ids)
+        call = AttentionCall(self.layer_idx, q, k, v, self.scaling, bias=bias, kernel=self._built_kernel)
+        return SlotRow(self.feature(k)[0], v[0]), self._write(call.output().transpose(1, 2), x)
+
+    @property
+    def _built_kernel(self) -> Kernel:
+        return replace(self.kernel, feature=self.feature)
+
+    def _project(self, x: Residual, position: Position, ids: PositionIds) -> tuple[Heads, Heads, Heads]:
+        q, k, v = (
+            rearrange(proj(x), "b pos (head d) -> b pos head d", d=self.d_head)
+            for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        return self.o_proj(rearrange(z, "b pos head d -> b pos (head d)")), pattern
+        q, k, v = (t.transpose(1, 2) for t in (*self.qk_norm(q, k), v))
+        return position.rotate(q, ids), position.rotate(k, ids), v
+
+    def _write(self, z: Float[Tensor, "batch pos head d_head"], x: Residual) -> Residual:
+        return self.o_proj(self.join(self.gate(self.v_bias(z, x), x)))

@@ -1,4 +1,4 @@
-"""Feed-forward layers."""
+"""Feed-forward layers: an activation, gated or not, without biases."""
 
 from dataclasses import dataclass
 
@@ -6,27 +6,93 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..spec import Dims, Part
+from ..spec import Dims, Part, Spec
 
 Residual = Float[Tensor, "batch pos d_model"]
+Hidden = Float[Tensor, "batch pos width"]
 
 
 @dataclass(frozen=True)
-class SwiGLU(Part):
-    """down(silu(gate x) * up x), without biases."""
+class Activation(Spec):
+    """A function of every number by itself."""
+
+    def __call__(self, x: Hidden) -> Hidden:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Relu(Activation):
+    """max(x, 0)."""
+
+    def __call__(self, x: Hidden) -> Hidden:
+        return F.relu(x)
+
+
+@dataclass(frozen=True)
+class Gelu(Activation):
+    """x times the normal distribution function of x, exactly."""
+
+    def __call__(self, x: Hidden) -> Hidden:
+        return F.gelu(x)
+
+
+@dataclass(frozen=True)
+class Swish(Activation):
+    """x * sigmoid(x)."""
+
+    def __call__(self, x: Hidden) -> Hidden:
+        return F.silu(x)
+
+
+@dataclass(frozen=True)
+class FFN(Part):
+    """down(act(up x))."""
 
     width: int = 256
+    act: Activation = Relu()
 
     def build(self, dims: Dims) -> nn.Module:
-        return _SwiGLU(dims.d_model, self.width)
+        return Layer(dims.d_model, self)
 
 
-class _SwiGLU(nn.Module):
-    def __init__(self, d_model: int, width: int) -> None:
+@dataclass(frozen=True)
+class GatedFFN(Part):
+    """down(act(gate x) * up x): SwiGLU by default, as in Llama."""
+
+    width: int = 256
+    act: Activation = Swish()
+
+    def build(self, dims: Dims) -> nn.Module:
+        return GatedLayer(dims.d_model, self)
+
+
+class Layer(nn.Module):
+    """What `FFN` builds, its maps named as Llama names them."""
+
+    def __init__(self, d_model: int, spec: FFN) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(d_model, width, bias=False)
-        self.up_proj = nn.Linear(d_model, width, bias=False)
-        self.down_proj = nn.Linear(width, d_model, bias=False)
+        self.act = spec.act
+        self.up_proj = nn.Linear(d_model, spec.width, bias=False)
+        self.down_proj = nn.Linear(spec.width, d_model, bias=False)
 
     def forward(self, x: Residual) -> Residual:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(self.act(self.up_proj(x)))
+
+
+class SwishDown(nn.Linear):
+    """The last map of a SwiGLU, the only one that the release writes smaller with depth."""
+
+
+class GatedLayer(nn.Module):
+    """What `GatedFFN` builds."""
+
+    def __init__(self, d_model: int, spec: GatedFFN) -> None:
+        super().__init__()
+        self.act = spec.act
+        self.gate_proj = nn.Linear(d_model, spec.width, bias=False)
+        self.up_proj = nn.Linear(d_model, spec.width, bias=False)
+        last = SwishDown if spec.act == Swish() else nn.Linear
+        self.down_proj = last(spec.width, d_model, bias=False)
+
+    def forward(self, x: Residual) -> Residual:
+        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))

@@ -1,14 +1,17 @@
 """The family inside transformers' registries, and its way out to Llama."""
 
+from dataclasses import replace
+
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from ..attention.masks import Causal
 from ..errors import InputError
 from .attention import AttentionSpec
-from .ffn import SwiGLU
+from .block import PreNorm
+from .ffn import GatedFFN
 from .model import SinkConfig, SinkForCausalLM
 from .positions import Rotary
+from .sink_token import Nothing
 
 
 def register() -> None:
@@ -20,8 +23,9 @@ def register() -> None:
 def to_llama(model: SinkForCausalLM) -> LlamaForCausalLM:
     """The same model as a `LlamaForCausalLM`. Raises InputError where the architecture is not Llama's."""
     spec = model.config.lm
-    plain = AttentionSpec(mask=Causal())
-    if not isinstance(spec.position, Rotary) or spec.attention != plain or not isinstance(spec.ffn, SwiGLU):
+    ffn = GatedFFN(getattr(spec.ffn, "width", 1))
+    plain = replace(spec, attention=AttentionSpec(), branch=PreNorm(), before=Nothing(), ffn=ffn)
+    if not isinstance(spec.position, Rotary) or not isinstance(spec.ffn, GatedFFN) or spec != plain:
         raise InputError(
             "only rotary positions, plain causal softmax attention and SwiGLU are Llama; export such a model"
         )

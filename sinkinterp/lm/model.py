@@ -4,18 +4,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.output_capturing import capture_outputs
 
 from ..attention.masks import Causal
+from ..attention.slots import NoSlots
 from ..errors import InputError
 from ..spec import Dims, Part, Spec
 from .attention import AttentionSpec, SinkAttention
-from .ffn import SwiGLU
+from .block import Branch, PreNorm, SinkBlock
+from .ffn import GatedFFN
+from .init import Init, TorchInit
 from .positions import Position, Rotary
+from .sink_token import Nothing, SinkToken
 
 # class names and `model_type` are what checkpoints and transformers' registries store
 
@@ -26,7 +30,10 @@ class LMSpec(Spec):
 
     position: Part = Rotary()
     attention: AttentionSpec = AttentionSpec()
-    ffn: Part = SwiGLU()
+    ffn: Part = GatedFFN()
+    branch: Branch = PreNorm()
+    before: Nothing | SinkToken = Nothing()
+    init: Init = TorchInit()
     vocab: int = 64
     d_model: int = 64
     n_heads: int = 1
@@ -37,10 +44,12 @@ class LMSpec(Spec):
     def __post_init__(self) -> None:
         if self.d_model % (2 * self.n_heads):
             raise ValueError(f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}")
+        if self.before.count and self.attention.slots != NoSlots():
+            raise ValueError("a sink token is the slot of every layer; give the attention NoSlots(), or take Nothing()")
 
     @property
     def dims(self) -> Dims:
-        return Dims(self.d_model, self.n_heads, self.d_model // self.n_heads, self.n_ctx)
+        return Dims(self.d_model, self.n_heads, self.d_model // self.n_heads, self.n_ctx + self.before.count)
 
 
 class SinkConfig(PreTrainedConfig):
@@ -64,23 +73,6 @@ class SinkConfig(PreTrainedConfig):
         return LMSpec.from_dict(self.spec)
 
 
-class SinkBlock(nn.Module):
-    """Attention then feed-forward, each inside a pre-norm residual branch."""
-
-    def __init__(self, config: SinkConfig, layer_idx: int) -> None:
-        super().__init__()
-        spec = config.lm
-        self.input_layernorm = nn.RMSNorm(spec.d_model, eps=spec.norm_eps)
-        self.self_attn = SinkAttention(config, spec.attention, spec.dims, layer_idx)
-        self.post_attention_layernorm = nn.RMSNorm(spec.d_model, eps=spec.norm_eps)
-        self.mlp = spec.ffn.build(spec.dims)
-
-    def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
-        """One residual update; `kwargs` go to the attention."""
-        hidden_states = hidden_states + self.self_attn(self.input_layernorm(hidden_states), **kwargs)[0]
-        return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
-
-
 class SinkPreTrainedModel(PreTrainedModel):
     """What transformers must know of the family."""
 
@@ -93,9 +85,7 @@ class SinkPreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """PyTorch's own defaults, which is what the released training effectively ran: embeddings from N(0, 1)."""
-        if isinstance(module, nn.Linear | nn.Embedding | nn.RMSNorm):
-            module.reset_parameters()
+        self.config.lm.init.draw(module, self.config.lm.n_layers)
 
 
 class SinkModel(SinkPreTrainedModel):
@@ -106,8 +96,9 @@ class SinkModel(SinkPreTrainedModel):
         spec = config.lm
         self.embed_tokens = nn.Embedding(spec.vocab, spec.d_model)
         self.position: Position = spec.position.build(spec.dims)
+        self.before = spec.before.build(spec.dims)
         self.layers = nn.ModuleList(SinkBlock(config, i) for i in range(spec.n_layers))
-        self.norm = nn.RMSNorm(spec.d_model, eps=spec.norm_eps)
+        self.norm = spec.branch.final(nn.RMSNorm(spec.d_model, eps=spec.norm_eps))
         self.post_init()
 
     @capture_outputs
@@ -132,14 +123,21 @@ class SinkModel(SinkPreTrainedModel):
             )
         if position_ids is None:
             position_ids = torch.arange(past, past + x.shape[1], device=x.device)[None]
-        mask = self._allowed(past, x.shape[1], attention_mask, x.device)
+        position_ids = position_ids + self.config.lm.before.count
+        shared = {
+            "position": self.position, "position_ids": position_ids, "past_key_values": past_key_values,
+            "position_bias": self._bias(past, position_ids),
+            "attention_mask": self._allowed(past, x.shape[1], attention_mask, x.device),
+        }  # fmt: skip
         x = self.position.embed(x, position_ids)
-        for layer in self.layers:
-            x = layer(
-                x, position=self.position, position_ids=position_ids, attention_mask=mask,
-                past_key_values=past_key_values, **kwargs,
-            )  # fmt: skip
+        for layer, slot in zip(self.layers, self.before.slots(self.layers, self.position), strict=True):
+            x = layer(x, slot=slot, **shared, **kwargs)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x), past_key_values=past_key_values)
+
+    def _bias(self, past: int, ids: Int[Tensor, "#batch pos"]) -> Float[Tensor, "#batch #head pos key"] | None:
+        """What positions add to scores; tokens in the cache are taken to lie right before the first new one."""
+        before = ids[:, :1] + torch.arange(-past, 0, device=ids.device)
+        return self.position.bias(ids, torch.cat((before, ids), 1))
 
     def _allowed(
         self, past: int, n_queries: int, tokens: Tensor | None, device: torch.device
@@ -151,6 +149,8 @@ class SinkModel(SinkPreTrainedModel):
         if tokens is None and rule == Causal() and past == 0:
             return None
         index = torch.arange(past + n_queries, device=device)
+        if past and rule.allows(index[:past, None], index[None, past:]).any():
+            raise InputError(f"{past} tokens in the cache should have seen later ones ({rule}); pass them in one go")
         allowed = rule.allows(index[past:, None], index[None, :])[None, None]
         return allowed if tokens is None else allowed & tokens.bool()[:, None, None, :]
 
@@ -178,6 +178,12 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
             loss=loss, logits=logits, past_key_values=hidden.past_key_values,
             hidden_states=hidden.hidden_states, attentions=hidden.attentions,
         )  # fmt: skip
+
+    def to_llama(self) -> PreTrainedModel:
+        """The same model as transformers' Llama. Raises InputError where the architecture is not Llama's."""
+        from .hub import to_llama
+
+        return to_llama(self)
 
 
 def build(spec: LMSpec, seed: int = 0) -> SinkForCausalLM:

@@ -1,8 +1,9 @@
-"""Positional information. It may be added to the embeddings or rotate queries and keys; a scheme overrides one."""
+"""Positional information: added to the embeddings, turning queries and keys, or added to scores; a scheme does one."""
 
 from dataclasses import dataclass
 
 import torch
+from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -11,6 +12,8 @@ from ..spec import Dims, Part
 Residual = Float[Tensor, "batch pos d_model"]
 Heads = Float[Tensor, "batch head pos d_head"]
 PositionIds = Int[Tensor, "#batch pos"]
+KeyIds = Int[Tensor, "#batch key"]
+Bias = Float[Tensor, "#batch #head pos key"]
 
 
 class Position(nn.Module):
@@ -21,6 +24,23 @@ class Position(nn.Module):
 
     def rotate(self, x: Heads, ids: PositionIds) -> Heads:
         return x
+
+    def bias(self, queries: PositionIds, keys: KeyIds) -> Bias | None:
+        """What every layer adds to its scaled scores."""
+        return None
+
+
+# waves and frequencies are made in use, not stored: from_pretrained builds on the meta device and would lose a buffer
+
+
+class _Waves(Position):
+    def __init__(self, d_model: int, base: float) -> None:
+        super().__init__()
+        self.d_model, self.base = d_model, base
+
+    def embed(self, x: Residual, ids: PositionIds) -> Residual:
+        angle = _angles(ids, self.d_model, self.base)
+        return x + rearrange([angle.sin(), angle.cos()], "two b pos wave -> b pos (wave two)").to(x.dtype)
 
 
 class _Table(Position):
@@ -38,12 +58,15 @@ class _Rotary(Position):
         self.d_head, self.base = d_head, base
 
     def rotate(self, x: Heads, ids: PositionIds) -> Heads:
-        # frequencies are made here, not stored: from_pretrained builds on the meta device and would lose a buffer
-        frequency = self.base ** (-torch.arange(0, self.d_head, 2, device=x.device, dtype=torch.float) / self.d_head)
-        angle = ids[..., None].float() * frequency
+        angle = _angles(ids, self.d_head, self.base)
         cos, sin = (f(angle).repeat(1, 1, 2)[:, None].to(x.dtype) for f in (torch.cos, torch.sin))
         a, b = x.chunk(2, -1)
         return x * cos + torch.cat((-b, a), -1) * sin
+
+
+def _angles(ids: PositionIds, width: int, base: float) -> Float[Tensor, "#batch pos wave"]:
+    frequency = base ** (-torch.arange(0, width, 2, device=ids.device, dtype=torch.float) / width)
+    return ids[..., None].float() * frequency
 
 
 @dataclass(frozen=True)
@@ -52,6 +75,16 @@ class NoPosition(Part):
 
     def build(self, dims: Dims) -> Position:
         return Position()
+
+
+@dataclass(frozen=True)
+class Sinusoidal(Part):
+    """Fixed sines and cosines in turn, added to the embeddings; positions count from 0 (equation 5)."""
+
+    base: float = 10_000.0
+
+    def build(self, dims: Dims) -> Position:
+        return _Waves(dims.d_model, self.base)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ class TokenSink:
 def sink_grid(alpha: Alpha, epsilons: Sequence[float]) -> Float[Tensor, "epsilon pos"]:
     """Sink_k^epsilon of every position for every epsilon, in one pass over alpha; 0..1. Source: Gu et al. 2025, 3.2.
 
-    Raises InputError for an epsilon that is no share of attention, or none at all.
+    Sequences that are too short for a position, NaN in alpha, do not count there. Raises InputError for an epsilon
+    that is no share of attention, or none at all.
     """
     if not epsilons:
         raise InputError("epsilons is empty; give at least one, as in (0.3,)")
@@ -38,7 +39,7 @@ def sink_grid(alpha: Alpha, epsilons: Sequence[float]) -> Float[Tensor, "epsilon
     cells = exceeded + n * torch.arange(n_pos, device=alpha.device)
     counts = torch.bincount(cells.flatten(), minlength=n * n_pos).reshape(n_pos, n)
     above = counts.flip(-1).cumsum(-1).flip(-1)[:, 1:].T
-    return above[order.argsort()] / alpha[..., 0].numel()
+    return above[order.argsort()] / (~alpha.isnan()).sum((0, 1, 2))
 
 
 def sink_positions(alpha: Alpha, null: Alpha, epsilon: float, share: float) -> Int[Tensor, " found"]:
@@ -55,6 +56,8 @@ def sink_positions(alpha: Alpha, null: Alpha, epsilon: float, share: float) -> I
 def sink_tokens(alpha: Alpha, tokens: Int[Tensor, "sequence pos"], epsilon: float) -> list[TokenSink]:
     """Every token id that occurs with how often it is a sink, most often first, then the most frequent.
 
+    Ids below 0 are padding and do not count.
+
     Raises InputError unless epsilon is a share of attention.
     """
     check_epsilon(epsilon)
@@ -63,25 +66,28 @@ def sink_tokens(alpha: Alpha, tokens: Int[Tensor, "sequence pos"], epsilon: floa
     hits = torch.zeros_like(occurrences).index_add(0, which.flatten(), heads)
     shares = hits / (occurrences * alpha.shape[1] * alpha.shape[2])
     rows = map(TokenSink, ids.tolist(), occurrences.tolist(), shares.tolist())
-    return sorted(rows, key=lambda row: (-row.share, -row.occurrences, row.token))
+    return sorted((row for row in rows if row.token >= 0), key=lambda row: (-row.share, -row.occurrences, row.token))
+
+
+def cosine_to_first(x: Float[Tensor, "sequence pos d_model"]) -> Float[Tensor, "sequence pos"]:
+    """Cosine of every token's residual with the first token's; 0 for a vector of zeros."""
+    return F.cosine_similarity(x.float(), x[:, :1].float(), dim=-1)
 
 
 def secondary_sinks(
-    residuals: Float[Tensor, "block sequence pos d_model"], step_up: int, step_down: int, cosine: float = 0.9
+    cosines: Float[Tensor, "sequence block pos"], step_up: int, step_down: int, cosine: float = 0.9
 ) -> Bool[Tensor, "sequence pos"]:
     """Tokens after the first whose residual points its way, cos > `cosine`, in a block from step_up to step_down.
 
     Both ends count; the first token itself is False. Raises InputError for steps outside the blocks or out of order,
     and for a cosine that is not between 0 and 1. Source: Wong et al., arXiv 2512.22213.
     """
-    if not 0 <= step_up <= step_down < len(residuals):
+    if not 0 <= step_up <= step_down < cosines.shape[1]:
         raise InputError(
-            f"step_up and step_down are indices from 0 to {len(residuals) - 1}, in order; got {step_up}, {step_down}"
+            f"step_up and step_down are indices from 0 to {cosines.shape[1] - 1}, in order; got {step_up}, {step_down}"
         )
     if not 0 < cosine < 1:
         raise InputError(f"cosine is between 0 and 1; got {cosine}")
-    follows = residuals.new_zeros(residuals.shape[1:3], dtype=torch.bool)
-    for x in residuals[step_up : step_down + 1]:
-        follows |= F.cosine_similarity(x.float(), x[:, :1].float(), dim=-1) > cosine
+    follows = (cosines[:, step_up : step_down + 1] > cosine).any(1)
     follows[:, 0] = False
     return follows

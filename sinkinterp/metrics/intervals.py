@@ -1,5 +1,6 @@
 """Intervals over sequences."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,9 @@ def difference(before: Float[Tensor, " n"], after: Float[Tensor, " m"], paired: 
     """The change of the mean: of the differences where sequences are paired, else with both resampled alone."""
     if paired:
         return estimate(after.double() - before.double(), seed)
+    before, after = before[~before.isnan()], after[~after.isnan()]
+    if not (len(before) and len(after)):
+        return Estimate(math.nan, math.nan, math.nan)
     rng = np.random.default_rng(seed)
     means = [_resampled(values, rng) for values in (before, after)]
     low, high = np.quantile(means[1] - means[0], (0.025, 0.975))
@@ -37,6 +41,12 @@ def _resampled(values: Float[Tensor, " n"], rng: np.random.Generator) -> np.ndar
 
 
 def estimate(per_sequence: Float[Tensor, " sequence"], seed: int = 0) -> Estimate:
-    """Mean over sequences with the 2.5% and 97.5% quantiles of the means of 2,000 resamples."""
+    """Mean over sequences with the 2.5% and 97.5% quantiles of the means of 2,000 resamples.
+
+    Sequences that are NaN, being too short for a position, do not count.
+    """
+    per_sequence = per_sequence[~per_sequence.isnan()]
+    if not len(per_sequence):
+        return Estimate(math.nan, math.nan, math.nan)
     low, high = np.quantile(_resampled(per_sequence, np.random.default_rng(seed)), (0.025, 0.975))
     return Estimate(per_sequence.double().mean().item(), float(low), float(high))

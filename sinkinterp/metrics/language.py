@@ -12,7 +12,7 @@ def next_token_loss(
     """Cross-entropy of every token but the first given those before it, in nats, in fp32."""
     flat = F.cross_entropy(
         rearrange(logits[:, :-1].float(), "s p v -> (s p) v"),
-        rearrange(tokens[:, 1:], "s p -> (s p)"),
+        rearrange(tokens[:, 1:].long(), "s p -> (s p)"),
         reduction="none",
     )
     return rearrange(flat, "(s p) -> s p", s=len(tokens))

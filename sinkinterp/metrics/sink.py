@@ -1,17 +1,19 @@
 """How much attention a key receives, and how many heads make a sink of it (Gu et al. 2025, section 3.2)."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.kernels import Magnitude, PNorm
+from ..attention.fixed import FixedPattern
 from ..errors import InputError
 
 Index = Int[Tensor, " pos"]
 Importance = Float[Tensor, "batch head pos"]
+Counts = Int[Tensor, "#batch #head pos"]
 
 
 def proxy(call: AttentionCall) -> AttentionCall:
@@ -19,24 +21,81 @@ def proxy(call: AttentionCall) -> AttentionCall:
     kernel = call.kernel
     if kernel.is_normalised:
         return call
-    magnitude = Magnitude(kernel.similarity) if kernel.similarity.signed else kernel.similarity
-    return replace(call, kernel=replace(kernel, similarity=magnitude, normaliser=PNorm(), alpha=1.0))
+    if isinstance(call, FixedPattern):
+        size = call.pattern().abs()
+        total = size.sum(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
+        return FixedPattern.of(call, size / total)
+    return replace(call, kernel=kernel.proxy)
 
 
-def importance(call: AttentionCall, positions: Index) -> Importance:
+def visible(call: AttentionCall, positions: Index) -> Counts:
+    """How many queries can see each position."""
+    return call.watchers(positions)
+
+
+def later(call: AttentionCall, positions: Index) -> Counts:
+    """T - k + 1 for position k, counted from 1: how many queries stand at the position or after it."""
+    first = positions + call.q.shape[2] - call.k.shape[2]
+    return (call.q.shape[2] - first.clamp(min=0))[None, None]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a column of the pattern becomes an importance; three that differ are in use.
+
+    words: said in every protocol. divisor: what the column's sum is divided by. past_only: whether queries before
+    the key are left out where a prefix mask lets them see it. dtype: that of weights, quotients and sums.
+    """
+
+    words: str
+    divisor: Callable[[AttentionCall, Index], Counts]
+    past_only: bool = False
+    dtype: torch.dtype = torch.float32
+
+    def importance(self, call: AttentionCall, positions: Index) -> Importance:
+        """alpha_k of the weights that `call` computes. In half precision, or under a prefix mask, for small T."""
+        looks_ahead = self.past_only and call.mask is not None and bool((call.mask & ~self._past(call)).any())
+        if self.dtype is torch.float32 and not looks_ahead:
+            return call.column_mass(positions) / self.divisor(call, positions)
+        weights = call.pattern()[..., -call.k.shape[2] :]
+        weights = (weights * self._past(call) if self.past_only else weights)[..., positions].to(self.dtype)
+        return (weights / self.divisor(call, positions)[:, :, None].to(self.dtype)).sum(2).float()
+
+    def uniform(self, call: AttentionCall, positions: Index) -> Importance:
+        """The null: alpha_k if every query attended equally to all columns that it can see; H_T / T for key 0."""
+        share = 1 / call.columns_seen().clamp(min=1).double()
+        if call.mask is None:
+            first = (positions + call.q.shape[2] - call.k.shape[2]).clamp(min=0)
+            mass = share.flip(-1).cumsum(-1).flip(-1)[..., first]
+        else:
+            seen = call.mask & self._past(call) if self.past_only else call.mask
+            mass = torch.cat([(seen[..., keys] * share[..., None]).sum(2) for keys in positions.split(64)], -1)
+        alpha = (mass / self.divisor(call, positions)).float()
+        return alpha.expand(*call.q.shape[:2], -1)
+
+    def _past(self, call: AttentionCall) -> Bool[Tensor, "1 1 query key"]:
+        return replace(call, mask=None).allowed()
+
+
+VISIBLE = Dialect("queries that can see the key", visible)
+PAPER = Dialect("T - k + 1, queries from the key on", later, past_only=True)
+RELEASED = Dialect("T - k + 1, in bfloat16", later, dtype=torch.bfloat16)  # the release's own models, all queries
+
+
+def importance(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Importance:
     """alpha_k: the mean attention, or proxy score, that each position receives from the queries that can see it."""
-    return proxy(call).column_mass(positions) / call.watchers(positions)
+    return dialect.importance(proxy(call), positions)
 
 
-def raw_importance(call: AttentionCall, positions: Index) -> Importance:
+def raw_importance(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Importance:
     """As `importance`, of the weights that really multiply the values."""
-    return call.column_mass(positions) / call.watchers(positions)
+    return dialect.importance(call, positions)
 
 
-def importances(call: AttentionCall, positions: Index) -> Float[Tensor, "batch 2 head pos"]:
+def importances(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Float[Tensor, "batch 2 head pos"]:
     """`importance` beside `raw_importance`, found in one go where they are the same."""
-    alpha = importance(call, positions)
-    return torch.stack((alpha, alpha if proxy(call) is call else raw_importance(call, positions)), 1)
+    alpha = importance(call, positions, dialect)
+    return torch.stack((alpha, alpha if proxy(call) is call else raw_importance(call, positions, dialect)), 1)
 
 
 def slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
@@ -44,23 +103,20 @@ def slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
     return proxy(call).slot_mass() / call.q.shape[2]
 
 
-def uniform_importance(call: AttentionCall, positions: Index) -> Importance:
-    """The null: importance if every query attended equally to all columns that it can see; H_T / T for causal key 0."""
-    share = 1 / call.columns_seen().clamp(min=1)
-    received = (call.allowed(positions) * share[..., None]).sum(2) / call.watchers(positions)
-    return received.expand(*call.q.shape[:2], -1)
-
-
-def uniform_slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
-    """The null of `slot_importance`; 0 without a slot."""
-    share = (1 / call.columns_seen().clamp(min=1)).mean(-1) * (call.slot is not None)
-    return share.expand(*call.q.shape[:2])
+def off_sequence(call: AttentionCall) -> Float[Tensor, "batch head"]:
+    """1 - row sum over tokens, mean over queries: what goes to a slot, or is never given out; below 0 if above one."""
+    if call.kernel.is_normalised and not isinstance(call, FixedPattern):
+        return call.slot_mass() / call.q.shape[2]
+    return 1 - call.column_mass().sum(-1) / call.q.shape[2]
 
 
 def sink_rate(alpha: Float[Tensor, "sequence layer head"], epsilon: float) -> Float[Tensor, " sequence"]:
-    """Sink^epsilon of each sequence: the share of its heads whose importance exceeds epsilon, strictly; 0..1."""
+    """Sink^epsilon of each sequence: the share of its heads whose importance exceeds epsilon, strictly; 0..1.
+
+    NaN for a sequence that is too short to have the position.
+    """
     check_epsilon(epsilon)
-    return (alpha > epsilon).float().mean((1, 2))
+    return (alpha > epsilon).float().masked_fill(alpha.isnan(), torch.nan).mean((1, 2))
 
 
 def check_epsilon(epsilon: float) -> None:

@@ -100,6 +100,26 @@ def by_position(table: Table) -> go.Figure:
     return themed(figure, table.title)
 
 
+def over_epsilon(table: Table) -> go.Figure:
+    """Sink_1 over its threshold, with its interval, beside uniform attention's; from `tabulate.grid`."""
+    figure = go.Figure()
+    x = table.column("epsilon")
+    figure.add_scatter(
+        x=x, y=table.numbers("Sink_1"), error_y=_interval(table, "Sink_1"), name="position 0", mode="lines+markers",
+        line={"color": colour(0)}, marker={"size": 9},
+    )  # fmt: skip
+    figure.add_scatter(
+        x=x, y=table.numbers("largest other"), name="largest of the other positions", mode="lines+markers",
+        line={"color": colour(1), "dash": "dash"}, marker={"symbol": "square", "size": 8},
+    )  # fmt: skip
+    figure.add_scatter(
+        x=x, y=table.numbers("null"), name="position 0, uniform attention", line={"color": GREY, "dash": "dot"}
+    )
+    figure.update_xaxes(title="epsilon: importance that makes a sink")
+    figure.update_yaxes(title="share of heads", range=[-0.02, 1.02], tickformat=".0%")
+    return themed(figure, table.title)
+
+
 def seeds(table: Table, quantity: str, reported: str) -> go.Figure:
     """A rate of every seed and model with its interval, the reported values as hollow marks."""
     figure = go.Figure()

@@ -1,77 +1,74 @@
-"""An nnsight server of one request: a fresh isolated process that holds the model but not us.
+"""A server of nnsight requests that holds a model but not us, each request in a process of its own.
 
-`remote_subject` makes a subject whose requests are serialised as for NDIF, written to a file, and run by `python -I`
-on this very file. There an import hook refuses every library but the server's own, notes which modules are imported
-while the payload is unpickled and run, and what comes back are plain tensors.
+`remote_subject` makes a subject whose requests are serialised as for NDIF and written to a file. `python -I` on this
+very file has imported what a server has, refuses every other library, and forks for each request; the child loads the
+model, unpickles and runs the payload, notes what it names and imports, and sends back plain tensors.
 """
 
 import builtins
 import json
-import pickletools
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-BLOCKED = ("sinkinterp", "einops", "jaxtyping", "beartype", "plotly", "datasets", "typer", "transformer_lens", "pytest")
-REQUESTS = []  # of this process: size in bytes, seconds, what the payload names and what it imports
+BLOCKED = {"sinkinterp", "einops", "jaxtyping", "beartype", "plotly", "datasets", "typer", "transformer_lens", "pytest"}
+REQUESTS = []  # of this test run: size in bytes, seconds, modules that the payload names, modules that it imports
 
 
-def remote_subject(folder, patience=120):
-    """The model of a folder behind a fresh process for every request."""
+class Server:
+    """The process that waits for requests on the model of a folder."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", __file__, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def answer(self, blob, env):
+        import torch
+
+        with tempfile.TemporaryDirectory() as scratch:
+            (Path(scratch) / "payload").write_bytes(blob)
+            start = time.perf_counter()
+            self.process.stdin.write(json.dumps([scratch, env]) + "\n")
+            self.process.stdin.flush()
+            reply = json.loads(self.process.stdout.readline())
+            REQUESTS.append({"bytes": len(blob), "seconds": time.perf_counter() - start} | reply)
+            if "error" in reply:
+                raise RuntimeError(reply["error"])
+            return torch.load(Path(scratch) / "answers", weights_only=True)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+def remote_subject(server):
+    """The server's model as a subject."""
     from nnsight import TransformersModel
 
     from sinkinterp.adapters.remote import RemoteSubject, Request
 
-    class Fresh(Request):
+    class ToServer(Request):
         def request(self, request, tracer):
-            blob = self._serialize(tracer)
-            with tempfile.TemporaryDirectory() as scratch:
-                (Path(scratch) / "payload").write_bytes(blob)
-                start = time.perf_counter()
-                command = [sys.executable, "-I", __file__, str(folder), scratch, json.dumps(self.env)]
-                done = subprocess.run(command, capture_output=True, text=True, timeout=patience)
-                assert done.returncode == 0, done.stderr[-3000:]
-                seconds = time.perf_counter() - start
-                REQUESTS.append(
-                    {"bytes": len(blob), "seconds": seconds, "names": names_in(blob), **json.loads(done.stdout)}
-                )
-                return self.finalize_plain((Path(scratch) / "answers").read_bytes())
+            return server.answer(self._serialize(tracer), request.env)
 
-        def finalize_plain(self, content):
-            import io
-
-            import torch
-
-            return torch.load(io.BytesIO(content), weights_only=True)
-
-    envoy = TransformersModel(str(folder), task="text-generation", tokenizer=tokenizer())
-    return RemoteSubject(envoy, "remote", lambda: Fresh("key", host="http://nowhere", env=envoy._remoteable_get_env()))
+    envoy = TransformersModel(str(server.folder), task="text-generation", tokenizer=tokenizer())
+    assert all(parameter.is_meta for parameter in envoy._module.parameters())
+    env = envoy._remoteable_get_env()
+    return RemoteSubject(envoy, "remote", lambda: ToServer("key", host="http://nowhere", env=env))
 
 
 def tokenizer():
     from tokenizers import Tokenizer, models
     from transformers import PreTrainedTokenizerFast
 
-    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel({"a": 0}, unk_token="a")), pad_token="a")
-
-
-def names_in(blob):
-    """The modules that a payload names to be unpickled."""
-    import zstandard
-
-    strings, found = [], set()
-    for opcode, argument, _ in pickletools.genops(zstandard.ZstdDecompressor().decompress(blob)):
-        if opcode.name == "GLOBAL":
-            found.add(argument.split()[0])
-        elif opcode.name == "STACK_GLOBAL":
-            found.add(strings[-2])
-        if isinstance(argument, str) and "UNICODE" in opcode.name:
-            strings.append(argument)
-        if opcode.name in ("MEMOIZE", "BINGET", "LONG_BINGET"):
-            pass
-    return sorted(found)
+    words = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="a")
 
 
 class Refusal:
@@ -82,45 +79,66 @@ class Refusal:
             raise ModuleNotFoundError(f"No module named {name!r} on the server")
 
 
-def serve(folder, scratch, env):
-    """Runs the payload in `scratch` on the model in `folder`; returns the modules that the payload imported."""
-    sys.meta_path.insert(0, Refusal())
+def execute(model, scratch):
+    """Runs the payload in `scratch` on a model; what it named and imported."""
     import torch
-    from nnsight import TransformersModel
+    from nnsight.intervention.serialization import CustomCloudUnpickler
     from nnsight.schema.request import RequestModel
-    from nnsight.tracing.backend import Backend
-    from nnsight.tracing.tracer import dec, inc, push_result  # noqa: F401
-    from transformers import AutoModelForCausalLM
+    from nnsight.tracing.tracer import _saves, dec, inc
 
-    module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    model = TransformersModel(module, task="text-generation", tokenizer=tokenizer())
-    model._remoteable_set_env(env)
-    imported = set()
-    original = builtins.__import__
+    named, imported, original = set(), set(), builtins.__import__
+
+    class Noting(CustomCloudUnpickler):
+        def find_class(self, module, name):
+            named.add(module.split(".")[0])
+            before = set(imported)
+            found = super().find_class(module, name)
+            imported.intersection_update(before)  # what pickle itself imports is named already
+            return (lambda name: (imported.add(name), found(name))[1]) if name == "subimport" else found
 
     def noting(name, space=None, local=None, fromlist=(), level=0):
-        origin = (space or {}).get("__name__")
-        if origin is None or origin == "__main__":  # code of the payload belongs to no module
+        if (space or {}).get("__name__", "__main__") == "__main__":  # code of the payload belongs to no module
             imported.add(name)
         return original(name, space, local, fromlist, level)
 
-    builtins.__import__ = noting
     blob = (Path(scratch) / "payload").read_bytes()
-    tracer = RequestModel.deserialize(blob, model._remoteable_persistent_objects(), compress=True)
     inc()
+    builtins.__import__ = noting
     try:
-        tracer.backend = Backend()
+        tracer = RequestModel.deserialize(blob, model._remoteable_persistent_objects(), True, Noting)
         tracer.execute(tracer.info.code)
-        from nnsight.tracing.tracer import _saves
-
-        saved = {k: v for k, v in tracer.info.frame.f_locals.items() if id(v) in _saves()}
+        saved = {name: value for name, value in tracer.info.frame.f_locals.items() if id(value) in _saves()}
     finally:
-        dec()
         builtins.__import__ = original
+        dec()
     torch.save(saved, Path(scratch) / "answers")
-    assert not {name.split(".")[0] for name in sys.modules} & set(BLOCKED)
-    return sorted(imported - {"nnsight.tracing.tracer"})
+    assert not {name.split(".")[0] for name in sys.modules} & BLOCKED
+    return {"named": sorted(named), "imported": sorted(imported)}
+
+
+def serve(folder):
+    sys.meta_path.insert(0, Refusal())
+    import torch
+    from nnsight import TransformersModel
+    from transformers import AutoModelForCausalLM, logging
+
+    logging.disable_progress_bar()
+    AutoModelForCausalLM.from_pretrained(folder)  # imports what a child would import for every request
+    for line in sys.stdin:
+        scratch, env = json.loads(line)
+        if os.fork():
+            os.wait()
+            continue
+        try:
+            module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+            model = TransformersModel(module, task="text-generation", tokenizer=tokenizer())
+            model._remoteable_set_env(env)
+            reply = execute(model, scratch)
+        except Exception as error:
+            reply = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(reply), flush=True)
+        os._exit(0)
 
 
 if __name__ == "__main__":
-    print(json.dumps({"imports": serve(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]))}))
+    serve(sys.argv[1])

@@ -16,10 +16,13 @@ from transformers import (
 )
 
 from sinkinterp.adapters.huggingface import HuggingFaceSubject
+from sinkinterp.adapters.loading import load
 from sinkinterp.adapters.subject import Subject
 from sinkinterp.adapters.transformer_lens import TransformerLensSubject, bridge_of
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.positions import ReplacePosition, SwapPositions
+from sinkinterp.lm.model import build
+from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement import measure
 
 every_model = pytest.mark.parametrize("name", CONFIGS)
@@ -198,3 +201,15 @@ def test_transformer_lens_is_imported_inside_functions_only():
 
     top = [line for line in inspect.getsource(transformer_lens).splitlines() if line.startswith(("import", "from"))]
     assert not any("transformer_lens" in line for line in top)
+
+
+def test_our_default_variant_goes_through_its_llama_export():
+    model = build(VARIANTS["llama"])
+    tokens = torch.randint(64, (5, 13), generator=torch.Generator().manual_seed(0))
+    ours, theirs = (measure(load(model, backend=backend), tokens) for backend in ("huggingface", "transformer_lens"))
+    assert_equal_reports(ours, theirs)
+
+
+def test_variants_that_are_not_llama_are_refused_with_the_reason():
+    with pytest.raises(InputError, match="only rotary positions"):
+        load(build(VARIANTS["sigmoid"]), backend="transformer_lens")

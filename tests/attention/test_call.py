@@ -6,8 +6,11 @@ import torch.nn.functional as F
 
 from sinkinterp.attention import streaming
 from sinkinterp.attention.call import call_of_interface
-from sinkinterp.attention.kernels import Kernel, Raw, Sigmoid, Unit
+from sinkinterp.attention.features import EluFeature
+from sinkinterp.attention.kernels import Kernel
 from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.attention.normalisers import ClampedSum, PNorm, PositiveShare, Unit
+from sinkinterp.attention.similarities import ExpMinusOne, Raw, Rectified, Sigmoid
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 
 T = 11
@@ -24,6 +27,15 @@ FIELDS = {
     "sigmoid": {"kernel": Kernel(similarity=Sigmoid(), normaliser=Unit())},
     "normalised sigmoid": {"kernel": Kernel(similarity=Sigmoid())},
     "linear": {"kernel": Kernel(similarity=Raw(), normaliser=Unit(), alpha=0.5)},
+    "softpick": {"kernel": Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())},
+    "softpick with slot": {
+        "kernel": Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare()),
+        "slot": SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5)),
+    },
+    "clamped linear in a window": {"kernel": Kernel(similarity=Raw(), normaliser=ClampedSum()), "mask": BAND},
+    "p-norm with sink logit": {"kernel": Kernel(normaliser=PNorm(2.0)), "slot": SinkLogit(torch.randn(6))},
+    "relu": {"kernel": Kernel(similarity=Rectified(Raw()), normaliser=Unit())},
+    "elu kernel": {"kernel": Kernel(EluFeature(), Raw())},
     "sigmoid with slot": {
         "kernel": Kernel(similarity=Sigmoid(), normaliser=Unit()),
         "slot": SlotRow(torch.randn(6, 1, 5), torch.zeros(6, 1, 5)),

@@ -3,10 +3,18 @@ import math
 import pytest
 import torch
 
-from sinkinterp.attention.kernels import Exp, Identity, Kernel, Magnitude, PNorm, Raw, Sigmoid, Unit
+from sinkinterp.attention.features import EluFeature, Identity, MLPFeature
+from sinkinterp.attention.kernels import Kernel
+from sinkinterp.attention.normalisers import ClampedSum, PNorm, PositiveShare, Unit
+from sinkinterp.attention.similarities import EluPlusOne, Exp, ExpMinusOne, Magnitude, Raw, Rectified, Sigmoid
+from sinkinterp.spec import Dims
 
-PAIRS = [(similarity, PNorm()) for similarity in (Exp(), Sigmoid(), Raw(), Magnitude(Raw()))]
-PAIRS += [(similarity, Unit()) for similarity in (Sigmoid(), Raw(), Magnitude(Raw()))]
+NORMALISERS = [Unit(), PNorm(), PNorm(0.5), PNorm(3.0), ClampedSum(), PositiveShare()]
+SIMILARITIES = [
+    Exp(), ExpMinusOne(), Sigmoid(), Sigmoid(11.0), EluPlusOne(), Raw(), Magnitude(Raw()), Rectified(Raw()),
+    Magnitude(ExpMinusOne()), Rectified(ExpMinusOne()),
+]  # fmt: skip
+PAIRS = [(s, n) for s in SIMILARITIES for n in NORMALISERS if n.degree == 1 or not s.drops_factor]
 ALLOWED = torch.ones(7, 7).tril().bool()[None, None]
 
 
@@ -34,9 +42,79 @@ def test_a_signed_similarity_is_divided_by_the_sum_of_magnitudes():
 def test_the_log_form_of_a_kernel_is_its_value_form(similarity, normaliser):
     kernel = Kernel(similarity=similarity, normaliser=normaliser, alpha=0.7)
     scores = torch.randn(2, 3, 7, 7) * 4
-    log_sim = similarity.log_magnitude(scores).masked_fill(~ALLOWED, -torch.inf)
-    streamed = 0.7 * (log_sim - normaliser.log_size(log_sim.logsumexp(-1))[..., None]).exp()
-    torch.testing.assert_close(streamed, kernel.pattern(scores, ALLOWED).abs())
+    log_sim, sign = similarity.signed_log(scores)
+    log_sim = log_sim.masked_fill(~ALLOWED, -torch.inf)
+    log_z = normaliser.log_size((log_sim[..., i], sign[..., i]) for i in (slice(0, 3), slice(3, 7)))[..., None]
+    streamed = 0.7 * normaliser.keep(sign) * (log_sim - log_z.masked_fill(log_z == -torch.inf, 0)).exp()
+    torch.testing.assert_close(streamed, kernel.pattern(scores, ALLOWED), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("similarity", "normaliser"), PAIRS, ids=str)
+def test_proxy_scores_are_shares_of_magnitudes(similarity, normaliser):
+    kernel = Kernel(similarity=similarity, normaliser=normaliser, alpha=0.7)
+    scores = torch.randn(2, 3, 7, 7) * 4
+    size = kernel.pattern(scores, ALLOWED).abs()
+    want = size / size.sum(-1, keepdim=True).clamp(min=1e-30)
+    torch.testing.assert_close(kernel.proxy.pattern(scores, ALLOWED), want, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("similarity", "normaliser"), PAIRS, ids=str)
+def test_a_kernel_that_says_so_has_rows_that_sum_to_one(similarity, normaliser):
+    kernel = Kernel(similarity=similarity, normaliser=normaliser)
+    pattern = kernel.pattern(torch.randn(2, 3, 7, 7) * 4, ALLOWED)
+    one = (pattern >= 0).all() and (pattern.sum(-1) - 1).abs().max() < 1e-5
+    assert bool(one) or not kernel.is_normalised
+    assert kernel.is_normalised == (similarity.positive and normaliser == PNorm())
+
+
+def row(scores, **steps):
+    pattern = Kernel(**steps).pattern(torch.tensor([[[scores]]]), torch.ones(1, 1, 1, len(scores)).bool())
+    return pattern.flatten().tolist()
+
+
+def test_the_similarities_by_hand():
+    log3 = math.log(3)
+    unit = {"normaliser": Unit()}
+    assert row([log3, -log3], similarity=Sigmoid(3.0), **unit) == pytest.approx([0.5, 0.1])
+    assert row([2.0, -log3], similarity=EluPlusOne(), **unit) == pytest.approx([3, 1 / 3])
+    assert row([2.0, -3.0], similarity=Rectified(Raw()), **unit) == [2, 0]
+
+
+def test_the_normalisers_by_hand():
+    raw = {"similarity": Raw()}
+    assert row([3.0, -4.0], normaliser=PNorm(2.0), **raw) == pytest.approx([0.6, -0.8])
+    assert row([1.0, 4.0], normaliser=PNorm(0.5), **raw) == pytest.approx([1 / 9, 4 / 9])
+    assert row([3.0, -1.0], normaliser=ClampedSum(), **raw) == pytest.approx([1.5, -0.5])
+    assert row([3.0, -2.5], normaliser=ClampedSum(), **raw) == pytest.approx([3, -2.5])
+
+
+def test_softpick_by_hand():
+    assert row([math.log(4), math.log(0.5), 0.0], similarity=ExpMinusOne(), normaliser=PositiveShare()) == (
+        pytest.approx([3 / 3.5, 0, 0])
+    )
+
+
+@pytest.mark.parametrize("p", [0.25, 0.5, 3.0])
+def test_p_normalised_softmax_is_the_root_of_a_softmax_at_another_temperature(p):
+    scores = torch.randn(2, 3, 7, 7)
+    want = (p * scores).masked_fill(~ALLOWED, -torch.inf).softmax(-1) ** (1 / p)  # equation 44
+    torch.testing.assert_close(Kernel(normaliser=PNorm(p)).pattern(scores, ALLOWED), want)
+
+
+@pytest.mark.parametrize("p", [0.25, 1.0, 3.0])
+@pytest.mark.parametrize("similarity", [Exp(), Sigmoid(), Raw(), Rectified(Raw())], ids=str)
+def test_gradients_are_finite_where_weights_underflow(p, similarity):
+    scores = (torch.randn(1, 1, 7, 7) * 80).requires_grad_()
+    pattern = Kernel(similarity=similarity, normaliser=PNorm(p)).pattern(scores, ALLOWED)
+    (pattern * torch.randn(7)).sum().backward()
+    assert pattern.isfinite().all() and scores.grad.isfinite().all()
+
+
+def test_the_gradient_of_a_p_norm_is_that_of_its_formula():
+    scores = torch.randn(1, 1, 3, 5, dtype=torch.double, requires_grad=True)
+    allowed = torch.ones(1, 1, 3, 5).bool()
+    kernel = Kernel(similarity=Sigmoid(), normaliser=PNorm(3.0))
+    assert torch.autograd.gradcheck(lambda s: kernel.pattern(s, allowed), scores)
 
 
 def test_exp_needs_a_normaliser_that_restores_the_row_factor():
@@ -55,9 +133,24 @@ def test_large_scores_do_not_overflow():
     assert Kernel().pattern(torch.tensor([[[[1e4, 1e4]]]]), torch.ones(1, 1, 1, 2).bool()).tolist() == [[[[0.5, 0.5]]]]
 
 
-def test_only_p_one_is_known():
-    with pytest.raises(ValueError, match="p = 1"):
-        PNorm(2.0)
+def test_p_is_above_zero():
+    with pytest.raises(ValueError, match="above zero"):
+        PNorm(0.0)
+
+
+def test_softpick_too_needs_a_normaliser_that_restores_the_row_factor():
+    with pytest.raises(ValueError, match="ExpMinusOne"):
+        Kernel(similarity=Magnitude(ExpMinusOne()).of, normaliser=ClampedSum())
+
+
+def test_elu_features_are_positive_and_an_mlps_are_two_maps_with_a_relu_between():
+    x = torch.randn(2, 3, 5, 7)
+    assert (EluFeature()(x) > 0).all() and EluFeature()(x)[x > 0].equal(x[x > 0] + 1)
+    mlp = MLPFeature().build(Dims(21, 3, 7, 5))
+    first, second = mlp.parameters()
+    torch.testing.assert_close(mlp(x), (x @ first.T).clamp(min=0) @ second.T)
+    with pytest.raises(NotImplementedError, match="builds"):
+        MLPFeature()(x)
 
 
 def test_identity_leaves_vectors_alone():

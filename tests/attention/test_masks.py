@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.attention.masks import Causal, Prefix, Window
 
 ROW, COLUMN = torch.arange(5)[:, None], torch.arange(5)[None, :]
 
@@ -19,3 +19,12 @@ def test_a_causal_window_is_a_band_as_wide_as_it_says():
 def test_a_window_without_keys_is_refused():
     with pytest.raises(ValueError, match="at least 1"):
         Window(0)
+
+
+def test_prefix_keys_are_open_to_every_query():
+    assert (Causal() | Prefix(3)).allows(ROW, COLUMN).sum(1).tolist() == [3, 3, 3, 4, 5]
+
+
+def test_a_prefix_without_keys_is_refused():
+    with pytest.raises(ValueError, match="at least 1"):
+        Prefix(0)

@@ -2,10 +2,17 @@ import pytest
 import torch
 
 from sinkinterp.errors import InputError
-from sinkinterp.metrics.discovery import TokenSink, secondary_sinks, sink_grid, sink_positions, sink_tokens
+from sinkinterp.metrics import discovery
+from sinkinterp.metrics.discovery import TokenSink, cosine_to_first, sink_grid, sink_positions, sink_tokens
 from sinkinterp.metrics.sink import sink_rate
 
 SIX = torch.tensor([[[[0.9, 0.1], [0.5, 0.1]]], [[[0.4, 0.7], [0.1, 0.1]]]])  # 2 sequences, 1 layer, 2 heads, 2 tokens
+
+
+def secondary_sinks(residuals, *options, **named):
+    """From residuals `block sequence pos d_model`."""
+    cosines = torch.stack([cosine_to_first(x) for x in residuals], 1)
+    return discovery.secondary_sinks(cosines, *options, **named)
 
 
 def drawn():
@@ -18,11 +25,11 @@ def test_a_grid_worked_by_hand():
 
 def test_a_grid_holds_the_sink_rate_of_each_position_whatever_the_order_of_epsilons():
     alpha, epsilons = drawn(), (0.5, 0.1, 0.9, 0.3)
-    alpha[1, 2, 3, 4] = torch.nan
+    alpha[1, :, :, 4:] = torch.nan  # a sequence that ends before position 4
     grid = sink_grid(alpha, epsilons)
     assert grid.shape == (4, 11)
     for row, epsilon in zip(grid, epsilons, strict=True):
-        expected = torch.stack([sink_rate(alpha[..., p], epsilon).mean() for p in range(11)])
+        expected = torch.stack([sink_rate(alpha[..., p], epsilon).nanmean() for p in range(11)])
         torch.testing.assert_close(row, expected)
 
 
@@ -126,3 +133,21 @@ def test_steps_outside_the_blocks_or_out_of_order_are_refused(step_up, step_down
 def test_a_cosine_that_no_angle_could_exceed_is_refused(cosine):
     with pytest.raises(InputError, match="between 0 and 1"):
         secondary_sinks(torch.randn(3, 2, 5, 7), 0, 1, cosine)
+
+
+def test_padding_counts_neither_as_a_token_nor_in_a_grid():
+    alpha, tokens = drawn(), torch.randint(5, (3, 11))
+    alpha[1, :, :, 7:], tokens[1, 7:] = torch.nan, -1
+    assert {row.token for row in sink_tokens(alpha, tokens, 0.6)} == set(tokens[tokens >= 0].tolist())
+    for row in sink_tokens(alpha, tokens, 0.6):
+        heads = alpha.movedim(-1, 1)[tokens == row.token]
+        assert (row.occurrences, row.share) == (len(heads), pytest.approx((heads > 0.6).float().mean().item()))
+    alpha[..., 9:] = torch.nan
+    assert sink_grid(alpha, (0.3,))[0].isnan().tolist() == [False] * 9 + [True] * 2
+    assert 9 not in sink_positions(alpha, alpha * 0, 0.3, 0.1)
+
+
+def test_the_cosine_to_the_first_token_worked_by_hand():
+    x = torch.tensor([[[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [3.0, 4.0], [0.0, 0.0]]])
+    torch.testing.assert_close(cosine_to_first(x), torch.tensor([[1.0, 0.0, -1.0, 0.6, 0.0]]))
+    torch.testing.assert_close(cosine_to_first(x.half() * 1e4), cosine_to_first(x))

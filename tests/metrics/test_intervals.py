@@ -1,7 +1,9 @@
+import math
+
 import pytest
 import torch
 
-from sinkinterp.metrics.intervals import Estimate, estimate
+from sinkinterp.metrics.intervals import Estimate, difference, estimate
 
 
 def normal(n, seed=0):
@@ -65,3 +67,24 @@ def test_about_95_in_100_intervals_hold_the_truth():
 
 def test_an_estimate_is_written_with_its_interval():
     assert str(Estimate(0.12345, 0.1, 0.2)) == "0.123 [0.1, 0.2]"
+
+
+def test_sequences_without_the_position_do_not_count():
+    values = normal(13)
+    gaps = torch.cat([torch.full((2,), torch.nan), values, torch.full((3,), torch.nan)])
+    assert estimate(gaps) == estimate(values)
+    shorter = torch.cat([normal(7, 1), torch.full((4,), torch.nan)])
+    assert difference(gaps, shorter, paired=False) == difference(values, normal(7, 1), paired=False)
+
+
+def test_a_pair_counts_where_both_are_known():
+    nan = torch.nan
+    before, after = torch.tensor([1.0, nan, 3.0, 5.0]), torch.tensor([2.0, 7.0, nan, 7.0])
+    assert difference(before, after, paired=True) == estimate(torch.tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_nothing_known_gives_nothing_known(paired):
+    found = difference(torch.full((3,), torch.nan), normal(3), paired)
+    assert all(map(math.isnan, (found.mean, found.low, found.high)))
+    assert math.isnan(estimate(torch.empty(0)).mean)

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from sinkinterp.metrics.norms import norm_ratio, norms
+from sinkinterp.errors import InputError
+from sinkinterp.metrics.norms import Steps, norm_ratio, norms, steps
 
 
 def test_norms_worked_by_hand():
@@ -37,3 +38,41 @@ def test_a_ratio_compares_one_position_with_the_mean_of_the_others(position):
 def test_a_ratio_does_not_depend_on_the_unit():
     values = torch.rand(2, 3, 7, generator=torch.Generator().manual_seed(0)) + 0.1
     torch.testing.assert_close(norm_ratio(values * 1000), norm_ratio(values))
+
+
+@pytest.mark.parametrize("position", [0, 2])
+def test_a_ratio_of_padded_norms_is_that_without_the_padding(position):
+    values = torch.rand(2, 3, 7, generator=torch.Generator().manual_seed(0)) + 0.1
+    padded = torch.nn.functional.pad(values, (0, 4), value=torch.nan)
+    torch.testing.assert_close(norm_ratio(padded, position), norm_ratio(values, position))
+
+
+def test_a_ratio_of_a_position_in_the_padding_is_unknown():
+    assert norm_ratio(torch.tensor([[1.0, 2.0, torch.nan]]), 2).isnan().all()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "found"),
+    [
+        ([1.0, 1.5, 30.0, 45.0, 3.0, 1.0], Steps(2, 4)),  # factors 1.5, 20, 1.5, 1/15, 1/3
+        ([1.0, 9.0, 1.0, 27.0, 9.0, 1.0], Steps(3, 5)),  # the fall before the largest rise does not count
+        ([1.0, 8.0, 8.0, 5.0], Steps(1, None)),  # never falls by a factor of 2
+        ([1.0, 1.0, 8.0], Steps(2, None)),  # rises at the end
+        ([1.0, 2.0, 1.0], Steps(1, 2)),  # a factor of just `least` is a step, either way
+        ([1.0, 1.9, 3.6], None),  # no step is as large
+        ([9.0, 3.0, 1.0], None),
+        ([5.0], None),
+    ],
+)
+def test_steps_worked_by_hand(ratio, found):
+    assert steps(torch.tensor(ratio)) == found
+
+
+def test_a_smaller_threshold_finds_smaller_steps():
+    assert steps(torch.tensor([1.0, 1.9, 3.6, 2.0]), least=1.5) == Steps(1, 3)
+
+
+@pytest.mark.parametrize("least", [1.0, 0.5, float("nan")])
+def test_a_step_that_does_not_rise_is_refused(least):
+    with pytest.raises(InputError, match="above 1"):
+        steps(torch.ones(5), least)

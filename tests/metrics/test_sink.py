@@ -4,19 +4,25 @@ import pytest
 import torch
 
 from sinkinterp.attention.call import AttentionCall
+from sinkinterp.attention.fixed import FixedPattern
 from sinkinterp.attention.kernels import Kernel, Raw, Sigmoid, Unit
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.errors import InputError
+from sinkinterp.metrics.nulls import uniform_importance, uniform_slot_importance
 from sinkinterp.metrics.sink import (
+    PAPER,
+    RELEASED,
+    VISIBLE,
     importance,
+    importances,
+    off_sequence,
     proxy,
     raw_importance,
     sink_rate,
     slot_importance,
-    uniform_importance,
-    uniform_slot_importance,
 )
+from sinkinterp.presets import PRESETS
 
 SIGMOID, LINEAR = Kernel(similarity=Sigmoid(), normaliser=Unit()), Kernel(similarity=Raw(), normaliser=Unit())
 ALL = torch.arange(3)
@@ -176,3 +182,99 @@ def test_heads_are_counted_before_they_are_averaged():
 def test_an_epsilon_that_is_no_share_is_refused(epsilon):
     with pytest.raises(InputError, match="between 0 and 1"):
         sink_rate(torch.zeros(2, 3, 5), epsilon)
+
+
+DIALECTS = {"visible": VISIBLE, "paper": PAPER, "released": RELEASED}
+PREFIX = torch.tensor([[True, True, False], [True, True, False], [True, True, True]])[None, None]
+
+
+@pytest.mark.parametrize(
+    "name", ["causal", "more keys than one block", "fewer queries than keys", "key slot", "linear"]
+)
+def test_dialects_agree_under_a_causal_mask(name):
+    call = CALLS[name]
+    visible, paper, released = (importance(call, call.keys, dialect) for dialect in DIALECTS.values())
+    torch.testing.assert_close(paper, visible)
+    torch.testing.assert_close(released, visible, rtol=2**-7, atol=2**-9)
+
+
+def test_dialects_in_a_window_worked_by_hand():
+    call = replace(WEIGHTED, mask=windowed(3, 2))  # rows 1 | 1/3 2/3 | 2/7 5/7
+    by_hand(importance(call, ALL, VISIBLE), (1 + 1 / 3) / 2, (2 / 3 + 2 / 7) / 2, 5 / 7)
+    by_hand(importance(call, ALL, PAPER), (1 + 1 / 3) / 3, (2 / 3 + 2 / 7) / 2, 5 / 7)
+
+
+def test_a_window_caps_the_papers_importance_of_the_first_key():
+    q, k = torch.full((1, 1, 13, 1), 9.0), torch.zeros(1, 1, 13, 1)
+    k[:, :, 0] = 9.0  # every query that sees the first key looks nowhere else
+    call = AttentionCall(0, q, k, k, scale=1.0, mask=windowed(13, 5))
+    by_hand(importance(call, ALL[:1], PAPER), 5 / 13)
+    by_hand(importance(call, ALL[:1], VISIBLE), 1.0)
+
+
+def test_dialects_under_a_prefix_worked_by_hand():
+    call = replace(WEIGHTED, mask=PREFIX)  # rows 1/3 2/3 | 1/3 2/3 | 1/8 2/8 5/8
+    first, last = (1 / 3 + 1 / 3 + 1 / 8) / 3, 5 / 8
+    by_hand(importance(call, ALL, VISIBLE), first, (2 / 3 + 2 / 3 + 2 / 8) / 3, last)
+    by_hand(importance(call, ALL, PAPER), first, (2 / 3 + 2 / 8) / 2, last)
+    released = importance(call, ALL, RELEASED)
+    torch.testing.assert_close(released[0, 0, 1].item(), (2 / 3 + 2 / 3 + 2 / 8) / 2, rtol=0, atol=2**-8)
+    by_hand(uniform_importance(call, ALL, VISIBLE), 4 / 9, 4 / 9, 1 / 3)
+    by_hand(uniform_importance(call, ALL, PAPER), 4 / 9, (1 / 2 + 1 / 3) / 2, 1 / 3)
+    by_hand(uniform_importance(call, ALL, RELEASED), 4 / 9, (1 / 2 + 1 / 2 + 1 / 3) / 2, 1 / 3)
+
+
+@pytest.mark.parametrize("call", [odd(64, 64), odd(64, 64, mask=windowed(64, 7))], ids=["causal", "window"])
+def test_the_release_divides_and_sums_in_bfloat16(call):
+    expected = (call.pattern().bfloat16() / torch.arange(64, 0, -1).bfloat16()).sum(-2)
+    assert raw_importance(call, call.keys, RELEASED).equal(expected.float())
+    some = torch.tensor([0, 5, 63])
+    assert raw_importance(call, some, RELEASED).equal(expected.float()[..., some])
+
+
+@pytest.mark.parametrize(("alpha", "is_sink"), [(0.2996, False), (0.301, False), (0.303, True)])
+def test_in_the_release_an_importance_exceeds_its_epsilon_from_0_302_on(alpha, is_sink):
+    preset, weights = PRESETS["released-own-models"], torch.zeros(2, 6, 64, 64)
+    weights[..., 0] = alpha
+    found = importance(FixedPattern.of(odd(64, 64), weights), ALL[:1], preset.dialect)
+    assert (found.bfloat16() > 0.3).all() == is_sink  # the release's own comparison
+    assert sink_rate(found, preset.epsilon).tolist() == [is_sink] * 2
+
+
+def test_importances_are_the_proxys_beside_the_raw_ones():
+    for name in ("causal", "sigmoid", "linear", "key slot"):
+        call, dialects = CALLS[name], (VISIBLE, PAPER, RELEASED)
+        for dialect in dialects:
+            both = importances(call, ALL, dialect)
+            assert both[:, 0].equal(importance(call, ALL, dialect))
+            assert both[:, 1].equal(raw_importance(call, ALL, dialect))
+
+
+def test_what_goes_off_the_sequence_worked_by_hand():
+    by_hand(off_sequence(WEIGHTED), 0.0)
+    slotted = replace(WEIGHTED, slot=SinkLogit(torch.tensor([3.0]).log()))  # rows 3 1 | 3 1 2 | 3 1 2 5
+    by_hand(off_sequence(slotted), (3 / 4 + 3 / 6 + 3 / 11) / 3)
+    sigmoid = scored(*torch.tensor([1 / 2, 1 / 4, 3 / 4]).logit().tolist(), kernel=SIGMOID)
+    by_hand(off_sequence(sigmoid), 1 - (1 / 2 + 3 / 4 + 3 / 2) / 3)
+
+
+def test_a_column_that_an_edit_removed_goes_off_the_sequence():
+    weights = WEIGHTED.pattern() * torch.tensor([0.0, 1.0, 1.0])
+    by_hand(off_sequence(FixedPattern.of(WEIGHTED, weights)), (1 + 1 / 3 + 1 / 8) / 3)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_what_goes_off_the_sequence_is_what_the_dense_rows_lack(call):
+    expected = 1 - call.pattern()[..., -len(call.keys) :].sum(-1).mean(-1)
+    torch.testing.assert_close(off_sequence(call), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["causal", "window", "sigmoid"])
+def test_no_positions_have_no_importance(name):
+    call, none = CALLS[name], torch.arange(0)
+    assert importance(call, none).shape == uniform_importance(call, none).shape == (2, 6, 0)
+
+
+def test_a_sequence_without_the_position_has_no_sink_rate():
+    alpha = torch.tensor([[[0.9, 0.1]], [[torch.nan, torch.nan]]])
+    torch.testing.assert_close(sink_rate(alpha, 0.3), torch.tensor([0.5, torch.nan]), equal_nan=True)

@@ -1,0 +1,111 @@
+"""What a way costs: processor time, memory in a process of its own, seconds until a command answers."""
+
+import ctypes
+import gc
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from .ways import Setting, Way, plain
+
+MB = 1e6
+_M_MMAP_THRESHOLD = -3  # malloc.h
+_WARM_UP = 16  # tokens of the pass that makes libraries load what they load late
+_CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
+CAN_READ_PEAKS = _CLEAR.exists()
+
+
+def time_ratio(way: Way, setting: Setting, repeats: int) -> float:
+    """Time of a way over that of the plain forward pass on the same weights: the median over alternated pairs.
+
+    Processor time on the CPU, seconds until the device is idle elsewhere. The plain pass runs on a model of its own,
+    since libraries leave theirs changed.
+    """
+    tokens = setting.tokens()
+    runs = [each(setting.model()) for each in (plain, way)]
+    clock = _processor_seconds if setting.device == "cpu" else _seconds_to_idle
+    for run in runs:
+        run(tokens)
+    ratios = []
+    for _ in range(repeats):
+        base, own = (clock(lambda run=run: run(tokens)) for run in runs)  # type: ignore[misc]
+        ratios.append(own / base)
+    return statistics.median(ratios)
+
+
+def _processor_seconds(call: Callable[[], object]) -> float:
+    start = time.process_time()
+    call()
+    return time.process_time() - start
+
+
+def _seconds_to_idle(call: Callable[[], object]) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    call()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+@cache
+def peak_mb(way: Way, setting: Setting) -> float:
+    """Megabytes above the loaded model at the highest point of one run, in a process of its own."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(1, context) as fresh:
+        return fresh.submit(_peak_mb_here, way, setting).result()
+
+
+def _peak_mb_here(way: Way, setting: Setting) -> float:
+    torch.set_num_threads(1)
+    _give_back_what_is_freed()
+    tokens = setting.tokens()
+    run = way(setting.model())
+    run(tokens[:, :_WARM_UP])
+    gc.collect()
+    if setting.device != "cpu":
+        torch.cuda.reset_peak_memory_stats()
+        loaded = torch.cuda.memory_allocated()
+        run(tokens)
+        return (torch.cuda.max_memory_allocated() - loaded) / MB
+    _CLEAR.write_text("5")  # VmHWM, the high-water mark, falls to the present level
+    loaded = _status("VmRSS")
+    run(tokens)
+    return (_status("VmHWM") - loaded) / MB
+
+
+def _give_back_what_is_freed() -> None:
+    """glibc's allocator told to return blocks from 64 kB up at once; else what it keeps differs by 100 MB a process."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # other C libraries have none
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, 1 << 16)
+
+
+def _status(field: str) -> int:
+    (line,) = [line for line in _STATUS.read_text().splitlines() if line.startswith(field)]
+    return int(line.split()[1]) * 1024
+
+
+def memory_ratio(way: Way, setting: Setting) -> float:
+    """Memory of a way over that of the plain forward pass, each above the loaded model."""
+    return peak_mb(way, setting) / peak_mb(plain, setting)
+
+
+def seconds_of(code: str, *words: str, repeats: int, beyond: str | None = None) -> float:
+    """Seconds that a fresh Python takes for `code`, beyond what it takes for other code: the median of alternations."""
+
+    def seconds(code: str) -> float:
+        start = time.perf_counter()
+        subprocess.run([sys.executable, "-c", code, *words], check=True, capture_output=True)
+        return time.perf_counter() - start
+
+    seconds(code)  # the first time, files come from the disk
+    return statistics.median(seconds(code) - (seconds(beyond) if beyond else 0) for _ in range(repeats))

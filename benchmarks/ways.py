@@ -1,0 +1,97 @@
+"""Ways to run a model once: the plain forward pass, measurements of ours, and how else attention is looked at."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
+
+import sinkinterp as si
+
+Run = Callable[[Tensor], object]
+Way = Callable[[PreTrainedModel], Run]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A GPT-2 with random weights, and one random sequence for it; by default that of GPT-2 small."""
+
+    length: int
+    layers: int = 12
+    heads: int = 12
+    width: int = 768
+    vocab: int = 50_257
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+
+    def model(self) -> PreTrainedModel:
+        """The same weights at every call."""
+        torch.manual_seed(0)
+        config = GPT2Config(
+            n_positions=self.length, n_layer=self.layers, n_head=self.heads, n_embd=self.width, vocab_size=self.vocab,
+            bos_token_id=0, eos_token_id=0,
+        )  # fmt: skip
+        return GPT2LMHeadModel(config).eval().to(self.device, self.dtype)
+
+    def tokens(self) -> Tensor:
+        """One sequence, `1 pos`; the same at every call."""
+        return torch.randint(self.vocab, (1, self.length), generator=torch.Generator().manual_seed(0)).to(self.device)
+
+
+def plain(model: PreTrainedModel) -> Run:
+    """A forward pass, nothing kept but the logits."""
+    return torch.no_grad()(lambda tokens: model(tokens, use_cache=False))
+
+
+def first_position(model: PreTrainedModel) -> Run:
+    """Importance of the first position, and norms."""
+    subject = si.load(model)
+    return lambda tokens: si.measure(subject, tokens, positions=(0,))
+
+
+def all_positions(model: PreTrainedModel) -> Run:
+    """Importance of every position, and norms."""
+    subject = si.load(model)
+    return lambda tokens: si.measure(subject, tokens)
+
+
+def first_position_nnsight(model: PreTrainedModel) -> Run:
+    """Importance of the first position, and norms, inside an nnsight trace."""
+    subject = si.load(model, backend="nnsight")
+    return lambda tokens: si.measure(subject, tokens, positions=(0,))
+
+
+def patterns_transformers(model: PreTrainedModel) -> Run:
+    """Eager attention with `output_attentions=True`."""
+    model.set_attn_implementation("eager")
+    return torch.no_grad()(lambda tokens: model(tokens, use_cache=False, output_attentions=True))
+
+
+def patterns_nnsight(model: PreTrainedModel) -> Run:
+    """Eager attention, the weights of every layer saved inside a trace."""
+    from nnsight import NNsight
+
+    model.set_attn_implementation("eager")
+    envoy = NNsight(model)
+    return lambda tokens: _saved_patterns(envoy, tokens)
+
+
+def _saved_patterns(envoy: Any, tokens: Tensor) -> tuple[object, object]:
+    import nnsight
+
+    with torch.no_grad(), envoy.trace(tokens, use_cache=False):
+        patterns = nnsight.save([])
+        for block in envoy.transformer.h:
+            patterns.append(block.attn.source.attention_interface_1.output[1])
+        logits = nnsight.save(envoy.output.logits)
+    return logits, patterns
+
+
+def cache_transformer_lens(model: PreTrainedModel) -> Run:
+    """TransformerLens' `run_with_cache`: all activations, patterns among them."""
+    from sinkinterp.adapters.transformer_lens import bridge_of
+
+    bridge = bridge_of(model)
+    return torch.no_grad()(bridge.run_with_cache)

@@ -1,0 +1,58 @@
+"""An attention call whose pattern is given rather than computed: what an edit of the pattern leaves behind."""
+
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..errors import InputError
+from .call import AttentionCall
+
+Pattern = Float[Tensor, "batch head query column"]
+Index = Int[Tensor, " some_key"]
+
+
+@dataclass(frozen=True)
+class FixedPattern(AttentionCall):
+    """A call with the weights `weights`, dense, the slot's column first where there is a slot. For small T."""
+
+    weights: Tensor | None = None
+
+    @staticmethod
+    def of(call: AttentionCall, weights: Pattern) -> "FixedPattern":
+        """`call` with other weights. Raises InputError where their shape is not that of its pattern."""
+        columns = call.k.shape[2] + (call.slot is not None)
+        shape = (*call.q.shape[:3], columns)
+        if tuple(weights.shape) != shape:
+            raise InputError(f"a pattern of layer {call.layer} has the shape {shape}; got {tuple(weights.shape)}")
+        values = {field.name: getattr(call, field.name) for field in fields(AttentionCall)}
+        return FixedPattern(**values, weights=weights.float())
+
+    def pattern(self) -> Pattern:
+        return self._weights_given
+
+    def output(self) -> Float[Tensor, "batch head query d_value"]:
+        return self.mix(self._weights_given)
+
+    @property
+    def is_fused(self) -> bool:
+        return False
+
+    def log_normaliser(self) -> Float[Tensor, "batch head query"]:
+        """Raises InputError: weights that were set have no normaliser."""
+        raise InputError(f"the pattern of layer {self.layer} was set by an edit, so it has no normaliser")
+
+    def column_mass(self, keys: Index | None = None) -> Float[Tensor, "batch head some_key"]:
+        mass = self._weights_given[..., -self.k.shape[2] :].sum(2)
+        return mass if keys is None else mass[..., keys]
+
+    def slot_mass(self) -> Float[Tensor, "batch head"]:
+        if self.slot is None:
+            return torch.zeros_like(self._weights_given[:, :, 0, 0])
+        return self._weights_given[..., 0].sum(2)
+
+    @property
+    def _weights_given(self) -> Tensor:
+        assert self.weights is not None
+        return self.weights

@@ -1,0 +1,88 @@
+"""A block: attention then feed-forward, each in a residual branch that a norm enters or leaves."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers import PreTrainedConfig
+
+from ..attention.slots import SlotRow
+from ..spec import Spec
+from .attention import SinkAttention
+from .positions import Position
+
+Residual = Float[Tensor, "batch pos d_model"]
+
+
+@dataclass(frozen=True)
+class Branch(Spec):
+    """Where a residual branch has its norm."""
+
+    def enter(self, x: Residual, norm: nn.Module) -> Residual:
+        """What the branch reads of the residual stream."""
+        raise NotImplementedError
+
+    def leave(self, x: Residual, update: Residual, norm: nn.Module) -> Residual:
+        """The residual stream after the branch has written `update`."""
+        raise NotImplementedError
+
+    def final(self, norm: nn.Module) -> nn.Module:
+        """What the unembedding reads the last block through."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class PreNorm(Branch):
+    """x + f(norm(x)), and a norm before the unembedding."""
+
+    def enter(self, x: Residual, norm: nn.Module) -> Residual:
+        return norm(x)
+
+    def leave(self, x: Residual, update: Residual, norm: nn.Module) -> Residual:
+        return x + update
+
+    def final(self, norm: nn.Module) -> nn.Module:
+        return norm
+
+
+@dataclass(frozen=True)
+class PostNorm(Branch):
+    """norm(x + f(x)), and nothing before the unembedding, as in the release (equation 3)."""
+
+    def enter(self, x: Residual, norm: nn.Module) -> Residual:
+        return x
+
+    def leave(self, x: Residual, update: Residual, norm: nn.Module) -> Residual:
+        return norm(x + update)
+
+    def final(self, norm: nn.Module) -> nn.Module:
+        return nn.Identity()
+
+
+class SinkBlock(nn.Module):
+    """One block of the stack; norms are named as Llama names them, wherever they stand."""
+
+    def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
+        super().__init__()
+        spec = config.lm
+        self.branch = spec.branch
+        self.input_layernorm = nn.RMSNorm(spec.d_model, eps=spec.norm_eps)
+        self.self_attn = SinkAttention(config, spec.attention, spec.dims, layer_idx)
+        self.post_attention_layernorm = nn.RMSNorm(spec.d_model, eps=spec.norm_eps)
+        self.mlp = spec.ffn.build(spec.dims)
+
+    def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
+        """The residual stream after the block; `kwargs` go to the attention."""
+        x = self.branch.enter(hidden_states, self.input_layernorm)
+        return self._finish(hidden_states, self.self_attn(x, **kwargs)[0])
+
+    def alone(self, x: Residual, position: Position, ids: Int[Tensor, "#batch pos"]) -> tuple[SlotRow, Residual]:
+        """A single token that sees itself only: as a slot of this layer, and after the block."""
+        slot, update = self.self_attn.alone(self.branch.enter(x, self.input_layernorm), position, ids)
+        return slot, self._finish(x, update)
+
+    def _finish(self, x: Residual, update: Residual) -> Residual:
+        x = self.branch.leave(x, update, self.input_layernorm)
+        update = self.mlp(self.branch.enter(x, self.post_attention_layernorm))
+        return self.branch.leave(x, update, self.post_attention_layernorm)

@@ -1,0 +1,42 @@
+"""Nulls: the importance that a position would have without any content, by mask and bias alone."""
+
+from dataclasses import fields, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..attention.call import AttentionCall
+from ..attention.slots import SinkLogit
+from .sink import VISIBLE, Dialect, importance
+
+Index = Int[Tensor, " pos"]
+Importance = Float[Tensor, "batch head pos"]
+
+
+def uniform_importance(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Importance:
+    """Importance if every query attended equally to all columns that it can see; H_T / T for causal key 0."""
+    return dialect.uniform(call, positions)
+
+
+def content_free_importance(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Importance:
+    """Importance if every score were what position bias, mask and learned sink logits alone make it.
+
+    The uniform null where there is neither bias nor logit. The release's bucket-index positions give alpha_1 = 0.334
+    at T = 64 this way, with nothing learned.
+    """
+    if call.bias is None and not isinstance(call.slot, SinkLogit):
+        return dialect.uniform(call, positions)
+    shared = all(part is None or len(part) == 1 for part in (call.bias, call.mask))
+    sequences = slice(1 if shared else None)
+    # without the weights that an edit may have set
+    plain = AttentionCall(**{field.name: getattr(call, field.name) for field in fields(AttentionCall)})
+    q, k, v = call.q[sequences], call.k[sequences], call.v[sequences]
+    empty = replace(plain, q=torch.zeros_like(q), k=torch.zeros_like(k), v=v)
+    return importance(empty, positions, dialect).expand(*call.q.shape[:2], -1)
+
+
+def uniform_slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
+    """The null of `slot_importance`; 0 without a slot."""
+    share = (1 / call.columns_seen().clamp(min=1)).mean(-1) * (call.slot is not None)
+    return share.expand(*call.q.shape[:2])

@@ -1,0 +1,49 @@
+import pytest
+import torch
+
+from sinkinterp.attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, NoSlots, ZeroRow
+from sinkinterp.errors import InputError
+from sinkinterp.spec import Dims
+
+DIMS = Dims(21, 3, 7, 5)
+
+
+def test_fixed_values_have_the_length_they_say_along_the_axis_they_say():
+    first, even = (KeySlot(v=v(5.0)).build(DIMS)().value for v in (FirstAxis, EvenRow))
+    assert first.shape == even.shape == (3, 1, 7)
+    assert first[2, 0].tolist() == [5, 0, 0, 0, 0, 0, 0]
+    torch.testing.assert_close(even, torch.full((3, 1, 7), 5 / 7**0.5))
+
+
+def test_only_the_trained_dimensions_of_a_row_are_not_zero_and_learn():
+    slots = KeySlot(LearnedRow(dims=2)).build(DIMS)
+    key = slots().key
+    assert key[..., :2].ne(0).all() and key[..., 2:].eq(0).all()
+    assert {name: p.numel() for name, p in slots.named_parameters() if p.requires_grad} == {"key": 6}
+
+
+def test_a_shared_row_is_that_of_every_head():
+    key = KeySlot(LearnedRow(shared=True)).build(DIMS)().key
+    assert key.shape == (3, 1, 7) and key[0].equal(key[1]) and key[0].equal(key[2])
+
+
+def test_a_row_of_each_head_is_its_own():
+    key = KeySlot().build(DIMS)().key
+    assert not key[0].equal(key[1])
+
+
+def test_more_trained_dimensions_than_a_head_has_are_refused():
+    with pytest.raises(InputError, match="use fewer"):
+        LearnedRow(dims=8).build(DIMS)
+
+
+def test_a_logit_slot_scores_every_query_alike_and_has_one_number_per_head():
+    slots = LogitSlot().build(DIMS)
+    assert slots.logit.shape == (3,)
+    scores = slots().scores(torch.randn(2, 3, 5, 7), 0.3)
+    assert scores.equal(slots.logit[None, :, None, None].expand(2, 3, 5, 1))
+
+
+def test_no_slot_is_none_and_zero_rows_are_not_trained():
+    assert NoSlots().build(DIMS)() is None
+    assert not any(p.requires_grad for p in KeySlot(ZeroRow(), ZeroRow()).build(DIMS).parameters())

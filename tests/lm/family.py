@@ -1,0 +1,48 @@
+"""Every variant at small odd sizes, and combinations of many."""
+
+from dataclasses import replace
+
+import torch
+
+from sinkinterp.attention.features import MLPFeature
+from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
+from sinkinterp.attention.masks import Causal, Prefix, Window
+from sinkinterp.attention.normalisers import ClampedSum
+from sinkinterp.attention.similarities import Raw
+from sinkinterp.attention.slots import KeySlot, LearnedRow
+from sinkinterp.lm.attention import AttentionSpec
+from sinkinterp.lm.block import PostNorm
+from sinkinterp.lm.ffn import GatedFFN, Gelu
+from sinkinterp.lm.heads import Added, HeadGate, RMSQKNorm, ValueBias
+from sinkinterp.lm.init import WrittenInit
+from sinkinterp.lm.model import LMSpec
+from sinkinterp.lm.relative import Alibi, T5Relative
+from sinkinterp.lm.sink_token import SinkToken
+from sinkinterp.lm.variants import VARIANTS
+
+SIGMOID = Kernel(similarity=Sigmoid(), normaliser=Unit())
+MLP = Kernel(MLPFeature(), Raw(), ClampedSum(), alpha=0.5)
+BESIDE = {"qk_norm": RMSQKNorm(), "v_bias": ValueBias(), "gate": HeadGate(), "join": Added()}
+COMBINED = {
+    "sigmoid with kv slot": LMSpec(attention=AttentionSpec(SIGMOID, slots=KeySlot(v=LearnedRow()))),
+    "much at once": LMSpec(
+        T5Relative(), AttentionSpec(SIGMOID, Causal() & Window(5), **BESIDE), GatedFFN(act=Gelu()), PostNorm(),
+        SinkToken(), WrittenInit(),
+    ),
+    "as much again": LMSpec(
+        Alibi(), AttentionSpec(MLP, Causal() | Prefix(3), KeySlot(LearnedRow(dims=3, shared=True)), **BESIDE)
+    ),
+}  # fmt: skip
+
+
+def small(name: str, spec: LMSpec) -> LMSpec:
+    heads = spec.n_heads if name.startswith("heads_") and name != "heads_added" else 3
+    ffn = replace(spec.ffn, width=37)
+    return replace(spec, vocab=97, d_model=14 * heads, n_heads=heads, n_layers=2, n_ctx=19, ffn=ffn)
+
+
+SPECS = {name: small(name, spec) for name, spec in (VARIANTS | COMBINED).items()}
+
+
+def tokens(batch: int = 2, length: int = 13) -> torch.Tensor:
+    return torch.randint(97, (batch, length), generator=torch.Generator().manual_seed(1))

@@ -1,0 +1,121 @@
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lm.family import SPECS, tokens
+
+from sinkinterp.lm.ffn import FFN, GatedFFN, Gelu, Relu, Swish
+from sinkinterp.lm.init import TorchInit, WrittenInit
+from sinkinterp.lm.model import build
+from sinkinterp.spec import Dims
+
+DIMS = Dims(42, 3, 14, 19)
+ACTS = {Relu(): torch.relu, Gelu(): lambda x: x * (1 + torch.erf(x / 2**0.5)) / 2, Swish(): lambda x: x * x.sigmoid()}
+
+
+@pytest.mark.parametrize("act", ACTS, ids=str)
+def test_feed_forward_layers_are_their_formulas(act):
+    x = torch.randn(2, 5, 42)
+    plain, gated = FFN(37, act).build(DIMS), GatedFFN(37, act).build(DIMS)
+    torch.testing.assert_close(plain(x), ACTS[act](x @ plain.up_proj.weight.T) @ plain.down_proj.weight.T)
+    hidden = ACTS[act](x @ gated.gate_proj.weight.T) * (x @ gated.up_proj.weight.T)
+    torch.testing.assert_close(gated(x), hidden @ gated.down_proj.weight.T)
+
+
+def wide(name, **change):
+    return build(replace(SPECS[name], vocab=997, d_model=192, n_layers=5, **change))
+
+
+def test_the_written_initialisation_has_the_releases_deviations():
+    model = wide("llama", init=WrittenInit(), ffn=GatedFFN(251))
+    block = model.model.layers[2]
+    for weight in (model.model.embed_tokens.weight, block.self_attn.o_proj.weight, model.lm_head.weight):
+        assert weight.std().item() == pytest.approx((0.4 / 192) ** 0.5, rel=0.03)
+    assert block.mlp.down_proj.weight.std().item() == pytest.approx(251**-0.5 / 5, rel=0.03)
+
+
+@pytest.mark.parametrize("ffn", [FFN(251), GatedFFN(251, Gelu())], ids=str)
+def test_no_other_feed_forward_layer_is_written_smaller_with_depth(ffn):
+    down = wide("llama", init=WrittenInit(), ffn=ffn).model.layers[2].mlp.down_proj.weight
+    assert down.std().item() == pytest.approx((0.4 / 251) ** 0.5, rel=0.03)
+
+
+def test_the_effective_initialisation_is_pytorchs():
+    model = wide("llama", init=TorchInit())
+    assert model.model.embed_tokens.weight.std().item() == pytest.approx(1, rel=0.03)
+    assert model.lm_head.weight.std().item() == pytest.approx(3**-0.5 * 192**-0.5, rel=0.03)
+
+
+@torch.no_grad()
+def test_post_norm_states_have_unit_root_mean_square_and_meet_no_final_norm():
+    model = build(SPECS["post_norm"])
+    output = model.model(tokens(), output_hidden_states=True)
+    x = output.hidden_states[-1]
+    torch.testing.assert_close(x.square().mean(-1), torch.ones(2, 13), rtol=1e-3, atol=1e-3)
+    assert output.last_hidden_state.equal(x) and isinstance(model.model.norm, torch.nn.Identity)
+
+
+@torch.no_grad()
+def test_added_heads_are_concatenated_heads_whose_output_map_is_repeated():
+    added = build(SPECS["heads_added"])
+    weights = {n: w.repeat(1, 3) if "o_proj" in n else w for n, w in added.state_dict().items()}
+    concatenated = build(SPECS["softmax"])
+    concatenated.load_state_dict(weights)
+    torch.testing.assert_close(added(tokens()).logits, concatenated(tokens()).logits)
+
+
+@torch.no_grad()
+def test_a_value_bias_is_what_a_value_projection_with_a_bias_adds():
+    model, plain = build(SPECS["v_bias"]), build(SPECS["softmax"])
+    weights = model.state_dict()
+    biases = [weights.pop(f"model.layers.{i}.self_attn.v_bias.value") for i in (0, 1)]
+    plain.load_state_dict(weights)
+    for layer, bias in zip(plain.model.layers, biases, strict=True):
+        layer.self_attn.v_proj.bias = torch.nn.Parameter(bias.flatten())  # rows that sum to one pass it on whole
+    torch.testing.assert_close(model(tokens()).logits, plain(tokens()).logits)
+
+
+@torch.no_grad()
+def test_a_gate_whose_map_is_zero_halves_every_head():
+    model, plain = build(SPECS["gated"]), build(SPECS["softmax"])
+    weights = model.state_dict()
+    for i in (0, 1):
+        model.model.layers[i].self_attn.gate.gate_proj.weight.zero_()
+        del weights[f"model.layers.{i}.self_attn.gate.gate_proj.weight"]
+        weights[f"model.layers.{i}.self_attn.o_proj.weight"] = weights[f"model.layers.{i}.self_attn.o_proj.weight"] / 2
+    plain.load_state_dict(weights)
+    torch.testing.assert_close(model(tokens()).logits, plain(tokens()).logits)
+
+
+@torch.no_grad()
+def test_normed_queries_and_keys_do_not_feel_the_size_of_their_maps():
+    model, scaled = build(SPECS["qk_norm"]), build(SPECS["qk_norm"])
+    for layer in scaled.model.layers:
+        layer.self_attn.q_proj.weight.mul_(7)
+        layer.self_attn.k_proj.weight.mul_(7)
+    torch.testing.assert_close(model(tokens()).logits, scaled(tokens()).logits, rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_alpha_is_a_scale_of_the_value_maps():
+    model, plain = build(SPECS["alpha_0.2"]), build(SPECS["softmax"])
+    plain.load_state_dict(model.state_dict())
+    for layer in plain.model.layers:
+        layer.self_attn.v_proj.weight.mul_(0.2)  # equation 30
+    torch.testing.assert_close(model(tokens()).logits, plain(tokens()).logits)
+
+
+@torch.no_grad()
+def test_softmax_of_our_base_is_transformers_sdpa():
+    model = build(SPECS["softmax"])
+    trace = []
+    layer = model.model.layers[0].self_attn
+    layer.register_forward_hook(lambda m, args, kwargs, out: trace.append((kwargs or args, out[0])), with_kwargs=True)
+    x = model.model.layers[0].input_layernorm(model.model.position.embed(
+        model.model.embed_tokens(tokens()), torch.arange(13)[None]
+    ))  # fmt: skip
+    q, k, v = (p(x).unflatten(-1, (3, 14)).transpose(1, 2) for p in (layer.q_proj, layer.k_proj, layer.v_proj))
+    want = layer.o_proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+    model(tokens())
+    torch.testing.assert_close(trace[0][1], want)

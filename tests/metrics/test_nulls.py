@@ -1,0 +1,133 @@
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from einops import rearrange
+
+from sinkinterp.attention.call import AttentionCall
+from sinkinterp.attention.fixed import FixedPattern
+from sinkinterp.attention.slots import SinkLogit, SlotRow
+from sinkinterp.metrics.nulls import content_free_importance, uniform_importance, uniform_slot_importance
+from sinkinterp.metrics.sink import PAPER, RELEASED, VISIBLE, importance
+
+DIALECTS = {"visible": VISIBLE, "paper": PAPER, "released": RELEASED}
+every_dialect = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+
+
+def steps_back(queries, keys):
+    """How many tokens each key stands behind each query."""
+    return torch.arange(keys - queries, keys)[:, None] - torch.arange(keys)
+
+
+def windowed(n, width, prefix=0):
+    back = steps_back(n, n)
+    return ((back >= 0) & (back < width) | (torch.arange(n) < prefix))[None, None]
+
+
+def dense_null(call, dialect):
+    """The null from a T x T map; every column that a query sees has an equal share."""
+    queries, keys = call.q.shape[2], call.k.shape[2]
+    behind = steps_back(queries, keys)[None, None]
+    seen = behind >= 0 if call.mask is None else call.mask
+    shares = seen / (seen.sum(-1, keepdim=True) + (call.slot is not None))
+    mass = (shares * (behind >= 0) if dialect is PAPER else shares).sum(2)
+    return mass / (seen.sum(2) if dialect is VISIBLE else (behind >= 0).sum(2))
+
+
+def bucket_bias(n):
+    """The release's relative positions: T5's bucket index (32 buckets, up to 128 steps back), itself the bias."""
+    far = 16 + (steps_back(n, n).clamp(min=1) / 16).log().div(math.log(128 / 16)).mul(16).floor().clamp(max=15)
+    return steps_back(n, n).clamp(min=0).float().where(steps_back(n, n) < 16, far)[None, None]
+
+
+@pytest.mark.parametrize("n", [7, 64, 131])
+@every_dialect
+def test_uniform_causal_attention_gives_key_k_the_mean_of_one_over_i_from_k_on(make_call, n, dialect):
+    found = uniform_importance(make_call(queries=n), torch.tensor([0, 4]), dialect)
+    first, fifth = (math.fsum(1 / i for i in range(k, n + 1)) / (n - k + 1) for k in (1, 5))
+    torch.testing.assert_close(found, torch.tensor([first, fifth]).expand(2, 6, 2))
+    assert n != 64 or first == pytest.approx(0.0741, abs=5e-5)
+
+
+CALLS = {
+    "window, over blocks of keys": {"queries": 131, "mask": windowed(131, 5)},
+    "prefix": {"queries": 11, "mask": windowed(11, 11, prefix=3)},
+    "prefix and window": {"queries": 71, "mask": windowed(71, 5, prefix=3)},
+    "slot": {"queries": 13, "slot": SlotRow(torch.ones(6, 1, 5), torch.ones(6, 1, 5))},
+    "slot in a window": {"queries": 13, "mask": windowed(13, 5), "slot": SinkLogit(torch.ones(6))},
+    "fewer queries than keys": {"queries": 5, "keys": 11},
+    "fewer queries than keys, with a slot": {"queries": 5, "keys": 11, "slot": SinkLogit(torch.ones(6))},
+}
+
+
+@every_dialect
+@pytest.mark.parametrize("fields", CALLS.values(), ids=CALLS)
+def test_the_uniform_null_is_that_of_the_dense_map(make_call, fields, dialect):
+    call = make_call(**fields)
+    expected = dense_null(call, dialect).expand(2, 6, -1)
+    torch.testing.assert_close(uniform_importance(call, call.keys, dialect), expected)
+    some = torch.tensor([0, 3, 4])
+    torch.testing.assert_close(uniform_importance(call, some, dialect), expected[..., some])
+    if not isinstance(call.slot, SinkLogit):
+        torch.testing.assert_close(content_free_importance(call, some, dialect), expected[..., some])
+
+
+def test_a_mask_per_sequence_has_a_null_per_sequence(make_call):
+    call = make_call(mask=torch.cat([windowed(11, 3), windowed(11, 7)]), bias=torch.zeros(1, 1, 11, 11))
+    torch.testing.assert_close(content_free_importance(call, call.keys), dense_null(call, VISIBLE).expand(2, 6, -1))
+
+
+def test_the_slots_null_is_the_mean_of_one_over_the_columns_seen(make_call):
+    found = uniform_slot_importance(make_call(queries=5, keys=7, slot=SinkLogit(torch.ones(6))))
+    torch.testing.assert_close(found, torch.full((2, 6), sum(1 / n for n in (4, 5, 6, 7, 8)) / 5))
+    assert uniform_slot_importance(make_call()).eq(0).all()
+
+
+def test_the_bucket_index_of_the_release_alone_makes_a_sink(make_call):
+    call = make_call(queries=64, bias=bucket_bias(64))
+    assert bucket_bias(131)[0, 0, -1, [130, 115, 114, 66, 0]].tolist() == [0, 15, 16, 26, 31]
+    found = content_free_importance(call, torch.tensor([0]))
+    torch.testing.assert_close(found, torch.full((2, 6, 1), 0.334), rtol=0, atol=5e-4)
+
+
+@pytest.mark.parametrize("dialect", [VISIBLE, PAPER], ids=["visible", "paper"])
+def test_alibi_without_content_is_a_geometric_series(make_call, dialect):
+    n, slopes = 131, 2.0 ** -torch.arange(1, 7, dtype=torch.float64)
+    call = make_call(queries=n, bias=(-slopes[:, None, None] * steps_back(n, n)).float()[None])
+    query, key = torch.arange(n)[:, None], torch.arange(n)
+    m = rearrange(slopes, "head -> head 1 1")
+    weights = (-m * (query - key)).exp() * (1 - (-m).exp()) / (1 - (-m * (query + 1)).exp()) * (key <= query)
+    expected = (weights.sum(1) / (n - key)).float()
+    torch.testing.assert_close(content_free_importance(call, key, dialect), expected.expand(2, 6, n))
+
+
+def test_a_sink_logit_takes_its_share_without_content(make_call):
+    logit = torch.linspace(-3, 3, 6)
+    call = make_call(slot=SinkLogit(logit))
+    rows = torch.arange(1, 12) + logit.exp()[:, None]  # every visible token weighs 1, the slot e^logit
+    expected = torch.stack([(1 / rows)[:, k:].mean(-1) for k in range(11)], -1)
+    torch.testing.assert_close(content_free_importance(call, call.keys), expected.expand(2, 6, 11))
+
+
+def test_content_does_not_move_a_null(make_call):
+    slot = SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))
+    one, other = (make_call(bias=-0.2 * steps_back(11, 11).float()[None, None], slot=slot) for _ in range(2))
+    assert not importance(one, one.keys).allclose(importance(other, one.keys))
+    for null in (uniform_importance, content_free_importance):
+        assert null(one, one.keys).equal(null(other, one.keys))
+
+
+@pytest.mark.parametrize("fields", [{"slot": SinkLogit(torch.ones(6))}, {"bias": torch.randn(1, 6, 11, 11)}])
+def test_a_pattern_that_was_set_has_the_nulls_of_the_call_it_replaced(make_call, fields):
+    call = make_call(**fields)
+    fixed = FixedPattern.of(call, torch.rand_like(call.pattern()))
+    for null in (uniform_importance, content_free_importance):
+        torch.testing.assert_close(null(fixed, call.keys), null(call, call.keys))
+
+
+def test_a_bias_of_zeros_leaves_the_uniform_null(make_call):
+    call: AttentionCall = make_call(mask=windowed(11, 5, prefix=2))
+    for dialect in (VISIBLE, PAPER):
+        biased = content_free_importance(replace(call, bias=torch.zeros(1, 1, 11, 11)), call.keys, dialect)
+        torch.testing.assert_close(biased, uniform_importance(call, call.keys, dialect))

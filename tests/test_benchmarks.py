@@ -1,0 +1,80 @@
+"""The benchmark's table is whole at a size at which its figures mean nothing; nothing here is timed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import rows
+from benchmarks.costs import CAN_READ_PEAKS, peak_mb
+from benchmarks.ways import Setting
+
+ROOT = Path(__file__).parents[1]
+TINY = Setting(13, layers=2, heads=3, width=6, vocab=17)
+needs_proc = pytest.mark.skipif(not CAN_READ_PEAKS, reason="no /proc/self/clear_refs to reset high-water marks")
+
+
+def forty_megabytes(model):
+    return lambda tokens: torch.ones(10_000_000 * (tokens.shape[1] > 12))
+
+
+@needs_proc
+def test_the_peak_of_forty_megabytes_made_and_dropped_is_forty_megabytes():
+    assert peak_mb(forty_megabytes, Setting(17, layers=2, heads=3, width=6, vocab=17)) == pytest.approx(40, rel=0.05)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """What the command prints and writes with --quick."""
+    file = tmp_path_factory.mktemp("benchmark") / "figures.json"
+    command = [sys.executable, "-m", "benchmarks.measure", "--quick", "--no-long", "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    return done.stdout, json.loads(file.read_text())
+
+
+def test_every_row_has_a_figure_and_a_verdict_that_follows_from_its_target(run):
+    for row in run[1]["rows"]:
+        within = {True: "met", False: "missed"}
+        expected = "" if row["target"] is None else within[row["figure"] <= row["target"]]
+        assert (type(row["figure"]), row["verdict"]) == (float, expected), row
+
+
+def test_the_targets_are_those_that_were_promised(run):
+    targets = [(row["target"], row["unit"]) for row in run[1]["rows"] if row["target"] is not None]
+    times, memory, starts = [(1.05, ""), (1.30, ""), (1.15, "")], [(1.10, "")] * 2, [(0.3, "s"), (0.7, "s")]
+    assert targets[: len(times)] == times
+    assert set(starts) <= set(targets)
+    assert not CAN_READ_PEAKS or targets[3:5] == memory
+
+
+def test_every_peer_has_a_row_for_time_and_one_for_memory(run):
+    for peer in rows.PEERS:
+        kinds = {row["what"].rsplit(": ", 1)[1] for row in run[1]["rows"] if row["what"].startswith(peer)}
+        assert kinds == ({"time", "peak memory"} if CAN_READ_PEAKS else {"time"})
+
+
+def test_the_printed_table_says_how_its_figures_came_about(run):
+    printed = " ".join(run[0].split())
+    for words in ("What measuring costs", "1 thread", "torch", "transformers", "alternated pairs"):
+        assert words in printed, words
+    assert torch.cuda.is_available() or "there was no GPU" in printed
+
+
+def test_a_missing_part_of_the_table_has_a_reason(monkeypatch):
+    without = rows.Scale(TINY, TINY, long=None, repeats=1)
+    monkeypatch.setattr(rows, "CAN_READ_PEAKS", True)
+    assert any("--long" in reason for reason in rows.skipped(without))
+    monkeypatch.setattr(rows, "CAN_READ_PEAKS", False)
+    assert any("/proc" in reason for reason in rows.skipped(without))
+    assert not any("memory" in row.what for row in rows.rows(without))
+
+
+def test_the_long_rows_ask_that_memory_at_most_doubles_with_the_length():
+    whole = rows.Scale(TINY, TINY, long=TINY, repeats=1)
+    lengths = [row.what for row in rows.rows(whole) if row.unit == "MB" and "2 layers" in row.what]
+    growth = [row for row in rows.rows(whole) if "half of T" in row.what]
+    assert [f"T={length}:" in what for length, what in zip((13, 26, 52), lengths, strict=True)] == [True] * 3
+    assert [row.target for row in growth] == [2.1, 2.1]
