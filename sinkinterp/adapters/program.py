@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 from ..errors import InputError
@@ -145,7 +146,7 @@ def _undocumented(body: list[Statement]) -> list[Statement]:
 @cache
 def _bindings(module: str) -> dict[str, Statement]:
     """What each top-level name of a module is bound by, bare."""
-    file = getattr(sys.modules[module], "__file__", None)
+    file = getattr(import_module(module), "__file__", None)
     if file is None:
         raise InputError(f"classes of {module} cannot be sent, for it is no file; move them into one")
     found: dict[str, Statement] = {}
