@@ -16,6 +16,7 @@ from .data.drawn import Drawn
 from .data.probes import Probe
 from .errors import InputError
 from .study import default_cache, held_out_probe, recipe_of
+from .train.recipe import prepared
 
 OnFile = Callable[[int, int], None]
 
@@ -71,7 +72,7 @@ class Inputs:
         return probes.from_texts(texts, tokenizer, self.length, self.sequences, self.bos, source)
 
     def _task_probe(self, folder: Path) -> Probe:
-        task = recipe_of(folder).data
+        task = prepared(recipe_of(folder).data, default_cache())
         if self.text is not None or self.length > task.length:
             raise InputError(
                 f"{folder} was trained on {task.length} symbols of a task, not on text; use --length {task.length}"

@@ -32,9 +32,7 @@ class Spec:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy, every nested part named by its class."""
         plain = {f.name: float(x) if f.type is float else x for f in fields(self) for x in (getattr(self, f.name),)}
-        return {"kind": type(self).__name__} | {
-            name: value.to_dict() if isinstance(value, Spec) else value for name, value in plain.items()
-        }
+        return {"kind": type(self).__name__} | {name: _plain(value) for name, value in plain.items()}
 
     @classmethod
     def from_dict(cls: type[S], plain: dict[str, Any]) -> S:
@@ -48,8 +46,7 @@ class Spec:
         unknown = plain.keys() - {"kind", *(f.name for f in fields(kind))}
         if unknown:
             raise InputError(f"{kind.__name__} has no {', '.join(sorted(unknown))}; use the version that wrote it")
-        values = {k: Spec.from_dict(v) if isinstance(v, dict) else v for k, v in plain.items() if k != "kind"}
-        return kind(**values)
+        return kind(**{k: _value(v) for k, v in plain.items() if k != "kind"})
 
     def key(self) -> str:
         """Twelve hexadecimal digits that name this spec's checkpoints and results."""
@@ -57,6 +54,20 @@ class Spec:
         import json
 
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold of a field: a spec as a dict, a tuple as a list."""
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value.to_dict() if isinstance(value, Spec) else value
+
+
+def _value(plain: Any) -> Any:
+    """The inverse of `_plain`."""
+    if isinstance(plain, list):
+        return tuple(_value(item) for item in plain)
+    return Spec.from_dict(plain) if isinstance(plain, dict) else plain
 
 
 @dataclass(frozen=True)

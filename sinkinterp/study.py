@@ -2,14 +2,17 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from .adapters.huggingface import HuggingFaceSubject
 from .adapters.loading import load
 from .adapters.subject import Subject
-from .data.backcopy import BigramBackcopy
 from .data.probes import Probe
 from .errors import InputError
 from .lm.model import SinkForCausalLM
@@ -17,9 +20,13 @@ from .measurement import measure
 from .metrics.intervals import Estimate, estimate
 from .metrics.language import next_token_loss
 from .train import checkpoint, loop
-from .train.recipe import Recipe
+from .train.objectives import NextToken, Objective
+from .train.recipe import Recipe, Task, prepared
+from .train.world import World
 
-WATCHED = 256  # held-out sequences that the curves over training are read from
+WATCHED, WATCHED_TOKENS, LEAST_WATCHED = 256, 65_536, 8  # held-out data that the curves over training are read from
+SINK_LENGTH = 64  # positions of them that sinks are read in, as in Gu et al. (2025)
+TOKENS_PER_PASS = 8192
 
 
 @dataclass(frozen=True)
@@ -44,33 +51,71 @@ def default_cache() -> Path:
     return Path(os.environ.get("SINKINTERP_CACHE") or Path(home) / "sinkinterp")
 
 
-def trained(recipe: Recipe, cache: Path | None = None, on_step: loop.OnStep = lambda step, latest: None) -> Run:
-    """The run of `recipe`: found in `cache` (default `default_cache()`), finished there, or trained."""
-    runs = (cache or default_cache()) / "runs"
-    held_out = held_out_probe(recipe.data, WATCHED)
+def trained(
+    recipe: Recipe,
+    cache: Path | None = None,
+    on_step: loop.OnStep = lambda step, latest: None,
+    folder: Path | None = None,
+    world: World = World(),
+    on_data: Callable[[int, int], None] = lambda done, of: None,
+) -> Run:
+    """The run of `recipe`: found in `cache` (default `default_cache()`), finished there, or trained.
+
+    It lies in `folder` where one is given, else in the cache under the recipe's key. `on_data` is told how the data
+    come along. Raises InputError as `loop.train` does.
+    """
+    home = cache or default_cache()
+    task = prepared(recipe.data, home, on_data)
+    run = folder or home / "runs" / recipe.key()
+    last = loop.train(recipe, run, watch_on(task, recipe.objective), on_step, task, world)
+    tokenizer = getattr(task, "tokenizer", None)
+    if tokenizer is not None and world.is_first:  # so that the model reads text wherever it is taken
+        tokenizer().save_pretrained(last)
+    return Run(recipe, last)
+
+
+def watch_on(task: Task, objective: Objective = NextToken()) -> loop.Watch:
+    """What is read along the way: loss on held-out sequences, and the sinks in the first 64 positions of them."""
+    held_out = held_out_probe(task, _watched(task))
+    beginnings = held_out.tokens[:, :SINK_LENGTH]
 
     def watch(model: SinkForCausalLM) -> dict[str, float]:
         subject = HuggingFaceSubject(model)
-        report = measure(subject, held_out, positions=(0,))
+        report = measure(subject, beginnings, positions=(0,))
         slot = report.slot_rate()
         return {
-            "valid_loss": valid_loss(subject, held_out).mean,
+            "valid_loss": valid_loss(subject, held_out, objective).mean,
             "alpha_1": report.alpha().mean().item(),
             "sink_1": report.sink_rate(),
             "sink_slot": slot.mean if slot else 0.0,
         }
 
-    return Run(recipe, loop.train(recipe, runs / recipe.key(), watch, on_step))
+    return watch
 
 
-def held_out_probe(task: BigramBackcopy, sequences: int) -> Probe:
+def _watched(task: Task) -> int:
+    """How many held-out sequences to watch: of a corpus, no more than it holds out."""
+    n = max(LEAST_WATCHED, min(WATCHED, WATCHED_TOKENS // task.length))
+    split = getattr(task, "split", None)
+    return n if split is None else min(n, len(split.held_out))
+
+
+def held_out_probe(task: Task, sequences: int) -> Probe:
     """Sequences of the task that no training run has seen."""
-    return Probe.of(task.sample(sequences, "held out"), "held-out Bigram-Backcopy")
+    title = getattr(task, "title", type(task).__name__)
+    return Probe.of(task.sample(sequences, "held out"), f"held-out {title}")
 
 
-def valid_loss(subject: Subject, probe: Probe) -> Estimate:
-    """Next-token loss in nats, with its interval over sequences."""
-    return estimate(next_token_loss(subject.run(probe.tokens).logits, probe.tokens).mean(1))
+def valid_loss(subject: Subject, probe: Probe, objective: Objective = NextToken()) -> Estimate:
+    """Loss in nats of the tokens that the objective predicts, with its interval over sequences."""
+    batches = probe.tokens.split(max(1, TOKENS_PER_PASS // probe.tokens.shape[1]))
+    losses = torch.cat([_losses(subject, batch) for batch in batches])
+    return estimate(losses[:, max(objective.first, 1) - 1 :].mean(1))
+
+
+def _losses(subject: Subject, tokens: Tensor) -> Tensor:
+    logits = subject.run(tokens).logits
+    return next_token_loss(logits, tokens.to(logits.device)).cpu()
 
 
 def recipe_of(folder: Path) -> Recipe:

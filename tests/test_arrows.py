@@ -15,7 +15,7 @@ LEANS_ON = {
     "interventions": {"attention", "errors"},
     "metrics": {"attention", "errors"},
     "adapters": {"attention", "interventions", "errors"},
-    "train": {"lm", "data", "spec", "errors"},
+    "train": {"attention", "lm", "data", "spec", "errors"},
     "protocol": set(),
     "instruments": {"adapters", "attention", "metrics"},
     "memory": {"adapters"},
@@ -26,13 +26,26 @@ LEANS_ON = {
     "parity": {"adapters", "instruments", "measurement", "table", "errors"},
     "tabulate": {"metrics", "report", "table"},
     "study": {"adapters", "data", "lm", "measurement", "metrics", "train", "spec", "errors"},
-    "inputs": {"adapters", "data", "study", "errors"},
+    "inputs": {"adapters", "data", "study", "train", "errors"},
     "terminal": {"table", "errors"},
     "views": {"table"},
     "demo": {"adapters", "data", "interventions", "lm", "measurement", "metrics", "report", "study", "table"}
     | {"tabulate", "train"},
     "reporting": {"demo", "report", "tabulate", "views"},
-    "cli": {"adapters", "data", "demo", "errors", "inputs", "instruments", "measurement", "parity", "presets"}
+    "finetune": {"adapters", "measurement", "train", "errors"},
+    "cli_train": {"errors", "finetune", "lm", "study", "terminal", "train"},
+    "cli": {
+        "adapters",
+        "cli_train",
+        "data",
+        "demo",
+        "errors",
+        "inputs",
+        "instruments",
+        "measurement",
+        "parity",
+        "presets",
+    }
     | {"reporting", "tabulate", "terminal"},
 }
 LAZY = {"_registration"}  # imports inside functions only, to wait for transformers

@@ -13,6 +13,7 @@ from sinkinterp.spec import Part, Spec
 from sinkinterp.train.recipe import Recipe
 
 RECIPE = Recipe(model=VARIANTS["sigmoid"], data=BigramBackcopy(spread=0.7, chain_seed=3), seed=5, steps=7)
+SEVERAL = {"parts": (Causal(), Window(7) & Window(5)), "sizes": (3, 5), "pairs": ((2, Causal()), (7, Window(3)))}
 SPECS = {**VARIANTS, "recipe": RECIPE, "nested masks": attn(mask=(Causal() & Window(7)) & Window(5))}
 
 
@@ -20,6 +21,13 @@ SPECS = {**VARIANTS, "recipe": RECIPE, "nested masks": attn(mask=(Causal() & Win
 class SpecOfThisTest(Spec):
     size: float = 0.5
     inner: Spec = Causal()
+
+
+@dataclass(frozen=True)
+class SeveralOfThisTest(Spec):
+    parts: tuple[Spec, ...] = ()
+    sizes: tuple[int, ...] = ()
+    pairs: tuple[tuple[int, Spec], ...] = ()
 
 
 def through_json(spec):
@@ -76,6 +84,19 @@ def test_any_changed_field_at_any_depth_changes_the_key():
     changed = [spec.key() for spec in one_change_each(RECIPE)]
     assert len(changed) > 20
     assert len({RECIPE.key(), *changed}) == len(changed) + 1
+
+
+@pytest.mark.parametrize("change", [{}, *({name: value} for name, value in SEVERAL.items()), SEVERAL])
+def test_a_spec_with_tuples_survives_json(change):
+    spec = SeveralOfThisTest(**change)
+    again = Spec.from_dict(through_json(spec))
+    assert again == spec and again.key() == spec.key() and hash(again) == hash(spec)
+
+
+def test_the_order_and_the_number_of_parts_change_the_key():
+    a, b = SEVERAL["parts"]
+    keys = {SeveralOfThisTest(parts=parts).key() for parts in ((), (a,), (b,), (a, b), (b, a), (a, a))}
+    assert len(keys) == 6
 
 
 def test_a_kind_alone_changes_the_key():

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..attention.call import AttentionCall
+from ..attention.fixed import FixedPattern
 from ..errors import InputError
 from ..interventions.edit import Edit
 from .subject import ModelShape, Subject, Tokens
@@ -73,7 +74,7 @@ def nudged_rows(shape: ModelShape) -> list[tuple[str, int]]:
 def nudges(shape: ModelShape) -> tuple[Edit, ...]:
     """Edits that, together, change every sequence of `nudged_rows` at its site in its block, and nothing else."""
     rows = {row: i for i, row in enumerate(nudged_rows(shape))}
-    kinds = {"the residual": _NudgeResidual, "the attention call": _NudgeValues, "the attention output": _NudgeOutput}
+    kinds = {"the residual": _NudgeResidual, "the attention call": _NudgeCall, "the attention output": _NudgeOutput}
     return tuple(
         kind({block: i for (where, block), i in rows.items() if where == site}) for site, kind in kinds.items()
     )
@@ -117,9 +118,13 @@ class _NudgeResidual(_Nudge):
 
 
 @dataclass(frozen=True)
-class _NudgeValues(_Nudge):
+class _NudgeCall(_Nudge):
+    """Its sequence also looks at all values, since a slot may have taken all weight."""
+
     def call(self, call: AttentionCall) -> AttentionCall:
-        return replace(call, v=self._turned(call.layer, call.v))
+        weights = call.pattern()
+        weights[self.rows[call.layer]] = 1 / weights.shape[-1]
+        return FixedPattern.of(replace(call, v=self._turned(call.layer, call.v)), weights)
 
 
 @dataclass(frozen=True)

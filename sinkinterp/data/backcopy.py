@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,6 +27,8 @@ class BigramBackcopy(Spec):
     The first token is uniform over all symbols, so that only its position can mark it (Gu et al. 2025, section 5).
     Symbols are numbered by their Zipf rank and the triggers are the first `n_triggers`.
     """
+
+    title: ClassVar[str] = "Bigram-Backcopy"
 
     vocab: int = 64
     length: int = 16

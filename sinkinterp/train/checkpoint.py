@@ -3,17 +3,22 @@
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
+from transformers import PreTrainedModel
 
-from ..lm.model import SinkForCausalLM
-from .recipe import Recipe
+from ..errors import InputError
+from ..spec import Spec
 
 KEPT = 2  # newest checkpoints of a run that stay on disk
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+History = list[dict[str, Any]]
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -26,45 +31,116 @@ def latest(run: Path) -> int:
     return max((int(p.name.removeprefix("step-")) for p in run.glob("step-*")), default=0)
 
 
-def save(
-    run: Path, step: int, recipe: Recipe, model: SinkForCausalLM, optimizer: Optimizer, history: list[dict[str, Any]]
-) -> None:
-    """Writes the checkpoint of `step` and drops all but the newest two."""
+def opened(run: Path, recipe: Spec) -> int:
+    """The newest checkpoint's step in `run`, whose drafts that a kill left behind are removed.
+
+    Raises InputError where the checkpoint belongs to another recipe, naming the keys that differ.
+    """
+    for draft in run.glob("draft-*"):
+        shutil.rmtree(draft, ignore_errors=True)
+    done = latest(run)
+    if done:
+        _check_same(run, json.loads((folder_of(run, done) / "recipe.json").read_text()), recipe)
+    return done
+
+
+def save(run: Path, step: int, recipe: Spec, model: PreTrainedModel, optimizer: Optimizer, history: History) -> None:
+    """Writes the checkpoint of `step` and drops all but the newest two.
+
+    Raises InputError where it cannot be written, as on a full disk; the older checkpoints stay.
+    """
     draft = run / f"draft-{os.getpid()}"
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    model.config.save_pretrained(draft)
-    save_file(model.state_dict(), draft / "model.safetensors", {"format": "pt"})
-    save_file(_optimizer_tensors(model, optimizer), draft / "optimizer.safetensors")
-    (draft / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1))
-    (draft / "history.json").write_text(json.dumps(history))
-    for file in draft.iterdir():
-        with file.open("rb") as handle:
-            os.fsync(handle.fileno())
-    draft.rename(folder_of(run, step))
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        _write(draft, recipe, model, optimizer, history)
+        draft.rename(folder_of(run, step))
+        _flush(run)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"cannot write the checkpoint of step {step} to {run}: {reason}; make room, then the same command goes on "
+            f"from step {latest(run)}"
+        ) from error
     for old in sorted(run.glob("step-*"))[:-KEPT]:
-        shutil.rmtree(old)
+        shutil.rmtree(old.rename(draft), ignore_errors=True)  # a kill in between leaves a draft, never half of a step
 
 
-def restore(run: Path, step: int, model: SinkForCausalLM, optimizer: Optimizer) -> list[dict[str, Any]]:
+def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) -> History:
     """Puts model and optimiser back to where they were after `step` steps; returns the history so far."""
     folder = folder_of(run, step)
-    model.load_state_dict(load_file(folder / "model.safetensors"))
-    tensors = load_file(folder / "optimizer.safetensors")
+    fill(folder, model)
+    moments = load_file(folder / "optimizer.safetensors", str(model.device))
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            optimizer.state[parameter] = {part: tensors[f"{name}.{part}"] for part in ("step", "exp_avg", "exp_avg_sq")}
+            optimizer.state[parameter] = {part: moments[f"{name}.{part}"] for part in MOMENTS}
     return history_of(folder)
 
 
-def history_of(folder: Path) -> list[dict[str, Any]]:
+@torch.no_grad()
+def fill(folder: Path, model: PreTrainedModel) -> None:
+    """Copies a checkpoint's weights into a model of the same shape."""
+    weights = load_file(folder / "model.safetensors")
+    for name, tensor in _own_tensors(model):
+        tensor.copy_(weights[name])
+
+
+def history_of(folder: Path) -> History:
     """What was watched during the run, a row per reading."""
     return json.loads((folder / "history.json").read_text())
 
 
-def _optimizer_tensors(model: SinkForCausalLM, optimizer: Optimizer) -> dict[str, torch.Tensor]:
+def _write(draft: Path, recipe: Spec, model: PreTrainedModel, optimizer: Optimizer, history: History) -> None:
+    """Every file of a checkpoint, flushed to the disk."""
+    model.config.save_pretrained(draft)
+    save_file(dict(_own_tensors(model)), draft / "model.safetensors", {"format": "pt"})
+    save_file(_moments(model, optimizer), draft / "optimizer.safetensors")
+    (draft / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1))
+    (draft / "history.json").write_text(json.dumps(history))
+    for path in (*draft.iterdir(), draft):
+        _flush(path)
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _own_tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
+    """Weights by name, each once: of tied ones the first."""
+    seen: set[int] = set()
+    for name, tensor in model.state_dict().items():
+        if tensor.data_ptr() not in seen:
+            yield name, tensor
+        seen.add(tensor.data_ptr())
+
+
+def _moments(model: PreTrainedModel, optimizer: Optimizer) -> dict[str, torch.Tensor]:
     return {
         f"{name}.{part}": value
         for name, parameter in model.named_parameters()
         for part, value in optimizer.state.get(parameter, {}).items()
     }
+
+
+def _check_same(run: Path, plain: dict[str, Any], recipe: Spec) -> None:
+    there, here = _flat(Spec.from_dict(plain).to_dict()), _flat(recipe.to_dict())
+    differing = [f"{key} is {there.get(key)} there, {here.get(key)} here" for key in sorted({*there, *here})
+                 if there.get(key) != here.get(key)]  # fmt: skip
+    if differing:
+        more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
+        raise InputError(
+            f"{run} holds a run of another recipe: {', '.join(differing[:4])}{more}; give another folder, "
+            "or the same settings"
+        )
+
+
+def _flat(plain: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in plain.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return flat

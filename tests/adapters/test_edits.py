@@ -12,6 +12,8 @@ from sinkinterp.attention.fixed import FixedPattern
 from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
+from sinkinterp.lm.model import build
+from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics import sink
 from sinkinterp.metrics.norms import norms
 
@@ -113,3 +115,11 @@ def test_only_attention_layers_are_edited_in_a_model_with_others():
     assert ATTENTION_LAYERS["jamba with mamba layers"] == (1,)
     edited = answers(load(model_of("jamba with mamba layers")), SilenceHeadOne())
     assert edited["alpha"].shape[1] == 1
+
+
+def test_a_layer_that_gives_its_slot_all_attention_is_not_deaf():
+    model = build(VARIANTS["sink_logit"])
+    (logit,) = [p for name, p in model.named_parameters() if "logit" in name]
+    with torch.no_grad():
+        logit.fill_(40)  # e^40 to 1 against every token
+    assert load(model).shape.n_layers == 1

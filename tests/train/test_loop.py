@@ -1,19 +1,25 @@
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from sinkinterp.attention.masks import Causal
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
+from sinkinterp.train.groups import groups
+from sinkinterp.train.objectives import PrefixLM
 from sinkinterp.train.recipe import Recipe
+from sinkinterp.train.world import World
 
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=24, batch=7, warmup=5, watch_every=6, save_every=6)
 TRAIN = """
@@ -24,6 +30,27 @@ from sinkinterp.train.recipe import Recipe
 watch = lambda model: {"head": model.lm_head.weight.sum().item()}
 on_step = lambda step, latest: print(step, flush=True)
 train(Recipe.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), watch, on_step)
+"""
+KILL = """
+import json, os, random, signal, sys, time
+from pathlib import Path
+import torch
+from sinkinterp.train.loop import train
+from sinkinterp.train.recipe import Recipe
+torch.set_num_threads(1)
+recipe, run, kills = Recipe.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), 0
+random.seed(0)
+while kills < 12:
+    child = os.fork()
+    if child == 0:
+        train(recipe, run, lambda model: {"head": model.lm_head.weight.sum().item()})
+        os._exit(0)
+    time.sleep(random.uniform(0.01, 0.2))
+    os.kill(child, signal.SIGKILL)
+    if os.waitpid(child, 0)[1] != signal.SIGKILL:
+        break
+    kills += 1
+print(kills, sum(1 for _ in run.glob("step-*")))
 """
 
 
@@ -51,18 +78,79 @@ def test_another_seed_gives_another_model(tmp_path):
     assert not a["lm_head.weight"].equal(b["lm_head.weight"])
 
 
-def test_a_run_killed_at_random_steps_ends_as_if_it_had_not_been(tmp_path):
-    whole = loop.train(RECIPE, tmp_path / "whole", watch)
-    command = [sys.executable, "-c", TRAIN, json.dumps(RECIPE.to_dict()), str(tmp_path / "killed")]
-    for stop in ("3", "13"):
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            for line in process.stdout:
-                if line.strip() == stop:
-                    process.send_signal(signal.SIGKILL)
-                    break
-        assert process.returncode == -signal.SIGKILL
-    assert checkpoint.latest(tmp_path / "killed") == 12
-    assert_same(loop.train(RECIPE, tmp_path / "killed", watch), whole)
+def test_a_run_killed_twelve_times_at_random_moments_ends_as_if_it_had_not_been(tmp_path):
+    recipe = replace(RECIPE, steps=400, save_every=3)
+    command = [sys.executable, "-c", KILL, json.dumps(recipe.to_dict()), str(tmp_path / "killed")]
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+    assert int(printed[0]) >= 10 and 0 < checkpoint.latest(tmp_path / "killed") < 400
+    whole, killed = (loop.train(recipe, tmp_path / name, watch) for name in ("whole", "killed"))
+    assert_same(killed, whole)
+    assert not list((tmp_path / "killed").glob("draft-*"))
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_the_step_that_it_came_in(tmp_path, signal_number):
+    before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
+
+    def interrupt(step, latest):
+        if step == 8:
+            os.kill(os.getpid(), signal_number)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(RECIPE, tmp_path / "cut", watch, interrupt)
+    assert checkpoint.latest(tmp_path / "cut") == 9
+    assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
+    assert_same(*(loop.train(RECIPE, tmp_path / name, watch) for name in ("cut", "whole")))
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path):
+    def twice(step, latest):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.train(RECIPE, tmp_path, watch, twice)
+    assert checkpoint.latest(tmp_path) == 0
+
+
+def test_training_off_the_main_thread_works(tmp_path):
+    folder = []
+    thread = threading.Thread(target=lambda: folder.append(loop.train(replace(RECIPE, steps=6), tmp_path, watch)))
+    thread.start()
+    thread.join()
+    assert folder == [checkpoint.folder_of(tmp_path, 6)]
+
+
+def test_a_full_disk_is_one_line_and_the_older_checkpoints_stay(tmp_path, monkeypatch):
+    def full(tensors, path, *rest):
+        if "optimizer" in path.name and checkpoint.latest(tmp_path) == 12:
+            path.write_bytes(b"half")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        save_file(tensors, path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "save_file", full)
+        with pytest.raises(InputError, match=r"step 18 .*No space left on device; make room.* step 12"):
+            loop.train(RECIPE, tmp_path, watch)
+    assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["step-0000006", "step-0000012"]
+    assert checkpoint.latest(loop.train(RECIPE, tmp_path, watch).parent) == 24
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write to .*give another folder"):
+        loop.train(RECIPE, tmp_path / "file" / "run", watch)
+
+
+def test_another_recipe_in_the_folder_is_refused_by_the_keys_that_differ(tmp_path):
+    loop.train(replace(RECIPE, steps=6), tmp_path, watch)
+    other = replace(RECIPE, lr=0.5, model=replace(RECIPE.model, n_layers=2))
+    with pytest.raises(InputError) as caught:
+        loop.train(other, tmp_path, watch)
+    words = str(caught.value)
+    assert "lr is 0.02 there, 0.5 here" in words and "model.n_layers is 1 there, 2 here" in words
+    assert "steps is 6 there, 24 here" in words and "vocab" not in words and "\n" not in words
+    assert checkpoint.latest(tmp_path) == 6
 
 
 def test_a_kill_between_writing_and_renaming_leaves_the_last_whole_checkpoint(tmp_path, monkeypatch):
@@ -96,58 +184,102 @@ def test_the_history_has_a_reading_at_the_start_and_at_every_interval(tmp_path):
     assert [row["step"] for row in history] == [0, 6, 12, 18, 24]
 
 
-def test_a_loss_that_is_not_finite_stops_the_run_and_says_the_step(tmp_path, monkeypatch):
-    update = loop._update
-    monkeypatch.setattr(
-        loop, "_update", lambda recipe, step, *rest: float("nan") if step == 9 else update(recipe, step, *rest)
-    )
-    with pytest.raises(InputError, match="nan at step 9; lower lr"):
-        loop.train(RECIPE, tmp_path, watch)
+class Poisoned:
+    """A task at one of whose steps something goes wrong."""
+
+    def __init__(self, data, step, poison):
+        self.data, self.step, self.poison = data, step, poison
+        self.vocab, self.length = data.vocab, data.length
+
+    def sample(self, n, seed, step):
+        if step == self.step:
+            self.poison()
+        return self.data.sample(n, seed, step)
+
+
+def poison_of(part, monkeypatch):
+    if part == "gradient":
+        clip = torch.nn.utils.clip_grad_norm_
+        monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda p, limit: clip(p, limit) * float("inf"))
+    else:
+        monkeypatch.setattr(loop, "_targets", lambda batch: float("nan"))
+
+
+@pytest.mark.parametrize(("part", "words"), [("gradient", "gradient norm is inf"), ("loss", "loss is nan")])
+def test_what_is_not_finite_stops_the_run_before_the_step_and_says_it(tmp_path, monkeypatch, part, words):
+    task = Poisoned(RECIPE.data, 9, lambda: poison_of(part, monkeypatch))
+    recipe = replace(RECIPE, micro_batch=5)  # pieces are weighted by their targets
+    with pytest.raises(InputError, match=rf"the {words} at step 9; lower lr .* the last checkpoint is kept"):
+        loop.train(recipe, tmp_path, watch, task=task)
     assert checkpoint.latest(tmp_path) == 6
+    assert all(tensor.isfinite().all() for tensor in load_file(tmp_path / "step-0000006/model.safetensors").values())
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_parameter_groups_cover_the_model_once(variant):
-    model = build(VARIANTS[variant])
-    grouped = [p for group in loop._groups(model, 1.0) for p in group["params"]]
-    trained = [p for p in model.parameters() if p.requires_grad]
-    assert len(grouped) == len(trained) and {id(p) for p in grouped} == {id(p) for p in trained}
+def job_of(recipe, world=World()):
+    def batch(step):
+        tokens = recipe.data.sample(recipe.batch, recipe.seed, step)
+        return {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
+
+    return loop.Job(recipe, lambda: build(recipe.model, recipe.seed), batch, watch, world)
 
 
-def test_gains_positions_and_slots_are_not_decayed():
-    model = build(VARIANTS["k_bias"])
-    free = {id(p) for p in loop._groups(model, 1.0)[1]["params"]}
-    names = {name for name, p in model.named_parameters() if id(p) in free}
-    assert names == {
-        "model.position.table.weight",
-        "model.layers.0.input_layernorm.weight",
-        "model.layers.0.post_attention_layernorm.weight",
-        "model.layers.0.self_attn.slots.key",
-        "model.norm.weight",
-    }
+def updated(recipe):
+    """The model after one update, and the update's news."""
+    model = build(recipe.model)
+    optimizer = torch.optim.AdamW(groups(model, recipe.decay, recipe.weight_decay), betas=(0.9, 0.95))
+    return model, loop._update(job_of(recipe), 1, model, optimizer)
 
 
 def test_the_first_update_is_adamw_worked_by_hand():
-    recipe = replace(RECIPE, clip=1e9, warmup=1)
-    model, oracle = build(recipe.model), build(recipe.model)
-    optimizer = torch.optim.AdamW(loop._groups(model, 0.5), betas=(0.9, 0.95))
-    loop._update(recipe, 1, model, optimizer)
+    recipe = replace(RECIPE, clip=1e9, warmup=1, weight_decay=0.5)
+    (model, news), oracle = updated(recipe), build(recipe.model)
     tokens = recipe.data.sample(recipe.batch, recipe.seed, 1)
-    oracle(tokens, labels=tokens).loss.backward()
+    loss = oracle(tokens, labels=tokens).loss
+    loss.backward()
     weight, lr = oracle.lm_head.weight, recipe.rate(1)
     want = weight * (1 - lr * 0.5) - lr * weight.grad / (weight.grad.abs() + 1e-8)
     torch.testing.assert_close(model.lm_head.weight, want)
+    norm = sum(p.grad.square().sum() for p in oracle.parameters() if p.requires_grad).sqrt().item()
+    assert news == {"train_loss": loss.item(), "grad_norm": pytest.approx(norm), "lr": lr, "tokens": 7 * 16}
 
 
-def test_the_rate_warms_up_holds_and_cools_down():
-    recipe = Recipe(steps=1000, warmup=100, lr=1.0, cooldown=0.2)
-    assert recipe.rate(50) == 0.5 and recipe.rate(100) == recipe.rate(800) == 1.0
-    assert recipe.rate(900) == pytest.approx(0.55) and recipe.rate(1000) == pytest.approx(0.1)
+@pytest.mark.parametrize("micro_batch", [1, 3, 5, 7, 100])
+def test_pieces_of_a_batch_add_up_to_its_gradient(micro_batch):
+    recipe = replace(RECIPE, objective=PrefixLM(3))
+    whole, news = updated(recipe)
+    pieces, their_news = updated(replace(recipe, micro_batch=micro_batch))
+    for name, parameter in whole.named_parameters():
+        torch.testing.assert_close(parameter.grad, dict(pieces.named_parameters())[name].grad)
+    assert their_news == pytest.approx(news, rel=1e-5)
+
+
+def test_pieces_with_unequal_numbers_of_targets_weigh_by_them():
+    recipe = replace(RECIPE, batch=3, micro_batch=1, clip=1e9)
+    tokens = recipe.data.sample(3, "unequal")
+    labels = tokens.clone()
+    labels[0, 2:], labels[1, :9] = -100, -100
+    job = replace(job_of(recipe), batch=lambda step: {"input_ids": tokens, "labels": labels})
+    model, oracle = build(recipe.model), build(recipe.model)
+    loss = loop._accumulate(job, job.batch(1), model)
+    want = oracle(tokens, labels=labels).loss
+    want.backward()
+    torch.testing.assert_close(loss, want.detach())
+    torch.testing.assert_close(model.lm_head.weight.grad, oracle.lm_head.weight.grad)
+
+
+def test_bf16_computes_nearby_and_keeps_weights_in_fp32():
+    recipe = replace(RECIPE, clip=1e9)
+    (model, news), (_, exact) = updated(replace(recipe, bf16=True)), updated(recipe)
+    assert news["train_loss"] != exact["train_loss"]
+    assert news["train_loss"] == pytest.approx(exact["train_loss"], rel=1e-2)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
 def test_a_task_that_does_not_fit_the_model_is_refused():
     with pytest.raises(ValueError, match="same symbols"):
         Recipe(model=replace(VARIANTS["softmax"], vocab=65))
+    with pytest.raises(ValueError, match="Causal is no task"):
+        Recipe(data=Causal())
 
 
 def test_training_leaves_the_number_of_threads_as_it_was(tmp_path):

@@ -1,0 +1,230 @@
+"""What training costs: ratios of tokens per second to other ways of training the same shape, one thread.
+
+    python benchmarks/train.py [--length 256] [--repeats 7]
+
+Every way takes its turn right after the one that it is compared with, again and again; a ratio is the median over
+these pairs. With `--device cuda`: tokens per second and model FLOP utilisation of the paper's 60M model in bf16.
+"""
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from transformers import Trainer, TrainingArguments
+from transformers.utils.logging import disable_progress_bar
+
+from sinkinterp import study
+from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.lm.attention import AttentionSpec
+from sinkinterp.lm.ffn import GatedFFN
+from sinkinterp.lm.hub import to_llama
+from sinkinterp.lm.model import LMSpec, build
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.train import loop
+from sinkinterp.train.groups import groups
+from sinkinterp.train.recipe import Recipe
+from sinkinterp.train.recipes import RECIPES, with_variant
+from sinkinterp.train.world import World
+
+STEPS, BATCH = 4, 8
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Random tokens that cost nothing to draw."""
+
+    vocab: int
+    length: int
+
+    def sample(self, n: int, *stream: object) -> torch.Tensor:
+        """The same `n` sequences, whatever the stream."""
+        return torch.randint(self.vocab, (n, self.length), generator=torch.Generator().manual_seed(0))
+
+
+def seconds(way: Callable[[], object]) -> float:
+    """Processor time of one call."""
+    start = time.process_time()
+    way()
+    return time.process_time() - start
+
+
+def recipe_of(model: LMSpec, length: int) -> Recipe:
+    """`STEPS` steps of the shape that is compared, at a length of `length`."""
+    shape = replace(model, vocab=1009, n_ctx=length, d_model=256, n_heads=4, n_layers=4, ffn=GatedFFN(width=512))
+    return Recipe(model=shape, data=BigramBackcopy(vocab=1009, length=length), steps=STEPS, batch=BATCH, lr=1e-3)
+
+
+class Ours:
+    """The updates of our loop on one model, without readings and checkpoints."""
+
+    def __init__(self, recipe: Recipe, world: World = World()) -> None:
+        tokens = Noise(recipe.model.vocab, recipe.data.length).sample(recipe.batch)
+        batch = {"input_ids": tokens, "labels": tokens}
+        self.job = loop.Job(recipe, lambda: build(recipe.model), lambda step: batch, lambda model: {}, world)
+        self.model = build(recipe.model).to(world.device).train()
+        self.optimizer = torch.optim.AdamW(
+            groups(self.model, recipe.decay, recipe.weight_decay), betas=(0.9, 0.95), fused=True
+        )
+
+    def __call__(self) -> None:
+        for step in range(1, STEPS + 1):
+            loop._update(self.job, step, self.model, self.optimizer)
+
+
+class Minimal:
+    """The same updates on a LlamaForCausalLM, in as few lines as they take."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe, self.model = recipe, to_llama(build(recipe.model)).train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), recipe.lr, (0.9, 0.95), fused=True)
+        self.tokens = Noise(recipe.model.vocab, recipe.data.length).sample(recipe.batch)
+
+    def __call__(self) -> None:
+        for _ in range(STEPS):
+            self.optimizer.zero_grad()
+            self.model(self.tokens, labels=self.tokens, use_cache=False).loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+
+
+class Transformers:
+    """Updates by transformers' Trainer; one step of them is timed apart, and its set-up taken off with it."""
+
+    def __init__(self, recipe: Recipe, folder: str, steps: int) -> None:
+        tokens = Noise(recipe.model.vocab, recipe.data.length).sample(recipe.batch)
+        rows = [{"input_ids": row, "labels": row} for row in tokens] * steps
+        arguments = TrainingArguments(
+            folder, per_device_train_batch_size=recipe.batch, max_steps=steps, learning_rate=recipe.lr, use_cpu=True,
+            adam_beta2=0.95, optim="adamw_torch_fused", report_to=[], save_strategy="no", logging_strategy="no",
+            disable_tqdm=True, dataloader_pin_memory=False,
+        )  # fmt: skip
+        self.trainer = Trainer(model=to_llama(build(recipe.model)), args=arguments, train_dataset=rows)
+
+    def __call__(self) -> None:
+        with redirect_stdout(StringIO()):  # it prints its own summary
+            self.trainer.train()
+
+
+def pairs(plain: Clock, other: Clock, repeats: int) -> list[tuple[float, float]]:
+    """Seconds of both, in turns, after one round to warm up."""
+    plain(), other()
+    return [(plain(), other()) for _ in range(repeats)]
+
+
+def rows(length: int, repeats: int) -> Iterator[tuple[str, str, float, float]]:
+    """Name, what it is over, the ratio of tokens per second, and the goal."""
+    softmax = recipe_of(VARIANTS["llama"], length)
+    ours = partial(seconds, Ours(softmax))
+    with tempfile.TemporaryDirectory() as folder:
+        short, long = (Transformers(softmax, folder, steps) for steps in (1, STEPS + 1))
+        others: dict[str, Clock] = {
+            "itself (noise)": partial(seconds, Ours(softmax)),
+            "LlamaForCausalLM, minimal loop": partial(seconds, Minimal(softmax)),
+            "its Trainer, set-up taken off": lambda: seconds(long) - seconds(short),
+        }
+        for name, other in others.items():
+            yield "our softmax", name, statistics.median(b / a for a, b in pairs(ours, other, repeats)), 1.0
+    kernels = {spec.attention.kernel: name for name, spec in VARIANTS.items()}
+    for kernel, name in kernels.items():
+        if not kernel.is_normalised:
+            spec = replace(VARIANTS["llama"], attention=AttentionSpec(kernel=kernel))
+            found = pairs(ours, partial(seconds, Ours(recipe_of(spec, length))), repeats)
+            yield f"our {name}", "our softmax", statistics.median(a / b for a, b in found), 0.7
+
+
+def overhead(recipe: Recipe, repeats: int) -> float:
+    """Share of a run that readings, checkpoints and one resumption take, over the updates alone."""
+    plain = replace(recipe, watch_every=recipe.steps + 1, save_every=recipe.steps + 1)
+    shares = []
+    for _ in range(repeats):
+        with tempfile.TemporaryDirectory() as folder:
+            whole = seconds(lambda: _interrupted(recipe, Path(folder)))
+            bare = seconds(lambda: _bare(plain))
+        shares.append((whole - bare) / whole)
+    return statistics.median(shares)
+
+
+def _interrupted(recipe: Recipe, folder: Path) -> None:
+    """A run that is stopped once halfway and goes on."""
+
+    def stop(step: int, latest: dict[str, float]) -> None:
+        if step == recipe.steps // 2:
+            raise KeyboardInterrupt
+
+    try:
+        study.trained(recipe, folder, stop)
+    except KeyboardInterrupt:
+        study.trained(recipe, folder)
+
+
+def _bare(recipe: Recipe) -> None:
+    job = loop.Job(
+        recipe, lambda: build(recipe.model, recipe.seed), lambda step: _batch(recipe, step), lambda model: {}
+    )  # fmt: skip
+    model = job.start()
+    optimizer = torch.optim.AdamW(groups(model, recipe.decay, recipe.weight_decay), betas=(0.9, 0.95), fused=True)
+    for step in range(1, recipe.steps + 1):
+        loop._update(job, step, model, optimizer)
+
+
+def _batch(recipe: Recipe, step: int) -> dict[str, torch.Tensor]:
+    tokens = recipe.data.sample(recipe.batch, recipe.seed, step)
+    return {"input_ids": tokens, "labels": tokens}
+
+
+def on_cuda(peak_tflops: float, repeats: int) -> None:
+    """Tokens per second and model FLOP utilisation of the paper's 60M model: 6 per weight and token, 12 L d T."""
+    recipe = replace(with_variant(RECIPES["paper-60m"], VARIANTS["llama"]), batch=16)
+    ours = Ours(recipe, World(torch.device("cuda")))
+    ours()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        ours()
+    torch.cuda.synchronize()
+    speed = repeats * STEPS * recipe.batch * recipe.model.n_ctx / (time.perf_counter() - start)
+    spec, weights = recipe.model, sum(p.numel() for p in ours.model.parameters()) - recipe.model.vocab * 768
+    flops = 6 * weights + 6 * spec.n_layers * spec.d_model * spec.n_ctx  # causal: half of the T x T products
+    Console().print(
+        f"paper-60m, bf16, T={spec.n_ctx}: {speed:,.0f} tokens/s, MFU {speed * flops / peak_tflops / 1e12:.1%}"
+    )
+
+
+def main(
+    length: Annotated[int, typer.Option(help="Tokens per sequence.")] = 256,
+    repeats: Annotated[int, typer.Option(help="Pairs for every ratio.")] = 7,
+    device: Annotated[str, typer.Option(help="cpu: the ratios; cuda: speed and MFU.")] = "cpu",
+    peak_tflops: Annotated[float, typer.Option(help="The device's dense bf16 peak, for MFU.")] = 989.0,
+) -> None:
+    """Print the table of ratios."""
+    disable_progress_bar()
+    if device == "cuda":
+        on_cuda(peak_tflops, repeats)
+        return
+    torch.set_num_threads(1)
+    table = Table(
+        title=f"4 layers of 256, vocabulary 1009, T={length}, batch {BATCH}, fp32, one thread, {repeats} pairs"
+    )
+    for heading in ("way", "over", "ratio of tokens/s", "goal"):
+        table.add_column(heading, justify="left" if heading in ("way", "over") else "right")
+    for name, other, ratio, goal in rows(length, repeats):
+        table.add_row(name, other, f"{ratio:.3f}", f">= {goal}")
+    share = overhead(RECIPES["demo"], max(1, repeats // 2))
+    table.add_row("resuming, readings, checkpoints of the demo", "the run", f"{share:.1%}", "< 3%")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

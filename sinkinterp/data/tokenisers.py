@@ -1,0 +1,131 @@
+"""Tokenisers as values: one trained on the corpus itself, or a pretrained one by its name."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import InputError
+from ..spec import Spec
+
+EOS, BOS = "<|endoftext|>", "<|bos|>"  # ids 0 and 1 of every tokenizer trained here
+BYTES = 256
+AT_ONCE = 1_000_000  # characters that are tokenised in one call
+
+Encode = Callable[[list[str]], list[list[int]]]
+
+
+@dataclass(frozen=True)
+class TokenizerRecipe(Spec):
+    """How the tokenizer of a corpus comes about; `vocab` symbols are what the model must hold."""
+
+    vocab: int
+
+    def make(self, texts: Iterable[str]) -> Any:
+        """A transformers tokenizer with an EOS token. Raises InputError where it cannot be had."""
+        raise NotImplementedError
+
+    def load(self, folder: Path) -> Any:
+        """The tokenizer that was made and saved in `folder`."""
+        return load_tokenizer(str(folder))
+
+
+@dataclass(frozen=True)
+class ByteBPE(TokenizerRecipe):
+    """Byte-level BPE of at most `vocab` symbols, trained on the corpus's first `documents` documents.
+
+    A corpus with too few distinct pairs gives fewer symbols, and the last ids then never occur.
+    """
+
+    vocab: int = 1024
+    documents: int = 100_000
+
+    def __post_init__(self) -> None:
+        if self.vocab < BYTES + 2:
+            raise InputError(f"{BYTES} bytes, EOS and BOS take {BYTES + 2} symbols; got vocab={self.vocab}, raise it")
+        if self.documents < 1:
+            raise InputError(f"train the tokenizer on at least 1 document; got documents={self.documents}")
+
+    def make(self, texts: Iterable[str]) -> Any:
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+        from transformers import PreTrainedTokenizerFast
+
+        bpe = Tokenizer(models.BPE())
+        bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        bpe.decoder = decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=self.vocab,
+            special_tokens=[EOS, BOS],
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        )
+        bpe.train_from_iterator(islice(texts, self.documents), trainer)
+        return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=EOS, bos_token=BOS)
+
+    def load(self, folder: Path) -> Any:
+        from transformers import PreTrainedTokenizerFast  # seconds sooner here than the auto classes
+
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+@dataclass(frozen=True)
+class Pretrained(TokenizerRecipe):
+    """The tokenizer of a Hugging Face name or folder; `vocab` may exceed its symbols, as in padded models."""
+
+    source: str
+
+    def make(self, texts: Iterable[str]) -> Any:
+        found = load_tokenizer(self.source)
+        symbols = max(found.get_vocab().values()) + 1
+        if symbols > self.vocab:
+            raise InputError(f"the tokenizer of {self.source} has {symbols} symbols; use vocab={symbols} or more")
+        if found.eos_token_id is None:
+            raise InputError(f"the tokenizer of {self.source} has no EOS to put between documents; use another one")
+        return found
+
+
+def load_tokenizer(source: str) -> Any:
+    """The transformers tokenizer of a name or folder. Raises InputError where there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        fix = "give a name on the Hub, with a network, or a folder made by save_pretrained"
+        raise InputError(f"cannot load the tokenizer of {source}: {str(error).splitlines()[0]} Fix: {fix}") from error
+
+
+def tokenised(texts: Iterable[str], tokenizer: Any) -> Iterator[np.ndarray]:
+    """The ids of each text, EOS last. Text that merely spells a special token stays text."""
+    encode = _fast(tokenizer.backend_tokenizer) if tokenizer.is_fast else _slow(tokenizer)
+    for batch in _batches(texts):
+        for ids in encode(batch):
+            yield np.array([*ids, tokenizer.eos_token_id])
+
+
+def _fast(backend: Any) -> Encode:
+    """What the tokenizer's own call does, without offsets and masks: half the time."""
+    backend.encode_special_tokens = True
+    backend.no_truncation()
+    backend.no_padding()
+    return lambda batch: [found.ids for found in backend.encode_batch_fast(batch, add_special_tokens=False)]
+
+
+def _slow(tokenizer: Any) -> Encode:
+    return lambda batch: tokenizer(batch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+
+
+def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    characters = 0
+    for text in texts:
+        batch.append(text)
+        characters += len(text)
+        if characters >= AT_ONCE:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,66 @@
+"""Optional loggers, imported only when one is asked for."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..errors import InputError
+from ..spec import Spec
+
+Write = Callable[[int, Mapping[str, Any]], None]
+
+
+def open_log(name: str | None, folder: Path, recipe: Spec) -> AbstractContextManager[Write]:
+    """Where the numbers of every step go: "wandb", "tensorboard", or nowhere for None.
+
+    Raises InputError for another name, and where the library is not installed.
+    """
+    if name not in _LOGS:
+        raise InputError(f"there is no log {name!r}; choose from {', '.join(filter(None, _LOGS))}")
+    return _LOGS[name](folder, recipe)
+
+
+@contextmanager
+def _nowhere(folder: Path, recipe: Spec) -> Iterator[Write]:
+    yield lambda step, numbers: None
+
+
+@contextmanager
+def _wandb(folder: Path, recipe: Spec) -> Iterator[Write]:
+    wandb = _library("wandb", "wandb")
+    folder.mkdir(parents=True, exist_ok=True)
+    with wandb.init(
+        project="sinkinterp", dir=str(folder), id=recipe.key(), resume="allow", config=recipe.to_dict()
+    ) as run:
+        yield lambda step, numbers: run.log(dict(numbers), step=step)
+
+
+@contextmanager
+def _tensorboard(folder: Path, recipe: Spec) -> Iterator[Write]:
+    _library("tensorboard", "tensorboard")
+    with _library("torch.utils.tensorboard", "tensorboard").SummaryWriter(str(folder / "tensorboard")) as writer:
+        writer.add_text("recipe", json.dumps(recipe.to_dict()))
+
+        def write(step: int, numbers: Mapping[str, Any]) -> None:
+            for key, value in numbers.items():
+                writer.add_scalar(key, value, step)
+
+        yield write
+
+
+def _library(module: str, extra: str) -> ModuleType:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise InputError(f"{extra} is not installed; pip install 'sinkinterp[{extra}]', or leave --log out") from error
+
+
+_LOGS: dict[str | None, Callable[[Path, Spec], AbstractContextManager[Write]]] = {
+    None: _nowhere,
+    "wandb": _wandb,
+    "tensorboard": _tensorboard,
+}

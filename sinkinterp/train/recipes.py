@@ -1,0 +1,87 @@
+"""Every named recipe, and how a variant of the architecture is set into one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+
+from ..data.backcopy import BigramBackcopy
+from ..data.packing import PackedText
+from ..data.sources import Embedded, Source, Texts
+from ..data.tokenisers import ByteBPE
+from ..errors import InputError
+from ..lm.ffn import GatedFFN
+from ..lm.model import LMSpec
+from ..lm.variants import BASE
+from ..spec import Spec
+from .groups import Everything
+from .objectives import PrefixLM
+from .rates import ConstantRate
+from .recipe import Recipe, Task, shown_ahead
+
+
+@dataclass(frozen=True)
+class YourText(Spec):
+    """The place of a text that the user has to bring, in tokens of `vocab` symbols."""
+
+    vocab: int = 50432
+    length: int = 2048
+
+    def prepare(self, cache: Path, on_progress: Callable[[int, int], None] = lambda done, of: None) -> Task:
+        raise InputError(
+            f"this recipe trains on a text of your own, in blocks of {self.length} tokens of a tokenizer with up to "
+            f"{self.vocab} symbols; name it with --text"
+        )
+
+
+def sized(vocab: int, n_ctx: int, n_layers: int, d_model: int, n_heads: int, width: int) -> LMSpec:
+    """Llama at the given sizes; `width` is the feed-forward layers'."""
+    return LMSpec(
+        vocab=vocab, n_ctx=n_ctx, n_layers=n_layers, d_model=d_model, n_heads=n_heads, ffn=GatedFFN(width=width)
+    )  # fmt: skip
+
+
+_PAPER = Recipe(  # Gu et al. 2025, section 4, with the constant rate of the released files; the paper says cosine
+    model=sized(vocab=50432, n_ctx=2048, n_layers=10, d_model=768, n_heads=8, width=1536), data=YourText(),
+    steps=20_000, batch=512, micro_batch=16, lr=4e-4, schedule=ConstantRate(), warmup=100, weight_decay=0.1,
+    decay=Everything(), bf16=True, watch_every=500, save_every=1000,
+)  # fmt: skip
+
+NAMED: dict[str, Source] = {"embedded": Embedded()}
+RECIPES: dict[str, Recipe] = {
+    "demo": Recipe(model=BASE),
+    "small": Recipe(
+        model=replace(sized(64, 64, n_layers=4, d_model=128, n_heads=4, width=384), position=BASE.position),
+        data=BigramBackcopy(length=64), steps=2000, batch=32, lr=3e-3, weight_decay=0.1,
+    ),
+    "paper-60m": _PAPER,
+    "paper-1b": replace(
+        _PAPER, model=sized(vocab=50432, n_ctx=2048, n_layers=22, d_model=2048, n_heads=16, width=5632),
+        steps=40_000, micro_batch=4,
+    ),
+}  # fmt: skip
+
+
+def on_text(recipe: Recipe, source: str) -> Recipe:
+    """The recipe on texts, packed to its context, in byte-level BPE as large as its vocabulary, or 1,024 symbols.
+
+    `source` is "embedded", or what `data.corpora.texts_of` reads: a file, a folder, the name of a dataset. Another
+    tokenizer is set with `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
+    """
+    vocab = max(recipe.model.vocab, ByteBPE().vocab)
+    data = PackedText(source=NAMED.get(source) or Texts(source), tokenizer=ByteBPE(vocab), length=recipe.model.n_ctx)
+    return replace(recipe, model=replace(recipe.model, vocab=vocab), data=data)
+
+
+def with_variant(recipe: Recipe, variant: LMSpec) -> Recipe:
+    """The recipe with everything in its model changed that the variant changes in BASE; its sizes stay.
+
+    A prefix mask takes its objective along, the loss from the prefix on.
+    """
+    changed = {f.name: getattr(variant, f.name) for f in fields(variant)}
+    changed = {name: value for name, value in changed.items() if value != getattr(BASE, name, None)}
+    width = getattr(recipe.model.ffn, "width", None)
+    if width is not None and hasattr(changed.get("ffn"), "width"):
+        changed["ffn"] = replace(changed["ffn"], width=width)
+    last = shown_ahead(variant.attention.mask, recipe.data.length)
+    objective = PrefixLM(last + 1) if last else recipe.objective
+    return replace(recipe, model=replace(recipe.model, **changed), objective=objective)

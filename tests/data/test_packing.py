@@ -1,0 +1,281 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from sinkinterp.data import tokenisers, writing
+from sinkinterp.data.packing import PackedText
+from sinkinterp.data.sources import Source, Texts
+from sinkinterp.data.stream import FixedAt, RandomAt
+from sinkinterp.data.tokenisers import ByteBPE, Pretrained
+from sinkinterp.errors import InputError
+from sinkinterp.spec import Spec
+
+WORDS = ["attention", "sinks", "gather", "on", "first", "tokens", "whose", "values", "are", "small"]
+RNG = np.random.default_rng(11)
+DOCUMENTS = [" ".join(RNG.choice(WORDS, size=RNG.integers(0, 40))) for _ in range(101)]
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from sinkinterp.data import tokenisers, writing
+from sinkinterp.data.packing import PackedText
+tokenisers.AT_ONCE, writing.SHARD = 997, 1009
+fsync, left = os.fsync, [int(sys.argv[3])]
+def kill(file):
+    left[0] -= 1
+    fsync(file) if left[0] else os.kill(os.getpid(), signal.SIGKILL)
+os.fsync = kill
+PackedText.from_dict(json.loads(sys.argv[1])).prepare(Path(sys.argv[2]))
+"""
+
+
+@dataclass(frozen=True)
+class SourceOfThisTest(Source):
+    size: int = len(DOCUMENTS)
+
+    def texts(self, cache, on_progress=lambda done, of: None):
+        return DOCUMENTS[: self.size]
+
+    def fingerprint(self):
+        return ""
+
+    def changed_since(self, fingerprint):
+        return False
+
+
+PACKED = PackedText(SourceOfThisTest(), ByteBPE(277), length=23, held_out=0.1)
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+
+
+@pytest.fixture
+def many_shards(monkeypatch):
+    monkeypatch.setattr(tokenisers, "AT_ONCE", 997)
+    monkeypatch.setattr(writing, "SHARD", 1009)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return PACKED.prepare(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text("\n".join(json.dumps({"text": text}) for text in DOCUMENTS))
+    return path
+
+
+def ids_of(prepared):
+    return prepared.chunks[:]["tokens"]
+
+
+def written(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def rows(tokens):
+    return {tuple(row) for row in tokens.tolist()}
+
+
+def test_chunks_with_eos_between_them_are_the_documents(prepared):
+    decode, eos = prepared.tokenizer().decode, prepared.tokenizer().eos_token_id
+    stream, found = ids_of(prepared).flatten().tolist(), [[]]
+    for token in stream:
+        found.append([]) if token == eos else found[-1].append(token)
+    *whole, last = [decode(ids) for ids in found]
+    assert len(whole) > 90 and whole == DOCUMENTS[: len(whole)]
+    assert DOCUMENTS[len(whole)].startswith(last) if len(whole) < len(DOCUMENTS) else not last
+
+
+def test_with_bos_the_same_stream_stands_behind_one_bos_per_chunk(prepared, tmp_path):
+    with_bos = replace(PACKED, bos=True, length=24).prepare(tmp_path)
+    assert (ids_of(with_bos)[:, 0] == with_bos.tokenizer().bos_token_id).all()
+    assert (ids_of(with_bos)[:, 1:] == ids_of(prepared)).all()
+
+
+def test_what_is_drawn_are_chunks_and_held_out_ones_are_never_trained_on(prepared):
+    held_out = prepared.sample(len(prepared.split.held_out), "held out")
+    trained = torch.cat([prepared.sample(7, 3, step) for step in range(1, 47)])
+    assert held_out.dtype == trained.dtype == torch.int64 and trained.shape[1] == prepared.length == 23
+    assert rows(held_out) | rows(trained) == rows(ids_of(prepared))
+    assert not rows(held_out) & rows(trained)
+
+
+def test_a_sample_is_a_pure_function_of_its_stream(prepared):
+    a = prepared.sample(5, 0, 3)
+    assert prepared.sample(5, 0, 3).equal(a)
+    assert not any(prepared.sample(5, *stream).equal(a) for stream in ((0, 2), (1, 3), ("held out",)))
+    assert prepared.sample(3, "held out").equal(prepared.sample(5, "held out")[:3])
+
+
+def test_more_held_out_sequences_than_there_are_names_the_fix(prepared):
+    with pytest.raises(InputError, match=r"raise held_out \(now 0.1\)"):
+        prepared.sample(10_000, "held out")
+
+
+def test_edits_are_made_in_order_in_training_and_held_out_sequences(prepared):
+    edits = (RandomAt(0, 3, redraw=False), FixedAt(1, 5))
+    edited = replace(PACKED, edits=edits).prepare(prepared.folder.parents[1])
+    for stream in ((0, 4), ("held out",)):
+        plain, found = prepared.sample(7, *stream), edited.sample(7, *stream)
+        assert found[:, 1].eq(5).all() and found[:, 3:].equal(plain[:, 3:])
+        assert not found[:, 0].equal(plain[:, 0])
+
+
+def test_recipes_that_only_draw_otherwise_share_their_chunks(prepared):
+    cache = prepared.folder.parents[1]
+    drawn = [{"share": 0.5}, {"held_out": 0.2}, {"edits": (FixedAt(0, 1),)}]
+    packed = [{"length": 29}, {"bos": True}, {"tokenizer": ByteBPE(278)}, {"source": SourceOfThisTest(7)}]
+    assert {replace(PACKED, **change).folder(cache) for change in drawn} == {prepared.folder}
+    assert len({replace(PACKED, **change).folder(cache) for change in packed} | {prepared.folder}) == 5
+    assert len({PACKED.key()} | {replace(PACKED, **change).key() for change in drawn}) == 4
+
+
+def test_a_recipe_survives_json():
+    recipe = replace(PACKED, source=Texts("a.txt"), edits=(RandomAt(0, 2), FixedAt(2, 1)))
+    again = Spec.from_dict(json.loads(json.dumps(recipe.to_dict())))
+    assert again == recipe and again.key() == recipe.key()
+
+
+def test_packing_twice_gives_the_same_bytes(prepared, tmp_path):
+    again = PACKED.prepare(tmp_path)
+    assert again.sha256 == prepared.sha256 and written(again.folder) == written(prepared.folder)
+    names = {"lock", "packed.json", "shard-00000.arrow", "tokenizer.json", "tokenizer_config.json"}
+    assert {path.name for path in written(again.folder)} == names
+
+
+def test_shards_change_neither_the_chunks_nor_their_hash(prepared, tmp_path, many_shards):
+    cut = PACKED.prepare(tmp_path)
+    assert len(list(cut.folder.glob("*.arrow"))) > 3
+    assert (ids_of(cut) == ids_of(prepared)).all() and cut.sha256 == prepared.sha256
+
+
+def test_what_is_packed_is_not_packed_again(prepared, monkeypatch):
+    monkeypatch.setattr(writing, "pack", None)
+    told = []
+    again = PACKED.prepare(prepared.folder.parents[1], lambda done, of: told.append(done))
+    assert again.sample(3, 0, 1).equal(prepared.sample(3, 0, 1)) and not told
+
+
+def test_progress_counts_the_documents(tmp_path):
+    told = []
+    PACKED.prepare(tmp_path, lambda done, of: told.append((done, of)))
+    assert told == [(i, len(DOCUMENTS)) for i in range(1, len(DOCUMENTS) + 1)]
+
+
+def test_an_interruption_at_any_write_changes_nothing(prepared, tmp_path, many_shards, monkeypatch):
+    whole, fsync = written(PACKED.prepare(tmp_path / "whole").folder), os.fsync
+    writes = 0
+
+    def interrupted(file):
+        nonlocal writes
+        writes += 1
+        if writes % 4 == 0:  # each run is stopped at its fourth write, so that the runs stop at every kind of write
+            raise KeyboardInterrupt
+        fsync(file)
+
+    monkeypatch.setattr("os.fsync", interrupted)
+    found, stops = None, 0
+    while found is None and stops < 30:
+        writes = 0
+        try:
+            found = PACKED.prepare(tmp_path / "cut")
+        except KeyboardInterrupt:
+            stops += 1
+            assert not list((tmp_path / "cut").rglob("*.draft"))
+    assert stops > 3 and written(found.folder) == whole and found.sha256 == prepared.sha256
+
+
+def test_a_packing_killed_twice_ends_as_if_it_had_not_been(prepared, tmp_path, many_shards, file):
+    recipe = replace(PACKED, source=Texts(str(file)))
+    whole = recipe.prepare(tmp_path / "whole")
+    folder = recipe.folder(tmp_path / "cut")
+    kept = {}
+    for writes in ("4", "5"):  # in the middle of the first shard, then in the middle of the third
+        command = [sys.executable, "-c", KILLED, json.dumps(recipe.to_dict()), str(tmp_path / "cut"), writes]
+        assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+        assert list(folder.glob("*.draft")) and not (folder / "packed.json").exists()
+        assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+        kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
+    assert len(kept) == 2
+    again = recipe.prepare(tmp_path / "cut")
+    assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
+    assert written(again.folder) == written(whole.folder) and again.sha256 == whole.sha256 == prepared.sha256
+
+
+@pytest.mark.parametrize("limit", [1_000, 33_000])  # too small for the tokenizer, too small for a shard
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, limit):
+    resource = pytest.importorskip("resource")
+    source = SourceOfThisTest()
+    monkeypatch.setattr(SourceOfThisTest, "texts", lambda *_: DOCUMENTS * 19)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(InputError, match=r"cannot write .*free some space"):
+            replace(PACKED, source=source).prepare(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left - {"lock", "cursor.json"} == ({"tokenizer.json", "tokenizer_config.json"} if limit > 1_000 else set())
+    assert len(PACKED.prepare(tmp_path).chunks) > 1000
+
+
+def test_a_text_that_changed_after_it_was_packed_is_refused_and_one_that_is_gone_is_not(tmp_path, file):
+    recipe = replace(PACKED, source=Texts(str(file)))
+    first = recipe.prepare(tmp_path)
+    content = file.read_text()
+    file.write_text(content.replace("sinks", "ships"))
+    with pytest.raises(InputError, match="has changed since it was packed"):
+        recipe.prepare(tmp_path)
+    file.unlink()
+    assert recipe.prepare(tmp_path).sha256 == first.sha256
+
+
+def test_a_text_that_changed_while_it_was_packed_is_packed_from_its_beginning(tmp_path, many_shards, file, monkeypatch):
+    recipe = replace(PACKED, source=Texts(str(file)))
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(writing.shards, "read", stop)
+        recipe.prepare(tmp_path / "cut")
+    file.write_text("\n".join(json.dumps({"text": text.upper()}) for text in DOCUMENTS[:50]))
+    found = recipe.prepare(tmp_path / "cut")
+    assert written(found.folder) == written(recipe.prepare(tmp_path / "whole").folder)
+
+
+def stop(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_text_too_short_for_two_chunks_names_the_fix(tmp_path):
+    for length in (60, 10_000):
+        with pytest.raises(InputError, match=f"chunks of {length} tokens.* smaller length"):
+            replace(PACKED, source=SourceOfThisTest(2), length=length).prepare(tmp_path)
+
+
+def test_bos_asked_of_a_tokenizer_without_one_names_the_fix(prepared, tmp_path):
+    tokenizer = prepared.tokenizer()
+    tokenizer.bos_token = None
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    with pytest.raises(InputError, match="no BOS token; use bos=False"):
+        replace(PACKED, tokenizer=Pretrained(277, str(tmp_path / "tokenizer")), bos=True).prepare(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"length": 1}, {"length": 2, "bos": True}, {"held_out": 0.0}, {"held_out": 1.0}, {"share": 0.0}),
+        *({"share": 1.1}, {"edits": (FixedAt(23, 0),)}, {"edits": (FixedAt(0, 277),)}, {"edits": (RandomAt(0, 24),)}),
+    ],
+)
+def test_a_recipe_that_makes_no_sense_is_refused(wrong):
+    with pytest.raises(InputError):
+        replace(PACKED, **wrong)

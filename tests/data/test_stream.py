@@ -1,0 +1,111 @@
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sinkinterp.data.stream import Draw, FixedAt, RandomAt, Split
+from sinkinterp.errors import InputError
+from sinkinterp.spec import Spec
+
+TOKENS = torch.arange(211 * 7).reshape(211, 7) % 13
+CHUNKS = torch.randperm(211, generator=torch.Generator().manual_seed(3))
+SIZES = st.integers(2, 400)
+SHARES = st.floats(0.01, 0.99)
+
+
+def draw(*stream, rows=slice(None)):
+    return Draw(TOKENS[rows], CHUNKS[rows], 13, stream)
+
+
+@given(SIZES, SHARES, SHARES)
+def test_no_held_out_chunk_is_trained_on_and_none_is_lost(chunks, held_out, share):
+    split = Split.of(chunks, held_out, 1.0)
+    assert sorted([*split.training.tolist(), *split.held_out.tolist()]) == list(range(chunks))
+    assert len(split.held_out) >= 1 and len(Split.of(chunks, held_out, share).training) >= 1
+
+
+@given(SIZES, SHARES, SHARES, SHARES)
+def test_a_smaller_share_is_nested_in_a_larger_one_beside_the_same_held_out_chunks(chunks, held_out, a, b):
+    small, large = (Split.of(chunks, held_out, share) for share in sorted((a, b)))
+    assert small.training.equal(large.training[: len(small.training)])
+    assert small.held_out.equal(large.held_out)
+
+
+def test_a_split_takes_the_shares_it_is_asked_for():
+    split = Split.of(1000, 0.1, 0.25)
+    assert (len(split.training), len(split.held_out)) == (225, 100)
+
+
+@given(st.integers(2, 60), st.integers(1, 130), st.integers(1, 5))
+def test_every_chunk_is_drawn_once_an_epoch_however_large_the_batch(chunks, n, epochs):
+    split = Split.of(chunks, 0.2, 1.0)
+    size = len(split.training)
+    drawn = torch.cat([split.batch(n, 5, step) for step in range(1, epochs * size // n + 2)]).tolist()
+    assert len(drawn) >= epochs * size
+    for epoch in range(epochs):
+        assert Counter(drawn[epoch * size : (epoch + 1) * size]) == Counter(split.training.tolist())
+
+
+def test_the_order_is_another_one_in_each_epoch_and_for_each_seed():
+    split = Split.of(101, 0.1, 1.0)
+    size = len(split.training)
+    orders = [split.batch(size, seed, step) for seed, step in ((0, 1), (0, 2), (1, 1))]
+    assert not any(a.equal(b) for i, a in enumerate(orders) for b in orders[:i])
+    assert split.batch(size, 0, 2).equal(orders[1])
+
+
+def test_a_step_before_the_first_is_refused():
+    with pytest.raises(ValueError, match="counted from 1"):
+        Split.of(11, 0.1, 1.0).batch(3, 0, 0)
+
+
+@pytest.mark.parametrize("redraw", [True, False])
+def test_random_tokens_are_uniform_at_their_positions_and_leave_the_others(redraw):
+    found = RandomAt(2, 5, redraw)(draw(0, 1))
+    assert found[:, [0, 1, 5, 6]].equal(TOKENS[:, [0, 1, 5, 6]])
+    counts = found[:, 2:5].flatten().bincount(minlength=13)
+    expected = 211 * 3 / 13
+    assert len(counts) == 13 and ((counts - expected) ** 2 / expected).sum() < 12 + 4 * 24**0.5
+    assert len(found[:, 2:5].unique(dim=0)) > 150
+
+
+def test_redrawn_tokens_follow_the_stream():
+    edit = RandomAt(0, 3)
+    assert edit(draw(0, 1)).equal(edit(draw(0, 1)))
+    drawn = [edit(draw(*stream))[:, :3] for stream in ((0, 1), (0, 2), (1, 1), ("held out",))]
+    assert not any(a.equal(b) for i, a in enumerate(drawn) for b in drawn[:i])
+
+
+def test_fixed_random_tokens_follow_the_chunk_alone():
+    edit, rows = RandomAt(0, 3, redraw=False), torch.tensor([7, 3, 200])
+    assert edit(draw(0, 1))[rows].equal(edit(draw(1, 9, rows=rows)))
+    assert not edit(draw(0, 1))[:, :3].equal(RandomAt(0, 3)(draw(0, 1))[:, :3])
+
+
+def test_a_fixed_token_stands_in_its_place_and_nowhere_else():
+    found = FixedAt(2, 11)(draw(0, 1))
+    assert found[:, 2].eq(11).all()
+    assert found[:, [0, 1, 3, 4, 5, 6]].equal(TOKENS[:, [0, 1, 3, 4, 5, 6]])
+
+
+@pytest.mark.parametrize("edit", [RandomAt(0, 2), RandomAt(1, 3, redraw=False), FixedAt(1, 4)])
+def test_an_edit_leaves_what_it_was_given_and_survives_json(edit):
+    before = TOKENS.clone()
+    edit(draw(0, 1))
+    assert TOKENS.equal(before)
+    assert Spec.from_dict(edit.to_dict()) == edit
+
+
+@pytest.mark.parametrize("edit", [RandomAt(0, 7), RandomAt(6, 7), FixedAt(6, 12), FixedAt(0, 0)])
+def test_edits_within_the_sequence_pass(edit):
+    edit.check(13, 7)
+
+
+@pytest.mark.parametrize(
+    "edit", [RandomAt(0, 8), RandomAt(3, 3), RandomAt(-1, 2), FixedAt(7, 0), FixedAt(-1, 0), FixedAt(0, 13)]
+)
+def test_edits_beyond_the_sequence_or_the_vocabulary_are_refused(edit):
+    with pytest.raises(InputError):
+        edit.check(13, 7)

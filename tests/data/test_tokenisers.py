@@ -1,0 +1,77 @@
+import pytest
+
+from sinkinterp.data import tokenisers
+from sinkinterp.data.tokenisers import BOS, EOS, ByteBPE, Pretrained, load_tokenizer, tokenised
+from sinkinterp.errors import InputError
+
+TEXTS = [
+    "the cat sat on the mat",
+    "",
+    "naïve café 猫 \N{GRINNING FACE}\n\ttabs",
+    f"a text that says {EOS} and {BOS}.",
+] * 5
+
+
+@pytest.fixture(scope="module")
+def bpe():
+    return ByteBPE(vocab=263).make(TEXTS)
+
+
+def test_eos_and_bos_come_first_then_bytes_then_merges(bpe):
+    assert (bpe.eos_token_id, bpe.bos_token_id, len(bpe)) == (0, 1, 263)
+    assert len({len(bpe.convert_ids_to_tokens(i)) for i in range(2, 258)}) == 1
+
+
+def test_every_text_comes_back_from_its_ids(bpe):
+    assert [bpe.decode(ids[:-1]) for ids in tokenised(TEXTS, bpe)] == TEXTS
+
+
+def test_eos_stands_at_the_end_of_each_text_and_nowhere_else_though_texts_spell_it(bpe):
+    for ids in tokenised(TEXTS, bpe):
+        assert ids[-1] == 0 and not (ids[:-1] <= 1).any()
+
+
+def test_both_ways_to_tokenise_agree_however_the_texts_are_batched(bpe, monkeypatch):
+    found = [ids.tolist() for ids in tokenised(TEXTS, bpe)]
+    assert [ids[:-1] for ids in found] == [list(ids) for ids in tokenisers._slow(bpe)(TEXTS)]
+    monkeypatch.setattr(tokenisers, "AT_ONCE", 7)
+    assert [ids.tolist() for ids in tokenised(iter(TEXTS), bpe)] == found
+
+
+def test_training_twice_gives_the_same_tokenizer_and_reads_no_more_documents_than_asked(bpe):
+    def texts():
+        yield from TEXTS
+        raise AssertionError("read too far")
+
+    again = ByteBPE(vocab=263, documents=len(TEXTS)).make(texts())
+    assert again.backend_tokenizer.to_str() == bpe.backend_tokenizer.to_str()
+
+
+def test_a_saved_tokenizer_is_pretrained(bpe, tmp_path):
+    bpe.save_pretrained(tmp_path)
+    found = Pretrained(300, str(tmp_path)).make([])
+    assert [ids.tolist() for ids in tokenised(TEXTS, found)] == [ids.tolist() for ids in tokenised(TEXTS, bpe)]
+    with pytest.raises(InputError, match="has 263 symbols; use vocab=263 or more"):
+        Pretrained(262, str(tmp_path)).make([])
+
+
+def test_a_tokenizer_without_eos_is_refused(bpe, tmp_path):
+    bare = type(bpe)(tokenizer_object=bpe.backend_tokenizer)
+    bare.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="no EOS"):
+        Pretrained(300, str(tmp_path)).make([])
+
+
+def test_a_tokenizer_that_is_not_there_names_the_fix(tmp_path):
+    with pytest.raises(InputError, match="Fix: give a name on the Hub"):
+        load_tokenizer(str(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("wrong", [{"vocab": 257}, {"documents": 0}])
+def test_what_no_tokenizer_can_be_trained_from_is_refused(wrong):
+    with pytest.raises(InputError):
+        ByteBPE(**wrong)
+
+
+def test_258_symbols_are_enough():
+    assert len(ByteBPE(vocab=258).make(TEXTS)) == 258

@@ -1,0 +1,156 @@
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from sinkinterp.attention.masks import Mask
+from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.errors import InputError
+from sinkinterp.lm.model import LMSpec, build
+from sinkinterp.lm.variants import BASE, VARIANTS, attn
+from sinkinterp.train.groups import Everything, MapsAndTokens, check_cover, groups
+from sinkinterp.train.objectives import NextToken, PrefixLM
+from sinkinterp.train.rates import ConstantRate, CooldownRate, CosineRate
+from sinkinterp.train.recipe import Recipe, Task, prepared
+from sinkinterp.train.recipes import RECIPES, with_variant
+
+
+@dataclass(frozen=True)
+class SeesThree(Mask):
+    """The past, and the first three tokens."""
+
+    def allows(self, query, key):
+        return (key <= query) | (key < 3)
+
+
+def test_the_rate_warms_up_holds_and_cools_down():
+    recipe = Recipe(steps=1000, warmup=100, lr=1.0, schedule=CooldownRate(0.2))
+    assert recipe.rate(50) == 0.5 and recipe.rate(100) == recipe.rate(800) == 1.0
+    assert recipe.rate(900) == pytest.approx(0.55) and recipe.rate(1000) == pytest.approx(0.1)
+
+
+def test_a_constant_rate_stays_after_its_warm_up():
+    recipe = Recipe(steps=70, warmup=7, lr=3.0, schedule=ConstantRate())
+    assert [recipe.rate(step) for step in (1, 7, 8, 70)] == [pytest.approx(3 / 7), 3.0, 3.0, 3.0]
+    assert replace(recipe, warmup=0).rate(1) == 3.0
+
+
+def test_a_cosine_falls_from_the_peak_to_its_floor():
+    recipe = Recipe(steps=110, warmup=10, lr=2.0, schedule=CosineRate(floor=0.2))
+    assert recipe.rate(5) == 1.0 and recipe.rate(10) == 2.0 and recipe.rate(110) == pytest.approx(0.4)
+    assert recipe.rate(60) == pytest.approx(1.2)  # halfway between the peak and the floor
+    assert recipe.rate(35) == pytest.approx(2 * (0.2 + 0.8 * (1 + math.sqrt(0.5)) / 2))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"steps": 0}, "steps is at least 1; got 0"),
+        ({"micro_batch": 0}, "micro_batch is at least 1; got 0"),
+        ({"lr": 0.0}, "lr and clip are above 0"),
+    ],
+)
+def test_numbers_that_train_nothing_are_refused(change, words):
+    with pytest.raises(ValueError, match=words):
+        Recipe(**change)
+    with pytest.raises(ValueError, match="share of the steps"):
+        CooldownRate(last=1.0)
+    with pytest.raises(ValueError, match="share of its peak"):
+        CosineRate(floor=1.5)
+
+
+def test_a_prefix_lm_predicts_the_tokens_after_the_prefix_alone():
+    tokens = torch.arange(1, 15).view(2, 7)
+    assert NextToken().labels(tokens) is tokens
+    labels = PrefixLM(3).labels(tokens)
+    assert labels.tolist() == [[-100] * 3 + [4, 5, 6, 7], [-100] * 3 + [11, 12, 13, 14]]
+    assert tokens[0, 0] == 1
+
+
+def test_the_loss_of_a_prefix_lm_is_the_mean_over_later_tokens():
+    model, tokens = build(VARIANTS["softmax"]), BigramBackcopy().sample(5, "prefix")
+    logits = model(tokens).logits.log_softmax(-1)
+    want = -logits[:, 3:-1].gather(2, tokens[:, 4:, None]).mean()
+    torch.testing.assert_close(model(tokens, labels=PrefixLM(4).labels(tokens)).loss, want)
+
+
+def test_a_mask_that_shows_what_is_to_be_predicted_is_refused():
+    model = attn(mask=SeesThree())
+    with pytest.raises(ValueError, match=r"shows the token at position 2 .*PrefixLM with prefix=3"):
+        Recipe(model=model)
+    with pytest.raises(ValueError, match="PrefixLM with prefix=3"):
+        Recipe(model=model, objective=PrefixLM(2))
+    assert Recipe(model=model, objective=PrefixLM(3)).objective.first == 3
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("decay", [MapsAndTokens(), Everything()])
+def test_parameter_groups_cover_the_model_once(variant, decay):
+    model = build(VARIANTS[variant])
+    grouped = [p for group in groups(model, decay, 1.0) for p in group["params"]]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    assert len(grouped) == len(trained) and {id(p) for p in grouped} == {id(p) for p in trained}
+
+
+def test_groups_that_miss_repeat_or_invent_a_parameter_are_refused():
+    model = build(VARIANTS["softmax"])
+    whole = list(model.parameters())
+    check_cover(model, whole)
+    for wrong in (whole[1:], [*whole, whole[0]], [*whole[1:], torch.nn.Parameter(torch.zeros(3))]):
+        with pytest.raises(RuntimeError, match="where the model trains"):
+            check_cover(model, wrong)
+
+
+def test_gains_positions_and_slots_are_not_decayed_unless_everything_is():
+    model = build(VARIANTS["k_bias"])
+    free = {id(p) for p in groups(model, MapsAndTokens(), 1.0)[1]["params"]}
+    names = {name for name, p in model.named_parameters() if id(p) in free}
+    assert names == {
+        "model.position.table.weight",
+        "model.layers.0.input_layernorm.weight",
+        "model.layers.0.post_attention_layernorm.weight",
+        "model.layers.0.self_attn.slots.key",
+        "model.norm.weight",
+    }
+    assert groups(model, Everything(), 1.0)[1]["params"] == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_demo_recipe_holds_the_variant_itself(variant):
+    objective = PrefixLM(int(variant.removeprefix("prefix_"))) if variant.startswith("prefix_") else NextToken()
+    assert with_variant(RECIPES["demo"], VARIANTS[variant]) == Recipe(model=VARIANTS[variant], objective=objective)
+
+
+def test_a_variant_keeps_the_sizes_of_its_recipe():
+    sigmoid = with_variant(RECIPES["paper-1b"], VARIANTS["sigmoid"]).model
+    assert sigmoid.attention == VARIANTS["sigmoid"].attention
+    assert (sigmoid.n_layers, sigmoid.d_model, sigmoid.n_heads, sigmoid.ffn.width) == (22, 2048, 16, 5632)
+    wider = replace(BASE, ffn=replace(BASE.ffn, width=7))
+    assert with_variant(RECIPES["paper-1b"], wider).model.ffn.width == 5632
+
+
+def weights(spec: LMSpec) -> int:
+    """Counted by hand for Llama with equally many key and query heads, embeddings included."""
+    block = 4 * spec.d_model**2 + 3 * spec.d_model * spec.ffn.width + 2 * spec.d_model
+    return spec.n_layers * block + spec.d_model + 2 * spec.vocab * spec.d_model
+
+
+def test_the_papers_models_have_the_papers_sizes():
+    assert weights(RECIPES["paper-60m"].model) == 136_462_080
+    assert weights(RECIPES["paper-1b"].model) == pytest.approx(1.337e9, rel=1e-3)
+    with torch.device("meta"):
+        model = build(RECIPES["paper-60m"].model)
+    assert sum(p.numel() for p in model.parameters()) == 136_462_080
+    recipe = RECIPES["paper-60m"]
+    assert recipe.batch * recipe.data.length * recipe.steps == pytest.approx(21e9, rel=0.01)
+
+
+def test_a_recipe_on_your_text_asks_for_it(tmp_path):
+    with pytest.raises(InputError, match="a text of your own, in blocks of 2048 tokens"):
+        prepared(RECIPES["paper-60m"].data, tmp_path)
+
+
+def test_a_task_that_needs_no_preparation_is_itself(tmp_path):
+    task = BigramBackcopy()
+    assert prepared(task, tmp_path) is task and isinstance(task, Task)

@@ -1,0 +1,78 @@
+from dataclasses import dataclass
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from sinkinterp import study
+from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.metrics.language import next_token_loss
+from sinkinterp.spec import Spec
+from sinkinterp.train.objectives import PrefixLM
+from sinkinterp.train.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task with a tokenizer, of which few sequences are held out."""
+
+    vocab: int
+    length: int
+    asked: list
+
+    @property
+    def split(self):
+        return type("Split", (), {"held_out": torch.arange(13)})
+
+    def sample(self, n, *stream):
+        self.asked.append((n, stream))
+        return BigramBackcopy(self.vocab, self.length).sample(n, *stream)
+
+    def tokenizer(self):
+        words = models.WordLevel({f"w{i}": i for i in range(self.vocab)}, unk_token="w0")
+        return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
+
+
+ASKED = []
+
+
+@dataclass(frozen=True)
+class NeedsPreparation(Spec):
+    vocab: int = 64
+    length: int = 11
+
+    def prepare(self, cache, on_progress):
+        on_progress(1, 2)
+        return Prepared(self.vocab, self.length, ASKED)
+
+
+def test_data_are_prepared_and_their_tokenizer_goes_with_the_model(tmp_path):
+    ASKED.clear()
+    news = []
+    recipe = Recipe(model=VARIANTS["softmax"], data=NeedsPreparation(), steps=3, batch=5)
+    run = study.trained(recipe, tmp_path, on_data=lambda done, of: news.append((done, of)))
+    assert news == [(1, 2)] and run.folder.parent == tmp_path / "runs" / recipe.key()
+    assert ASKED == [(13, ("held out",)), (5, (0, 1)), (5, (0, 2)), (5, (0, 3))]
+    assert AutoTokenizer.from_pretrained(run.folder).vocab_size == 64
+
+
+def test_the_loss_that_is_watched_is_of_what_is_predicted(tmp_path):
+    recipe = Recipe(model=VARIANTS["softmax"], objective=PrefixLM(5), steps=2, batch=3)
+    run = study.trained(recipe, folder=tmp_path / "here")
+    assert run.folder.parent == tmp_path / "here"
+    subject, probe = run.subject(), study.held_out_probe(recipe.data, study.WATCHED)
+    losses = next_token_loss(subject.run(probe.tokens).logits, probe.tokens)
+    assert run.history()[-1]["valid_loss"] == pytest.approx(losses[:, 4:].mean().item(), abs=1e-6)
+    assert study.valid_loss(subject, probe).mean == pytest.approx(losses.mean().item(), abs=1e-6)
+
+
+def test_losses_in_many_passes_are_those_in_one(monkeypatch):
+    from sinkinterp.adapters.huggingface import HuggingFaceSubject
+    from sinkinterp.lm.model import build
+
+    subject, probe = HuggingFaceSubject(build(VARIANTS["softmax"])), study.held_out_probe(BigramBackcopy(), 23)
+    whole = study.valid_loss(subject, probe)
+    monkeypatch.setattr(study, "TOKENS_PER_PASS", 5 * 16)
+    assert study.valid_loss(subject, probe).mean == pytest.approx(whole.mean, abs=1e-6)
