@@ -105,8 +105,8 @@ def _answers(
         calls = calls | dict(instrument.calls)
         residuals = residuals | dict(instrument.residuals)
     trace = subject.run(batch, calls=calls, residuals=residuals, edits=edits)
-    tokens = batch.to(trace.logits.device)
-    logits = {name: read(trace.logits, tokens) for one in instruments for name, read in one.logits.items()}
+    readers = {name: read for one in instruments for name, read in one.logits.items()}
+    logits = {name: read(trace.logits, batch.to(trace.logits.device)) for name, read in readers.items()}
     return {name: value.cpu() for name, value in (trace.calls | trace.residuals | logits).items()}
 
 

@@ -9,7 +9,7 @@ from ..attention.call import AttentionCall
 from ..attention.fixed import FixedPattern
 from ..errors import InputError
 from ..interventions.edit import Edit
-from .subject import Subject, Tokens
+from .subject import ModelShape, Subject, Tokens
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}  # of logits and row sums; 0.1 in half precision
 
@@ -29,76 +29,108 @@ def check(subject: Subject, bare: Tensor) -> None:
     - gives other logits wherever an edit changes a residual, a call, or what heads return.
     """
     tokens = tokens_for(subject.shape.vocab)
-    later = tokens.clone()
-    later[:, -1] = (later[:, -1] + 1) % subject.shape.vocab
-    trace, trace_later = (subject.run(t, calls={"excess": _excess}) for t in (tokens, later))
-    excess = max(t.calls["excess"].max().item() for t in (trace, trace_later))
-    tolerance = TOLERANCE.get(subject.dtype, 0.1)
+    trace = subject.run(torch.cat((tokens, later(tokens))), calls={"excess": excess})
+    judge(subject.name, bare, trace.logits, trace.calls["excess"])
+    trace = subject.run(nudged_tokens(subject.shape), edits=nudges(subject.shape))
+    judge_edits(subject.name, subject.shape, reach(trace.logits))
+
+
+def later(tokens: Tokens) -> Tokens:
+    """The same tokens, but for the last of every sequence."""
+    changed = tokens.clone()
+    changed[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, 1)
+    return changed
+
+
+def excess(call: AttentionCall) -> Tensor:
+    """How far the rows of a call are from summing to one, at most, by sequence; 0 where its kernel need not."""
+    return (call.pattern().sum(-1) - 1).abs().amax((1, 2)) * call.kernel.is_normalised
+
+
+def judge(name: str, bare: Tensor, logits: Tensor, excess: Tensor) -> None:
+    """Raises InputError for `logits` of `tokens_for`, then of `later`, that break the contract, or for such excess."""
+    tolerance = TOLERANCE.get(logits.dtype, 0.1)
+    first, second = logits.split(len(bare))
     checks = {
-        "its logits are not the bare model's": _distance(trace.logits, bare) <= tolerance,
+        "its logits are not the bare model's": _distance(first, bare) <= tolerance,
         "a later token changes earlier logits, so it is not causal": (
-            _distance(trace.logits[:, :-1], trace_later.logits[:, :-1]) <= tolerance
+            _distance(first[:, :-1], second[:, :-1]) <= tolerance
         ),
-        "its attention rows do not sum to one": excess <= tolerance,
+        "its attention rows do not sum to one": excess.max().item() <= tolerance,
     }
     for failure, passed in checks.items():
         if not passed:
-            raise InputError(f"{subject.name} cannot be measured: {failure}")
-    _check_edits(subject)
+            raise InputError(f"{name} cannot be measured: {failure}")
 
 
-def _check_edits(subject: Subject) -> None:
-    """One pass per site: of many equal sequences, sequence i is edited at block i only, the last two nowhere."""
-    blocks, layers = range(subject.shape.n_layers + 1), subject.shape.attention_layers
-    tokens = tokens_for(subject.shape.vocab)[:1, :3].expand(len(blocks) + 2, -1)
-    for edit, where in ((_NudgeResidual(), blocks), (_NudgeCall(), layers), (_NudgeOutput(), layers)):
-        logits = subject.run(tokens, edits=[edit]).logits.float()
-        noise = _distance(logits[-1], logits[-2])
-        deaf = [i for i in where if not _distance(logits[i], logits[-1]) > 10 * noise]
-        if deaf:
-            raise InputError(f"{subject.name} cannot be edited: {edit.site} of block {deaf[0]} changes no logit")
+def nudged_rows(shape: ModelShape) -> list[tuple[str, int]]:
+    """Site and block of every sequence that `nudges` edit, in their order; all equal sequences of one pass."""
+    sites = {"the residual": range(shape.n_layers + 1)} | dict.fromkeys(
+        ("the attention call", "the attention output"), shape.attention_layers
+    )
+    return [(site, block) for site, blocks in sites.items() for block in blocks]
+
+
+def nudges(shape: ModelShape) -> tuple[Edit, ...]:
+    """Edits that, together, change every sequence of `nudged_rows` at its site in its block, and nothing else."""
+    rows = {row: i for i, row in enumerate(nudged_rows(shape))}
+    kinds = {"the residual": _NudgeResidual, "the attention call": _NudgeCall, "the attention output": _NudgeOutput}
+    return tuple(
+        kind({block: i for (where, block), i in rows.items() if where == site}) for site, kind in kinds.items()
+    )
+
+
+def nudged_tokens(shape: ModelShape) -> Tokens:
+    """As many equal sequences as there are nudged rows, and two that nothing edits."""
+    return tokens_for(shape.vocab)[:1, :3].expand(len(nudged_rows(shape)) + 2, -1)
+
+
+def reach(logits: Tensor) -> Tensor:
+    """How far the logits of every sequence are from those of the last one."""
+    return (logits.float() - logits[-1].float()).abs().amax((1, 2))
+
+
+def judge_edits(name: str, shape: ModelShape, reached: Tensor) -> None:
+    """Raises InputError where an edit reached no logit, two unedited sequences being the noise."""
+    *moved, noise, _ = reached.tolist()
+    deaf = [row for row, distance in zip(nudged_rows(shape), moved, strict=True) if not distance > 10 * noise]
+    if deaf:
+        site, block = deaf[0]
+        raise InputError(f"{name} cannot be edited: {site} of block {block} changes no logit")
 
 
 @dataclass(frozen=True)
-class _NudgeResidual(Edit):
-    """Turns the residual of sequence i around in block i."""
+class _Nudge(Edit):
+    """Turns around what one sequence gives a site in one block: by block, the sequence."""
 
-    site = "the residual"
+    rows: dict[int, int]
 
+    def _turned(self, block: int, x: Tensor) -> Tensor:
+        x = x.clone()
+        x[self.rows[block]] = x[self.rows[block]].flip(-1) + 1
+        return x
+
+
+@dataclass(frozen=True)
+class _NudgeResidual(_Nudge):
     def residual(self, block: int, x: Tensor) -> Tensor:
-        return _nudged(x, block)
+        return self._turned(block, x)
 
 
 @dataclass(frozen=True)
-class _NudgeCall(Edit):
-    """Turns the values of sequence i around in layer i, and looks at all of them: a slot may have taken all weight."""
-
-    site = "the attention call"
+class _NudgeCall(_Nudge):
+    """Its sequence also looks at all values, since a slot may have taken all weight."""
 
     def call(self, call: AttentionCall) -> AttentionCall:
         weights = call.pattern()
-        weights[call.layer] = 1 / weights.shape[-1]
-        return FixedPattern.of(replace(call, v=_nudged(call.v, call.layer)), weights)
+        weights[self.rows[call.layer]] = 1 / weights.shape[-1]
+        return FixedPattern.of(replace(call, v=self._turned(call.layer, call.v)), weights)
 
 
 @dataclass(frozen=True)
-class _NudgeOutput(Edit):
-    """Turns the heads' outputs of sequence i around in layer i."""
-
-    site = "the attention output"
-
+class _NudgeOutput(_Nudge):
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
-        return _nudged(z, call.layer)
-
-
-def _nudged(x: Tensor, sequence: int) -> Tensor:
-    x = x.clone()
-    x[sequence] = x[sequence].flip(-1) + 1
-    return x
-
-
-def _excess(call: AttentionCall) -> Tensor:
-    return (call.pattern().sum(-1) - 1).abs().amax((1, 2)) * call.kernel.is_normalised
+        return self._turned(call.layer, z)
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

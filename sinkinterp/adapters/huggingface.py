@@ -83,18 +83,20 @@ class HuggingFaceSubject:
                 WATCH.reset(token)
 
     def _shape(self, tokens: Tokens) -> ModelShape:
-        watch = Watch({"sizes": _sizes})
+        watch = Watch({"sizes": sizes_of})
         self._pass(tokens, watch)
-        rows = watch.rows
-        if not rows:
+        return self._shape_of({layer: row["sizes"] for layer, row in watch.rows.items()})
+
+    def _shape_of(self, sizes: Mapping[int, Tensor]) -> ModelShape:
+        if not sizes:
             raise InputError(
                 f"{type(self.model).__name__} computes attention outside transformers' attention interface, so its "
                 "calls cannot be read; take a family that uses it (GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen, ...)"
             )
-        n_heads, n_kv_heads, d_head = next(iter(rows.values()))["sizes"].tolist()
+        n_heads, n_kv_heads, d_head = next(iter(sizes.values())).tolist()
         embedding = self._embedding
         return ModelShape(
-            len(self._blocks), tuple(sorted(rows)), n_heads, n_kv_heads, d_head,
+            len(self._blocks), tuple(sorted(sizes)), n_heads, n_kv_heads, d_head,
             embedding.embedding_dim, embedding.num_embeddings,
             getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
         )  # fmt: skip
@@ -122,5 +124,6 @@ class HuggingFaceSubject:
             raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use --length {limit}")
 
 
-def _sizes(call: AttentionCall) -> Tensor:
+def sizes_of(call: AttentionCall) -> Tensor:
+    """Its heads, key heads, and their size."""
     return torch.tensor([call.q.shape[1], call.k.shape[1], call.q.shape[3]])

@@ -21,6 +21,7 @@ def load(
     dtype: torch.dtype | str = torch.float32,
     device_map: DeviceMap = None,
     name: str | None = None,
+    remote: bool = False,
 ) -> Subject:
     """A subject from a Hugging Face name, a local model folder, or a model in memory.
 
@@ -28,8 +29,11 @@ def load(
     "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
     names and folders. Weights are read from safetensors only, in `dtype`, to where `device_map` says (as in
     transformers: "auto" spreads a model that is too large for one device), and no code of the repository is run.
-    Raises InputError where nothing can be loaded, weights are absent, or the backend cannot do it.
+    `remote` runs a model of the Hub on an NDIF server instead, in its dtype there: backend "nnsight" only. Raises
+    InputError where nothing can be loaded, weights are absent, or the backend cannot do it.
     """
+    if remote:
+        return _remote(source, backend, name)
     if isinstance(source, str | Path):
         name = name or str(source)
         source = load_model(source, dtype, device_map)
@@ -44,6 +48,14 @@ def _nnsight(model: Any, name: str | None) -> Subject:
     from .nnsight import NNsightSubject
 
     return NNsightSubject(model, name)
+
+
+def _remote(source: Any, backend: str | None, name: str | None) -> Subject:
+    if backend != "nnsight":
+        raise InputError(f"{backend or 'huggingface'} runs no model remotely; add backend='nnsight'")
+    from .remote import load_remote
+
+    return load_remote(source, name)
 
 
 def _transformer_lens(model: Any, name: str | None) -> Subject:

@@ -27,6 +27,7 @@ class Watch:
     streams: list[dict[str, Tensor]] = field(default_factory=list)
     finite: list[Tensor] = field(default_factory=list)
 
+    @torch.no_grad()  # a remote server may run the model with gradients
     def residual(self, x: Tensor) -> Tensor:
         """The next block's input as the edits leave it, `x` itself where they do not change it."""
         for edit in self.edits:
@@ -35,6 +36,7 @@ class Watch:
         self.streams.append({name: read(x) for name, read in self.residuals.items()})
         return x
 
+    @torch.no_grad()
     def attend(self, call: AttentionCall) -> AttentionCall:
         """A layer's call as the edits leave it, `call` itself where they do not change it."""
         if call.layer in self.rows:
@@ -49,6 +51,7 @@ class Watch:
         """Whether any edit changes what heads return."""
         return any(type(edit).output is not Edit.output for edit in self.edits)
 
+    @torch.no_grad()
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
         """What the heads of `call` return, `batch head pos d_value`, as the edits leave it."""
         for edit in self.edits:

@@ -5,7 +5,6 @@ direction. Sums are in fp32 whatever the precision of the call.
 """
 
 import torch
-from einops import einsum, rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -40,8 +39,8 @@ def output(call: AttentionCall, block: int = 128) -> Output:
 def _block_part(call: AttentionCall, keys: Int[Tensor, " some_key"], rows: slice) -> Tensor:
     weights = call.kernel.pattern(call.scores(keys, rows), call.allowed(keys, rows))
     v = call.v[:, :, keys].float()
-    weights = rearrange(weights, "b (kv group) i j -> b kv group i j", kv=v.shape[1])
-    return rearrange(einsum(weights, v, "b kv group i j, b kv j d -> b kv group i d"), "b kv g i d -> b (kv g) i d")
+    weights = weights.unflatten(1, (v.shape[1], -1))
+    return torch.einsum("bkgij,bkjd->bkgid", weights, v).flatten(1, 2)
 
 
 def _slot_part(call: AttentionCall) -> Tensor:
@@ -50,4 +49,4 @@ def _slot_part(call: AttentionCall) -> Tensor:
     if scores is None or not isinstance(call.slot, SlotRow):
         return z
     weights = call.kernel.pattern(scores, torch.ones_like(scores, dtype=torch.bool))
-    return z + einsum(weights, call.slot.value.float(), "b h i j, h j d -> b h i d")
+    return z + torch.einsum("bhij,hjd->bhid", weights, call.slot.value.float())

@@ -6,7 +6,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from einops import einsum, rearrange
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -52,9 +51,9 @@ class AttentionCall:
         """Scores of a run of queries with the chosen keys (default all), masked pairs included; fp32."""
         k = self.k if keys is None else self.k[:, :, keys]
         k = self.kernel.feature(k.float())
-        q = rearrange(self._scaled_queries[:, :, rows], "b (kv group) i d -> b kv (group i) d", kv=k.shape[1])
-        scores = einsum(q, k, "b kv row d, b kv j d -> b kv row j")
-        scores = rearrange(scores, "b kv (group i) j -> b (kv group) i j", group=self.q.shape[1] // k.shape[1])
+        # no einops in this file: what a remote server runs imports torch only
+        q = self._scaled_queries[:, :, rows].unflatten(1, (k.shape[1], -1))  # b kv group i d
+        scores = torch.einsum("bkrd,bkjd->bkrj", q.flatten(2, 3), k).unflatten(2, q.shape[2:4]).flatten(1, 2)
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if self.bias is not None:
@@ -104,11 +103,10 @@ class AttentionCall:
 
     def mix(self, pattern: Pattern) -> Float[Tensor, "batch head query d_value"]:
         """Values averaged by a pattern, whose extra first column, if any, is the slot's."""
-        tokens = rearrange(pattern[..., -self.k.shape[2] :], "b (kv group) i j -> b kv group i j", kv=self.v.shape[1])
-        z = einsum(tokens.to(self.v.dtype), self.v, "b kv group i j, b kv j d -> b kv group i d")
-        z = rearrange(z, "b kv group i d -> b (kv group) i d")
+        tokens = pattern[..., -self.k.shape[2] :].unflatten(1, (self.v.shape[1], -1))
+        z = torch.einsum("bkgij,bkjd->bkgid", tokens.to(self.v.dtype), self.v).flatten(1, 2)
         if isinstance(self.slot, SlotRow):
-            z = z + einsum(pattern[..., :1].to(z.dtype), self.slot.value.to(z.dtype), "b h i j, h j d -> b h i d")
+            z = z + torch.einsum("bhij,hjd->bhid", pattern[..., :1].to(z.dtype), self.slot.value.to(z.dtype))
         return z
 
     def output(self) -> Float[Tensor, "batch head query d_value"]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from einops import einsum
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -26,7 +25,7 @@ class SlotRow:
     value: Float[Tensor, "head 1 d_value"]
 
     def scores(self, queries: Queries, scale: float) -> Column:
-        return einsum(queries, self.key.to(queries.dtype), "b h i d, h j d -> b h i j") * scale
+        return torch.einsum("bhid,hjd->bhij", queries, self.key.to(queries.dtype)) * scale
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,150 @@
+"""nnsight models on an NDIF server: the same reads and edits, carried out there; only the answers come back."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import nnsight
+import torch
+from nnsight.intervention.backends.remote import RemoteBackend
+from torch import Tensor
+
+from ..errors import InputError
+from ..interventions.edit import Edit
+from . import contract
+from .huggingface import sizes_of
+from .nnsight import NNsightSubject, _paths_of, _visit
+from .sending import payload
+from .subject import CallRead, ModelShape, ResidualRead, Tokens, Trace
+from .watch import Watch
+from .watching import BASES, blocks_of
+
+LogitRead = Callable[[Tensor], Tensor]
+
+
+class Request(RemoteBackend):
+    """One request to NDIF, whose payload names nothing of ours."""
+
+    def _serialize(self, tracer: Any) -> bytes:
+        return payload(tracer, self.compress)
+
+
+class RemoteTrace(Trace):
+    """A trace whose logits, gigabytes in large vocabularies, come by a request of their own when first asked for."""
+
+    def __init__(self, calls: dict[str, Tensor], residuals: dict[str, Tensor], fetch: Callable[[], Tensor]) -> None:
+        for name, value in {"calls": calls, "residuals": residuals, "_fetch": fetch}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def logits(self) -> Tensor:
+        """Logits of the same tokens under the same edits; `sequence pos vocab`."""
+        if "_logits" not in vars(self):
+            object.__setattr__(self, "_logits", vars(self)["_fetch"]())
+        return vars(self)["_logits"]
+
+
+class RemoteSubject(NNsightSubject):
+    """A transformers model on a server. Here it has sizes, but no weights.
+
+    `request` makes the nnsight backend that carries one forward pass. Construction takes three requests, a fourth where
+    the model may have a table of positions. What reads and edits capture arrives on the CPU, so they move it to where
+    the model is. Raises InputError where the model breaks the contract.
+    """
+
+    def __init__(self, envoy: Any, name: str, request: Callable[[], RemoteBackend]) -> None:
+        self._envoy, self.model, self.name, self._request = envoy, envoy._module, name, request
+        self.revision = getattr(self.model.config, "_commit_hash", None) or ""
+        self._base = self.model.config._attn_implementation
+        if self._base not in BASES:
+            raise InputError(f"{name} runs {self._base!r} attention on the server; sinkinterp reads sdpa and eager")
+        self._blocks = blocks_of(self.model)
+        self._paths = _paths_of(self.model)
+        tokens = contract.tokens_for(self._embedding.num_embeddings)
+        bare = self._bare(tokens)
+        self.dtype, self.device = bare.dtype, bare.device
+        self.shape = self._checked_shape(tokens, bare)
+        self._has_position_table = self._finds_position_table(tokens, bare)
+
+    def run(
+        self,
+        tokens: Tokens,
+        *,
+        calls: Mapping[str, CallRead] = {},
+        residuals: Mapping[str, ResidualRead] = {},
+        edits: Sequence[Edit] = (),
+    ) -> Trace:
+        """One forward pass on the server; see `Subject.run`. Raises InputError for what cannot be sent."""
+        self._check_tokens(tokens)
+        positions = self._positions(tokens, edits)
+        watch = Watch(calls, residuals, edits)
+        self._ask(tokens, watch, _nothing, positions)
+        watch.check(self.shape.n_layers)
+        rows = [watch.rows[layer] for layer in self.shape.attention_layers]
+        return RemoteTrace(
+            Trace.stack(rows, self.device),
+            Trace.stack(watch.streams, self.device),
+            lambda: self._ask(tokens, Watch(edits=edits), _whole, positions),
+        )
+
+    def _ask(self, tokens: Tokens, watch: Watch, read: LogitRead, positions: Mapping[str, Tensor] = {}) -> Tensor:
+        """What `read` says of the logits of one forward pass that is shown to `watch`."""
+        inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
+        envoy, paths, base = self._envoy, self._paths, self._base
+        asked = (dict(watch.calls), dict(watch.residuals), tuple(watch.edits))
+        with envoy.trace(tokens, **inputs, backend=self._request()):
+            answers = nnsight.save(_visit(envoy, paths, asked, base))
+            logits = nnsight.save(read(envoy.output.logits.detach()))
+        watch.rows, watch.streams, watch.finite = answers
+        return logits
+
+    def _bare(self, tokens: Tokens, positions: Mapping[str, Tensor] = {}) -> Tensor:
+        """Logits of the model that nothing watches."""
+        inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
+        envoy, logits = self._envoy, tokens
+        with envoy.trace(tokens, **inputs, backend=self._request()):
+            logits = nnsight.save(envoy.output.logits.detach())
+        return logits  # noqa: RET504  the trace writes it here
+
+    def _checked_shape(self, tokens: Tokens, bare: Tensor) -> ModelShape:
+        watch = Watch({"sizes": sizes_of, "excess": contract.excess})
+        logits = self._ask(torch.cat((tokens, contract.later(tokens))), watch, _whole)
+        shape = self._shape_of({layer: row["sizes"] for layer, row in watch.rows.items()})
+        contract.judge(self.name, bare, logits, torch.stack([row["excess"] for row in watch.rows.values()]))
+        edited = Watch(edits=contract.nudges(shape))
+        reached = self._ask(contract.nudged_tokens(shape).contiguous(), edited, contract.reach)
+        contract.judge_edits(self.name, shape, reached)
+        return shape
+
+    def _finds_position_table(self, tokens: Tokens, bare: Tensor) -> bool:
+        own, limit = self._embedding, self.shape.n_ctx or 0
+        tables = [m for m in self.model.modules() if isinstance(m, torch.nn.Embedding) and m is not own]
+        if not any(table.num_embeddings >= limit > 0 for table in tables):
+            return False
+        backwards = torch.arange(tokens.shape[1]).flip(0)[None]
+        return not self._bare(tokens, {"position_ids": backwards}).equal(bare)
+
+
+def _whole(logits: Tensor) -> Tensor:
+    return logits
+
+
+def _nothing(logits: Tensor) -> Tensor:
+    return logits.new_zeros(())
+
+
+def load_remote(source: Any, name: str | None = None) -> RemoteSubject:
+    """The Hub's model `source` on NDIF; no weights are loaded here.
+
+    Raises InputError for a local folder, without an API key, and where the Hub does not know the model.
+    """
+    if not isinstance(source, str) or Path(source).exists():
+        raise InputError(f"NDIF runs models of the Hub only; give a name like org/model instead of {source}")
+    if not nnsight.CONFIG.API.APIKEY:
+        raise InputError("remote=True needs a key of NDIF: set NDIF_API_KEY, or run `nnsight login`")
+    try:
+        envoy = nnsight.TransformersModel(source, task="text-generation")
+        key = envoy.to_model_key()
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"cannot find {source} on the Hub: {str(error).splitlines()[0]}") from error
+    return RemoteSubject(envoy, name or source, lambda: Request(key, env=envoy._remoteable_get_env()))
