@@ -121,3 +121,61 @@ def test_a_real_model_is_measured_on_real_text(call):
 def test_bos_can_be_left_out(call):
     _, output, _ = call("measure", STORIES, "--text", TEXTS, "--bos", "never", "--sequences", 7)
     assert "BOS never (none)" in " ".join(output.split())
+
+
+def test_a_preset_sets_what_is_not_given(call, llama, tmp_path):
+    tokens = token_file(tmp_path, torch.randint(VOCAB, (5, 64)).tolist())
+    words = ("measure", llama, "--tokens", tokens, "--sequences", 3, "--json", "out.json", "--preset")
+    for preset, dtype, divisor in (("paper", "float32", "T - k + 1"), ("released-own-models", "bfloat16", "bfloat16")):
+        assert call(*words, preset)[0] == 0
+        protocol = json.loads(Path("out.json").read_text())["protocol"]
+        assert (protocol["length"], protocol["sequences"], protocol["dtype"]) == (64, 3, dtype)
+        assert divisor in protocol["divisor"]
+    code, output, _ = call(*words, "papers")
+    assert code == 2 and "paper, released-open-models, released-own-models" in output
+
+
+@pytest.mark.parametrize("drawn", ["random", "repeat"])
+def test_tokens_can_be_drawn(call, llama, drawn):
+    code, output, _ = call("measure", llama, "--drawn", drawn, "--length", 11, "--sequences", 5, "--seed", 3)
+    assert code == 0 and f"{'random tokens' if drawn == 'random' else 'repeated token'}, seed 3" in output
+
+
+def test_everything_that_was_measured_can_be_saved_and_loaded(call, llama):
+    assert (
+        call("measure", llama, "--drawn", "random", "--length", 7, "--sequences", 3, "--save", "r.safetensors")[0] == 0
+    )
+    report = si.Report.load("r.safetensors")
+    assert report.protocol.length == 7 and report.has("qk_angles") and report.has("loss")
+
+
+def test_the_first_position_alone_is_measured_without_the_rest(call, llama):
+    words = ("--drawn", "random", "--length", 7, "--sequences", 3, "--first-only", "--save", "r.safetensors")
+    assert call("measure", llama, *words, "--html", "r.html")[0] == 0
+    report = si.Report.load("r.safetensors")
+    assert report.positions == (0,) and report.extras == {}
+
+
+def test_float16_that_overflows_names_the_block_and_the_remedy(call, tmp_path):
+    model = model_of("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight.mul_(3e4)
+        model.model.layers[1].mlp.down_proj.weight.mul_(3e4)
+    model.save_pretrained(tmp_path / "big")
+    code, output, _ = call("measure", tmp_path / "big", "--drawn", "random", "--length", 7, "--dtype", "float16")
+    assert code == 2 and "activations after block 1 are not finite" in output and "bfloat16" in output
+
+
+@real
+def test_domains_stand_side_by_side(call):
+    wiki = TEXTS.with_name("wikipedia_sample.jsonl")
+    code, _, _ = call("domains", STORIES, TEXTS, wiki, "--sequences", 7, "--json", "out.json")
+    rows = json.loads(Path("out.json").read_text())["rows"]
+    assert code == 0 and [row["domain"] for row in rows] == ["c4_sample", "wikipedia_sample"]
+    assert all(row["alpha_1 low"] <= row["alpha_1"] <= row["alpha_1 high"] and row["n"] == 7 for row in rows)
+
+
+@real
+def test_a_text_column_that_is_missing_is_named_with_those_there_are(call):
+    code, output, _ = call("measure", STORIES, "--text", TEXTS, "--column", "body")
+    assert code == 2 and "'body'" in output and "'text'" in output and "--column" in output

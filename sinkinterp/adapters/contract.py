@@ -107,7 +107,7 @@ class _Nudge(Edit):
 
     def _turned(self, block: int, x: Tensor) -> Tensor:
         x = x.clone()
-        x[self.rows[block]] = x[self.rows[block]].flip(-1) + 1
+        x[self.rows[block]] = 1 - x[self.rows[block]]
         return x
 
 

@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 from adapters.zoo import ATTENTION_LAYERS, CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, tokens_of
-from transformers import BloomConfig, BloomForCausalLM
+from transformers import AutoModelForCausalLM, BloomConfig, BloomForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -240,3 +240,22 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path):
 def test_half_precision_is_measured_in_single_precision():
     report = measure(HuggingFaceSubject(model_of("llama").bfloat16()), tokens_of())
     assert report.importance.dtype == torch.float32 and report.protocol.dtype == "bfloat16"
+
+
+def test_a_model_spread_by_a_device_map_is_read_as_the_whole_one(tmp_path):
+    model = model_of("llama with grouped queries")
+    model.save_pretrained(tmp_path)
+    spread = load(tmp_path, device_map={"": "cpu"})
+    places = dict.fromkeys(("model.embed_tokens", "model.layers.0", "model.layers.2", "model.norm"), "cpu")
+    places |= {"model.rotary_emb": "cpu", "lm_head": "cpu", "model.layers.1": "disk"}
+    offloaded = AutoModelForCausalLM.from_pretrained(tmp_path, device_map=places, offload_folder=tmp_path / "off")
+    whole = measure(load(model), tokens_of())
+    for subject in (spread, load(offloaded)):
+        report = measure(subject, tokens_of())
+        assert report.importance.equal(whole.importance) and report.residual_norms.equal(whole.residual_norms)
+
+
+def test_weights_are_read_in_the_dtype_that_is_asked_for(tmp_path):
+    model_of("llama").save_pretrained(tmp_path)
+    assert load(tmp_path, dtype="bfloat16").dtype == torch.bfloat16
+    assert measure(load(tmp_path, dtype=torch.bfloat16), tokens_of()).protocol.dtype == "bfloat16"
