@@ -9,6 +9,7 @@ from ..table import Cell, Table
 from .cells import cells, note
 
 Word = Callable[[int], str]
+SEEN = 8
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 
 
@@ -49,19 +50,21 @@ def grid(report: Report, epsilon: float = 0.3, epsilons: Sequence[float] = EPSIL
 def tokens(report: Report, word: Word = str, epsilon: float = 0.3, most: int = 10) -> Table:
     """The tokens that are sinks most often, the first position and later ones apart.
 
-    `word` gives a token id its text. A token's share is that of its (occurrence, layer, head) above epsilon. Raises
-    InputError where some positions were not measured.
+    `word` gives a token id its text. A token's share is that of its (occurrence, layer, head) above epsilon. Later
+    positions count where at least `SEEN` queries can follow them: at the very end, a token's own query decides alone.
+    Raises InputError where some positions were not measured.
     """
     report.alpha(report.protocol.length - 1)
+    end = max(2, report.protocol.length - SEEN + 1)
     rows: list[dict[str, Cell]] = []
-    for place, chosen in (("first", slice(0, 1)), ("later", slice(1, None))):
+    for place, chosen in (("first", slice(0, 1)), ("later", slice(1, end))):
         found = sink_tokens(report.importance[..., chosen], report.tokens[:, chosen], epsilon)
         null = sink_grid(report.null[..., chosen], (epsilon,)).mean().item()
         for one in [one for one in found if one.share > 0][:most]:
             rows.append({"place": place, "token": one.token, "text": word(one.token), "occurrences": one.occurrences})
             rows[-1] |= {"share of heads": one.share, "null": null}
-    return Table("Which tokens are sinks?", f"{note(report, epsilon)}; null: all of that place, uniform attention",
-                 tuple(rows))  # fmt: skip
+    text = f"{note(report, epsilon)}; null: that place under uniform attention; later: positions 1 to {end - 1}"
+    return Table("Which tokens are sinks?", text, tuple(rows))
 
 
 def secondary(report: Report, word: Word = str, epsilon: float = 0.3, cosine: float = 0.9) -> Table:
