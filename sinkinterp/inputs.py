@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from .adapters.loading import load_tokenizer
+from .adapters.loading import load_tokenizer, located
 from .data import probes
 from .data.bos import Bos
 from .data.corpora import embedded_texts, is_local, texts_of
@@ -54,7 +54,7 @@ class Inputs:
             first = tokenizer.bos_token_id if tokenizer is not None else None
             return _DRAW[self.drawn](vocab, self.length, self.sequences, self.seed, first)
         if tokenizer is None:
-            return self._task_probe(Path(model))
+            return self._task_probe(Path(located(model)))
         if self.text is None:
             return self._from_texts(embedded_texts(default_cache(), on_file), tokenizer, "embedded docstrings")
         return self._from_texts(texts_of(self.text, self.column), tokenizer, _name(self.text))

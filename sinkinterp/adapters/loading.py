@@ -11,6 +11,7 @@ from ..errors import InputError
 from .huggingface import HuggingFaceSubject
 from .subject import Subject
 
+SHIPPED = Path(__file__).parents[1] / "checkpoints"
 DeviceMap = str | dict[str, int | str | torch.device] | None
 
 
@@ -23,10 +24,11 @@ def load(
     name: str | None = None,
     remote: bool = False,
 ) -> Subject:
-    """A subject from a Hugging Face name, a local model folder, or a model in memory.
+    """A subject from a Hugging Face name, a local model folder, a checkpoint that ships with us, or a model in memory.
 
-    A model in memory is a transformers model, an nnsight model around one, or a TransformerLens bridge. `backend` is
-    "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
+    Shipped ones are named sinkinterp/NAME, as in "sinkinterp/demo-softmax". A model in memory is a transformers model,
+    an nnsight model around one, or a TransformerLens bridge. `backend` is "huggingface", "nnsight" or
+    "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
     names and folders. Weights are read from safetensors only, in `dtype`, to where `device_map` says (as in
     transformers: "auto" spreads a model that is too large for one device), and no code of the repository is run.
     `remote` runs a model of the Hub on an NDIF server instead, in its dtype there: backend "nnsight" only. Raises
@@ -83,6 +85,7 @@ def load_model(
     source: str | Path, dtype: torch.dtype | str = torch.float32, device_map: DeviceMap = None
 ) -> PreTrainedModel:
     """The transformers model of a name or folder, from safetensors only. Raises InputError where that fails."""
+    source = located(source)
     _check_folder(source)
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
@@ -100,6 +103,7 @@ def load_model(
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     """The tokenizer beside a model; None where a local folder holds none."""
+    source = located(source)
     folder = Path(source)
     if folder.is_dir() and not any(folder.glob("tokenizer*")):
         return None
@@ -107,6 +111,20 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"cannot load the tokenizer of {source}: {str(error).splitlines()[0]}") from error
+
+
+def located(source: str | Path) -> str | Path:
+    """The folder of a shipped checkpoint; any other name or folder as it is. Raises InputError for one we do not ship.
+
+    A local folder of that name comes first.
+    """
+    owner, _, name = str(source).partition("/")
+    if owner != "sinkinterp" or Path(source).exists():
+        return source
+    names = sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir())
+    if name not in names:
+        raise InputError(f"no checkpoint {source} ships; there are {', '.join(f'sinkinterp/{n}' for n in names)}")
+    return SHIPPED / name
 
 
 def words_of(source: str | Path) -> Callable[[int], str]:
