@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from .ways import Setting, Way, plain
 
 MB = 1e6
+PATIENCE = 1800.0  # seconds that one run may take
 _M_MMAP_THRESHOLD = -3  # malloc.h
 _WARM_UP = 16  # tokens of the pass that makes libraries load what they load late
 _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
@@ -60,8 +61,21 @@ def peak_mb(way: Way, setting: Setting) -> float:
     """Megabytes above the loaded model at the highest point of one run, in a process of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
-    with ProcessPoolExecutor(1, context) as fresh:
-        return fresh.submit(_peak_mb_here, way, setting).result()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send_peak, args=(sender, way, setting))
+    process.start()
+    sender.close()
+    try:
+        if not receiver.poll(PATIENCE):
+            raise RuntimeError(f"{way.__name__} gave no answer in {PATIENCE:.0f} s")
+        return receiver.recv()
+    finally:
+        process.terminate()
+        process.join()
+
+
+def _send_peak(sender: Connection, way: Way, setting: Setting) -> None:
+    sender.send(_peak_mb_here(way, setting))
 
 
 def _peak_mb_here(way: Way, setting: Setting) -> float:

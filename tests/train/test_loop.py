@@ -111,7 +111,8 @@ def test_a_second_interrupt_stops_at_once(tmp_path):
         while signal.getsignal(signal.SIGINT) is deferring:  # two signals at once would be seen as one
             time.sleep(0.001)
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(60)
+        for _ in range(10_000):  # one long sleep would not be cut short where another thread caught the signal
+            time.sleep(0.001)
 
     with pytest.raises(KeyboardInterrupt):
         loop.train(RECIPE, tmp_path, watch, twice)
