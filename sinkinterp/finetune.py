@@ -96,9 +96,10 @@ def _watch_on(held_out: Chats) -> Callable[[PreTrainedModel], dict[str, float]]:
             return {}
         loss = _loss(model, held_out)
         try:
-            report = measure(HuggingFaceSubject(model), torch.tensor(beginnings), positions=(0,))
+            subject = HuggingFaceSubject(model)
         except InputError:  # a model outside the attention interface can be trained, though not measured
             return {"valid_loss": loss}
+        report = measure(subject, torch.tensor(beginnings), positions=(0,))
         return {"valid_loss": loss, "alpha_1": report.alpha().mean().item(), "sink_1": report.sink_rate()}
 
     return watch

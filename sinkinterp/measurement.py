@@ -23,7 +23,7 @@ from .report import Report
 
 Tokens = Int[Tensor, "sequence pos"]
 OnBatch = Callable[[int, int], None]
-OWN = ("importances", *(field.name for field in fields(Report)))  # names that no instrument may take
+OWN = ("importances", "nulls", *(field.name for field in fields(Report)))  # names that no instrument may take
 Answers = dict[str, Tensor]
 
 
@@ -61,6 +61,7 @@ def measure(
     slot, slot_null = whole.pop("slot_importance"), whole.pop("slot_null")
     has_slot = bool(slot_null.any())
     importance, raw_importance = (alpha.contiguous() for alpha in whole.pop("importances").unbind(2))
+    null, bias_null = (alpha.contiguous() for alpha in whole.pop("nulls").unbind(2))
     names = dict.fromkeys(name for instrument in instruments for name in _names(instrument))
     extras = {name: whole.pop(name) for name in names}
     return Report(
@@ -70,6 +71,8 @@ def measure(
         protocol=_protocol(subject, probe, edits, dialect),
         importance=importance,
         raw_importance=raw_importance,
+        null=null,
+        bias_null=bias_null,
         slot_importance=slot if has_slot else None,
         slot_null=slot_null if has_slot else None,
         extras=extras,
@@ -129,8 +132,7 @@ def _reads(positions: Tensor, dialect: sink.Dialect) -> dict[str, CallRead]:
 
     return {
         "importances": at_positions(sink.importances),
-        "null": at_positions(nulls.uniform_importance),
-        "bias_null": at_positions(nulls.content_free_importance),
+        "nulls": at_positions(nulls.nulls),
         "slot_importance": sink.slot_importance,
         "slot_null": nulls.uniform_slot_importance,
         "off_sequence": sink.off_sequence,

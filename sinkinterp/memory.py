@@ -5,11 +5,11 @@ import os
 import torch
 
 from .adapters.subject import Subject
+from .attention.streaming import BLOCK
 
 BUSY = {"cpu": 2048}  # more tokens are no faster on a CPU; other devices take as many as fit, up to MOST
 MOST = 65_536
 SHARE = 0.5  # of the free memory, since the estimate below is rough
-BLOCK = 64  # keys whose scores are in memory at once; see attention/streaming.py
 
 
 def sequences_per_pass(subject: Subject, length: int) -> int:

@@ -17,6 +17,7 @@ from .data.probes import Probe
 from .errors import InputError
 from .lm.model import SinkForCausalLM
 from .measurement import measure
+from .memory import sequences_per_pass
 from .metrics.intervals import Estimate, estimate
 from .metrics.language import next_token_loss
 from .train import checkpoint, loop
@@ -26,7 +27,6 @@ from .train.world import World
 
 WATCHED, WATCHED_TOKENS, LEAST_WATCHED = 256, 65_536, 8  # held-out data that the curves over training are read from
 SINK_LENGTH = 64  # positions of them that sinks are read in, as in Gu et al. (2025)
-TOKENS_PER_PASS = 8192
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def held_out_probe(task: Task, sequences: int) -> Probe:
 
 def valid_loss(subject: Subject, probe: Probe, objective: Objective = NextToken()) -> Estimate:
     """Loss in nats of the tokens that the objective predicts, with its interval over sequences."""
-    batches = probe.tokens.split(max(1, TOKENS_PER_PASS // probe.tokens.shape[1]))
+    batches = probe.tokens.split(sequences_per_pass(subject, probe.tokens.shape[1]))
     losses = torch.cat([_losses(subject, batch) for batch in batches])
     return estimate(losses[:, max(objective.first, 1) - 1 :].mean(1))
 

@@ -81,7 +81,7 @@ class AttentionCall:
     def watchers(self, keys: Index) -> Int[Tensor, "#batch #head some_key"]:
         """How many queries can see each of the chosen keys."""
         if self.mask is not None:
-            return self.mask.sum(2)[..., keys]
+            return torch.cat([self.mask[..., some].sum(2) for some in streaming.key_blocks(keys)], -1)
         first = keys + self.q.shape[2] - self.k.shape[2]
         return (self.q.shape[2] - first.clamp(min=0))[None, None]
 

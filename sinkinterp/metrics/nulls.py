@@ -25,7 +25,7 @@ def content_free_importance(call: AttentionCall, positions: Index, dialect: Dial
     The uniform null where there is neither bias nor logit. The release's bucket-index positions give alpha_1 = 0.334
     at T = 64 this way, with nothing learned.
     """
-    if call.bias is None and not isinstance(call.slot, SinkLogit):
+    if not is_biased(call):
         return dialect.uniform(call, positions)
     shared = all(part is None or len(part) == 1 for part in (call.bias, call.mask))
     sequences = slice(1 if shared else None)
@@ -34,6 +34,17 @@ def content_free_importance(call: AttentionCall, positions: Index, dialect: Dial
     q, k, v = call.q[sequences], call.k[sequences], call.v[sequences]
     empty = replace(plain, q=torch.zeros_like(q), k=torch.zeros_like(k), v=v)
     return importance(empty, positions, dialect).expand(*call.q.shape[:2], -1)
+
+
+def nulls(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Float[Tensor, "batch 2 head pos"]:
+    """`uniform_importance` beside `content_free_importance`, found in one go where they are the same."""
+    uniform = dialect.uniform(call, positions)
+    return torch.stack((uniform, content_free_importance(call, positions, dialect) if is_biased(call) else uniform), 1)
+
+
+def is_biased(call: AttentionCall) -> bool:
+    """Whether anything but content and mask moves attention: a position bias, or a learned sink logit."""
+    return call.bias is not None or isinstance(call.slot, SinkLogit)
 
 
 def uniform_slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:

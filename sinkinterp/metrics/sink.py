@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.fixed import FixedPattern
+from ..attention.streaming import key_blocks
 from ..errors import InputError
 
 Index = Int[Tensor, " pos"]
@@ -69,7 +70,7 @@ class Dialect:
             mass = share.flip(-1).cumsum(-1).flip(-1)[..., first]
         else:
             seen = call.mask & self._past(call) if self.past_only else call.mask
-            mass = torch.cat([(seen[..., keys] * share[..., None]).sum(2) for keys in positions.split(64)], -1)
+            mass = torch.cat([(seen[..., keys] * share[..., None]).sum(2) for keys in key_blocks(positions)], -1)
         alpha = (mass / self.divisor(call, positions)).float()
         return alpha.expand(*call.q.shape[:2], -1)
 

@@ -74,5 +74,5 @@ def test_losses_in_many_passes_are_those_in_one(monkeypatch):
 
     subject, probe = HuggingFaceSubject(build(VARIANTS["softmax"])), study.held_out_probe(BigramBackcopy(), 23)
     whole = study.valid_loss(subject, probe)
-    monkeypatch.setattr(study, "TOKENS_PER_PASS", 5 * 16)
+    monkeypatch.setattr(study, "sequences_per_pass", lambda subject, length: 5)
     assert study.valid_loss(subject, probe).mean == pytest.approx(whole.mean, abs=1e-6)
