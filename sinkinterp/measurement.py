@@ -53,7 +53,7 @@ def measure(
     order: list[Tensor] = []
     for rows, batch in _batches(subject, probe):
         reads = _reads(chosen[chosen < batch.shape[1]], dialect)
-        parts.append(_answers(subject, batch, reads, instruments, edits))
+        parts.append(_answers(subject, batch, reads, instruments, [edit.for_rows(rows) for edit in edits]))
         order.append(rows.cpu())
         on_batch(sum(map(len, order)), n)
     back = torch.cat(order).argsort()

@@ -60,7 +60,7 @@ class HuggingFaceSubject:
         self._check_edits(edits, tokens.shape[1])
         watch = Watch(calls, residuals, mlps, edits, gradients)
         positions = self._positions(edits, tokens.shape[1])
-        with edited_weights(self.shape.attention_layers, self._weights, edits):
+        with edited_weights(self.shape, self._weights, edits):
             fetch = self._pass(tokens, watch, **positions)
         watch.check(self.shape)
         layers = self.shape.attention_layers

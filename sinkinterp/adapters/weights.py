@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ..attention.shape import ModelShape
 from ..errors import InputError
 from ..interventions.edit import Edit, HeadWeights, touches
 
@@ -15,7 +17,10 @@ Find = Callable[[int, int], HeadWeights | None]
 
 
 def weights_of(block: nn.Module, role: int, d_head: int) -> HeadWeights | None:
-    """What makes a block's queries, keys or values (role 0, 1, 2), as views of its parameters; None where unknown."""
+    """What makes a block's queries, keys or values (role 0, 1, 2), as views of its parameters; None where unknown.
+
+    Its `group` is for `edited_weights` to say.
+    """
     for module in block.modules():
         for name, find in _LAYOUTS.items():
             if hasattr(module, name[role]):
@@ -50,7 +55,7 @@ _LAYOUTS: dict[tuple[str, str, str], Callable[..., HeadWeights]] = {
 
 
 @contextmanager
-def edited_weights(layers: Sequence[int], find: Find, edits: Sequence[Edit]) -> Iterator[None]:
+def edited_weights(shape: ModelShape, find: Find, edits: Sequence[Edit]) -> Iterator[None]:
     """The model with its maps as the edits leave them, and back, bit for bit, whatever happens.
 
     `find(layer, role)` is the map that makes a layer's queries, keys or values, as views of parameters. Raises
@@ -59,7 +64,9 @@ def edited_weights(layers: Sequence[int], find: Find, edits: Sequence[Edit]) -> 
     before: list[tuple[Tensor, Tensor]] = []
     try:
         with torch.no_grad():
-            for view, value in [change for layer in layers for change in _changes(layer, find, edits)]:
+            for view, value in [
+                change for layer in shape.attention_layers for change in _changes(layer, shape, find, edits)
+            ]:
                 before.append((view, view.clone()))
                 view.copy_(value)
         yield
@@ -69,7 +76,7 @@ def edited_weights(layers: Sequence[int], find: Find, edits: Sequence[Edit]) -> 
                 view.copy_(value)
 
 
-def _changes(layer: int, find: Find, edits: Sequence[Edit]) -> Iterator[tuple[Tensor, Tensor]]:
+def _changes(layer: int, shape: ModelShape, find: Find, edits: Sequence[Edit]) -> Iterator[tuple[Tensor, Tensor]]:
     for role, site in enumerate(SITES):
         edited = [edit for edit in edits if touches(edit, site)]
         if not edited:
@@ -77,7 +84,7 @@ def _changes(layer: int, find: Find, edits: Sequence[Edit]) -> Iterator[tuple[Te
         own = find(layer, role)
         if own is None:
             raise InputError(f"the {site.replace('_', ' ')} of layer {layer} are not found; edit its call instead")
-        weights = own
+        weights = own = replace(own, group=shape.n_heads // len(own.weight))
         for edit in edited:
             weights = getattr(edit, site)(layer, weights)
         if weights is not own:

@@ -20,11 +20,12 @@ Rows = Int[Tensor, " sequence"]
 class HeadWeights:
     """The linear map from a block's normed residual to the queries, keys or values of its heads.
 
-    Keys and values count kv heads. `bias` is None where the map has none.
+    Keys and values count kv heads, each shared by `group` query heads. `bias` is None where the map has none.
     """
 
     weight: Float[Tensor, "head d_head d_model"]
     bias: Float[Tensor, "head d_head"] | None
+    group: int = 1
 
 
 @dataclass(frozen=True)
