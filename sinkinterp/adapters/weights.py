@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from ..attention.shape import ModelShape
 from ..errors import InputError
@@ -22,9 +23,10 @@ def weights_of(block: nn.Module, role: int, d_head: int) -> HeadWeights | None:
     Its `group` is for `edited_weights` to say.
     """
     for module in block.modules():
-        for name, find in _LAYOUTS.items():
-            if hasattr(module, name[role]):
-                return find(getattr(module, name[role]), role, d_head)
+        for name, (kind, find) in _LAYOUTS.items():
+            own = getattr(module, name[role], None)
+            if isinstance(own, kind):
+                return find(own, role, d_head)
     return None
 
 
@@ -47,10 +49,10 @@ def _interleaved(linear: nn.Linear, role: int, d_head: int) -> HeadWeights:
     return HeadWeights(together.weight[:, own], None if together.bias is None else together.bias[:, own])
 
 
-_LAYOUTS: dict[tuple[str, str, str], Callable[..., HeadWeights]] = {
-    ("q_proj", "k_proj", "v_proj"): lambda linear, role, d_head: apart(linear, d_head),
-    ("c_attn",) * 3: _stacked,
-    ("query_key_value",) * 3: _interleaved,
+_LAYOUTS: dict[tuple[str, str, str], tuple[type[nn.Module], Callable[..., HeadWeights]]] = {
+    ("q_proj", "k_proj", "v_proj"): (nn.Linear, lambda linear, role, d_head: apart(linear, d_head)),
+    ("c_attn",) * 3: (Conv1D, _stacked),
+    ("query_key_value",) * 3: (nn.Linear, _interleaved),
 }
 
 
@@ -82,7 +84,8 @@ def _changes(layer: int, shape: ModelShape, find: Find, edits: Sequence[Edit]) -
         if not edited:
             continue
         own = find(layer, role)
-        if own is None:
+        heads = shape.n_kv_heads if role else shape.n_heads
+        if own is None or own.weight.shape[:2] != (heads, shape.d_head):
             raise InputError(f"the {site.replace('_', ' ')} of layer {layer} are not found; edit its call instead")
         weights = own = replace(own, group=shape.n_heads // len(own.weight))
         for edit in edited:

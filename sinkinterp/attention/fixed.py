@@ -1,6 +1,7 @@
 """An attention call whose pattern is given rather than computed: what an edit of the pattern leaves behind."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -56,3 +57,13 @@ class FixedPattern(AttentionCall):
     def _weights_given(self) -> Tensor:
         assert self.weights is not None
         return self.weights
+
+
+def recomputed(call: AttentionCall, **fields: Any) -> AttentionCall:
+    """`call` with other fields, of which its pattern is made. Raises InputError where an edit has set the pattern."""
+    if isinstance(call, FixedPattern):
+        raise InputError(
+            f"the pattern of layer {call.layer} was set by an edit before, so its scores no longer matter; "
+            "give edits of scores first, and one for all heads that it is to change"
+        )
+    return replace(call, **fields)

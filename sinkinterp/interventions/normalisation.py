@@ -1,9 +1,9 @@
 """Interventions on how scores become weights: another kernel, another temperature, clipped weights."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern
+from ..attention.fixed import FixedPattern, recomputed
 from ..attention.kernels import Kernel, PNorm, Similarity, Unit
 from ..errors import InputError
 from .select import OnHeads
@@ -14,7 +14,7 @@ class PatchNormalization(OnHeads):
     """Any kernel of `attention.kernels` in place of a model's own, per layer and head.
 
     A similarity alone stands for its kernel without normalisation, as in `PatchNormalization(Sigmoid())`; but `Exp()`
-    for softmax.
+    for softmax, and `ExpMinusOne()` over the sum of its magnitudes, for these drop a factor per row.
     """
 
     kernel: Kernel | Similarity
@@ -22,7 +22,7 @@ class PatchNormalization(OnHeads):
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        return self.on_heads(call, replace(call, kernel=self._kernel))
+        return self.on_heads(call, recomputed(call, kernel=self._kernel))
 
     @property
     def _kernel(self) -> Kernel:
@@ -35,7 +35,7 @@ class PatchNormalization(OnHeads):
 class Temperature(OnHeads):
     """Scores divided by `temperature` before they are normalised; above 1, attention is flatter.
 
-    What a softcap or a position bias adds is not divided.
+    A softcap caps what was divided; position biases and sink logits are not divided.
     """
 
     temperature: float
@@ -48,7 +48,7 @@ class Temperature(OnHeads):
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        return self.on_heads(call, replace(call, scale=call.scale / self.temperature))
+        return self.on_heads(call, recomputed(call, scale=call.scale / self.temperature))
 
 
 @dataclass(frozen=True)

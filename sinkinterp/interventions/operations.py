@@ -19,6 +19,9 @@ class Operation:
     def __call__(self, layer: int, x: Activation) -> Activation:
         raise NotImplementedError
 
+    def check(self, length: int) -> None:
+        """Raises InputError where the operation does not fit sequences of this length."""
+
     def for_rows(self, rows: Int[Tensor, " sequence"]) -> "Operation":
         """The operation on these sequences alone; itself where all are treated alike."""
         return self
@@ -66,6 +69,10 @@ class ClampNorm(Operation):
 
     limit: float
 
+    def __post_init__(self) -> None:
+        if not self.limit >= 0:
+            raise InputError(f"a length to clamp norms to is 0 or more; got {self.limit}")
+
     def __call__(self, layer: int, x: Activation) -> Activation:
         tiny = torch.finfo(x.dtype).tiny
         return x * (self.limit / x.norm(dim=-1, keepdim=True).clamp(min=tiny)).clamp(max=1)
@@ -80,9 +87,11 @@ class MeanOfOthers(Operation):
 
     skip: int = 1
 
+    def check(self, length: int) -> None:
+        if not 0 <= self.skip < length:
+            raise InputError(f"{length} positions leave none after the first {self.skip} for a mean; use more")
+
     def __call__(self, layer: int, x: Activation) -> Activation:
-        if x.shape[-2] <= self.skip:
-            raise InputError(f"{x.shape[-2]} positions leave none after the first {self.skip} for a mean; use more")
         return x[..., self.skip :, :].mean(-2, keepdim=True).expand_as(x)
 
 
@@ -108,6 +117,11 @@ class SwapWith(Operation):
     first: int
     second: int
 
+    def check(self, length: int) -> None:
+        for position in (self.first, self.second):
+            if not 0 <= position < length:
+                raise InputError(f"there is no position {position}; this input has 0 to {length - 1}")
+
     def __call__(self, layer: int, x: Activation) -> Activation:
         order = torch.arange(x.shape[-2], device=x.device)
         order[[self.first, self.second]] = order[[self.second, self.first]]
@@ -123,9 +137,12 @@ class Given(Operation):
     def for_rows(self, rows: Int[Tensor, " sequence"]) -> Operation:
         if all(len(value) == 1 for value in self.values.values()):
             return self
-        return replace(self, values={layer: value[rows.to(value.device)] for layer, value in self.values.items()})
+        chosen = {n: v if len(v) == 1 else v[rows.to(v.device)] for n, v in self.values.items()}
+        return replace(self, values=chosen)
 
     def _fitting(self, layer: int, x: Activation) -> Activation:
+        if layer not in self.values:
+            raise InputError(f"no activations are given for layer {layer}; name the layers of {sorted(self.values)}")
         value = self.values[layer].to(x)
         if value.shape[1:] != x.shape[1:] or len(value) not in (1, len(x)):
             raise InputError(

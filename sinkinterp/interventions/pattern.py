@@ -1,14 +1,14 @@
 """Interventions on the sink's column of the pattern: bias it, remove it, spread its mass, or make another sink."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern
+from ..attention.fixed import FixedPattern, recomputed
 from ..attention.shape import ModelShape
 from .edit import Edit
 from .select import OnHeads, drawn, inside, settle
@@ -36,7 +36,7 @@ class Dropped(Share):
 
 @dataclass(frozen=True)
 class Renormalised(Share):
-    """The other columns receive it in proportion to what they have."""
+    """The other columns receive it in proportion to what they have; it is lost where they have nothing in fp32."""
 
     def share(self, removed: Float[Tensor, "batch head query 1"], rest: Pattern, allowed: Allowed) -> Pattern:
         left = rest.sum(-1, keepdim=True)
@@ -71,9 +71,9 @@ class _Columns(OnHeads):
 
 @dataclass(frozen=True)
 class RemoveColumn(_Columns):
-    """Positions receive no attention from later queries, which do with it what `share` says. For small T.
+    """Positions receive no attention; queries do with it what `share` says. For small T.
 
-    A query that would be left with nothing to look at keeps what it has.
+    A query that would be left with nothing to look at keeps what it has, as the first does where it sees itself alone.
     """
 
     share: Share = Renormalised()
@@ -104,12 +104,14 @@ class BiasColumn(_Columns):
         added = call.q.new_zeros(1, 1, 1, call.k.shape[2])
         added[..., list(self.positions)] = self.bias
         whole = added.expand(-1, -1, call.q.shape[2], -1)
-        return self.on_heads(call, replace(call, bias=whole if call.bias is None else call.bias + whole))
+        return self.on_heads(call, recomputed(call, bias=whole if call.bias is None else call.bias + whole))
 
 
 @dataclass(frozen=True)
 class AttendSelfOnly(_Columns):
-    """Positions attend to themselves alone, as the first token must: which makes sinks of them (arXiv:2605.06611)."""
+    """Positions attend to themselves, and a slot, alone, as the first token must: it makes sinks (arXiv:2605.06611)."""
+
+    positions: Iterable[int] = field(kw_only=True)
 
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
@@ -119,4 +121,4 @@ class AttendSelfOnly(_Columns):
         mask = call.allowed().clone()
         mask[..., here, :] = False
         mask[..., here, [row + past for row in here]] = True
-        return self.on_heads(call, replace(call, mask=mask))
+        return self.on_heads(call, recomputed(call, mask=mask))

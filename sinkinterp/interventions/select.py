@@ -29,6 +29,8 @@ class InLayers(Edit):
         settle(self, "layers")
 
     def check(self, shape: ModelShape, length: int) -> None:
+        if not self._layers_of(shape):
+            raise InputError(f"{type(self).__name__} finds no layer of this model to change; take another family")
         inside(self.layers, self._layers_of(shape), "layer")
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern
+from ..attention.fixed import FixedPattern, recomputed
 from ..attention.shape import ModelShape
 from .edit import Edit, Output, Residual, Rows
 from .operations import Operation
@@ -45,6 +45,7 @@ class Change(InLayers):
         super().check(shape, length)
         inside(self.positions, range(length), "position")
         inside(self.dims, range(self._width(shape, length)), "dimension")
+        self.operation.check(length)
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
         if self.dims is not None:
@@ -80,14 +81,19 @@ def _mask(chosen: Positions, size: int, device: torch.device) -> Tensor:
     return mask
 
 
-class ChangeTokenEmbedding(Change):
+class _ChangeEmbedding(Change):
+    def _layers_of(self, shape: ModelShape) -> Sequence[int]:
+        return (0,)
+
+
+class ChangeTokenEmbedding(_ChangeEmbedding):
     """`operation` on what the table of tokens gives; its layer is 0."""
 
     def token_embedding(self, x: Residual) -> Residual:
         return self._changed(0, x)
 
 
-class ChangePositionEmbedding(Change):
+class ChangePositionEmbedding(_ChangeEmbedding):
     """`operation` on what the table of learned positions gives; its layer is 0."""
 
     def position_embedding(self, x: Residual) -> Residual:
@@ -134,13 +140,9 @@ class ChangeQueries(_ChangeHeads):
     """`operation` on queries, after norms and rotation."""
 
     def call(self, call: AttentionCall) -> AttentionCall:
-        past = call.k.shape[2] - call.q.shape[2]
-        unseen = call.q.new_full(
-            (*call.q.shape[:2], past, call.q.shape[3]), torch.nan
-        )  # positions count from the start
-        whole = torch.cat((unseen, call.q), 2) if past else call.q
+        whole, past = _from_start(call, call.q)
         q = self._on_heads_of(call, whole)
-        return call if q is whole else replace(call, q=q[:, :, past:])
+        return call if q is whole else recomputed(call, q=q[:, :, past:])
 
     def taken(self, shown: AttentionCall) -> Heads:
         return shown.q
@@ -151,7 +153,7 @@ class ChangeKeys(_ChangeHeads):
 
     def call(self, call: AttentionCall) -> AttentionCall:
         k = self._on_heads_of(call, call.k)
-        return call if k is call.k else replace(call, k=k)
+        return call if k is call.k else recomputed(call, k=k)
 
     def taken(self, shown: AttentionCall) -> Heads:
         return shown.k
@@ -179,17 +181,31 @@ class ChangeOutputs(_ChangeHeads):
 
 
 class ChangePattern(_ChangeHeads):
-    """`operation` on attention weights; positions are queries, dimensions columns, the slot's first. For small T."""
+    """`operation` on attention weights; positions are queries, dimensions keys. For small T.
+
+    It is shown whole rows, the slot's column first where there is one, which is changed where no keys are named.
+    """
 
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        pattern = call.pattern()
-        new = self._on_heads_of(call, pattern)
-        return call if new is pattern else FixedPattern.of(call, new)
+        pattern, past = _from_start(call, call.pattern())
+        new = self._behind_slot(call)._on_heads_of(call, pattern)
+        return call if new is pattern else FixedPattern.of(call, new[:, :, past:])
 
     def taken(self, shown: AttentionCall) -> Heads:
         return shown.pattern()
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return length
+
+    def _behind_slot(self, call: AttentionCall) -> "ChangePattern":
+        if call.slot is None or self.dims is None:
+            return self
+        return replace(self, dims=[key + 1 for key in self.dims])
+
+
+def _from_start(call: AttentionCall, x: Heads) -> tuple[Heads, int]:
+    """`x` of queries with NaN for those that a cache holds, so that positions count from the start; how many."""
+    past = call.k.shape[2] - call.q.shape[2]
+    return torch.cat((x.new_full((*x.shape[:2], past, x.shape[3]), torch.nan), x), 2) if past else x, past

@@ -1,12 +1,12 @@
 """Interventions on slots: the learned k*, v* of K biases, learned sink logits, and softmax-off-by-one."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern
+from ..attention.fixed import recomputed
 from ..attention.slots import SinkLogit, SlotRow
 from ..errors import InputError
 from .select import InLayers, OnHeads
@@ -20,7 +20,7 @@ class RemoveKeySlot(InLayers):
         if not self.acts_in(call.layer):
             return call
         _slot_of(call)
-        return replace(call, slot=None)
+        return recomputed(call, slot=None)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ZeroKeySlot(OnHeads):
         if not self.acts_in(call.layer):
             return call
         slot, heads = _slot_of(call), self.of_heads(call.layer, call.q.shape[1], call.q.shape[1])
-        return replace(call, slot=_without_key(slot, heads.to(call.q.device)))
+        return recomputed(call, slot=_without_key(slot, heads.to(call.q.device)))
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,11 @@ class AddSinkLogit(InLayers):
         if call.slot is not None:
             raise InputError(f"layer {call.layer} has a slot already; use ZeroKeySlot or RemoveKeySlot")
         logits = torch.full((call.q.shape[1],), self.logit, device=call.q.device)
-        if isinstance(call, FixedPattern):
-            raise InputError(f"the pattern of layer {call.layer} was set by an edit before; add the logit first")
-        return replace(call, slot=SinkLogit(logits))
+        return recomputed(call, slot=SinkLogit(logits))
 
 
 def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit:
-    if call.slot is None or isinstance(call, FixedPattern):
+    if call.slot is None:
         raise InputError(f"layer {call.layer} has no slot to change; take a model with K biases or sink logits")
     return call.slot
 
