@@ -205,7 +205,7 @@ class ChangePattern(_ChangeHeads):
         return replace(self, dims=[key + 1 for key in self.dims])
 
 
-def _from_start(call: AttentionCall, x: Heads) -> tuple[Heads, int]:
+def _from_start(call: AttentionCall, x: Heads) -> tuple[Float[Tensor, "sequence head whole d"], int]:
     """`x` of queries with NaN for those that a cache holds, so that positions count from the start; how many."""
     past = call.k.shape[2] - call.q.shape[2]
     return torch.cat((x.new_full((*x.shape[:2], past, x.shape[3]), torch.nan), x), 2) if past else x, past
