@@ -1,0 +1,142 @@
+"""What becomes of a sink's column, on calls small enough to work by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sinkinterp.attention.call import AttentionCall
+from sinkinterp.attention.slots import SinkLogit, SlotRow
+from sinkinterp.interventions import AttendSelfOnly, BiasColumn, Dropped, RemoveColumn, Renormalised, SpreadEvenly
+
+WINDOW = torch.ones(11, 11).tril().bool() & torch.ones(11, 11).triu(-4).bool()  # five keys each
+LAYOUTS = {
+    "causal": dict,
+    "window": lambda: {"mask": WINDOW[None, None]},
+    "bias": lambda: {"bias": torch.randn(1, 6, 11, 11), "softcap": 3.0},
+    "sink logit": lambda: {"slot": SinkLogit(torch.randn(6))},
+    "key slot": lambda: {"slot": SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))},
+}
+SHARES = (Renormalised(), Dropped(), SpreadEvenly())
+
+
+def of_scores(scores: list[list[float]], **fields) -> AttentionCall:
+    """A call of one head whose weights are in proportion to the numbers given, on allowed pairs."""
+    logs = torch.tensor(scores).log()[None, None]
+    n = logs.shape[-1]
+    return AttentionCall(3, torch.zeros(1, 1, n, 2), torch.zeros(1, 1, n, 2), torch.randn(1, 1, n, 2), 1.0,
+                         bias=logs, **fields)  # fmt: skip
+
+
+ROWS = [[1.0, 1, 1, 1], [3, 1, 1, 1], [2, 1, 1, 1], [4, 2, 1, 3]]  # pattern: 1 | 3/4 1/4 | 1/2 1/4 1/4 | .4 .2 .1 .3
+BY_HAND = {
+    Renormalised(): [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1 / 2, 1 / 2, 0], [0, 1 / 3, 1 / 6, 1 / 2]],
+    Dropped(): [[1, 0, 0, 0], [0, 1 / 4, 0, 0], [0, 1 / 4, 1 / 4, 0], [0, 0.2, 0.1, 0.3]],
+    SpreadEvenly(): [[1, 0, 0, 0], [0, 1, 0, 0], [0, 1 / 2, 1 / 2, 0], [0, 1 / 3, 0.1 + 0.4 / 3, 0.3 + 0.4 / 3]],
+}
+
+
+@pytest.mark.parametrize("share", SHARES, ids=str)
+def test_a_removed_column_is_shared_out_as_worked_by_hand(share):
+    edited = RemoveColumn(share).call(of_scores(ROWS))
+    by_hand = torch.tensor(BY_HAND[share])[None, None]
+    torch.testing.assert_close(edited.pattern(), by_hand)
+    torch.testing.assert_close(edited.output(), by_hand @ edited.v)
+
+
+def test_with_a_slot_every_query_has_something_left_to_look_at():
+    call = of_scores(ROWS, slot=SinkLogit(torch.zeros(1)))  # the slot has weight 1 beside those of ROWS
+    rows = {
+        Renormalised(): [[1, 0, 0, 0, 0], [1 / 2, 0, 1 / 2, 0, 0]],
+        Dropped(): [[1 / 2, 0, 0, 0, 0], [1 / 5, 0, 1 / 5, 0, 0]],
+        SpreadEvenly(): [[1, 0, 0, 0, 0], [1 / 2, 0, 1 / 2, 0, 0]],
+    }
+    for share, by_hand in rows.items():
+        torch.testing.assert_close(RemoveColumn(share).call(call).pattern()[0, 0, :2], torch.tensor(by_hand))
+
+
+def test_a_window_that_hides_the_column_leaves_its_rows_alone():
+    mask = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]).bool()[None, None]
+    call = of_scores(ROWS, mask=mask)
+    for share in SHARES:
+        edited = RemoveColumn(share).call(call).pattern()[0, 0]
+        assert edited[2:].equal(call.pattern()[0, 0, 2:])
+        assert edited[0].tolist() == [1, 0, 0, 0]
+        torch.testing.assert_close(edited[1], torch.tensor([0, 1 / 4 if share == Dropped() else 1.0, 0, 0]))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_keep_their_sum_unless_the_share_is_dropped(layout, make_call):
+    call = make_call(**LAYOUTS[layout]())
+    before, first = call.pattern(), int(call.slot is not None)
+    columns = [first, first + 3]
+    kept = torch.where(torch.arange(11) == 0, before[..., columns].sum(-1), 0)  # of query 0, who sees but one token
+    kept = kept * (first == 0)
+    for share in SHARES:
+        after = RemoveColumn(share, positions=[0, 3]).call(call).pattern()
+        total = torch.ones(2, 6, 11) if share != Dropped() else 1 - before[..., columns].sum(-1) + kept
+        torch.testing.assert_close(after.sum(-1), total)
+        assert after[:, :, 1:][..., columns].eq(0).all()
+        assert after[before == 0].eq(0).all()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("positions", [[0], [0, 3]])
+def test_a_column_that_is_biased_away_is_a_column_removed_and_renormalised(layout, positions, make_call):
+    call = make_call(**LAYOUTS[layout]())
+    removed, biased = (
+        edit.call(call).pattern() for edit in (RemoveColumn(positions=positions), BiasColumn(-1e4, positions=positions))
+    )
+    torch.testing.assert_close(removed, biased, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_bias_multiplies_the_odds_of_its_columns(layout, make_call):
+    call = make_call(**LAYOUTS[layout]())
+    before, first = call.pattern(), int(call.slot is not None)
+    factor = torch.ones(before.shape[-1])
+    factor[[first, first + 5]] = 3
+    by_hand = before * factor / (before * factor).sum(-1, keepdim=True)
+    after = BiasColumn(torch.tensor(3.0).log().item(), positions=[0, 5]).call(call)
+    torch.testing.assert_close(after.pattern(), by_hand, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(after.column_mass(), by_hand[..., first:].sum(2), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_positions_that_attend_to_themselves_see_what_a_first_token_would(layout, make_call):
+    call = make_call(**LAYOUTS[layout]())
+    first = int(call.slot is not None)
+    after = AttendSelfOnly(positions=[2, 7]).call(call).pattern()
+    others = [i for i in range(11) if i not in (2, 7)]
+    assert after[:, :, others].equal(call.pattern()[:, :, others])
+    for i in (2, 7):
+        seen = after[:, :, i].ne(0).any(0).any(0).nonzero().flatten().tolist()
+        assert seen == [*range(first), first + i]
+        if not first:
+            assert after[:, :, i, i].eq(1).all()
+
+
+@pytest.mark.parametrize(
+    "edit", [RemoveColumn(), RemoveColumn(SpreadEvenly()), BiasColumn(-2.0), AttendSelfOnly(positions=[4])], ids=str
+)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_only_the_named_heads_are_changed(edit, layout, make_call):
+    call = make_call(**LAYOUTS[layout]())
+    whole, some = edit.call(call), replace(edit, heads=[(3, 1), (3, 4), (0, 2)]).call(call)
+    assert some.pattern()[:, [1, 4]].equal(whole.pattern()[:, [1, 4]])
+    assert some.pattern()[:, [0, 2, 3, 5]].equal(call.pattern()[:, [0, 2, 3, 5]])
+    assert replace(edit, heads=[(0, 2)]).call(call) is call and replace(edit, layers=[2]).call(call) is call
+
+
+def test_columns_count_from_the_start_when_a_cache_holds_them(make_call):
+    whole = make_call()
+    tail = AttentionCall(3, whole.q[:, :, 9:], whole.k, whole.v, whole.scale)
+    for edit in (RemoveColumn(), BiasColumn(-1.0, positions=[3]), AttendSelfOnly(positions=[4, 9])):
+        torch.testing.assert_close(edit.call(tail).pattern(), edit.call(whole).pattern()[:, :, 9:])
+
+
+def test_heads_may_lose_their_columns_one_edit_after_the_other(make_call):
+    call = make_call()
+    both = RemoveColumn(heads=[(3, 1), (3, 4)]).call(call)
+    after_each_other = RemoveColumn(heads=[(3, 4)]).call(RemoveColumn(heads=[(3, 1)]).call(call))
+    assert both.pattern().equal(after_each_other.pattern())

@@ -1,0 +1,109 @@
+"""Kernels, temperatures and clipping against attention written out in one line."""
+
+import pytest
+import torch
+
+from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Rectified, Sigmoid, Unit
+from sinkinterp.attention.slots import SinkLogit, SlotRow
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import ClipPattern, PatchNormalization, Temperature
+
+
+def written_out(call, weigh):
+    """What heads return, `weigh` turning scores and allowed pairs into a pattern; no code of ours."""
+    k, v = (t.repeat_interleave(2, 1) for t in (call.k, call.v))  # six query heads over three key heads
+    scores = torch.einsum("bhid,bhjd->bhij", call.q, k) * call.scale
+    causal = torch.ones(scores.shape[-2:]).tril().bool()
+    return torch.einsum("bhij,bhjd->bhid", weigh(scores, causal), v)
+
+
+def test_sigmoid_attention_is_what_it_is_written_out(make_call):
+    call = make_call()
+    by_hand = written_out(call, lambda scores, causal: scores.sigmoid() * causal)
+    torch.testing.assert_close(PatchNormalization(Sigmoid()).call(call).output(), by_hand)
+
+
+def test_a_kernel_may_be_named_whole(make_call):
+    call = make_call()
+    softpick = Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())
+
+    def weigh(scores, causal):
+        gain = (scores.exp() - 1) * causal
+        return gain.relu() / gain.abs().sum(-1, keepdim=True)
+
+    torch.testing.assert_close(PatchNormalization(softpick).call(call).output()[:, :, 1:],
+                               written_out(call, weigh)[:, :, 1:], rtol=1e-4, atol=1e-5)  # fmt: skip
+    relu = Kernel(similarity=Rectified(), normaliser=Unit())
+    torch.testing.assert_close(PatchNormalization(relu).call(call).output(),
+                               written_out(call, lambda scores, causal: scores.relu() * causal))  # fmt: skip
+
+
+def test_softmax_in_place_of_softmax_is_the_identity(make_call):
+    for slot in (None, SinkLogit(torch.randn(6)), SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))):
+        call = make_call(slot=slot)
+        for edit in (PatchNormalization(SOFTMAX), PatchNormalization(SOFTMAX, heads=[(3, 1)]), Temperature(1.0)):
+            torch.testing.assert_close(edit.call(call).output(), call.output(), rtol=0, atol=1e-6)
+
+
+def test_a_temperature_divides_scores_by_hand(make_call):
+    call = make_call()
+
+    def weigh(scores, causal):
+        return (scores / 2.5).masked_fill(~causal, -torch.inf).softmax(-1)
+
+    torch.testing.assert_close(Temperature(2.5).call(call).output(), written_out(call, weigh))
+
+
+def test_attention_is_flat_when_hot_and_peaked_when_cold(make_call):
+    call = make_call()
+    uniform = torch.ones(11, 11).tril() / torch.arange(1.0, 12)[:, None]
+    torch.testing.assert_close(Temperature(1e6).call(call).pattern(), uniform.expand(2, 6, -1, -1), atol=1e-4, rtol=0)
+    cold = Temperature(1e-6).call(call).pattern()
+    assert cold.argmax(-1).equal(call.pattern().argmax(-1)) and cold.amax(-1).min() > 0.99
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
+def test_a_temperature_is_above_zero(temperature):
+    with pytest.raises(InputError, match="a temperature is above 0"):
+        Temperature(temperature)
+
+
+def test_clipping_stretches_and_cuts_by_hand(make_call):
+    call = make_call()
+    pattern = call.pattern()
+    for low, high in ((-0.03, 1.0), (-0.1, 1.2), (0.0, 1.0)):
+        by_hand = pattern.clone()
+        for index in torch.ones(pattern.shape).nonzero()[::7].tolist():
+            b, h, i, j = index
+            stretched = (high - low) * pattern[b, h, i, j].item() + low
+            by_hand[b, h, i, j] = min(max(stretched, 0), 1) if j <= i else 0
+        clipped = ClipPattern(low, high).call(call)
+        sample = torch.ones(pattern.shape).flatten().nonzero().flatten()[::7]
+        torch.testing.assert_close(clipped.pattern().flatten()[sample], by_hand.flatten()[sample])
+        torch.testing.assert_close(clipped.output(), call.mix(clipped.pattern()))
+
+
+def test_clipping_lets_a_head_give_exactly_nothing_and_keeps_its_slot(make_call):
+    flat = make_call(scale=0.0)
+    assert ClipPattern(low=-0.2).call(flat).pattern()[:, :, 10].eq(0).all()  # eleven weights of 1/11 below 1/6
+    slot = SinkLogit(torch.full((6,), 9.0))
+    call = make_call(scale=0.0, slot=slot)
+    clipped = ClipPattern(low=-0.2).call(call).pattern()
+    assert clipped[..., 0].equal(call.pattern()[..., 0]) and clipped[..., 1:].eq(0).all()
+
+
+@pytest.mark.parametrize("edit", [PatchNormalization, lambda **on: Temperature(3.0, **on), ClipPattern])
+def test_heads_that_are_not_named_return_what_they_did(edit, make_call):
+    call = make_call(slot=SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5)))
+    make = (lambda **on: PatchNormalization(Sigmoid(), **on)) if edit is PatchNormalization else edit
+    some, whole = make(heads=[(3, 0), (3, 3)]).call(call), make().call(call)
+    torch.testing.assert_close(some.output()[:, [1, 2, 4, 5]], call.output()[:, [1, 2, 4, 5]], rtol=0, atol=1e-6)
+    torch.testing.assert_close(some.output()[:, [0, 3]], whole.output()[:, [0, 3]], rtol=0, atol=1e-6)
+    assert (some.output()[:, [0, 3]] - call.output()[:, [0, 3]]).abs().amax((0, 2, 3)).min() > 1e-3
+    assert make(layers=[2]).call(call) is call
+
+
+def test_two_edits_of_scores_by_head_are_refused_rather_than_half_done(make_call):
+    call = PatchNormalization(Sigmoid(), heads=[(3, 0)]).call(make_call())
+    with pytest.raises(InputError, match="set by an edit before, so its scores no longer matter"):
+        Temperature(2.0, heads=[(3, 1)]).call(call)
