@@ -126,6 +126,8 @@ class Given(Operation):
         return replace(self, values={layer: value[rows.to(value.device)] for layer, value in self.values.items()})
 
     def _fitting(self, layer: int, x: Activation) -> Activation:
+        if layer not in self.values:
+            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self.values)}")
         value = self.values[layer].to(x)
         if value.shape[1:] != x.shape[1:] or len(value) not in (1, len(x)):
             raise InputError(
