@@ -7,7 +7,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import InputError
@@ -30,8 +29,8 @@ _PATCHES: WeakKeyDictionary[PreTrainedModel, _Patch] = WeakKeyDictionary()
 
 
 @contextmanager
-def patched(model: PreTrainedModel, *edits: Edit) -> Iterator[PreTrainedModel]:
-    """The model itself, edited until the block ends, then exactly as it was; blocks nest, the inner edits last.
+def patched(model: Any, *edits: Edit) -> Iterator[Any]:
+    """The transformers model itself, edited until the block ends, then exactly as it was; blocks nest, the inner edits last.
 
         with si.patched(model, si.PatchNormalization(Sigmoid(), layers=[3])):
             model.generate(**inputs)
@@ -81,7 +80,7 @@ def _watched(patch: _Patch) -> Iterator[None]:
         tokens.append(WATCH.set(watch))
         return args, kwargs
 
-    def leaving(model: Any, args: tuple[Any, ...], output: Tensor | None) -> None:
+    def leaving(model: Any, args: tuple[Any, ...], output: Any) -> None:
         WATCH.reset(tokens.pop())
         if output is not None:  # None after an exception
             watch.check(subject.shape)
