@@ -30,7 +30,7 @@ _PATCHES: WeakKeyDictionary[PreTrainedModel, _Patch] = WeakKeyDictionary()
 
 @contextmanager
 def patched(model: Any, *edits: Edit) -> Iterator[Any]:
-    """The transformers model itself, edited until the block ends, then exactly as it was; blocks nest, the inner edits last.
+    """The transformers model itself, edited until the block ends, then exactly as it was; inner blocks edit last.
 
         with si.patched(model, si.PatchNormalization(Sigmoid(), layers=[3])):
             model.generate(**inputs)
@@ -81,7 +81,8 @@ def _watched(patch: _Patch) -> Iterator[None]:
         return args, kwargs
 
     def leaving(model: Any, args: tuple[Any, ...], output: Any) -> None:
-        WATCH.reset(tokens.pop())
+        if tokens:  # none where the pass was refused
+            WATCH.reset(tokens.pop())
         if output is not None:  # None after an exception
             watch.check(subject.shape)
 
