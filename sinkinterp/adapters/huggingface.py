@@ -39,7 +39,7 @@ class HuggingFaceSubject:
         tokens = contract.tokens_for(self._embedding.num_embeddings)
         with position_lookups(model, tokens.shape[1]) as lookups:
             bare = self._forward(tokens, None)
-        self._sites = Sites(self._embedding, tuple(dict.fromkeys(lookups)), blocks_of(model))
+        self.sites = Sites(self._embedding, tuple(dict.fromkeys(lookups)), blocks_of(model))
         self.shape = self._shape(tokens)
         contract.check(self, bare)
         backwards = torch.arange(tokens.shape[1]).flip(0)[None].to(self.device)
@@ -57,10 +57,10 @@ class HuggingFaceSubject:
     ) -> Trace:
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
         self._check_tokens(tokens)
-        self._check_edits(edits, tokens.shape[1])
+        self.check_edits(edits, tokens.shape[1])
         watch = Watch(calls, residuals, mlps, edits, gradients)
-        positions = self._positions(edits, tokens.shape[1])
-        with edited_weights(self.shape, self._weights, edits):
+        positions = self.positions(edits, tokens.shape[1])
+        with edited_weights(self.shape, self.weights, edits):
             fetch = self._pass(tokens, watch, **positions)
         watch.check(self.shape)
         layers = self.shape.attention_layers
@@ -74,13 +74,18 @@ class HuggingFaceSubject:
 
     def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Fetch:
         """What gets the logits of one forward pass that is shown to `watch`."""
-        with stream_hooks(self._sites, watch):
+        with stream_hooks(self.sites, watch):
             logits = self._forward(tokens, watch, gradients=watch.gradients, **positions)
         return lambda: logits
 
-    def _weights(self, layer: int, role: int) -> HeadWeights | None:
+    def weights(self, layer: int, role: int) -> HeadWeights | None:
         """What makes a layer's queries, keys or values (role 0, 1, 2), as views of its parameters."""
-        return weights_of(self._sites.blocks[layer], role, self.shape.d_head)
+        return weights_of(self.sites.blocks[layer], role, self.shape.d_head)
+
+    @property
+    def watched_attention(self) -> str:
+        """The name of the attention implementation that shows every call to the watch."""
+        return f"sinkinterp_{self._base}"
 
     @property
     def _embedding(self) -> torch.nn.Embedding:
@@ -93,7 +98,7 @@ class HuggingFaceSubject:
         tokens = tokens.to(self.device)
         # an explicit all-ones mask: without it, transformers takes swapped position ids for packed sequences
         kwargs |= {"attention_mask": torch.ones_like(tokens), "use_cache": False}
-        function = None if watch is None else f"sinkinterp_{self._base}"
+        function = None if watch is None else self.watched_attention
         with torch.set_grad_enabled(gradients), evaluating(self.model), attending(self.model, function):
             token = WATCH.set(watch)
             try:
@@ -115,13 +120,13 @@ class HuggingFaceSubject:
         n_heads, n_kv_heads, d_head = next(iter(sizes.values())).tolist()
         embedding = self._embedding
         return ModelShape(
-            len(self._sites.blocks), tuple(sorted(sizes)), n_heads, n_kv_heads, d_head,
+            len(self.sites.blocks), tuple(sorted(sizes)), n_heads, n_kv_heads, d_head,
             embedding.embedding_dim, embedding.num_embeddings,
             getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
-            tuple(i for i, mlp in enumerate(self._sites.mlps) if mlp is not None),
+            tuple(i for i, mlp in enumerate(self.sites.mlps) if mlp is not None),
         )  # fmt: skip
 
-    def _positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
+    def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
         ids = torch.arange(length)
         edited = ids
         for edit in edits:
@@ -134,14 +139,14 @@ class HuggingFaceSubject:
                 "positions (GPT-2, OPT) or with rotary ones (Llama, GPT-NeoX)"
             )
         rows = self.shape.n_ctx
-        if self._sites.tables and rows is not None and int(edited.max()) >= rows:
+        if self.sites.tables and rows is not None and int(edited.max()) >= rows:
             raise InputError(f"position {int(edited.max())} is outside {self.name}'s table of {rows}; shift by less")
         return {"position_ids": edited[None].to(self.device)}
 
-    def _check_edits(self, edits: Sequence[Edit], length: int) -> None:
+    def check_edits(self, edits: Sequence[Edit], length: int) -> None:
         for edit in edits:
             edit.check(self.shape, length)
-            if touches(edit, "position_embedding") and not self._sites.tables:
+            if touches(edit, "position_embedding") and not self.sites.tables:
                 raise InputError(f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)")
 
     def _check_tokens(self, tokens: Tokens) -> None:

@@ -54,7 +54,7 @@ class NNsightSubject(HuggingFaceSubject):
 
     @cached_property
     def _paths(self) -> Paths:
-        return paths_of(self.model, self._sites)
+        return paths_of(self.model, self.sites)
 
     def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Fetch:
         import nnsight

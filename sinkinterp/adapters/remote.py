@@ -45,7 +45,7 @@ class RemoteSubject(NNsightSubject):
         self._base = self.model.config._attn_implementation
         if self._base not in BASES:
             raise InputError(f"{name} runs {self._base!r} attention on the server; sinkinterp reads sdpa and eager")
-        self._sites = Sites(self._embedding, (), blocks_of(self.model))
+        self.sites = Sites(self._embedding, (), blocks_of(self.model))
         tokens = contract.tokens_for(self._embedding.num_embeddings)
         bare = self._bare(tokens)
         self.dtype, self.device = bare.dtype, bare.device
@@ -53,7 +53,7 @@ class RemoteSubject(NNsightSubject):
         backwards = torch.arange(tokens.shape[1]).flip(0)[None]
         self._takes_positions = not self._bare(tokens, {"position_ids": backwards}).equal(bare)
         if self._takes_positions:
-            self._sites = replace(self._sites, tables=self._tables())
+            self.sites = replace(self.sites, tables=self._tables())
             del self._paths
 
     def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Fetch:
@@ -62,7 +62,7 @@ class RemoteSubject(NNsightSubject):
         self._ask(tokens, watch, _nothing, positions)
         return lambda: self._ask(tokens, Watch(edits=watch.edits), _whole, positions)
 
-    def _weights(self, layer: int, role: int) -> HeadWeights | None:
+    def weights(self, layer: int, role: int) -> HeadWeights | None:
         raise InputError(f"{self.name} runs on a server, where weights are not to be changed; load it here")
 
     def _ask(self, tokens: Tokens, watch: Watch, read: LogitRead, positions: Mapping[str, Tensor] = {}) -> Tensor:

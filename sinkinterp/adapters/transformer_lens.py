@@ -57,12 +57,12 @@ class TransformerLensSubject(HuggingFaceSubject):
         return self._bridge.embed.original_component
 
     def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Fetch:
-        with stream_hooks(self._sites, watch):
+        with stream_hooks(self.sites, watch):
             logits = self._watched(tokens, watch, positions)
         return lambda: logits
 
-    def _weights(self, layer: int, role: int) -> HeadWeights | None:
-        attention: Any = self._sites.blocks[layer].attn  # fused maps are taken apart when a bridge boots
+    def weights(self, layer: int, role: int) -> HeadWeights | None:
+        attention: Any = self.sites.blocks[layer].attn  # fused maps are taken apart when a bridge boots
         linear = (attention.q, attention.k, attention.v)[role].original_component
         return apart(linear, self.shape.d_head)
 
@@ -71,9 +71,7 @@ class TransformerLensSubject(HuggingFaceSubject):
     ) -> Tensor:
         """The logits; `watch` is shown the call of every attention layer, `compare` that call beside its pattern."""
         layers = [
-            _Layer(i, block.attn, watch, compare)
-            for i, block in enumerate(self._sites.blocks)
-            if hasattr(block, "attn")
+            _Layer(i, block.attn, watch, compare) for i, block in enumerate(self.sites.blocks) if hasattr(block, "attn")
         ]
         try:
             with self._bridge.hooks(fwd_hooks=[hook for layer in layers for hook in layer.hooks(self._bridge)]):

@@ -35,6 +35,12 @@ class Watch:
     finite: list[Tensor] = field(default_factory=list)
     size: tuple[int, int] = (0, 0)
 
+    def begin(self, edits: Sequence[Edit], past: int) -> None:
+        """Another forward pass, under these edits, differentiated where gradients are on."""
+        self.edits, self.past, self.gradients = edits, past, torch.is_grad_enabled()
+        for answers in (self.rows, self.streams, self.updates, self.finite):
+            answers.clear()
+
     def edits_at(self, site: str) -> bool:
         """Whether any edit changes what is at this site, a method of `Edit`."""
         return any(touches(edit, site) for edit in self.edits)
@@ -61,7 +67,9 @@ class Watch:
         if call.layer in self.rows:
             raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
         if self.past and self.edits and call.k.shape[2] - call.q.shape[2] != self.past:
-            raise InputError("a window's cache forgets the first keys, and edits count from them; use use_cache=False")
+            raise InputError(
+                "this cache forgets or preallocates keys, and edits count them from the first; set use_cache=False"
+            )
         with torch.set_grad_enabled(self.gradients):
             for edit in self.edits:
                 call = edit.call(call)

@@ -1,6 +1,8 @@
 """The base of every intervention."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields, is_dataclass
+from types import NoneType
 
 import torch
 from jaxtyping import Float, Int
@@ -94,3 +96,29 @@ class Edit:
 def touches(edit: Edit, site: str) -> bool:
     """Whether an edit overrides the method of a site."""
     return getattr(type(edit), site) is not getattr(Edit, site)
+
+
+def words(edit: Edit) -> str:
+    """The edit as it would be written, without what is left at its default; tensors by their shape."""
+    return _written(edit)
+
+
+def _written(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"tensor{tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_written(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    if not is_dataclass(value):
+        return repr(value)
+    given = [f for f in fields(value) if not (f.kw_only and _is_default(f, getattr(value, f.name)))]
+    own = [_written(getattr(value, f.name)) for f in given if not f.kw_only]
+    named = [f"{f.name}={_written(getattr(value, f.name))}" for f in given if f.kw_only]
+    return f"{type(value).__name__}({', '.join(own + named)})"
+
+
+def _is_default(field: Field, value: object) -> bool:
+    return value is field.default or (
+        isinstance(value, int | float | str | tuple | NoneType) and value == field.default
+    )

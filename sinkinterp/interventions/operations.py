@@ -142,7 +142,7 @@ class Given(Operation):
 
     def _fitting(self, layer: int, x: Activation) -> Activation:
         if layer not in self.values:
-            raise InputError(f"no activations are given for layer {layer}; name the layers of {sorted(self.values)}")
+            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self.values)}")
         value = self.values[layer].to(x)
         if value.shape[1:] != x.shape[1:] or len(value) not in (1, len(x)):
             raise InputError(

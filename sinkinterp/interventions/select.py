@@ -29,18 +29,19 @@ class InLayers(Edit):
         settle(self, "layers")
 
     def check(self, shape: ModelShape, length: int) -> None:
-        if not self._layers_of(shape):
+        if not self.layers_of(shape):
             raise InputError(f"{type(self).__name__} finds no layer of this model to change; take another family")
-        inside(self.layers, self._layers_of(shape), "layer")
+        inside(self.layers, self.layers_of(shape), "layer")
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return drawn(self, "layers", self._layers_of(shape), generator)
+        return drawn(self, "layers", self.layers_of(shape), generator)
 
     def acts_in(self, layer: int) -> bool:
         """Whether it changes anything in this layer."""
         return self.layers is None or layer in self.layers
 
-    def _layers_of(self, shape: ModelShape) -> Sequence[int]:
+    def layers_of(self, shape: ModelShape) -> Sequence[int]:
+        """The layers of a model that can be chosen from, in order."""
         return shape.attention_layers
 
 

@@ -3,7 +3,7 @@
     ChangeValues(Zero(), positions=[0])                        drains the sink's value in every layer
     ChangeResidual(Zero(), layers=range(3, 9), dims=[447])     removes a massive activation
 
-What a site takes of a source run, `patching` puts into another.
+Without an operation it is the site alone: `patching` takes what is there in one run and puts it into another.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from ..attention.call import AttentionCall
 from ..attention.fixed import FixedPattern, recomputed
 from ..attention.shape import ModelShape
 from .edit import Edit, Output, Residual, Rows
-from .operations import Operation
+from .operations import Keep, Operation
 from .select import InLayers, OnHeads, Positions, drawn, inside, settle
 
 Heads = Float[Tensor, "sequence head pos d"]
@@ -28,11 +28,11 @@ Heads = Float[Tensor, "sequence head pos d"]
 class Change(InLayers):
     """`operation` on chosen positions and dimensions, in chosen layers; all by default.
 
-    reads: the kind of read, of `Subject.run`, that shows the same activations: residuals, mlps or calls.
+    reads: which reads of `Subject.run` show the same activations: residuals, mlps or calls; empty for none.
     A control is drawn of the narrowest of its selectors: dimensions, else positions, else heads, else layers.
     """
 
-    operation: Operation
+    operation: Operation = Keep()
     positions: Positions = field(default=None, kw_only=True)
     dims: Positions = field(default=None, kw_only=True)
     reads: ClassVar[str] = "calls"
@@ -82,7 +82,9 @@ def _mask(chosen: Positions, size: int, device: torch.device) -> Tensor:
 
 
 class _ChangeEmbedding(Change):
-    def _layers_of(self, shape: ModelShape) -> Sequence[int]:
+    reads = ""
+
+    def layers_of(self, shape: ModelShape) -> Sequence[int]:
         return (0,)
 
 
@@ -108,7 +110,7 @@ class ChangeResidual(Change):
     def residual(self, block: int, x: Residual) -> Residual:
         return self._changed(block, x)
 
-    def _layers_of(self, shape: ModelShape) -> Sequence[int]:
+    def layers_of(self, shape: ModelShape) -> Sequence[int]:
         return range(shape.n_layers + 1)
 
 
@@ -120,7 +122,7 @@ class ChangeMLP(Change):
     def mlp(self, block: int, x: Residual) -> Residual:
         return self._changed(block, x)
 
-    def _layers_of(self, shape: ModelShape) -> Sequence[int]:
+    def layers_of(self, shape: ModelShape) -> Sequence[int]:
         return shape.mlp_layers
 
 

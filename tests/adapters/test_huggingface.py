@@ -258,3 +258,5 @@ def test_weights_are_read_in_the_dtype_that_is_asked_for(tmp_path):
     model_of("llama").save_pretrained(tmp_path)
     assert load(tmp_path, dtype="bfloat16").dtype == torch.bfloat16
     assert measure(load(tmp_path, dtype=torch.bfloat16), tokens_of()).protocol.dtype == "bfloat16"
+    with pytest.raises(InputError, match="for names and folders"):
+        load(model_of("gpt2"), dtype="bfloat16")

@@ -58,7 +58,7 @@ for name in NAMES:
 
 
 @pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"jamba with mamba layers"}))
-@pytest.mark.parametrize("edit", [si.SwapPositions(0, 4), si.ReplacePosition(0, 4)], ids=str)
+@pytest.mark.parametrize("edit", [si.SwapPositions(0, 4), si.interventions.ReplacePosition(0, 4)], ids=str)
 def test_edits_of_positions_agree_with_hugging_face(name, edit):
     model = model_of(name)
     reports = [

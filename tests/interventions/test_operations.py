@@ -56,7 +56,7 @@ def test_clamping_never_lengthens_never_turns_and_stops_at_the_limit(limit):
 
 
 def test_a_length_below_zero_is_refused():
-    with pytest.raises(InputError, match="0 or more; got -1.0"):
+    with pytest.raises(InputError, match=r"0 or more; got -1\.0"):
         ClampNorm(-1.0)
 
 
@@ -101,13 +101,13 @@ def test_rows_choose_the_sequences_of_given_activations():
 @pytest.mark.parametrize("shape", [(3, 5, 7, 10), (3, 5, 6, 11), (3, 4, 7, 11), (2, 5, 7, 11), (5, 7, 11)])
 def test_activations_of_another_shape_are_refused_in_one_line(shape):
     for kind in (Put, Add):
-        with pytest.raises(InputError, match="do not fit .* of layer 2; patch between") as error:
+        with pytest.raises(InputError, match=r"do not fit .* of layer 2; patch between") as error:
             kind({LAYER: torch.zeros(shape)})(LAYER, X)
         assert "\n" not in str(error.value)
 
 
 def test_a_layer_without_activations_is_refused_by_number():
-    with pytest.raises(InputError, match=r"no activations are given for layer 3; name the layers of \[2\]"):
+    with pytest.raises(InputError, match=r"no activations were taken of layer 3; choose among \[2\]"):
         Put({2: X})(3, X)
 
 
