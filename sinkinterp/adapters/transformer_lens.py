@@ -95,7 +95,7 @@ class TransformerLensSubject(HuggingFaceSubject):
             )
 
 
-@dataclass
+@dataclass(repr=False)  # TransformerLens writes out every hook's function, whose text would hold all tensors
 class _Layer:
     """One attention layer during one forward pass: what its hooks have shown, and the call they make up."""
 
