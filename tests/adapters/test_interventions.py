@@ -385,7 +385,7 @@ def test_rotary_models_know_distances_only(name):
 def test_a_table_of_positions_ends_somewhere(name, backend):
     subject = load(model_of(name), backend=backend)
     run(subject, ShiftPositions(64 - LENGTH, start=0))
-    with pytest.raises(InputError, match="position 64 is outside .* table of 64; shift by less") as error:
+    with pytest.raises(InputError, match=r"position 64 is outside .* table of 64; shift by less") as error:
         run(subject, ShiftPositions(65 - LENGTH, start=0))
     assert "\n" not in str(error.value)
 
