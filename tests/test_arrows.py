@@ -25,6 +25,7 @@ LEANS_ON = {
     "presets": {"data", "metrics", "errors"},
     "parity": {"adapters", "instruments", "measurement", "table", "errors"},
     "tabulate": {"metrics", "report", "table"},
+    "eviction": {"adapters", "metrics", "table", "errors"},
     "study": {"adapters", "data", "lm", "measurement", "memory", "metrics", "train", "spec", "errors"},
     "inputs": {"adapters", "data", "study", "train", "errors"},
     "terminal": {"table", "errors"},
