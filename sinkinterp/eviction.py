@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -15,7 +16,7 @@ from .metrics.intervals import estimate
 from .metrics.language import loss_of, next_token_loss
 from .table import Cell, Table
 
-Loss = Float[Tensor, "sequence pos-1"]
+Loss = Float[Tensor, "sequence token"]
 OnProgress = Callable[[int, int], None]
 
 
@@ -67,22 +68,25 @@ def streaming_table(
         raise InputError(
             f"a window of {window} evicts none of {tokens.shape[1]} tokens; narrow it or give longer texts"
         )
-    dense = tokens[:, : subject.shape.n_ctx]
-    full = torch.cat(
-        [next_token_loss(subject.run(text).logits, text.to(subject.device)).cpu() for text in dense.split(1)]
-    )
+    for count in sinks:
+        SinkCache(subject.model, window, count, rerotate=rerotate)  # refusals before long runs
+    dense = tokens[:, : subject.shape.n_ctx].to(subject.device).split(1)
+    full = torch.cat([next_token_loss(subject.run(text).logits, text).cpu() for text in dense])
     rows = [_row("all", None, full, full, window)]
     for i, count in enumerate(sinks):
-
-        def told(done: int, of: int, before: int = i) -> None:
-            on_progress(before * of + done, len(sinks) * of)
-
+        told = partial(_told, on_progress, i, len(sinks))
         loss = streaming_loss(subject, tokens, window=window, sinks=count, rerotate=rerotate, on_progress=told)
         rows.append(_row(f"{count} + {window - count}", count, loss, full, window))
     return Table("What does a rolling cache lose?", _note(subject, tokens, window, rerotate), tuple(rows))
 
 
-def _row(cache: str, sinks: int | None, loss: Loss, full: Loss, window: int) -> dict[str, Cell]:
+def _told(on_progress: OnProgress, i: int, parts: int, done: int, of: int) -> None:
+    on_progress(i * of + done, parts * of)
+
+
+def _row(
+    cache: str, sinks: int | None, loss: Loss, full: Float[Tensor, "sequence some"], window: int
+) -> dict[str, Cell]:
     common = slice(window, full.shape[1])
     added = _cells("added loss", loss[:, common] - full[:, common], window)
     return {
@@ -134,13 +138,11 @@ def _check(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: b
         raise InputError(
             f"token ids must lie below {subject.name}'s vocabulary of {subject.shape.vocab}; tokenise again"
         )
-    if limit is None:
-        return
-    if length > limit and not rerotate:
+    if limit is not None and not rerotate and length > limit:
         raise InputError(
-            f"{length} tokens exceed {subject.name}'s {limit} positions; give fewer, or rerotate=True if rotary"
+            f"{length} tokens exceed {subject.name}'s {limit} positions; give fewer, or rerotate if rotary"
         )
-    if rerotate and window > limit:
+    if limit is not None and rerotate and window > limit:
         raise InputError(
             f"a cache of {window} tokens exceeds {subject.name}'s {limit} positions; use a narrower window"
         )
