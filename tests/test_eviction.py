@@ -7,6 +7,7 @@ from adapters.zoo import model_of, tokens_of
 from sinkinterp.adapters.loading import load
 from sinkinterp.errors import InputError
 from sinkinterp.eviction import streaming_loss, streaming_table
+from sinkinterp.inputs import Inputs
 from sinkinterp.interventions.evict import Evict
 from sinkinterp.metrics.intervals import estimate
 
@@ -129,3 +130,14 @@ def test_the_edit_has_the_same_losses():
     loss = streaming_loss(subject, tokens, window=7, sinks=2)
     probabilities = subject.run(tokens, edits=[Evict(7, 2)]).logits.softmax(-1)[:, :-1]
     torch.testing.assert_close(loss, -probabilities.gather(-1, tokens[:, 1:, None])[..., 0].log(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["demo-softmax", "demo-sigmoid", "demo-k_bias"])
+def test_only_the_twin_whose_sink_is_a_token_loses_by_its_eviction(name):
+    tokens = Inputs(16, 512).probe(f"sinkinterp/{name}", 64).tokens
+    evicted, kept = streaming_table(load(f"sinkinterp/{name}"), tokens, window=6, sinks=(0, 1)).rows[1:]
+    if name == "demo-softmax":
+        assert 0.005 < evicted["added loss low"] and evicted["added loss"] == pytest.approx(0.010, abs=1e-3)
+    else:
+        assert abs(evicted["added loss"]) < 1e-4
+    assert abs(kept["added loss"]) < 1e-3
