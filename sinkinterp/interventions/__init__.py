@@ -36,8 +36,9 @@ from .slots import AddSinkLogit, RemoveKeySlot, ZeroKeySlot
 __all__ = [
     "Add", "AddSinkLogit", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeKeys", "ChangeMLP",
     "ChangeOutputs", "ChangePattern", "ChangePositionEmbedding", "ChangeQueries", "ChangeResidual",
-    "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern", "Dropped", "Edit", "Evict", "HeadWeights", "Keep",
-    "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put", "RemoveColumn", "RemoveKeySlot",
+    "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern", "Dropped", "Edit", "Evict", "HeadWeights",
+    "Keep", "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put", "RemoveColumn", "RemoveKeySlot",
     "RemovePosition", "Renormalised", "ReplacePosition", "Scale", "SetTo", "ShiftPositions", "SpreadEvenly",
-    "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias", "ZeroValueBias",
+    "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias",
+    "ZeroValueBias",
 ]  # fmt: skip
