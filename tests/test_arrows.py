@@ -28,6 +28,7 @@ LEANS_ON = {
     "patching": {"adapters", "interventions", "memory", "errors"},
     "sweeping": {"adapters", "data", "instruments", "interventions", "measurement", "metrics", "report", "table"}
     | {"tabulate", "errors"},
+    "eviction": {"adapters", "metrics", "table", "errors"},
     "study": {"adapters", "data", "lm", "measurement", "memory", "metrics", "train", "spec", "errors"},
     "inputs": {"adapters", "data", "study", "train", "errors"},
     "terminal": {"table", "errors"},

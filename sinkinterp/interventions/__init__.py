@@ -2,6 +2,7 @@
 
 from .biases import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from .edit import Edit, HeadWeights
+from .evict import Evict
 from .normalisation import ClipPattern, PatchNormalization, Temperature
 from .operations import (
     Add,
@@ -35,8 +36,9 @@ from .slots import AddSinkLogit, RemoveKeySlot, ZeroKeySlot
 __all__ = [
     "Add", "AddSinkLogit", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeKeys", "ChangeMLP",
     "ChangeOutputs", "ChangePattern", "ChangePositionEmbedding", "ChangeQueries", "ChangeResidual",
-    "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern", "Dropped", "Edit", "HeadWeights", "Keep",
-    "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put", "RemoveColumn", "RemoveKeySlot",
+    "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern", "Dropped", "Edit", "Evict", "HeadWeights",
+    "Keep", "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put", "RemoveColumn", "RemoveKeySlot",
     "RemovePosition", "Renormalised", "ReplacePosition", "Scale", "SetTo", "ShiftPositions", "SpreadEvenly",
-    "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias", "ZeroValueBias",
+    "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias",
+    "ZeroValueBias",
 ]  # fmt: skip
