@@ -16,7 +16,7 @@ from . import contract
 from .subject import CallRead, ResidualRead, Tokens, Trace
 from .watch import Watch
 from .watching import BASES, WATCH, Sites, attending, blocks_of, evaluating, position_lookups, stream_hooks
-from .weights import edited_weights, weights_of
+from .weights import SITES, edited_weights, weights_of
 
 Fetch = Callable[[], Tensor]
 
@@ -58,6 +58,8 @@ class HuggingFaceSubject:
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
         self._check_tokens(tokens)
         self.check_edits(edits, tokens.shape[1])
+        if gradients and any(touches(edit, site) for edit in edits for site in SITES):
+            raise InputError("weights are put back before gradients are taken; use edits of activations with gradients")
         watch = Watch(calls, residuals, mlps, edits, gradients)
         positions = self.positions(edits, tokens.shape[1])
         with edited_weights(self.shape, self.weights, edits):

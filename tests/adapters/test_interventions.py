@@ -32,6 +32,7 @@ from sinkinterp.interventions import (
     ClipPattern,
     Dropped,
     Edit,
+    Evict,
     HeadWeights,
     Keep,
     MatchedNoise,
@@ -72,8 +73,8 @@ EDITS = (
     ZeroKeyBias(), ZeroQueryBias(), ZeroValueBias(layers=[1]), BlindKeys(range(0, 48, 2)),
     PatchNormalization(Sigmoid(), layers=[1]), PatchNormalization(Sigmoid(), heads=[(1, 0), (1, 3)]),
     Temperature(2.0), ClipPattern(), BiasColumn(-3.0), RemoveColumn(), RemoveColumn(SpreadEvenly(), heads=[(1, 2)]),
-    RemoveColumn(Dropped(), positions=[0, 3]), AttendSelfOnly(positions=[5]), RemoveKeySlot(), ZeroKeySlot(),
-    AddSinkLogit(1.0), ChangeTokenEmbedding(Zero(), positions=[0]), ChangePositionEmbedding(Scale(0.5)),
+    RemoveColumn(Dropped(), positions=[0, 3]), AttendSelfOnly(positions=[5]), Evict(4, 1), RemoveKeySlot(),
+    ZeroKeySlot(), AddSinkLogit(1.0), ChangeTokenEmbedding(Zero(), positions=[0]), ChangePositionEmbedding(Scale(0.5)),
     ChangeResidual(Put({1: OTHER["residual"]}), layers=[1], positions=[2], dims=[3, 7]),
     ChangeMLP(SetTo(0.5), layers=[1], dims=[11]), ChangeQueries(Scale(0.5)), ChangeKeys(SwapWith(0, 5)),
     ChangeValues(Zero(), positions=[0], heads=[(1, 1)]), ChangeValues(MeanOfOthers(), positions=[0]),
@@ -437,6 +438,16 @@ def test_each_batch_of_a_measurement_gets_its_own_rows(monkeypatch):
     whole = si.measure(subject, TOKENS, edits=edits)
     monkeypatch.setattr("sinkinterp.measurement.sequences_per_pass", lambda *_: 2)
     torch.testing.assert_close(si.measure(subject, TOKENS, edits=edits).importance, whole.importance)
+
+
+def test_gradients_past_weights_that_are_put_back_are_refused():
+    subject = load(model_of("gpt2"))
+    added = torch.zeros(1, LENGTH, 48, requires_grad=True)
+    edits = [ChangeResidual(Add({1: added}), layers=[1]), ChangeOutputs(Scale(0.5)), Temperature(2.0)]
+    trace = subject.run(TOKENS, edits=edits, gradients=True)
+    assert torch.autograd.grad(trace.logits.square().sum(), added)[0].abs().max() > 0
+    with pytest.raises(InputError, match="weights are put back before gradients are taken"):
+        subject.run(TOKENS, edits=[*edits, ZeroQueryBias()], gradients=True)
 
 
 def test_edits_of_scores_behind_a_pattern_that_was_set_are_refused_in_a_pass():
