@@ -10,7 +10,9 @@ from adapters.zoo import CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, tokens_of
 import sinkinterp as si
 from sinkinterp import interventions
 from sinkinterp.adapters.loading import BACKENDS, load
+from sinkinterp.adapters.weights import edited_weights
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Sigmoid
+from sinkinterp.attention.shape import ModelShape
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
     Add,
@@ -239,6 +241,15 @@ def test_weights_come_back_bit_for_bit_whatever_happens(name, backend):
     assert untouched(subject, before)
     after = run(subject)
     assert all(plain[read].equal(after[read]) for read in plain)
+
+
+def test_weights_that_layers_share_come_back_too():
+    weight, bias = torch.randn(3, 5, 13), torch.randn(3, 5)
+    before = weight.clone(), bias.clone()
+    shape = ModelShape(2, (0, 1), 3, 3, 5, 13, VOCAB)
+    with edited_weights(shape, lambda layer, role: HeadWeights(weight, bias), [BlindKeys([2, 7]), ZeroKeyBias()]):
+        assert weight[..., [2, 7]].eq(0).all() and bias.eq(0).all()
+    assert weight.equal(before[0]) and bias.equal(before[1])
 
 
 def test_a_model_without_the_weights_of_an_edit_is_refused_with_nothing_changed():
