@@ -1,7 +1,6 @@
 """An attention call whose pattern is given rather than computed: what an edit of the pattern leaves behind."""
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Float, Int
@@ -14,11 +13,22 @@ Pattern = Float[Tensor, "batch head query column"]
 Index = Int[Tensor, " some_key"]
 
 
+_SCORED = ("q", "k", "scale", "mask", "bias", "softcap", "slot", "kernel")  # what a pattern is made of
+
+
 @dataclass(frozen=True)
 class FixedPattern(AttentionCall):
     """A call with the weights `weights`, dense, the slot's column first where there is a slot. For small T."""
 
     weights: Tensor | None = None
+    made_of: AttentionCall | None = None
+
+    def __post_init__(self) -> None:
+        if any(getattr(self, name) is not getattr(self.made_of, name) for name in _SCORED):
+            raise InputError(
+                f"the pattern of layer {self.layer} was set by an edit before, so its scores no longer matter; "
+                "give edits of scores first, and one for all heads that it is to change"
+            )
 
     @staticmethod
     def of(call: AttentionCall, weights: Pattern) -> "FixedPattern":
@@ -28,7 +38,7 @@ class FixedPattern(AttentionCall):
         if tuple(weights.shape) != shape:
             raise InputError(f"a pattern of layer {call.layer} has the shape {shape}; got {tuple(weights.shape)}")
         values = {field.name: getattr(call, field.name) for field in fields(AttentionCall)}
-        return FixedPattern(**values, weights=weights.float())
+        return FixedPattern(**values, weights=weights.float(), made_of=call)
 
     def pattern(self) -> Pattern:
         return self._weights_given
@@ -57,13 +67,3 @@ class FixedPattern(AttentionCall):
     def _weights_given(self) -> Tensor:
         assert self.weights is not None
         return self.weights
-
-
-def recomputed(call: AttentionCall, **fields: Any) -> AttentionCall:
-    """`call` with other fields, of which its pattern is made. Raises InputError where an edit has set the pattern."""
-    if isinstance(call, FixedPattern):
-        raise InputError(
-            f"the pattern of layer {call.layer} was set by an edit before, so its scores no longer matter; "
-            "give edits of scores first, and one for all heads that it is to change"
-        )
-    return replace(call, **fields)

@@ -1,11 +1,10 @@
 """What a rolling cache leaves of the past, in one dense pass: on every backend, and open to every read."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import recomputed
 from ..attention.masks import Prefix, Window
 from ..errors import InputError
 from .edit import Edit
@@ -35,4 +34,4 @@ class Evict(Edit):
         query = key[n_keys - n_queries :, None]
         recent = Window(self.window - self.sinks)
         kept = (recent | Prefix(self.sinks) if self.sinks else recent).allows(query, key[None])
-        return recomputed(call, mask=torch.logical_and(call.allowed(), kept))
+        return replace(call, mask=torch.logical_and(call.allowed(), kept))

@@ -1,9 +1,9 @@
 """Interventions on how scores become weights: another kernel, another temperature, clipped weights."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern, recomputed
+from ..attention.fixed import FixedPattern
 from ..attention.kernels import Kernel, PNorm, Similarity, Unit
 from ..errors import InputError
 from .select import OnHeads
@@ -22,7 +22,7 @@ class PatchNormalization(OnHeads):
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        return self.on_heads(call, recomputed(call, kernel=self._kernel))
+        return self.on_heads(call, replace(call, kernel=self._kernel))
 
     @property
     def _kernel(self) -> Kernel:
@@ -48,7 +48,7 @@ class Temperature(OnHeads):
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        return self.on_heads(call, recomputed(call, scale=call.scale / self.temperature))
+        return self.on_heads(call, replace(call, scale=call.scale / self.temperature))
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """Interventions on the sink's column of the pattern: bias it, remove it, spread its mass, or make another sink."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern, recomputed
+from ..attention.fixed import FixedPattern
 from ..attention.shape import ModelShape
 from .edit import Edit
 from .select import OnHeads, drawn, inside, settle
@@ -104,7 +104,7 @@ class BiasColumn(_Columns):
         added = call.q.new_zeros(1, 1, 1, call.k.shape[2])
         added[..., list(self.positions)] = self.bias
         whole = added.expand(-1, -1, call.q.shape[2], -1)
-        return self.on_heads(call, recomputed(call, bias=whole if call.bias is None else call.bias + whole))
+        return self.on_heads(call, replace(call, bias=whole if call.bias is None else call.bias + whole))
 
 
 @dataclass(frozen=True)
@@ -121,4 +121,4 @@ class AttendSelfOnly(_Columns):
         mask = call.allowed().clone()
         mask[..., here, :] = False
         mask[..., here, [row + past for row in here]] = True
-        return self.on_heads(call, recomputed(call, mask=mask))
+        return self.on_heads(call, replace(call, mask=mask))

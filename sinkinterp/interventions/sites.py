@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern, recomputed
+from ..attention.fixed import FixedPattern
 from ..attention.shape import ModelShape
 from .edit import Edit, Output, Residual, Rows
 from .operations import Keep, Operation
@@ -144,7 +144,7 @@ class ChangeQueries(_ChangeHeads):
     def call(self, call: AttentionCall) -> AttentionCall:
         whole, past = _from_start(call, call.q)
         q = self._on_heads_of(call, whole)
-        return call if q is whole else recomputed(call, q=q[:, :, past:])
+        return call if q is whole else replace(call, q=q[:, :, past:])
 
     def taken(self, shown: AttentionCall) -> Heads:
         return shown.q
@@ -155,7 +155,7 @@ class ChangeKeys(_ChangeHeads):
 
     def call(self, call: AttentionCall) -> AttentionCall:
         k = self._on_heads_of(call, call.k)
-        return call if k is call.k else recomputed(call, k=k)
+        return call if k is call.k else replace(call, k=k)
 
     def taken(self, shown: AttentionCall) -> Heads:
         return shown.k

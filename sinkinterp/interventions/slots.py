@@ -1,12 +1,11 @@
 """Interventions on slots: the learned k*, v* of K biases, learned sink logits, and softmax-off-by-one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import recomputed
 from ..attention.slots import SinkLogit, SlotRow
 from ..errors import InputError
 from .select import InLayers, OnHeads
@@ -20,7 +19,7 @@ class RemoveKeySlot(InLayers):
         if not self.acts_in(call.layer):
             return call
         _slot_of(call)
-        return recomputed(call, slot=None)
+        return replace(call, slot=None)
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class ZeroKeySlot(OnHeads):
         if not self.acts_in(call.layer):
             return call
         slot, heads = _slot_of(call), self.of_heads(call.layer, call.q.shape[1], call.q.shape[1])
-        return recomputed(call, slot=_without_key(slot, heads.to(call.q.device)))
+        return replace(call, slot=_without_key(slot, heads.to(call.q.device)))
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class AddSinkLogit(InLayers):
         if call.slot is not None:
             raise InputError(f"layer {call.layer} has a slot already; use ZeroKeySlot or RemoveKeySlot")
         logits = torch.full((call.q.shape[1],), self.logit, device=call.q.device)
-        return recomputed(call, slot=SinkLogit(logits))
+        return replace(call, slot=SinkLogit(logits))
 
 
 def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit:
