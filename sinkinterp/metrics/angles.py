@@ -1,4 +1,4 @@
-"""Queries and keys pair by pair: maps for short sequences, and how the pairs are distributed (Gu et al. 2025, Figure 2).
+"""Queries and keys pair by pair: maps for short sequences, distributions for any (Gu et al. 2025, Figure 2 bottom).
 
 Queries and keys are those that the call multiplies, as in `geometry`. Bias, softcap and slot do not count.
 """

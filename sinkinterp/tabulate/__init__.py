@@ -11,11 +11,11 @@ from .places import grid, losses, positions, secondary, tokens
 from .plain import plain
 from .series import history, lengths
 from .signature import compare, domains, signature
-from .verdict import protocol, verdict
+from .verdict import protocol, strongest_head, verdict
 
 __all__ = [
     "BY_SEQUENCE", "Surface", "cells", "compare", "contrasts", "distributions", "domains", "entries", "geometry",
     "grid", "heads", "history", "kinds", "lengths", "losses", "massive", "norms", "note", "overview", "plain",
-    "positions", "protocol", "residuals", "secondary", "signature", "strongest", "surface", "tokens", "verdict",
-    "writes",
+    "positions", "protocol", "residuals", "secondary", "signature", "strongest", "strongest_head", "surface", "tokens",
+    "verdict", "writes",
 ]  # fmt: skip

@@ -54,7 +54,9 @@ def entries(report: Report, word: Word = str, block: int | None = None, epsilon:
         }
         for (position, channel), found in sorted(values.items(), key=lambda item: (-len(item[1]), item[0]))[:most]
     ]
-    return Table(f"Largest residual entries of block {block}", f"{note(report, epsilon)}; block 0 is the embedding", tuple(rows))
+    return Table(
+        f"Largest residual entries of block {block}", f"{note(report, epsilon)}; block 0 is the embedding", tuple(rows)
+    )
 
 
 def surface(report: Report, word: Word = str, block: int | None = None, sequence: int = 0, most: int = 512) -> Surface:

@@ -81,6 +81,7 @@ def writes(report: Report, epsilon: float = 0.3) -> Table:
 
 
 def per_head(report: Report, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
+    """A row per layer and query head, told their places in the report."""
     n_layers, n_heads = report.importance.shape[1:3]
     return tuple(row(i, head) for i in range(n_layers) for head in range(n_heads))
 

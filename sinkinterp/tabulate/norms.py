@@ -49,9 +49,9 @@ def norms(report: Report, word: Word = str, epsilon: float = 0.3) -> Table:
         for kind, mask in chosen.items()
         for i, block in enumerate(blocks)
     )
-    counts = ", ".join(f"{int(mask.sum())} {kind}" for kind, mask in chosen.items())
+    counts = ", ".join(f"{kind} {int(mask.sum())}" for kind, mask in chosen.items())
     text = (
-        f"{note(report, epsilon)}; {counts}; residuals: block 0 is the embedding, block b the output of layer b - 1; "
+        f"{note(report, epsilon)}; tokens: {counts}; residuals: block 0 is the embedding, block b the output of layer b - 1; "
         f"other sinks: later tokens above epsilon in at least {SHARE:.0%} of the heads; delimiters: punctuation and "
         "line breaks"
     )

@@ -11,7 +11,7 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 
 def lengths(reports: Iterable[Report], epsilons: Sequence[float] = THRESHOLDS) -> Table:
-    """Sink_1 over T for several epsilons, beside uniform attention's (Gu et al. 2025, Figure 3); a report per length."""
+    """Sink_1 over T for several epsilons beside uniform attention's, a report per length (Gu et al. 2025, Figure 3)."""
     reports = sorted(reports, key=lambda report: report.protocol.length)
     rows = tuple(
         {

@@ -13,20 +13,27 @@ SHARE = 0.1  # of the heads that must look at a later position for the verdict t
 def verdict(report: Report, epsilon: float = 0.3) -> str:
     """One sentence: has the first token a sink, how strong, against which null, and where; then slot, later positions.
 
-    A sink is claimed where the lower end of the interval of Sink_1 exceeds uniform attention's, and Sink_1 is 1% or more.
+    A sink is claimed where Sink_1 is 1% or more and the lower end of its interval exceeds uniform attention's.
     """
     rate, null = report.sink(0, epsilon), report.null_sink_rate(0, epsilon)
     claim = "has a sink" if rate.low > null and rate.mean >= SOME else "has no sink to speak of"
-    alpha = report.alpha().nanmean(0)
-    layer, head = divmod(int(alpha.argmax()), alpha.shape[1])
-    uniform = report.null_alpha().nanmean(0)[layer, head].item()
+    layer, head = strongest_head(report)
+    i = report.attention_layers.index(layer)
+    alpha, uniform = (values[:, i, head].nanmean().item() for values in (report.alpha(), report.null_alpha()))
     words = (
         f"{report.protocol.model} {claim} on its first token: {rate.mean:.1%} [{rate.low:.1%}, {rate.high:.1%}] of all "
         f"(sequence, layer, head) give it more than {epsilon:g} of their attention, where uniform attention would make "
-        f"it {null:.1%}; the head that looks at it most, {head} of layer {report.attention_layers[layer]}, gives it "
-        f"{alpha.max().item():.2f} (uniform: {uniform:.2f})"
+        f"it {null:.1%}; the head that looks at it most, {head} of layer {layer}, gives it "
+        f"{alpha:.2f} (uniform: {uniform:.2f})"
     )
     return f"{words}{_slot(report, epsilon)}{_later(report, epsilon)}."
+
+
+def strongest_head(report: Report) -> tuple[int, int]:
+    """Layer and head with the largest mean importance of the first position."""
+    alpha = report.alpha().nanmean(0)
+    i, head = divmod(int(alpha.argmax()), alpha.shape[1])
+    return report.attention_layers[i], head
 
 
 def protocol(report: Report, epsilon: float = 0.3) -> Table:
@@ -35,7 +42,9 @@ def protocol(report: Report, epsilon: float = 0.3) -> Table:
     versions = ", ".join(f"{name} {number}" for name, number in report.protocol.versions.items())
     values |= {"edits": "; ".join(report.protocol.edits) or "none", "versions": versions}
     rows: tuple[dict[str, Cell], ...] = tuple(
-        {"what": name.replace("_", " "), "value": str(value)} for name, value in values.items() if value not in (None, "")
+        {"what": name.replace("_", " "), "value": str(value)}
+        for name, value in values.items()
+        if value not in (None, "")
     )
     return Table("Protocol", "", rows)
 

@@ -11,7 +11,7 @@ from ..table import Table
 from .theme import SEQUENTIAL, label, themed
 
 
-def attention_maps(maps: Mapping[str, Float[np.ndarray, "query column"]], title: str) -> go.Figure:
+def attention_maps(maps: Mapping[str, Float[np.ndarray, "query column"]], title: str, note: str = "") -> go.Figure:
     """Mean attention maps side by side on one colour scale; a slot's column is labelled *."""
     figure = make_subplots(1, len(maps), subplot_titles=[label(name) for name in maps], horizontal_spacing=0.06)
     for i, pattern in enumerate(maps.values()):
@@ -26,7 +26,9 @@ def attention_maps(maps: Mapping[str, Float[np.ndarray, "query column"]], title:
         figure.update_xaxes(title="key position (* slot)", type="category", constrain="domain", row=1, col=i + 1)
         figure.update_yaxes(autorange="reversed", scaleanchor=f"x{i + 1 if i else ''}", row=1, col=i + 1)
     figure.update_yaxes(title="query position", row=1, col=1)
-    return themed(figure, title, 440)
+    figure.update_xaxes(showgrid=False).update_yaxes(showgrid=False)
+    words = "Mean attention of every query (row) over what it sees (columns), over sequences; rows from the top."
+    return themed(figure, title, 440, f"{words} {note}")
 
 
 def heads_overview(heads: Table) -> go.Figure:
@@ -49,4 +51,5 @@ def heads_overview(heads: Table) -> go.Figure:
     )  # fmt: skip
     figure.update_xaxes(title="head", type="category")
     figure.update_yaxes(title="layer", type="category", autorange="reversed")
-    return themed(figure, heads.title, 200 + 36 * len(layers))
+    words = "Importance of the first position: mean attention from the queries that can see it, over sequences."
+    return themed(figure, heads.title, 200 + 36 * len(layers), f"{words} {heads.note}")

@@ -66,4 +66,5 @@ def _figure(figure: go.Figure, name: str) -> str:
 
 def untitled(figure: go.Figure) -> go.Figure:
     """A copy without its title, which the section's heading says already."""
-    return go.Figure(figure).update_layout(title=None, margin={"t": 70})
+    named = [trace for trace in figure.data if trace.showlegend is not False and hasattr(trace, "legendgroup")]
+    return go.Figure(figure).update_layout(title=None, margin={"t": 75 if len(named) > 1 else 35})
