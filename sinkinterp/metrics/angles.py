@@ -57,7 +57,7 @@ def _counts(call: AttentionCall, edges: tuple[float, ...]) -> Counts:
         raise InputError("the first key is set beside others, and there is but one; give at least 2 tokens")
     inner = torch.tensor(edges[1:-1], device=call.k.device)
     first_seen, others_seen = call.allowed(call.keys[:1]), torch.zeros_like(call.allowed(call.keys[:1]))
-    others: Tensor | int = 0
+    others = call.k.new_zeros(1)
     for keys in streaming.key_blocks(call.keys[1:]):
         allowed = call.allowed(keys)
         others_seen = others_seen | allowed.any(-1, keepdim=True)

@@ -51,9 +51,9 @@ def norms(report: Report, word: Word = str, epsilon: float = 0.3) -> Table:
     )
     counts = ", ".join(f"{kind} {int(mask.sum())}" for kind, mask in chosen.items())
     text = (
-        f"{note(report, epsilon)}; tokens: {counts}; residuals: block 0 is the embedding, block b the output of layer b - 1; "
-        f"other sinks: later tokens above epsilon in at least {SHARE:.0%} of the heads; delimiters: punctuation and "
-        "line breaks"
+        f"{note(report, epsilon)}; tokens: {counts}; residuals: block 0 is the embedding, block b the output of layer "
+        f"b - 1; other sinks: later tokens above epsilon in at least {SHARE:.0%} of the heads; delimiters: "
+        "punctuation and line breaks"
     )
     return Table("Norms by block and kind of token", text, rows)
 

@@ -85,8 +85,8 @@ def over_epsilon(table: Table) -> go.Figure:
     figure.update_xaxes(title="epsilon: importance that makes a sink")
     figure.update_yaxes(title="share of heads", **PERCENT)
     words = (
-        "Sink rate of the first position as the threshold epsilon is turned. The largest of the others is often one of the "
-        "last, which few queries see."
+        "Sink rate of the first position as the threshold epsilon is turned. The largest of the others is often one "
+        "of the last, which few queries see."
     )
     return themed(figure, table.title, caption=f"{words} {table.note}")
 

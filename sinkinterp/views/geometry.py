@@ -80,9 +80,9 @@ def maps(values: Mapping[str, Float[np.ndarray, "query key"]], title: str, note:
             colorbar={"orientation": "h", "x": (left + right) / 2, "len": (right - left) * 0.9, "y": -0.16,
                       "yanchor": "top", "thickness": 12},
         )  # fmt: skip
-        figure.update_xaxes(title="key position", showgrid=False, constrain="domain", row=1, col=i + 1)
+        figure.update_xaxes(title="key position", showgrid=False, zeroline=False, constrain="domain", row=1, col=i + 1)
         figure.update_yaxes(autorange="reversed", scaleanchor=f"x{axis}", showgrid=False, row=1, col=i + 1)
-        figure.update_yaxes(constrain="domain", row=1, col=i + 1)
+        figure.update_yaxes(constrain="domain", zeroline=False, row=1, col=i + 1)
     figure.update_yaxes(title="query position", row=1, col=1)
     words = "Mean over sequences of every query with every key that it sees; positions count from 0."
     themed(figure, title, 520, f"{words} {note}")

@@ -1,5 +1,7 @@
 """Norms by block: the first token's beside the others' (Gu et al. 2025, Figures 2 top, 7, 8, 11 to 14, 29)."""
 
+from typing import Any
+
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
@@ -54,7 +56,12 @@ def residual_norms(table: Table) -> go.Figure:
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
     for i, model in enumerate(distinct(table, "model")):
         rows = table.where(model=model)
-        style = {"x": rows.column("block"), "name": label(model), "legendgroup": model, "mode": "lines+markers"}
+        style: dict[str, Any] = {
+            "x": rows.column("block"),
+            "name": label(model),
+            "legendgroup": model,
+            "mode": "lines+markers",
+        }
         style |= {"marker": {"color": colour(i), "symbol": MARKS[i % len(MARKS)], "size": 9}}
         solid, dotted = ({"color": colour(i), "dash": dash} for dash in ("solid", "dot"))
         figure.add_scatter(y=rows.column("first token"), line=solid, row=1, col=1, **style)

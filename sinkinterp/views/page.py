@@ -64,7 +64,10 @@ def _figure(figure: go.Figure, name: str) -> str:
     return f"<figure>{drawn}<figcaption>{escape(caption_of(figure))}</figcaption></figure>"
 
 
+_NAMED = ("scatter", "bar", "box")  # traces that the legend, which stands above the figure, may name
+
+
 def untitled(figure: go.Figure) -> go.Figure:
     """A copy without its title, which the section's heading says already."""
-    named = [trace for trace in figure.data if trace.showlegend is not False and hasattr(trace, "legendgroup")]
+    named = [trace for trace in figure.data if trace.type in _NAMED and trace.showlegend is not False]
     return go.Figure(figure).update_layout(title=None, margin={"t": 75 if len(named) > 1 else 35})

@@ -19,7 +19,7 @@ def distinct(table: Table, name: str) -> list[Cell]:
     return list(dict.fromkeys(table.column(name)))
 
 
-def interval(rows: Table, name: str) -> Mapping[str, Any] | None:
+def interval(rows: Table, name: str) -> dict[str, Any] | None:
     """Plotly's asymmetric error bars from a quantity's `low` and `high` columns; None without them."""
     if f"{name} low" not in rows.columns:
         return None
