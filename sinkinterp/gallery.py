@@ -1,7 +1,7 @@
 """The gallery: every view, drawn from the checkpoints that ship."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import plotly.graph_objects as go
@@ -41,6 +41,11 @@ class Shipped:
     report: Report
     word: Word
 
+    def part(self, sequences: int, length: int | None = None) -> Probe:
+        """The first of the sequences, and of their tokens."""
+        probe = Probe.of(self.probe.tokens[:sequences, :length], self.probe.source)
+        return replace(probe, bos=self.probe.bos)
+
     @property
     def some(self) -> torch.Tensor:
         """The few sequences that maps and surfaces are made of."""
@@ -63,7 +68,7 @@ def gallery(on_model: OnModel = lambda name: None) -> Gallery:
         found[folder.name] = _measured(folder.name)
     sections = [section for group in _families(found) for section in _compared(group)]
     sections += [section for name, one in found.items() for section in _alone(name, one)]
-    first = {section.title: section.figures[0] for section in reversed(sections)}
+    first = {section.title: section.figures[0] for section in sections if section.figures}
     lead = (
         f"Every view of sinkinterp, drawn from the {len(found)} checkpoints that ship with it. What is plotted stands "
         "under each figure; drag to zoom, click a name in a legend to hide its line."
@@ -76,9 +81,8 @@ PREVIEWS = {
     "maps": "demo: where attention goes",
     "training": "demo: sinks over training",
     "swaps": "demo-softmax: the sink follows p1",
-    "geometry": "demo-softmax: pairs of queries and keys",
-    "norms": "demo-softmax: norms",
-    "surface": "demo-softmax: residual stream",
+    "angles": "demo-softmax: pairs of queries and keys",
+    "lengths": "demo: thresholds and lengths",
 }  # file name -> section
 
 
@@ -104,8 +108,9 @@ def _compared(group: Named) -> Iterator[Section]:
     one = next(iter(group.values()))
     yield _section(f"{family}: where attention goes", *_maps(group))
     histories = {name: history_of(SHIPPED / name) for name in group}
+    length = one.recipe.data.length
     words = (
-        f"At most {WATCHED} held-out sequences, T={one.recipe.data.length}, sinks in the first {SINK_LENGTH}; "
+        f"At most {WATCHED} held-out sequences, T={length}, sinks in the first {min(SINK_LENGTH, length)} positions; "
         "no BOS, fp32, epsilon=0.3."
     )
     yield _section(f"{family}: sinks over training", training.training(tabulate.history(histories, words)))
@@ -128,7 +133,7 @@ def _maps(group: Named) -> Iterator[go.Figure]:
 def _lengths(group: Named) -> Table:
     lengths = [4, 6, 8, 12, 16, 32, 64]
     reports = [
-        measure(one.subject, Probe.of(one.probe.tokens[:, :length], one.probe.source), positions=(0,))
+        measure(one.subject, one.part(SEQUENCES, length), positions=(0,))
         for one in group.values()
         for length in lengths
         if length <= one.probe.tokens.shape[1]
@@ -139,7 +144,9 @@ def _lengths(group: Named) -> Table:
 def _alone(name: str, one: Shipped) -> Iterator[Section]:
     """What is drawn of one model."""
     layer, head = tabulate.strongest_head(one.report)
-    yield Section(f"{name}: heads", tabulate.verdict(one.report), [heatmaps.heads_overview(tabulate.heads(one.report))])
+    heads = tabulate.heads(one.report)
+    overview = [heatmaps.heads_overview(heads)] if len(heads.rows) > 1 else []
+    yield Section(f"{name}: is there a sink?", tabulate.verdict(one.report), overview, [tabulate.signature(one.report)])
     yield _section(f"{name}: norms", norms.by_kind(tabulate.norms(one.report, one.word)))
     maps = {key: values.numpy() for key, values in qk_maps(one.subject, one.some, layer, head).items()}
     yield _section(
@@ -147,7 +154,7 @@ def _alone(name: str, one: Shipped) -> Iterator[Section]:
         geometry.distributions(tabulate.distributions(one.report, layer, head)),
         geometry.maps(maps, f"Queries and keys of layer {layer}, head {head}", _of_few(one)),
     )
-    few = measure(one.subject, Probe.of(one.probe.tokens[:FEW], one.probe.source), instruments=(RESIDUALS,))
+    few = measure(one.subject, one.part(FEW), instruments=(RESIDUALS,))
     found = tabulate.surface(few, one.word)
     title = f"Residual magnitudes of {name} at block {found.block}"
     surface = massive.surface(found.sizes, found.channels, found.tokens, title, found.note)

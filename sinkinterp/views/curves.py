@@ -15,34 +15,38 @@ def swaps(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figure:
     """
     inputs = distinct(table, "input")
     titles = [f"{label(name)} input" for name in inputs]
-    figure = make_subplots(1, len(inputs), subplot_titles=titles, shared_yaxes=True, horizontal_spacing=0.03)
-    for column, name in enumerate(inputs):
+    figure = make_subplots(
+        len(inputs), 1, subplot_titles=titles, shared_xaxes=True, vertical_spacing=0.24 / len(inputs)
+    )
+    for line, name in enumerate(inputs):
         rows = table.where(input=name)
         x = [[label(edit) for edit in rows.column("edit")], [f"t={t}" for t in rows.column("t")]]
-        shared = {"x": x, "showlegend": column == 0, "row": 1, "col": column + 1}
+        shared = {"x": x, "showlegend": line == 0, "row": line + 1, "col": 1}
         for i, rate in enumerate(("Sink_1", "Sink_t")):
-            error = (interval(rows, rate) or {}) | BAR_ERROR
             figure.add_bar(
-                y=rows.column(rate), error_y=error, name=rate, legendgroup=rate, marker={"color": colour(i)}, **shared
-            )
+                y=rows.column(rate), error_y=(interval(rows, rate) or {}) | BAR_ERROR, name=rate, legendgroup=rate,
+                offsetgroup=rate, marker={"color": colour(i)}, **shared,
+            )  # fmt: skip
         for i, rate in enumerate(("Sink_1", "Sink_t")):
             if f"paper {rate}" in table.columns:
                 figure.add_scatter(
                     y=rows.column(f"paper {rate}"), name=f"{rate}, {label(reported)}", mode="markers",
-                    legendgroup=f"paper {rate}", **shared,
-                    marker={"color": colour(i), "symbol": ("circle-open", "diamond-open")[i], "size": 12,
-                            "line": {"width": 2.5}},
+                    legendgroup=f"paper {rate}", offsetgroup=rate, cliponaxis=False, **shared,
+                    marker={"color": colour(i + 2), "symbol": ("circle-open", "diamond-open")[i], "size": 12,
+                            "line": {"width": 3}},
                 )  # fmt: skip
-        if "null" in table.columns:
-            figure.add_scatter(
-                y=rows.numbers("null"), name="larger rate under uniform attention", mode="markers", legendgroup="null",
-                marker={"color": GREY, "symbol": "line-ew-open", "size": 16, "line": {"width": 2}}, **shared,
-            )  # fmt: skip
-    figure.update_xaxes(tickfont={"size": 11})
-    figure.update_yaxes(range=[0, 1.05], tickformat=".0%")
-    figure.update_yaxes(title="share of (sequence, head) above epsilon", row=1, col=1)
+            if "null" in table.columns:
+                figure.add_scatter(
+                    y=rows.numbers("null"), name="larger rate under uniform attention", mode="markers",
+                    legendgroup="null", offsetgroup=rate, cliponaxis=False,
+                    **shared | {"showlegend": line == 0 and i == 0},
+                    marker={"color": GREY, "symbol": "line-ew-open", "size": 24, "line": {"width": 3}},
+                )  # fmt: skip
+    figure.update_layout(scattermode="group", bargap=0.3)
+    figure.update_yaxes(range=[0, 1.05], tickformat=".0%", title="share of heads")
     words = "Share of (sequence, layer, head) whose importance of position 1, and of position t, exceeds epsilon"
-    return themed(figure, table.title, 520, f"{words}, before (none) and after every edit. {table.note}")
+    height = 140 + 190 * len(inputs)
+    return themed(figure, table.title, height, f"{words}, before (none) and after every edit. {table.note}")
 
 
 def by_position(table: Table) -> go.Figure:

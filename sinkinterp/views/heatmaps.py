@@ -24,6 +24,8 @@ def attention_maps(maps: Mapping[str, Float[np.ndarray, "query column"]], title:
             hovertemplate="query %{y} to key %{x}: %{z:.3f}<extra></extra>",
         )  # fmt: skip
         figure.update_xaxes(title="key position (* slot)", type="category", constrain="domain", row=1, col=i + 1)
+        figure.update_xaxes(tickangle=0, nticks=9, row=1, col=i + 1)
+        figure.update_yaxes(type="category", constrain="domain", row=1, col=i + 1)
         figure.update_yaxes(autorange="reversed", scaleanchor=f"x{i + 1 if i else ''}", row=1, col=i + 1)
     figure.update_yaxes(title="query position", row=1, col=1)
     figure.update_xaxes(showgrid=False).update_yaxes(showgrid=False)

@@ -43,10 +43,10 @@ def ratios(table: Table) -> go.Figure:
             x=rows.column("block"), y=rows.numbers("ratio"), error_y=interval(rows, "ratio"), name=label(model),
             mode="lines+markers", line={"color": colour(i)}, marker={"symbol": MARKS[i % len(MARKS)], "size": 8},
         )  # fmt: skip
-    figure.add_hline(y=1, line={"color": GREY, "dash": "dot"}, annotation={"text": "as the others", "font_color": GREY})
+    figure.add_hline(y=1, line={"color": GREY, "dash": "dot"})
     figure.update_xaxes(title=BLOCK, **_ticks(table))
     figure.update_yaxes(title="residual norm, first token / others", **span([*table.numbers("ratio"), 1.0]))
-    words = "Norm of the first token's residual over the mean norm of the other tokens."
+    words = "Norm of the first token's residual over the mean norm of the other tokens; dotted: equal."
     return themed(figure, "Residual-norm ratio by block", caption=f"{words} {table.note}")
 
 
@@ -78,5 +78,6 @@ def residual_norms(table: Table) -> go.Figure:
     return themed(figure, table.title, caption=f"{words} {table.note}")
 
 
-def _ticks(table: Table) -> dict[str, int]:
-    return {"dtick": 1} if len(distinct(table, "block")) <= 16 else {"nticks": 12}
+def _ticks(table: Table) -> dict[str, Any]:
+    blocks = distinct(table, "block")
+    return {"tickvals": blocks} if len(blocks) <= 16 else {"nticks": 12}

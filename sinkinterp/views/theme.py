@@ -68,8 +68,8 @@ SEQUENTIAL, DIVERGING = _stops(LIGHT.sequential), _stops(LIGHT.diverging)
 def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") -> go.Figure:
     """The figure in the house style, on light ground; `caption` says what is plotted, with n, T, epsilon and BOS."""
     figure.update_layout(
-        template=_TEMPLATE, title={"text": label(title), "x": 0, "xanchor": "left"}, height=height,
-        meta={"caption": caption}, margin={"l": 70, "r": 30, "t": 100, "b": 60},
+        template=_TEMPLATE, height=height, meta={"caption": caption}, margin={"l": 70, "r": 30, "t": 110, "b": 60},
+        title={"text": label(title), "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 14, "l": 14}},
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.08, "x": 0},
     )  # fmt: skip
     return figure
