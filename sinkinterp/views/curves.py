@@ -35,6 +35,7 @@ def swaps(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figure:
                     marker={"color": colour(i + 2), "symbol": ("circle-open", "diamond-open")[i], "size": 12,
                             "line": {"width": 3}},
                 )  # fmt: skip
+        for i, rate in enumerate(("Sink_1", "Sink_t")):
             if "null" in table.columns:
                 figure.add_scatter(
                     y=rows.numbers("null"), name="larger rate under uniform attention", mode="markers",
