@@ -110,7 +110,7 @@ def _compared(group: Named) -> Iterator[Section]:
     histories = {name: history_of(SHIPPED / name) for name in group}
     length = one.recipe.data.length
     words = (
-        f"At most {WATCHED} held-out sequences, T={length}, sinks in the first {min(SINK_LENGTH, length)} positions; "
+        f"n<={WATCHED} held-out sequences, T={length}, sinks in the first {min(SINK_LENGTH, length)} positions; "
         "no BOS, fp32, epsilon=0.3."
     )
     yield _section(f"{family}: sinks over training", training.training(tabulate.history(histories, words)))
