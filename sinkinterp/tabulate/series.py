@@ -26,7 +26,8 @@ def lengths(reports: Iterable[Report], epsilons: Sequence[float] = THRESHOLDS) -
         for report in reports
     )
     sources = "; ".join(dict.fromkeys(_without_length(report) for report in reports))
-    turned = f"T={', '.join(map(str, dict.fromkeys(r.protocol.length for r in reports)))}, epsilon={', '.join(map(str, epsilons))}"
+    found = dict.fromkeys(report.protocol.length for report in reports)
+    turned = f"T={', '.join(map(str, found))}, epsilon={', '.join(map(str, epsilons))}"
     return Table("Sink_1 over the length of sequences", f"{sources}; {turned}; {BY_SEQUENCE}", rows)
 
 
