@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from ..table import Table
 from .parts import distinct, span
-from .theme import DIVERGING, SEQUENTIAL, colour, faded, label, themed
+from .theme import DIVERGING, MAGNITUDE, colour, faded, label, themed
 
 KEYS = ("first key", "others")
 COSINE, PRODUCT = "cosine", "norm product"
@@ -96,4 +96,4 @@ def _scale(name: str, z: Float[np.ndarray, "query key"]) -> dict[str, object]:
         return {"colorscale": DIVERGING, "zmin": -1, "zmax": 1}
     if np.nanmin(z) < 0:
         return {"colorscale": DIVERGING, "zmin": -peak, "zmax": peak}
-    return {"colorscale": SEQUENTIAL, "zmin": 0, "zmax": peak}
+    return {"colorscale": MAGNITUDE, "zmin": 0, "zmax": peak}

@@ -8,7 +8,7 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 from ..table import Table
-from .theme import SEQUENTIAL, label, themed
+from .theme import MAGNITUDE, label, themed
 
 
 def attention_maps(maps: Mapping[str, Float[np.ndarray, "query column"]], title: str, note: str = "") -> go.Figure:
@@ -20,7 +20,7 @@ def attention_maps(maps: Mapping[str, Float[np.ndarray, "query column"]], title:
         future = np.arange(pattern.shape[1])[None, :] > queries[:, None] - 1 + pattern.shape[1] - len(pattern)
         figure.add_heatmap(
             z=np.where(future, np.nan, pattern), x=columns, y=queries, zmin=0, zmax=1, row=1, col=i + 1,
-            colorscale=SEQUENTIAL, showscale=i == len(maps) - 1, colorbar={"title": "attention"},
+            colorscale=MAGNITUDE, showscale=i == len(maps) - 1, colorbar={"title": "attention"},
             hovertemplate="query %{y} to key %{x}: %{z:.3f}<extra></extra>",
         )  # fmt: skip
         figure.update_xaxes(title="key position (* slot)", type="category", constrain="domain", row=1, col=i + 1)
@@ -42,7 +42,7 @@ def heads_overview(heads: Table) -> go.Figure:
         go.Heatmap(
             z=grid["alpha_1"],
             x=[str(head) for head in range(grid["head"].shape[1])], y=[str(layer) for layer in layers],
-            zmin=0, zmax=1, colorscale=SEQUENTIAL, colorbar={"title": "alpha_1"},
+            zmin=0, zmax=1, colorscale=MAGNITUDE, colorbar={"title": "alpha_1"},
             customdata=np.stack([grid[name] for name in details], -1),
             hovertemplate=(
                 "layer %{y}, head %{x}<br>alpha_1 %{z:.3f} (uniform %{customdata[0]:.3f})<br>"

@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from ..table import Table
 from .parts import interval, span
-from .theme import SEQUENTIAL, colour, label, themed
+from .theme import MAGNITUDE, colour, label, themed
 
 _CAMERA = {"eye": {"x": 1.0, "y": -1.6, "z": 0.75}, "center": {"x": 0, "y": 0, "z": -0.15}}
 
@@ -21,7 +21,7 @@ def surface(
     words = np.array([[label(token)] * len(channels) for token in tokens])
     figure = go.Figure(
         go.Surface(
-            z=sizes, x=list(channels), y=list(range(len(tokens))), text=words, colorscale=SEQUENTIAL, cmin=0,
+            z=sizes, x=list(channels), y=list(range(len(tokens))), text=words, colorscale=MAGNITUDE, cmin=0,
             colorbar={"title": "|x|", "len": 0.7}, contours={"z": {"highlight": False}},
             hovertemplate="position %{y} (%{text}), channel %{x}: %{z:.4g}<extra></extra>",
         )

@@ -55,6 +55,7 @@ DARK = Theme(
     diverging=("#FFCF9E", "#D8863A", "#6E4520", "#24272E", "#36407A", "#6E7FD8", "#C3CCFF"),
 )
 COLOURS, GREY = LIGHT.colours, LIGHT.quiet
+SEQUENTIAL = "Cividis"  # one scale for light and dark, for pages that paint their own pixels
 FAMILY = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
@@ -62,7 +63,7 @@ def _stops(colours: Colours) -> list[tuple[float, str]]:
     return [(i / (len(colours) - 1), colour) for i, colour in enumerate(colours)]
 
 
-SEQUENTIAL, DIVERGING = _stops(LIGHT.sequential), _stops(LIGHT.diverging)
+MAGNITUDE, DIVERGING = _stops(LIGHT.sequential), _stops(LIGHT.diverging)
 
 
 def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") -> go.Figure:
@@ -128,7 +129,7 @@ _TEMPLATE = go.layout.Template(
     layout={
         "font": {"family": FAMILY, "size": 13, "color": LIGHT.text},
         "paper_bgcolor": LIGHT.background, "plot_bgcolor": LIGHT.background,
-        "colorway": COLOURS, "colorscale": {"sequential": SEQUENTIAL, "diverging": DIVERGING},
+        "colorway": COLOURS, "colorscale": {"sequential": MAGNITUDE, "diverging": DIVERGING},
         "xaxis": _AXIS, "yaxis": _AXIS,
         "scene": {"xaxis": _SCENE_AXIS, "yaxis": _SCENE_AXIS, "zaxis": _SCENE_AXIS},
         "hoverlabel": {"align": "left", "bgcolor": LIGHT.background, "bordercolor": LIGHT.quiet,

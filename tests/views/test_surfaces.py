@@ -8,7 +8,7 @@ from views.test_figures import interval
 
 from sinkinterp.table import Table
 from sinkinterp.views import geometry, massive
-from sinkinterp.views.theme import DIVERGING, SEQUENTIAL, caption_of
+from sinkinterp.views.theme import DIVERGING, MAGNITUDE, caption_of
 
 CONTRASTS = Table(
     "contrasts", "n=7",
@@ -53,7 +53,7 @@ def test_maps_have_angles_from_minus_one_to_one_and_lengths_from_zero():
         np.testing.assert_array_equal(np.array(trace.z, dtype=float), z)
     assert [(trace.zmin, trace.zmax) for trace in figure.data] == [(-3, 3), (-1, 1), (0, 3)]
     scales = [[c for _, c in trace.colorscale] for trace in figure.data]
-    assert scales == [[c for _, c in scale] for scale in (DIVERGING, DIVERGING, SEQUENTIAL)]
+    assert scales == [[c for _, c in scale] for scale in (DIVERGING, DIVERGING, MAGNITUDE)]
     assert caption_of(figure).endswith("n=7")
 
 

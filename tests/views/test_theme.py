@@ -10,7 +10,7 @@ from sinkinterp.views.theme import (
     DARK,
     DIVERGING,
     LIGHT,
-    SEQUENTIAL,
+    MAGNITUDE,
     caption_of,
     colour,
     faded,
@@ -89,7 +89,7 @@ def test_every_colour_of_a_theme_has_one_role():
 
 
 def drawn():
-    figure = go.Figure(go.Heatmap(z=np.array([[1.0, np.nan], [2.0, 3.0]]), colorscale=SEQUENTIAL, name=LIGHT.text))
+    figure = go.Figure(go.Heatmap(z=np.array([[1.0, np.nan], [2.0, 3.0]]), colorscale=MAGNITUDE, name=LIGHT.text))
     figure.add_scatter(x=[LIGHT.background, "b"], y=[1, 2], line={"color": colour(2)}, fillcolor=faded(colour(2)))
     figure.add_heatmap(z=[[1]], colorscale=DIVERGING)
     return themed(figure, "title", caption="what it shows")
