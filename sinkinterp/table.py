@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from html import escape
+from math import isfinite
 from typing import Any
 
 Cell = str | float | int | None
@@ -38,8 +39,8 @@ class Table:
         return Table(self.title, self.note, rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy; a number that is not defined (NaN) is null."""
-        rows = [{name: None if cell != cell else cell for name, cell in row.items()} for row in self.rows]
+        """A JSON-ready copy; a number that JSON lacks (NaN, infinity) is null."""
+        rows = [{name: None if _is_lacking(cell) else cell for name, cell in row.items()} for row in self.rows]
         return {"title": self.title, "note": self.note, "rows": rows}
 
     @staticmethod
@@ -79,6 +80,10 @@ class Table:
     def is_wordy(self, name: str) -> bool:
         """Whether a column holds words rather than numbers."""
         return any(isinstance(cell, str) for cell in self.column(name))
+
+
+def _is_lacking(cell: Cell) -> bool:
+    return isinstance(cell, float) and not isfinite(cell)
 
 
 def _cell(row: Mapping[str, Cell], name: str, with_interval: bool) -> str:

@@ -40,6 +40,12 @@ def test_a_table_goes_through_json_and_back(tmp_path):
     assert export.load_table(export.save_table(TABLE, tmp_path / "t.json")) == TABLE
 
 
+def test_numbers_that_json_lacks_are_null(tmp_path):
+    row = {"x": float("inf"), "y": float("nan"), "z": 1.5}
+    path = export.save_table(Table("t", "", (row,)), tmp_path / "t.json")
+    assert export.load_table(path).rows == ({"x": None, "y": None, "z": 1.5},)
+
+
 def test_csv_parses_back_to_the_bit(tmp_path):
     path = export.save_table(TABLE, tmp_path / "new" / "t.csv")
     with path.open(newline="") as file:
