@@ -15,29 +15,31 @@ from ._registration import register_with_transformers
 
 if TYPE_CHECKING:
     from .adapters.loading import load as load
-    from .errors import InputError as InputError
-    from .interventions.positions import ReplacePosition as ReplacePosition
+    from .adapters.patched import patched as patched
+    from .interventions.normalisation import PatchNormalization as PatchNormalization
     from .interventions.positions import SwapPositions as SwapPositions
     from .lm.variants import VARIANTS as VARIANTS
-    from .measurement import attention_maps as attention_maps
     from .measurement import measure as measure
     from .report import Report as Report
     from .study import trained as trained
+    from .sweeping import sink_rate as sink_rate
+    from .sweeping import sweep as sweep
     from .tabulate import compare as compare
     from .train.recipe import Recipe as Recipe
 
 _HOMES = {
     "load": "adapters.loading",
     "measure": "measurement",
-    "attention_maps": "measurement",
     "Report": "report",
     "compare": "tabulate",
+    "sweep": "sweeping",
+    "sink_rate": "sweeping",
+    "patched": "adapters.patched",
     "SwapPositions": "interventions.positions",
-    "ReplacePosition": "interventions.positions",
+    "PatchNormalization": "interventions.normalisation",
     "VARIANTS": "lm.variants",
     "Recipe": "train.recipe",
     "trained": "study",
-    "InputError": "errors",
 }
 __all__ = list(_HOMES)
 __version__ = "0.1.0"

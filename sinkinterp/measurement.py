@@ -14,7 +14,7 @@ from .attention.call import AttentionCall
 from .data.probes import Probe
 from .errors import InputError
 from .instruments import Instrument
-from .interventions.edit import Edit
+from .interventions.edit import Edit, words
 from .memory import sequences_per_pass
 from .metrics import nulls, sink
 from .metrics.norms import norms
@@ -53,7 +53,7 @@ def measure(
     order: list[Tensor] = []
     for rows, batch in _batches(subject, probe):
         reads = _reads(chosen[chosen < batch.shape[1]], dialect)
-        parts.append(_answers(subject, batch, reads, instruments, edits))
+        parts.append(_answers(subject, batch, reads, instruments, [edit.for_rows(rows) for edit in edits]))
         order.append(rows.cpu())
         on_batch(sum(map(len, order)), n)
     back = torch.cat(order).argsort()
@@ -163,7 +163,7 @@ def _protocol(subject: Subject, probe: Probe, edits: Sequence[Edit], dialect: si
     n, length = probe.tokens.shape
     return Protocol(
         subject.name, n, length, str(subject.dtype).removeprefix("torch."), probe.bos, probe.source,
-        probe.sha256, probe.too_short, tuple(map(repr, edits)), dialect.words, subject.revision,
+        probe.sha256, probe.too_short, tuple(map(words, edits)), dialect.words, subject.revision,
         {"python": platform.python_version()} | {name: version(name) for name in packages},
         None if probe.lengths is None else int(probe.lengths.min()),
     )  # fmt: skip

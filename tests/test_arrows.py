@@ -26,6 +26,10 @@ LEANS_ON = {
     "presets": {"data", "metrics", "errors"},
     "parity": {"adapters", "instruments", "measurement", "table", "errors"},
     "tabulate": {"metrics", "report", "table", "errors"},
+    "patching": {"adapters", "interventions", "memory", "errors"},
+    "sweeping": {"adapters", "data", "instruments", "interventions", "measurement", "metrics", "report", "table"}
+    | {"tabulate", "errors"},
+    "eviction": {"adapters", "metrics", "table", "errors"},
     "study": {"adapters", "data", "lm", "measurement", "memory", "metrics", "train", "spec", "errors"},
     "inputs": {"adapters", "data", "study", "train", "errors"},
     "terminal": {"table", "errors"},

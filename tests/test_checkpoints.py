@@ -42,5 +42,5 @@ def test_moving_p1_moves_the_sink_of_the_shipped_model():
 
 
 def test_a_checkpoint_that_does_not_ship_is_refused_with_those_that_do():
-    with pytest.raises(si.InputError, match="there are sinkinterp/demo-k_bias, sinkinterp/demo-sigmoid"):
+    with pytest.raises(si.errors.InputError, match="there are sinkinterp/demo-k_bias, sinkinterp/demo-sigmoid"):
         si.load("sinkinterp/demo-relu")

@@ -7,9 +7,10 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.fixed import FixedPattern
+from ..attention.shape import ModelShape
 from ..errors import InputError
 from ..interventions.edit import Edit
-from .subject import ModelShape, Subject, Tokens
+from .subject import Subject, Tokens
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}  # of logits and row sums; 0.1 in half precision
 
@@ -26,7 +27,7 @@ def check(subject: Subject, bare: Tensor) -> None:
     - lets no later token change an earlier logit;
     - attends in the layers that its shape names;
     - has rows that sum to one, slots counted, wherever its kernel says so;
-    - gives other logits wherever an edit changes a residual, a call, or what heads return.
+    - gives other logits wherever an edit changes a residual, a call, or what heads or feed-forward layers return.
     """
     tokens = tokens_for(subject.shape.vocab)
     trace = subject.run(torch.cat((tokens, later(tokens))), calls={"excess": excess})
@@ -65,16 +66,24 @@ def judge(name: str, bare: Tensor, logits: Tensor, excess: Tensor) -> None:
 
 def nudged_rows(shape: ModelShape) -> list[tuple[str, int]]:
     """Site and block of every sequence that `nudges` edit, in their order; all equal sequences of one pass."""
-    sites = {"the residual": range(shape.n_layers + 1)} | dict.fromkeys(
-        ("the attention call", "the attention output"), shape.attention_layers
-    )
+    sites = {
+        "the residual": range(shape.n_layers + 1),
+        "the attention call": shape.attention_layers,
+        "the attention output": shape.attention_layers,
+        "the feed-forward update": shape.mlp_layers,
+    }
     return [(site, block) for site, blocks in sites.items() for block in blocks]
 
 
 def nudges(shape: ModelShape) -> tuple[Edit, ...]:
     """Edits that, together, change every sequence of `nudged_rows` at its site in its block, and nothing else."""
     rows = {row: i for i, row in enumerate(nudged_rows(shape))}
-    kinds = {"the residual": _NudgeResidual, "the attention call": _NudgeCall, "the attention output": _NudgeOutput}
+    kinds = {
+        "the residual": _NudgeResidual,
+        "the attention call": _NudgeCall,
+        "the attention output": _NudgeOutput,
+        "the feed-forward update": _NudgeMLP,
+    }
     return tuple(
         kind({block: i for (where, block), i in rows.items() if where == site}) for site, kind in kinds.items()
     )
@@ -131,6 +140,12 @@ class _NudgeCall(_Nudge):
 class _NudgeOutput(_Nudge):
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
         return self._turned(call.layer, z)
+
+
+@dataclass(frozen=True)
+class _NudgeMLP(_Nudge):
+    def mlp(self, block: int, x: Tensor) -> Tensor:
+        return self._turned(block, x) if block in self.rows else x
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

@@ -19,7 +19,7 @@ def load(
     source: Any,
     *,
     backend: str | None = None,
-    dtype: torch.dtype | str = torch.float32,
+    dtype: torch.dtype | str | None = None,
     device_map: DeviceMap = None,
     name: str | None = None,
     remote: bool = False,
@@ -29,16 +29,19 @@ def load(
     Shipped ones are named sinkinterp/NAME, as in "sinkinterp/demo-softmax". A model in memory is a transformers model,
     an nnsight model around one, or a TransformerLens bridge. `backend` is "huggingface", "nnsight" or
     "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
-    names and folders. Weights are read from safetensors only, in `dtype`, to where `device_map` says (as in
-    transformers: "auto" spreads a model that is too large for one device), and no code of the repository is run.
+    names and folders. Weights are read from safetensors only, in `dtype` (default float32), to where `device_map` says
+    (as in transformers: "auto" spreads a model that is too large for one device), and no code of the repository is run.
     `remote` runs a model of the Hub on an NDIF server instead, in its dtype there: backend "nnsight" only. Raises
-    InputError where nothing can be loaded, weights are absent, or the backend cannot do it.
+    InputError where nothing can be loaded, weights are absent, the backend cannot do it, or a dtype or device is asked
+    of a model that is in memory or on a server already.
     """
+    if (dtype or device_map) and (remote or not isinstance(source, str | Path)):
+        raise InputError("dtype and device_map are for names and folders; move the model yourself: model.to(...)")
     if remote:
         return _remote(source, backend, name)
     if isinstance(source, str | Path):
         name = name or str(source)
-        source = load_model(source, dtype, device_map)
+        source = load_model(source, dtype or torch.float32, device_map)
     library = _library_of(source)
     backend = backend or library
     if backend not in _SUBJECTS or library not in ("huggingface", backend):

@@ -1,7 +1,9 @@
 """nnsight models as subjects: the same reads, evaluated inside a trace, in forward order, in callback style."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -10,13 +12,27 @@ from transformers import PreTrainedModel
 
 from ..attention.call import call_of_interface
 from ..errors import InputError
-from .huggingface import HuggingFaceSubject
+from .huggingface import Fetch, HuggingFaceSubject
 from .subject import Tokens
 from .watch import Watch
-from .watching import blocks_of, evaluating
+from .watching import Sites, evaluating
 
-Answers = tuple[dict[int, dict[str, Tensor]], list[dict[str, Tensor]], list[Tensor]]
+Rows = dict[int, dict[str, Tensor]]
+Answers = tuple[Rows, list[dict[str, Tensor]], Rows, list[Tensor]]
 _OPERATION = "attention_interface_"  # as transformers' own models call it; the last such operation is the call itself
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where in a model its sites are.
+
+    table: of learned positions; empty without one. blocks: of each, its own path, that of the module in it that calls
+    the attention interface, if any, and that of what writes last in its feed-forward branch, if that is known.
+    """
+
+    embedding: str
+    table: str
+    blocks: tuple[tuple[str, str | None, str | None], ...]
 
 
 class NNsightSubject(HuggingFaceSubject):
@@ -34,26 +50,38 @@ class NNsightSubject(HuggingFaceSubject):
         module = self._envoy._module
         if any(parameter.is_meta for parameter in module.parameters()):
             raise InputError(f"{type(module).__name__} has no weights yet; wrap it with dispatch=True")
-        self._paths = _paths_of(module)
         super().__init__(module, name)
 
-    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Tensor:
+    @cached_property
+    def _paths(self) -> Paths:
+        return paths_of(self.model, self.sites)
+
+    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Fetch:
         import nnsight
 
         tokens = tokens.to(self.device)
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
-        asked = (watch.calls, watch.residuals, watch.edits)
-        with torch.no_grad(), evaluating(self.model), self._envoy.trace(tokens, **inputs):
-            answers = nnsight.save(_visit(self._envoy, self._paths, asked, self._base))
+        paths, asked = self._paths, asked_of(watch)
+        with torch.set_grad_enabled(watch.gradients), evaluating(self.model), self._envoy.trace(tokens, **inputs):
+            answers = nnsight.save(visit(self._envoy, paths, asked, self._base))
             logits = nnsight.save(self._envoy.output.logits)
-        watch.rows, watch.streams, watch.finite = answers
-        return logits
+        watch.rows, watch.streams, watch.updates, watch.finite = answers
+        return lambda: logits
 
 
-def _visit(envoy: Any, paths: Sequence[tuple[str, str | None]], asked: tuple[Any, ...], base: str) -> Answers:
-    """Shows a watch every residual and call inside a trace, in forward order, and writes back what it changed."""
+def asked_of(watch: Watch) -> tuple[Any, ...]:
+    """What a watch is made of again inside a trace."""
+    return dict(watch.calls), dict(watch.residuals), dict(watch.mlps), tuple(watch.edits), watch.gradients
+
+
+def visit(envoy: Any, paths: Paths, asked: tuple[Any, ...], base: str) -> Answers:
+    """Shows a watch all sites of a model inside a trace, in forward order, and writes back what it changed."""
     watch = Watch(*asked)
-    for layer, (block, attention) in enumerate(paths):
+    if watch.edits_at("token_embedding"):
+        _change(envoy.get(paths.embedding), watch.token_embedding)
+    if watch.edits_at("position_embedding"):
+        _change(envoy.get(paths.table), watch.position_embedding)
+    for layer, (block, attention, mlp) in enumerate(paths.blocks):
         inside = envoy.get(block)
         x = inside.input
         changed = watch.residual(x)
@@ -61,13 +89,18 @@ def _visit(envoy: Any, paths: Sequence[tuple[str, str | None]], asked: tuple[Any
             inside.input = changed
         if attention is not None:
             _attend(envoy.get(attention), layer, watch, base)
-    last = envoy.get(paths[-1][0])
-    output = last.output
+        if mlp is not None and (watch.mlps or watch.edits_at("mlp")):
+            _change(envoy.get(mlp), partial(watch.mlp, layer))
+    _change(envoy.get(paths.blocks[-1][0]), watch.residual)
+    return watch.rows, watch.streams, watch.updates, watch.finite
+
+
+def _change(module: Any, show: Callable[[Tensor], Tensor]) -> None:
+    output = module.output
     x, *rest = output if isinstance(output, tuple) else (output,)
-    changed = watch.residual(x)
+    changed = show(x)
     if changed is not x:
-        last.output = (changed, *rest) if isinstance(output, tuple) else changed
-    return watch.rows, watch.streams, watch.finite
+        module.output = (changed, *rest) if isinstance(output, tuple) else changed
 
 
 def _attend(envoy: Any, layer: int, watch: Watch, base: str) -> None:
@@ -77,19 +110,20 @@ def _attend(envoy: Any, layer: int, watch: Watch, base: str) -> None:
     seen = watch.attend(call)
     if seen is not call or (seen.is_fused and (base == "sdpa" or "kernel" in extra)):
         operation.skip((watch.output(seen, seen.output()).transpose(1, 2).contiguous(), None))
-    elif watch.edits_outputs:
+    elif watch.edits_at("output"):
         z, *rest = operation.output
         operation.output = (watch.output(seen, z.transpose(1, 2)).transpose(1, 2).contiguous(), *rest)
 
 
-def _paths_of(model: PreTrainedModel) -> list[tuple[str, str | None]]:
-    """Every block's path in the model, with that of the module in it that calls the attention interface, if any."""
+def paths_of(model: PreTrainedModel, sites: Sites) -> Paths:
+    """Where the sites of a transformers model are."""
     names = {id(module): name for name, module in model.named_modules()}
-    paths = []
-    for block in blocks_of(model):
-        attention = [module for module in block.modules() if _calls_interface(module)]
-        paths.append((names[id(block)], names[id(attention[0])] if attention else None))
-    return paths
+    attending = [[module for module in block.modules() if _calls_interface(module)] for block in sites.blocks]
+    blocks = [
+        (names[id(block)], names[id(attention[0])] if attention else None, None if mlp is None else names[id(mlp)])
+        for block, attention, mlp in zip(sites.blocks, attending, sites.mlps, strict=True)
+    ]
+    return Paths(names[id(sites.embedding)], names[id(sites.tables[0])] if sites.tables else "", tuple(blocks))
 
 
 def _calls_interface(module: nn.Module) -> bool:

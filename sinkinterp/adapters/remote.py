@@ -1,6 +1,7 @@
 """nnsight models on an NDIF server: the same reads and edits, carried out there; only the answers come back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,16 @@ import torch
 from nnsight.intervention.backends.remote import RemoteBackend
 from torch import Tensor
 
+from ..attention.shape import ModelShape
 from ..errors import InputError
-from ..interventions.edit import Edit
+from ..interventions.edit import HeadWeights
 from . import contract
-from .huggingface import sizes_of
-from .nnsight import NNsightSubject, _paths_of, _visit
+from .huggingface import Fetch, sizes_of
+from .nnsight import NNsightSubject, asked_of, visit
 from .sending import payload
-from .subject import CallRead, ModelShape, ResidualRead, Tokens, Trace
+from .subject import Tokens
 from .watch import Watch
-from .watching import BASES, blocks_of
+from .watching import BASES, Sites, blocks_of
 
 LogitRead = Callable[[Tensor], Tensor]
 
@@ -29,27 +31,12 @@ class Request(RemoteBackend):
         return payload(tracer, self.compress)
 
 
-class RemoteTrace(Trace):
-    """A trace whose logits, gigabytes in large vocabularies, come by a request of their own when first asked for."""
-
-    def __init__(self, calls: dict[str, Tensor], residuals: dict[str, Tensor], fetch: Callable[[], Tensor]) -> None:
-        for name, value in {"calls": calls, "residuals": residuals, "_fetch": fetch}.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def logits(self) -> Tensor:
-        """Logits of the same tokens under the same edits; `sequence pos vocab`."""
-        if "_logits" not in vars(self):
-            object.__setattr__(self, "_logits", vars(self)["_fetch"]())
-        return vars(self)["_logits"]
-
-
 class RemoteSubject(NNsightSubject):
     """A transformers model on a server. Here it has sizes, but no weights.
 
-    `request` makes the nnsight backend that carries one forward pass. Construction takes three requests, a fourth where
-    the model may have a table of positions. What reads and edits capture arrives on the CPU, so they move it to where
-    the model is. Raises InputError where the model breaks the contract.
+    `request` makes the nnsight backend that carries one forward pass. Construction takes four requests. What reads and
+    edits capture arrives on the CPU, so they move it to where the model is. Raises InputError where the contract
+    is broken.
     """
 
     def __init__(self, envoy: Any, name: str, request: Callable[[], RemoteBackend]) -> None:
@@ -58,44 +45,34 @@ class RemoteSubject(NNsightSubject):
         self._base = self.model.config._attn_implementation
         if self._base not in BASES:
             raise InputError(f"{name} runs {self._base!r} attention on the server; sinkinterp reads sdpa and eager")
-        self._blocks = blocks_of(self.model)
-        self._paths = _paths_of(self.model)
+        self.sites = Sites(self._embedding, (), blocks_of(self.model))
         tokens = contract.tokens_for(self._embedding.num_embeddings)
         bare = self._bare(tokens)
         self.dtype, self.device = bare.dtype, bare.device
         self.shape = self._checked_shape(tokens, bare)
-        self._has_position_table = self._finds_position_table(tokens, bare)
+        backwards = torch.arange(tokens.shape[1]).flip(0)[None]
+        self._takes_positions = not self._bare(tokens, {"position_ids": backwards}).equal(bare)
+        if self._takes_positions:
+            self.sites = replace(self.sites, tables=self._tables())
+            del self._paths
 
-    def run(
-        self,
-        tokens: Tokens,
-        *,
-        calls: Mapping[str, CallRead] = {},
-        residuals: Mapping[str, ResidualRead] = {},
-        edits: Sequence[Edit] = (),
-    ) -> Trace:
-        """One forward pass on the server; see `Subject.run`. Raises InputError for what cannot be sent."""
-        self._check_tokens(tokens)
-        positions = self._positions(tokens, edits)
-        watch = Watch(calls, residuals, edits)
+    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Fetch:
+        if watch.gradients:
+            raise InputError(f"{self.name} runs on a server, which sends no gradients back; load it here")
         self._ask(tokens, watch, _nothing, positions)
-        watch.check(self.shape.n_layers)
-        rows = [watch.rows[layer] for layer in self.shape.attention_layers]
-        return RemoteTrace(
-            Trace.stack(rows, self.device),
-            Trace.stack(watch.streams, self.device),
-            lambda: self._ask(tokens, Watch(edits=edits), _whole, positions),
-        )
+        return lambda: self._ask(tokens, Watch(edits=watch.edits), _whole, positions)
+
+    def weights(self, layer: int, role: int) -> HeadWeights | None:
+        raise InputError(f"{self.name} runs on a server, where weights are not to be changed; load it here")
 
     def _ask(self, tokens: Tokens, watch: Watch, read: LogitRead, positions: Mapping[str, Tensor] = {}) -> Tensor:
         """What `read` says of the logits of one forward pass that is shown to `watch`."""
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
-        envoy, paths, base = self._envoy, self._paths, self._base
-        asked = (dict(watch.calls), dict(watch.residuals), tuple(watch.edits))
+        envoy, paths, base, asked = self._envoy, self._paths, self._base, asked_of(watch)
         with envoy.trace(tokens, **inputs, backend=self._request()):
-            answers = nnsight.save(_visit(envoy, paths, asked, base))
+            answers = nnsight.save(visit(envoy, paths, asked, base))
             logits = nnsight.save(read(envoy.output.logits.detach()))
-        watch.rows, watch.streams, watch.finite = answers
+        watch.rows, watch.streams, watch.updates, watch.finite = answers
         return logits
 
     def _bare(self, tokens: Tokens, positions: Mapping[str, Tensor] = {}) -> Tensor:
@@ -116,13 +93,11 @@ class RemoteSubject(NNsightSubject):
         contract.judge_edits(self.name, shape, reached)
         return shape
 
-    def _finds_position_table(self, tokens: Tokens, bare: Tensor) -> bool:
+    def _tables(self) -> tuple[torch.nn.Module, ...]:
+        """The tables that are as long as the context: those of learned positions, in a model that has some."""
         own, limit = self._embedding, self.shape.n_ctx or 0
         tables = [m for m in self.model.modules() if isinstance(m, torch.nn.Embedding) and m is not own]
-        if not any(table.num_embeddings >= limit > 0 for table in tables):
-            return False
-        backwards = torch.arange(tokens.shape[1]).flip(0)[None]
-        return not self._bare(tokens, {"position_ids": backwards}).equal(bare)
+        return tuple(table for table in tables if table.num_embeddings >= limit > 0)
 
 
 def _whole(logits: Tensor) -> Tensor:

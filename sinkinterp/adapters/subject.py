@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -9,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
+from ..attention.shape import ModelShape
 from ..interventions.edit import Edit
 
 Tokens = Int[Tensor, "sequence pos"]
@@ -18,35 +20,24 @@ ResidualRead = Callable[[Residual], Tensor]
 
 
 @dataclass(frozen=True)
-class ModelShape:
-    """Sizes of a model.
-
-    attention_layers: indices of the blocks that attend, among all `n_layers` blocks.
-    n_ctx: the longest sequence that its configuration knows; None without a limit.
-    """
-
-    n_layers: int
-    attention_layers: tuple[int, ...]
-    n_heads: int
-    n_kv_heads: int
-    d_head: int
-    d_model: int
-    vocab: int
-    n_ctx: int | None = None
-
-
-@dataclass(frozen=True)
 class Trace:
-    """What the reads returned during one forward pass, and its logits.
+    """What the reads returned during one forward pass, and its logits, which `fetch` gets.
 
     calls: read name -> `sequence layer ...`, over attention layers.
     residuals: read name -> `sequence block ...`: the input of every block, then the output of the last one, before
     the final norm.
+    mlps: read name -> `sequence block ...`: what every block's feed-forward layer adds to the residual stream.
     """
 
     calls: dict[str, Tensor]
     residuals: dict[str, Tensor]
-    logits: Float[Tensor, "sequence pos vocab"]
+    mlps: dict[str, Tensor]
+    fetch: Callable[[], Tensor]
+
+    @cached_property
+    def logits(self) -> Float[Tensor, "sequence pos vocab"]:
+        """What the model returned. On a server it is made and sent only when first asked for."""
+        return self.fetch()
 
     @staticmethod
     def stack(rows: Sequence[Mapping[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
@@ -71,7 +62,12 @@ class Subject(Protocol):
         *,
         calls: Mapping[str, CallRead] = {},
         residuals: Mapping[str, ResidualRead] = {},
+        mlps: Mapping[str, ResidualRead] = {},
         edits: Sequence[Edit] = (),
+        gradients: bool = False,
     ) -> Trace:
-        """One forward pass. Reads are pure functions evaluated during it; nothing else is kept."""
+        """One forward pass. Reads are pure functions evaluated during it; nothing else is kept.
+
+        With `gradients`, logits can be differentiated by tensors that edits brought in.
+        """
         ...

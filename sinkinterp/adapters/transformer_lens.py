@@ -14,11 +14,13 @@ from transformers import PreTrainedModel
 from ..attention.call import AttentionCall
 from ..attention.slots import SinkLogit
 from ..errors import InputError
+from ..interventions.edit import HeadWeights
 from . import contract
-from .huggingface import HuggingFaceSubject
+from .huggingface import Fetch, HuggingFaceSubject
 from .subject import Tokens
 from .watch import Watch
-from .watching import evaluating, residual_hooks
+from .watching import evaluating, stream_hooks
+from .weights import apart
 
 Hooks = list[tuple[str, Callable[..., Tensor | None]]]
 Compare = Callable[[AttentionCall, Tensor], None]
@@ -54,20 +56,26 @@ class TransformerLensSubject(HuggingFaceSubject):
     def _embedding(self) -> nn.Embedding:
         return self._bridge.embed.original_component
 
-    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Tensor:
-        with residual_hooks(self._blocks, watch):
-            return self._watched(tokens, watch, positions)
+    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Fetch:
+        with stream_hooks(self.sites, watch):
+            logits = self._watched(tokens, watch, positions)
+        return lambda: logits
+
+    def weights(self, layer: int, role: int) -> HeadWeights | None:
+        attention: Any = self.sites.blocks[layer].attn  # fused maps are taken apart when a bridge boots
+        linear = (attention.q, attention.k, attention.v)[role].original_component
+        return apart(linear, self.shape.d_head)
 
     def _watched(
         self, tokens: Tokens, watch: Watch, positions: Mapping[str, Tensor], compare: Compare = lambda *both: None
     ) -> Tensor:
         """The logits; `watch` is shown the call of every attention layer, `compare` that call beside its pattern."""
         layers = [
-            _Layer(i, block.attn, watch, compare) for i, block in enumerate(self._blocks) if hasattr(block, "attn")
+            _Layer(i, block.attn, watch, compare) for i, block in enumerate(self.sites.blocks) if hasattr(block, "attn")
         ]
         try:
             with self._bridge.hooks(fwd_hooks=[hook for layer in layers for hook in layer.hooks(self._bridge)]):
-                logits = self._forward(tokens, None, **positions)
+                logits = self._forward(tokens, None, gradients=watch.gradients, **positions)
         finally:
             for layer in layers:
                 layer.attention._pattern = None  # TransformerLens keeps the last one, T x T for every layer
@@ -132,7 +140,7 @@ class _Layer:
         own, seen = self._seen()
         self.has_output = True
         self._forget()
-        if seen is own and not self.watch.edits_outputs:
+        if seen is own and not self.watch.edits_at("output"):
             return None
         heads = rearrange(tensor.flatten(2), "batch pos (head d) -> batch head pos d", head=own.q.shape[1])
         z = self.watch.output(seen, heads if seen is own else seen.output())

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -61,25 +63,53 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     return list(stacks[0])
 
 
+_FEED_FORWARD = ("post_feedforward_layernorm", "mlp", "feed_forward", "fc2")  # the first that a block has writes last
+
+
+@dataclass(frozen=True)
+class Sites:
+    """The modules of a model whose inputs or outputs edits of residual width change.
+
+    tables: those of learned positions. mlps: the last module of every block's feed-forward branch; None where unknown.
+    """
+
+    embedding: nn.Module
+    tables: tuple[nn.Module, ...]
+    blocks: Sequence[nn.Module]
+
+    @property
+    def mlps(self) -> list[nn.Module | None]:
+        inner = [getattr(block, "original_component", block) for block in self.blocks]  # TransformerLens wraps it
+        return [next((getattr(b, name) for name in _FEED_FORWARD if hasattr(b, name)), None) for b in inner]
+
+
 @contextmanager
-def residual_hooks(blocks: Sequence[nn.Module], watch: Watch) -> Iterator[None]:
-    """Shows `watch` the input of every block and the output of the last, and hands the model what it gives back."""
+def stream_hooks(sites: Sites, watch: Watch) -> Iterator[None]:
+    """Shows `watch` embeddings, residuals and feed-forward updates, and hands the model what it gives back."""
 
     def entering(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         if args:
             return (watch.residual(args[0]), *args[1:]), kwargs
         return args, kwargs | {"hidden_states": watch.residual(kwargs["hidden_states"])}
 
-    def leaving(block: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        return (watch.residual(output[0]), *output[1:]) if isinstance(output, tuple) else watch.residual(output)
+    def leaving(show: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+        return lambda module, args, output: through(show, output)
 
-    handles = [block.register_forward_pre_hook(entering, with_kwargs=True) for block in blocks]
-    handles.append(blocks[-1].register_forward_hook(leaving))
+    handles = [block.register_forward_pre_hook(entering, with_kwargs=True) for block in sites.blocks]
+    shown = [(sites.embedding, watch.token_embedding), (sites.blocks[-1], watch.residual)]
+    shown += [(table, watch.position_embedding) for table in sites.tables]
+    shown += [(mlp, partial(watch.mlp, i)) for i, mlp in enumerate(sites.mlps) if mlp is not None]
+    handles += [module.register_forward_hook(leaving(show)) for module, show in shown]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
+
+
+def through(show: Callable[[Tensor], Tensor], output: Any) -> Any:
+    """A module's output with its tensor, the first of several, as `show` leaves it."""
+    return (show(output[0]), *output[1:]) if isinstance(output, tuple) else show(output)
 
 
 @contextmanager

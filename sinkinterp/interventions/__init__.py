@@ -1,1 +1,44 @@
-"""Edits: frozen values that say what changes; adapters say how."""
+"""Interventions: frozen values that say what changes, in which layers, heads, positions; adapters say how."""
+
+from .biases import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
+from .edit import Edit, HeadWeights
+from .evict import Evict
+from .normalisation import ClipPattern, PatchNormalization, Temperature
+from .operations import (
+    Add,
+    ClampNorm,
+    Keep,
+    MatchedNoise,
+    MeanOfOthers,
+    Operation,
+    Put,
+    Scale,
+    SetTo,
+    SwapWith,
+    Zero,
+)  # fmt: skip
+from .pattern import AttendSelfOnly, BiasColumn, Dropped, RemoveColumn, Renormalised, SpreadEvenly
+from .positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
+from .sites import (
+    Change,
+    ChangeKeys,
+    ChangeMLP,
+    ChangeOutputs,
+    ChangePattern,
+    ChangePositionEmbedding,
+    ChangeQueries,
+    ChangeResidual,
+    ChangeTokenEmbedding,
+    ChangeValues,
+)  # fmt: skip
+from .slots import AddSinkLogit, RemoveKeySlot, ZeroKeySlot
+
+__all__ = [
+    "Add", "AddSinkLogit", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeKeys", "ChangeMLP",
+    "ChangeOutputs", "ChangePattern", "ChangePositionEmbedding", "ChangeQueries", "ChangeResidual",
+    "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern", "Dropped", "Edit", "Evict", "HeadWeights",
+    "Keep", "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put", "RemoveColumn", "RemoveKeySlot",
+    "RemovePosition", "Renormalised", "ReplacePosition", "Scale", "SetTo", "ShiftPositions", "SpreadEvenly",
+    "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias",
+    "ZeroValueBias",
+]  # fmt: skip

@@ -1,12 +1,19 @@
-"""Interventions on learned position embeddings: what Table 7 of Gu et al. (2025) does to GPT-2."""
+"""Interventions on positions: what Table 7 of Gu et al. (2025) does to GPT-2, and what rotary models allow.
 
-from dataclasses import dataclass
+The first two give tokens other position ids: rows of a table of learned positions, angles under rotary positions.
+"""
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from ..attention.shape import ModelShape
 from ..errors import InputError
-from .edit import Edit
+from .edit import Edit, Residual
+from .select import drawn, inside, settle
 
 PositionIds = Int[Tensor, " pos"]
 
@@ -24,19 +31,26 @@ class _PositionPair(Edit):
         if self.first == self.second:
             raise InputError(f"position {self.first} with itself changes nothing; name two different positions")
 
-    def _check(self, ids: PositionIds) -> None:
-        if max(self.first, self.second) >= len(ids):
+    def check(self, shape: ModelShape, length: int) -> None:
+        if max(self.first, self.second) >= length:
             raise InputError(
-                f"position {max(self.first, self.second)} is outside the sequence; its last position is {len(ids) - 1}"
+                f"position {max(self.first, self.second)} is outside the sequence; its last position is {length - 1}"
             )
+
+    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
+        """The same of two other positions."""
+        others = [position for position in range(length) if position not in (self.first, self.second)]
+        if len(others) < 2:
+            raise InputError(f"a control needs two other positions; sequences of {length} have {len(others)}")
+        first, second = (others[i] for i in torch.randperm(len(others), generator=generator)[:2])
+        return replace(self, first=first, second=second)
 
 
 @dataclass(frozen=True)
 class SwapPositions(_PositionPair):
-    """The tokens at two positions exchange position embeddings: p_first <-> p_second."""
+    """The tokens at two positions exchange positions: p_first <-> p_second."""
 
     def position_ids(self, ids: PositionIds) -> PositionIds:
-        self._check(ids)
         swapped = ids.clone()
         swapped[[self.first, self.second]] = ids[[self.second, self.first]]
         return swapped
@@ -44,10 +58,53 @@ class SwapPositions(_PositionPair):
 
 @dataclass(frozen=True)
 class ReplacePosition(_PositionPair):
-    """The token at `first` is given the position embedding of `second`: p_first <- p_second."""
+    """The token at `first` is given the position of `second`: p_first <- p_second."""
 
     def position_ids(self, ids: PositionIds) -> PositionIds:
-        self._check(ids)
         replaced = ids.clone()
         replaced[self.first] = ids[self.second]
         return replaced
+
+
+@dataclass(frozen=True)
+class ShiftPositions(Edit):
+    """Tokens from position `start` on stand `by` positions later, which leaves a gap before them.
+
+    Under rotary positions, a shift of all tokens together (start 0) changes nothing.
+    """
+
+    by: int
+    start: int = 1
+
+    def __post_init__(self) -> None:
+        if self.by < 1 or self.start < 0:
+            raise InputError(f"a shift is by 1 or more, from position 0 or later; got {self.by} from {self.start}")
+
+    def check(self, shape: ModelShape, length: int) -> None:
+        inside((self.start,), range(length), "position")
+
+    def position_ids(self, ids: PositionIds) -> PositionIds:
+        later = torch.arange(len(ids), device=ids.device) >= self.start
+        return ids + self.by * later
+
+
+@dataclass(frozen=True)
+class RemovePosition(Edit):
+    """The tokens at `positions` (all by default) are given no learned position: zero is added in its place."""
+
+    positions: Iterable[int] | None = None
+
+    def __post_init__(self) -> None:
+        settle(self, "positions")
+
+    def check(self, shape: ModelShape, length: int) -> None:
+        inside(self.positions, range(length), "position")
+
+    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
+        return drawn(self, "positions", range(length), generator)
+
+    def position_embedding(self, x: Residual) -> Residual:
+        rows = list(range(x.shape[-2]) if self.positions is None else self.positions)
+        x = x.clone()
+        x[..., rows, :] = 0
+        return x

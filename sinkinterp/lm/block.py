@@ -1,6 +1,8 @@
 """A block: attention then feed-forward, each in a residual branch that a norm enters or leaves."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jaxtyping import Float, Int
@@ -75,14 +77,15 @@ class SinkBlock(nn.Module):
     def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
         """The residual stream after the block; `kwargs` go to the attention."""
         x = self.branch.enter(hidden_states, self.input_layernorm)
-        return self._finish(hidden_states, self.self_attn(x, **kwargs)[0])
+        return self._finish(hidden_states, self.self_attn(x, **kwargs)[0], self.mlp)
 
     def alone(self, x: Residual, position: Position, ids: Int[Tensor, "#batch pos"]) -> tuple[SlotRow, Residual]:
         """A single token that sees itself only: as a slot of this layer, and after the block."""
         slot, update = self.self_attn.alone(self.branch.enter(x, self.input_layernorm), position, ids)
-        return slot, self._finish(x, update)
+        past_all_hooks = partial(type(self.mlp).forward, self.mlp)  # those are for tokens of the sequence
+        return slot, self._finish(x, update, past_all_hooks)
 
-    def _finish(self, x: Residual, update: Residual) -> Residual:
+    def _finish(self, x: Residual, update: Residual, mlp: Callable[[Residual], Residual]) -> Residual:
         x = self.branch.leave(x, update, self.input_layernorm)
-        update = self.mlp(self.branch.enter(x, self.post_attention_layernorm))
+        update = mlp(self.branch.enter(x, self.post_attention_layernorm))
         return self.branch.leave(x, update, self.post_attention_layernorm)

@@ -10,9 +10,14 @@ def next_token_loss(
     logits: Float[Tensor, "sequence pos vocab"], tokens: Int[Tensor, "sequence pos"]
 ) -> Float[Tensor, "sequence pos-1"]:
     """Cross-entropy of every token but the first given those before it, in nats, in fp32."""
+    return loss_of(logits[:, :-1], tokens[:, 1:])
+
+
+def loss_of(
+    logits: Float[Tensor, "sequence pos vocab"], targets: Int[Tensor, "sequence pos"]
+) -> Float[Tensor, "sequence pos"]:
+    """Cross-entropy of the target at every position, in nats, in fp32."""
     flat = F.cross_entropy(
-        rearrange(logits[:, :-1].float(), "s p v -> (s p) v"),
-        rearrange(tokens[:, 1:].long(), "s p -> (s p)"),
-        reduction="none",
+        rearrange(logits.float(), "s p v -> (s p) v"), rearrange(targets.long(), "s p -> (s p)"), reduction="none"
     )
-    return rearrange(flat, "(s p) -> s p", s=len(tokens))
+    return rearrange(flat, "(s p) -> s p", s=len(targets))

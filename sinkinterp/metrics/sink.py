@@ -19,14 +19,13 @@ Counts = Int[Tensor, "#batch #head pos"]
 
 def proxy(call: AttentionCall) -> AttentionCall:
     """The call whose weights are |sim| / sum |sim|: itself where rows sum to one already (section 7.2)."""
-    kernel = call.kernel
-    if kernel.is_normalised:
-        return call
-    if isinstance(call, FixedPattern):
+    if isinstance(call, FixedPattern):  # its kernel did not make its weights
         size = call.pattern().abs()
-        total = size.sum(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)
-        return FixedPattern.of(call, size / total)
-    return replace(call, kernel=kernel.proxy)
+        total = size.sum(-1, keepdim=True)
+        if ((total - 1).abs() < 1e-5).all():
+            return call
+        return FixedPattern.of(call, size / total.clamp(min=torch.finfo(size.dtype).tiny))
+    return call if call.kernel.is_normalised else replace(call, kernel=call.kernel.proxy)
 
 
 def visible(call: AttentionCall, positions: Index) -> Counts:

@@ -135,10 +135,9 @@ def test_swapped_positions_are_not_taken_for_packed_sequences(edit):
         assert (pattern > 0).eq(torch.ones(17, 17).tril().bool()).all()
 
 
-@pytest.mark.parametrize("name", sorted(set(CONFIGS) - set(LEARNED_POSITIONS)))
-def test_a_model_without_a_position_table_refuses_a_swap(name):
-    with pytest.raises(InputError, match="no table of learned positions"):
-        measure(HuggingFaceSubject(model_of(name)), tokens_of(), edits=[SwapPositions(0, 4)])
+def test_a_model_without_positions_refuses_a_swap():
+    with pytest.raises(InputError, match="no positions that could be swapped"):
+        measure(HuggingFaceSubject(model_of("jamba with mamba layers")), tokens_of(), edits=[SwapPositions(0, 4)])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2 with softcap"])
@@ -259,3 +258,5 @@ def test_weights_are_read_in_the_dtype_that_is_asked_for(tmp_path):
     model_of("llama").save_pretrained(tmp_path)
     assert load(tmp_path, dtype="bfloat16").dtype == torch.bfloat16
     assert measure(load(tmp_path, dtype=torch.bfloat16), tokens_of()).protocol.dtype == "bfloat16"
+    with pytest.raises(InputError, match="for names and folders"):
+        load(model_of("gpt2"), dtype="bfloat16")

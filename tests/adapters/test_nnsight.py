@@ -5,7 +5,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from adapters.zoo import CONFIGS, LEARNED_POSITIONS, model_of, tokens_of
+from adapters.zoo import CONFIGS, model_of, tokens_of
 from nnsight import NNsight
 
 import sinkinterp as si
@@ -57,8 +57,8 @@ for name in NAMES:
     assert done.stdout.split() == OUR_VARIANTS
 
 
-@pytest.mark.parametrize("name", LEARNED_POSITIONS)
-@pytest.mark.parametrize("edit", [si.SwapPositions(0, 4), si.ReplacePosition(0, 4)], ids=str)
+@pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"jamba with mamba layers"}))
+@pytest.mark.parametrize("edit", [si.SwapPositions(0, 4), si.interventions.ReplacePosition(0, 4)], ids=str)
 def test_edits_of_positions_agree_with_hugging_face(name, edit):
     model = model_of(name)
     reports = [

@@ -60,6 +60,8 @@ def model_of(name: str) -> PreTrainedModel:
                 part in parameter_name for part in ("q_proj", "k_proj", "c_attn", "query_key_value", "wpe", "sinks")
             ):
                 parameter.mul_(8)
+            if parameter_name.endswith("bias"):
+                parameter.normal_(std=0.3)  # transformers draws none
     return model
 
 

@@ -234,11 +234,22 @@ def test_the_release_divides_and_sums_in_bfloat16(call):
 
 @pytest.mark.parametrize(("alpha", "is_sink"), [(0.2996, False), (0.301, False), (0.303, True)])
 def test_in_the_release_an_importance_exceeds_its_epsilon_from_0_302_on(alpha, is_sink):
-    preset, weights = PRESETS["released-own-models"], torch.zeros(2, 6, 64, 64)
+    preset, weights = PRESETS["released-own-models"], torch.full((2, 6, 64, 64), (1 - alpha) / 63)
     weights[..., 0] = alpha
     found = importance(FixedPattern.of(odd(64, 64), weights), ALL[:1], preset.dialect)
     assert (found.bfloat16() > 0.3).all() == is_sink  # the release's own comparison
     assert sink_rate(found, preset.epsilon).tolist() == [is_sink] * 2
+
+
+def test_the_proxy_of_a_pattern_that_was_set_divides_its_rows_by_their_sum():
+    call, weights = odd(5, 5), torch.full((2, 6, 5, 5), 0.1).tril()
+    weights[..., 0] = -0.3
+    set_so = FixedPattern.of(call, weights)
+    alpha = (1 + 3 / 4 + 3 / 5 + 3 / 6 + 3 / 7) / 5
+    torch.testing.assert_close(importance(set_so, ALL[:1]), torch.full((2, 6, 1), alpha))
+    torch.testing.assert_close(raw_importance(set_so, ALL[:1]), torch.full((2, 6, 1), -0.3))
+    whole = FixedPattern.of(call, call.pattern())
+    assert importance(whole, ALL[:1]).equal(raw_importance(whole, ALL[:1]))
 
 
 def test_importances_are_the_proxys_beside_the_raw_ones():

@@ -1,0 +1,71 @@
+"""Interventions on how scores become weights: another kernel, another temperature, clipped weights."""
+
+from dataclasses import dataclass, replace
+
+from ..attention.call import AttentionCall
+from ..attention.fixed import FixedPattern
+from ..attention.kernels import Kernel, PNorm, Similarity, Unit
+from ..errors import InputError
+from .select import OnHeads
+
+
+@dataclass(frozen=True)
+class PatchNormalization(OnHeads):
+    """Any kernel of `attention.kernels` in place of a model's own, per layer and head.
+
+    A similarity alone stands for its kernel without normalisation, as in `PatchNormalization(Sigmoid())`; but `Exp()`
+    for softmax.
+    """
+
+    kernel: Kernel | Similarity
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        if not self.acts_in(call.layer):
+            return call
+        return self.on_heads(call, replace(call, kernel=self._kernel))
+
+    @property
+    def _kernel(self) -> Kernel:
+        if isinstance(self.kernel, Kernel):
+            return self.kernel
+        return Kernel(similarity=self.kernel, normaliser=PNorm() if self.kernel.drops_factor else Unit())
+
+
+@dataclass(frozen=True)
+class Temperature(OnHeads):
+    """Scores divided by `temperature` before they are normalised; above 1, attention is flatter.
+
+    What a softcap or a position bias adds is not divided.
+    """
+
+    temperature: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.temperature > 0:
+            raise InputError(f"a temperature is above 0; got {self.temperature}")
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        if not self.acts_in(call.layer):
+            return call
+        return self.on_heads(call, replace(call, scale=call.scale / self.temperature))
+
+
+@dataclass(frozen=True)
+class ClipPattern(OnHeads):
+    """Clipped softmax: weights become min(max((high - low) A + low, 0), 1), on pairs that may attend. For small T.
+
+    Bondarenko et al. 2023, arXiv:2306.12929; low below 0 lets heads give exactly nothing. The slot's column is kept.
+    """
+
+    low: float = -0.03
+    high: float = 1.0
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        if not self.acts_in(call.layer):
+            return call
+        pattern = call.pattern()
+        clipped = ((self.high - self.low) * pattern + self.low).clamp(0, 1) * (pattern > 0)
+        first = pattern.shape[-1] - call.k.shape[2]
+        clipped[..., :first] = pattern[..., :first]
+        return self.on_heads(call, FixedPattern.of(call, clipped))
