@@ -21,7 +21,7 @@ LENGTHS = Table(
 )  # fmt: skip
 SWEEP = Table(
     "sweep", "n=7",
-    tuple({"edit": edit, "model": model, **interval("rate", 0.5 + i / 10, 0.25, 0.75), "loss": 3.0 + i,
+    tuple({"edit": edit, "width": i, "model": model, **interval("rate", 0.5 + i / 10, 0.25, 0.75), "loss": 3.0 + i,
            **interval("control rate", 0.3, 0.2, 0.375), "null": 0.1}
           for model in ("a", "b") for i, edit in enumerate(("none", "clamp", "drop"))),
 )  # fmt: skip
@@ -74,7 +74,7 @@ def test_training_leaves_out_what_nobody_watched():
 
 
 def test_a_sweep_draws_its_lines_with_intervals_and_its_control_as_a_band():
-    data = sweeps.sweep(SWEEP, "edit", ["rate", "loss"], "model").data
+    data = sweeps.sweep(SWEEP, "width", ["rate", "loss"], "model").data
     low, high, control, null, a, b, *losses = data
     assert [list(trace.y) for trace in (low, high, control, null)] == [[0.2] * 3, [0.375] * 3, [0.3] * 3, [0.1] * 3]
     assert (high.fill, high.fillcolor) == ("tonexty", faded(GREY)) and low.line.width == high.line.width == 0
@@ -83,7 +83,24 @@ def test_a_sweep_draws_its_lines_with_intervals_and_its_control_as_a_band():
     assert list(a.y) == list(b.y) == [0.5, 0.6, 0.7] and (a.name, b.name) == ("a", "b")
     assert bars(a)[0] == pytest.approx([0.25, 0.15, 0.05])
     assert [list(trace.y) for trace in losses] == [[3, 4, 5]] * 2  # no band: the null is that of the rate
-    assert all(list(trace.x) == ["none", "clamp", "drop"] for trace in data)
+    assert all(list(trace.x) == [0, 1, 2] for trace in data)
+
+
+def test_words_that_were_swept_over_stand_to_the_left_each_with_its_own_control():
+    figure = sweeps.sweep(SWEEP, "edit", ["rate", "loss"], "model")
+    control, null, a, b, *losses = figure.data
+    assert all(list(trace.y) == ["none", "clamp", "drop"] and trace.mode == "markers" for trace in figure.data)
+    assert (control.name, list(control.x), list(null.x)) == ("control", [0.3] * 3, [0.1] * 3)
+    assert list(control.error_x.array) == pytest.approx([0.075] * 3) and control.error_x.thickness > 9
+    assert list(a.x) == list(b.x) == [0.5, 0.6, 0.7] and list(a.error_x.arrayminus) == pytest.approx([0.25, 0.35, 0.45])
+    assert [list(trace.x) for trace in losses] == [[3, 4, 5]] * 2
+    assert figure.layout.yaxis.autorange == "reversed"
+
+
+def test_every_name_stands_once_in_the_legend_even_of_the_last_panel():
+    for x in ("width", "edit"):
+        shown = [trace.name for trace in sweeps.sweep(SWEEP, x, ["loss", "rate"], "model").data if trace.showlegend]
+        assert sorted(shown) == ["a", "b", "control", "null"]
 
 
 def test_a_sweep_without_null_or_series_has_one_line_a_quantity():
