@@ -9,6 +9,9 @@ test: export OMP_NUM_THREADS := 1
 demo: $(INSTALLED)  ## train the three twins, measure them, move the sink, draw figures/demo.html
 	$(BIN)/sinkinterp demo
 
+figures: $(INSTALLED)  ## draw every view from the checkpoints that ship: figures/gallery.html and its pictures
+	$(BIN)/sinkinterp gallery
+
 test: $(INSTALLED)  ## lint, types, tests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

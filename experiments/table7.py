@@ -1,7 +1,5 @@
 """Table 7: in a model with learned positions, the sink goes where p1 goes."""
 
-from collections.abc import Mapping
-
 import plotly.graph_objects as go
 
 from sinkinterp import demo, tabulate
@@ -11,12 +9,7 @@ from sinkinterp.train.recipe import Recipe
 from sinkinterp.views import curves
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
-REPORTED: dict[str, dict[Cell, tuple[float, float | None]]] = {
-    # Gu et al. 2025, Table 7: GPT2-XL, repeated tokens, T=64, epsilon=0.3; t: (Sink_1, Sink_t)
-    "none": {5: (0.6228, None)},
-    "p1 <- p_t": {5: (0.0020, 0.0), 10: (0.0236, 0.0)},
-    "p1 <-> p_t": {5: (0.0144, 0.5763), 10: (0.0373, 0.5448)},
-}
+REPORTED = demo.PAPER
 SEEDS = {"smoke": (0,), "full": (0, 1, 2, 3, 4)}
 STEPS = {"smoke": 40, "full": demo.STEPS}
 
@@ -29,7 +22,7 @@ def runs(scale: str) -> list[tuple[str, Recipe]]:
 def measure(name: str, run: Run) -> list[dict[str, Cell]]:
     """Sink_1 and Sink_t under every edit, on natural, random and repeated inputs."""
     rows = demo.swap_table(run.subject(name), run.recipe.data).rows
-    return [{"seed": run.recipe.seed, **row, **_reported(row)} for row in rows]
+    return [{"seed": run.recipe.seed, **row} for row in rows]
 
 
 def note(run: Run) -> str:
@@ -44,9 +37,3 @@ def note(run: Run) -> str:
 def draw(table: Table) -> go.Figure:
     """The swap chart of the first seed."""
     return curves.swaps(table.where(seed=table.rows[0]["seed"]))
-
-
-def _reported(row: Mapping[str, Cell]) -> dict[str, Cell]:
-    same_input = REPORTED.get(str(row["edit"]), {}) if row["input"] == "repeated" else {}
-    first, other = same_input.get(row["t"], (None, None))
-    return {"paper Sink_1": first, "paper Sink_t": other}

@@ -26,6 +26,12 @@ EPSILON = 0.3
 SEQUENCES = 512
 TARGETS = (4, 6, 9, 12)  # positions from 0 that p1 is replaced by or swapped with
 STEPS = 1500
+PAPER: Mapping[str, Mapping[int, tuple[float, float | None]]] = {
+    # Gu et al. 2025, Table 7: GPT2-XL, repeated tokens, T=64, epsilon=0.3; edit -> t -> (Sink_1, Sink_t)
+    "none": {5: (0.6228, None)},
+    "p1 <- p_t": {5: (0.0020, 0.0), 10: (0.0236, 0.0)},
+    "p1 <-> p_t": {5: (0.0144, 0.5763), 10: (0.0373, 0.5448)},
+}
 OnStep = Callable[[str, int, dict[str, float]], None]
 
 
@@ -90,13 +96,17 @@ def swap_table(subject: Subject, task: BigramBackcopy) -> Table:
         "repeated": repeated_token(task.vocab, task.length, SEQUENCES),
     }
     rows = [
-        {"input": name, "edit": words, "t": t + 1, **_sinks(measure(subject, probe, edits=edit, positions=(0, t)), t)}
+        {
+            "input": name, "edit": words, "t": t + 1,
+            **_sinks(measure(subject, probe, edits=edit, positions=(0, t)), t), **_reported(name, words, t + 1),
+        }
         for name, probe in probes.items()
         for words, t, edit in edits
-    ]
+    ]  # fmt: skip
     text = (
         f"{subject.name}: n={SEQUENCES} a row, T={task.length}, no BOS, fp32, epsilon={EPSILON}; "
-        f"{tabulate.BY_SEQUENCE}; t counts from 1; null: the larger rate under uniform attention"
+        f"{tabulate.BY_SEQUENCE}; t counts from 1; null: the larger rate under uniform attention; "
+        "paper: GPT2-XL on repeated tokens, T=64"
     )
     return Table("Table 7 on the softmax model: the sink follows p1", text, tuple(rows))
 
@@ -108,6 +118,12 @@ def _sinks(report: Report, t: int) -> dict[str, Cell]:
         **tabulate.cells("Sink_t", other),
         "null": max(report.null_sink_rate(position, EPSILON) for position in (0, t)),
     }
+
+
+def _reported(name: str, edit: str, t: int) -> dict[str, Cell]:
+    """The paper's values for the same input and edit."""
+    same_input = PAPER.get(edit, {}) if name == "repeated" else {}
+    return dict(zip(("paper Sink_1", "paper Sink_t"), same_input.get(t, (None, None)), strict=True))
 
 
 def _training_table(runs: Mapping[str, study.Run], report: Report) -> Table:

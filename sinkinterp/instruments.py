@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .adapters.subject import CallRead, Residual, ResidualRead
 from .attention.call import AttentionCall
-from .metrics import discovery, geometry, language, massive
+from .metrics import angles, discovery, geometry, language, massive
 
 LogitsRead = Callable[[Float[Tensor, "sequence pos vocab"], Int[Tensor, "sequence pos"]], Tensor]
 TOP = 5  # residual entries per sequence and block that MASSIVE keeps
@@ -55,5 +55,9 @@ MASSIVE = Instrument(
         "cosine_to_first": discovery.cosine_to_first,
     }
 )
+DISTRIBUTIONS = Instrument(calls={"angle_counts": angles.angle_counts, "norm_counts": angles.norm_counts})
+"""How queries' angles with keys and their norm products are distributed: 160 numbers a head and sequence."""
+RESIDUALS = Instrument(residuals={"residuals": lambda x: x.float().transpose(1, 2)})
+"""Every residual entry, `sequence block channel pos`: for a few short sequences."""
 LOSS = Instrument(logits={"loss": language.next_token_loss})
 ALL = (GEOMETRY, MASSIVE, LOSS)

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,14 @@ class Report:
     def steps(self, least: float = 2.0) -> Steps | None:
         """Between which blocks the first token's residual stands out, of the ratio's mean over sequences."""
         return steps(self.residual_ratio().mean(0), least)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: whose report it is, and Sink_1 beside its null where it was measured."""
+        words = f"{self.protocol.model}: {self.protocol.line()}"
+        if 0 not in self.positions:
+            return f"<b>Report</b> {escape(words)}"
+        sink = f"Sink_1 at epsilon 0.3: {self.sink()} (uniform attention: {self.null_sink_rate():.3g})"
+        return f"<b>Report</b> {escape(words)}<br>{sink}"
 
     def to_pandas(self) -> Any:
         """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""

@@ -1,57 +1,113 @@
 """Pages of results: tables and arrays handed to the views that draw them."""
 
+from collections.abc import Callable, Iterator
+
+import plotly.graph_objects as go
+
 from . import tabulate
 from .demo import Result
 from .report import Report
 from .tabulate.places import Word
-from .views import curves, heatmaps
+from .views import curves, geometry, heatmaps, massive, norms, training
 from .views.page import Section, page
+
+Sections = Iterator[Section]
 
 
 def measurement_page(report: Report, epsilon: float, word: Word = str) -> str:
-    """The page that `sinkinterp measure --html` writes: summary first, protocol last. `word` gives ids their text."""
-    note = tabulate.note(report, epsilon)
+    """The page that `sinkinterp measure --html` writes: summary first, protocol last. `word` gives ids their text.
+
+    Views of what was not measured are left out.
+    """
     summary, *tables = tabulate.overview(report, word, epsilon)
-    heads = tabulate.heads(report, epsilon)
-    positions = tabulate.positions(report, epsilon)
-    norms = tabulate.residuals({report.protocol.model: report})
-    protocol = "; ".join(f"{name}: {value}" for name, value in vars(report.protocol).items())
+    protocol = tabulate.protocol(report, epsilon)
     sections = [
-        Section(summary.title, note, tables=[summary]),
-        Section("Heads", note, [heatmaps.heads_overview(heads)]),
-        Section(
-            "Positions",
-            f"{note}. Few queries see the last positions, so recent tokens score high there.",
-            [curves.by_position(positions)],
+        Section(summary.title, summary.note, tables=[summary]),
+        *_sinks(report, epsilon),
+        *_norms(report, epsilon, word),
+        *(
+            section
+            for needed, make in _MEASURED.items()
+            if report.has(needed)
+            for section in make(report, epsilon, word)
         ),
-        Section("Thresholds", note, [curves.over_epsilon(tabulate.grid(report, epsilon))]),
-        Section("Residual norms", norms.note, [curves.residual_norms(norms)]),
         *(Section(table.title, table.note, tables=[table]) for table in tables),
-        Section("Every head in numbers", note, tables=[heads]),
-        Section("Protocol", protocol),
+        Section("Every head in numbers", summary.note, tables=[tabulate.heads(report, epsilon)]),
+        Section(protocol.title, "Positions count from 0; Sink_1 and alpha_1 are position 0.", tables=[protocol]),
     ]
-    lead = f"Attention sinks of {report.protocol.model}. Positions count from 0; Sink_1 is position 0."
-    return page(f"sinkinterp: {report.protocol.model}", lead, sections)
+    return page(f"sinkinterp: {report.protocol.model}", tabulate.verdict(report, epsilon), sections)
 
 
 def demo_page(result: Result) -> str:
     """The page that `sinkinterp demo` writes."""
     maps = {name: pattern.numpy() for name, pattern in result.maps.items()}
-    sections = [
-        Section(
-            "Where attention goes",
-            "Mean attention map over sequences; sigmoid: proxy scores, rows divided by their sum; * is the learned "
-            "key k* of the K-bias model. The last query predicts nothing, so its row is untrained. "
-            f"{result.twins.note}",
-            [heatmaps.attention_maps(maps, "Mean attention maps of three twins")],
-        ),
-        Section(result.swaps.title, result.swaps.note, [curves.swaps(result.swaps)]),
-        Section(result.residuals.title, result.residuals.note, [curves.residual_norms(result.residuals)]),
-        Section(result.training.title, result.training.note, [curves.training(result.training)]),
-        Section(result.twins.title, result.twins.note, tables=[result.twins]),
-    ]
+    words = (
+        "Sigmoid: proxy scores, rows divided by their sum; * is the learned key k* of the K-bias model. The last query "
+        f"predicts nothing, so its row is untrained. {result.twins.note}"
+    )
+    figures = {
+        "Where attention goes": heatmaps.attention_maps(maps, "Mean attention maps of three twins", words),
+        result.swaps.title: curves.swaps(result.swaps),
+        result.residuals.title: norms.residual_norms(result.residuals),
+        result.training.title: training.training(result.training),
+    }
+    sections = [_drawn(title, figure) for title, figure in figures.items()]
+    sections.append(Section(result.twins.title, result.twins.note, tables=[result.twins]))
     lead = (
         "Three one-layer language models learn the same task to the same loss. Softmax attention parks what it does "
         "not need on the first position; sigmoid attention need not, and a learned key k* takes the sink over."
     )
     return page("First light: a sink, and two ways to be without it", lead, sections)
+
+
+def _drawn(title: str, *figures: go.Figure) -> Section:
+    """A section of figures, whose captions say the rest."""
+    return Section(title, "", figures)
+
+
+def _sinks(report: Report, epsilon: float) -> Sections:
+    yield _drawn("Heads", heatmaps.heads_overview(tabulate.heads(report, epsilon)))
+    if len(report.positions) > 1:
+        yield _drawn("Positions", curves.by_position(tabulate.positions(report, epsilon)))
+    yield _drawn("Thresholds", curves.over_epsilon(tabulate.grid(report, epsilon)))
+
+
+def _norms(report: Report, epsilon: float, word: Word) -> Sections:
+    ratios = norms.ratios(tabulate.residuals({report.protocol.model: report}))
+    yield _drawn("Norms", norms.by_kind(tabulate.norms(report, word, epsilon)), ratios)
+
+
+def _angles(report: Report, epsilon: float, word: Word) -> Sections:
+    yield _drawn("Angle or length?", geometry.by_layer(tabulate.contrasts(report, epsilon)))
+
+
+def _pairs(report: Report, epsilon: float, word: Word) -> Sections:
+    layer, head = tabulate.strongest_head(report)
+    yield _drawn(
+        "Pairs of queries and keys in the head that looks at the first token most",
+        geometry.distributions(tabulate.distributions(report, layer, head, epsilon)),
+    )
+
+
+def _massive(report: Report, epsilon: float, word: Word) -> Sections:
+    entries = tabulate.entries(report, word, epsilon=epsilon)
+    yield _drawn("Massive activations", massive.by_block(tabulate.massive(report, epsilon)))
+    yield Section(entries.title, entries.note, tables=[entries])
+
+
+def _surface(report: Report, epsilon: float, word: Word) -> Sections:
+    yield _drawn("Residual stream", surface_of(tabulate.surface(report, word)))
+
+
+def surface_of(found: tabulate.Surface) -> go.Figure:
+    """The surface of one block's residual."""
+    title = f"Residual magnitudes at block {found.block}"
+    return massive.surface(found.sizes, found.channels, found.tokens, title, found.note)
+
+
+_MEASURED: dict[str, Callable[[Report, float, Word], Sections]] = {
+    "qk_angles": _angles,
+    "angle_counts": _pairs,
+    "massive_entries": _massive,
+    "residuals": _surface,
+}  # what a report must hold -> the sections that show it

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from html import escape
+from math import isfinite
 from typing import Any
 
 Cell = str | float | int | None
@@ -37,9 +39,14 @@ class Table:
         return Table(self.title, self.note, rows)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy; a number that is not defined (NaN) is null."""
-        rows = [{name: None if cell != cell else cell for name, cell in row.items()} for row in self.rows]
+        """A JSON-ready copy; a number that JSON lacks (NaN, infinity) is null."""
+        rows = [{name: None if _is_lacking(cell) else cell for name, cell in row.items()} for row in self.rows]
         return {"title": self.title, "note": self.note, "rows": rows}
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "Table":
+        """The inverse of `to_dict`, through JSON or not; null stays a missing cell."""
+        return Table(plain["title"], plain["note"], tuple(plain["rows"]))
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame, the note in its `attrs`."""
@@ -48,6 +55,19 @@ class Table:
         frame = pandas.DataFrame([dict(row) for row in self.rows])
         frame.attrs = {"title": self.title, "note": self.note}
         return frame
+
+    def to_html(self) -> str:
+        """The rows as an HTML table without its title and note, every word escaped."""
+        mark = {name: ' class="word"' if self.is_wordy(name) else "" for name in self.columns}
+        rows = self.words()
+        head = "".join(f"<th{mark[name]}>{escape(name)}</th>" for name in (rows[0] if rows else ()))
+        cells = ("".join(f"<td{mark[name]}>{escape(text)}</td>" for name, text in row.items()) for row in rows)
+        body = "".join(f"<tr>{row}</tr>" for row in cells)
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        return f"<b>{escape(self.title)}</b>{self.to_html()}<small>{escape(self.note)}</small>"
 
     def words(self) -> tuple[dict[str, str], ...]:
         """The rows as text; a quantity and its `low` and `high` share one cell."""
@@ -60,6 +80,10 @@ class Table:
     def is_wordy(self, name: str) -> bool:
         """Whether a column holds words rather than numbers."""
         return any(isinstance(cell, str) for cell in self.column(name))
+
+
+def _is_lacking(cell: Cell) -> bool:
+    return isinstance(cell, float) and not isfinite(cell)
 
 
 def _cell(row: Mapping[str, Cell], name: str, with_interval: bool) -> str:

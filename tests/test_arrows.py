@@ -20,11 +20,12 @@ LEANS_ON = {
     "instruments": {"adapters", "attention", "metrics"},
     "memory": {"adapters", "attention"},
     "report": {"metrics", "protocol", "errors"},
+    "maps": {"adapters", "attention", "interventions", "metrics", "errors"},
     "measurement": {"adapters", "attention", "data", "instruments", "interventions", "memory", "metrics", "protocol"}
     | {"report", "errors"},
     "presets": {"data", "metrics", "errors"},
     "parity": {"adapters", "instruments", "measurement", "table", "errors"},
-    "tabulate": {"metrics", "report", "table"},
+    "tabulate": {"metrics", "report", "table", "errors"},
     "patching": {"adapters", "interventions", "memory", "errors"},
     "sweeping": {"adapters", "data", "instruments", "interventions", "measurement", "metrics", "report", "table"}
     | {"tabulate", "errors"},
@@ -33,13 +34,18 @@ LEANS_ON = {
     "inputs": {"adapters", "data", "study", "train", "errors"},
     "terminal": {"table", "errors"},
     "views": {"table"},
+    "export": {"table", "views", "errors"},
     "demo": {"adapters", "data", "interventions", "lm", "measurement", "metrics", "report", "study", "table"}
     | {"tabulate", "train"},
     "reporting": {"demo", "report", "tabulate", "views"},
+    "gallery": {"adapters", "data", "demo", "inputs", "instruments", "maps", "measurement", "report", "study"}
+    | {"table", "tabulate", "train", "views"},
+    "cli_figures": {"export", "gallery", "terminal"},
     "finetune": {"adapters", "measurement", "train", "errors"},
     "cli_train": {"errors", "finetune", "lm", "study", "terminal", "train"},
     "cli": {
         "adapters",
+        "cli_figures",
         "cli_train",
         "data",
         "demo",

@@ -31,8 +31,7 @@ def qk_angles(call: AttentionCall, position: int = 0) -> Pair:
 
     Raises InputError where the call has no such key, or no other. Source: Gu et al. 2025, Figures 2 and 15-18.
     """
-    q, k = _featured(call)
-    return _contrast(replace(call, q=F.normalize(q, dim=-1), k=F.normalize(k, dim=-1), scale=1.0), position)
+    return _contrast(angled(call), position)
 
 
 def qk_norm_products(call: AttentionCall, position: int = 0) -> Pair:
@@ -41,14 +40,12 @@ def qk_norm_products(call: AttentionCall, position: int = 0) -> Pair:
     The scale is counted in because some models (OPT) apply it to their queries beforehand. Errors as above. Source:
     Gu et al. 2025, Figures 2 and 15-18, where it is left out.
     """
-    q, k = _featured(call)
-    return _contrast(replace(call, q=q.norm(dim=-1, keepdim=True), k=k.norm(dim=-1, keepdim=True)), position)
+    return _contrast(lengthened(call), position)
 
 
 def qk_scores(call: AttentionCall, position: int = 0) -> Pair:
     """Mean |q_i| |k_j| cos(q_i, k_j) * scale for the key at `position` (from 0) beside the others; errors as above."""
-    q, k = _featured(call)
-    return _contrast(replace(call, q=q, k=k), position)
+    return _contrast(multiplied(call), position)
 
 
 def score_gap_shares(
@@ -95,6 +92,28 @@ def is_broadcast(value_ratio: Ratios, low: float = 0.8, high: float = 1.25) -> M
     return (low <= value_ratio) & (value_ratio <= high)
 
 
+def angled(call: AttentionCall) -> AttentionCall:
+    """The call whose scores are cos(q_i, k_j) and nothing else."""
+    q, k = _featured(call)
+    return _bare(replace(call, q=F.normalize(q, dim=-1), k=F.normalize(k, dim=-1), scale=1.0))
+
+
+def lengthened(call: AttentionCall) -> AttentionCall:
+    """The call whose scores are |q_i| |k_j| * scale and nothing else."""
+    q, k = _featured(call)
+    return _bare(replace(call, q=q.norm(dim=-1, keepdim=True), k=k.norm(dim=-1, keepdim=True)))
+
+
+def multiplied(call: AttentionCall) -> AttentionCall:
+    """The call whose scores are q_i . k_j * scale and nothing else: no bias, softcap or slot."""
+    q, k = _featured(call)
+    return _bare(replace(call, q=q, k=k))
+
+
+def _bare(call: AttentionCall) -> AttentionCall:
+    return replace(call, bias=None, softcap=None, slot=None, kernel=SOFTMAX)
+
+
 def _featured(call: AttentionCall) -> tuple[Queries, Keys]:
     return call.kernel.feature(call.q.float()), call.kernel.feature(call.k.float())
 
@@ -103,7 +122,6 @@ def _contrast(call: AttentionCall, position: int) -> Pair:
     n = call.k.shape[2]
     if not 0 <= position < n or n < 2:
         raise InputError(f"position counts from 0 to {n - 1}, among at least 2 keys; got {position} of {n}")
-    call = replace(call, bias=None, softcap=None, slot=None, kernel=SOFTMAX)
     chosen, seen = _over(call, call.keys[position : position + 1])
     total, count = torch.zeros_like(chosen), torch.zeros_like(seen)
     for keys in streaming.key_blocks(call.keys[call.keys != position]):

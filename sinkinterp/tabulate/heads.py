@@ -26,7 +26,7 @@ def heads(report: Report, epsilon: float = 0.3) -> Table:
             "key ratio": keys[:, i, head // group].mean().item(),
         }
 
-    return Table("Importance of the first position per head", note(report, epsilon), _per_head(report, row))
+    return Table("Importance of the first position per head", note(report, epsilon), per_head(report, row))
 
 
 def geometry(report: Report, epsilon: float = 0.3) -> Table:
@@ -51,7 +51,7 @@ def geometry(report: Report, epsilon: float = 0.3) -> Table:
         }
 
     text = f"{note(report, epsilon)}; gap: mean score of the first key less that of the others, by angle + by norms"
-    return Table("Angle or length? Queries and the first key per head", text, _per_head(report, row))
+    return Table("Angle or length? Queries and the first key per head", text, per_head(report, row))
 
 
 def writes(report: Report, epsilon: float = 0.3) -> Table:
@@ -77,10 +77,11 @@ def writes(report: Report, epsilon: float = 0.3) -> Table:
         }
 
     text = f"{note(report, epsilon)}; no-op: value ratio below 0.2; broadcast: from 0.8 to 1.25"
-    return Table("What do heads write?", text, _per_head(report, row))
+    return Table("What do heads write?", text, per_head(report, row))
 
 
-def _per_head(report: Report, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
+def per_head(report: Report, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
+    """A row per layer and query head, told their places in the report."""
     n_layers, n_heads = report.importance.shape[1:3]
     return tuple(row(i, head) for i in range(n_layers) for head in range(n_heads))
 

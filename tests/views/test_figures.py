@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sinkinterp.table import Table
-from sinkinterp.views import curves, heatmaps
+from sinkinterp.views import curves, heatmaps, norms, training
 from sinkinterp.views.theme import COLOURS, colour
 
 MAP = np.arange(1.0, 10).reshape(3, 3) / 10
@@ -50,8 +50,8 @@ SEEDS = Table(
 FIGURES = {
     "attention maps": lambda: heatmaps.attention_maps({"plain": MAP, "slot": SLOTTED}, "maps"),
     "heads": lambda: heatmaps.heads_overview(HEADS),
-    "residuals": lambda: curves.residual_norms(RESIDUALS),
-    "training": lambda: curves.training(TRAINING),
+    "residuals": lambda: norms.residual_norms(RESIDUALS),
+    "training": lambda: training.training(TRAINING),
     "swaps": lambda: curves.swaps(SWAPS),
     "positions": lambda: curves.by_position(POSITIONS),
     "seeds": lambda: curves.seeds(SEEDS, "Sink_1", "reported"),
