@@ -32,11 +32,16 @@ LEANS_ON = {
     "demo": {"adapters", "data", "interventions", "lm", "measurement", "metrics", "report", "study", "table"}
     | {"tabulate", "train"},
     "reporting": {"demo", "report", "tabulate", "views"},
+    "viewing": {"adapters", "attention", "data", "interventions", "measurement", "metrics", "report", "tabulate"}
+    | {"views", "errors"},
+    "serving": set(),
     "finetune": {"adapters", "measurement", "train", "errors"},
     "cli_train": {"errors", "finetune", "lm", "study", "terminal", "train"},
+    "cli_view": {"adapters", "data", "inputs", "interventions", "serving", "terminal", "viewing", "errors"},
     "cli": {
         "adapters",
         "cli_train",
+        "cli_view",
         "data",
         "demo",
         "errors",
