@@ -14,7 +14,14 @@ const seen = (word) => word.replace(/[\n\r\t ]/g, (c) => MARKS[c]).replace(/[\u0
 const label = (word) => word.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const short = (word) => (word.length > 12 ? `${word.slice(0, 11)}…` : word);
 const placed = (place) => (place < 0 ? "* (off the sequence)" : `${place} ‘${seen(tokens[place])}’`);
-const number = (x) => (x === 0 || (Math.abs(x) >= 1e-3 && Math.abs(x) < 1e4) ? x.toFixed(4) : x.toExponential(2));
+
+/** A number in as many digits as its codes hold. */
+function number(x, { log, bits, step }) {
+  if (!log) return x.toFixed(Math.max(0, Math.min(4, Math.floor(-Math.log10(step)))));
+  const digits = bits > 8 ? 3 : 2;
+  return x !== 0 && Math.abs(x) < 1e-3 ? x.toExponential(digits - 1) : x.toPrecision(digits);
+}
+
 
 /* Data: blocks are unpacked when they are first asked for. */
 
@@ -131,13 +138,14 @@ async function drawOverview() {
     yaxis: { ...AXIS, title: { text: "layer" }, fixedrange: true, autorange: "reversed", type: "category" },
     shapes: [{ type: "rect", x0: head - 0.5, x1: head + 0.5, y0: y - 0.5, y1: y + 0.5, line: { color: mark, width: 2 } }],
   }), { ...CONFIG, displayModeBar: false });
+  $("overview").dataset.shown = `${view.state}-${view.place}`;
 }
 
 function listenToOverview() {
   $("overview").on("plotly_click", ({ points: [{ pointIndex: [l, h] }] }) => openHead(layers[l], h));
   $("overview").on("plotly_hover", ({ event, points: [{ pointIndex: [l, h] }] }) => {
-    const lines = states.map((name, i) => `${both ? `${name}: ` : "importance "}${number(alpha(i, l, h))}`);
-    if (both) lines.push(`change: ${number(alpha(1, l, h) - alpha(0, l, h))}`);
+    const lines = states.map((name, i) => `${both ? `${name}: ` : "importance "}${number(alpha(i, l, h), scales.importance)}`);
+    if (both) lines.push(`change: ${number(alpha(1, l, h) - alpha(0, l, h), scales.importance)}`);
     tell(event, [`layer ${layers[l]}, head ${h}, position ${placed(places[view.place])}`, ...lines].join("\n"));
   });
   $("overview").on("plotly_unhover", hush);
@@ -199,7 +207,7 @@ function thumb(level, pixels) {
 }
 
 let thumbTurn = 0;
-const redrawThumbs = () => drawThumbs(++thumbTurn);
+const redrawThumbs = () => (about.maps.length > 1 ? drawThumbs(++thumbTurn) : undefined);
 
 function thumbAt(event) {
   return grid.cells.findIndex(([x, y]) => event.offsetX >= x && event.offsetX < x + grid.size && event.offsetY >= y && event.offsetY < y + grid.size);
@@ -265,7 +273,7 @@ function tile() {
 
 /** Before, after, and after less before; or the only state. */
 function panels() {
-  const names = both ? [...states, `${states[1]} less ${states[0]}`] : [""];
+  const names = both ? [...states, "difference"] : [""];
   return names.map((name, i) => ({ name, state: Math.min(i, 1), minus: i === 2 }));
 }
 
@@ -299,7 +307,7 @@ function frame(traces) {
   const count = panels().length, strip = hasStrip() ? 0.04 : 0;
   const width = Math.min($("map").clientWidth, count > 1 ? 1480 : 920), height = Math.min(720, Math.max(420, width * (count > 1 ? 0.42 : 0.86)));
   const [q0, q1, k0, k1] = zoom, each = 1 / count, keys = { ...AXIS, ...labelled(k0, k1, count > 1 ? 14 : 28), tickangle: -90, range: [k0, k1] };
-  const room = 8 * Math.max(...tokens.slice(0, 2000).map((word, i) => Math.min(word.length, 12) + String(i).length + 1));
+  const room = 7 * Math.max(...tokens.slice(0, 2000).map((word, i) => Math.min(word.length, 12) + String(i).length + 2));
   const layout = layoutOf({
     height, width, margin: { l: 40 + room, r: both ? 150 : 90, t: both ? 36 : 14, b: 40 + room }, dragmode: "zoom",
     yaxis: { ...AXIS, ...labelled(q0, q1, 28), range: [q1, q0], title: { text: "query", standoff: 4 }, anchor: strip ? "x4" : "x" },
@@ -329,7 +337,7 @@ function labelled(first, last, most) {
   const from = Math.max(0, Math.ceil(first)), to = Math.min(tokens.length - 1, Math.floor(last));
   const by = Math.max(1, Math.ceil((to - from + 1) / most));
   const tickvals = Array.from({ length: Math.floor((to - from) / by) + 1 }, (_, i) => from + i * by);
-  return { tickvals, ticktext: tickvals.map((i) => label(`${short(seen(tokens[i]))} ${i}`)), };
+  return { tickvals, ticktext: tickvals.map((i) => `${i}: ${label(short(seen(tokens[i])))}`) };
 }
 
 function listenToMap() {
@@ -374,7 +382,7 @@ function wordsAt({ pointIndex: [r, c], data: { meta } }) {
 function amount(levels, box, name) {
   const largest = gathered(levels[0], box, false), mean = gathered(levels[levels.length - 1], box, true);
   const isPair = side === 1 && box[1] - box[0] === 1 && box[3] - box[2] === 1;
-  const words = (x) => (name === "weight" && x === 0 ? `below ${scales.weight.low.toExponential(0)}` : number(x));
+  const words = (x) => (name === "weight" && x === 0 ? `below ${scales.weight.low.toExponential(0)}` : number(x, scales[name]));
   return isPair ? words(largest) : `${words(largest)} largest, ${words(mean)} mean`;
 }
 
@@ -447,7 +455,7 @@ function controls() {
     const map = thumbAt(event);
     if (map < 0) return hush();
     const [layer, head] = about.maps[map];
-    return tell(event, `layer ${layer}, head ${head}\nimportance of position ${placed(places[view.place])}: ${number(alpha(view.state === 1 ? 1 : 0, layers.indexOf(layer), head))}`);
+    return tell(event, `layer ${layer}, head ${head}\nimportance of ${placed(places[view.place])}: ${number(alpha(view.state === 1 ? 1 : 0, layers.indexOf(layer), head), scales.importance)}`);
   });
   $("thumbs").addEventListener("mouseleave", hush);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawOverview(); refresh(); });
