@@ -25,7 +25,8 @@ from .views.atlas import SLOT, Atlas, State, atlas_page
 Heads = Sequence[tuple[int, int]]
 Answers = Mapping[str, Tensor]
 PLACES = 64  # positions whose importance the overview offers
-PER_MAP = 2_000_000  # bytes of codes: at T = 16,384 a page below 4 MB
+LIMIT = 8_500_000  # bytes of codes: a page of 1,200 heads below 12 MB
+PER_MAP = 2_000_000  # of them for one map: at T = 16,384 a page below 4 MB
 CHANNELS: dict[str, cells.Tile] = {
     "weight": lambda call, keys, rows: cells.weights(sink.proxy(call), keys, rows),
     "score": cells.scores,
@@ -54,7 +55,7 @@ class Plan:
         return len(self.channels) * self.stats * self.bits // 8 * n * (n + 1) // 2
 
 
-def plan(length: int, maps: int, limit: int = 10_000_000) -> Plan:
+def plan(length: int, maps: int, limit: int = LIMIT) -> Plan:
     """The richest plan of `maps` maps of `length` tokens in `limit` bytes of codes: every pair if they fit, else cells.
 
     Raises InputError where not even one cell per map fits.
@@ -73,7 +74,7 @@ def plan(length: int, maps: int, limit: int = 10_000_000) -> Plan:
 
 def view_page(
     subject: Subject, tokens: Tokens | Probe, word: Word = str, *, edits: Sequence[Edit] = (),
-    heads: Heads | None = None, limit: int = 10_000_000,
+    heads: Heads | None = None, limit: int = LIMIT,
 ) -> str:  # fmt: skip
     """A self-contained page with every head's attention map on one sequence, as HTML text.
 
@@ -87,7 +88,7 @@ def view_page(
 
 def atlas(
     subject: Subject, tokens: Tokens | Probe, word: Word = str, *, edits: Sequence[Edit] = (),
-    heads: Heads | None = None, limit: int = 10_000_000,
+    heads: Heads | None = None, limit: int = LIMIT,
 ) -> Atlas:  # fmt: skip
     """What `view_page` draws."""
     probe = tokens if isinstance(tokens, Probe) else Probe.of(tokens)

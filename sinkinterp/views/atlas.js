@@ -114,11 +114,12 @@ const CONFIG = { displaylogo: false, doubleClick: false, modeBarButtonsToRemove:
 let alphas = []; // importance by state: layer x head x place
 const alpha = (state, layer, head) => alphas[state][(layer * about.heads + head) * places.length + view.place];
 
+async function loadAlphas() {
+  const count = layers.length * about.heads * places.length;
+  alphas = await Promise.all(states.map(async (_, i) => decoded(await block(`importance-${i}`), tables.importance, 0, count)));
+}
+
 async function drawOverview() {
-  alphas = await Promise.all(states.map(async (_, i) => {
-    const count = layers.length * about.heads * places.length;
-    return decoded(await block(`importance-${i}`), tables.importance, 0, count);
-  }));
   const change = view.state === 2;
   const z = layers.map((_, l) => Array.from({ length: about.heads }, (_, h) =>
     change ? alpha(1, l, h) - alpha(0, l, h) : alpha(view.state, l, h)));
@@ -493,21 +494,40 @@ function first() {
 }
 const strength = ([layer, head]) => alphas[0][(layers.indexOf(layer) * about.heads + head) * places.length];
 
+/** Once what was drawn is on the screen; the first time is marked, for those who measure. */
+async function painted() {
+  await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
+  if (!performance.getEntriesByName("first-picture").length) performance.mark("first-picture");
+}
+
+/** The map to begin with, bare: Plotly takes longer to start than all the rest. */
+async function sketch(map) {
+  const level = await levelOf("weight", 0, map, view.mean), pixels = Math.min(PIXELS, $("map").clientWidth - 180);
+  const canvas = element("canvas", "", { width: pixels, height: pixels });
+  canvas.style.marginLeft = "104px";
+  canvas.getContext("2d").putImageData(thumb(level, pixels), 0, 0);
+  $("map").append(canvas);
+}
+
 async function start() {
   write();
+  await loadAlphas();
+  const where = first();
+  await sketch(about.maps.indexOf(where));
+  await painted();
   const script = document.createElement("script");
   script.textContent = new TextDecoder().decode(await bytesOf("plotly"));
   document.head.append(script);
   controls();
-  await drawOverview();
-  listenToOverview();
-  await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
-  performance.mark("first-picture");
-  const where = first();
+  if (about.maps.length > 1) await drawOverview();
   headsOf(where[0]);
+  $("map").replaceChildren();
   await openHead(...where);
   refreshers.forEach((each) => each());
   listenToMap();
+  if (about.maps.length > 1) listenToOverview();
+  await painted();
+  performance.mark("at-hand");
   await redrawThumbs();
   document.body.dataset.ready = "true";
 }

@@ -92,4 +92,4 @@ def packed(codes: np.ndarray) -> str:
 
 def text_of(data: bytes) -> str:
     """Bytes as text: compressed (gzip), in base64. The same bytes give the same text."""
-    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(data, 6, mtime=0)).decode()
