@@ -113,7 +113,7 @@ def atlas(
         bits=how.bits,
         lead="Queries look at keys; positions count from 0, * is a column that belongs to no token. Weights are those "
         "that multiply the values, or proxy scores |w| / sum |w| where rows do not sum to one.",
-        note=f"n=1; {tabulate.note(last, 0.3)}",
+        note=tabulate.note(last, 0.3),
         protocol=_protocol(reports),
         tables=_tables(list(reports.values()), word),
     )
@@ -121,7 +121,9 @@ def atlas(
 
 def text_probe(text: str, tokenizer: Tokenizer, bos: Bos, most: int | None = None, source: str = "text") -> Probe:
     """The tokens of one text, the first `most` of them. Raises InputError where there are fewer than two."""
-    ids = tokenizer(text, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most or 2**30)["input_ids"]
+    ids = tokenizer(text, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most or 2**30)[
+        "input_ids"
+    ]
     length = min(len(ids) + (bos is Bos.ALWAYS), most or 2**30)
     if length < 2:
         raise InputError(f"the text has {length} tokens; give one of at least 2")

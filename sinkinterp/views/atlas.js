@@ -310,7 +310,7 @@ function frame(traces) {
   const [q0, q1, k0, k1] = zoom, each = 1 / count, keys = { ...AXIS, ...labelled(k0, k1, count > 1 ? 14 : 28), tickangle: -90, range: [k0, k1] };
   const room = 7 * Math.max(...tokens.slice(0, 2000).map((word, i) => Math.min(word.length, 12) + String(i).length + 2));
   const layout = layoutOf({
-    height, width, margin: { l: 40 + room, r: both ? 150 : 90, t: both ? 36 : 14, b: 40 + room }, dragmode: "zoom",
+    height, width, margin: { l: 52 + room, r: both ? 150 : 90, t: both ? 36 : 14, b: 40 + room }, dragmode: "zoom",
     yaxis: { ...AXIS, ...labelled(q0, q1, 28), range: [q1, q0], title: { text: "query", standoff: 4 }, anchor: strip ? "x4" : "x" },
     coloraxis: colours(), annotations: [],
   });
@@ -459,7 +459,10 @@ function controls() {
     return tell(event, `layer ${layer}, head ${head}\nimportance of ${placed(places[view.place])}: ${number(alpha(view.state === 1 ? 1 : 0, layers.indexOf(layer), head), scales.importance)}`);
   });
   $("thumbs").addEventListener("mouseleave", hush);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawOverview(); refresh(); });
+  const redraw = () => { drawOverview(); refresh(); };
+  let later = 0;
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  addEventListener("resize", () => { clearTimeout(later); later = setTimeout(redraw, 200); });
 }
 
 /* Words: title, tables, captions. */

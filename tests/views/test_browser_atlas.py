@@ -15,7 +15,9 @@ from sinkinterp.table import Table
 from sinkinterp.views.atlas import atlas_page
 from sinkinterp.views.theme import SEQUENTIAL
 
-BROWSER = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 LOCAL = ("file:", "data:", "blob:", "about:")
 
@@ -214,7 +216,7 @@ def test_cells_show_and_say_their_largest_and_mean_weight(coarse):
     press(coarse, "stat", "mean")
     np.testing.assert_allclose(rows(coarse), cells_of(dense[0][0], 2, 1), rtol=0.03)
     words = tip_at(coarse, 20.5, 2.5).split("\n")
-    assert words[:2] == ["queries 20 to 21: ‘w13’ to ‘w14’", "keys 2 to 3: ‘\"&<>’ to ‘⏎’"]
+    assert words[:2] == ["queries 20 to 21: ‘w13’ to ‘w14’", 'keys 2 to 3: ‘"&<>’ to ‘⏎’']
     largest, mean = (float(part.split()[0]) for part in words[2].removeprefix("weight: ").split(", "))
     square = dense[0][0][20:22, 2:4]
     assert largest == pytest.approx(square.max(), rel=0.06)
@@ -250,7 +252,9 @@ def test_zooming_one_map_zooms_them_all(changed):
     changed.mouse.move(*spot(changed, 5.4, 3.4, axis="xaxis2"), steps=4)
     changed.mouse.up()
     changed.wait_for_selector("#map[data-tile='3,6,1,4,1']")
-    ranges = changed.evaluate("['xaxis', 'xaxis2', 'xaxis3'].map((a) => document.getElementById('map')._fullLayout[a].range)")
+    ranges = changed.evaluate(
+        "['xaxis', 'xaxis2', 'xaxis3'].map((a) => document.getElementById('map')._fullLayout[a].range)"
+    )
     assert ranges[0] == ranges[1] == ranges[2]
     _, (before, after) = small_atlas(states=("before", "after"))
     np.testing.assert_allclose(rows(changed, 4), (after - before)[0][3:6, 1:4], atol=3e-4)
