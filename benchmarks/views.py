@@ -29,8 +29,8 @@ from sinkinterp.viewing import atlas
 from sinkinterp.views.atlas import Atlas, atlas_page
 
 EARLIER = (
-    "Peers, 12 layers x 12 heads, measured earlier and not in this run: CircuitsVis 1.43 attention_heads 32 MB at T=128 "
-    "(3 s) and 129 MB at T=256 (13 s); BertViz 1.4 model_view 64 MB (2 s) and 258 MB (10 s). Both grow with T^2, and "
+    "Peers, 12 layers x 12 heads, measured earlier and not in this run: CircuitsVis 1.43 attention_heads 32 MB at "
+    "T=128 (3 s), 129 MB at T=256 (13 s); BertViz 1.4 model_view 64 MB (2 s), 258 MB (10 s). Both grow with T^2, and "
     "fetch their scripts from the network."
 )
 _OPEN = """async ([layer, head]) => {

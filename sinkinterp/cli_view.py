@@ -1,6 +1,7 @@
 """The command that draws attention maps: parses, calls, prints. No maths."""
 
 import webbrowser
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,7 +52,7 @@ def view(
     if serve:
         from .serving import serve as served
 
-        with plain_errors():
+        with suppress(KeyboardInterrupt):
             served(html, _opened)
 
 

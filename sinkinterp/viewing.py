@@ -1,6 +1,6 @@
 """view_page: from a model and a text to an atlas of its heads. Reads while the model runs, then hands over arrays."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +19,7 @@ from .interventions.edit import Edit
 from .measurement import Tokens, measure
 from .metrics import sink
 from .report import Report
+from .table import Table
 from .tabulate.places import Word
 from .views.atlas import SLOT, Atlas, State, atlas_page
 
@@ -121,10 +122,9 @@ def atlas(
 
 def text_probe(text: str, tokenizer: Tokenizer, bos: Bos, most: int | None = None, source: str = "text") -> Probe:
     """The tokens of one text, the first `most` of them. Raises InputError where there are fewer than two."""
-    ids = tokenizer(text, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most or 2**30)[
-        "input_ids"
-    ]
-    length = min(len(ids) + (bos is Bos.ALWAYS), most or 2**30)
+    most = most or 2**30
+    ids = tokenizer(text, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most)["input_ids"]
+    length = min(len(ids) + (bos is Bos.ALWAYS), most)
     if length < 2:
         raise InputError(f"the text has {length} tokens; give one of at least 2")
     return from_texts([text], tokenizer, length, 1, bos, source)
@@ -134,39 +134,41 @@ def _chosen(subject: Subject, heads: Heads | None) -> list[tuple[int, int]]:
     """The maps to show, sorted; by default all of them."""
     every = [(layer, head) for layer in subject.shape.attention_layers for head in range(subject.shape.n_heads)]
     unknown = sorted(set(heads or ()) - set(every))
-    if unknown or heads is not None and not heads:
+    if unknown or (heads is not None and not heads):
+        (first, _), (last, most) = every[0], every[-1]
         raise InputError(
-            f"{subject.name} has no layer and head {unknown[:1] or 'of none'}; layers {list(subject.shape.attention_layers)[:1]} "
-            f"to {subject.shape.attention_layers[-1]} attend with heads 0 to {subject.shape.n_heads - 1}"
+            f"{subject.name} has no layer and head {unknown[0] if unknown else 'of none'}; attention layers go from "
+            f"{first} to {last}, heads from 0 to {most}"
         )
     return every if heads is None else sorted(set(heads))
 
 
 def _read(subject: Subject, probe: Probe, maps: Heads, how: Plan, edits: Sequence[Edit]) -> Answers:
-    """Cells of the chosen heads in one forward pass, `layer head stat row column`; of other layers, NaN."""
+    """Cells of the chosen heads in one forward pass, `layer head ...`; NaN in layers of which no head is chosen."""
     by_layer: dict[int, list[int]] = {}
     for layer, head in maps:
         by_layer.setdefault(layer, []).append(head)
-    width = max(map(len, by_layer.values()))
+    width, n = max(map(len, by_layer.values())), -(-probe.tokens.shape[1] // how.side)
 
-    def on_chosen(read: CallRead) -> CallRead:
+    def of_chosen(read: CallRead, *shape: int) -> CallRead:
         def answer(call: AttentionCall) -> Tensor:
-            heads = by_layer.get(call.layer, [])
-            some = read(cells.of_heads(call, heads or [0]))
-            padding = width - some.shape[1]
-            return torch.cat([some, some[:, :1].expand(-1, padding, *some.shape[2:])], 1) if padding > 0 else some
+            found = call.q.new_full((len(call.q), width, how.stats, *shape), torch.nan, dtype=torch.float)
+            heads = by_layer.get(call.layer)
+            if heads is not None:
+                found[:, : len(heads)] = read(cells.of_heads(call, heads))[:, :, : how.stats]
+            return found
 
         return answer
 
-    reads: dict[str, CallRead] = {name: on_chosen(_cells_of(CHANNELS[name], how)) for name in how.channels}
-    reads["slot"] = on_chosen(lambda call: cells.slot_cells(sink.proxy(call), how.side)[:, :, : how.stats])
+    reads = {name: of_chosen(_cells_of(CHANNELS[name], how.side), n, n) for name in how.channels}
+    reads["slot"] = of_chosen(lambda call: cells.slot_cells(sink.proxy(call), how.side), n)
     reads["pairs"] = lambda call: cells.pairs(call, how.side)
     calls = subject.run(probe.tokens, calls=reads, edits=edits).calls
     return {name: found[0].cpu() for name, found in calls.items()}
 
 
-def _cells_of(tile: cells.Tile, how: Plan) -> CallRead:
-    return lambda call: cells.cells(call, how.side, tile)[:, :, : how.stats]
+def _cells_of(tile: cells.Tile, side: int) -> CallRead:
+    return lambda call: cells.cells(call, side, tile)
 
 
 def _state(name: str, report: Report, read: Answers, maps: Heads, places: Sequence[int]) -> State:
@@ -203,9 +205,10 @@ def _pairs(read: Answers, subject: Subject, maps: Heads) -> dict[int, np.ndarray
     return {layer: read["pairs"][layers.index(layer)].numpy() for layer in {layer for layer, _ in maps}}
 
 
-def _tables(reports: Sequence[Report], word: Callable[[int], str]) -> list:
+def _tables(reports: Sequence[Report], word: Word) -> list[Table]:
     if len(reports) == 2:
-        return [tabulate.compare(*reports)]
+        before, after = reports
+        return [tabulate.compare(before, after)]
     return tabulate.overview(reports[0], word)[:3]
 
 

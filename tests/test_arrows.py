@@ -33,7 +33,7 @@ LEANS_ON = {
     | {"tabulate", "train"},
     "reporting": {"demo", "report", "tabulate", "views"},
     "viewing": {"adapters", "attention", "data", "interventions", "measurement", "metrics", "report", "tabulate"}
-    | {"views", "errors"},
+    | {"table", "views", "errors"},
     "serving": set(),
     "finetune": {"adapters", "measurement", "train", "errors"},
     "cli_train": {"errors", "finetune", "lm", "study", "terminal", "train"},

@@ -95,11 +95,11 @@ def of_heads(call: AttentionCall, heads: Sequence[int]) -> AttentionCall:
     chosen = torch.tensor(heads, device=call.q.device)
     kv_heads = chosen // (call.q.shape[1] // call.k.shape[1])
     mask, bias = (t if t is None or t.shape[1] == 1 else t[:, chosen] for t in (call.mask, call.bias))
-    fixed = {"weights": call.weights[:, chosen]} if isinstance(call, FixedPattern) and call.weights is not None else {}
-    return replace(
+    some = replace(
         call, q=call.q[:, chosen], k=call.k[:, kv_heads], v=call.v[:, kv_heads], mask=mask, bias=bias,
-        slot=_slot_of(call.slot, chosen), **fixed,
+        slot=_slot_of(call.slot, chosen),
     )  # fmt: skip
+    return replace(some, weights=some.pattern()[:, chosen]) if isinstance(some, FixedPattern) else some
 
 
 def _slot_of(slot: Slot, heads: Int[Tensor, " head"]) -> Slot:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, fields
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 

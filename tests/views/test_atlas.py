@@ -88,7 +88,7 @@ def test_the_policy_names_the_two_scripts_of_the_page_and_lets_nothing_be_fetche
 
 
 def test_the_page_holds_the_weights_to_the_precision_it_states():
-    atlas, (dense,) = small_atlas(length=23, side=2, bits=8)
+    atlas, _ = small_atlas(length=23, side=2, bits=8)
     html = atlas_page(atlas)
     scale = about(html)["scales"]["weight"]
     assert "weights to within 2%, or as 0 below" in about(html)["captions"]["head"]

@@ -212,7 +212,7 @@ def test_more_cells_than_pixels_are_gathered_exactly(opened, stat, name):
 
 
 def test_cells_show_and_say_their_largest_and_mean_weight(coarse):
-    atlas, dense = small_atlas(length=23, side=2, slot=True, bits=8)
+    _, dense = small_atlas(length=23, side=2, slot=True, bits=8)
     press(coarse, "stat", "mean")
     np.testing.assert_allclose(rows(coarse), cells_of(dense[0][0], 2, 1), rtol=0.03)
     words = tip_at(coarse, 20.5, 2.5).split("\n")
@@ -327,7 +327,7 @@ PWN = "<img src=x onerror=window.__pwned=1><svg onload=window.__pwned=1></script
 @settings(max_examples=2, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(WORDS, min_size=7, max_size=7), WORDS, WORDS)
 def test_whatever_the_words_nothing_runs(chromium, tmp_path, words, model, name):
-    fields = {name: PWN + model for name in ("model", "lead", "note", "protocol")}
+    fields = dict.fromkeys(("model", "lead", "note", "protocol"), PWN + model)
     table = Table(PWN + name, name, ({name or "a": PWN, "other": 1.5},))
     atlas, _ = small_atlas(states=(PWN + name, "b"), slot=True, tokens=[PWN, *words[1:]], tables=(table,), **fields)
     file = tmp_path / "page.html"
