@@ -28,6 +28,7 @@ from .theme import SEQUENTIAL
 DIVERGING = "RdBu_r"
 SLOT = -1  # among places: the column that belongs to no token
 HERE = Path(__file__).parent
+SCRIPTS = ("cells.js", "atlas.js", "overview.js", "head.js", "controls.js")
 
 Maps = Float[np.ndarray, "map stat row column"]
 
@@ -79,7 +80,7 @@ def atlas_page(atlas: Atlas) -> str:
     blocks |= {f"pairs-{i}": block for i, block in enumerate(dict.fromkeys(pairs.values()))}
     names = {block: name for name, block in blocks.items() if name.startswith("pairs-")}
     about = _about(atlas, scales) | {"pairs": {str(layer): names[block] for layer, block in pairs.items()}}
-    script, style = _own("cells.js") + _own("atlas.js"), _own("atlas.css")
+    script, style = "".join(map(_own, SCRIPTS)), _own("atlas.css")
     return Template(_own("atlas.html")).substitute(
         title=escape(f"sinkinterp: {atlas.model}"),
         policy=f"default-src 'none'; script-src {_hash(get_plotlyjs())} {_hash(script)}; "
@@ -154,7 +155,7 @@ def _captions(atlas: Atlas, scales: Mapping[str, Scale]) -> dict[str, str]:
         "One cell is one pair of query and key."
         if atlas.side == 1
         else f"One stored cell covers {atlas.side} x {atlas.side} pairs of query and key: the largest weight and the "
-        "mean over those that may attend, both exact. Zooming in gathers stored cells anew, down to one of them."
+        "mean over those that may attend, both exact. Zooming in gathers stored cells anew, down to one of them. Ranks are among stored cells."
     )
     kept = "; ".join(f"{name}s {scale.precision()}" for name, scale in scales.items() if name != "importance")
     return {

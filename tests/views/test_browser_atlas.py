@@ -57,6 +57,19 @@ def opened(chromium, tmp_path_factory):
         page.close()
 
 
+def long_atlas(length=601):
+    """One map of more cells than are drawn, and its weights."""
+    one = np.random.default_rng(3).random((length, length))
+    one = np.where(np.tril(np.ones_like(one, bool)), one, np.nan)
+    base, _ = small_atlas(length=7)
+    state = replace(base.states[0], channels={"weight": one[None, None]}, importance=np.ones((2, 3, 1)))
+    atlas = replace(
+        base, tokens=[f"t{i}" for i in range(length)], maps=[(1, 0)], places=[0], states=[state],
+        pairs={1: pairs_of(length, 1)},
+    )  # fmt: skip
+    return atlas, one
+
+
 def reset(page):
     page.evaluate("Object.assign(view, {place: 0, state: 0, channel: 'weight', scale: 'linear', mean: false})")
     page.evaluate("async () => { refreshers.forEach((each) => each()); await drawOverview(); await openHead(1, 0); }")
@@ -133,6 +146,13 @@ def test_a_click_on_a_small_map_opens_that_head(exact):
     np.testing.assert_allclose(rows(exact), dense[0][4], rtol=2e-4)
 
 
+def test_of_heads_that_are_asked_for_at_once_the_last_one_is_shown(exact):
+    _, dense = small_atlas()
+    exact.evaluate("Promise.all([openHead(1, 1), openHead(4, 2)])")
+    assert (exact.input_value("#layer"), exact.input_value("#which")) == ("4", "2")
+    np.testing.assert_allclose(rows(exact), dense[0][5], rtol=2e-4)
+
+
 def test_hover_says_query_key_weight_score_and_rank(exact):
     atlas, dense = small_atlas()
     row, scores = dense[0][0][5], atlas.states[0].channels["score"][0, 0]
@@ -157,7 +177,7 @@ def test_the_overview_shows_and_says_the_importance_of_the_chosen_position(exact
     exact.wait_for_selector("#overview[data-shown='0-3']")
     np.testing.assert_allclose(rows(exact, figure="overview"), importance[..., 3], rtol=2e-4)
     words = tip_at(exact, 1, 2, figure="overview")
-    assert words == f"layer 4, head 2, position 3 ‘⏎’\nimportance {importance[1, 2, 3]:#.3g}"
+    assert words == f"layer 4, head 2, position 3 ‘⏎’\nimportance: {importance[1, 2, 3]:#.3g}"
 
 
 def test_weights_show_on_three_scales(exact):
@@ -194,17 +214,15 @@ def test_a_drag_zooms_into_the_tile_under_it(coarse):
     np.testing.assert_allclose(rows(coarse), cells, rtol=0.03)
 
 
+def test_one_head_alone_is_opened_with_its_own_numbers(opened):
+    page = opened("long", long_atlas()[0])
+    assert page.is_hidden("#heads") and page.inner_text("#head-title") == "Layer 1, head 0"
+    assert page.evaluate("Array.from(document.querySelectorAll('#which option'), (o) => o.value)") == ["0"]
+
+
 @pytest.mark.parametrize(("stat", "name"), [(0, "largest"), (1, "mean")])
 def test_more_cells_than_pixels_are_gathered_exactly(opened, stat, name):
-    length = 601
-    one = np.tril(np.random.default_rng(3).random((length, length)))
-    one = np.where(np.tril(np.ones_like(one, bool)), one, np.nan)
-    base, _ = small_atlas(length=7)
-    state = replace(base.states[0], channels={"weight": one[None, None]}, importance=np.ones((2, 3, 1)))
-    atlas = replace(
-        base, tokens=[f"t{i}" for i in range(length)], maps=[(1, 0)], places=[0], states=[state],
-        pairs={1: pairs_of(length, 1)},
-    )  # fmt: skip
+    atlas, one = long_atlas()
     page = opened("long", atlas)
     press(page, "stat", name)
     page.wait_for_selector("#map[data-tile='0,601,0,601,2']")
