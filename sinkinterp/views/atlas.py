@@ -155,7 +155,8 @@ def _captions(atlas: Atlas, scales: Mapping[str, Scale]) -> dict[str, str]:
         "One cell is one pair of query and key."
         if atlas.side == 1
         else f"One stored cell covers {atlas.side} x {atlas.side} pairs of query and key: the largest weight and the "
-        "mean over those that may attend, both exact. Zooming in gathers stored cells anew, down to one of them. Ranks are among stored cells."
+        "mean over those that may attend, both exact. Zooming in gathers stored cells anew, down to one of them. Ranks "
+        "are among stored cells."
     )
     kept = "; ".join(f"{name}s {scale.precision()}" for name, scale in scales.items() if name != "importance")
     return {
