@@ -19,13 +19,14 @@ def patterns(length, seed, maps=len(LAYERS) * HEADS):
 
 def cells_of(dense, side, stat):
     """Squares of the dense maps by numpy alone: their largest value (0) or their mean (1)."""
-    n = -(-dense.shape[-1] // side)
-    found = np.full((*dense.shape[:-2], n, n), np.nan)
-    for i, j in np.ndindex(n, n):
-        square = dense[..., i * side : (i + 1) * side, j * side : (j + 1) * side]
-        if i >= j:
-            found[..., i, j] = (np.nanmax, np.nanmean)[stat](square, (-2, -1))
-    return found
+    spare = -dense.shape[-1] % side
+    padded = np.pad(dense, [(0, 0)] * (dense.ndim - 2) + [(0, spare), (0, spare)], constant_values=np.nan)
+    n = padded.shape[-1] // side
+    squares = padded.reshape(*dense.shape[:-2], n, side, n, side)
+    empty = np.isnan(squares).all((-3, -1))
+    count = np.maximum((~np.isnan(squares)).sum((-3, -1)), 1)
+    found = np.nansum(squares, (-3, -1)) / count if stat else np.nan_to_num(squares, nan=-np.inf).max((-3, -1))
+    return np.where(empty, np.nan, found)
 
 
 def pairs_of(length, side):

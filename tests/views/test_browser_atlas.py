@@ -19,6 +19,7 @@ BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+MARKUP = ("<b>x</b>", "a<br>b", "&lt;", "<i>", "H<sub>2", "&#60;&amp;", "$x$")  # what Plotly's labels would read
 LOCAL = ("file:", "data:", "blob:", "about:")
 
 
@@ -57,15 +58,16 @@ def opened(chromium, tmp_path_factory):
         page.close()
 
 
-def long_atlas(length=601):
+def long_atlas(length=1203, side=2):
     """One map of more cells than are drawn, and its weights."""
     one = np.random.default_rng(3).random((length, length))
     one = np.where(np.tril(np.ones_like(one, bool)), one, np.nan)
     base, _ = small_atlas(length=7)
-    state = replace(base.states[0], channels={"weight": one[None, None]}, importance=np.ones((2, 3, 1)))
+    channels = {"weight": np.stack([cells_of(one, side, stat) for stat in (0, 1)])[None]}
+    state = replace(base.states[0], channels=channels, importance=np.ones((2, 3, 1)))
     atlas = replace(
-        base, tokens=[f"t{i}" for i in range(length)], maps=[(1, 0)], places=[0], states=[state],
-        pairs={1: pairs_of(length, 1)},
+        base, tokens=[f"t{i}" for i in range(length)], maps=[(1, 0)], places=[0], states=[state], side=side,
+        pairs={1: pairs_of(length, side)},
     )  # fmt: skip
     return atlas, one
 
@@ -88,7 +90,7 @@ def coarse(opened):
 
 @pytest.fixture
 def changed(opened):
-    return opened("changed", small_atlas(states=("before", "after"), slot=True)[0])
+    return opened("changed", small_atlas(states=("before", "after"), slot=True, tokens=MARKUP)[0])
 
 
 def rows(page, trace=0, figure="map"):
@@ -148,7 +150,11 @@ def test_a_click_on_a_small_map_opens_that_head(exact):
 
 def test_of_heads_that_are_asked_for_at_once_the_last_one_is_shown(exact):
     _, dense = small_atlas()
-    exact.evaluate("Promise.all([openHead(1, 1), openHead(4, 2)])")
+    exact.evaluate("""async () => {
+        const quick = levelOf, slow = (...asked) => new Promise((done) => setTimeout(() => done(quick(...asked)), 100));
+        levelOf = (name, state, map, mean) => (map === 1 ? slow : quick)(name, state, map, mean);
+        await Promise.all([openHead(1, 1), openHead(4, 2)]);
+        levelOf = quick; }""")
     assert (exact.input_value("#layer"), exact.input_value("#which")) == ("4", "2")
     np.testing.assert_allclose(rows(exact), dense[0][5], rtol=2e-4)
 
@@ -225,8 +231,8 @@ def test_more_cells_than_pixels_are_gathered_exactly(opened, stat, name):
     atlas, one = long_atlas()
     page = opened("long", atlas)
     press(page, "stat", name)
-    page.wait_for_selector("#map[data-tile='0,601,0,601,2']")
-    np.testing.assert_allclose(rows(page), cells_of(one, 2, stat), rtol=2e-4)
+    page.wait_for_selector("#map[data-tile='0,602,0,602,2']")
+    np.testing.assert_allclose(rows(page), cells_of(one, 4, stat), rtol=2e-4)
 
 
 def test_cells_show_and_say_their_largest_and_mean_weight(coarse):
@@ -320,6 +326,11 @@ def test_tokens_are_text(exact):
     assert tip_at(exact, 6, 1).split("\n")[1] == f"key 1 ‘{NASTY[1]}’"
     assert exact.evaluate("typeof window.__pwned") == "undefined"
     assert exact.evaluate("document.images.length + document.querySelectorAll('body svg image').length") <= 3
+
+
+def test_what_looks_like_a_labels_markup_is_text(changed):
+    labels = changed.evaluate("Array.from(document.querySelectorAll('#map .ytick text'), (t) => t.textContent)")
+    assert labels == [f"{i}: {word}" for i, word in enumerate(MARKUP)]
 
 
 def test_markup_that_gets_into_the_page_all_the_same_cannot_run_nor_fetch(chromium, tmp_path):
