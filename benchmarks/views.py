@@ -10,7 +10,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
@@ -44,7 +44,6 @@ _ZOOM = """async ([from, to]) => {
     while ($("map").dataset.tile === old) await new Promise((resolve) => setTimeout(resolve));
     await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
     return performance.now() - before; }"""
-Ask = Callable[[Page], float]
 
 
 def main(
@@ -58,7 +57,7 @@ def main(
         browser = driver.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
         results = [*_many(browser, Path(folder), quick, repeats), *_long(browser, Path(folder), quick, repeats)]
         caption = _protocol(browser, repeats)
-    console.print(table(results, caption))
+    console.print(table(results, caption, "What a page of attention maps costs"))
     if json_out is not None:
         plain = {"protocol": caption, "rows": [asdict(result) for result in results]}
         json_out.write_text(json.dumps(plain, indent=1), encoding="utf-8")
@@ -66,30 +65,38 @@ def main(
 
 def _many(browser: Browser, folder: Path, quick: bool, repeats: int) -> Iterator[Result]:
     layers, heads, length = (3, 2, 13) if quick else (48, 25, 1024)
-    drawn = drawn_atlas(layers, heads, length, width=8)
-    name = f"{layers} x {heads} heads, T={length:,}"
-    file, seconds = built(drawn, folder / "many.html")
+    file, seconds = built(drawn_atlas(layers, heads, length, width=8), folder / "many.html")
     some = [(layer, (7 * layer) % heads) for layer in range(0, layers, max(1, layers // 12))]
-    yield row(f"{name}: size", file.stat().st_size / 1e6, "MB", 12)
-    yield row(f"{name}: building the page, above measuring", seconds, "s", 5)
-    yield row(f"{name}: first picture", moment(browser, file, "first-picture", repeats), "s", 2)
-    yield row(f"{name}: all of it at hand", moment(browser, file, "at-hand", repeats), "s", None)
-    yield row(f"{name}: opening a head, median", asked(browser, file, _OPEN, some, median), "ms", 150)
-    yield row(f"{name}: opening a head, slowest", asked(browser, file, _OPEN, some, max), "ms", 150)
+    name = f"{layers} x {heads} heads, T={length:,}"
+    yield from _built(name, file, seconds, most_mb=12)
+    yield from _drawn(name, moments(browser, file, repeats), most_seconds=2)
+    yield from _asked(f"{name}: opening a head", answers(browser, file, _OPEN, some), most_ms=150)
 
 
 def _long(browser: Browser, folder: Path, quick: bool, repeats: int) -> Iterator[Result]:
     length = 41 if quick else 16_384
-    drawn = drawn_atlas(1, 2, length, width=64, chosen=[(0, 1)])
-    name = f"one head, T={length:,}"
-    file, seconds = built(drawn, folder / "long.html")
+    file, seconds = built(drawn_atlas(1, 2, length, width=64, chosen=[(0, 1)]), folder / "long.html")
     tiles = [(length * i // 10, length * (i + 3) // 10) for i in range(7)]
-    yield row(f"{name}: size", file.stat().st_size / 1e6, "MB", 4)
+    name = f"one head, T={length:,}"
+    yield from _built(name, file, seconds, most_mb=4)
+    yield from _drawn(name, moments(browser, file, repeats), most_seconds=1.5)
+    yield from _asked(f"{name}: zoom to a tile", answers(browser, file, _ZOOM, tiles), most_ms=200)
+
+
+def _built(name: str, file: Path, seconds: float, most_mb: float) -> Iterator[Result]:
+    yield row(f"{name}: size", file.stat().st_size / 1e6, "MB", most_mb)
     yield row(f"{name}: building the page, above measuring", seconds, "s", 5)
-    yield row(f"{name}: first picture", moment(browser, file, "first-picture", repeats), "s", 1.5)
-    yield row(f"{name}: all of it at hand", moment(browser, file, "at-hand", repeats), "s", None)
-    yield row(f"{name}: zoom to a tile, median", asked(browser, file, _ZOOM, tiles, median), "ms", 200)
-    yield row(f"{name}: zoom to a tile, slowest", asked(browser, file, _ZOOM, tiles, max), "ms", 200)
+
+
+def _drawn(name: str, seconds: list[float], most_seconds: float) -> Iterator[Result]:
+    first, all_of_it = seconds
+    yield row(f"{name}: first picture", first, "s", most_seconds)
+    yield row(f"{name}: all figures answer", all_of_it, "s", None)
+
+
+def _asked(name: str, times: list[float], most_ms: float) -> Iterator[Result]:
+    yield row(f"{name}, median", median(times), "ms", most_ms)
+    yield row(f"{name}, slowest", max(times), "ms", None)
 
 
 def row(what: str, figure: float, unit: str, target: float | None) -> Result:
@@ -101,8 +108,9 @@ def drawn_atlas(layers: int, heads: int, length: int, width: int, chosen: list[t
     """Maps of a GPT-2 with random weights on random tokens; `width` is a head's."""
     torch.manual_seed(0)
     config = GPT2Config(
-        n_layer=layers, n_head=heads, n_embd=width * heads, n_positions=length, vocab_size=509, initializer_range=0.1
-    )
+        n_layer=layers, n_head=heads, n_embd=width * heads, n_positions=length, vocab_size=509, initializer_range=0.1,
+        bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
     subject = HuggingFaceSubject(GPT2LMHeadModel(config).eval(), "GPT-2 with random weights")
     return atlas(subject, torch.randint(509, (1, length)), lambda token: f"token{token}", heads=chosen)
 
@@ -114,27 +122,25 @@ def built(drawn: Atlas, file: Path) -> tuple[Path, float]:
     return file, time.perf_counter() - start
 
 
-def moment(browser: Browser, file: Path, mark: str, repeats: int) -> float:
-    """Seconds from the request for the page to a moment that it marks, median of fresh pages."""
-    script = f"performance.getEntriesByName({mark!r})[0].startTime / 1000"
+def moments(browser: Browser, file: Path, repeats: int) -> list[float]:
+    """Seconds from the request for the page to its first picture, and to when every figure answers; medians of loads."""
+    script = "['first-picture', 'at-hand'].map((name) => performance.getEntriesByName(name)[0].startTime / 1000)"
 
-    def once() -> float:
+    def once() -> list[float]:
         page = loaded(browser, file)
-        seconds = page.evaluate(script)
+        seconds: list[float] = page.evaluate(script)
         page.close()
-        return float(seconds)
+        return seconds
 
-    return median(once() for _ in range(repeats))
+    return [median(times) for times in zip(*(once() for _ in range(repeats)), strict=True)]
 
 
-def asked(
-    browser: Browser, file: Path, script: str, questions: list[tuple[int, int]], over: Callable[[list[float]], float]
-) -> float:
-    """Milliseconds that the page took to answer each question, as one number."""
+def answers(browser: Browser, file: Path, script: str, questions: list[tuple[int, int]]) -> list[float]:
+    """Milliseconds that a page took to answer each question."""
     page = loaded(browser, file)
-    answers = [float(page.evaluate(script, list(question))) for question in questions]
+    times = [float(page.evaluate(script, list(question))) for question in questions]
     page.close()
-    return over(answers)
+    return times
 
 
 def loaded(browser: Browser, file: Path) -> Page:
