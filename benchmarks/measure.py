@@ -89,9 +89,9 @@ def protocol(scale: Scale) -> str:
     )
 
 
-def table(results: Iterable[Result], caption: str) -> Table:
+def table(results: Iterable[Result], caption: str, title: str = "What measuring costs") -> Table:
     """The results as they are printed."""
-    grid = Table(title="What measuring costs", caption=caption, title_justify="left", caption_justify="left")
+    grid = Table(title=title, caption=caption, title_justify="left", caption_justify="left")
     grid.add_column("what")
     for heading in ("figure", "target", "verdict"):
         grid.add_column(heading, justify="right", no_wrap=True)
@@ -102,7 +102,11 @@ def table(results: Iterable[Result], caption: str) -> Table:
 
 
 def _words(result: Result) -> str:
-    return f"{result.figure:.0f} MB" if result.unit == "MB" else f"{result.figure:.3f} {result.unit}".rstrip()
+    return (
+        f"{result.figure:.{0 if result.figure >= 100 else 1}f} MB"
+        if result.unit == "MB"
+        else f"{result.figure:.3f} {result.unit}".rstrip()
+    )
 
 
 if __name__ == "__main__":

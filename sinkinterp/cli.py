@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import TaskID
 
-from . import cli_figures, cli_train
+from . import cli_figures, cli_train, cli_view
 from .data.bos import Bos
 from .data.drawn import Drawn
 from .terminal import bar, console, plain_errors, progress_bars, quiet_libraries, show, write, wrote
@@ -26,6 +26,7 @@ BACKEND = "The library that runs it: huggingface, nnsight or transformer_lens."
 PRESET = "How published numbers were measured: paper, released-open-models or released-own-models. Options win over it."
 cli_train.mount(app)
 cli_figures.mount(app)
+cli_view.mount(app)
 
 
 @app.command()

@@ -41,12 +41,17 @@ LEANS_ON = {
     "gallery": {"adapters", "data", "demo", "inputs", "instruments", "maps", "measurement", "report", "study"}
     | {"table", "tabulate", "train", "views"},
     "cli_figures": {"export", "gallery", "terminal"},
+    "viewing": {"adapters", "attention", "data", "interventions", "measurement", "metrics", "report", "tabulate"}
+    | {"table", "views", "errors"},
+    "serving": set(),
     "finetune": {"adapters", "measurement", "train", "errors"},
     "cli_train": {"errors", "finetune", "lm", "study", "terminal", "train"},
+    "cli_view": {"adapters", "data", "inputs", "interventions", "serving", "terminal", "viewing", "errors"},
     "cli": {
         "adapters",
         "cli_figures",
         "cli_train",
+        "cli_view",
         "data",
         "demo",
         "errors",

@@ -167,6 +167,18 @@ class AttentionCall:
         weights = self._weights(self.scores(keys, partly), partly).masked_fill_(~self.allowed(keys, partly), 0)
         return self.kernel.alpha * (weights.sum(2) + self._weights(self.scores(keys, wholly), wholly).sum(2))
 
+    def weights_at(
+        self, keys: Index | None = None, rows: slice = ALL
+    ) -> Float[Tensor, "batch head some_query some_key"]:
+        """A run of queries' attention to the chosen keys (default all): part of the pattern, made without the rest."""
+        weights = self._weights(self.scores(keys, rows), rows).masked_fill_(~self.allowed(keys, rows), 0)
+        return self.kernel.alpha * weights
+
+    def slot_weights(self) -> Float[Tensor, "batch head query"] | None:
+        """Every query's attention to the slot; None without one."""
+        slot = self.slot_scores()
+        return None if slot is None else self.kernel.alpha * self._weights(slot)[..., 0]
+
     def column_mass(self, keys: Index | None = None) -> Mass:
         """Attention that each chosen key (default all) receives, summed over queries; no T x T map is made."""
         blocks = streaming.key_blocks(self.keys if keys is None else keys)
@@ -174,12 +186,8 @@ class AttentionCall:
 
     def slot_mass(self) -> Float[Tensor, "batch head"]:
         """Attention that the slot receives, summed over queries; 0 without a slot."""
-        slot = self.slot_scores()
-        return (
-            self.q.new_zeros(self.q.shape[:2]).float()
-            if slot is None
-            else self.kernel.alpha * self._weights(slot).sum((2, 3))
-        )
+        weights = self.slot_weights()
+        return self.q.new_zeros(self.q.shape[:2]).float() if weights is None else weights.sum(2)
 
 
 def call_of_interface(

@@ -2,12 +2,11 @@
 
 from dataclasses import dataclass, fields
 
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..errors import InputError
-from .call import AttentionCall
+from .call import ALL, AttentionCall
 
 Pattern = Float[Tensor, "batch head query column"]
 Index = Int[Tensor, " some_key"]
@@ -54,14 +53,18 @@ class FixedPattern(AttentionCall):
         """Raises InputError: weights that were set have no normaliser."""
         raise InputError(f"the pattern of layer {self.layer} was set by an edit, so it has no normaliser")
 
+    def weights_at(
+        self, keys: Index | None = None, rows: slice = ALL
+    ) -> Float[Tensor, "batch head some_query some_key"]:
+        tokens = self._weights_given[:, :, rows, -self.k.shape[2] :]
+        return tokens if keys is None else tokens[..., keys]
+
+    def slot_weights(self) -> Float[Tensor, "batch head query"] | None:
+        return None if self.slot is None else self._weights_given[..., 0]
+
     def column_mass(self, keys: Index | None = None) -> Float[Tensor, "batch head some_key"]:
         mass = self._weights_given[..., -self.k.shape[2] :].sum(2)
         return mass if keys is None else mass[..., keys]
-
-    def slot_mass(self) -> Float[Tensor, "batch head"]:
-        if self.slot is None:
-            return torch.zeros_like(self._weights_given[:, :, 0, 0])
-        return self._weights_given[..., 0].sum(2)
 
     @property
     def _weights_given(self) -> Tensor:
