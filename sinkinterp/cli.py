@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import TaskID
 
-from . import cli_train
+from . import cli_reproduce, cli_train
 from .data.bos import Bos
 from .data.drawn import Drawn
 from .terminal import bar, console, plain_errors, progress_bars, quiet_libraries, show, write, wrote
@@ -25,6 +25,7 @@ BOS = "Begin with BOS: as the tokenizer does, always, or never."
 BACKEND = "The library that runs it: huggingface, nnsight or transformer_lens."
 PRESET = "How published numbers were measured: paper, released-open-models or released-own-models. Options win over it."
 cli_train.mount(app)
+cli_reproduce.mount(app)
 
 
 @app.command()

@@ -9,15 +9,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from . import study, tabulate
-from .adapters.subject import Subject
 from .data.backcopy import BigramBackcopy
 from .data.probes import Probe, random_tokens, repeated_token
-from .interventions.edit import Edit
-from .interventions.positions import ReplacePosition, SwapPositions
 from .lm.variants import VARIANTS
 from .measurement import attention_maps, measure
 from .metrics.intervals import Estimate
 from .report import Report
+from .swapping import swap_table
 from .table import Cell, Table
 from .train.recipe import Recipe
 
@@ -60,7 +58,7 @@ def run(
         maps={variant: attention_maps(subject, probe.tokens)[0, 0] for variant, subject in subjects.items()},
         twins=_twins_table(reports, losses),
         residuals=tabulate.residuals(reports),
-        swaps=swap_table(subjects["softmax"], recipe("softmax").data),
+        swaps=swap_table(subjects["softmax"], _probes(recipe("softmax").data), TARGETS, EPSILON),
         training=_training_table(runs, reports["softmax"]),
     )
 
@@ -78,35 +76,12 @@ def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) 
     )
 
 
-def swap_table(subject: Subject, task: BigramBackcopy) -> Table:
-    """Sink_1 and Sink_t while p1 is replaced by p_t or swapped with it; swapping later positions is the control."""
-    edits: list[tuple[str, int, list[Edit]]] = [("none", TARGETS[0], [])]
-    edits += [("p1 <- p_t", t, [ReplacePosition(0, t)]) for t in TARGETS]
-    edits += [("p1 <-> p_t", t, [SwapPositions(0, t)]) for t in TARGETS]
-    edits += [("p_t <-> p_t+1", t, [SwapPositions(t, t + 1)]) for t in TARGETS]
-    probes: dict[str, Probe] = {
+def _probes(task: BigramBackcopy) -> dict[str, Probe]:
+    """The inputs of Table 7."""
+    return {
         "natural": study.held_out_probe(task, SEQUENCES),
         "random": random_tokens(task.vocab, task.length, SEQUENCES),
         "repeated": repeated_token(task.vocab, task.length, SEQUENCES),
-    }
-    rows = [
-        {"input": name, "edit": words, "t": t + 1, **_sinks(measure(subject, probe, edits=edit, positions=(0, t)), t)}
-        for name, probe in probes.items()
-        for words, t, edit in edits
-    ]
-    text = (
-        f"{subject.name}: n={SEQUENCES} a row, T={task.length}, no BOS, fp32, epsilon={EPSILON}; "
-        f"{tabulate.BY_SEQUENCE}; t counts from 1; null: the larger rate under uniform attention"
-    )
-    return Table("Table 7 on the softmax model: the sink follows p1", text, tuple(rows))
-
-
-def _sinks(report: Report, t: int) -> dict[str, Cell]:
-    first, other = report.sink(0, EPSILON), report.sink(t, EPSILON)
-    return {
-        **tabulate.cells("Sink_1", first),
-        **tabulate.cells("Sink_t", other),
-        "null": max(report.null_sink_rate(position, EPSILON) for position in (0, t)),
     }
 
 
