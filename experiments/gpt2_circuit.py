@@ -13,7 +13,14 @@ from sinkinterp.data.probes import Probe, random_tokens
 from sinkinterp.errors import InputError
 from sinkinterp.instruments import Instrument
 from sinkinterp.interventions import (
-    BlindKeys, ChangeMLP, ChangeTokenEmbedding, Edit, RemovePosition, Zero, ZeroKeyBias, ZeroQueryBias,
+    BlindKeys,
+    ChangeMLP,
+    ChangeTokenEmbedding,
+    Edit,
+    RemovePosition,
+    Zero,
+    ZeroKeyBias,
+    ZeroQueryBias,
 )  # fmt: skip
 from sinkinterp.measurement import measure as measured
 from sinkinterp.metrics.intervals import estimate, ratio
@@ -116,8 +123,9 @@ def measure(case: Case, tell: Tell) -> Table:
         rows.append(_cut(name, plan, circuit, probe, before))
     on_run(len(CUTS), len(CUTS))
     note = (
-        f"{subject.name}: {whole.protocol.line()}; {tabulate.BY_SEQUENCE}; columns of W_K: {', '.join(map(str, dims))}, "
-        f"in which the first token is largest before any layer that attends (block {block}); random: {SEEDS} seeds; "
+        f"{subject.name}: {whole.protocol.line()}; {tabulate.BY_SEQUENCE}; "
+        f"columns of W_K: {', '.join(map(str, dims))}, in which the first token is largest before any layer that "
+        f"attends (block {block}); random: {SEEDS} seeds; "
         f"swaps: with t={OTHER + 1}; EPE: p and what the first MLP makes of it; gpt2...: arXiv:2604.14722, second-hand"
     )
     return Table(CLAIM, note, tuple({"model": subject.name, "seed": case.seed, **row} for row in rows))

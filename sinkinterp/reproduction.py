@@ -1,6 +1,7 @@
 """Reproduction: what the experiments of the repository share, and how one of them becomes a table.
 
-A module of `experiments` says CLAIM, REPORTED (published numbers), MODELS by scale, `measure(case, tell)`, `draw(table)`.
+A module of `experiments` says CLAIM, REPORTED (published numbers), MODELS by scale, `measure(case, tell)` and
+`draw(table)`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

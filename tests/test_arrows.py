@@ -32,13 +32,16 @@ LEANS_ON = {
     "inputs": {"adapters", "data", "study", "train", "errors"},
     "terminal": {"table", "errors"},
     "views": {"table"},
-    "demo": {"adapters", "data", "interventions", "lm", "measurement", "metrics", "report", "study", "table"}
-    | {"tabulate", "train"},
+    "swapping": {"adapters", "data", "interventions", "measurement", "report", "table", "tabulate"},
+    "demo": {"data", "lm", "measurement", "metrics", "report", "study", "swapping", "table", "tabulate", "train"},
+    "reproduction": {"adapters", "data", "inputs", "interventions", "lm", "study", "table", "train", "errors"},
     "reporting": {"demo", "report", "tabulate", "views"},
     "finetune": {"adapters", "measurement", "train", "errors"},
+    "cli_reproduce": {"reproduction", "terminal", "views"},
     "cli_train": {"errors", "finetune", "lm", "study", "terminal", "train"},
     "cli": {
         "adapters",
+        "cli_reproduce",
         "cli_train",
         "data",
         "demo",
