@@ -6,11 +6,15 @@ import pytest
 import torch
 import typer
 from adapters.zoo import model_of
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 import sinkinterp as si
 from sinkinterp import cli_reproduce, demo, reproduction
+from sinkinterp.data.bos import Bos
 from sinkinterp.errors import InputError
+from sinkinterp.lm.model import build
 from sinkinterp.reproduction import experiment, opened, reproduce, silent
 
 TABLE07, CIRCUIT, TWINS = "table07_position_swap", "gpt2_circuit", "twins"
@@ -92,6 +96,19 @@ def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(g
     table = reproduce(module, [gpt2])
     assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100 a row, T=64, no BOS" in table.note
     assert [row["t"] for row in table.where(input="random", edit="p1 <- p_t").rows] == [5, 30]
+
+
+def test_text_begins_with_bos_where_the_tokenizer_has_one(tmp_path, monkeypatch):
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)} | {"<s>": 256}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(tmp_path)
+    build(replace(si.VARIANTS["llama"], vocab=257)).save_pretrained(tmp_path)
+    monkeypatch.setattr("sinkinterp.inputs.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3)
+    case = opened(str(tmp_path))
+    assert case.bos is Bos.ALWAYS and opened(SOFTMAX).bos is Bos.NEVER
+    assert case.natural((3, 11), case.bos).tokens[:, 0].tolist() == [256] * 3
+    assert 256 not in case.natural((3, 11), Bos.NEVER).tokens
 
 
 def test_the_twins_differ_in_their_sinks_at_equal_loss(smoke):
