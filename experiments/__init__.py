@@ -1,1 +1,1 @@
-"""One module per table or figure of the paper: CLAIM, REPORTED, runs(scale), measure(run), draw(table)."""
+"""One module per table or figure: CLAIM, REPORTED, MODELS by scale, measure(case, tell), draw(table)."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import TaskID
 
-from . import cli_figures, cli_train, cli_view
+from . import cli_figures, cli_reproduce, cli_train, cli_view
 from .data.bos import Bos
 from .data.drawn import Drawn
 from .terminal import bar, console, plain_errors, progress_bars, quiet_libraries, show, write, wrote
@@ -27,6 +27,7 @@ PRESET = "How published numbers were measured: paper, released-open-models or re
 cli_train.mount(app)
 cli_figures.mount(app)
 cli_view.mount(app)
+cli_reproduce.mount(app)
 
 
 @app.command()

@@ -161,7 +161,7 @@ def _alone(name: str, one: Shipped) -> Iterator[Section]:
     entries = tabulate.entries(one.report, one.word, found.block, most=5)
     yield Section(f"{name}: residual stream", entries.note, [surface], [entries])
     if name == "demo-softmax" and isinstance(one.recipe.data, BigramBackcopy):
-        yield _section(f"{name}: the sink follows p1", curves.swaps(demo.swap_table(one.subject, one.recipe.data)))
+        yield _section(f"{name}: the sink follows p1", curves.swaps(demo.swaps(one.subject, one.recipe.data)))
 
 
 def _of_few(one: Shipped) -> str:

@@ -1,6 +1,5 @@
 import pytest
 
-from experiments.__main__ import NAMES, run
 from sinkinterp import demo
 from sinkinterp.inputs import Inputs
 from sinkinterp.reporting import demo_page, measurement_page
@@ -54,13 +53,3 @@ def test_pages_are_whole(result):
     for html in (demo_page(result), measurement_page(result.reports["k_bias"], 0.3)):
         assert html.startswith("<!doctype html>") and html.rstrip().endswith("</html>")
         assert "n=512" in html and "T=16" in html and "epsilon" in html
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_experiment_runs_at_smoke_scale_and_draws(name, cache):
-    from importlib import import_module
-
-    experiment = import_module(f"experiments.{name}")
-    table = run(name, "smoke", cache)
-    assert table.rows and table.note and experiment.CLAIM and experiment.REPORTED
-    assert len(experiment.draw(table).data) > 0

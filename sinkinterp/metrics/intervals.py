@@ -50,3 +50,12 @@ def estimate(per_sequence: Float[Tensor, " sequence"], seed: int = 0) -> Estimat
         return Estimate(math.nan, math.nan, math.nan)
     low, high = np.quantile(_resampled(per_sequence, np.random.default_rng(seed)), (0.025, 0.975))
     return Estimate(per_sequence.double().mean().item(), float(low), float(high))
+
+
+def ratio(after: Float[Tensor, " sequence"], before: Float[Tensor, " sequence"], seed: int = 0) -> Estimate:
+    """Mean after over mean before with its 95% interval, both means taken of the same resampled sequences."""
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(len(before), size=(RESAMPLES, len(before)))
+    top, bottom = (values.double().cpu().numpy() for values in (after, before))
+    low, high = np.quantile(top[rows].mean(1) / bottom[rows].mean(1), (0.025, 0.975))
+    return Estimate(float(top.mean() / bottom.mean()), float(low), float(high))

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from sinkinterp.metrics.intervals import Estimate, difference, estimate
+from sinkinterp.metrics.intervals import Estimate, difference, estimate, ratio
 
 
 def normal(n, seed=0):
@@ -88,3 +88,13 @@ def test_nothing_known_gives_nothing_known(paired):
     found = difference(torch.full((3,), torch.nan), normal(3), paired)
     assert all(map(math.isnan, (found.mean, found.low, found.high)))
     assert math.isnan(estimate(torch.empty(0)).mean)
+
+
+def test_a_ratio_is_of_means_and_of_pairs():
+    before = normal(400).abs() + 1
+    exact = ratio(0.25 * before, before)
+    assert (exact.mean, exact.low, exact.high) == pytest.approx((0.25, 0.25, 0.25))
+    assert ratio(torch.tensor([1.0, 5.0]), torch.tensor([4.0, 8.0])).mean == 0.5  # not the mean of 1/4 and 5/8
+    noisy = ratio(before + normal(400, 1), before)
+    spread = (normal(400, 1) - (noisy.mean - 1) * before).std() / before.mean() / 400**0.5  # the delta method's
+    assert (noisy.high - noisy.low) / 2 == pytest.approx(1.96 * spread.item(), rel=0.1)

@@ -1,0 +1,29 @@
+"""Does the first token's embedding make the sink? Patch it between a model with a sink and its twin without one.
+
+Both twins learned one task to one loss, by softmax and by sigmoid attention; block 0 reads token plus position.
+python examples/patch_twin.py [MODEL] [TWIN]
+"""
+
+import sys
+
+import sinkinterp as si
+from sinkinterp.inputs import Inputs
+from sinkinterp.interventions import ChangeResidual
+from sinkinterp.metrics.intervals import estimate
+from sinkinterp.patching import patch
+
+names = sys.argv[1:3] or ["sinkinterp/demo-softmax", "sinkinterp/demo-sigmoid"]
+model, twin = map(si.load, names)
+tokens = Inputs(length=16, sequences=200).probe(names[0], model.shape.vocab).tokens
+sites = {
+    "first token into block 0": ChangeResidual(layers=[0], positions=[0]),
+    "all tokens into block 0": ChangeResidual(layers=[0]),
+    "all tokens out of the last": ChangeResidual(layers=[model.shape.n_layers]),
+}
+
+for subject, source in ((model, twin), (twin, model)):
+    runs = {"as it is": []} | {words: [patch(site, source, tokens)] for words, site in sites.items()}
+    print(f"{subject.name}, patched from {source.name}:")
+    for words, edits in runs.items():
+        report = si.measure(subject, tokens, edits=edits, positions=(0,), instruments=[si.instruments.LOSS])
+        print(f"  {words:28} Sink_1 {report.sink()}   loss {estimate(si.sweeping.loss(report))}")

@@ -1,0 +1,243 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from adapters.zoo import model_of
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+import sinkinterp as si
+from sinkinterp import cli_reproduce, demo, reproduction
+from sinkinterp.data.bos import Bos
+from sinkinterp.errors import InputError
+from sinkinterp.lm.model import build
+from sinkinterp.reproduction import experiment, opened, reproduce, silent
+
+TABLE07, CIRCUIT, TWINS = "table07_position_swap", "gpt2_circuit", "twins"
+SOFTMAX = "sinkinterp/demo-softmax"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few():
+    """67 sequences in place of 512."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproduction, "OURS", 67)
+        yield
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory):
+    """The folder of a tiny random GPT-2 without a tokenizer."""
+    folder = tmp_path_factory.mktemp("models") / "gpt2"
+    model_of("gpt2").save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def smoke():
+    """Every experiment's table on what ships."""
+    return {name: reproduce(experiment(name), experiment(name).MODELS["smoke"]) for name in (TABLE07, CIRCUIT, TWINS)}
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Runs the command in an empty folder; returns exit code, output, and the files that it left."""
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer(pretty_exceptions_enable=False)
+    app.callback()(lambda: None)  # so that the only command is called by its name
+    cli_reproduce.mount(app)
+
+    def run(*words):
+        result = CliRunner().invoke(app, [*map(str, words)])
+        return result.exit_code, " ".join(result.output.split()), sorted(str(p) for p in Path().rglob("*.*"))
+
+    return run
+
+
+def cuts(table):
+    return {row["cut"]: row for row in table.rows}
+
+
+def test_the_experiments_that_there_are_run_at_smoke_scale_and_draw(smoke):
+    assert set(smoke) == set(reproduction.names())
+    for name, table in smoke.items():
+        module = experiment(name)
+        assert table.title == module.CLAIM and table.note and module.REPORTED
+        assert len(module.draw(table).data) > 0 and set(module.MODELS) == set(cli_reproduce.Scale)
+
+
+@pytest.mark.parametrize("given", ["repeated", "random", "natural"])
+def test_the_sink_goes_where_p1_goes(smoke, given):
+    rows = smoke[TABLE07].where(input=given)
+    assert rows.where(edit="none").numbers("Sink_1") > [0.9]
+    swapped, replaced, control = (rows.where(edit=edit) for edit in ("p1 <-> p_t", "p1 <- p_t", "p_t <-> p_t+1"))
+    assert swapped.column("t") == replaced.column("t") == control.column("t") == [5, 10, 13]
+    assert max(swapped.numbers("Sink_1")) < 0.1 and min(swapped.numbers("Sink_t")) > 0.9
+    assert max(replaced.numbers("Sink_1")) < 0.35 and max(replaced.numbers("Sink_t")) < 0.1
+    assert set(control.numbers("Sink_1")) == set(rows.where(edit="none").numbers("Sink_1"))
+    assert max(control.numbers("Sink_t")) == 0
+
+
+def test_published_numbers_stand_beside_repeated_tokens_alone(smoke):
+    rows = smoke[TABLE07].rows
+    swapped = [row for row in rows if row["edit"] == "p1 <-> p_t" and row["t"] == 10]
+    assert {row["input"]: row["paper Sink_t"] for row in swapped} == {
+        "natural": None, "random": None, "repeated": 0.5448,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("length", "from_one"),
+    [(64, [5, 10, 15, 20, 25, 30]), (33, [5, 10, 15, 20, 25, 30]), (32, [5, 10, 15, 20, 25, 29]), (13, [5, 10])],
+)
+def test_targets_are_the_papers_and_seen_by_four_queries(length, from_one):
+    assert [t + 1 for t in experiment(TABLE07).targets(length)] == from_one
+
+
+def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(gpt2):
+    module = experiment(TABLE07)
+    module.TARGETS = (5, 30)
+    table = reproduce(module, [gpt2])
+    assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100 a row, T=64, no BOS" in table.note
+    assert [row["t"] for row in table.where(input="random", edit="p1 <- p_t").rows] == [5, 30]
+
+
+def test_text_begins_with_bos_where_the_tokenizer_has_one(tmp_path, monkeypatch):
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)} | {"<s>": 256}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(tmp_path)
+    build(replace(si.VARIANTS["llama"], vocab=257)).save_pretrained(tmp_path)
+    monkeypatch.setattr("sinkinterp.inputs.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3)
+    case = opened(str(tmp_path))
+    assert case.bos is Bos.ALWAYS and opened(SOFTMAX).bos is Bos.NEVER
+    assert case.natural((3, 11), case.bos).tokens[:, 0].tolist() == [256] * 3
+    assert 256 not in case.natural((3, 11), Bos.NEVER).tokens
+
+
+def test_the_twins_differ_in_their_sinks_at_equal_loss(smoke):
+    rows = {row["model"]: row for row in smoke[TWINS].rows}
+    assert rows["softmax"]["Sink_1"] > 0.9 > 0.1 > rows["sigmoid"]["Sink_1"] and rows["k_bias"]["Sink_*"] > 0.9
+    assert max(row["loss"] for row in rows.values()) - min(row["loss"] for row in rows.values()) < 0.01
+    assert rows["k_bias"]["paper Sink_*"] == 0.7334
+
+
+def test_a_cut_that_a_model_cannot_have_is_empty_and_says_why(smoke):
+    rows = cuts(smoke[CIRCUIT])
+    reasons = {name: row["empty because"] for name, row in rows.items() if row["empty because"]}
+    later = "no block after the first attends"
+    assert reasons == {
+        "b_Q = 0": "layer 0 has no such bias to zero", "control: b_K = 0": "layer 0 has no such bias to zero",
+        "swap p1's EPE": later, "control: swap raw p1": later, "no first MLP": later,
+    }  # fmt: skip
+    assert all((row["left"] is None) == (name in reasons) for name, row in rows.items())
+
+
+def test_without_positions_nothing_is_left_but_uniform_attention(smoke):
+    rows = cuts(smoke[CIRCUIT])
+    assert rows["no positions"]["left"] == pytest.approx(rows["null: uniform attention"]["left"], abs=0.03)
+    assert rows["control: no first token"]["left"] == pytest.approx(1, abs=0.03)
+
+
+def test_the_cuts_of_a_gpt2_are_what_they_say(gpt2):
+    """Against the same model with its parameters changed by hand."""
+    module = experiment(CIRCUIT)
+    rows = cuts(module.measure(opened(gpt2), silent))
+    assert rows["control: b_K = 0"]["left low"] == pytest.approx(1, abs=1e-5) == rows["control: b_K = 0"]["left high"]
+    assert rows["b_Q = 0"]["left high"] < 0.999 and not any(row["empty because"] for row in rows.values())
+    tokens = si.data.probes.random_tokens(97, 64, 25).tokens
+
+    def alpha(change):
+        model = model_of("gpt2")
+        with torch.no_grad():
+            change(model.transformer)
+        return si.measure(si.load(model), tokens, positions=(0,)).alpha().mean().item()
+
+    def without_query_bias(model):
+        for block in model.h:
+            block.attn.c_attn.bias[:48] = 0
+
+    by_hand = {
+        "none": lambda model: None,
+        "b_Q = 0": without_query_bias,
+        "drop p1": lambda model: model.wpe.weight[0].zero_(),
+        "no positions": lambda model: model.wpe.weight.zero_(),
+        "no first MLP": lambda model: [p.zero_() for p in model.h[0].mlp.c_proj.parameters()],
+    }
+    found = {name: rows[name]["alpha_1"] for name in by_hand}
+    assert found == pytest.approx({name: alpha(change) for name, change in by_hand.items()}, abs=1e-6)
+
+
+def test_columns_are_those_in_which_the_first_token_is_largest():
+    report = si.measure(
+        si.load(SOFTMAX), torch.arange(14).view(2, 7),
+        instruments=[si.instruments.Instrument(residuals={"first": lambda x: x[:, 0]})],
+    )  # fmt: skip
+    first = torch.zeros(2, 3, 11)
+    first[:, 1, 4], first[:, 1, 7], first[:, 1, 2] = -9, 5, 3
+    first[:, 0, 0], first[0, 1, 9], first[:, 2] = 8, 5, 100  # smaller; in one sequence only; where nothing attends
+    changed = replace(report, attention_layers=(0, 1), extras={"first": first})
+    assert experiment(CIRCUIT)._largest(changed) == (1, (4, 7, 2))
+
+
+def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp_path):
+    news = []
+    recipes = [demo.recipe("k_bias", seed, steps=2) for seed in (3, 5)]
+
+    def tell(words):
+        return lambda done, of: news.append((words, done, of))
+
+    for _ in range(2):
+        table = reproduce(experiment(TWINS), recipes, tell, tmp_path)
+    assert [(row["model"], row["seed"]) for row in table.rows] == [("k_bias", 3), ("k_bias", 5)]
+    assert news.count(("training k_bias, seed 3", 2, 2)) == 1
+    assert table.note.count("n=67") == 1  # of both models, said once
+
+
+def test_the_command_writes_the_table_that_it_prints(call):
+    code, output, files = call("reproduce", "table07")
+    rows = json.loads(Path(f"figures/{TABLE07}.json").read_text())["rows"]
+    assert code == 0 and files == [f"figures/{TABLE07}.html", f"figures/{TABLE07}.json"]
+    swapped = next(row for row in rows if row["edit"] == "p1 <-> p_t" and row["input"] == "repeated")
+    assert f"{swapped['Sink_t']:.3f}" in output and "n=67 a row, T=16" in output and swapped["model"] == SOFTMAX
+
+
+def test_the_command_takes_any_model(call, gpt2):
+    code, output, files = call("reproduce", CIRCUIT, "--model", gpt2, "--out", "here")
+    assert code == 0 and files == [f"here/{CIRCUIT}.html", f"here/{CIRCUIT}.json"] and "T=64, BOS none added" in output
+
+
+def test_the_module_is_the_command():
+    from runpy import run_module
+
+    with pytest.MonkeyPatch.context() as patch:
+        given = []
+        patch.setattr(typer, "run", given.append)
+        run_module("experiments", run_name="__main__")
+    assert given == [cli_reproduce.reproduce]
+
+
+def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
+    model_of("llama").save_pretrained(tmp_path / "m")
+    for words, message in {
+        ("table99",): "'table99' is the beginning of 0 experiments; choose one of gpt2_circuit, table07_position_swap",
+        ("t",): "'t' is the beginning of 2 experiments",
+        (CIRCUIT, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
+        (TABLE07, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
+        (TABLE07, "--model", "./absent"): "there is no folder absent",
+    }.items():
+        code, output, _ = call("reproduce", *words)
+        assert code == 2 and output.count("error:") == 1 and message in output
+    assert not Path("figures").exists()
+
+
+def test_without_the_repository_the_command_says_where_experiments_are(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduction, "FOLDER", tmp_path / "site-packages" / "experiments")
+    code, output, _ = call("reproduce", "table07")
+    assert code == 2 and "experiments lie in the repository, not in the package; clone it" in output
+    with pytest.raises(InputError, match="clone it"):
+        reproduction.names()
