@@ -62,3 +62,9 @@ def test_the_first_token_of_the_sink_model_makes_a_sink_in_its_twin(run):
     (_, own, first, _, last), (_, twins_own, twins_first, _, _) = lines[:5], lines[5:]
     assert own[0] > 0.9 and first[0] > 0.9 and last[0] == own[0] and last[1] > own[1]
     assert twins_own[0] == 0 and twins_first[0] > 0.9 and twins_first[1] > twins_own[1]
+
+
+def test_evicting_the_sink_costs_loss_where_there_is_one(run):
+    rows = [numbers(line) for line in run("streaming_perplexity").splitlines() if line.startswith("  sinks + recent")]
+    none, one, two, without, *_ = [row[1] for row in rows if len(row) == 2]  # beside full attention, which adds nothing
+    assert none > 0.005 and max(map(abs, (one, two, without))) < 1e-3
