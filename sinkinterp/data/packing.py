@@ -1,9 +1,11 @@
 """Packed text: documents with EOS between them, cut into chunks that are fixed for ever and kept as Arrow files."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from filelock import FileLock
 from jaxtyping import Int
@@ -20,7 +22,8 @@ from .tokenisers import ByteBPE, TokenizerRecipe
 class PackedText(Spec):
     """A corpus cut into chunks of `length` tokens, no document masked from the next, the remainder dropped.
 
-    With `bos` every chunk begins with BOS. `held_out` is the share of chunks that no training sees, `share` the part
+    With `bos` every chunk begins with BOS. `held_out` is the share of chunks that no training sees, in stretches that
+    lose their ends: no document is both held out and trained on, unless all fill whole stretches. `share` is the part
     of the others that training does see (smaller ones are nested in larger), `edits` what is done to each draw.
     """
 
@@ -69,7 +72,26 @@ class PackedText(Spec):
         if self.source.changed_since(record["fingerprint"]):
             raise InputError(f"the text of {folder} has changed since it was packed; undo that, or remove the folder")
         chunks = shards.read(folder, record["shards"])
-        return PreparedText(self, folder, record["sha256"], chunks, Split.of(len(chunks), self.held_out, self.share))
+        trim = partial(trimmed, chunks, self.tokenizer.load(folder / "tokenizer").eos_token_id, int(self.bos))
+        split = Split.of(len(chunks), self.held_out, self.share, trim)
+        return PreparedText(self, folder, record["sha256"], chunks, split)
+
+
+def trimmed(chunks: Any, eos: int, start: int, stretch: range) -> range:
+    """The chunks of a stretch that share no document with those outside it.
+
+    Documents end with `eos`; text begins at token `start` of a chunk, behind BOS where there is one.
+    """
+
+    def text(chunk: int) -> np.ndarray:
+        return chunks[chunk]["tokens"][start:]
+
+    first, stop = stretch.start, stretch.stop
+    if first and text(first - 1)[-1] != eos:
+        first = 1 + next((i for i in stretch if eos in text(i)), stop - 1)
+    if stop < len(chunks) and text(stop - 1)[-1] != eos:
+        stop = next((i for i in reversed(stretch) if eos in text(i)), first)
+    return range(first, stop)
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,11 @@ from ..data.tokenisers import ByteBPE
 from ..errors import InputError
 from ..lm.ffn import GatedFFN
 from ..lm.model import LMSpec
-from ..lm.variants import BASE
+from ..lm.variants import BASE, variants
 from ..spec import Spec
 from .groups import Everything
 from .objectives import PrefixLM
-from .rates import ConstantRate
+from .rates import ConstantRate, CosineRate
 from .recipe import Recipe, Task, shown_ahead
 
 
@@ -53,6 +53,10 @@ RECIPES: dict[str, Recipe] = {
         model=replace(sized(64, 64, n_layers=4, d_model=128, n_heads=4, width=384), position=BASE.position),
         data=BigramBackcopy(length=64), steps=2000, batch=32, lr=3e-3, weight_decay=0.1,
     ),
+    "text": Recipe(
+        model=sized(1024, 128, n_layers=3, d_model=64, n_heads=1, width=192), data=PackedText(length=128, bos=True),
+        steps=24_000, batch=8, lr=1e-2, schedule=CosineRate(), weight_decay=0.1, watch_every=500, save_every=2000,
+    ),
     "paper-60m": _PAPER,
     "paper-1b": replace(
         _PAPER, model=sized(vocab=50432, n_ctx=2048, n_layers=22, d_model=2048, n_heads=16, width=5632),
@@ -75,10 +79,13 @@ def on_text(recipe: Recipe, source: str) -> Recipe:
 def with_variant(recipe: Recipe, variant: LMSpec) -> Recipe:
     """The recipe with everything in its model changed that the variant changes in BASE; its sizes stay.
 
-    A prefix mask takes its objective along, the loss from the prefix on.
+    Variants that depend on the context's length are taken at the recipe's. A prefix mask takes its objective along, the
+    loss from the prefix on.
     """
+    at_length = variants(replace(BASE, n_ctx=recipe.model.n_ctx))
+    variant = next((at_length[name] for name, spec in variants(BASE).items() if spec == variant), variant)
     changed = {f.name: getattr(variant, f.name) for f in fields(variant)}
-    changed = {name: value for name, value in changed.items() if value != getattr(BASE, name, None)}
+    changed = {name: value for name, value in changed.items() if value != getattr(BASE, name, None) and name != "n_ctx"}
     width = getattr(recipe.model.ffn, "width", None)
     if width is not None and hasattr(changed.get("ffn"), "width"):
         changed["ffn"] = replace(changed["ffn"], width=width)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from sinkinterp.attention.masks import Mask
+from sinkinterp.attention.similarities import Sigmoid
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import LMSpec, build
@@ -128,6 +129,13 @@ def test_a_variant_keeps_the_sizes_of_its_recipe():
     assert (sigmoid.n_layers, sigmoid.d_model, sigmoid.n_heads, sigmoid.ffn.width) == (22, 2048, 16, 5632)
     wider = replace(BASE, ffn=replace(BASE.ffn, width=7))
     assert with_variant(RECIPES["paper-1b"], wider).model.ffn.width == 5632
+
+
+def test_a_variant_that_depends_on_the_context_takes_the_recipes():
+    text = with_variant(RECIPES["text"], VARIANTS["sigmoid_length"]).model
+    assert text.n_ctx == 128 and text.attention.kernel.similarity == Sigmoid(128.0)
+    relu = with_variant(RECIPES["paper-60m"], VARIANTS["relu_attention"]).model
+    assert relu.n_ctx == 2048 and relu.attention.kernel.alpha == 1 / 2048
 
 
 def weights(spec: LMSpec) -> int:
