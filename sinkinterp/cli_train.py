@@ -25,7 +25,7 @@ Log = Annotated[str | None, typer.Option(help="Also write every step to wandb or
 
 def train(
     variant: Annotated[str, typer.Argument(help="What is changed in the architecture: softmax, sigmoid, k_bias, ...")],
-    recipe: Annotated[str, typer.Option(help="demo, small, paper-60m or paper-1b.")] = "demo",
+    recipe: Annotated[str, typer.Option(help="demo, small, text, paper-60m or paper-1b.")] = "demo",
     text: Annotated[str | None, typer.Option(help=TEXT)] = None,
     settings: Settings = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default in the cache, by the recipe.")] = None,

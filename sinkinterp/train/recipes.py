@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
-from ..data.sources import Embedded, Source, Texts
+from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..errors import InputError
 from ..lm.ffn import GatedFFN
@@ -46,7 +46,7 @@ _PAPER = Recipe(  # Gu et al. 2025, section 4, with the constant rate of the rel
     decay=Everything(), bf16=True, watch_every=500, save_every=1000,
 )  # fmt: skip
 
-NAMED: dict[str, Source] = {"embedded": Embedded()}
+NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
 RECIPES: dict[str, Recipe] = {
     "demo": Recipe(model=BASE),
     "small": Recipe(
@@ -68,11 +68,14 @@ RECIPES: dict[str, Recipe] = {
 def on_text(recipe: Recipe, source: str) -> Recipe:
     """The recipe on texts, packed to its context, in byte-level BPE as large as its vocabulary, or 1,024 symbols.
 
-    `source` is "embedded", or what `data.corpora.texts_of` reads: a file, a folder, the name of a dataset. Another
-    tokenizer is set with `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
+    `source` is "embedded", "code" (Python's standard library), or what `data.corpora.texts_of` reads: a file, a folder,
+    the name of a dataset. Another tokenizer is set with `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
     """
     vocab = max(recipe.model.vocab, ByteBPE().vocab)
-    data = PackedText(source=NAMED.get(source) or Texts(source), tokenizer=ByteBPE(vocab), length=recipe.model.n_ctx)
+    data = PackedText(
+        source=NAMED.get(source) or Texts(source), tokenizer=ByteBPE(vocab), length=recipe.model.n_ctx,
+        bos=getattr(recipe.data, "bos", PackedText.bos),
+    )  # fmt: skip
     return replace(recipe, model=replace(recipe.model, vocab=vocab), data=data)
 
 
