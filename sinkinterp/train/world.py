@@ -124,8 +124,8 @@ def as_held(tensor: Tensor, held: Tensor) -> Tensor:
 def joined(device: str = "cpu") -> Iterator[World]:
     """The world that `accelerate launch` or `torchrun` describes in the environment; alone without them.
 
-    `device` is "cpu", "cuda" or "auto", CUDA where there is some. `accelerate launch --use_fsdp` shards; of the launcher's
-    other settings none is read. Raises InputError where the device is not there, or most processes are not.
+    `device` is "cpu", "cuda" or "auto", CUDA where there is some. `accelerate launch --use_fsdp` shards; no other setting
+    of accelerate is read. Raises InputError where the device, or all processes but one, are not there.
     """
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
@@ -150,9 +150,9 @@ _PLACE = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
 
 def _check_started() -> None:
     """Refuses to train alone where `accelerate launch` was asked for several processes and started one."""
-    asked = "ACCELERATE_MIXED_PRECISION" in os.environ and "MASTER_PORT" in os.environ
-    if asked and "WORLD_SIZE" not in os.environ:
+    several = {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys()
+    if several and "WORLD_SIZE" not in os.environ:
         raise InputError(
-            "accelerate was asked for several processes and started one, as it does on CPUs; use "
-            "torchrun --nproc-per-node 2 -m sinkinterp ..., or accelerate launch --multi_gpu"
+            "accelerate was asked for several processes and started one; give it --multi_gpu, which starts CPU processes "
+            "too, in place of --cpu, or use torchrun --nproc-per-node 2 -m sinkinterp ..."
         )
