@@ -94,17 +94,15 @@ def gathered(model: nn.Module) -> Iterator[None]:
     if not isinstance(model, FSDPModule):
         yield
         return
-    shards = [module for module in model.modules() if isinstance(module, FSDPModule)]
     model.set_reshard_after_forward(False)
-    for shard in shards:
-        shard.unshard()
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.unshard()
     try:
         yield
     finally:
         model.set_reshard_after_forward(True)
-        for shard in shards:
-            shard.reshard()
-        model.reset_iter_state()  # one process ran the model more often: forget it, or processes prefetch differently
+        model.reset_iter_state()  # shards again, and forgets that one process ran the model more often than others
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -124,8 +122,8 @@ def as_held(tensor: Tensor, held: Tensor) -> Tensor:
 def joined(device: str = "cpu") -> Iterator[World]:
     """The world that `accelerate launch` or `torchrun` describes in the environment; alone without them.
 
-    `device` is "cpu", "cuda" or "auto", CUDA where there is some. `accelerate launch --use_fsdp` shards; no other setting
-    of accelerate is read. Raises InputError where the device, or all processes but one, are not there.
+    `device` is "cpu", "cuda" or "auto", CUDA where there is some. `accelerate launch --use_fsdp` shards; no other
+    setting of accelerate is read. Raises InputError where the device, or all processes but one, are not there.
     """
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
@@ -153,6 +151,6 @@ def _check_started() -> None:
     several = {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys()
     if several and "WORLD_SIZE" not in os.environ:
         raise InputError(
-            "accelerate was asked for several processes and started one; give it --multi_gpu, which starts CPU processes "
-            "too, in place of --cpu, or use torchrun --nproc-per-node 2 -m sinkinterp ..."
+            "accelerate was asked for several processes and started one; give it --multi_gpu, which starts CPU "
+            "processes too, in place of --cpu, or use torchrun --nproc-per-node 2 -m sinkinterp ..."
         )

@@ -1,7 +1,7 @@
-"""A run in stages, each trained by so many processes: `python processes.py RECIPE RUN STAGES`, the first and last as JSON.
+"""A run in stages, each trained by so many processes: `python processes.py RECIPE RUN STAGES`, two of them as JSON.
 
-A stage is [processes, sharded, step]; the last process is interrupted in the step after `step`. Prints the exit codes of
-every stage: 130 where processes were interrupted. They are forked, so that libraries are imported once.
+A stage is [processes, sharded, step]; the last process is interrupted in the step after `step`. Prints the exit codes
+of every stage: 130 where processes were interrupted. They are forked, so that libraries are imported once.
 """
 
 import json
@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch._dynamo  # noqa: F401  what optimisers and shards import when they first run
@@ -64,9 +65,8 @@ def main() -> None:
     for size, sharded, stop_at in json.loads(sys.argv[3]):
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(size)}
         place |= {"ACCELERATE_USE_FSDP": str(sharded).lower()}
-        children = [
-            forked(place | {"RANK": str(rank)}, lambda at=stop_at: trained(recipe, run, at)) for rank in range(size)
-        ]
+        task = partial(trained, recipe, run, stop_at)
+        children = [forked(place | {"RANK": str(rank)}, task) for rank in range(size)]
         print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), flush=True)
 
 

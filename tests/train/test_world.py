@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
+from train import processes
+from train.processes import PROBE, watch
 
 from sinkinterp.adapters.loading import load
 from sinkinterp.errors import InputError
@@ -15,8 +17,6 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.world import World, joined
-from train import processes
-from train.processes import PROBE, watch
 
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=11, batch=14, micro_batch=3, warmup=5, watch_every=1, save_every=4)
 
