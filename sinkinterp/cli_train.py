@@ -25,7 +25,7 @@ Log = Annotated[str | None, typer.Option(help="Also write every step to wandb or
 
 def train(
     variant: Annotated[str, typer.Argument(help="What is changed in the architecture: softmax, sigmoid, k_bias, ...")],
-    recipe: Annotated[str, typer.Option(help="demo, small, paper-60m or paper-1b.")] = "demo",
+    recipe: Annotated[str, typer.Option(help="demo, small, text, paper-60m or paper-1b.")] = "demo",
     text: Annotated[str | None, typer.Option(help=TEXT)] = None,
     settings: Settings = [],
     out: Annotated[Path | None, typer.Option(help="The run's folder; by default in the cache, by the recipe.")] = None,
@@ -33,7 +33,16 @@ def train(
     device: Device = "auto",
     log: Log = None,
 ) -> None:
-    """Train a language model of ours, from the newest checkpoint if there is one; reads its sinks along the way."""
+    """Train a language model of ours, from the newest checkpoint if there is one; reads its sinks along the way.
+
+    Several processes share every batch, and with --use_fsdp the weights:
+
+    accelerate launch --num_processes 8 [--use_fsdp] -m sinkinterp train ...
+
+    On CPUs (accelerate's --cpu starts one process only, --multi_gpu several):
+
+    torchrun --nproc-per-node 2 -m sinkinterp train ... --device cpu
+    """
     with plain_errors():
         quiet_libraries()
         from . import study
@@ -63,7 +72,10 @@ def finetune(
     device: Device = "auto",
     log: Log = None,
 ) -> None:
-    """Fine-tune a chat model on the assistants' tokens of chats, from the newest checkpoint if there is one."""
+    """Fine-tune a chat model on the assistants' tokens of chats, from the newest checkpoint if there is one.
+
+    Several processes share every batch; see train.
+    """
     with plain_errors():
         quiet_libraries()
         from .finetune import ChatRecipe, finetuned

@@ -1,6 +1,6 @@
 """Specs: immutable recipes, their round trip through JSON, and the short hash that names what they make."""
 
-from dataclasses import dataclass, fields
+from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
 from .errors import InputError
@@ -30,8 +30,9 @@ class Spec:
         Spec.kinds[cls.__name__] = cls
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy, every nested part named by its class."""
-        plain = {f.name: float(x) if f.type is float else x for f in fields(self) for x in (getattr(self, f.name),)}
+        """A JSON-ready copy, every nested part named by its class; a `later` field is left out at its default."""
+        shown = [f for f in fields(self) if not _is_left_out(f, getattr(self, f.name))]
+        plain = {f.name: float(x) if f.type is float else x for f in shown for x in (getattr(self, f.name),)}
         return {"kind": type(self).__name__} | {name: _plain(value) for name, value in plain.items()}
 
     @classmethod
@@ -54,6 +55,15 @@ class Spec:
         import json
 
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def later(default: Any) -> Any:
+    """A field that a kind gained after it had keys: specs that leave it at its default keep theirs."""
+    return field(default=default, metadata={"later": True})
+
+
+def _is_left_out(f: Field, value: Any) -> bool:
+    return "later" in f.metadata and value == f.default
 
 
 def _plain(value: Any) -> Any:

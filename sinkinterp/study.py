@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from .adapters.huggingface import HuggingFaceSubject
 from .adapters.loading import load
 from .adapters.subject import Subject
+from .data.packing import PreparedText
 from .data.probes import Probe
 from .errors import InputError
 from .lm.model import SinkForCausalLM
@@ -67,6 +68,8 @@ def trained(
     home = cache or default_cache()
     task = prepared(recipe.data, home, on_data)
     run = folder or home / "runs" / recipe.key()
+    if isinstance(task, PreparedText):  # its recipe names the text that it found
+        recipe = replace(recipe, data=task.recipe)
     last = loop.train(recipe, run, watch_on(task, recipe.objective), on_step, task, world)
     tokenizer = getattr(task, "tokenizer", None)
     if tokenizer is not None and world.is_first:  # so that the model reads text wherever it is taken

@@ -77,6 +77,7 @@ LEANS_ON = {
         "presets",
     }
     | {"reporting", "tabulate", "terminal"},
+    "__main__": {"cli"},
 }
 LAZY = {"_registration"}  # imports inside functions only, to wait for transformers
 

@@ -59,7 +59,10 @@ def test_an_interrupt_is_exit_code_130_and_a_checkpoint(call, tmp_path, monkeypa
     ("words", "message"),
     [
         (("train", "nonsuch"), "there is no variant 'nonsuch'; choose from llama, softmax"),
-        (("train", "softmax", "--recipe", "huge"), "there is no recipe 'huge'; choose from demo, small, paper-60m"),
+        (
+            ("train", "softmax", "--recipe", "huge"),
+            "there is no recipe 'huge'; choose from demo, small, text, paper-60m",
+        ),
         (("train", "softmax", "--set", "model.n_layer=4"), "near ones: model.n_layers"),
         (("train", "softmax", "--recipe", "paper-60m"), "a text of your own, in blocks of 2048 tokens"),
         (("train", "softmax", "--device", "tpu"), "there is no device 'tpu'"),

@@ -110,8 +110,11 @@ class AttentionCall:
         return z
 
     def output(self) -> Float[Tensor, "batch head query d_value"]:
-        """The call's result, by the fused kernel where that computes the same thing."""
-        return self.mix(self.pattern()) if self._fused is None else self._fused[0]
+        """The call's result, by a fused kernel where one computes the same thing."""
+        if self._fused is not None:
+            return self._fused[0]
+        off_cpu = self.q.device.type != "cpu" and self._is_plain_softmax
+        return streaming.sdpa(*self._columns) if off_cpu else self.mix(self.pattern())
 
     @property
     def is_fused(self) -> bool:
@@ -120,14 +123,22 @@ class AttentionCall:
 
     @cached_property
     def _fused(self) -> tuple[Tensor, Tensor] | None:
+        return streaming.flash(*self._columns) if self._is_plain_softmax else None
+
+    @property
+    def _is_plain_softmax(self) -> bool:
+        """Whether a kernel that knows queries, keys, values, a mask and a scale computes this call."""
         plain = self.kernel.is_softmax and self.bias is None and self.softcap is None
-        if not plain or isinstance(self.slot, SinkLogit):
-            return None
-        if self.slot is None:
-            return streaming.flash(self.q, self.k, self.v, self.mask, self.scale)
+        return plain and not isinstance(self.slot, SinkLogit)
+
+    @property
+    def _columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor | None, float]:
+        """What such a kernel takes, the slot as the first of the keys."""
+        if not isinstance(self.slot, SlotRow):
+            return self.q, self.k, self.v, self.mask, self.scale
         allowed = torch.nn.functional.pad(self.allowed(), (1, 0), value=True)
         k, v = (self._with_slot(t, row) for t, row in ((self.k, self.slot.key), (self.v, self.slot.value)))
-        return streaming.flash(self.q, k, v, allowed, self.scale)
+        return self.q, k, v, allowed, self.scale
 
     def _with_slot(self, rows: Tensor, slot: Tensor) -> Tensor:
         heads = rows.repeat_interleave(self.q.shape[1] // rows.shape[1], 1)

@@ -38,6 +38,24 @@ def flash(
     return z, log_sum
 
 
+def sdpa(
+    q: Queries, k: Keys, v: Values, allowed: Bool[Tensor, "#batch #head query key"] | None, scale: float
+) -> Output:
+    """Softmax attention by the kernel that `scaled_dot_product_attention` chooses for the device; no log-sum-exp.
+
+    `allowed` None is causal, the last query aligned with the last key. Queries that see nothing get 0.
+    """
+    # kernels differ in whether they know groups, and rows without a key; the one that knows all makes the T x T map
+    k, v = (t.to(q.dtype).repeat_interleave(q.shape[1] // t.shape[1], 1) for t in (k, v))
+    n_queries, n_keys = q.shape[2], k.shape[2]
+    if allowed is None and n_queries != n_keys:
+        allowed = torch.ones(n_queries, n_keys, dtype=torch.bool, device=q.device).tril(n_keys - n_queries)[None, None]
+    if allowed is None:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale)
+    seeing = allowed.any(-1, keepdim=True)
+    return seeing * torch.nn.functional.scaled_dot_product_attention(q, k, v, allowed | ~seeing, scale=scale)
+
+
 def key_blocks(keys: Tensor, block: int = BLOCK) -> Iterable[Tensor]:
     """`keys` in runs of at most `block`."""
     return keys.split(block)

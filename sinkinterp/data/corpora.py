@@ -152,7 +152,7 @@ def embedded_texts(cache: Path, on_file: Callable[[int, int], None] = lambda don
     versions += [f"{name} {importlib.metadata.version(name)}" for name in DEPENDENCIES]
     kept = cache / f"docstrings-{hashlib.sha256(' '.join(versions).encode()).hexdigest()[:12]}.json"
     if not kept.is_file():
-        texts = sorted(set(_docstrings(on_file)), key=lambda text: hashlib.sha256(text.encode()).hexdigest())
+        texts = _mixed(_docstrings(on_file))
         cache.mkdir(parents=True, exist_ok=True)
         draft = kept.with_suffix(".draft")
         draft.write_text(json.dumps(texts))
@@ -177,9 +177,32 @@ def _docstrings(on_file: Callable[[int, int], None]) -> Iterator[str]:
                     yield text
 
 
-def _sources() -> Iterable[Path]:
+def library_texts(on_file: Callable[[int, int], None] = lambda done, of: None) -> list[str]:
+    """The Python files of the standard library, long enough and in ASCII, in an order that mixes them.
+
+    Those that describe the machine that Python was built on are left out.
+    """
+    found, files = set(), [file for file in _library() if not file.name.startswith("_sysconfigdata")]
+    for i, file in enumerate(files, 1):
+        on_file(i, len(files))
+        code = file.read_bytes()
+        if len(code) >= SHORTEST and code.isascii():
+            found.add(code.decode())
+    return _mixed(found)
+
+
+def _mixed(texts: Iterable[str]) -> list[str]:
+    """Each text once, in the order of their hashes."""
+    return sorted(set(texts), key=lambda text: hashlib.sha256(text.encode()).hexdigest())
+
+
+def _library() -> list[Path]:
     library = Path(sysconfig.get_path("stdlib"))
-    yield from sorted(p for p in library.rglob("*.py") if not {"site-packages", "test", "tests"} & set(p.parts))
+    return sorted(p for p in library.rglob("*.py") if not {"site-packages", "test", "tests"} & set(p.parts))
+
+
+def _sources() -> Iterable[Path]:
+    yield from _library()
     for name in DEPENDENCIES:
         spec = importlib.util.find_spec(name)
         for folder in (spec.submodule_search_locations or ()) if spec else ():

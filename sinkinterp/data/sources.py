@@ -2,13 +2,14 @@
 
 import hashlib
 import importlib.metadata
+import platform
 import sysconfig
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..spec import Spec
-from .corpora import DEPENDENCIES, embedded_texts, files_of, texts_of
+from .corpora import DEPENDENCIES, embedded_texts, files_of, library_texts, texts_of
 
 OnProgress = Callable[[int, int], None]  # how many are done, of how many; of 0 where that is not known
 
@@ -43,6 +44,20 @@ class Embedded(Source):
 
     def changed_since(self, fingerprint: str) -> bool:
         return False  # what was packed under other versions is still a corpus of docstrings, fixed and hashed
+
+
+@dataclass(frozen=True)
+class PythonCode(Source):
+    """The files of Python's standard library, as the installation that packs them has them."""
+
+    def texts(self, cache: Path, on_progress: OnProgress = lambda done, of: None) -> Iterable[str]:
+        return library_texts(on_progress)
+
+    def fingerprint(self) -> str:
+        return platform.python_version()
+
+    def changed_since(self, fingerprint: str) -> bool:
+        return False  # what was packed under another version is still a corpus of code, fixed and hashed
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """What of a corpus is drawn when, and how it is changed on the way (Gu et al. 2025, section 5)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import torch
 from jaxtyping import Int
@@ -14,6 +16,8 @@ from .backcopy import generator
 Tokens = Int[Tensor, "sequence pos"]
 
 HELD_OUT = "held out"
+STRETCH, STRETCHES = 64, 32  # held-out neighbours at least, where there are as many; stretches of them at most
+Trim = Callable[[range], range]
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,20 @@ class Split:
     held_out: Int[Tensor, "kept_back"]
 
     @staticmethod
-    def of(chunks: int, held_out: float, share: float) -> "Split":
-        """A split of 2 chunks or more that holds out a share of all and keeps a share of the rest; at least 1 each."""
+    def of(chunks: int, held_out: float, share: float, trimmed: Trim = lambda stretch: stretch) -> "Split":
+        """A split of 2 chunks or more that holds out a share of all and keeps a share of the rest; at least 1 each.
+
+        Held-out chunks lie in stretches, because neighbours share documents; `trimmed` says what stays of a stretch.
+        What it takes off is in neither part; where nothing stays of any, nothing is taken off.
+        """
         order = torch.randperm(chunks, generator=generator("split", chunks))
-        kept_back = min(chunks - 1, max(1, round(held_out * chunks)))
-        rest = order[kept_back:]
-        return Split(rest[: max(1, round(share * len(rest)))], order[:kept_back])
+        taken, kept = torch.zeros(2, chunks, dtype=torch.bool)
+        for stretch in stretches(chunks, min(chunks - 1, max(1, round(held_out * chunks)))):
+            taken[stretch.start : stretch.stop] = True
+            left = trimmed(stretch)
+            kept[left.start : left.stop] = True
+        rest = order[~taken[order]]
+        return Split(rest[: max(1, round(share * len(rest)))], order[(kept if kept.any() else taken)[order]])
 
     def batch(self, n: int, seed: int, step: int) -> Int[Tensor, "{n}"]:
         """The chunks of a step, counted from 1: `n` after another from epochs that each hold every chunk once."""
@@ -42,6 +54,13 @@ class Split:
         places = torch.arange((step - 1) * n, step * n)
         epochs = [_epoch(size, seed, epoch) for epoch in range((step - 1) * n // size, (step * n - 1) // size + 1)]
         return self.training[torch.cat(epochs)[places - places[0] // size * size]]
+
+
+def stretches(chunks: int, held_out: int) -> list[range]:
+    """Runs of neighbours with `held_out` of so many chunks in all: the last ones of each equal part of the corpus."""
+    n = min(STRETCHES, max(1, held_out // STRETCH))
+    ends = [(chunks * i // n, held_out * i // n) for i in range(n + 1)]
+    return [range(stop - (there - before), stop) for (_, before), (stop, there) in pairwise(ends)]
 
 
 @lru_cache(maxsize=4)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -64,6 +64,8 @@ class PostNorm(Branch):
 
 class SinkBlock(nn.Module):
     """One block of the stack; norms are named as Llama names them, wherever they stand."""
+
+    more_forwards: ClassVar[tuple[str, ...]] = ("alone",)  # methods beside `forward` that use the weights
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,24 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..errors import InputError
 from ..spec import Spec
+from .world import as_held, whole
 
 KEPT = 2  # newest checkpoints of a run that stay on disk
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 History = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class State:
+    """A model and its optimiser as whole tensors by name: what a checkpoint holds, however many processes train."""
+
+    config: PreTrainedConfig
+    weights: dict[str, torch.Tensor]
+    moments: dict[str, torch.Tensor]
 
 
 def folder_of(run: Path, step: int) -> Path:
@@ -44,7 +55,15 @@ def opened(run: Path, recipe: Spec) -> int:
     return done
 
 
-def save(run: Path, step: int, recipe: Spec, model: PreTrainedModel, optimizer: Optimizer, history: History) -> None:
+def state_of(model: PreTrainedModel, optimizer: Optimizer, kept: bool = True) -> State:
+    """The state of a model and its optimiser, empty unless `kept`.
+
+    Processes that each have a share of them call this together.
+    """
+    return State(model.config, _gathered(_own_tensors(model), kept), _gathered(_moments(model, optimizer), kept))
+
+
+def save(run: Path, step: int, recipe: Spec, state: State, history: History) -> None:
     """Writes the checkpoint of `step` and drops all but the newest two.
 
     Raises InputError where it cannot be written, as on a full disk; the older checkpoints stay.
@@ -53,7 +72,7 @@ def save(run: Path, step: int, recipe: Spec, model: PreTrainedModel, optimizer: 
     try:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
-        _write(draft, recipe, model, optimizer, history)
+        _write(draft, recipe, state, history)
         draft.rename(folder_of(run, step))
         _flush(run)
     except (OSError, SafetensorError) as error:
@@ -71,10 +90,10 @@ def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) 
     """Puts model and optimiser back to where they were after `step` steps; returns the history so far."""
     folder = folder_of(run, step)
     fill(folder, model)
-    moments = load_file(folder / "optimizer.safetensors", str(model.device))
+    moments = load_file(folder / "optimizer.safetensors")
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            optimizer.state[parameter] = {part: moments[f"{name}.{part}"] for part in MOMENTS}
+            optimizer.state[parameter] = {part: as_held(moments[f"{name}.{part}"], parameter) for part in MOMENTS}
     return history_of(folder)
 
 
@@ -83,7 +102,7 @@ def fill(folder: Path, model: PreTrainedModel) -> None:
     """Copies a checkpoint's weights into a model of the same shape."""
     weights = load_file(folder / "model.safetensors")
     for name, tensor in _own_tensors(model):
-        tensor.copy_(weights[name])
+        tensor.copy_(as_held(weights[name], tensor))
 
 
 def history_of(folder: Path) -> History:
@@ -91,11 +110,11 @@ def history_of(folder: Path) -> History:
     return json.loads((folder / "history.json").read_text())
 
 
-def _write(draft: Path, recipe: Spec, model: PreTrainedModel, optimizer: Optimizer, history: History) -> None:
+def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
     """Every file of a checkpoint, flushed to the disk."""
-    model.config.save_pretrained(draft)
-    save_file(dict(_own_tensors(model)), draft / "model.safetensors", {"format": "pt"})
-    save_file(_moments(model, optimizer), draft / "optimizer.safetensors")
+    state.config.save_pretrained(draft)
+    save_file(state.weights, draft / "model.safetensors", {"format": "pt"})
+    save_file(state.moments, draft / "optimizer.safetensors")
     (draft / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1))
     (draft / "history.json").write_text(json.dumps(history))
     for path in (*draft.iterdir(), draft):
@@ -110,21 +129,29 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
+def _gathered(named: Iterator[tuple[str, torch.Tensor]], kept: bool) -> dict[str, torch.Tensor]:
+    """Whole tensors by name, on the CPU; one after the other, so that no device holds more than one."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in named:
+        complete = whole(tensor.detach())
+        if kept:
+            found[name] = complete.cpu()
+    return found
+
+
 def _own_tensors(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
     """Weights by name, each once: of tied ones the first."""
     seen: set[int] = set()
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen:
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
             yield name, tensor
-        seen.add(tensor.data_ptr())
+        seen.add(id(tensor))
 
 
-def _moments(model: PreTrainedModel, optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    return {
-        f"{name}.{part}": value
-        for name, parameter in model.named_parameters()
-        for part, value in optimizer.state.get(parameter, {}).items()
-    }
+def _moments(model: PreTrainedModel, optimizer: Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    for name, parameter in model.named_parameters():
+        for part, value in optimizer.state.get(parameter, {}).items():
+            yield f"{name}.{part}", value
 
 
 def _check_same(run: Path, plain: dict[str, Any], recipe: Spec) -> None:

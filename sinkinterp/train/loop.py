@@ -78,17 +78,21 @@ def run_job(job: Job, run: Path, on_step: OnStep = lambda step, latest: None) ->
 def _continue(job: Job, run: Path, done: int, on_step: OnStep) -> None:
     fit, here = job.fit, job.world
     model = job.start().to(here.device)
-    optimizer = AdamW(groups(model, fit.decay, fit.weight_decay), betas=(0.9, 0.95), fused=True)
-    history = checkpoint.restore(run, done, model, optimizer) if done else [_reading(job, 0, model)]
+    history = [] if done else [_reading(job, 0, model)]
     engine = here.wrapped(model.train())
+    optimizer = AdamW(groups(model, fit.decay, fit.weight_decay), betas=(0.9, 0.95), fused=True)
+    if done:
+        history = checkpoint.restore(run, done, model, optimizer)
     with interrupt.deferred() as interrupted:
         for step in range(done + 1, fit.steps + 1):
             news = _update(job, step, engine, optimizer)
             stop, last = here.summed(float(interrupted()))[0] > 0, step == fit.steps
-            if here.is_first and (step % fit.watch_every == 0 or last):
+            if step % fit.watch_every == 0 or last:
                 history.append(_reading(job, step, model) | news)
-            if here.is_first and (step % fit.save_every == 0 or last or stop):
-                checkpoint.save(run, step, fit, model, optimizer, history)
+            if step % fit.save_every == 0 or last or stop:
+                state = checkpoint.state_of(model, optimizer, kept=here.is_first)
+                if here.is_first:
+                    checkpoint.save(run, step, fit, state, history)
             on_step(step, history[-1] | news)
             if stop and not last:
                 raise KeyboardInterrupt
@@ -102,7 +106,7 @@ def _update(job: Job, step: int, model: nn.Module, optimizer: AdamW) -> dict[str
     optimizer.zero_grad()
     batch = job.batch(step)
     loss = _accumulate(job, batch, model)
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip)
+    norm = world.whole(torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip))
     mean_loss, norm_sum = job.world.summed(loss, norm)
     mean_loss, mean_norm = mean_loss / job.world.size, norm_sum / job.world.size
     _check_finite(step, mean_loss, mean_norm, fit)
@@ -147,12 +151,12 @@ def _check_finite(step: int, loss: float, norm: float, fit: Fit) -> None:
 
 
 def _reading(job: Job, step: int, model: PreTrainedModel) -> dict[str, Any]:
-    if not job.world.is_first:
-        return {"step": step}
-    model.eval()
-    reading = {"step": step} | job.watch(model)
-    model.train()
-    return reading
+    """What the first process watches in the model; the others only lend it their shares."""
+    with world.gathered(model):
+        model.eval()
+        seen = job.watch(model) if job.world.is_first else {}
+        model.train()
+    return {"step": step} | seen
 
 
 @contextmanager

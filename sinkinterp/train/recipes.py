@@ -6,16 +6,16 @@ from pathlib import Path
 
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
-from ..data.sources import Embedded, Source, Texts
+from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..errors import InputError
 from ..lm.ffn import GatedFFN
 from ..lm.model import LMSpec
-from ..lm.variants import BASE
+from ..lm.variants import BASE, variants
 from ..spec import Spec
 from .groups import Everything
 from .objectives import PrefixLM
-from .rates import ConstantRate
+from .rates import ConstantRate, CosineRate
 from .recipe import Recipe, Task, shown_ahead
 
 
@@ -46,12 +46,16 @@ _PAPER = Recipe(  # Gu et al. 2025, section 4, with the constant rate of the rel
     decay=Everything(), bf16=True, watch_every=500, save_every=1000,
 )  # fmt: skip
 
-NAMED: dict[str, Source] = {"embedded": Embedded()}
+NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
 RECIPES: dict[str, Recipe] = {
     "demo": Recipe(model=BASE),
     "small": Recipe(
         model=replace(sized(64, 64, n_layers=4, d_model=128, n_heads=4, width=384), position=BASE.position),
         data=BigramBackcopy(length=64), steps=2000, batch=32, lr=3e-3, weight_decay=0.1,
+    ),
+    "text": Recipe(
+        model=sized(1024, 128, n_layers=3, d_model=64, n_heads=1, width=192), data=PackedText(length=128, bos=True),
+        steps=24_000, batch=8, lr=1e-2, schedule=CosineRate(), weight_decay=0.1, watch_every=500, save_every=2000,
     ),
     "paper-60m": _PAPER,
     "paper-1b": replace(
@@ -64,21 +68,27 @@ RECIPES: dict[str, Recipe] = {
 def on_text(recipe: Recipe, source: str) -> Recipe:
     """The recipe on texts, packed to its context, in byte-level BPE as large as its vocabulary, or 1,024 symbols.
 
-    `source` is "embedded", or what `data.corpora.texts_of` reads: a file, a folder, the name of a dataset. Another
-    tokenizer is set with `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
+    `source` is "embedded", "code" (Python's standard library), or what `data.corpora.texts_of` reads: a file, a folder,
+    the name of a dataset. Another tokenizer is set with `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
     """
     vocab = max(recipe.model.vocab, ByteBPE().vocab)
-    data = PackedText(source=NAMED.get(source) or Texts(source), tokenizer=ByteBPE(vocab), length=recipe.model.n_ctx)
+    data = PackedText(
+        source=NAMED.get(source) or Texts(source), tokenizer=ByteBPE(vocab), length=recipe.model.n_ctx,
+        bos=getattr(recipe.data, "bos", PackedText.bos),
+    )  # fmt: skip
     return replace(recipe, model=replace(recipe.model, vocab=vocab), data=data)
 
 
 def with_variant(recipe: Recipe, variant: LMSpec) -> Recipe:
     """The recipe with everything in its model changed that the variant changes in BASE; its sizes stay.
 
-    A prefix mask takes its objective along, the loss from the prefix on.
+    Variants that depend on the context's length are taken at the recipe's. A prefix mask takes its objective along, the
+    loss from the prefix on.
     """
+    at_length = variants(replace(BASE, n_ctx=recipe.model.n_ctx))
+    variant = next((at_length[name] for name, spec in variants(BASE).items() if spec == variant), variant)
     changed = {f.name: getattr(variant, f.name) for f in fields(variant)}
-    changed = {name: value for name, value in changed.items() if value != getattr(BASE, name, None)}
+    changed = {name: value for name, value in changed.items() if value != getattr(BASE, name, None) and name != "n_ctx"}
     width = getattr(recipe.model.ffn, "width", None)
     if width is not None and hasattr(changed.get("ffn"), "width"):
         changed["ffn"] = replace(changed["ffn"], width=width)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from sinkinterp.attention import streaming
-from sinkinterp.attention.call import call_of_interface
+from sinkinterp.attention.call import AttentionCall, call_of_interface
 from sinkinterp.attention.features import EluFeature
 from sinkinterp.attention.kernels import Kernel
 from sinkinterp.attention.masks import Causal, Window
@@ -79,6 +79,38 @@ def test_a_softmax_call_is_scaled_dot_product_attention_bit_for_bit(make_call, m
     call = make_call(mask=mask)
     want = F.scaled_dot_product_attention(call.q, call.k, call.v, mask, is_causal=mask is None, enable_gqa=True)
     assert call.is_fused and call.output().equal(want)
+
+
+PLAIN = {name: FIELDS[name] for name in ("causal", "window", "key slot", "key slot in a window")}
+PLAIN["after a cache"] = {"queries": 3, "keys": 5}
+PLAIN["one query after a cache"] = {"queries": 1, "keys": 5}
+PLAIN["a query that sees nothing"] = {"mask": BAND & (INDEX != 4)[:, None]}
+
+
+@pytest.mark.parametrize("fields", PLAIN.values(), ids=PLAIN)
+def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense_pattern(make_call, fields):
+    call = make_call(**fields)
+    leaves = [call.q, call.k, call.v] + ([call.slot.key, call.slot.value] if call.slot else [])
+    for leaf in leaves:
+        leaf.requires_grad_()
+    dense, kernel = call.mix(call.pattern()), streaming.sdpa(*call._columns)
+    torch.testing.assert_close(kernel, dense)
+    weights = torch.randn_like(dense)
+    wanted, found = (torch.autograd.grad((z * weights).sum(), leaves) for z in (dense, kernel))
+    for want, grad in zip(wanted, found, strict=True):
+        torch.testing.assert_close(grad, want)
+
+
+@pytest.mark.parametrize(("fields", "dense"), [(PLAIN["key slot"], 0), (FIELDS["softcap"], 1)])
+def test_off_the_cpu_plain_softmax_makes_no_pattern(make_call, monkeypatch, fields, dense):
+    made, pattern = [], AttentionCall.pattern
+    monkeypatch.setattr(AttentionCall, "pattern", lambda call: made.append(call) or pattern(call))
+    slot = (
+        SlotRow(torch.zeros(6, 1, 5, device="meta"), torch.zeros(6, 1, 5, device="meta")) if "slot" in fields else None
+    )
+    call = make_call(**{**fields, "slot": slot})
+    elsewhere = replace(call, **{name: getattr(call, name).to("meta") for name in "qkv"})
+    assert elsewhere.output().shape == call.q.shape and not elsewhere.is_fused and len(made) == dense
 
 
 def test_the_fused_log_sum_exp_is_that_of_the_scores(make_call):

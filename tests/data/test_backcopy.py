@@ -3,7 +3,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.data.backcopy import BigramBackcopy, BosFirst, ChainFirst, RandomFirst
+from sinkinterp.spec import Spec
 
 TASK = BigramBackcopy(vocab=11, length=17, n_triggers=3, spread=0.7)
 TOKENS = TASK.sample(2003, "test", 0)
@@ -99,3 +100,37 @@ def test_another_chain_seed_is_another_language_with_the_same_first_tokens():
     other = replace(TASK, chain_seed=2)
     assert not other.transitions().isclose(TASK.transitions()).all()
     assert other.sample(7, "train")[:, 0].equal(TASK.sample(7, "train")[:, 0])
+
+
+def test_a_task_that_begins_as_ever_keeps_its_key_and_another_beginning_has_another():
+    assert BigramBackcopy().key() == "8ac1705300ef"  # from before there was a choice
+    assert len({replace(TASK, first=first).key() for first in (RandomFirst(), ChainFirst(), BosFirst())}) == 3
+    for first in (ChainFirst(), BosFirst()):
+        assert Spec.from_dict(replace(TASK, first=first).to_dict()) == replace(TASK, first=first)
+
+
+def test_bos_stands_first_and_nowhere_else():
+    tokens = replace(TASK, first=BosFirst()).sample(211, "bos")
+    assert tokens.shape == (211, 17) and tokens[:, 0].eq(10).all() and tokens[:, 1:].max() == 9
+
+
+def test_behind_bos_stands_what_would_stand_without_it():
+    plain = replace(TASK, first=ChainFirst())
+    behind = replace(TASK, first=BosFirst(), vocab=12, length=18).sample(7, "train", 3)[:, 1:]
+    assert behind.equal(plain.sample(7, "train", 3)) and not behind.equal(TASK.sample(7, "train", 3))
+
+
+def test_without_a_mark_the_first_token_is_one_like_any_other():
+    tokens = replace(TASK, first=ChainFirst()).sample(20_011, "chain")
+    first, later = tokens[:, 0].bincount(minlength=11), tokens[:, -1].bincount(minlength=11)
+    both = (first + later) / 2
+    assert (((first - both) ** 2 + (later - both) ** 2) / both).sum() < 10 + 4 * 20**0.5
+    random = TASK.sample(20_011, "chain")[:, 0].bincount(minlength=11)
+    assert (first - random).abs().max() > 1000  # not uniform, as the default's is
+
+
+@pytest.mark.parametrize("first", [ChainFirst(), BosFirst()])
+def test_triggers_copy_however_a_sequence_begins(first):
+    before, trigger, copy = replace(TASK, first=first).sample(503, "copy")[:, 1:].unfold(1, 3, 1).unbind(-1)
+    is_trigger = trigger < TASK.n_triggers
+    assert is_trigger.sum() > 1000 and copy[is_trigger].equal(before[is_trigger])

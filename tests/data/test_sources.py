@@ -1,10 +1,12 @@
 import hashlib
 import json
+import textwrap
+from pathlib import Path
 
 import pytest
 
 from sinkinterp.data import corpora
-from sinkinterp.data.sources import Embedded, Source, Texts
+from sinkinterp.data.sources import Embedded, PythonCode, Source, Texts
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
 
@@ -79,3 +81,18 @@ def test_embedded_text_of_other_versions_has_another_fingerprint_and_stays_good_
 @pytest.mark.parametrize("source", [Embedded(), Texts("a.txt")])
 def test_a_source_survives_json(source):
     assert Source.from_dict(source.to_dict()) == source == Spec.from_dict(source.to_dict())
+
+
+def test_python_code_is_files_of_the_standard_library_and_none_that_describe_the_machine(tmp_path):
+    told = []
+    texts = PythonCode().texts(tmp_path, lambda done, of: told.append((done, of)))
+    files = [Path(textwrap.__file__), Path(json.decoder.__file__)]
+    assert len(texts) > 300 and all(file.read_text() in texts for file in files)
+    assert not any(file.read_text() in texts for file in Path(textwrap.__file__).parent.glob("_sysconfigdata*"))
+    assert told[-1][0] == told[-1][1] >= len(texts) and texts == PythonCode().texts(tmp_path)
+
+
+def test_python_code_keeps_to_what_was_packed(monkeypatch):
+    before = PythonCode().fingerprint()
+    monkeypatch.setattr("platform.python_version", lambda: "9.9.9")
+    assert PythonCode().fingerprint() == "9.9.9" != before and not PythonCode().changed_since(before)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkinterp.data.stream import Draw, FixedAt, RandomAt, Split
+from sinkinterp.data.stream import STRETCHES, Draw, FixedAt, RandomAt, Split, stretches
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
 
@@ -36,6 +36,32 @@ def test_a_smaller_share_is_nested_in_a_larger_one_beside_the_same_held_out_chun
 def test_a_split_takes_the_shares_it_is_asked_for():
     split = Split.of(1000, 0.1, 0.25)
     assert (len(split.training), len(split.held_out)) == (225, 100)
+
+
+@given(st.integers(2, 5000), SHARES)
+def test_stretches_lie_apart_at_the_ends_of_equal_parts_and_hold_as_many_chunks_as_are_asked_for(chunks, held_out):
+    asked = min(chunks - 1, max(1, round(held_out * chunks)))
+    found = stretches(chunks, asked)
+    assert 1 <= len(found) <= STRETCHES and found[-1].stop == chunks and found[0].start >= 0
+    assert len({i for stretch in found for i in stretch}) == sum(map(len, found)) == asked
+    assert len(found) == 1 or min(map(len, found)) >= 64
+
+
+def test_stretches_of_a_small_corpus_worked_by_hand():
+    assert stretches(11, 3) == [range(8, 11)]
+    assert stretches(1000, 129) == [range(436, 500), range(935, 1000)]
+
+
+def test_what_is_trimmed_from_a_stretch_is_in_neither_part():
+    split = Split.of(1000, 0.129, 1.0, lambda stretch: stretch[2:-3])
+    assert sorted(split.held_out.tolist()) == [*range(438, 497), *range(937, 997)]
+    assert sorted(split.training.tolist()) == [*range(436), *range(500, 935)]
+
+
+def test_where_nothing_stays_of_any_stretch_nothing_is_taken_off():
+    assert (
+        Split.of(11, 0.3, 1.0, lambda stretch: range(0)).held_out.tolist() == Split.of(11, 0.3, 1.0).held_out.tolist()
+    )
 
 
 @given(st.integers(2, 60), st.integers(1, 130), st.integers(1, 5))

@@ -5,7 +5,10 @@ import pytest
 import torch
 
 from sinkinterp.attention.masks import Mask
+from sinkinterp.attention.similarities import Sigmoid
 from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.data.packing import PackedText
+from sinkinterp.data.sources import PythonCode, Texts
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import BASE, VARIANTS, attn
@@ -13,7 +16,7 @@ from sinkinterp.train.groups import Everything, MapsAndTokens, check_cover, grou
 from sinkinterp.train.objectives import NextToken, PrefixLM
 from sinkinterp.train.rates import ConstantRate, CooldownRate, CosineRate
 from sinkinterp.train.recipe import Recipe, Task, prepared
-from sinkinterp.train.recipes import RECIPES, with_variant
+from sinkinterp.train.recipes import RECIPES, on_text, with_variant
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,13 @@ def test_a_variant_keeps_the_sizes_of_its_recipe():
     assert with_variant(RECIPES["paper-1b"], wider).model.ffn.width == 5632
 
 
+def test_a_variant_that_depends_on_the_context_takes_the_recipes():
+    text = with_variant(RECIPES["text"], VARIANTS["sigmoid_length"]).model
+    assert text.n_ctx == 128 and text.attention.kernel.similarity == Sigmoid(128.0)
+    relu = with_variant(RECIPES["paper-60m"], VARIANTS["relu_attention"]).model
+    assert relu.n_ctx == 2048 and relu.attention.kernel.alpha == 1 / 2048
+
+
 def weights(spec: LMSpec) -> int:
     """Counted by hand for Llama with equally many key and query heads, embeddings included."""
     block = 4 * spec.d_model**2 + 3 * spec.d_model * spec.ffn.width + 2 * spec.d_model
@@ -149,6 +159,12 @@ def test_the_papers_models_have_the_papers_sizes():
 def test_a_recipe_on_your_text_asks_for_it(tmp_path):
     with pytest.raises(InputError, match="a text of your own, in blocks of 2048 tokens"):
         prepared(RECIPES["paper-60m"].data, tmp_path)
+
+
+def test_a_text_stands_in_for_a_recipes_data_and_begins_as_they_do():
+    code = on_text(RECIPES["text"], "code").data
+    assert code == PackedText(source=PythonCode(), length=128, bos=True)
+    assert on_text(RECIPES["demo"], "a.txt").data == PackedText(source=Texts("a.txt"), length=16, bos=False)
 
 
 def test_a_task_that_needs_no_preparation_is_itself(tmp_path):

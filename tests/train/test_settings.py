@@ -3,6 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.errors import InputError
 from sinkinterp.lm.positions import Rotary
 from sinkinterp.spec import Spec
@@ -34,6 +35,8 @@ def test_a_field_that_may_be_empty_takes_none():
 def test_a_kind_is_set_before_its_fields_whatever_the_order():
     recipe = changed(Recipe(), ["schedule.floor=0.5", "schedule=CosineRate", "model.position=Rotary"])
     assert recipe.schedule == CosineRate(0.5) and recipe.model.position == Rotary()
+    bos = changed(Recipe(), ["data.vocab=65", "model.vocab=65", "data.first=BosFirst"])
+    assert bos.data == BigramBackcopy(vocab=65, first=BosFirst())
 
 
 def test_a_kind_without_defaults_takes_its_fields_beside_it():

@@ -1,4 +1,7 @@
-from dataclasses import dataclass
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -7,6 +10,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sinkinterp import study
 from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.data.packing import PackedText
+from sinkinterp.data.sources import Texts
+from sinkinterp.data.tokenisers import ByteBPE
+from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics.language import next_token_loss
 from sinkinterp.spec import Spec
@@ -56,6 +63,32 @@ def test_data_are_prepared_and_their_tokenizer_goes_with_the_model(tmp_path):
     assert news == [(1, 2)] and run.folder.parent == tmp_path / "runs" / recipe.key()
     assert ASKED == [(13, ("held out",)), (5, (0, 1)), (5, (0, 2)), (5, (0, 3))]
     assert AutoTokenizer.from_pretrained(run.folder).vocab_size == 64
+
+
+def test_a_run_names_its_text_and_another_text_is_refused(tmp_path):
+    texts = {name: tmp_path / f"{name}.txt" for name in "ab"}
+    for name, file in texts.items():
+        file.write_text("\n\n".join(f"{i} sinks {name} gather on first tokens" for i in range(50)))
+    data = PackedText(source=Texts(str(texts["a"])), tokenizer=ByteBPE(300), length=11)
+    model = replace(VARIANTS["softmax"], vocab=300)
+    recipe = Recipe(model=model, data=data, steps=2, batch=3)
+    run = study.trained(recipe, tmp_path / "cache")
+    sha256 = data.prepare(tmp_path / "cache").sha256
+    assert run.recipe == study.recipe_of(run.folder) == replace(recipe, data=replace(data, sha256=sha256))
+    assert run.folder.parent.name == recipe.key() and study.trained(recipe, tmp_path / "cache") == run
+    texts["a"].write_text("other words\n\n" + texts["b"].read_text())
+    with pytest.raises(InputError, match=f"data.sha256 is {sha256} there"):
+        study.trained(recipe, tmp_path / "other cache", folder=run.folder.parent)
+
+
+def test_the_recipe_of_a_text_is_read_back_in_a_process_that_knows_no_text_yet(tmp_path):
+    recipe = Recipe(model=replace(VARIANTS["softmax"], vocab=300), data=PackedText(tokenizer=ByteBPE(300), length=11))
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
+    program = (
+        "import sys, pathlib; from sinkinterp import study; print(study.recipe_of(pathlib.Path(sys.argv[1])).key())"
+    )
+    out = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == recipe.key()
 
 
 def test_the_loss_that_is_watched_is_of_what_is_predicted(tmp_path):

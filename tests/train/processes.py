@@ -1,0 +1,74 @@
+"""A run in stages, each trained by so many processes: `python processes.py RECIPE RUN STAGES`, two of them as JSON.
+
+A stage is [processes, sharded, step]; the last process is interrupted in the step after `step`. Prints the exit codes
+of every stage: 130 where processes were interrupted. They are forked, so that libraries are imported once.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch._dynamo  # noqa: F401  what optimisers and shards import when they first run
+
+from sinkinterp.train import loop
+from sinkinterp.train.recipe import Recipe
+from sinkinterp.train.world import joined
+
+PROBE = Recipe().data.sample(3, "probe")
+
+
+def watch(model):
+    return {"watched": model(PROBE, labels=PROBE).loss.item()}
+
+
+def free_port() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def trained(recipe: Recipe, run: Path, stop_at: int) -> int:
+    """Trains as one of the processes that the environment describes; the exit code."""
+
+    def stop(step, latest):
+        if step == stop_at and world.rank == world.size - 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with joined() as world:
+        try:
+            loop.train(recipe, run, watch, stop, world=world)
+        except KeyboardInterrupt:
+            return 130
+    return 0
+
+
+def forked(place: dict[str, str], task: Callable[[], int]) -> int:
+    """The id of a new process that does the task in this place."""
+    child = os.fork()
+    if child:
+        return child
+    code = 1
+    try:
+        os.environ.update(place)
+        code = task()
+    finally:
+        os._exit(code)
+
+
+def main() -> None:
+    recipe, run = Recipe.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2])
+    for size, sharded, stop_at in json.loads(sys.argv[3]):
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(size)}
+        place |= {"ACCELERATE_USE_FSDP": str(sharded).lower()}
+        task = partial(trained, recipe, run, stop_at)
+        children = [forked(place | {"RANK": str(rank)}, task) for rank in range(size)]
+        print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), flush=True)
+
+
+if __name__ == "__main__":
+    main()
