@@ -1,13 +1,25 @@
 """The checkpoints that ship are what their card says."""
 
+import hashlib
+import json
+from dataclasses import replace
+
 import pytest
 
 import sinkinterp as si
-from sinkinterp.adapters.loading import SHIPPED
+from sinkinterp.adapters.loading import SHIPPED, load_tokenizer
 from sinkinterp.inputs import Inputs
 from sinkinterp.study import recipe_of
+from sinkinterp.train.recipes import RECIPES, with_variant
 
 CARD = {"demo-softmax": (2.385, 0.982, None), "demo-sigmoid": (2.385, 0.0, None), "demo-k_bias": (2.386, 0.0, 0.982)}
+
+
+# on code and on docstrings: loss on code, Sink_1 on both, Sink_* on both
+TEXT = {
+    "text-softmax": (2.930, 0.091, 0.323, None, None),
+}
+SAMPLES = {name: SHIPPED / f"text-{name}.json" for name in ("sample", "docstrings")}  # token ids
 
 
 @pytest.mark.parametrize("name", CARD)
@@ -22,10 +34,38 @@ def test_a_shipped_checkpoint_gives_the_numbers_of_its_card(name):
     assert (rate is None) == (slot is None) and (rate is None or rate.mean == pytest.approx(slot, abs=1e-3))
 
 
+@pytest.mark.parametrize("name", TEXT)
+def test_a_text_checkpoint_gives_the_numbers_of_its_card_on_the_samples_that_ship(name):
+    loss, *rates = TEXT[name]
+    subject, found = si.load(f"sinkinterp/{name}"), []
+    for sample in SAMPLES.values():
+        probe = Inputs(64, 128, tokens=sample).probe(f"sinkinterp/{name}", subject.shape.vocab)
+        found.append(si.measure(subject, probe, instruments=(si.instruments.LOSS,)))
+    assert found[0].extra("loss").mean().item() == pytest.approx(loss, abs=1e-3)
+    slots = [report.slot_rate() for report in found]
+    rates_found = [report.sink_rate() for report in found] + [slot and slot.mean for slot in slots]
+    assert [rate is None for rate in rates] == [rate is None for rate in rates_found]
+    assert [rate or 0 for rate in rates_found] == pytest.approx([rate or 0 for rate in rates], abs=2e-3)
+
+
 def test_every_checkpoint_that_ships_is_tested_and_stands_in_the_card():
     shipped = {folder.name for folder in SHIPPED.iterdir() if folder.is_dir()}
     card = (SHIPPED / "README.md").read_text()
-    assert shipped == set(CARD) and all(name in card for name in shipped)
+    assert shipped == set(CARD | TEXT) and all(name in card for name in shipped)
+    samples = [json.dumps(json.loads(sample.read_text())) for sample in SAMPLES.values()]
+    assert all(hashlib.sha256(sample.encode()).hexdigest()[:12] in card for sample in samples)
+    assert all(recipe_of(SHIPPED / name).data.sha256[:12] in card for name in TEXT)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_a_text_checkpoint_was_made_by_the_command_of_its_card_and_reads_text(name):
+    recipe, said = recipe_of(SHIPPED / name), with_variant(RECIPES["text"], si.VARIANTS[name.removeprefix("text-")])
+    assert recipe == replace(said, data=replace(said.data, sha256=recipe.data.sha256))
+    history = json.loads((SHIPPED / name / "history.json").read_text())
+    assert history[0]["step"] == 0 and history[-1]["step"] == recipe.steps
+    tokenizer, (first, *_) = load_tokenizer(f"sinkinterp/{name}"), json.loads(SAMPLES["sample"].read_text())
+    assert tokenizer("import os\n")["input_ids"][0] == tokenizer.bos_token_id == first[0]
+    assert tokenizer.encode(tokenizer.decode(first[1:40]))[1:39] == first[1:39]
 
 
 @pytest.mark.parametrize("name", CARD)

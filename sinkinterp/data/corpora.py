@@ -178,17 +178,15 @@ def _docstrings(on_file: Callable[[int, int], None]) -> Iterator[str]:
 
 
 def library_texts(on_file: Callable[[int, int], None] = lambda done, of: None) -> list[str]:
-    """The Python files of the standard library, long enough and in ASCII, in an order that mixes them.
-
-    Those that describe the machine that Python was built on are left out.
-    """
-    found, files = set(), [file for file in _library() if not file.name.startswith("_sysconfigdata")]
+    """The Python files of the standard library that are UTF-8 and longer than a docstring worth keeping, mixed."""
+    found, files = [], _library()
     for i, file in enumerate(files, 1):
         on_file(i, len(files))
-        code = file.read_bytes()
-        if len(code) >= SHORTEST and code.isascii():
-            found.add(code.decode())
-    return _mixed(found)
+        try:
+            found.append(file.read_text("utf-8"))
+        except UnicodeDecodeError:
+            continue
+    return _mixed(text for text in found if len(text) > SHORTEST)
 
 
 def _mixed(texts: Iterable[str]) -> list[str]:

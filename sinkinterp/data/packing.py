@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..spec import Spec, later
 from .sources import Embedded, OnProgress, Source
 from .stream import HELD_OUT, Draw, Split, StreamEdit, Tokens
-from .tokenisers import ByteBPE, TokenizerRecipe
+from .tokenisers import ByteBPE, TokenizerRecipe, beginning_with_bos
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,9 @@ class PreparedText:
         return f"chunks of packed text {self.sha256[:12]}"
 
     def tokenizer(self) -> Any:
-        """The transformers tokenizer that the text was packed with."""
-        return self.recipe.tokenizer.load(self.folder / "tokenizer")
+        """The transformers tokenizer that the text was packed with; it begins with BOS where chunks do."""
+        found = self.recipe.tokenizer.load(self.folder / "tokenizer")
+        return beginning_with_bos(found) if self.recipe.bos else found
 
     def sample(self, n: int, *stream: Any) -> Tokens:
         """`n` sequences, the same for the same stream: of a (seed, step), or held-out ones for ("held out",).

@@ -98,6 +98,17 @@ def load_tokenizer(source: str) -> Any:
         raise InputError(f"cannot load the tokenizer of {source}: {str(error).splitlines()[0]} Fix: {fix}") from error
 
 
+def beginning_with_bos(tokenizer: Any) -> Any:
+    """The tokenizer, changed so that what it makes of a text begins with BOS, unless it does so already."""
+    from tokenizers.processors import TemplateProcessing
+
+    bos, begins = tokenizer.bos_token, tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    if tokenizer.is_fast and not begins:
+        named = [(bos, tokenizer.bos_token_id)]
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{bos} $A", special_tokens=named)
+    return tokenizer
+
+
 def tokenised(texts: Iterable[str], tokenizer: Any) -> Iterator[np.ndarray]:
     """The ids of each text, EOS last. Text that merely spells a special token stays text."""
     encode = _fast(tokenizer.backend_tokenizer) if tokenizer.is_fast else _slow(tokenizer)

@@ -53,8 +53,9 @@ RECIPES: dict[str, Recipe] = {
         model=replace(sized(64, 64, n_layers=4, d_model=128, n_heads=4, width=384), position=BASE.position),
         data=BigramBackcopy(length=64), steps=2000, batch=32, lr=3e-3, weight_decay=0.1,
     ),
-    "text": Recipe(
-        model=sized(1024, 128, n_layers=3, d_model=64, n_heads=1, width=192), data=PackedText(length=128, bos=True),
+    "text": Recipe(  # docstrings, --text embedded, make no sink at this size: experiments/LOG.md
+        model=sized(1024, 128, n_layers=3, d_model=64, n_heads=1, width=192),
+        data=PackedText(source=PythonCode(), length=128, bos=True),
         steps=24_000, batch=8, lr=1e-2, schedule=CosineRate(), weight_decay=0.1, watch_every=500, save_every=2000,
     ),
     "paper-60m": _PAPER,

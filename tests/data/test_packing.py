@@ -13,7 +13,7 @@ from sinkinterp.data import tokenisers, writing
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source, Texts
 from sinkinterp.data.stream import FixedAt, RandomAt
-from sinkinterp.data.tokenisers import ByteBPE, Pretrained
+from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, load_tokenizer
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
 
@@ -101,6 +101,10 @@ def test_with_bos_the_same_stream_stands_behind_one_bos_per_chunk(prepared, tmp_
     with_bos = replace(PACKED, bos=True, length=24).prepare(tmp_path)
     assert (ids_of(with_bos)[:, 0] == with_bos.tokenizer().bos_token_id).all()
     assert (ids_of(with_bos)[:, 1:] == ids_of(prepared)).all()
+    with_bos.tokenizer().save_pretrained(tmp_path / "kept")
+    plain, begun = prepared.tokenizer()("on first")["input_ids"], load_tokenizer(str(tmp_path / "kept"))
+    assert begun("on first")["input_ids"] == [begun.bos_token_id, *plain]
+    assert beginning_with_bos(begun)("on first")["input_ids"] == [begun.bos_token_id, *plain]
 
 
 def test_what_is_drawn_are_chunks_and_held_out_ones_are_never_trained_on(prepared):

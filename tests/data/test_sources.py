@@ -83,12 +83,11 @@ def test_a_source_survives_json(source):
     assert Source.from_dict(source.to_dict()) == source == Spec.from_dict(source.to_dict())
 
 
-def test_python_code_is_files_of_the_standard_library_and_none_that_describe_the_machine(tmp_path):
+def test_python_code_is_files_of_the_standard_library_in_an_order_that_never_changes(tmp_path):
     told = []
     texts = PythonCode().texts(tmp_path, lambda done, of: told.append((done, of)))
     files = [Path(textwrap.__file__), Path(json.decoder.__file__)]
     assert len(texts) > 300 and all(file.read_text() in texts for file in files)
-    assert not any(file.read_text() in texts for file in Path(textwrap.__file__).parent.glob("_sysconfigdata*"))
     assert told[-1][0] == told[-1][1] >= len(texts) and texts == PythonCode().texts(tmp_path)
 
 

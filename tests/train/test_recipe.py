@@ -163,7 +163,8 @@ def test_a_recipe_on_your_text_asks_for_it(tmp_path):
 
 def test_a_text_stands_in_for_a_recipes_data_and_begins_as_they_do():
     code = on_text(RECIPES["text"], "code").data
-    assert code == PackedText(source=PythonCode(), length=128, bos=True)
+    assert code == RECIPES["text"].data == PackedText(source=PythonCode(), length=128, bos=True)
+    assert on_text(RECIPES["text"], "embedded").data == PackedText(length=128, bos=True)
     assert on_text(RECIPES["demo"], "a.txt").data == PackedText(source=Texts("a.txt"), length=16, bos=False)
 
 
