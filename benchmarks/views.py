@@ -107,9 +107,10 @@ def row(what: str, figure: float, unit: str, target: float | None) -> Result:
 def drawn_atlas(layers: int, heads: int, length: int, width: int, chosen: list[tuple[int, int]] | None = None) -> Atlas:
     """Maps of a GPT-2 with random weights on random tokens; `width` is a head's."""
     torch.manual_seed(0)
+    d_model = width * heads
     config = GPT2Config(
-        n_layer=layers, n_head=heads, n_embd=width * heads, n_positions=length, vocab_size=509, initializer_range=0.1,
-        bos_token_id=None, eos_token_id=None,
+        n_layer=layers, n_head=heads, n_embd=d_model, n_positions=length, vocab_size=509, bos_token_id=None,
+        eos_token_id=None, initializer_range=1.5 / d_model**0.5,
     )  # fmt: skip
     subject = HuggingFaceSubject(GPT2LMHeadModel(config).eval(), "GPT-2 with random weights")
     return atlas(subject, torch.randint(509, (1, length)), lambda token: f"token{token}", heads=chosen)
@@ -123,7 +124,7 @@ def built(drawn: Atlas, file: Path) -> tuple[Path, float]:
 
 
 def moments(browser: Browser, file: Path, repeats: int) -> list[float]:
-    """Seconds from the request for the page to its first picture, and to when every figure answers; medians of loads."""
+    """Seconds from the request for the page to its first picture and to when every figure answers; medians."""
     script = "['first-picture', 'at-hand'].map((name) => performance.getEntriesByName(name)[0].startTime / 1000)"
 
     def once() -> list[float]:
