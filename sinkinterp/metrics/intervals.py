@@ -12,14 +12,15 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over sequences and its 95% percentile-bootstrap interval."""
+    """A mean over sequences and its 95% percentile-bootstrap interval, NaN where there is none."""
 
     mean: float
     low: float
     high: float
 
     def __str__(self) -> str:
-        return f"{self.mean:.3g} [{self.low:.3g}, {self.high:.3g}]"
+        interval = "" if math.isnan(self.low) else f" [{self.low:.3g}, {self.high:.3g}]"
+        return f"{self.mean:.3g}{interval}"
 
 
 def difference(before: Float[Tensor, " n"], after: Float[Tensor, " m"], paired: bool, seed: int = 0) -> Estimate:
@@ -27,12 +28,13 @@ def difference(before: Float[Tensor, " n"], after: Float[Tensor, " m"], paired: 
     if paired:
         return estimate(after.double() - before.double(), seed)
     before, after = before[~before.isnan()], after[~after.isnan()]
-    if not (len(before) and len(after)):
-        return Estimate(math.nan, math.nan, math.nan)
+    change = (after.double().mean() - before.double().mean()).item()
+    if min(len(before), len(after)) < 2:
+        return Estimate(change, math.nan, math.nan)
     rng = np.random.default_rng(seed)
     means = [_resampled(values, rng) for values in (before, after)]
     low, high = np.quantile(means[1] - means[0], (0.025, 0.975))
-    return Estimate((after.double().mean() - before.double().mean()).item(), float(low), float(high))
+    return Estimate(change, float(low), float(high))
 
 
 def _resampled(values: Float[Tensor, " n"], rng: np.random.Generator) -> np.ndarray:
@@ -43,11 +45,11 @@ def _resampled(values: Float[Tensor, " n"], rng: np.random.Generator) -> np.ndar
 def estimate(per_sequence: Float[Tensor, " sequence"], seed: int = 0) -> Estimate:
     """Mean over sequences with the 2.5% and 97.5% quantiles of the means of 2,000 resamples.
 
-    Sequences that are NaN, being too short for a position, do not count.
+    Sequences that are NaN, being too short for a position, do not count. Of one sequence there is no interval: NaN.
     """
     per_sequence = per_sequence[~per_sequence.isnan()]
-    if not len(per_sequence):
-        return Estimate(math.nan, math.nan, math.nan)
+    if len(per_sequence) < 2:
+        return Estimate(per_sequence.double().mean().item(), math.nan, math.nan)
     low, high = np.quantile(_resampled(per_sequence, np.random.default_rng(seed)), (0.025, 0.975))
     return Estimate(per_sequence.double().mean().item(), float(low), float(high))
 
@@ -57,5 +59,7 @@ def ratio(after: Float[Tensor, " sequence"], before: Float[Tensor, " sequence"],
     rng = np.random.default_rng(seed)
     rows = rng.integers(len(before), size=(RESAMPLES, len(before)))
     top, bottom = (values.double().cpu().numpy() for values in (after, before))
+    if len(top) < 2:
+        return Estimate(float(top.mean() / bottom.mean()), math.nan, math.nan)
     low, high = np.quantile(top[rows].mean(1) / bottom[rows].mean(1), (0.025, 0.975))
     return Estimate(float(top.mean() / bottom.mean()), float(low), float(high))

@@ -1,5 +1,7 @@
 """What every table shares: estimates as cells, and the note with the protocol."""
 
+import math
+
 from ..metrics.intervals import Estimate
 from ..report import Report
 from ..table import Cell
@@ -13,5 +15,6 @@ def note(report: Report, epsilon: float) -> str:
 
 
 def cells(name: str, value: Estimate) -> dict[str, Cell]:
-    """An estimate as three cells: `name`, `name low`, `name high`."""
-    return {name: value.mean, f"{name} low": value.low, f"{name} high": value.high}
+    """An estimate as three cells: `name`, `name low`, `name high`; the last two empty where there is no interval."""
+    ends = {f"{name} low": value.low, f"{name} high": value.high}
+    return {name: value.mean, **{end: None if math.isnan(x) else x for end, x in ends.items()}}

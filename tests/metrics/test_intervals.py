@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from sinkinterp.metrics.intervals import Estimate, difference, estimate, ratio
+from sinkinterp.tabulate.cells import cells
 
 
 def normal(n, seed=0):
@@ -36,11 +37,22 @@ def test_the_interval_shrinks_with_the_root_of_n():
     assert width(estimate(normal(1600))) == pytest.approx(width(estimate(normal(100))) / 4, rel=0.25)
 
 
-@pytest.mark.parametrize("values", [torch.full((13,), 0.3), torch.tensor([0.7])])
-def test_the_interval_of_constant_data_is_a_point(values):
-    found = estimate(values)
+def test_one_sequence_has_no_interval():
+    one = torch.tensor([0.5])
+    for found in (
+        estimate(one),
+        difference(one, one, paired=False),
+        difference(one, one, paired=True),
+        ratio(one, one),
+    ):
+        assert math.isnan(found.low) and math.isnan(found.high) and not math.isnan(found.mean)
+    assert str(estimate(one)) == "0.5" and cells("x", estimate(one)) == {"x": 0.5, "x low": None, "x high": None}
+
+
+def test_the_interval_of_constant_data_is_a_point():
+    found = estimate(torch.full((13,), 0.3))
     assert found.low == pytest.approx(found.mean) == pytest.approx(found.high)
-    assert found.mean == pytest.approx(values[0].item())
+    assert found.mean == pytest.approx(0.3)
 
 
 def test_the_interval_depends_on_the_seed_alone():
