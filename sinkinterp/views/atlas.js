@@ -121,7 +121,9 @@ const layoutOf = (more) => ({
 const AXIS = {
   showgrid: false, zeroline: false, showline: true, ticks: "outside", tickcolor: "#888", linecolor: "#888",
 };
+// Plotly's own bar of buttons would offer to send the data to a server of its maker
 const CONFIG = {
-  displaylogo: false, doubleClick: false, modeBarButtonsToRemove: ["autoScale2d", "resetScale2d", "toImage"],
+  showSendToCloud: false, plotlyServerURL: "", displaylogo: false, doubleClick: false,
+  modeBarButtonsToRemove: ["autoScale2d", "resetScale2d", "toImage"],
 };
 const barOf = (title) => ({ title: { text: label(title), side: "right" }, thickness: 14, outlinewidth: 0 });
