@@ -26,7 +26,7 @@ def view(
     bos: Annotated[Bos, typer.Option(help="Begin with BOS: as the tokenizer does, always, or never.")] = Bos.TOKENIZER,
     only: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=ONLY)] = [],
     swap: Annotated[tuple[int, int] | None, typer.Option(help=SWAP)] = None,
-    limit: Annotated[float, typer.Option(min=0.001, help="MB that all maps may take before compression.")] = 8.5,
+    limit: Annotated[float, typer.Option(min=0.001, help="MB that all maps may take before compression.")] = 8.0,
     backend: Annotated[str, typer.Option(help="huggingface, nnsight or transformer_lens.")] = "huggingface",
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("figures/view.html"),
     serve: Annotated[bool, typer.Option("--serve", help="Open the page in the browser, from this machine.")] = False,

@@ -64,8 +64,13 @@ async function slotOf(state, map, mean) {
 
 const isRank = () => view.channel === "weight" && view.scale === "rank";
 const isLog = () => view.channel === "weight" && view.scale === "log";
-const shown = (value) => (isLog() ? Math.log10(Math.max(value, floor())) : value);
 const floor = () => Math.max(scales.weight.low, 1e-6 * scales.weight.high);
+
+/** A row of values as the colour scale takes them. */
+function shown(row) {
+  const least = floor();
+  return isLog() ? row.map((value) => Math.log10(Math.max(value, least))) : row;
+}
 
 function range() {
   const { low, high } = scales[view.channel];
@@ -116,7 +121,9 @@ const layoutOf = (more) => ({
 const AXIS = {
   showgrid: false, zeroline: false, showline: true, ticks: "outside", tickcolor: "#888", linecolor: "#888",
 };
+// Plotly's own bar of buttons would offer to send the data to a server of its maker
 const CONFIG = {
-  displaylogo: false, doubleClick: false, modeBarButtonsToRemove: ["autoScale2d", "resetScale2d", "toImage"],
+  showSendToCloud: false, plotlyServerURL: "", displaylogo: false, doubleClick: false,
+  modeBarButtonsToRemove: ["autoScale2d", "resetScale2d", "toImage"],
 };
 const barOf = (title) => ({ title: { text: label(title), side: "right" }, thickness: 14, outlinewidth: 0 });

@@ -84,7 +84,7 @@ def atlas_page(atlas: Atlas) -> str:
     return Template(_own("atlas.html")).substitute(
         title=escape(f"sinkinterp: {atlas.model}"),
         policy=f"default-src 'none'; script-src {_hash(get_plotlyjs())} {_hash(script)}; "
-        "style-src 'unsafe-inline'; img-src data: blob:",
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'",
         style=style, script=script, about=in_script(about), plotly=_plotly(),
         blocks="\n".join(f'<script type="text/plain" id="{name}">{text}</script>' for name, text in blocks.items()),
     )  # fmt: skip

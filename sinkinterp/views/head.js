@@ -59,7 +59,7 @@ function panels() {
 
 function panelRows(levelOfState, { state, minus }, box, by) {
   const rowsOf = (i) => pooled(levelOfState(i), box, by, view.mean);
-  if (!minus) return rowsOf(state).map((row) => row.map(shown));
+  if (!minus) return rowsOf(state).map(shown);
   const before = rowsOf(0);
   return rowsOf(1).map((row, r) => row.map((value, c) => value - before[r][c]));
 }

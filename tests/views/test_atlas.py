@@ -81,7 +81,7 @@ def test_the_policy_names_the_two_scripts_of_the_page_and_lets_nothing_be_fetche
     hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in ("plotly's own code", script[0])]
     assert policy == (
         f"default-src 'none'; script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}'; "
-        "style-src 'unsafe-inline'; img-src data: blob:"
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     outside = [tag for tag in Reader(plain).tags if tag[0] in ("link", "img", "iframe", "object", "embed", "base")]
     assert outside == [] and "src=" not in re.sub(r"<script.*?</script>", "", plain, flags=re.S)

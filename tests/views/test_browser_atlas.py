@@ -132,6 +132,16 @@ def test_pages_complain_of_nothing_and_ask_for_nothing(exact, coarse, changed):
         assert page.evaluate("performance.getEntriesByType('resource').length") == 0
 
 
+def test_no_button_sends_the_data_anywhere(exact, changed):
+    for page in (exact, changed):
+        buttons = page.evaluate(
+            "Array.from(document.querySelectorAll('.modebar-btn'), (button) => button.dataset.title)"
+        )
+        assert set(buttons) == {"Zoom", "Pan", "Zoom in", "Zoom out"}
+        assert page.evaluate("document.getElementById('map')._context.plotlyServerURL") == ""
+        assert page.locator("a[href]").count() == 0
+
+
 def test_a_click_in_the_overview_opens_that_head(exact):
     _, dense = small_atlas()
     exact.mouse.click(*spot(exact, 1, 2, figure="overview"))
