@@ -35,6 +35,10 @@ CHANNELS: dict[str, cells.Tile] = {
     "norm product": cells.norm_products,
 }
 _RICHEST_FIRST = ((16, tuple(CHANNELS)), (8, tuple(CHANNELS)), (8, ("weight", "score")), (8, ("weight",)))
+LEAD = (
+    "Queries look at keys; positions count from 0, * is a column that belongs to no token. Weights are those that multiply "
+    "the values, or proxy scores |w| / sum |w| where rows do not sum to one."
+)
 
 
 @dataclass(frozen=True)
@@ -112,8 +116,7 @@ def atlas(
         places=places,
         states=[_state(name, reports[name], read[name], maps, places) for name in runs],
         bits=how.bits,
-        lead="Queries look at keys; positions count from 0, * is a column that belongs to no token. Weights are those "
-        "that multiply the values, or proxy scores |w| / sum |w| where rows do not sum to one.",
+        lead=f"{tabulate.verdict(first)} {LEAD}",
         note=tabulate.note(last, 0.3),
         protocol=_protocol(reports),
         tables=_tables(list(reports.values()), word),

@@ -1,6 +1,9 @@
 """The answer before the numbers, and how they came about after them."""
 
+from math import isnan
+
 from ..metrics.discovery import sink_positions
+from ..metrics.intervals import Estimate
 from ..metrics.sink import sink_rate
 from ..report import Report
 from ..table import Cell, Table
@@ -13,15 +16,16 @@ SHARE = 0.1  # of the heads that must look at a later position for the verdict t
 def verdict(report: Report, epsilon: float = 0.3) -> str:
     """One sentence: has the first token a sink, how strong, against which null, and where; then slot, later positions.
 
-    A sink is claimed where Sink_1 is 1% or more and the lower end of its interval exceeds uniform attention's.
+    A sink is claimed where Sink_1 is 1% or more and the lower end of its interval exceeds uniform attention's; of one
+    sequence, which has no interval, where Sink_1 does.
     """
     rate, null = report.sink(0, epsilon), report.null_sink_rate(0, epsilon)
-    claim = "has a sink" if rate.low > null and rate.mean >= SOME else "has no sink to speak of"
+    claim = "has a sink" if _exceeds(rate, null) else "has no sink to speak of"
     layer, head = strongest_head(report)
     i = report.attention_layers.index(layer)
     alpha, uniform = (values[:, i, head].nanmean().item() for values in (report.alpha(), report.null_alpha()))
     words = (
-        f"{report.protocol.model} {claim} on its first token: {rate.mean:.1%} [{rate.low:.1%}, {rate.high:.1%}] of all "
+        f"{report.protocol.model} {claim} on its first token: {_percent(rate)} of all "
         f"(sequence, layer, head) give it more than {epsilon:g} of their attention, where uniform attention would make "
         f"it {null:.1%}; the head that looks at it most, {head} of layer {layer}, gives it "
         f"{alpha:.2f} (uniform: {uniform:.2f})"
@@ -49,12 +53,20 @@ def protocol(report: Report, epsilon: float = 0.3) -> Table:
     return Table("Protocol", "", rows)
 
 
+def _exceeds(rate: Estimate, null: float) -> bool:
+    return rate.mean >= SOME and (rate.mean if isnan(rate.low) else rate.low) > null
+
+
+def _percent(rate: Estimate) -> str:
+    return f"{rate.mean:.1%}" + ("" if isnan(rate.low) else f" [{rate.low:.1%}, {rate.high:.1%}]")
+
+
 def _slot(report: Report, epsilon: float) -> str:
     rate = report.slot_rate(epsilon)
     if rate is None or report.slot_null is None:
         return ""
     null = sink_rate(report.slot_null, epsilon).mean().item()
-    taken = "takes the sink" if rate.low > null and rate.mean >= SOME else "takes none either"
+    taken = "takes the sink" if _exceeds(rate, null) else "takes none either"
     return f"; the slot, a column that is no token, {taken}: Sink_* is {rate.mean:.1%} (uniform: {null:.1%})"
 
 

@@ -27,6 +27,9 @@ _IN_DARK = f"@media screen and (prefers-color-scheme: dark) {{ {_variables(DARK)
 STYLE = f"{_variables(LIGHT)}\n{_IN_DARK}\n{_beside('page.css')}"
 DRESS = f"(\n{_beside('page.js')})({json.dumps(translation(DARK))});"
 
+# plotly.js offers to send a chart, with its data, to a service of its maker
+CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""}
+
 
 @dataclass(frozen=True)
 class Section:
@@ -58,9 +61,7 @@ def _section(section: Section, name: str) -> str:
 
 
 def _figure(figure: go.Figure, name: str) -> str:
-    drawn = untitled(figure).to_html(
-        full_html=False, include_plotlyjs=False, div_id=name, config={"displaylogo": False, "responsive": True}
-    )
+    drawn = untitled(figure).to_html(full_html=False, include_plotlyjs=False, div_id=name, config=CONFIG)
     return f"<figure>{drawn}<figcaption>{escape(caption_of(figure))}</figcaption></figure>"
 
 

@@ -91,7 +91,7 @@ MORE_EDITS = (
 )  # fmt: skip
 IN_MORE = ("gpt2", "pythia", "qwen2", "gpt-oss with sink logits")
 BIASED = ("gpt2", "opt", "llama with biases", "qwen2", "pythia", "gpt-oss with sink logits")
-ROTARY = tuple(set(CONFIGS) - {*LEARNED_POSITIONS, "jamba with mamba layers"})
+ROTARY = tuple(sorted(set(CONFIGS) - {*LEARNED_POSITIONS, "jamba with mamba layers"}))
 SLOTTED = ("gpt-oss with sink logits",)
 LACKING = {  # interventions -> architectures that have what they change, and how the others refuse
     (RemovePosition, ChangePositionEmbedding): (LEARNED_POSITIONS, "has no table of learned positions"),

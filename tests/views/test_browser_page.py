@@ -74,3 +74,8 @@ def test_figures_are_light_on_paper(opened):
 def test_the_page_asks_and_complains_of_nothing(opened):
     assert opened.complaints == []
     assert {url.split(":")[0] for url in opened.requests} <= {"file", "data", "blob"}
+
+
+def test_no_button_offers_to_send_the_data_away(opened):
+    buttons = opened.eval_on_selector_all(".modebar-btn", "all => all.map(one => one.dataset.title)")
+    assert buttons and not [words for words in buttons if "hare" in words or "loud" in words]
