@@ -36,8 +36,8 @@ CHANNELS: dict[str, cells.Tile] = {
 }
 _RICHEST_FIRST = ((16, tuple(CHANNELS)), (8, tuple(CHANNELS)), (8, ("weight", "score")), (8, ("weight",)))
 LEAD = (
-    "Queries look at keys; positions count from 0, * is a column that belongs to no token. Weights are those that multiply "
-    "the values, or proxy scores |w| / sum |w| where rows do not sum to one."
+    "Queries look at keys; positions count from 0, * is a column that belongs to no token. Weights are those that "
+    "multiply the values, or proxy scores |w| / sum |w| where rows do not sum to one."
 )
 
 
