@@ -18,6 +18,9 @@ CARD = {"demo-softmax": (2.385, 0.982, None), "demo-sigmoid": (2.385, 0.0, None)
 # on code and on docstrings: loss on code, Sink_1 on both, Sink_* on both
 TEXT = {
     "text-softmax": (2.930, 0.091, 0.323, None, None),
+    "text-k_bias": (2.923, 0.0, 0.0, 0.927, 0.995),
+    "text-sigmoid": (2.883, 0.0, 0.0, None, None),
+    "text-sigmoid_length": (2.894, 0.0, 0.0, None, None),
 }
 SAMPLES = {name: SHIPPED / f"text-{name}.json" for name in ("sample", "docstrings")}  # token ids
 
