@@ -64,7 +64,7 @@ def test_heads_can_be_chosen_and_positions_swapped(call, gpt2):
     code, _ = call(gpt2, "--text", TEXT, "--head", "1.0", "--head", "0.2", "--swap", 0, 3, "--out", "page.html")
     said = about("page.html")
     assert code == 0 and said["maps"] == [[0, 2], [1, 0]] and said["states"] == ["before", "after"]
-    assert "SwapPositions(first=0, second=3)" in said["captions"]["head"]
+    assert "SwapPositions(0, 3)" in said["captions"]["head"]
 
 
 def test_the_limit_makes_cells(call, gpt2):

@@ -80,15 +80,16 @@ def test_with_edits_every_map_stands_before_and_after():
 
 
 class Uniform(Edit):
-    """Every pattern set, by hand."""
+    """Every pattern set, by hand: uniform over half of the row's weight, so that its proxy is uniform."""
 
     def call(self, call):
-        return FixedPattern.of(call, call.allowed().expand(call.q.shape[0], call.q.shape[1], -1, -1) / LENGTH)
+        seen = call.allowed().expand(call.q.shape[0], call.q.shape[1], -1, -1).float()
+        return FixedPattern.of(call, 0.5 * seen / seen.sum(-1, keepdim=True))
 
 
 def test_patterns_that_an_edit_sets_are_drawn_as_they_are():
     _, after = atlas(subject_of("gpt2"), TOKENS, edits=[Uniform()]).states
-    expected = np.where(np.tril(np.ones((LENGTH, LENGTH))), 1 / LENGTH, np.nan)
+    expected = np.where(np.tril(np.ones((LENGTH, LENGTH))), 1 / np.arange(1, LENGTH + 1)[:, None], np.nan)
     np.testing.assert_allclose(
         after.channels["weight"][:, 0], np.broadcast_to(expected, (12, LENGTH, LENGTH)), rtol=1e-5
     )

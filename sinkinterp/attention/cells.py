@@ -96,10 +96,11 @@ def of_heads(call: AttentionCall, heads: Sequence[int]) -> AttentionCall:
     kv_heads = chosen // (call.q.shape[1] // call.k.shape[1])
     mask, bias = (t if t is None or t.shape[1] == 1 else t[:, chosen] for t in (call.mask, call.bias))
     some = replace(
-        call, q=call.q[:, chosen], k=call.k[:, kv_heads], v=call.v[:, kv_heads], mask=mask, bias=bias,
+        call.computed if isinstance(call, FixedPattern) else call,
+        q=call.q[:, chosen], k=call.k[:, kv_heads], v=call.v[:, kv_heads], mask=mask, bias=bias,
         slot=_slot_of(call.slot, chosen),
     )  # fmt: skip
-    return replace(some, weights=some.pattern()[:, chosen]) if isinstance(some, FixedPattern) else some
+    return FixedPattern.of(some, call.pattern()[:, chosen]) if isinstance(call, FixedPattern) else some
 
 
 def _slot_of(slot: Slot, heads: Int[Tensor, " head"]) -> Slot:

@@ -1,6 +1,7 @@
 """An attention call whose pattern is given rather than computed: what an edit of the pattern leaves behind."""
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -36,8 +37,12 @@ class FixedPattern(AttentionCall):
         shape = (*call.q.shape[:3], columns)
         if tuple(weights.shape) != shape:
             raise InputError(f"a pattern of layer {call.layer} has the shape {shape}; got {tuple(weights.shape)}")
-        values = {field.name: getattr(call, field.name) for field in fields(AttentionCall)}
-        return FixedPattern(**values, weights=weights.float(), made_of=call)
+        return FixedPattern(**_fields(call), weights=weights.float(), made_of=call)
+
+    @property
+    def computed(self) -> AttentionCall:
+        """The call whose weights are computed again."""
+        return AttentionCall(**_fields(self))
 
     def pattern(self) -> Pattern:
         return self._weights_given
@@ -70,3 +75,7 @@ class FixedPattern(AttentionCall):
     def _weights_given(self) -> Tensor:
         assert self.weights is not None
         return self.weights
+
+
+def _fields(call: AttentionCall) -> dict[str, Any]:
+    return {field.name: getattr(call, field.name) for field in fields(AttentionCall)}

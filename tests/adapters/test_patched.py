@@ -97,6 +97,7 @@ def test_generation_is_edited():
 @torch.no_grad()
 def test_blocks_nest_and_end_one_by_one():
     model, state = model_of("gpt2"), state_of(model_of("gpt2"))
+    implementation = model.config._attn_implementation
     bare = model(TOKENS).logits
     outer, inner = (
         (Temperature(3.0), ZeroQueryBias(layers=[0])),
@@ -109,7 +110,7 @@ def test_blocks_nest_and_end_one_by_one():
         assert model(TOKENS).logits.equal(first)
     measured = HuggingFaceSubject(model).run(TOKENS, edits=(*outer, *inner)).logits
     torch.testing.assert_close(both, measured, rtol=0, atol=1e-6)
-    assert model(TOKENS).logits.equal(bare) and is_untouched(model, state, "sdpa")
+    assert model(TOKENS).logits.equal(bare) and is_untouched(model, state, implementation)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "pythia", "gpt-oss with sink logits"])
@@ -138,6 +139,7 @@ def test_gradients_pass_through_an_edited_model_as_through_one_that_was_built_so
 
 def test_what_cannot_be_patched_is_refused_in_one_line_and_nothing_is_changed():
     model, state = model_of("gpt2"), state_of(model_of("gpt2"))
+    implementation = model.config._attn_implementation
     refused = {
         "at least one edit": (model,),
         "no layer 7": (model, ZeroQueryBias(layers=[1]), Temperature(2.0, layers=[7])),
@@ -152,4 +154,4 @@ def test_what_cannot_be_patched_is_refused_in_one_line_and_nothing_is_changed():
     padded[0, 0] = 0
     with si.patched(model, Temperature(2.0)), pytest.raises(InputError, match="takes no padding"):
         model(TOKENS, attention_mask=padded)
-    assert is_untouched(model, state, "sdpa") and model.config.vocab_size == VOCAB
+    assert is_untouched(model, state, implementation) and model.config.vocab_size == VOCAB

@@ -117,7 +117,7 @@ def test_a_pattern_that_an_edit_set_has_cells_too(make_call):
     np.testing.assert_allclose(cells.cells(fixed, 4).numpy(), oracle, rtol=1e-5)
     torch.testing.assert_close(slot_cells(of_heads(fixed, [4]), T)[:, 0, 0, 0], given[:, 4, :, 0].amax(-1))
     assert fixed.slot_mass().equal(given[..., 0].sum(2))
-    assert not replace(fixed, slot=None, weights=given[..., 1:]).slot_mass().any()
+    assert not FixedPattern.of(replace(call, slot=None), given[..., 1:]).slot_mass().any()
 
 
 def test_no_map_of_all_pairs_is_made(make_call, monkeypatch):
