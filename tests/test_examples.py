@@ -66,5 +66,6 @@ def test_the_first_token_of_the_sink_model_makes_a_sink_in_its_twin(run):
 
 def test_evicting_the_sink_costs_loss_where_there_is_one(run):
     rows = [numbers(line) for line in run("streaming_perplexity").splitlines() if line.startswith("  sinks + recent")]
-    none, one, two, without, *_ = [row[1] for row in rows if len(row) == 2]  # beside full attention, which adds nothing
-    assert none > 0.005 and max(map(abs, (one, two, without))) < 1e-3
+    none, one, *_ = [row[1] for row in rows[1:4]]  # beside full attention, which adds nothing
+    without = rows[5][1]
+    assert none > 0.1 > 0.01 > max(abs(one), abs(without))
