@@ -3,6 +3,7 @@
 import plotly.graph_objects as go
 
 from ..table import Table
+from .parts import interval
 from .theme import colour, label, themed
 
 OPEN = ("circle-open", "square-open", "diamond-open", "cross-open")
@@ -12,11 +13,9 @@ def beside_published(table: Table, by: str, quantity: str, published: tuple[str,
     """A bar per row, named by column `by`, with its interval; the published columns as hollow marks."""
     figure = go.Figure()
     x = [label(word) for word in table.column(by)]
-    cells = zip(*(table.numbers(f"{quantity}{end}") for end in ("", " low", " high")), strict=True)
-    spans = [(high - value, value - low) for value, low, high in cells]
     figure.add_bar(
         x=x, y=table.numbers(quantity), name=label(quantity), marker={"color": colour(0)},
-        error_y={"type": "data", "array": [up for up, _ in spans], "arrayminus": [down for _, down in spans]},
+        error_y=interval(table, quantity),
     )  # fmt: skip
     for i, name in enumerate(published):
         figure.add_scatter(
@@ -24,4 +23,4 @@ def beside_published(table: Table, by: str, quantity: str, published: tuple[str,
             marker={"color": colour(i + 1), "symbol": OPEN[i % len(OPEN)], "size": 10, "line": {"width": 2}},
         )  # fmt: skip
     figure.update_yaxes(title=label(quantity), tickformat=".0%", rangemode="tozero")
-    return themed(figure, table.title, 520)
+    return themed(figure, table.title, 520, table.note)
