@@ -27,7 +27,7 @@ Heads = Sequence[tuple[int, int]]
 Answers = Mapping[str, Tensor]
 PLACES = 64  # positions whose importance the overview offers
 LIMIT = 8_000_000  # bytes of codes: a page of 1,200 heads below 12 MB
-PER_MAP = 2_000_000  # of them for one map: at T = 16,384 a page below 4 MB
+PER_MAP = 1_700_000  # of them for one map: at T = 16,384 a page below 4 MB
 CHANNELS: dict[str, cells.Tile] = {
     "weight": lambda call, keys, rows: cells.weights(sink.proxy(call), keys, rows),
     "score": cells.scores,
