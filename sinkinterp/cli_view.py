@@ -62,7 +62,7 @@ def mount(app: typer.Typer) -> None:
 
 
 def _opened(address: str) -> None:
-    console.print(f"the page is at {address}; end with Ctrl-C", highlight=False, soft_wrap=True)
+    console.print(f"the page is at {address} (Ctrl-C ends it)", highlight=False, soft_wrap=True)
     webbrowser.open(address)
 
 
