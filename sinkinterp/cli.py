@@ -15,15 +15,23 @@ from .terminal import bar, console, plain_errors, progress_bars, quiet_libraries
 
 if TYPE_CHECKING:
     from .presets import Preset
+    from .report import Report
+    from .tabulate.places import Word
 
 app = typer.Typer(
     help="Attention sinks: read them, move them, train them away.", no_args_is_help=True, add_completion=False,
     pretty_exceptions_enable=False,
 )  # fmt: skip
+Model = Annotated[str, typer.Argument(help="Hugging Face name, local model folder, or checkpoint of ours.")]
+Column = Annotated[str, typer.Option(help="The column or field that holds the text.")]
+Backend = Annotated[str, typer.Option(help="The library that runs it: huggingface, nnsight or transformer_lens.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the tables to this file.")]
 TEXT = "A .txt, .jsonl, .json, .parquet or .csv file, a folder of them, or the name of a dataset on the Hub."
 BOS = "Begin with BOS: as the tokenizer does, always, or never."
-BACKEND = "The library that runs it: huggingface, nnsight or transformer_lens."
+EPSILON = "A head whose importance exceeds this has a sink."
 PRESET = "How published numbers were measured: paper, released-open-models or released-own-models. Options win over it."
+FIRST_ONLY = "Position 0 and norms alone: for long sequences."
+DEVICE_MAP = "Where weights go, as in transformers: auto, cuda:0."
 cli_train.mount(app)
 cli_figures.mount(app)
 cli_view.mount(app)
@@ -59,27 +67,23 @@ def demo(
 
 @app.command()
 def measure(
-    model: Annotated[str, typer.Argument(help="Hugging Face name, local model folder, or checkpoint of ours.")],
+    model: Model,
     text: Annotated[str | None, typer.Option(help=TEXT)] = None,
-    column: Annotated[str, typer.Option(help="The column or field that holds the text.")] = "text",
+    column: Column = "text",
     tokens: Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.")] = None,
     drawn: Annotated[Drawn | None, typer.Option(help="Tokens without a text: random ones, or one repeated.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of drawn tokens.")] = 0,
     length: Annotated[int | None, typer.Option(help="Tokens per sequence, T. [default: 64]")] = None,
     sequences: Annotated[int | None, typer.Option(help="Number of sequences, n. [default: 100]")] = None,
     bos: Annotated[Bos | None, typer.Option(help=f"{BOS} [default: tokenizer]")] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="A head whose importance exceeds this has a sink. [default: 0.3]")
-    ] = None,
+    epsilon: Annotated[float | None, typer.Option(help=f"{EPSILON} [default: 0.3]")] = None,
     preset: Annotated[str | None, typer.Option(help=PRESET)] = None,
-    backend: Annotated[str, typer.Option(help=BACKEND)] = "huggingface",
+    backend: Backend = "huggingface",
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16. [default: float32]")] = None,
-    device_map: Annotated[str | None, typer.Option(help="Where weights go, as in transformers: auto, cuda:0.")] = None,
-    first_only: Annotated[
-        bool, typer.Option("--first-only", help="Position 0 and norms alone: for long sequences.")
-    ] = False,
+    device_map: Annotated[str | None, typer.Option(help=DEVICE_MAP)] = None,
+    first_only: Annotated[bool, typer.Option("--first-only", help=FIRST_ONLY)] = False,
     save: Annotated[Path | None, typer.Option(help="Write every number to this .safetensors file.")] = None,
-    json_out: Annotated[Path | None, typer.Option("--json", help="Write the tables to this file.")] = None,
+    json_out: Json = None,
     html_out: Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.")] = None,
 ) -> None:
     """Measure the attention sinks of a model."""
@@ -106,29 +110,38 @@ def measure(
         console.print(
             f"{report.protocol.texts_too_short} texts shorter than {settings.length} tokens were passed over."
         )
+    _write_report(report, settings.epsilon, word, save, json_out, html_out)
+
+
+def _write_report(
+    report: "Report", epsilon: float, word: "Word", save: Path | None, json_out: Path | None, html_out: Path | None
+) -> None:
+    """The files that were asked for."""
+    from .tabulate import plain
+
     if save is not None:
         report.save(save)
         wrote(save)
     if json_out is not None:
-        write(json_out, json.dumps(tabulate.plain(report, settings.epsilon), indent=1))
+        write(json_out, json.dumps(plain(report, epsilon), indent=1))
     if html_out is not None:
         from .reporting import measurement_page
 
-        write(html_out, measurement_page(report, settings.epsilon, word))
+        write(html_out, measurement_page(report, epsilon, word))
 
 
 @app.command()
 def domains(
-    model: Annotated[str, typer.Argument(help="Hugging Face name or local model folder.")],
+    model: Model,
     sources: Annotated[list[str], typer.Argument(help="Files, folders or datasets, or one file with a domain field.")],
     field: Annotated[str, typer.Option(help="The field of a single file that names the domain.")] = "domain",
-    column: Annotated[str, typer.Option(help="The column or field that holds the text.")] = "text",
+    column: Column = "text",
     length: Annotated[int, typer.Option(help="Tokens per sequence, T.")] = 64,
     sequences: Annotated[int, typer.Option(help="Number of sequences of each domain, n.")] = 100,
     bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
-    epsilon: Annotated[float, typer.Option(help="A head whose importance exceeds this has a sink.")] = 0.3,
-    backend: Annotated[str, typer.Option(help=BACKEND)] = "huggingface",
-    json_out: Annotated[Path | None, typer.Option("--json", help="Write the table to this file.")] = None,
+    epsilon: Annotated[float, typer.Option(help=EPSILON)] = 0.3,
+    backend: Backend = "huggingface",
+    json_out: Json = None,
 ) -> None:
     """Measure the first position's sink on text of several domains."""
     with plain_errors(), progress_bars() as progress:
@@ -152,9 +165,7 @@ def domains(
 
 
 @app.command()
-def check(
-    model: Annotated[str, typer.Argument(help="Hugging Face name, local model folder, or checkpoint of ours.")],
-) -> None:
+def check(model: Model) -> None:
     """Compare every backend with dense attention and with each other on a model; exit code 1 where they differ."""
     with plain_errors():
         from .adapters.loading import load_model

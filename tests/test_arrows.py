@@ -75,6 +75,7 @@ LEANS_ON = {
         "measurement",
         "parity",
         "presets",
+        "report",
     }
     | {"reporting", "tabulate", "terminal"},
     "__main__": {"cli"},
