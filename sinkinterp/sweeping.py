@@ -67,17 +67,20 @@ def sweep(
     groups = [(one,) if isinstance(one, Edit) else tuple(one) for one in edits]
     controls = [_controls(group, subject, probe.tokens.shape[1], seeds) for group in groups]
     runs = [(), *(run for group, others in zip(groups, controls, strict=True) for run in (group, *others))]
-    reports = []
-    for done, run in enumerate(runs):
+    found: list[PerSequence] = []
+    lines: list[str] = []
+    for done, run in enumerate(runs):  # of each report the metric alone is kept: there may be one for every place
         on_run(done, len(runs))
-        reports.append(measure(subject, probe, edits=run, instruments=(LOSS, *instruments)))
+        report = measure(subject, probe, edits=run, instruments=(LOSS, *instruments))
+        found.append(metric(report).cpu())
+        lines.append(report.protocol.line())
     on_run(len(runs), len(runs))
-    values = iter([metric(report).cpu() for report in reports])
+    values = iter(found)
     before = next(values)
     rows = [_row("none", before, before, [before] * bool(seeds))]
     for group, others in zip(groups, controls, strict=True):
         rows.append(_row(" + ".join(map(words, group)), before, next(values), [next(values) for _ in others]))
-    note = f"{subject.name}: {reports[0].protocol.line()}; {_name(metric)}; changes by sequence; {BY_SEQUENCE}"
+    note = f"{subject.name}: {lines[0]}; {_name(metric)}; changes by sequence; {BY_SEQUENCE}"
     if seeds:
         note += f"; control: the mean of {seeds} random ones of equal size"
     return Table("What does each intervention change?", note, tuple(rows))
