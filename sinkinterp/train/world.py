@@ -1,5 +1,6 @@
 """One process or many: who I am among them, and what they must agree on."""
 
+import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -138,8 +139,11 @@ def joined(device: str = "cpu") -> Iterator[World]:
         dist.init_process_group("nccl" if kind == "cuda" else "gloo")
     try:
         yield World(on, rank, size, sharded=size > 1 and os.environ.get("ACCELERATE_USE_FSDP", "") in ("true", "1"))
+        if mine:
+            dist.barrier()  # a process that leaves while another still talks to it aborts
     finally:
         if mine:
+            gc.collect()  # shards hold on to the group, whose threads must end before the interpreter does
             dist.destroy_process_group()
 
 
