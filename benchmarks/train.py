@@ -24,18 +24,18 @@ from rich.table import Table
 from transformers import Trainer, TrainingArguments
 from transformers.utils.logging import disable_progress_bar
 
-from sinkinterp import study
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.ffn import GatedFFN
 from sinkinterp.lm.hub import to_llama
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.runs import trained
 from sinkinterp.train import loop
-from sinkinterp.train.groups import groups
+from sinkinterp.train.distributed import World
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import RECIPES, with_variant
-from sinkinterp.train.world import World
+from sinkinterp.train.weight_decay import groups
 
 STEPS, BATCH = 4, 8
 Clock = Callable[[], float]
@@ -164,9 +164,9 @@ def _interrupted(recipe: Recipe, folder: Path) -> None:
             raise KeyboardInterrupt
 
     try:
-        study.trained(recipe, folder, stop)
+        trained.trained(recipe, folder, stop)
     except KeyboardInterrupt:
-        study.trained(recipe, folder)
+        trained.trained(recipe, folder)
 
 
 def _bare(recipe: Recipe) -> None:

@@ -24,9 +24,9 @@ from rich.console import Console
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from benchmarks.measure import Result, table
-from sinkinterp.adapters.huggingface import HuggingFaceSubject
-from sinkinterp.viewing import atlas
-from sinkinterp.views.atlas import Atlas, atlas_page
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.pages.atlas.build import atlas
+from sinkinterp.pages.atlas.schema import Atlas, atlas_page
 
 EARLIER = (
     "Peers, 12 layers x 12 heads, measured earlier and not in this run: CircuitsVis 1.43 attention_heads 32 MB at "

@@ -7,10 +7,10 @@ python examples/patch_twin.py [MODEL] [TWIN]
 import sys
 
 import sinkinterp as si
-from sinkinterp.inputs import Inputs
 from sinkinterp.interventions import ChangeResidual
-from sinkinterp.metrics.intervals import estimate
-from sinkinterp.patching import patch
+from sinkinterp.measurement.patching import patch
+from sinkinterp.metrics.bootstrap import estimate
+from sinkinterp.runs.inputs import Inputs
 
 names = sys.argv[1:3] or ["sinkinterp/demo-softmax", "sinkinterp/demo-sigmoid"]
 model, twin = map(si.load, names)
@@ -25,5 +25,5 @@ for subject, source in ((model, twin), (twin, model)):
     runs = {"as it is": []} | {words: [patch(site, source, tokens)] for words, site in sites.items()}
     print(f"{subject.name}, patched from {source.name}:")
     for words, edits in runs.items():
-        report = si.measure(subject, tokens, edits=edits, positions=(0,), instruments=[si.instruments.LOSS])
-        print(f"  {words:28} Sink_1 {report.sink()}   loss {estimate(si.sweeping.loss(report))}")
+        report = si.measure(subject, tokens, edits=edits, positions=(0,), instruments=[si.measurement.instruments.LOSS])
+        print(f"  {words:28} Sink_1 {report.sink()}   loss {estimate(si.measurement.sweep.loss(report))}")

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
-from sinkinterp.inputs import Inputs
+from sinkinterp.runs.inputs import Inputs
 
 name = sys.argv[1] if len(sys.argv) > 1 else "sinkinterp/demo-softmax"
 page = Path(sys.argv[2] if len(sys.argv) > 2 else "figures/sigmoid_in_one_layer.html")
@@ -19,7 +19,7 @@ probe = Inputs(length=min(64, subject.shape.n_ctx or 64), sequences=100).probe(n
 
 layers = subject.shape.attention_layers
 edits = [si.PatchNormalization(Sigmoid(), layers=[layer]) for layer in layers]
-table = si.sweep(subject, probe, edits, metric=si.sweeping.loss)
+table = si.sweep(subject, probe, edits, metric=si.measurement.sweep.loss)
 for row in table.words():
     print(f"{row['edit']:45} loss {row['value']}  change {row['change']}")
 print(table.note)

@@ -9,9 +9,9 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, Qwen2Config
 
 import sinkinterp as si
-from sinkinterp.data.probes import random_tokens
+from sinkinterp.data.tokens import random_tokens
 from sinkinterp.interventions import ZeroKeyBias, ZeroQueryBias
-from sinkinterp.metrics.intervals import estimate
+from sinkinterp.metrics.bootstrap import estimate
 
 SIZES = {"vocab_size": 97, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
 SIZES |= {"bos_token_id": None, "eos_token_id": None}

@@ -2,6 +2,6 @@
 
 import typer
 
-from sinkinterp.cli_reproduce import reproduce
+from sinkinterp.cli.reproduce import reproduce
 
 typer.run(reproduce)

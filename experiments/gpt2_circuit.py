@@ -7,11 +7,9 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from sinkinterp import tabulate
-from sinkinterp.adapters.subject import Residual, Subject
-from sinkinterp.data.probes import Probe, random_tokens
+from sinkinterp.backends.subject import Residual, Subject
+from sinkinterp.data.tokens import Probe, random_tokens
 from sinkinterp.errors import InputError
-from sinkinterp.instruments import Instrument
 from sinkinterp.interventions import (
     BlindKeys,
     ChangeMLP,
@@ -22,14 +20,15 @@ from sinkinterp.interventions import (
     ZeroKeyBias,
     ZeroQueryBias,
 )  # fmt: skip
-from sinkinterp.measurement import measure as measured
-from sinkinterp.metrics.intervals import estimate, ratio
-from sinkinterp.patching import swap_effective_position, swap_raw_position
-from sinkinterp.report import Report
-from sinkinterp.reproduction import Case, Model, Tell
-from sinkinterp.sweeping import SEEDS, importance
+from sinkinterp.measurement.instruments import Instrument
+from sinkinterp.measurement.measure import measure as measured
+from sinkinterp.measurement.patching import swap_effective_position, swap_raw_position
+from sinkinterp.measurement.report import Report
+from sinkinterp.measurement.sweep import SEEDS, importance
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE, cells, estimate, ratio
+from sinkinterp.plots import bars
+from sinkinterp.runs.experiment import Case, Model, Tell
 from sinkinterp.table import Cell, Table
-from sinkinterp.views import bars
 
 CLAIM = (
     "In GPT-2 the sink needs p1 as the first feed-forward layer transforms it, a query bias that asks for it, and a "
@@ -123,7 +122,7 @@ def measure(case: Case, tell: Tell) -> Table:
         rows.append(_cut(name, plan, circuit, probe, before))
     on_run(len(CUTS), len(CUTS))
     note = (
-        f"{subject.name}: {whole.protocol.line()}; {tabulate.BY_SEQUENCE}; "
+        f"{subject.name}: {whole.protocol.line()}; {BY_SEQUENCE}; "
         f"columns of W_K: {', '.join(map(str, dims))}, in which the first token is largest before any layer that "
         f"attends (block {block}); random: {SEEDS} seeds; "
         f"swaps: with t={OTHER + 1}; EPE: p and what the first MLP makes of it; gpt2...: arXiv:2604.14722, second-hand"
@@ -161,7 +160,7 @@ def _cut(
 
 
 def _row(name: str, after: Tensor, before: Tensor) -> dict[str, Cell]:
-    numbers = tabulate.cells("alpha_1", estimate(after)) | tabulate.cells("left", ratio(after, before))
+    numbers = cells("alpha_1", estimate(after)) | cells("left", ratio(after, before))
     return {"cut": name, **numbers, **_published(name)}
 
 

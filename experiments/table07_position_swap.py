@@ -2,14 +2,14 @@
 
 import plotly.graph_objects as go
 
-from sinkinterp import demo
 from sinkinterp.data.bos import Bos
-from sinkinterp.data.probes import random_tokens, repeated_token
-from sinkinterp.reproduction import Case, Model, Tell
-from sinkinterp.swapping import REPORTED as REPORTED
-from sinkinterp.swapping import swap_table
+from sinkinterp.data.tokens import random_tokens, repeated_token
+from sinkinterp.measurement.position_swap import REPORTED as REPORTED
+from sinkinterp.measurement.position_swap import swap_table
+from sinkinterp.pages import demo
+from sinkinterp.plots import curves
+from sinkinterp.runs.experiment import Case, Model, Tell
 from sinkinterp.table import Table
-from sinkinterp.views import curves
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
 TARGETS = (5, 10, 15, 20, 25, 30)  # t, from 1

@@ -2,12 +2,14 @@
 
 import plotly.graph_objects as go
 
-from sinkinterp import demo, study, tabulate
-from sinkinterp.data.probes import random_tokens
-from sinkinterp.measurement import measure as measured
-from sinkinterp.reproduction import Case, Model, Tell
+from sinkinterp.data.tokens import random_tokens
+from sinkinterp.measurement.measure import measure as measured
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE, cells
+from sinkinterp.pages import demo
+from sinkinterp.plots import curves
+from sinkinterp.runs import trained
+from sinkinterp.runs.experiment import Case, Model, Tell
 from sinkinterp.table import Cell, Table
-from sinkinterp.views import curves
 
 CLAIM = (
     "At equal loss, softmax attention puts a sink on the first position, sigmoid attention without normalisation has "
@@ -31,15 +33,15 @@ def measure(case: Case, tell: Tell) -> Table:
     natural = case.natural((sequences, length), case.bos, tell("reading docstrings"))
     probe = natural or random_tokens(subject.shape.vocab, length, sequences)
     report = measured(subject, probe, on_batch=tell(f"measuring {subject.name}"))
-    first, slot, loss = report.sink(0, demo.EPSILON), report.slot_rate(demo.EPSILON), study.valid_loss(subject, probe)
+    first, slot, loss = report.sink(0, demo.EPSILON), report.slot_rate(demo.EPSILON), trained.valid_loss(subject, probe)
     row: dict[str, Cell] = {"model": case.variant or subject.name, "seed": case.seed, "loss": loss.mean}
-    row |= tabulate.cells("Sink_1", first) | {"alpha_1": report.alpha().mean().item()}
+    row |= cells("Sink_1", first) | {"alpha_1": report.alpha().mean().item()}
     row |= {"null alpha_1": report.null[..., 0].mean().item(), "Sink_*": slot.mean if slot else None}
     row |= {"value ratio": report.value_ratio().mean().item(), "key ratio": report.key_ratio().mean().item()}
     row |= {"residual ratio": report.residual_ratio().mean(0).max().item()}
     published = REPORTED.get(case.variant, {})
     row |= {f"paper {key}": published.get(key) for key in ("Sink_1", "Sink_*", "loss")}
-    note = f"{report.protocol.line()}, epsilon={demo.EPSILON}; {tabulate.BY_SEQUENCE}; sigmoid: proxy scores"
+    note = f"{report.protocol.line()}, epsilon={demo.EPSILON}; {BY_SEQUENCE}; sigmoid: proxy scores"
     return Table(CLAIM, f"{note}; paper: 60M models", (row,))
 
 

@@ -1,5 +1,5 @@
 """The command line as a module, which launchers of several processes start: `python -m sinkinterp`."""
 
-from .cli import app
+from .cli.main import app
 
 app(prog_name="sinkinterp")

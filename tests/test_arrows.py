@@ -1,86 +1,22 @@
-"""The import arrows are part of the design: a part may lean only on the parts named here."""
+"""The layers are part of the design: a package imports from layers above it in this list, and from the ground."""
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "sinkinterp"
-LEANS_ON = {
-    "errors": set(),
-    "_registration": {"lm"},
-    "table": set(),
-    "spec": {"errors"},
-    "attention": {"spec", "errors"},
-    "lm": {"attention", "spec", "errors"},
-    "data": {"spec", "errors"},
-    "interventions": {"attention", "errors"},
-    "metrics": {"attention", "errors"},
-    "adapters": {"attention", "interventions", "errors"},
-    "train": {"attention", "lm", "data", "spec", "errors"},
-    "protocol": set(),
-    "instruments": {"adapters", "attention", "metrics"},
-    "memory": {"adapters", "attention"},
-    "report": {"metrics", "protocol", "errors"},
-    "maps": {"adapters", "attention", "interventions", "metrics", "errors"},
-    "measurement": {"adapters", "attention", "data", "instruments", "interventions", "memory", "metrics", "protocol"}
-    | {"report", "errors"},
-    "presets": {"data", "metrics", "errors"},
-    "parity": {"adapters", "instruments", "measurement", "table", "errors"},
-    "tabulate": {"metrics", "report", "table", "errors"},
-    "patching": {"adapters", "interventions", "memory", "errors"},
-    "sweeping": {"adapters", "data", "instruments", "interventions", "measurement", "metrics", "report", "table"}
-    | {"tabulate", "errors"},
-    "eviction": {"adapters", "metrics", "table", "errors"},
-    "study": {"adapters", "data", "lm", "measurement", "memory", "metrics", "train", "spec", "errors"},
-    "inputs": {"adapters", "data", "study", "train", "errors"},
-    "terminal": {"table", "errors"},
-    "views": {"table"},
-    "export": {"table", "views", "errors"},
-    "swapping": {"adapters", "data", "interventions", "measurement", "report", "table", "tabulate"},
-    "demo": {
-        "adapters",
-        "data",
-        "lm",
-        "measurement",
-        "metrics",
-        "report",
-        "study",
-        "swapping",
-        "table",
-        "tabulate",
-        "train",
-    },
-    "reproduction": {"adapters", "data", "inputs", "interventions", "lm", "study", "table", "train", "errors"},
-    "reporting": {"demo", "report", "tabulate", "views"},
-    "gallery": {"adapters", "data", "demo", "inputs", "instruments", "maps", "measurement", "report", "study"}
-    | {"table", "tabulate", "train", "views"},
-    "cli_figures": {"export", "gallery", "terminal"},
-    "viewing": {"adapters", "attention", "data", "interventions", "measurement", "metrics", "report", "tabulate"}
-    | {"table", "views", "errors"},
-    "serving": set(),
-    "finetune": {"adapters", "measurement", "train", "errors"},
-    "cli_reproduce": {"reproduction", "terminal", "views"},
-    "cli_train": {"errors", "finetune", "lm", "study", "terminal", "train"},
-    "cli_view": {"adapters", "data", "inputs", "interventions", "serving", "terminal", "viewing", "errors"},
-    "cli": {
-        "adapters",
-        "cli_figures",
-        "cli_reproduce",
-        "cli_train",
-        "cli_view",
-        "data",
-        "demo",
-        "errors",
-        "inputs",
-        "instruments",
-        "measurement",
-        "parity",
-        "presets",
-        "report",
-    }
-    | {"reporting", "tabulate", "terminal"},
-    "__main__": {"cli"},
-}
-LAZY = {"_registration"}  # imports inside functions only, to wait for transformers
+GROUND = {"errors", "files", "spec", "table"}
+LAYERS = (
+    {"attention", "data", "plots"},
+    {"lm", "metrics", "interventions"},
+    {"backends", "train"},
+    {"measurement"},
+    {"tables", "runs"},
+    {"pages"},
+    {"cli"},
+)
+WITHIN_A_LAYER: set[tuple[str, str]] = set()  # arrows between packages of one layer; none is needed
+DOORS = {"__init__", "__main__"}  # they hand out what lies behind them
 
 
 def part_of(path: Path) -> str:
@@ -88,43 +24,76 @@ def part_of(path: Path) -> str:
     return inside.parts[0] if len(inside.parts) > 1 else inside.stem
 
 
-def imported(path: Path) -> set[str]:
-    """Parts of the package that the file at `path` imports."""
-    depth = len(path.relative_to(PACKAGE).parts) - 1
-    parts = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level > depth:
-            parts |= {node.module.split(".")[0]} if node.module else {alias.name for alias in node.names}
+def module_of(path: Path) -> str:
+    inside = path.relative_to(PACKAGE).with_suffix("")
+    return ".".join(inside.parts[:-1] if inside.stem == "__init__" else inside.parts)
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+MODULES = {module_of(path): path for path in FILES}
+
+
+def imported(path: Path, lazily: bool = True) -> set[str]:
+    """Modules of the package that a file imports, with or without the imports inside functions."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if not lazily:
+        tree.body = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    package = path.relative_to(PACKAGE).parts[:-1]
+    found = set()
+    for node in ast.walk(tree):
         assert not (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sinkinterp")), path
-    return parts
+        if not isinstance(node, ast.ImportFrom) or not node.level:
+            continue
+        base = ".".join((*package[: len(package) - node.level + 1], *filter(None, (node.module,))))
+        for alias in node.names:
+            whole = f"{base}.{alias.name}".lstrip(".")
+            found.add(whole if whole in MODULES else base)
+    return found - {""}
 
 
-def test_every_arrow_is_allowed():
-    for path in PACKAGE.rglob("*.py"):
-        part = part_of(path)
-        if part != "__init__":
-            assert imported(path) - {part} <= LEANS_ON[part], path
+def allowed(part: str) -> set[str]:
+    """The parts that a package may import from."""
+    if part in GROUND:
+        return GROUND
+    layer = next(i for i, layer in enumerate(LAYERS) if part in layer)
+    beside = {other for one, other in WITHIN_A_LAYER if one == part}
+    return {part} | GROUND | beside | set().union(*LAYERS[:layer])
 
 
-def test_the_allowed_arrows_hold_no_circle():
-    order = [part for part in LEANS_ON if part not in LAZY]
-    for part in order:
-        assert all(order.index(other) < order.index(part) for other in LEANS_ON[part]), part
+def test_the_root_holds_only_the_ground_and_the_doors():
+    assert {path.stem for path in PACKAGE.glob("*.py")} == GROUND | DOORS
 
 
-def test_views_know_neither_torch_nor_a_model():
-    for path in (PACKAGE / "views").glob("*.py"):
+def test_every_package_has_its_layer():
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert packages == set().union(*LAYERS)
+
+
+def test_a_package_imports_only_from_the_layers_above_it():
+    for path in FILES:
+        if part_of(path) not in DOORS:
+            parts = {module.split(".")[0] for module in imported(path)}
+            assert parts <= allowed(part_of(path)), path
+
+
+def test_the_imports_of_modules_hold_no_circle():
+    graph = {module: imported(path, lazily=False) - {module} for module, path in MODULES.items()}
+    assert set(TopologicalSorter(graph).static_order()) >= set(MODULES)
+
+
+def test_plots_know_neither_torch_nor_a_model():
+    for path in (PACKAGE / "plots").glob("*.py"):
         assert "torch" not in path.read_text(), path
 
 
 def test_metrics_and_interventions_know_no_library_of_models():
-    for folder in ("attention", "metrics", "interventions", "views"):
+    for folder in ("attention", "metrics", "interventions", "plots"):
         for path in (PACKAGE / folder).glob("*.py"):
             assert "import transformers" not in path.read_text() and "from transformers" not in path.read_text(), path
 
 
 def test_nothing_imports_experiments_or_tests():
-    for path in PACKAGE.rglob("*.py"):
+    for path in FILES:
         for node in ast.walk(ast.parse(path.read_text())):
             names = (
                 [a.name for a in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 import sinkinterp as si
-from sinkinterp.adapters.loading import SHIPPED, load_tokenizer
-from sinkinterp.inputs import Inputs
-from sinkinterp.study import recipe_of
+from sinkinterp.backends.load import SHIPPED, load_tokenizer
+from sinkinterp.runs.inputs import Inputs
+from sinkinterp.runs.trained import recipe_of
 from sinkinterp.train.recipes import RECIPES, with_variant
 
 CARD = {"demo-softmax": (2.385, 0.982, None), "demo-sigmoid": (2.385, 0.0, None), "demo-k_bias": (2.386, 0.0, 0.982)}
@@ -31,7 +31,7 @@ def test_a_shipped_checkpoint_gives_the_numbers_of_its_card(name):
     loss, sink, slot = CARD[name]
     subject = si.load(f"sinkinterp/{name}")
     probe = Inputs(16, 512).probe(f"sinkinterp/{name}", subject.shape.vocab)
-    report = si.measure(subject, probe, instruments=(si.instruments.LOSS,))
+    report = si.measure(subject, probe, instruments=(si.measurement.instruments.LOSS,))
     assert report.extra("loss").mean().item() == pytest.approx(loss, abs=1e-3)
     assert report.sink_rate() == pytest.approx(sink, abs=1e-3)
     rate = report.slot_rate()
@@ -44,7 +44,7 @@ def test_a_text_checkpoint_gives_the_numbers_of_its_card_on_the_samples_that_shi
     subject, found = si.load(f"sinkinterp/{name}"), []
     for sample in SAMPLES.values():
         probe = Inputs(64, 128, tokens=sample).probe(f"sinkinterp/{name}", subject.shape.vocab)
-        found.append(si.measure(subject, probe, instruments=(si.instruments.LOSS,)))
+        found.append(si.measure(subject, probe, instruments=(si.measurement.instruments.LOSS,)))
     assert found[0].extra("loss").mean().item() == pytest.approx(loss, abs=1e-3)
     slots = [report.slot_rate() for report in found]
     rates_found = [report.sink_rate() for report in found] + [slot and slot.mean for slot in slots]

@@ -44,7 +44,7 @@ def test_key_biases_count_under_rotary_positions_alone(run):
 
 
 def test_key_biases_of_a_given_model(run, tmp_path):
-    from adapters.zoo import model_of
+    from backends.zoo import model_of
 
     model_of("opt").save_pretrained(tmp_path / "opt")
     key, query = (numbers(line)[0] for line in run("zero_key_biases", tmp_path / "opt").splitlines())

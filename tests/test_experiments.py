@@ -5,17 +5,19 @@ from pathlib import Path
 import pytest
 import torch
 import typer
-from adapters.zoo import model_of
+from backends.zoo import model_of
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 import sinkinterp as si
-from sinkinterp import cli_reproduce, demo, reproduction
+from sinkinterp.cli import reproduce as command
 from sinkinterp.data.bos import Bos
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
-from sinkinterp.reproduction import experiment, opened, reproduce, silent
+from sinkinterp.pages import demo
+from sinkinterp.runs import experiment as experiments
+from sinkinterp.runs.experiment import named, opened, reproduce, silent
 
 TABLE07, CIRCUIT, TWINS = "table07_position_swap", "gpt2_circuit", "twins"
 SOFTMAX = "sinkinterp/demo-softmax"
@@ -25,7 +27,7 @@ SOFTMAX = "sinkinterp/demo-softmax"
 def few():
     """67 sequences in place of 512."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reproduction, "OURS", 67)
+        patch.setattr(experiments, "OURS", 67)
         yield
 
 
@@ -40,7 +42,7 @@ def gpt2(tmp_path_factory):
 @pytest.fixture(scope="module")
 def smoke():
     """Every experiment's table on what ships."""
-    return {name: reproduce(experiment(name), experiment(name).MODELS["smoke"]) for name in (TABLE07, CIRCUIT, TWINS)}
+    return {name: reproduce(named(name), named(name).MODELS["smoke"]) for name in (TABLE07, CIRCUIT, TWINS)}
 
 
 @pytest.fixture
@@ -49,7 +51,7 @@ def call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     app = typer.Typer(pretty_exceptions_enable=False)
     app.callback()(lambda: None)  # so that the only command is called by its name
-    cli_reproduce.mount(app)
+    command.mount(app)
 
     def run(*words):
         result = CliRunner().invoke(app, [*map(str, words)])
@@ -63,11 +65,11 @@ def cuts(table):
 
 
 def test_the_experiments_that_there_are_run_at_smoke_scale_and_draw(smoke):
-    assert set(smoke) == set(reproduction.names())
+    assert set(smoke) == set(experiments.names())
     for name, table in smoke.items():
-        module = experiment(name)
+        module = named(name)
         assert table.title == module.CLAIM and table.note and module.REPORTED
-        assert len(module.draw(table).data) > 0 and set(module.MODELS) == set(cli_reproduce.Scale)
+        assert len(module.draw(table).data) > 0 and set(module.MODELS) == set(command.Scale)
 
 
 @pytest.mark.parametrize("given", ["repeated", "random", "natural"])
@@ -95,11 +97,11 @@ def test_published_numbers_stand_beside_repeated_tokens_alone(smoke):
     [(64, [5, 10, 15, 20, 25, 30]), (33, [5, 10, 15, 20, 25, 30]), (32, [5, 10, 15, 20, 25, 29]), (13, [5, 10])],
 )
 def test_targets_are_the_papers_and_seen_by_four_queries(length, from_one):
-    assert [t + 1 for t in experiment(TABLE07).targets(length)] == from_one
+    assert [t + 1 for t in named(TABLE07).targets(length)] == from_one
 
 
 def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(gpt2):
-    module = experiment(TABLE07)
+    module = named(TABLE07)
     module.TARGETS = (5, 30)
     table = reproduce(module, [gpt2])
     assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100 a row, T=64, no BOS" in table.note
@@ -112,7 +114,7 @@ def test_text_begins_with_bos_where_the_tokenizer_has_one(tmp_path, monkeypatch)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(tmp_path)
     build(replace(si.VARIANTS["llama"], vocab=257)).save_pretrained(tmp_path)
-    monkeypatch.setattr("sinkinterp.inputs.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3)
+    monkeypatch.setattr("sinkinterp.runs.inputs.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3)
     case = opened(str(tmp_path))
     assert case.bos is Bos.ALWAYS and opened(SOFTMAX).bos is Bos.NEVER
     assert case.natural((3, 11), case.bos).tokens[:, 0].tolist() == [256] * 3
@@ -145,11 +147,11 @@ def test_without_positions_nothing_is_left_but_uniform_attention(smoke):
 
 def test_the_cuts_of_a_gpt2_are_what_they_say(gpt2):
     """Against the same model with its parameters changed by hand."""
-    module = experiment(CIRCUIT)
+    module = named(CIRCUIT)
     rows = cuts(module.measure(opened(gpt2), silent))
     assert rows["control: b_K = 0"]["left low"] == pytest.approx(1, abs=1e-5) == rows["control: b_K = 0"]["left high"]
     assert rows["b_Q = 0"]["left high"] < 0.999 and not any(row["empty because"] for row in rows.values())
-    tokens = si.data.probes.random_tokens(97, 64, 25).tokens
+    tokens = si.data.tokens.random_tokens(97, 64, 25).tokens
 
     def alpha(change):
         model = model_of("gpt2")
@@ -175,13 +177,13 @@ def test_the_cuts_of_a_gpt2_are_what_they_say(gpt2):
 def test_columns_are_those_in_which_the_first_token_is_largest():
     report = si.measure(
         si.load(SOFTMAX), torch.arange(14).view(2, 7),
-        instruments=[si.instruments.Instrument(residuals={"first": lambda x: x[:, 0]})],
+        instruments=[si.measurement.instruments.Instrument(residuals={"first": lambda x: x[:, 0]})],
     )  # fmt: skip
     first = torch.zeros(2, 3, 11)
     first[:, 1, 4], first[:, 1, 7], first[:, 1, 2] = -9, 5, 3
     first[:, 0, 0], first[0, 1, 9], first[:, 2] = 8, 5, 100  # smaller; in one sequence only; where nothing attends
     changed = replace(report, attention_layers=(0, 1), extras={"first": first})
-    assert experiment(CIRCUIT)._largest(changed) == (1, (4, 7, 2))
+    assert named(CIRCUIT)._largest(changed) == (1, (4, 7, 2))
 
 
 def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp_path):
@@ -192,7 +194,7 @@ def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp
         return lambda done, of: news.append((words, done, of))
 
     for _ in range(2):
-        table = reproduce(experiment(TWINS), recipes, tell, tmp_path)
+        table = reproduce(named(TWINS), recipes, tell, tmp_path)
     assert [(row["model"], row["seed"]) for row in table.rows] == [("k_bias", 3), ("k_bias", 5)]
     assert news.count(("training k_bias, seed 3", 2, 2)) == 1
     assert table.note.count("n=67") == 1  # of both models, said once
@@ -218,7 +220,7 @@ def test_the_module_is_the_command():
         given = []
         patch.setattr(typer, "run", given.append)
         run_module("experiments", run_name="__main__")
-    assert given == [cli_reproduce.reproduce]
+    assert given == [command.reproduce]
 
 
 def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
@@ -236,8 +238,8 @@ def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
 
 
 def test_without_the_repository_the_command_says_where_experiments_are(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduction, "FOLDER", tmp_path / "site-packages" / "experiments")
+    monkeypatch.setattr(experiments, "FOLDER", tmp_path / "site-packages" / "experiments")
     code, output, _ = call("reproduce", "table07")
     assert code == 2 and "experiments lie in the repository, not in the package; clone it" in output
     with pytest.raises(InputError, match="clone it"):
-        reproduction.names()
+        experiments.names()

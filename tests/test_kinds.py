@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_tables import ALPHA, REPORT, TOKENS, N, T
 
-from sinkinterp.tabulate import history, kinds, lengths, norms
+from sinkinterp.tables import history, kinds, lengths, norms
 
 WORDS = {int(TOKENS[0, 3]): ".", int(TOKENS[1, 3]): "\n", int(TOKENS[2, 3]): " ", int(TOKENS[2, 4]): "\ufffd"}
 

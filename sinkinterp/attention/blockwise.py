@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from .call import AttentionCall
+from .flash import key_blocks
 from .normalisers import Unit
 from .slots import SlotRow
-from .streaming import key_blocks
 
 LONG = 512  # keys; below, the dense pattern is faster and small
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from . import streaming
+from . import flash
 from .kernels import SOFTMAX, Kernel
 from .similarities import SignedLog
 from .slots import SinkLogit, Slot, SlotRow
@@ -81,7 +81,7 @@ class AttentionCall:
     def watchers(self, keys: Index) -> Int[Tensor, "#batch #head some_key"]:
         """How many queries can see each of the chosen keys."""
         if self.mask is not None:
-            return torch.cat([self.mask[..., some].sum(2) for some in streaming.key_blocks(keys)], -1)
+            return torch.cat([self.mask[..., some].sum(2) for some in flash.key_blocks(keys)], -1)
         first = keys + self.q.shape[2] - self.k.shape[2]
         return (self.q.shape[2] - first.clamp(min=0))[None, None]
 
@@ -114,7 +114,7 @@ class AttentionCall:
         if self._fused is not None:
             return self._fused[0]
         off_cpu = self.q.device.type != "cpu" and self._is_plain_softmax
-        return streaming.sdpa(*self._columns) if off_cpu else self.mix(self.pattern())
+        return flash.sdpa(*self._columns) if off_cpu else self.mix(self.pattern())
 
     @property
     def is_fused(self) -> bool:
@@ -123,7 +123,7 @@ class AttentionCall:
 
     @cached_property
     def _fused(self) -> tuple[Tensor, Tensor] | None:
-        return streaming.flash(*self._columns) if self._is_plain_softmax else None
+        return flash.flash(*self._columns) if self._is_plain_softmax else None
 
     @property
     def _is_plain_softmax(self) -> bool:
@@ -158,7 +158,7 @@ class AttentionCall:
         slot = self.slot_scores()
         if slot is not None:
             yield self.kernel.similarity.signed_log(slot)
-        for keys in streaming.key_blocks(self.keys):
+        for keys in flash.key_blocks(self.keys):
             log_sim, sign = self.kernel.similarity.signed_log(self.scores(keys))
             yield log_sim.masked_fill(~self.allowed(keys), -torch.inf), sign
 
@@ -192,7 +192,7 @@ class AttentionCall:
 
     def column_mass(self, keys: Index | None = None) -> Mass:
         """Attention that each chosen key (default all) receives, summed over queries; no T x T map is made."""
-        blocks = streaming.key_blocks(self.keys if keys is None else keys)
+        blocks = flash.key_blocks(self.keys if keys is None else keys)
         return torch.cat([self._block_mass(block) for block in blocks], -1)
 
     def slot_mass(self) -> Float[Tensor, "batch head"]:

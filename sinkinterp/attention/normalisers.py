@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..spec import Spec
+from .flash import log_total
 from .similarities import Magnitude, Rectified, Scores, SignedLog, Similarity
-from .streaming import log_total
 
 Rows = Float[Tensor, "batch head query"]
 

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from ..errors import InputError
-from .corpora import columns_in, files_of, is_local, rows_of, text_in, texts_of
+from .texts import columns_in, files_of, is_local, rows_of, text_in, texts_of
 
 
 @dataclass(frozen=True)

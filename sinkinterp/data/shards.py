@@ -1,10 +1,7 @@
 """A stream of tokens cut into chunks and kept as Arrow files, each of which is either whole or absent."""
 
 import hashlib
-import os
-import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +9,10 @@ import numpy as np
 from datasets import Dataset, Features, List, Value, concatenate_datasets
 from datasets.arrow_writer import ArrowWriter
 
-from ..errors import InputError
+from ..files import replacing
 
 COLUMN = "tokens"
+AGAIN = "free some space and run it again: finished shards are kept"
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def path_of(folder: Path, shard: int) -> Path:
 
 def write(path: Path, chunks: np.ndarray, columns: Features) -> None:
     """Chunks as one Arrow file. Raises InputError where they cannot be written, and then leaves none."""
-    with whole(path) as draft, ArrowWriter(path=str(draft), features=columns) as writer:
+    with replacing(path, AGAIN) as draft, ArrowWriter(path=str(draft), features=columns) as writer:
         writer.write_batch({COLUMN: chunks.astype(columns[COLUMN].feature.dtype)})
         writer.finalize()
 
@@ -76,24 +74,3 @@ def content_hash(chunks: Dataset) -> str:
     for batch in chunks.iter(1 << 13):
         digest.update(batch[COLUMN].astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """A draft beside `path`, a file or a folder, that takes its place once it is written, or vanishes."""
-    draft = path.with_name(f"{path.name}.draft")
-    try:
-        yield draft
-        for file in draft.rglob("*") if draft.is_dir() else (draft,):
-            with file.open("rb") as written:
-                os.fsync(written.fileno())
-        draft.replace(path)
-    except Exception as error:
-        if not isinstance(error, OSError) and "(os error " not in str(error):  # tokenizers has no OSError of its own
-            raise
-        fix = "free some space and run it again: finished shards are kept"
-        raise InputError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}; {fix}") from error
-    finally:
-        if draft.is_dir():
-            shutil.rmtree(draft)
-        draft.unlink(missing_ok=True)

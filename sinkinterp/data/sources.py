@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..spec import Spec
-from .corpora import DEPENDENCIES, embedded_texts, files_of, library_texts, texts_of
+from .texts import DEPENDENCIES, embedded_texts, files_of, library_texts, texts_of
 
 OnProgress = Callable[[int, int], None]  # how many are done, of how many; of 0 where that is not known
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
+from ..files import replacing, write_json
 from . import shards
 from .sources import OnProgress, Source
 from .tokenisers import TokenizerRecipe, tokenised
@@ -38,7 +39,7 @@ def pack(
     for chunks, end in shards.shards_of(documents, start, max(1, SHARD // width), width):
         rows = np.insert(chunks, 0, encoder.bos_token_id, axis=1) if bos else chunks
         shards.write(shards.path_of(folder, end.shards - 1), rows, shards.features(tokenizer.vocab, length))
-        _keep(folder / "cursor.json", asdict(end) | {"fingerprint": fingerprint})
+        write_json(folder / "cursor.json", asdict(end) | {"fingerprint": fingerprint})
     return _recorded(folder, end.shards, fingerprint, length)
 
 
@@ -56,7 +57,7 @@ def _recorded(folder: Path, count: int, fingerprint: str, length: int) -> dict[s
             "give more text or a smaller length"
         )
     record = {"shards": count, "chunks": len(chunks), "sha256": shards.content_hash(chunks), "fingerprint": fingerprint}
-    _keep(folder / "packed.json", record)
+    write_json(folder / "packed.json", record)
     (folder / "cursor.json").unlink()
     return record
 
@@ -71,7 +72,7 @@ def _taken_up(folder: Path, fingerprint: str) -> shards.Cursor:
     shutil.rmtree(folder / "tokenizer", ignore_errors=True)
     for shard in folder.glob("*.arrow"):
         shard.unlink()
-    _keep(kept, asdict(shards.Cursor()) | {"fingerprint": fingerprint})
+    write_json(kept, asdict(shards.Cursor()) | {"fingerprint": fingerprint})
     return shards.Cursor()
 
 
@@ -82,7 +83,7 @@ def _tokenizer(folder: Path, recipe: TokenizerRecipe, bos: bool, texts: Iterable
         made = recipe.make(texts)
         if bos and made.bos_token_id is None:
             raise InputError(f"the tokenizer of {recipe} has no BOS token; use bos=False or another tokenizer")
-        with shards.whole(kept) as draft:
+        with replacing(kept, shards.AGAIN) as draft:
             made.save_pretrained(draft)
     return recipe.load(kept)
 
@@ -94,8 +95,3 @@ def _told(texts: Iterable[str], start: int, on_progress: OnProgress) -> Iterator
         if i >= start:
             on_progress(i + 1, of)
             yield text
-
-
-def _keep(path: Path, state: dict[str, Any]) -> None:
-    with shards.whole(path) as draft:
-        draft.write_text(json.dumps(state))

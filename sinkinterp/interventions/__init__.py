@@ -1,8 +1,7 @@
 """Interventions: frozen values that say what changes, in which layers, heads, positions; adapters say how."""
 
-from .biases import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
+from .columns import AttendSelfOnly, BiasColumn, Dropped, RemoveColumn, Renormalised, SpreadEvenly
 from .edit import Edit, HeadWeights
-from .evict import Evict
 from .normalisation import ClipPattern, PatchNormalization, Temperature
 from .operations import (
     Add,
@@ -17,8 +16,8 @@ from .operations import (
     SwapWith,
     Zero,
 )  # fmt: skip
-from .pattern import AttendSelfOnly, BiasColumn, Dropped, RemoveColumn, Renormalised, SpreadEvenly
 from .positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
+from .projections import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from .sites import (
     Change,
     ChangeKeys,
@@ -32,6 +31,7 @@ from .sites import (
     ChangeValues,
 )  # fmt: skip
 from .slots import AddSinkLogit, RemoveKeySlot, ZeroKeySlot
+from .window import Evict
 
 __all__ = [
     "Add", "AddSinkLogit", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeKeys", "ChangeMLP",

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.shape import ModelShape
+from ..attention.model_shape import ModelShape
 from ..errors import InputError
 
 PositionIds = Int[Tensor, " pos"]

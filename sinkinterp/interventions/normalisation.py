@@ -6,7 +6,7 @@ from ..attention.call import AttentionCall
 from ..attention.fixed import FixedPattern
 from ..attention.kernels import Kernel, PNorm, Similarity, Unit
 from ..errors import InputError
-from .select import OnHeads
+from .selectors import OnHeads
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from ..attention.shape import ModelShape
+from ..attention.model_shape import ModelShape
 from ..errors import InputError
 from .edit import Edit, Residual
-from .select import drawn, inside, settle
+from .selectors import drawn, inside, settle
 
 PositionIds = Int[Tensor, " pos"]
 

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.fixed import FixedPattern
-from ..attention.shape import ModelShape
+from ..attention.model_shape import ModelShape
 from .edit import Edit, Output, Residual, Rows
 from .operations import Keep, Operation
-from .select import InLayers, OnHeads, Positions, drawn, inside, settle
+from .selectors import InLayers, OnHeads, Positions, drawn, inside, settle
 
 Heads = Float[Tensor, "sequence head pos d"]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.slots import SinkLogit, SlotRow
 from ..errors import InputError
-from .select import InLayers, OnHeads
+from .selectors import InLayers, OnHeads
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention import streaming
+from ..attention import flash
 from ..attention.call import AttentionCall
 from ..errors import InputError
-from .geometry import angled, lengthened, multiplied
+from .qk import angled, lengthened, multiplied
 
 BINS = 40
 COSINES = tuple(i / 20 - 1 for i in range(BINS + 1))  # edges of bins, from -1 to 1
@@ -58,7 +58,7 @@ def _counts(call: AttentionCall, edges: tuple[float, ...]) -> Counts:
     inner = torch.tensor(edges[1:-1], device=call.k.device)
     first_seen, others_seen = call.allowed(call.keys[:1]), torch.zeros_like(call.allowed(call.keys[:1]))
     others = call.k.new_zeros(1)
-    for keys in streaming.key_blocks(call.keys[1:]):
+    for keys in flash.key_blocks(call.keys[1:]):
         allowed = call.allowed(keys)
         others_seen = others_seen | allowed.any(-1, keepdim=True)
         others = others + _histogram(call, keys, allowed & first_seen, inner)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.fixed import FixedPattern
-from ..attention.streaming import key_blocks
+from ..attention.flash import key_blocks
 from ..errors import InputError
 
 Index = Int[Tensor, " pos"]

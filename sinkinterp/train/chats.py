@@ -11,8 +11,8 @@ import torch
 
 from ..data.backcopy import generator
 from ..errors import InputError
+from .distributed import Batch
 from .objectives import IGNORED
-from .world import Batch
 
 Messages = list[dict[str, str]]
 MARK = "{% generation %}"

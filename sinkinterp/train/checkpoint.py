@@ -1,22 +1,20 @@
 """Checkpoints that are either whole or absent: written beside, flushed, then renamed into place."""
 
 import json
-import os
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from ..errors import InputError
+from ..files import remove, remove_drafts, replacing
 from ..spec import Spec
-from .world import as_held, whole
+from .distributed import as_held, whole
 
 KEPT = 2  # newest checkpoints of a run that stay on disk
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
@@ -47,8 +45,7 @@ def opened(run: Path, recipe: Spec) -> int:
 
     Raises InputError where the checkpoint belongs to another recipe, naming the keys that differ.
     """
-    for draft in run.glob("draft-*"):
-        shutil.rmtree(draft, ignore_errors=True)
+    remove_drafts(run)
     done = latest(run)
     if done:
         _check_same(run, json.loads((folder_of(run, done) / "recipe.json").read_text()), recipe)
@@ -68,22 +65,12 @@ def save(run: Path, step: int, recipe: Spec, state: State, history: History) -> 
 
     Raises InputError where it cannot be written, as on a full disk; the older checkpoints stay.
     """
-    draft = run / f"draft-{os.getpid()}"
-    try:
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir(parents=True)
+    fix = f"make room, then the same command goes on from step {latest(run)}"
+    with replacing(folder_of(run, step), fix) as draft:
+        draft.mkdir()
         _write(draft, recipe, state, history)
-        draft.rename(folder_of(run, step))
-        _flush(run)
-    except (OSError, SafetensorError) as error:
-        shutil.rmtree(draft, ignore_errors=True)
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"cannot write the checkpoint of step {step} to {run}: {reason}; make room, then the same command goes on "
-            f"from step {latest(run)}"
-        ) from error
     for old in sorted(run.glob("step-*"))[:-KEPT]:
-        shutil.rmtree(old.rename(draft), ignore_errors=True)  # a kill in between leaves a draft, never half of a step
+        remove(old.rename(run / f".draft-{old.name}"))  # a kill in between leaves a draft, never half of a step
 
 
 def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) -> History:
@@ -111,22 +98,12 @@ def history_of(folder: Path) -> History:
 
 
 def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
-    """Every file of a checkpoint, flushed to the disk."""
+    """Every file of a checkpoint."""
     state.config.save_pretrained(draft)
     save_file(state.weights, draft / "model.safetensors", {"format": "pt"})
     save_file(state.moments, draft / "optimizer.safetensors")
     (draft / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1))
     (draft / "history.json").write_text(json.dumps(history))
-    for path in (*draft.iterdir(), draft):
-        _flush(path)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _gathered(named: Iterator[tuple[str, torch.Tensor]], kept: bool) -> dict[str, torch.Tensor]:

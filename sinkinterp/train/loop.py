@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError
 from ..lm.model import build
-from . import checkpoint, interrupt, world
-from .groups import groups
+from . import checkpoint, distributed, interrupt
+from .distributed import Batch, World
 from .objectives import IGNORED
 from .recipe import Fit, Recipe, Task
-from .world import Batch, World
+from .weight_decay import groups
 
 Watch = Callable[[Any], dict[str, float]]
 OnStep = Callable[[int, dict[str, Any]], None]
@@ -106,7 +106,7 @@ def _update(job: Job, step: int, model: nn.Module, optimizer: AdamW) -> dict[str
     optimizer.zero_grad()
     batch = job.batch(step)
     loss = _accumulate(job, batch, model)
-    norm = world.whole(torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip))
+    norm = distributed.whole(torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip))
     mean_loss, norm_sum = job.world.summed(loss, norm)
     mean_loss, mean_norm = mean_loss / job.world.size, norm_sum / job.world.size
     _check_finite(step, mean_loss, mean_norm, fit)
@@ -123,7 +123,7 @@ def _accumulate(job: Job, batch: Batch, model: nn.Module) -> torch.Tensor:
     targets = _targets(batch) / job.world.size
     total = torch.zeros((), device=job.world.device)
     for piece in pieces:
-        with world.silent(model, last=piece is pieces[-1]):
+        with distributed.silent(model, last=piece is pieces[-1]):
             with torch.autocast(job.world.device.type, torch.bfloat16, enabled=fit.bf16):
                 loss = model(**piece, use_cache=False).loss
             loss = loss if whole else loss * (_targets(piece) / targets)
@@ -152,7 +152,7 @@ def _check_finite(step: int, loss: float, norm: float, fit: Fit) -> None:
 
 def _reading(job: Job, step: int, model: PreTrainedModel) -> dict[str, Any]:
     """What the first process watches in the model; the others only lend it their shares."""
-    with world.gathered(model):
+    with distributed.gathered(model):
         model.eval()
         seen = job.watch(model) if job.world.is_first else {}
         model.train()

@@ -13,9 +13,9 @@ from ..attention.masks import Mask
 from ..data.backcopy import BigramBackcopy
 from ..lm.model import LMSpec
 from ..spec import Spec
-from .groups import Decay, MapsAndTokens
 from .objectives import NextToken, Objective
-from .rates import CooldownRate, Rate
+from .schedules import CooldownRate, Rate
+from .weight_decay import Decay, MapsAndTokens
 
 SEEN = 128  # positions from the first on whose visibility is checked against the objective
 

@@ -13,10 +13,10 @@ from ..lm.ffn import GatedFFN
 from ..lm.model import LMSpec
 from ..lm.variants import BASE, variants
 from ..spec import Spec
-from .groups import Everything
 from .objectives import PrefixLM
-from .rates import ConstantRate, CosineRate
 from .recipe import Recipe, Task, shown_ahead
+from .schedules import ConstantRate, CosineRate
+from .weight_decay import Everything
 
 
 @dataclass(frozen=True)

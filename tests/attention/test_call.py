@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sinkinterp.attention import streaming
+from sinkinterp.attention import flash
 from sinkinterp.attention.call import AttentionCall, call_of_interface
 from sinkinterp.attention.features import EluFeature
 from sinkinterp.attention.kernels import Kernel
@@ -46,8 +46,8 @@ every_call = pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
 
 @every_call
 def test_streamed_column_mass_is_the_dense_patterns(make_call, fields, monkeypatch):
-    monkeypatch.setattr(streaming, "BLOCK", 3)
-    monkeypatch.setattr(streaming.key_blocks, "__defaults__", (3,))
+    monkeypatch.setattr(flash, "BLOCK", 3)
+    monkeypatch.setattr(flash.key_blocks, "__defaults__", (3,))
     call = make_call(**fields)
     dense = call.pattern()[..., -T:].sum(2)
     torch.testing.assert_close(call.column_mass(), dense, rtol=0, atol=1e-5)
@@ -93,7 +93,7 @@ def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense
     leaves = [call.q, call.k, call.v] + ([call.slot.key, call.slot.value] if call.slot else [])
     for leaf in leaves:
         leaf.requires_grad_()
-    dense, kernel = call.mix(call.pattern()), streaming.sdpa(*call._columns)
+    dense, kernel = call.mix(call.pattern()), flash.sdpa(*call._columns)
     torch.testing.assert_close(kernel, dense)
     weights = torch.randn_like(dense)
     wanted, found = (torch.autograd.grad((z * weights).sum(), leaves) for z in (dense, kernel))

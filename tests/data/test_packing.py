@@ -236,7 +236,7 @@ def test_an_interruption_at_any_write_changes_nothing(prepared, tmp_path, many_s
             found = PACKED.prepare(tmp_path / "cut")
         except KeyboardInterrupt:
             stops += 1
-            assert not list((tmp_path / "cut").rglob("*.draft"))
+            assert not list((tmp_path / "cut").rglob(".draft-*"))
     assert stops > 3 and written(found.folder) == whole and found.sha256 == prepared.sha256
 
 
@@ -248,7 +248,7 @@ def test_a_packing_killed_twice_ends_as_if_it_had_not_been(prepared, tmp_path, m
     for writes in ("4", "5"):  # in the middle of the first shard, then in the middle of the third
         command = [sys.executable, "-c", KILLED, json.dumps(recipe.to_dict()), str(tmp_path / "cut"), writes]
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-        assert list(folder.glob("*.draft")) and not (folder / "packed.json").exists()
+        assert list(folder.glob(".draft-*")) and not (folder / "packed.json").exists()
         assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
         kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
     assert len(kept) == 2

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sinkinterp.data import corpora
+from sinkinterp.data import texts as reading
 from sinkinterp.data.sources import Embedded, PythonCode, Source, Texts
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
@@ -59,17 +59,17 @@ def test_a_column_is_read_by_its_name_and_a_folder_file_by_file(tmp_path):
 
 def test_a_dataset_on_the_hub_is_asked_for_its_split_and_has_no_fingerprint(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(corpora, "_dataset_rows", lambda *call: asked.append(call) or [{"text": "one"}])
+    monkeypatch.setattr(reading, "_dataset_rows", lambda *call: asked.append(call) or [{"text": "one"}])
     assert list(Texts("someone/something", split="test").texts(tmp_path)) == ["one"]
     assert asked == [("someone/something", "test")] and Texts("someone/something").fingerprint() == ""
 
 
 def test_the_embedded_text_is_gathered_into_the_cache_and_told_of(monkeypatch, tmp_path):
     source, told = tmp_path / "a.py", []
-    source.write_text(f'"""{"word " * corpora.SHORTEST}"""')
-    monkeypatch.setattr(corpora, "_sources", lambda: [source])
+    source.write_text(f'"""{"word " * reading.SHORTEST}"""')
+    monkeypatch.setattr(reading, "_sources", lambda: [source])
     texts = Embedded().texts(tmp_path / "cache", lambda done, of: told.append((done, of)))
-    assert texts == [("word " * corpora.SHORTEST).strip()] and told == [(1, 1)]
+    assert texts == [("word " * reading.SHORTEST).strip()] and told == [(1, 1)]
 
 
 def test_embedded_text_of_other_versions_has_another_fingerprint_and_stays_good_once_packed(monkeypatch):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import sinkinterp as si
-from sinkinterp.adapters.loading import load
 from sinkinterp.attention.slots import SinkLogit, SlotRow
+from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import AddSinkLogit, RemoveColumn, RemoveKeySlot, ZeroKeySlot
 from sinkinterp.lm.model import build

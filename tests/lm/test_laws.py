@@ -7,10 +7,10 @@ import torch
 from lm.family import SPECS, tokens
 from transformers import AutoModelForCausalLM
 
-from sinkinterp.adapters.huggingface import HuggingFaceSubject
+from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
-from sinkinterp.measurement import measure
+from sinkinterp.measurement.measure import measure
 from sinkinterp.spec import Spec
 
 every_name = pytest.mark.parametrize("name", SPECS)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from lm.family import SPECS
 
-from sinkinterp.adapters.huggingface import HuggingFaceSubject
+from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.lm.model import build
 from sinkinterp.lm.relative import buckets, slopes
 

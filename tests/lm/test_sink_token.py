@@ -4,10 +4,10 @@ import pytest
 import torch
 from lm.family import SPECS, tokens
 
-from sinkinterp.adapters.huggingface import HuggingFaceSubject
+from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.lm.model import build
 from sinkinterp.lm.sink_token import Nothing, SinkToken
-from sinkinterp.measurement import measure
+from sinkinterp.measurement.measure import measure
 
 NAMES = ["no_position", "sinusoidal", "softmax", "llama", "post_norm", "sigmoid", "mlp_kernel_norm", "softpick"]
 NAMES += ["linear_norm", "sigmoid_p2", "gated", "v_bias", "qk_norm", "heads_added"]

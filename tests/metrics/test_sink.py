@@ -9,6 +9,7 @@ from sinkinterp.attention.kernels import Kernel, Raw, Sigmoid, Unit
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.errors import InputError
+from sinkinterp.measurement.presets import PRESETS
 from sinkinterp.metrics.nulls import uniform_importance, uniform_slot_importance
 from sinkinterp.metrics.sink import (
     PAPER,
@@ -22,7 +23,6 @@ from sinkinterp.metrics.sink import (
     sink_rate,
     slot_importance,
 )
-from sinkinterp.presets import PRESETS
 
 SIGMOID, LINEAR = Kernel(similarity=Sigmoid(), normaliser=Unit()), Kernel(similarity=Raw(), normaliser=Unit())
 ALL = torch.arange(3)

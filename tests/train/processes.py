@@ -16,8 +16,8 @@ from pathlib import Path
 import torch._dynamo  # noqa: F401  what optimisers and shards import when they first run
 
 from sinkinterp.train import loop
+from sinkinterp.train.distributed import joined
 from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.world import joined
 
 PROBE = Recipe().data.sample(3, "probe")
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import sinkinterp as si
 from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
-from sinkinterp.study import held_out_probe
+from sinkinterp.runs.trained import held_out_probe
 
 
 def test_softmax_makes_a_drained_sink_of_bos_and_none_of_the_token_behind_it(tmp_path):

@@ -17,10 +17,10 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
-from sinkinterp.train.groups import groups
+from sinkinterp.train.distributed import World
 from sinkinterp.train.objectives import PrefixLM
 from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.world import World
+from sinkinterp.train.weight_decay import groups
 
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=24, batch=7, warmup=5, watch_every=6, save_every=6)
 TRAIN = """
@@ -88,7 +88,7 @@ def test_a_run_killed_twelve_times_at_random_moments_ends_as_if_it_had_not_been(
     assert int(printed[0]) >= 10 and 0 < checkpoint.latest(tmp_path / "killed") < 400
     whole, killed = (loop.train(recipe, tmp_path / name, watch) for name in ("whole", "killed"))
     assert_same(killed, whole)
-    assert not list((tmp_path / "killed").glob("draft-*"))
+    assert not list((tmp_path / "killed").glob(".draft-*"))
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])

@@ -12,11 +12,11 @@ from sinkinterp.data.sources import PythonCode, Texts
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import LMSpec, build
 from sinkinterp.lm.variants import BASE, VARIANTS, attn
-from sinkinterp.train.groups import Everything, MapsAndTokens, check_cover, groups
 from sinkinterp.train.objectives import NextToken, PrefixLM
-from sinkinterp.train.rates import ConstantRate, CooldownRate, CosineRate
 from sinkinterp.train.recipe import Recipe, Task, prepared
 from sinkinterp.train.recipes import RECIPES, on_text, with_variant
+from sinkinterp.train.schedules import ConstantRate, CooldownRate, CosineRate
+from sinkinterp.train.weight_decay import Everything, MapsAndTokens, check_cover, groups
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.errors import InputError
 from sinkinterp.lm.positions import Rotary
 from sinkinterp.spec import Spec
-from sinkinterp.train.rates import CosineRate
 from sinkinterp.train.recipe import Recipe
+from sinkinterp.train.schedules import CosineRate
 from sinkinterp.train.settings import changed
 
 

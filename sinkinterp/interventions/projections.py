@@ -1,0 +1,75 @@
+"""Interventions on projection biases, b_Q, b_K and b_V, and on what keys read of the residual stream.
+
+These are not the paper's key biases k*, which are slots (`slots`). Without rotary positions b_K adds the same number to
+all scores of a query, which softmax cancels: zeroing it there is a null control. Under rotary positions it is real.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..attention.model_shape import ModelShape
+from ..errors import InputError
+from .edit import Edit, HeadWeights
+from .selectors import InLayers, OnHeads, drawn, inside, settle
+
+
+@dataclass(frozen=True)
+class _ZeroBias(OnHeads):
+    """Keys and values of grouped queries are changed where any of their query heads is chosen."""
+
+    def _zeroed(self, layer: int, weights: HeadWeights) -> HeadWeights:
+        if not self.acts_in(layer):
+            return weights
+        if weights.bias is None:
+            raise InputError(f"layer {layer} has no such bias to zero; take a model with biases (GPT-2, OPT, Qwen2)")
+        n_heads = len(weights.bias)
+        heads = self.of_heads(layer, n_heads, n_heads * weights.group).to(weights.bias.device)
+        return replace(weights, bias=weights.bias.masked_fill(heads[:, None], 0))
+
+
+class ZeroQueryBias(_ZeroBias):
+    """b_Q = 0. With layer norms before it, b_Q carries what a query asks whatever the token."""
+
+    def query_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
+        return self._zeroed(layer, weights)
+
+
+class ZeroKeyBias(_ZeroBias):
+    """b_K = 0: a null control without rotary positions, where it leaves the pattern as it was."""
+
+    def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
+        return self._zeroed(layer, weights)
+
+
+class ZeroValueBias(_ZeroBias):
+    """b_V = 0, which shifts what every head returns by the same vector."""
+
+    def value_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
+        return self._zeroed(layer, weights)
+
+
+@dataclass(frozen=True)
+class BlindKeys(InLayers):
+    """Keys no longer read dimensions `dims` of the normed residual: those columns of W_K are zero."""
+
+    dims: Iterable[int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settle(self, "dims")
+
+    def check(self, shape: ModelShape, length: int) -> None:
+        super().check(shape, length)
+        inside(self.dims, range(shape.d_model), "dimension")
+
+    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
+        return drawn(self, "dims", range(shape.d_model), generator)
+
+    def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
+        if not self.acts_in(layer):
+            return weights
+        weight = weights.weight.clone()
+        weight[..., list(self.dims)] = 0
+        return replace(weights, weight=weight)

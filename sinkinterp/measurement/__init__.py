@@ -1,0 +1,1 @@
+"""Tokens in, report out: measuring, its sweeps, patches and comparisons."""

@@ -1,0 +1,35 @@
+"""How many tokens one forward pass may take: enough to keep the device busy, few enough for its memory."""
+
+import os
+
+import torch
+
+from ..attention.flash import BLOCK
+from ..backends.subject import Subject
+
+BUSY = {"cpu": 2048}  # more tokens are no faster on a CPU; other devices take as many as fit, up to MOST
+MOST = 65_536
+SHARE = 0.5  # of the free memory, since the estimate below is rough
+
+
+def sequences_per_pass(subject: Subject, length: int) -> int:
+    """How many sequences of `length` tokens one pass takes, at least 1."""
+    fitting = SHARE * free_bytes(subject.device) / bytes_per_token(subject)
+    tokens = min(BUSY.get(subject.device.type, MOST), fitting)
+    return max(1, int(tokens) // length)
+
+
+def bytes_per_token(subject: Subject) -> int:
+    """A rough count of what a pass holds for each token: logits and their fp32 copy, a block's activations, scores."""
+    shape = subject.shape
+    return subject.dtype.itemsize * (shape.vocab + 24 * shape.d_model) + 4 * (shape.vocab + 3 * BLOCK * shape.n_heads)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device now; two gigabytes where the system does not say."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 2 * 1024**3

@@ -1,0 +1,44 @@
+"""Presets: the settings that published numbers were measured with, as values."""
+
+from dataclasses import dataclass
+
+from ..data.bos import Bos
+from ..errors import InputError
+from ..metrics import sink
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How to measure: T, n, BOS, epsilon, the type of weights and activations, and how importance is averaged."""
+
+    length: int = 64
+    sequences: int = 100
+    bos: Bos = Bos.TOKENIZER
+    epsilon: float = 0.3
+    dtype: str = "float32"
+    dialect: sink.Dialect = sink.VISIBLE
+
+    def __post_init__(self) -> None:
+        sink.check_epsilon(self.epsilon)
+        if self.dtype not in DTYPES:
+            raise InputError(f"{self.dtype!r} is no dtype that models run in; use {', '.join(DTYPES)}")
+
+
+DTYPES = ("float32", "bfloat16", "float16")
+PRESETS = {
+    # Gu et al. 2025, sections 3.2 and 3.3: the definition, without BOS
+    "paper": Preset(bos=Bos.NEVER, dialect=sink.PAPER),
+    # the release's script for models of the Hub: what the tokenizer does about BOS, in fp32
+    "released-open-models": Preset(dialect=sink.Dialect("T - k + 1, all queries", sink.later)),
+    # the release's script for its own models: no BOS, weights and the comparison with epsilon in bfloat16
+    "released-own-models": Preset(bos=Bos.NEVER, epsilon=0.30078125, dtype="bfloat16", dialect=sink.RELEASED),
+}
+
+
+def preset_of(name: str | None) -> Preset:
+    """The preset of that name, the default without one. Raises InputError for a name that is none."""
+    if name is None:
+        return Preset()
+    if name not in PRESETS:
+        raise InputError(f"there is no preset {name!r}; take one of {', '.join(PRESETS)}")
+    return PRESETS[name]

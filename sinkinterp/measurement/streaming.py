@@ -1,0 +1,148 @@
+"""Streaming perplexity: what a rolling cache loses of a long text, and how many sinks it needs (StreamingLLM)."""
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..backends.huggingface import HuggingFaceSubject
+from ..backends.rolling_cache import SinkCache, check_stream, streamed
+from ..backends.subject import Tokens
+from ..errors import InputError
+from ..metrics.bootstrap import estimate
+from ..metrics.loss import loss_of, next_token_loss
+from ..table import Cell, Table
+
+Loss = Float[Tensor, "sequence token"]
+OnProgress = Callable[[int, int], None]
+
+
+def streaming_loss(
+    subject: HuggingFaceSubject,
+    tokens: Tokens,
+    *,
+    window: int,
+    sinks: int,
+    rerotate: bool = False,
+    on_progress: OnProgress = lambda done, of: None,
+) -> Loss:
+    """Next-token loss of texts read through a cache of the first `sinks` and last `window - sinks` tokens, in nats.
+
+    The window counts the token that is read, so the first `window` losses are those of full attention. Keys of deeper
+    layers stay as they were made, from tokens that may have been evicted since: no token is ever read twice. Tokens
+    keep the positions of the text; with `rerotate` they take those of their places in the cache (arXiv:2309.17453).
+    Raises InputError for a model without such a cache, and for more tokens or a wider window than it has positions.
+    """
+    _check(subject, tokens, window, rerotate)
+    cache = SinkCache(subject.model, window, sinks, rerotate=rerotate)
+    check_stream(subject, tokens, window, sinks, rerotate=rerotate)
+    losses: list[Tensor] = []
+    done, of = 0, tokens.shape[1] - 1
+    for logits in streamed(subject.model, tokens[:, :-1], cache):
+        targets = tokens[:, done + 1 : done + 1 + logits.shape[1]]
+        losses.append(loss_of(logits, targets.to(logits.device)).cpu())
+        done += logits.shape[1]
+        on_progress(done, of)
+    return torch.cat(losses, 1)
+
+
+def streaming_table(
+    subject: HuggingFaceSubject,
+    tokens: Tokens,
+    *,
+    window: int,
+    sinks: Sequence[int] = (0, 1, 2, 4, 8),
+    rerotate: bool = False,
+    on_progress: OnProgress = lambda done, of: None,
+) -> Table:
+    """Perplexity before and after eviction begins, per number of sinks, beside full attention up to the context.
+
+    Before it, all rows are the same computation: they part with the first evicted token. `added loss` is after it, over
+    full attention, token by token. Raises InputError as `streaming_loss` does, and where nothing is evicted.
+    """
+    _check(subject, tokens, window, rerotate)
+    if tokens.shape[1] - 1 <= window:
+        raise InputError(
+            f"a window of {window} evicts none of {tokens.shape[1]} tokens; narrow it or give longer texts"
+        )
+    for count in sinks:
+        SinkCache(subject.model, window, count, rerotate=rerotate)  # refusals before long runs
+    dense = tokens[:, : subject.shape.n_ctx].to(subject.device).split(1)
+    full = torch.cat([next_token_loss(subject.run(text).logits, text).cpu() for text in dense])
+    rows = [_row("all", None, full, full, window)]
+    for i, count in enumerate(sinks):
+        told = partial(_told, on_progress, i, len(sinks))
+        loss = streaming_loss(subject, tokens, window=window, sinks=count, rerotate=rerotate, on_progress=told)
+        rows.append(_row(f"{count} + {window - count}", count, loss, full, window))
+    return Table("What does a rolling cache lose?", _note(subject, tokens, window, rerotate), tuple(rows))
+
+
+def _told(on_progress: OnProgress, i: int, parts: int, done: int, of: int) -> None:
+    on_progress(i * of + done, parts * of)
+
+
+def _row(
+    cache: str, sinks: int | None, loss: Loss, full: Float[Tensor, "sequence some"], window: int
+) -> dict[str, Cell]:
+    common = slice(window, full.shape[1])
+    added = _cells("added loss", loss[:, common] - full[:, common], window)
+    return {
+        "cache": cache,
+        "sinks": sinks,
+        **_perplexity("perplexity before", loss[:, :window], window),
+        **_perplexity("perplexity after", loss[:, window:], window),
+        "tokens after": loss[:, window:].numel(),
+        **(added if sinks is not None else dict.fromkeys(added)),
+    }
+
+
+def _perplexity(name: str, loss: Loss, window: int) -> dict[str, Cell]:
+    return {key: None if nats is None else math.exp(nats) for key, nats in _cells(name, loss, window).items()}
+
+
+def _cells(name: str, loss: Loss, window: int) -> dict[str, float | None]:
+    """The mean over tokens, and its interval over sequences; of one sequence over blocks of `window` tokens.
+
+    No interval where there is one block only.
+    """
+    blocks = loss.split(1) if len(loss) > 1 else loss.tensor_split(max(1, loss.shape[1] // window), 1)
+    over = estimate(torch.stack([block.mean() for block in blocks]))
+    low, high = (over.low, over.high) if len(blocks) > 1 else (None, None)
+    return {name: loss.double().mean().item(), f"{name} low": low, f"{name} high": high}
+
+
+def _note(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: bool) -> str:
+    n, length = tokens.shape
+    firsts = tokens[:, 0].unique().tolist()
+    start = f"all begin with token {firsts[0]}" if len(firsts) == 1 else "first tokens differ"
+    places = "places in the cache" if rerotate else "places in the text"
+    unit = "sequences" if n > 1 else f"blocks of {window} tokens"
+    return (
+        f"{subject.name}: n={n}, T={length}, {start}, {str(subject.dtype).removeprefix('torch.')}, window {window} "
+        f"(sinks + last tokens, the one that is read included), positions are {places}; before: tokens 1 to {window}, "
+        "alike for all; after: eviction has begun; added loss: after, over all keys; "
+        f"95% bootstrap interval over {unit}"
+    )
+
+
+def _check(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: bool) -> None:
+    if subject.libraries:
+        raise InputError(f"{subject.name} must run on transformers' own cache; load it with backend='huggingface'")
+    length, limit = tokens.shape[1], subject.shape.n_ctx
+    if length < 2:
+        raise InputError(f"a text of {length} token predicts nothing; give at least 2 tokens")
+    if tokens.min() < 0 or tokens.max() >= subject.shape.vocab:
+        raise InputError(
+            f"token ids must lie below {subject.name}'s vocabulary of {subject.shape.vocab}; tokenise again"
+        )
+    if limit is not None and not rerotate and length > limit:
+        raise InputError(
+            f"{length} tokens exceed {subject.name}'s {limit} positions; give fewer, or rerotate if rotary"
+        )
+    if limit is not None and rerotate and window > limit:
+        raise InputError(
+            f"a cache of {window} tokens exceeds {subject.name}'s {limit} positions; use a narrower window"
+        )

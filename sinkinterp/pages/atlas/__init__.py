@@ -1,0 +1,1 @@
+"""The atlas: a page with the attention map of every head."""

@@ -1,0 +1,110 @@
+"""Figures and tables as files: pages, data, pictures. The suffix says which."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping
+from html import unescape
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+
+from ..errors import InputError
+from ..files import write_bytes
+from ..plots.jsonable import plain
+from ..table import Table
+from .page import Section, page
+
+SCALE = 2  # pixels of a PNG per point, for screens and print
+WIDTH = 1100
+
+
+def save_figure(figure: go.Figure, path: Path | str) -> Path:
+    """Writes a figure to .html (whole in itself), .json (its data and layout), .png, .svg or .pdf; whole or not at all.
+
+    Returns the path. Raises InputError for another suffix, and for pictures where kaleido or a browser is absent.
+    """
+    return _saved(_FIGURES, figure, Path(path))
+
+
+def save_table(table: Table, path: Path | str) -> Path:
+    """Writes a table to .csv (every column as it is), .json (with title and note) or .html; whole or not at all.
+
+    Returns the path. Raises InputError for another suffix.
+    """
+    return _saved(_TABLES, table, Path(path))
+
+
+def load_figure(path: Path | str) -> go.Figure:
+    """The figure that `save_figure` wrote as .json. Raises InputError for any other file."""
+    return _loaded(go.Figure, path, "figure")
+
+
+def load_table(path: Path | str) -> Table:
+    """The table that `save_table` wrote as .json. Raises InputError for any other file."""
+    return _loaded(Table.from_dict, path, "table")
+
+
+def _loaded(made: Callable[[Any], Any], path: Path | str, what: str) -> Any:
+    try:
+        return made(json.loads(Path(path).read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is no saved {what}; give a .json file that save_{what} wrote") from error
+
+
+def _saved(writers: Mapping[str, Callable[[Any], bytes]], value: Any, path: Path) -> Path:
+    if path.suffix not in writers:
+        raise InputError(f"cannot write {path.name}: the suffix {path.suffix!r} is none of {', '.join(writers)}")
+    content = writers[path.suffix](value)
+    write_bytes(path, content)
+    return path
+
+
+def _figure_page(figure: go.Figure) -> bytes:
+    title = unescape(figure.layout.title.text or "Figure")  # titles are escaped for Plotly, and the page escapes again
+    return page(title, "", [Section("", "", [figure])]).encode()
+
+
+def _figure_json(figure: go.Figure) -> bytes:
+    return json.dumps(plain(figure), indent=1, allow_nan=False).encode()
+
+
+def _picture(kind: str) -> Callable[[go.Figure], bytes]:
+    def draw(figure: go.Figure) -> bytes:
+        try:
+            import_module("kaleido")
+        except ImportError as error:
+            raise InputError(f"a .{kind} needs kaleido: pip install 'sinkinterp[export]', or write .html") from error
+        try:
+            return bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=SCALE))
+        except RuntimeError as error:
+            fix = "install Chrome or Chromium, or run plotly_get_chrome, or write .html"
+            raise InputError(f"a .{kind} is drawn by a browser, and none could be started; {fix}") from error
+
+    return draw
+
+
+def _table_csv(table: Table) -> bytes:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, table.columns)
+    writer.writeheader()
+    writer.writerows(dict(row) for row in table.rows)
+    return text.getvalue().encode()
+
+
+def _table_json(table: Table) -> bytes:
+    return json.dumps(table.to_dict(), indent=1, allow_nan=False).encode()
+
+
+def _table_page(table: Table) -> bytes:
+    return page(table.title, "", [Section("", table.note, tables=[table])]).encode()
+
+
+_FIGURES: Mapping[str, Callable[[go.Figure], bytes]] = {
+    ".html": _figure_page,
+    ".json": _figure_json,
+    **{f".{kind}": _picture(kind) for kind in ("png", "svg", "pdf")},
+}
+_TABLES: Mapping[str, Callable[[Table], bytes]] = {".csv": _table_csv, ".json": _table_json, ".html": _table_page}

@@ -1,0 +1,139 @@
+"""One look for every figure, light or dark: colour-blind safe, readable in print."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from html import escape
+from itertools import chain
+from typing import Any
+
+import plotly.graph_objects as go
+
+from .jsonable import plain
+
+Colours = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours by their role, as #RRGGBB; `quiet` is for nulls and captions, `faint` for lines of the grid.
+
+    `colours` tells series apart, `sequential` runs from nothing to most, `diverging` from -1 through 0 to 1.
+    """
+
+    background: str
+    text: str
+    quiet: str
+    faint: str
+    colours: Colours
+    sequential: Colours
+    diverging: Colours
+
+    def every(self) -> Colours:
+        """All colours in the order of their roles."""
+        values = (getattr(self, field.name) for field in fields(self))
+        return tuple(chain.from_iterable((value,) if isinstance(value, str) else value for value in values))
+
+
+# Series at least 30 apart (CIE 1976) for full, red-, green- and blue-blind sight, and 3:1 against the background;
+# scales rise or fall evenly in lightness, so that they survive a grey printer.
+LIGHT = Theme(
+    background="#FFFFFF",
+    text="#1A1A1A",
+    quiet="#5E6064",
+    faint="#E1E4E8",
+    colours=("#213A7F", "#D17F0F", "#1DA768", "#B57EBE", "#79250E", "#8379F7", "#111111"),
+    sequential=("#F6F4DC", "#C4E2BA", "#74BFB8", "#3A8EB9", "#27509C", "#141B52"),
+    diverging=("#6E3206", "#C77B2C", "#EBC79A", "#F4F1EC", "#AEB4DC", "#6468B4", "#2B2768"),
+)
+DARK = Theme(
+    background="#15181D",
+    text="#E8E6E3",
+    quiet="#A9ADB3",
+    faint="#30353D",
+    colours=("#82AFFF", "#E66032", "#43FF94", "#CB6A98", "#F3C917", "#7650F1", "#F2F2F2"),
+    sequential=("#20253B", "#27478A", "#3A83B0", "#6FB9B2", "#BFE0B6", "#FAF6D0"),
+    diverging=("#FFCF9E", "#D8863A", "#6E4520", "#24272E", "#36407A", "#6E7FD8", "#C3CCFF"),
+)
+COLOURS, GREY = LIGHT.colours, LIGHT.quiet
+SEQUENTIAL = "Cividis"  # one scale for light and dark, for pages that paint their own pixels
+FAMILY = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+
+
+def _stops(colours: Colours) -> list[tuple[float, str]]:
+    return [(i / (len(colours) - 1), colour) for i, colour in enumerate(colours)]
+
+
+MAGNITUDE, DIVERGING = _stops(LIGHT.sequential), _stops(LIGHT.diverging)
+
+
+def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") -> go.Figure:
+    """The figure in the house style, on light ground; `caption` says what is plotted, with n, T, epsilon and BOS."""
+    figure.update_layout(
+        template=_TEMPLATE, height=height, meta={"caption": caption}, margin={"l": 70, "r": 30, "t": 110, "b": 60},
+        title={"text": label(title), "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 14, "l": 14}},
+        legend={"orientation": "h", "yanchor": "bottom", "y": 1.08, "x": 0},
+    )  # fmt: skip
+    return figure
+
+
+def caption_of(figure: go.Figure) -> str:
+    """What `themed` was told that the figure shows; empty for a figure from elsewhere."""
+    return (figure.layout.meta or {}).get("caption", "") if isinstance(figure.layout.meta, dict) else ""
+
+
+def in_theme(figure: go.Figure, theme: Theme) -> go.Figure:
+    """A copy of a light figure in the colours of another theme."""
+    return go.Figure(_recoloured(plain(figure), translation(theme)))
+
+
+def translation(theme: Theme) -> Mapping[str, str]:
+    """Every colour of the light theme and the one that plays its role in `theme`."""
+    return dict(zip(LIGHT.every(), theme.every(), strict=True))
+
+
+def label(word: object) -> str:
+    """A word from data for a name or a title: Plotly reads a few tags in those, so they are escaped."""
+    return escape(str(word), quote=False)
+
+
+def colour(index: int) -> str:
+    """The palette, round and round."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def faded(colour: str, share: float = 0.18) -> str:
+    """A colour on its way to the background, `share` of it left: for bands."""
+    return f"{colour}{round(255 * share):02X}"
+
+
+_NAMES = ("color", "colorscale", "colorway")  # how the names end under which plotly keeps colours
+
+
+def _recoloured(value: Any, other: Mapping[str, str], is_colour: bool = False) -> Any:
+    """What stands under a name of colours, translated; all else, words from data above all, as it is."""
+    if isinstance(value, dict):
+        return {name: _recoloured(part, other, is_colour or name.endswith(_NAMES)) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_recoloured(part, other, is_colour) for part in value]
+    if not (is_colour and isinstance(value, str)):
+        return value
+    return other.get(value[:7], value[:7]) + value[7:]
+
+
+_AXIS = {
+    "gridcolor": LIGHT.faint, "linecolor": LIGHT.faint, "zerolinecolor": LIGHT.faint, "tickcolor": LIGHT.faint,
+    "automargin": True, "ticks": "outside", "title": {"standoff": 10},
+}  # fmt: skip
+_SCENE_AXIS = {"gridcolor": LIGHT.faint, "backgroundcolor": LIGHT.background, "color": LIGHT.text}
+_TEMPLATE = go.layout.Template(
+    layout={
+        "font": {"family": FAMILY, "size": 13, "color": LIGHT.text},
+        "paper_bgcolor": LIGHT.background, "plot_bgcolor": LIGHT.background,
+        "colorway": COLOURS, "colorscale": {"sequential": MAGNITUDE, "diverging": DIVERGING},
+        "xaxis": _AXIS, "yaxis": _AXIS,
+        "scene": {"xaxis": _SCENE_AXIS, "yaxis": _SCENE_AXIS, "zaxis": _SCENE_AXIS},
+        "hoverlabel": {"align": "left", "bgcolor": LIGHT.background, "bordercolor": LIGHT.quiet,
+                       "font": {"family": FAMILY, "color": LIGHT.text}},
+        "modebar": {"bgcolor": LIGHT.background, "color": LIGHT.quiet, "activecolor": LIGHT.text},
+    }
+)  # fmt: skip

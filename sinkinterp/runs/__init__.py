@@ -1,0 +1,1 @@
+"""Runs: trained models, fine-tuned models, inputs and experiments."""

@@ -1,0 +1,125 @@
+"""Every site of an edit, on every architecture and backend."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from backends.zoo import ATTENTION_LAYERS, CONFIGS, model_of, tokens_of
+
+from sinkinterp.attention.fixed import FixedPattern
+from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
+from sinkinterp.backends import hooks
+from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.errors import InputError
+from sinkinterp.interventions.edit import Edit
+from sinkinterp.lm.model import build
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.metrics import sink
+from sinkinterp.metrics.norms import norms
+
+POSITIONS = torch.arange(17)
+
+
+@dataclass(frozen=True)
+class ShrinkFirstToken(Edit):
+    def residual(self, block, x):
+        return x if block != 2 else torch.cat((x[:, :1] / 3, x[:, 1:]), 1)
+
+
+@dataclass(frozen=True)
+class NegateLastResidual(Edit):
+    def residual(self, block, x):
+        return -x if block == 3 else x
+
+
+@dataclass(frozen=True)
+class SigmoidInLayerOne(Edit):
+    def call(self, call):
+        return replace(call, kernel=Kernel(similarity=Sigmoid(), normaliser=Unit())) if call.layer == 1 else call
+
+
+@dataclass(frozen=True)
+class DropFirstColumn(Edit):
+    """No attention to the first token, its share spread over the others."""
+
+    def call(self, call):
+        pattern = call.pattern()
+        first = pattern.shape[-1] - call.k.shape[2]
+        pattern[:, :, 1:, first] = 0
+        return FixedPattern.of(call, pattern / pattern.sum(-1, keepdim=True))
+
+
+@dataclass(frozen=True)
+class SilenceHeadOne(Edit):
+    def output(self, call, z):
+        return torch.cat((z[:, :1], torch.zeros_like(z[:, 1:2]), z[:, 2:]), 1)
+
+
+@dataclass(frozen=True)
+class Nothing(Edit):
+    """Overrides every site, and changes none."""
+
+    def residual(self, block, x):
+        return x
+
+    def output(self, call, z):
+        return z
+
+
+EDITS = (ShrinkFirstToken(), NegateLastResidual(), SigmoidInLayerOne(), DropFirstColumn(), SilenceHeadOne())
+READS = {"alpha": lambda call: sink.importance(call, POSITIONS), "slot": sink.slot_importance}
+
+
+def answers(subject, *edits):
+    trace = subject.run(tokens_of(), calls=READS, residuals={"norm": norms}, edits=edits)
+    return {**trace.calls, **trace.residuals, "logits": trace.logits}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_edits_at_every_site_do_the_same_on_every_backend(name):
+    subjects = [load(model_of(name), backend=backend) for backend in BACKENDS]
+    plain = answers(subjects[0])
+    for edit in EDITS:
+        first, *others = (answers(subject, edit) for subject in subjects)
+        assert (first["logits"] - plain["logits"]).abs().max() > 1e-3, edit
+        for other in others:
+            for read, value in first.items():
+                worst = ((value - other[read]).abs() / value.abs().clamp(min=1)).max()
+                assert worst < 1e-5, (edit, read, worst)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_edit_that_changes_nothing_changes_no_bit(backend):
+    subject = load(model_of("llama with grouped queries"), backend=backend)
+    plain, same = answers(subject), answers(subject, Nothing())
+    assert all(plain[name].equal(same[name]) for name in plain)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_edits_follow_each_other_and_reads_see_the_last(backend):
+    subject = load(model_of("gpt2"), backend=backend)
+    seen = answers(subject, DropFirstColumn(), SilenceHeadOne())
+    assert seen["alpha"][:, 0, :, 0].mul(17).sub(1).abs().max() < 1e-6  # only the first query is left
+    once, twice = answers(subject, NegateLastResidual()), answers(subject, NegateLastResidual(), NegateLastResidual())
+    assert twice["logits"].equal(answers(subject)["logits"]) and not once["logits"].equal(twice["logits"])
+
+
+def test_a_model_that_is_deaf_to_an_edit_is_refused_with_the_layer(monkeypatch):
+    honest = hooks.Watch.output
+    monkeypatch.setattr(hooks.Watch, "output", lambda self, call, z: z if call.layer == 2 else honest(self, call, z))
+    with pytest.raises(InputError, match="attention output of block 2 changes no logit"):
+        load(model_of("llama"))
+
+
+def test_only_attention_layers_are_edited_in_a_model_with_others():
+    assert ATTENTION_LAYERS["jamba with mamba layers"] == (1,)
+    edited = answers(load(model_of("jamba with mamba layers")), SilenceHeadOne())
+    assert edited["alpha"].shape[1] == 1
+
+
+def test_a_layer_that_gives_its_slot_all_attention_is_not_deaf():
+    model = build(VARIANTS["sink_logit"])
+    (logit,) = [p for name, p in model.named_parameters() if "logit" in name]
+    with torch.no_grad():
+        logit.fill_(40)  # e^40 to 1 against every token
+    assert load(model).shape.n_layers == 1

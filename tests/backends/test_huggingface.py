@@ -1,0 +1,262 @@
+import copy
+
+import pytest
+import torch
+from backends.zoo import ATTENTION_LAYERS, CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, tokens_of
+from transformers import AutoModelForCausalLM, BloomConfig, BloomForCausalLM
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.load import load
+from sinkinterp.backends.nnsight import NNsightSubject
+from sinkinterp.errors import InputError
+from sinkinterp.interventions.positions import ReplacePosition, SwapPositions
+from sinkinterp.measurement.measure import measure
+
+every_model = pytest.mark.parametrize("name", CONFIGS)
+either_way = pytest.mark.parametrize("subject", [HuggingFaceSubject, NNsightSubject])
+
+
+def dense_patterns(model, tokens):
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    with torch.no_grad():
+        return torch.stack(eager(tokens, output_attentions=True).attentions, 1)
+
+
+@every_model
+def test_streamed_importance_is_that_of_dense_eager_attention(name):
+    model, tokens = model_of(name), tokens_of()
+    patterns = dense_patterns(model, tokens)
+    report = measure(HuggingFaceSubject(model), tokens)
+    assert report.attention_layers == ATTENTION_LAYERS[name]
+    assert report.importance.shape == (5, len(ATTENTION_LAYERS[name]), 4, 17)
+    torch.testing.assert_close(report.raw_importance, patterns.sum(-2) / patterns.ne(0).sum(-2), rtol=0, atol=1e-6)
+    for epsilon in (0.1, 0.3, 0.5):
+        want = (report.raw_importance[..., 0] > epsilon).float().mean().item()
+        assert report.sink_rate(0, epsilon) == pytest.approx(want)
+
+
+@every_model
+def test_one_position_alone_is_measured_as_among_all(name):
+    subject = HuggingFaceSubject(model_of(name))
+    every, some = (measure(subject, tokens_of(), positions=positions) for positions in (None, (4, 0)))
+    torch.testing.assert_close(some.importance, every.importance[..., [0, 4]])
+
+
+@every_model
+def test_logits_with_reads_are_the_bare_models_bit_for_bit(name):
+    model, tokens = model_of(name), tokens_of()
+    with torch.no_grad():
+        bare = model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits
+    trace = HuggingFaceSubject(model).run(tokens, calls={"mass": lambda call: call.column_mass()})
+    assert trace.logits.equal(bare)
+
+
+@every_model
+def test_the_model_is_left_as_it_was_found(name):
+    model = model_of(name).train()
+    before, weights = model.config._attn_implementation, {k: v.clone() for k, v in model.state_dict().items()}
+    measure(HuggingFaceSubject(model), tokens_of())
+    assert model.training and model.config._attn_implementation == before
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert all(weights[key].equal(value) for key, value in model.state_dict().items())
+
+
+@every_model
+def test_the_models_own_attention_is_back_after_an_error(name):
+    model = model_of(name)
+    subject, before = HuggingFaceSubject(model), model.config._attn_implementation
+    with pytest.raises(ZeroDivisionError):
+        subject.run(tokens_of(), calls={"broken": lambda call: 1 / 0})
+    assert model.config._attn_implementation == before
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@every_model
+def test_keys_of_grouped_queries_are_not_counted_twice(name):
+    report = measure(HuggingFaceSubject(model_of(name)), tokens_of())
+    kv_heads = getattr(CONFIGS[name], "num_key_value_heads", 4)
+    assert report.key_norms.shape == report.value_norms.shape == (5, len(ATTENTION_LAYERS[name]), kv_heads, 17)
+
+
+def test_only_learned_sink_logits_are_a_slot():
+    with_slot = {
+        n for n in CONFIGS if measure(HuggingFaceSubject(model_of(n)), tokens_of()).slot_importance is not None
+    }
+    assert with_slot == {"gpt-oss with sink logits"}
+
+
+def test_slot_and_token_mass_of_sink_logits_sum_to_one():
+    report = measure(HuggingFaceSubject(model_of("gpt-oss with sink logits")), tokens_of(5))
+    watchers = torch.arange(5, 0, -1)
+    total = (report.importance * watchers).sum(-1) / 5 + report.slot_importance
+    torch.testing.assert_close(total, torch.ones_like(total))
+
+
+def test_the_residual_after_the_last_block_is_read_before_the_final_norm():
+    model, tokens, seen = model_of("gpt2"), tokens_of(), []
+    model.transformer.ln_f.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    report = measure(HuggingFaceSubject(model), tokens)
+    assert report.residual_norms.shape == (5, 4, 17)
+    torch.testing.assert_close(report.residual_norms[:, -1], seen[-1].norm(dim=-1))
+
+
+def test_the_residual_before_the_first_block_is_the_embedding():
+    model, tokens = model_of("llama"), tokens_of()
+    report = measure(HuggingFaceSubject(model), tokens)
+    torch.testing.assert_close(report.residual_norms[:, 0], model.model.embed_tokens(tokens).norm(dim=-1).detach())
+
+
+@pytest.mark.parametrize("name", LEARNED_POSITIONS)
+def test_swapping_positions_is_swapping_rows_of_the_position_table(name):
+    model, tokens = model_of(name), tokens_of()
+    swapped = measure(HuggingFaceSubject(model), tokens, edits=[SwapPositions(0, 4)])
+    table, offset = {
+        "gpt2": lambda: (model.transformer.wpe, 0),
+        "opt": lambda: (model.model.decoder.embed_positions, 2),
+    }[name]()
+    with torch.no_grad():
+        table.weight[[offset, offset + 4]] = table.weight[[offset + 4, offset]]
+    rewritten = measure(HuggingFaceSubject(model), tokens)
+    torch.testing.assert_close(swapped.importance, rewritten.importance, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("edit", [SwapPositions(0, 4), ReplacePosition(0, 4), ReplacePosition(4, 0)], ids=str)
+def test_swapped_positions_are_not_taken_for_packed_sequences(edit):
+    patterns = {}
+    HuggingFaceSubject(model_of("gpt2")).run(
+        tokens_of(),
+        calls={"keep": lambda call: patterns.setdefault(call.layer, call.pattern())[:, 0, 0, 0]},
+        edits=[edit],
+    )
+    for pattern in patterns.values():
+        assert (pattern > 0).eq(torch.ones(17, 17).tril().bool()).all()
+
+
+def test_a_model_without_positions_refuses_a_swap():
+    with pytest.raises(InputError, match="no positions that could be swapped"):
+        measure(HuggingFaceSubject(model_of("jamba with mamba layers")), tokens_of(), edits=[SwapPositions(0, 4)])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma2 with softcap"])
+def test_a_missing_mask_function_is_not_silent(name, monkeypatch):
+    model = model_of(name)
+    model.set_attn_implementation("eager")
+    monkeypatch.delitem(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping, "sinkinterp_eager")
+    with pytest.raises(InputError, match=r"bare model|not causal|sum to one"):
+        HuggingFaceSubject(model)
+
+
+def test_every_attention_function_of_ours_has_a_mask_function():
+    ours = {name for name in ALL_ATTENTION_FUNCTIONS._global_mapping if name.startswith("sinkinterp_")}
+    assert ours == {"sinkinterp_sdpa", "sinkinterp_eager"} and ours <= set(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping)
+
+
+@either_way
+def test_a_model_outside_the_attention_interface_is_refused_by_name(subject):
+    model = BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=4))
+    with pytest.raises(InputError, match=r"BloomForCausalLM .* outside .* take a family"):
+        subject(model)
+
+
+@either_way
+def test_activations_that_are_not_finite_are_placed(subject):
+    model = model_of("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[3, 3] = torch.inf
+    with pytest.raises(InputError, match="after block 1 are not finite"):
+        subject(model)
+
+
+@pytest.mark.parametrize("bad", [-1, VOCAB])
+def test_tokens_outside_the_vocabulary_are_refused(bad):
+    with pytest.raises(InputError, match=f"token id {bad} is outside .* vocabulary of {VOCAB}"):
+        measure(HuggingFaceSubject(model_of("llama")), torch.tensor([[1, bad, 2]]))
+
+
+@every_model
+def test_sequences_longer_than_the_context_are_refused(name):
+    with pytest.raises(InputError, match=r"65 tokens exceed .* context of 64; use --length 64"):
+        measure(HuggingFaceSubject(model_of(name)), tokens_of(65))
+
+
+@pytest.mark.parametrize("positions", [(17,), (-1,), ()], ids=str)
+def test_positions_outside_the_sequence_are_refused(positions):
+    with pytest.raises(InputError, match="positions count from 0 to 16"):
+        measure(HuggingFaceSubject(model_of("llama")), tokens_of(), positions=positions)
+
+
+def test_asking_a_report_for_an_unmeasured_position_is_refused():
+    report = measure(HuggingFaceSubject(model_of("llama")), tokens_of(), positions=(0,))
+    with pytest.raises(InputError, match="position 5 was not measured"):
+        report.sink_rate(position=5)
+
+
+@pytest.mark.parametrize(
+    "tokens", [torch.zeros(3, dtype=torch.long), torch.zeros(0, 5).long(), torch.zeros(2, 1).long()]
+)
+def test_tokens_of_another_shape_are_refused(tokens):
+    with pytest.raises(Exception, match=r"at least 1 x 2|beartype|jaxtyping"):
+        measure(HuggingFaceSubject(model_of("llama")), tokens)
+
+
+@every_model
+def test_a_saved_model_is_measured_as_in_memory(name, tmp_path):
+    model = model_of(name)
+    model.save_pretrained(tmp_path)
+    loaded, held = (measure(load(source), tokens_of()) for source in (tmp_path, model))
+    torch.testing.assert_close(loaded.importance, held.importance, rtol=0, atol=1e-6)
+
+
+def test_a_folder_with_missing_weights_is_refused(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    model_of("llama").save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["model.layers.1.self_attn.k_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"no fitting weights for model\.layers\.1\.self_attn\.k_proj"):
+        load(tmp_path)
+
+
+def test_pickled_weights_are_refused(tmp_path):
+    model = model_of("llama")
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(InputError, match="safetensors"):
+        load(tmp_path)
+
+
+def test_a_folder_that_is_no_model_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"no config\.json"):
+        load(tmp_path)
+    with pytest.raises(InputError, match="there is no folder"):
+        load(tmp_path / "absent")
+
+
+def test_half_precision_is_measured_in_single_precision():
+    report = measure(HuggingFaceSubject(model_of("llama").bfloat16()), tokens_of())
+    assert report.importance.dtype == torch.float32 and report.protocol.dtype == "bfloat16"
+
+
+def test_a_model_spread_by_a_device_map_is_read_as_the_whole_one(tmp_path):
+    model = model_of("llama with grouped queries")
+    model.save_pretrained(tmp_path)
+    spread = load(tmp_path, device_map={"": "cpu"})
+    places = dict.fromkeys(("model.embed_tokens", "model.layers.0", "model.layers.2", "model.norm"), "cpu")
+    places |= {"model.rotary_emb": "cpu", "lm_head": "cpu", "model.layers.1": "disk"}
+    offloaded = AutoModelForCausalLM.from_pretrained(tmp_path, device_map=places, offload_folder=tmp_path / "off")
+    whole = measure(load(model), tokens_of())
+    for subject in (spread, load(offloaded)):
+        report = measure(subject, tokens_of())
+        assert report.importance.equal(whole.importance) and report.residual_norms.equal(whole.residual_norms)
+
+
+def test_weights_are_read_in_the_dtype_that_is_asked_for(tmp_path):
+    model_of("llama").save_pretrained(tmp_path)
+    assert load(tmp_path, dtype="bfloat16").dtype == torch.bfloat16
+    assert measure(load(tmp_path, dtype=torch.bfloat16), tokens_of()).protocol.dtype == "bfloat16"
+    with pytest.raises(InputError, match="for names and folders"):
+        load(model_of("gpt2"), dtype="bfloat16")

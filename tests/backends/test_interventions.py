@@ -1,0 +1,469 @@
+"""Every public intervention, on every architecture and backend."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from backends.zoo import CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, tokens_of
+
+import sinkinterp as si
+from sinkinterp import interventions
+from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Sigmoid
+from sinkinterp.attention.model_shape import ModelShape
+from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.backends.projections import edited_weights
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import (
+    Add,
+    AddSinkLogit,
+    AttendSelfOnly,
+    BiasColumn,
+    BlindKeys,
+    Change,
+    ChangeKeys,
+    ChangeMLP,
+    ChangeOutputs,
+    ChangePattern,
+    ChangePositionEmbedding,
+    ChangeQueries,
+    ChangeResidual,
+    ChangeTokenEmbedding,
+    ChangeValues,
+    ClampNorm,
+    ClipPattern,
+    Dropped,
+    Edit,
+    Evict,
+    HeadWeights,
+    Keep,
+    MatchedNoise,
+    MeanOfOthers,
+    Operation,
+    PatchNormalization,
+    Put,
+    RemoveColumn,
+    RemoveKeySlot,
+    RemovePosition,
+    ReplacePosition,
+    Scale,
+    SetTo,
+    ShiftPositions,
+    SpreadEvenly,
+    SwapPositions,
+    SwapWith,
+    Temperature,
+    Zero,
+    ZeroKeyBias,
+    ZeroKeySlot,
+    ZeroQueryBias,
+    ZeroValueBias,
+)  # fmt: skip
+from sinkinterp.lm.model import build
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.metrics import sink
+
+TOKENS = tokens_of()
+LENGTH = TOKENS.shape[1]
+POSITIONS = torch.arange(LENGTH)
+READS = {"alpha": lambda call: sink.importance(call, POSITIONS)}
+torch.manual_seed(1)
+OTHER = {"residual": torch.randn(1, LENGTH, 48), "heads": torch.randn(1, 4, LENGTH, 12)}
+
+EDITS = (
+    SwapPositions(0, 4), ReplacePosition(0, 4), ShiftPositions(3), RemovePosition([0]),
+    ZeroKeyBias(), ZeroQueryBias(), ZeroValueBias(layers=[1]), BlindKeys(range(0, 48, 2)),
+    PatchNormalization(Sigmoid(), layers=[1]), PatchNormalization(Sigmoid(), heads=[(1, 0), (1, 3)]),
+    Temperature(2.0), ClipPattern(), BiasColumn(-3.0), RemoveColumn(), RemoveColumn(SpreadEvenly(), heads=[(1, 2)]),
+    RemoveColumn(Dropped(), positions=[0, 3]), AttendSelfOnly(positions=[5]), Evict(4, 1), RemoveKeySlot(),
+    ZeroKeySlot(), AddSinkLogit(1.0), ChangeTokenEmbedding(Zero(), positions=[0]), ChangePositionEmbedding(Scale(0.5)),
+    ChangeResidual(Put({1: OTHER["residual"]}), layers=[1], positions=[2], dims=[3, 7]),
+    ChangeMLP(SetTo(0.5), layers=[1], dims=[11]), ChangeQueries(Scale(0.5)), ChangeKeys(SwapWith(0, 5)),
+    ChangeValues(Zero(), positions=[0], heads=[(1, 1)]), ChangeValues(MeanOfOthers(), positions=[0]),
+    ChangeOutputs(MatchedNoise(), positions=[2]), ChangePattern(Zero(), dims=[0]),
+)  # fmt: skip
+MORE_EDITS = (
+    ZeroKeyBias(heads=[(1, 2)]), ZeroQueryBias(heads=[(0, 1), (1, 2)]), ZeroValueBias(heads=[(1, 3)]),
+    PatchNormalization(Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())), ZeroKeySlot(heads=[(1, 1)]),
+    BiasColumn(4.0, positions=[2, 3], heads=[(1, 1)]), Temperature(0.1, heads=[(1, 1), (2, 0)]),
+    ChangeResidual(ClampNorm(0.1)), ChangeMLP(Zero(), positions=[0]), ChangeKeys(Zero(), heads=[(1, 3)], dims=range(8)),
+    ChangeOutputs(Add({1: OTHER["heads"]}), layers=[1]), ChangePattern(SetTo(0.1), positions=[9], heads=[(1, 0)]),
+)  # fmt: skip
+IN_MORE = ("gpt2", "pythia", "qwen2", "gpt-oss with sink logits")
+BIASED = ("gpt2", "opt", "llama with biases", "qwen2", "pythia", "gpt-oss with sink logits")
+ROTARY = tuple(sorted(set(CONFIGS) - {*LEARNED_POSITIONS, "jamba with mamba layers"}))
+SLOTTED = ("gpt-oss with sink logits",)
+LACKING = {  # interventions -> architectures that have what they change, and how the others refuse
+    (RemovePosition, ChangePositionEmbedding): (LEARNED_POSITIONS, "has no table of learned positions"),
+    (SwapPositions, ReplacePosition, ShiftPositions): ((*LEARNED_POSITIONS, *ROTARY), "has no positions that could"),
+    (ZeroQueryBias, ZeroKeyBias, ZeroValueBias): (BIASED, "has no such bias to zero"),
+    (RemoveKeySlot, ZeroKeySlot): (SLOTTED, "has no slot to change"),
+    (AddSinkLogit,): (tuple(set(CONFIGS) - {*SLOTTED}), "has a slot already"),
+}
+FUSED, INTERLEAVED, SPLIT = "gpt2", "pythia", "qwen2"
+
+
+def refusal(edit: Edit, name: str) -> str | None:
+    return next((words for kinds, (able, words) in LACKING.items() if type(edit) in kinds and name not in able), None)
+
+
+def is_null(edit: Edit, name: str) -> bool:
+    return isinstance(edit, ZeroKeyBias) and name in LEARNED_POSITIONS
+
+
+def run(subject, *edits: Edit):
+    trace = subject.run(TOKENS, calls=READS, edits=edits)
+    return {**trace.calls, "logits": trace.logits}
+
+
+@torch.no_grad()
+def logits_of(model) -> torch.Tensor:
+    """Those of a model that we have no part in."""
+    return model.eval()(TOKENS, attention_mask=torch.ones_like(TOKENS), use_cache=False).logits
+
+
+def worst(first, second) -> float:
+    return max(((value - second[read]).abs() / value.abs().clamp(min=1)).max().item() for read, value in first.items())
+
+
+def state(subject) -> dict:
+    return {name: tensor.clone() for name, tensor in subject.model.state_dict().items()}
+
+
+def untouched(subject, before) -> bool:
+    return all(tensor.equal(before[name]) for name, tensor in subject.model.state_dict().items())
+
+
+def test_every_public_intervention_is_listed():
+    edits = EDITS + MORE_EDITS
+    listed = {type(edit) for edit in edits}
+    listed |= {type(edit.operation) for edit in edits if isinstance(edit, Change)}
+    listed |= {type(edit.share) for edit in edits if isinstance(edit, RemoveColumn)}
+    bases = {Edit, Operation, Change, HeadWeights}
+    identity = {Keep}  # below
+    assert {getattr(interventions, name) for name in interventions.__all__} == listed | bases | identity
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_intervention_does_the_same_on_every_backend(name):
+    subjects = [load(model_of(name), backend=backend) for backend in BACKENDS]
+    before = [state(subject) for subject in subjects]
+    plain = run(subjects[0])
+    for edit in (*EDITS, *MORE_EDITS) if name in IN_MORE else EDITS:
+        words = refusal(edit, name)
+        if words:
+            for subject in subjects:
+                with pytest.raises(InputError, match=words) as error:
+                    run(subject, edit)
+                assert "\n" not in str(error.value)
+            continue
+        first, *others = (run(subject, edit) for subject in subjects)
+        assert all(worst(first, other) < 1e-5 for other in others), edit
+        effect = (first["logits"] - plain["logits"]).abs().max()
+        assert effect < 1e-6 if is_null(edit, name) else effect > 1e-4, (edit, effect)
+    assert all(untouched(subject, state) for subject, state in zip(subjects, before, strict=True))
+
+
+IDENTITIES = (
+    *(site(Keep()) for site in (ChangeTokenEmbedding, ChangeResidual, ChangeMLP, ChangeQueries, ChangeKeys,
+                                ChangeValues, ChangeOutputs, ChangePattern)),
+    ChangeKeys(Keep(), heads=[(1, 1)], positions=[3]), ChangeResidual(Keep(), dims=[5]), ChangeValues(),
+)  # fmt: skip
+NEAR_IDENTITIES = (
+    PatchNormalization(SOFTMAX), PatchNormalization(SOFTMAX, heads=[(1, 2)]), Temperature(1.0), BiasColumn(0.0),
+    ClipPattern(0.0, 1.0), ChangeValues(Scale(1.0)), ChangePattern(Scale(1.0)), ChangeResidual(ClampNorm(1e6)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["gpt2", "gpt-oss with sink logits"])
+def test_the_identity_changes_nothing(name, backend):
+    subject = load(model_of(name), backend=backend)
+    plain = run(subject)
+    positions = (ChangePositionEmbedding(Keep()),) if name in LEARNED_POSITIONS else ()
+    for edit in (*IDENTITIES, *positions):
+        same = run(subject, edit)
+        assert all(plain[read].equal(same[read]) for read in plain), edit
+    for edit in NEAR_IDENTITIES:
+        assert worst(plain, run(subject, edit)) < 1e-6, edit
+    swapped_twice = run(subject, SwapPositions(0, 4), SwapPositions(4, 0))
+    assert all(plain[read].equal(swapped_twice[read]) for read in plain)
+
+
+OUTSIDE = {
+    ChangeResidual(Zero(), layers=[4]): "no layer 4; this model and input have 0 to 3",
+    ChangeKeys(Zero(), heads=[(1, 4)]): r"no head \(1, 4\)",
+    ZeroKeyBias(heads=[(3, 0)]): r"no head \(3, 0\)",
+    ChangeValues(Zero(), positions=[LENGTH]): "no position 17; this model and input have 0 to 16",
+    ChangeMLP(Zero(), dims=[48]): "no dimension 48",
+    ChangeOutputs(SwapWith(0, LENGTH)): "no position 17",
+    SwapPositions(0, LENGTH): "position 17 is outside the sequence",
+    RemoveColumn(positions=[LENGTH]): "no position 17",
+    BlindKeys([48]): "no dimension 48",
+    RemovePosition([LENGTH]): "no position 17",
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_outside_the_model_is_refused_before_anything_runs(backend):
+    subject = load(model_of("gpt2"), backend=backend)
+    before, ran = state(subject), []
+    for edit, message in OUTSIDE.items():
+        with pytest.raises(InputError, match=message) as error:
+            subject.run(TOKENS, calls={"x": lambda call: ran.append(call)}, edits=[ZeroValueBias(), edit])
+        assert "\n" not in str(error.value)
+    assert not ran and untouched(subject, before)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", [FUSED, INTERLEAVED, SPLIT])
+def test_weights_come_back_bit_for_bit_whatever_happens(name, backend):
+    subject = load(model_of(name), backend=backend)
+    before, plain = state(subject), run(subject)
+    edits = [ZeroKeyBias(), ZeroQueryBias(heads=[(1, 2)]), ZeroValueBias(layers=[0]), BlindKeys([3, 5]), BlindKeys([3])]
+    during = []
+
+    def look(call):
+        during.append(untouched(subject, before))
+        return call.q.sum((1, 2, 3))
+
+    subject.run(TOKENS, calls={"look": look}, edits=edits)
+    assert not any(during) and untouched(subject, before)
+
+    def fail(call):
+        raise RuntimeError("a read that fails")
+
+    with pytest.raises(Exception, match="a read that fails"):
+        subject.run(TOKENS, calls={"fail": fail}, edits=edits)
+    assert untouched(subject, before)
+    with pytest.raises(InputError, match="has no slot to change"):  # refused in the middle of the pass
+        subject.run(TOKENS, edits=[*edits, ZeroKeySlot()])
+    assert untouched(subject, before)
+    after = run(subject)
+    assert all(plain[read].equal(after[read]) for read in plain)
+
+
+def test_weights_that_layers_share_come_back_too():
+    weight, bias = torch.randn(3, 5, 13), torch.randn(3, 5)
+    before = weight.clone(), bias.clone()
+    shape = ModelShape(2, (0, 1), 3, 3, 5, 13, VOCAB)
+    with edited_weights(shape, lambda layer, role: HeadWeights(weight, bias), [BlindKeys([2, 7]), ZeroKeyBias()]):
+        assert weight[..., [2, 7]].eq(0).all() and bias.eq(0).all()
+    assert weight.equal(before[0]) and bias.equal(before[1])
+
+
+def test_a_model_without_the_weights_of_an_edit_is_refused_with_nothing_changed():
+    subject = load(model_of("llama"))
+    before = state(subject)
+    with pytest.raises(InputError, match="layer 0 has no such bias to zero"):
+        subject.run(TOKENS, edits=[BlindKeys([3]), ZeroKeyBias()])
+    assert untouched(subject, before)
+
+
+def test_maps_of_another_layout_are_refused_not_misread():
+    from transformers import AutoModelForCausalLM, GPTBigCodeConfig
+
+    ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    config = GPTBigCodeConfig(vocab_size=VOCAB, n_embd=72, n_layer=2, n_head=6, n_positions=64, **ends)
+    subject = load(AutoModelForCausalLM.from_config(config))
+    with pytest.raises(InputError, match="key weights of layer 0 are not found"):
+        subject.run(TOKENS, edits=[ZeroKeyBias()])
+
+
+def _views(model, name: str, layer: int, role: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight `head d_head d_model` and bias `head d_head` of a layer's queries, keys or values, cut out by hand."""
+    if name == FUSED:
+        conv = model.transformer.h[layer].attn.c_attn
+        own = slice(48 * role, 48 * role + 48)
+        return conv.weight[:, own].T.unflatten(0, (4, 12)), conv.bias[own].view(4, 12)
+    if name == INTERLEAVED:
+        linear = model.gpt_neox.layers[layer].attention.query_key_value
+        start = 12 * role
+        return linear.weight.view(4, 36, 48)[:, start : start + 12], linear.bias.view(4, 36)[:, start : start + 12]
+    attention = model.model.layers[layer].self_attn
+    linear = (attention.q_proj, attention.k_proj, attention.v_proj)[role]
+    return linear.weight.view(-1, 12, 48), linear.bias.view(-1, 12)
+
+
+@pytest.mark.parametrize("name", [FUSED, INTERLEAVED, SPLIT])
+def test_edits_of_weights_are_weights_edited_by_hand(name):
+    model = model_of(name)
+    subjects = [load(model, backend=backend) for backend in BACKENDS]
+    of_kv = {2: 1, 3: 1} if name == SPLIT else {2: 2, 3: 3}  # two query heads share a key head
+
+    def by_hand(change) -> torch.Tensor:
+        own = copy.deepcopy(model)
+        with torch.no_grad():
+            change(own)
+        return logits_of(own)
+
+    def no_bias(role, chosen):
+        def change(own):
+            for layer, heads in chosen.items():
+                _views(own, name, layer, role)[1][heads] = 0
+
+        return change
+
+    def blind(own):
+        for layer in (0, 2):
+            _views(own, name, layer, 1)[0][..., [3, 40]] = 0
+
+    everywhere = dict.fromkeys((0, 1, 2), slice(None))
+    some = {1: [of_kv[2], of_kv[3]], 2: [0]}
+    oracles = {
+        ZeroQueryBias(): no_bias(0, everywhere),
+        ZeroKeyBias(): no_bias(1, everywhere),
+        ZeroValueBias(): no_bias(2, everywhere),
+        ZeroQueryBias(heads=[(1, 2), (1, 3), (2, 0)]): no_bias(0, {1: [2, 3], 2: [0]}),
+        ZeroKeyBias(heads=[(1, 2), (1, 3), (2, 0)]): no_bias(1, some),
+        ZeroValueBias(heads=[(1, 2), (1, 3), (2, 0)]): no_bias(2, some),
+        ZeroValueBias(layers=[2]): no_bias(2, {2: slice(None)}),
+        BlindKeys([3, 40], layers=[0, 2]): blind,
+    }
+    for edit, change in oracles.items():
+        expected = by_hand(change)
+        for subject in subjects:
+            torch.testing.assert_close(subject.run(TOKENS, edits=[edit]).logits, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", BIASED)
+def test_key_biases_cancel_in_softmax_without_rotary_positions_only(name):
+    subject = load(model_of(name))
+
+    def change(edit):
+        before, after = (
+            subject.run(TOKENS, calls={"pattern": lambda call: call.pattern()}, edits=edits).calls["pattern"][:, 0]
+            for edits in ((), (edit,))  # the first layer alone, since later ones read what it has written
+        )
+        return (after - before).abs().max()
+
+    if name in LEARNED_POSITIONS:
+        assert change(ZeroKeyBias()) < 1e-6
+    else:
+        assert change(ZeroKeyBias()) > 1e-3
+    assert change(ZeroQueryBias()) > 1e-3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_query_head_of_grouped_queries_brings_the_heads_that_share_its_keys(backend):
+    subject = load(model_of("llama with grouped queries"), backend=backend)
+    edits = (ChangeValues(Zero(), heads=[(1, head)]) for head in range(4))
+    heads = {"z": lambda call: call.output()}
+    plain = subject.run(TOKENS, calls=heads).calls["z"][:, 1]
+    for head, edit in enumerate(edits):
+        changed = subject.run(TOKENS, calls=heads, edits=[edit]).calls["z"][:, 1].sub(plain).abs().amax((0, 2, 3))
+        assert changed.gt(1e-4).tolist() == [head // 2 == other // 2 for other in range(4)]
+        assert changed.gt(0).tolist() == changed.gt(1e-4).tolist()
+
+
+SITES = (
+    ChangeResidual(), ChangeMLP(), ChangeQueries(), ChangeKeys(), ChangeValues(), ChangeOutputs(), ChangePattern(),
+)  # fmt: skip
+EXACT = (ChangeResidual, ChangeMLP)  # the others make attention run through our own function
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["gpt2", "gpt-oss with sink logits"])
+def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
+    subject = load(model_of(name), backend=backend)
+    plain = run(subject)
+    for site in SITES:
+        taken = getattr(subject.run(TOKENS, **{site.reads: {"site": site.taken}}), site.reads)["site"]
+        values = {layer: taken[:, i] for i, layer in enumerate(site.layers_of(subject.shape))}
+        for operation in (Put(values), Add({layer: torch.zeros_like(x) for layer, x in values.items()})):
+            again = run(subject, replace(site, operation=operation))
+            if isinstance(site, EXACT):
+                assert all(plain[read].equal(again[read]) for read in plain), site
+            assert worst(plain, again) < 1e-6, site
+        other = {layer: x[[1, 1, 2, 3, 4]] for layer, x in values.items()}
+        assert worst(plain, run(subject, replace(site, operation=Put(other)))) > 1e-4, site
+        shorter = {layer: x[..., :-1, :] for layer, x in values.items()}
+        with pytest.raises(InputError, match="do not fit") as error:
+            run(subject, replace(site, operation=Put(shorter)))
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_rotary_models_know_distances_only(name):
+    subject = load(model_of(name))
+    plain = run(subject)
+    assert worst(plain, run(subject, ShiftPositions(11, start=0))) < 1e-4
+    assert worst(plain, run(subject, ShiftPositions(11, start=3))) > 1e-3
+    run(subject, ShiftPositions(100, start=0))  # beyond its context, which is no table
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", LEARNED_POSITIONS)
+def test_a_table_of_positions_ends_somewhere(name, backend):
+    subject = load(model_of(name), backend=backend)
+    run(subject, ShiftPositions(64 - LENGTH, start=0))
+    with pytest.raises(InputError, match=r"position 64 is outside .* table of 64; shift by less") as error:
+        run(subject, ShiftPositions(65 - LENGTH, start=0))
+    assert "\n" not in str(error.value)
+
+
+def _table(model, name: str) -> tuple[torch.nn.Parameter, int]:
+    """The table of learned positions and the row of position 0."""
+    if name == "gpt2":
+        return model.transformer.wpe.weight, 0
+    if name == "opt":
+        return model.model.decoder.embed_positions.weight, 2
+    return model.model.position.table.weight, 0
+
+
+@pytest.mark.parametrize("name", [*LEARNED_POSITIONS, "ours"])
+def test_positions_are_rows_of_a_table_edited_by_hand(name):
+    spec = replace(VARIANTS["softmax"], vocab=VOCAB, d_model=42, n_heads=3, n_layers=2, n_ctx=29)
+    model = build(spec) if name == "ours" else model_of(name)
+    subjects = [load(model, backend=backend) for backend in (BACKENDS if name != "ours" else ("huggingface",))]
+
+    def by_hand(change):
+        own = copy.deepcopy(model)
+        table, first = _table(own, name)
+        with torch.no_grad():
+            table[first : first + LENGTH] = change(table[first : first + LENGTH].clone())
+        return logits_of(own)
+
+    def zeroed(rows):
+        rows[[0, 3]] = 0
+        return rows
+
+    oracles = {
+        RemovePosition([0, 3]): zeroed,
+        RemovePosition(): torch.zeros_like,
+        SwapPositions(0, 4): lambda rows: rows[[4, 1, 2, 3, 0, *range(5, LENGTH)]],
+        ReplacePosition(0, 4): lambda rows: rows[[4, *range(1, LENGTH)]],
+        ChangePositionEmbedding(SwapWith(0, 4)): lambda rows: rows[[4, 1, 2, 3, 0, *range(5, LENGTH)]],
+        ChangePositionEmbedding(Scale(0.5)): lambda rows: rows / 2,
+    }
+    for edit, change in oracles.items():
+        expected = by_hand(change)
+        for subject in subjects:
+            torch.testing.assert_close(subject.run(TOKENS, edits=[edit]).logits, expected, rtol=0, atol=1e-6)
+
+
+def test_each_batch_of_a_measurement_gets_its_own_rows(monkeypatch):
+    subject = load(model_of("gpt2"))
+    values = {1: torch.randn(5, LENGTH, 48)}
+    edits = [ChangeResidual(Put(values), layers=[1])]
+    whole = si.measure(subject, TOKENS, edits=edits)
+    monkeypatch.setattr("sinkinterp.measurement.measure.sequences_per_pass", lambda *_: 2)
+    torch.testing.assert_close(si.measure(subject, TOKENS, edits=edits).importance, whole.importance)
+
+
+def test_gradients_past_weights_that_are_put_back_are_refused():
+    subject = load(model_of("gpt2"))
+    added = torch.zeros(1, LENGTH, 48, requires_grad=True)
+    edits = [ChangeResidual(Add({1: added}), layers=[1]), ChangeOutputs(Scale(0.5)), Temperature(2.0)]
+    trace = subject.run(TOKENS, edits=edits, gradients=True)
+    assert torch.autograd.grad(trace.logits.square().sum(), added)[0].abs().max() > 0
+    with pytest.raises(InputError, match="weights are put back before gradients are taken"):
+        subject.run(TOKENS, edits=[*edits, ZeroQueryBias()], gradients=True)
+
+
+def test_edits_of_scores_behind_a_pattern_that_was_set_are_refused_in_a_pass():
+    subject = load(model_of("llama"))
+    with pytest.raises(InputError, match="pattern of layer 0 was set by an edit before"):
+        run(subject, RemoveColumn(), Temperature(2.0))
+    either, other = run(subject, Temperature(2.0), RemoveColumn()), run(subject, RemoveColumn())
+    assert worst(either, other) > 1e-4

@@ -1,0 +1,190 @@
+"""Requests as NDIF would get them, each run in a process that has torch, transformers and nnsight, but not us."""
+
+import threading
+from contextlib import closing
+from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from backends.fresh_process import REQUESTS, Server, remote_subject
+from backends.zoo import model_of, tokens_of
+from torch import Tensor
+
+import sinkinterp as si
+from sinkinterp.attention.call import AttentionCall
+from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
+from sinkinterp.backends.ndif.source import text_of
+from sinkinterp.backends.nnsight import NNsightSubject
+from sinkinterp.errors import InputError
+from sinkinterp.interventions.edit import Edit
+from sinkinterp.measurement.instruments import ALL
+from sinkinterp.metrics import sink
+
+TOKENS = tokens_of()
+# what pickle and nnsight name to rebuild any trace, and what the sent text itself imports
+NAMED = {"builtins", "cloudpickle", "collections", "copyreg", "functools", "nnsight", "torch", "types"}
+IMPORTED = {"dataclasses", "functools", "math", "nnsight", "torch"}
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama with grouped queries", "gpt-oss with sink logits"])
+def pair(request, tmp_path_factory):
+    """A subject on a server, and the same model here."""
+    folder = tmp_path_factory.mktemp("model")
+    model = model_of(request.param)
+    model.save_pretrained(folder)
+    with closing(Server(folder)) as server:
+        yield SimpleNamespace(remote=remote_subject(server), here=NNsightSubject(model), name=request.param)
+
+
+on_gpt2 = pytest.mark.parametrize("pair", ["gpt2"], indirect=True)  # where one architecture shows it
+
+
+def assert_equal_reports(ours, theirs):
+    names = [f.name for f in fields(ours) if isinstance(getattr(ours, f.name), Tensor)]
+    assert len(names) >= 6
+    for name in names:
+        torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-6, atol=1e-6)
+    for name in ours.extras:
+        torch.testing.assert_close(ours.extras[name], theirs.extras[name], rtol=1e-5, atol=1e-5, equal_nan=True)
+
+
+@dataclass(frozen=True)
+class ShrinkFirstToken(Edit):
+    share: float
+
+    def residual(self, block: int, x: Tensor) -> Tensor:
+        return torch.cat((x[:, :1] * self.share, x[:, 1:]), 1) if block == 2 else x
+
+
+@dataclass(frozen=True)
+class SigmoidInLayerOne(Edit):
+    def call(self, call: AttentionCall) -> AttentionCall:
+        return replace(call, kernel=Kernel(similarity=Sigmoid(), normaliser=Unit())) if call.layer == 1 else call
+
+
+@dataclass(frozen=True)
+class SilenceHeadOne(Edit):
+    def output(self, call: AttentionCall, z: Tensor) -> Tensor:
+        return torch.cat((z[:, :1], torch.zeros_like(z[:, 1:2]), z[:, 2:]), 1)
+
+
+def key_sizes(call: AttentionCall) -> Tensor:
+    return call.k.abs().sum((1, 2, 3))
+
+
+def test_a_measurement_is_the_local_one(pair):
+    reports = [si.measure(subject, TOKENS, instruments=ALL) for subject in (pair.remote, pair.here)]
+    assert_equal_reports(*reports)
+    assert pair.remote.shape == pair.here.shape
+
+
+@pytest.mark.parametrize("edit", [ShrinkFirstToken(0.25), SigmoidInLayerOne(), SilenceHeadOne()], ids=str)
+def test_edits_written_in_a_users_file_do_there_what_they_do_here(pair, edit):
+    bare = pair.here.run(TOKENS).logits
+    logits = [subject.run(TOKENS, edits=[edit]).logits for subject in (pair.remote, pair.here)]
+    torch.testing.assert_close(*logits, rtol=0, atol=1e-5)
+    assert (logits[0] - bare).abs().max() > 1e-2
+
+
+def test_positions_are_swapped_there_as_here(pair):
+    swap = si.SwapPositions(0, 4)
+    assert_equal_reports(*(si.measure(subject, TOKENS, edits=[swap]) for subject in (pair.remote, pair.here)))
+
+
+@on_gpt2
+def test_reads_may_be_functions_lambdas_closures_and_name_our_modules(pair):
+    direction = torch.randn(12)
+    reads = {
+        "function": key_sizes,
+        "lambda": lambda call: sink.proxy(call).pattern().amax((1, 2, 3)),
+        "closure": lambda call: (call.v @ direction.to(call.v.device)).sum((1, 2)),
+    }
+    residuals = {"residual": lambda x: x.norm(dim=-1)}
+    there, here = (subject.run(TOKENS, calls=reads, residuals=residuals) for subject in (pair.remote, pair.here))
+    for name in reads:
+        torch.testing.assert_close(there.calls[name], here.calls[name], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(there.residuals["residual"], here.residuals["residual"], rtol=1e-6, atol=1e-6)
+
+
+@on_gpt2
+def test_what_is_sent_imports_torch_and_names_nothing_of_ours(pair):
+    REQUESTS.clear()
+    si.measure(pair.remote, TOKENS, edits=[SigmoidInLayerOne()])
+    (request,) = REQUESTS  # one request: logits, which no read asked for, stay there
+    assert set(request["named"]) <= NAMED
+    assert {name.split(".")[0] for name in request["imported"]} <= IMPORTED
+    assert request["bytes"] < 20_000
+
+
+@on_gpt2
+def test_logits_come_once_and_only_when_asked_for(pair):
+    trace = pair.remote.run(TOKENS, calls={"keys": key_sizes})
+    REQUESTS.clear()
+    torch.testing.assert_close(trace.logits, pair.here.run(TOKENS).logits, rtol=0, atol=1e-5)
+    assert trace.logits is trace.logits
+    assert len(REQUESTS) == 1
+
+
+@on_gpt2
+def test_side_effects_of_a_read_stay_on_the_server(pair):
+    seen = []
+    pair.remote.run(TOKENS, calls={"keys": lambda call: (seen.append(call.layer), key_sizes(call))[1]})
+    assert seen == []
+
+
+@on_gpt2
+def test_what_cannot_be_sent_is_refused_by_name(pair):
+    import einops
+
+    lock = threading.Lock()
+
+    class Inner(Edit):
+        pass
+
+    def importing(call: AttentionCall) -> Tensor:
+        import numpy
+
+        return torch.from_numpy(numpy.ones(len(call.q)))
+
+    refused = {
+        "needs einops": {"calls": {"x": lambda call: einops.reduce(call.k, "b h i d -> b", "sum")}},
+        "needs numpy": {"calls": {"x": importing}},
+        "cannot pickle": {"calls": {"x": lambda call: (lock, key_sizes(call))[1]}},
+        "top level of a file": {"edits": [Inner()]},
+    }
+    REQUESTS.clear()
+    for message, asked in refused.items():
+        with pytest.raises(InputError, match=message) as error:
+            pair.remote.run(TOKENS, **asked)
+        assert "\n" not in str(error.value)
+    assert not REQUESTS
+
+
+@on_gpt2
+def test_an_error_there_is_an_error_here(pair):
+    with pytest.raises(RuntimeError, match="size"):
+        pair.remote.run(TOKENS, calls={"x": lambda call: call.k @ call.k})
+
+
+def test_a_program_holds_what_is_needed_without_annotations():
+    text = text_of({("sinkinterp.metrics.sink", "importance")})
+    assert "def importance(call, " in text
+    assert not any(word in text for word in ("jaxtyping", "Float", "-> ", '"""', "hashlib", "class Slots", "sink_rate"))
+
+
+def test_remote_needs_nnsight_a_name_on_the_hub_and_a_key(tmp_path, monkeypatch):
+    import nnsight
+
+    with pytest.raises(InputError, match="huggingface runs no model remotely; add backend='nnsight'"):
+        si.load("gpt2", remote=True)
+    with pytest.raises(InputError, match="transformer_lens runs no model remotely"):
+        si.load("gpt2", backend="transformer_lens", remote=True)
+    with pytest.raises(InputError, match="models of the Hub only"):
+        si.load(str(tmp_path), backend="nnsight", remote=True)
+    monkeypatch.setattr(nnsight.CONFIG.API, "APIKEY", None)
+    with pytest.raises(InputError, match="set NDIF_API_KEY"):
+        si.load("org/model", backend="nnsight", remote=True)
+    monkeypatch.setattr(nnsight.CONFIG.API, "APIKEY", "key")
+    with pytest.raises(InputError, match="cannot find org/no-such-model on the Hub"):
+        si.load("org/no-such-model", backend="nnsight", remote=True)

@@ -1,0 +1,181 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from backends.zoo import VOCAB, model_of
+from transformers import BloomConfig, BloomForCausalLM
+from typer.testing import CliRunner
+
+import sinkinterp as si
+from sinkinterp.cli.main import app
+
+SHARED = Path(__file__).parents[2] / "shared"
+STORIES, TEXTS = SHARED / "models/stories260K", SHARED / "data/c4_sample.jsonl"
+real = pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the real model and texts in {SHARED.name}/")
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Runs the command in an empty folder; returns exit code, output, and the files that it left."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def run(*words):
+        result = CliRunner().invoke(app, [*map(str, words)])
+        return result.exit_code, result.output, sorted(p.name for p in Path().iterdir())
+
+    return run
+
+
+@pytest.fixture
+def llama(tmp_path):
+    model_of("llama").save_pretrained(tmp_path / "llama")
+    return tmp_path / "llama"
+
+
+def token_file(tmp_path, rows):
+    (tmp_path / "tokens.json").write_text(json.dumps(rows))
+    return tmp_path / "tokens.json"
+
+
+def test_measure_prints_what_its_json_holds(call, llama, tmp_path):
+    rows = torch.randint(VOCAB, (7, 19)).tolist()
+    code, output, files = call(
+        "measure", llama, "--tokens", token_file(tmp_path, rows), "--length", 17, "--sequences", 5, "--json", "out.json"
+    )
+    plain = json.loads(Path("out.json").read_text())
+    assert code == 0 and files == ["out.json"]
+    assert (
+        plain["protocol"]["length"] == 17
+        and plain["protocol"]["sequences"] == 5
+        and plain["protocol"]["epsilon"] == 0.3
+    )
+    importance = torch.tensor(plain["importance"])
+    report = si.measure(si.load(llama), torch.tensor([row[:17] for row in rows[:5]]))
+    torch.testing.assert_close(importance, report.importance.mean(0), rtol=0, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(plain["null"]), report.null.mean(0), rtol=0, atol=1e-6)
+    alpha = plain["tables"][0]["rows"][1]
+    assert alpha["value"] == pytest.approx(importance[..., 0].mean().item(), abs=1e-6)
+    assert alpha["value low"] < alpha["value"] < alpha["value high"] and f"{alpha['value']:.3f}" in output
+
+
+def test_backends_print_the_same_numbers(call, llama, tmp_path):
+    tokens = token_file(tmp_path, torch.randint(VOCAB, (5, 11)).tolist())
+    words = ("measure", llama, "--tokens", tokens, "--length", 11, "--sequences", 5, "--backend")
+    assert call(*words, "nnsight")[1] == call(*words, "huggingface")[1]
+
+
+BAD = {
+    "no such backend": (["measure", "{llama}", "--backend", "jax"], "cannot run on 'jax'; backends: huggingface"),
+    "no model in the folder": (["measure", "."], r"holds no config.json"),
+    "no folder": (["measure", "./absent"], "there is no folder"),
+    "epsilon of 1": (["measure", "{llama}", "--epsilon", "1"], "epsilon is a share"),
+    "epsilon of 0": (["measure", "{llama}", "--epsilon", "0"], "epsilon is a share"),
+    "texts and tokens": (["measure", "{llama}", "--text", "a.txt", "--tokens", "b.json"], "give one"),
+    "no token file": (["measure", "{llama}", "--tokens", "absent.json"], "cannot read"),
+    "tokens outside the vocabulary": (
+        ["measure", "{llama}", "--tokens", "{tokens}", "--length", "3", "--sequences", "2"], f"token id {VOCAB}",
+    ),
+    "short sequences": (
+        ["measure", "{llama}", "--tokens", "{tokens}", "--length", "4", "--sequences", "2"], "of 2 texts 2 are shorter",
+    ),
+    "too few sequences": (
+        ["measure", "{llama}", "--tokens", "{tokens}", "--length", "3", "--sequences", "3"], "use --sequences 2",
+    ),
+    "no tokenizer": (["measure", "{llama}"], "give its input as token ids, --tokens"),
+    "attention outside the interface": (["measure", "{bloom}", "--tokens", "{tokens}"], "take a family"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(call, llama, tmp_path, words, message):
+    BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=4)).save_pretrained(
+        tmp_path / "bloom"
+    )
+    tokens = token_file(tmp_path, [[1, 2, 3], [4, 5, VOCAB]])
+    filled = [word.format(llama=llama, bloom=tmp_path / "bloom", tokens=tokens) for word in words]
+    code, output, files = call(*filled, "--json", "out.json", "--html", "out.html")
+    assert code == 2 and files == []
+    (line,) = [line for line in output.splitlines() if "error:" in line]
+    assert message in line
+
+
+def test_an_error_that_repeats_hostile_words_prints_them_as_they_are(call):
+    code, output, _ = call("measure", "./[bold]x[/bold]")
+    assert code == 2 and "[bold]x[/bold]" in output
+
+
+@real
+def test_a_real_model_is_measured_on_real_text(call):
+    code, _, files = call("measure", STORIES, "--text", TEXTS, "--json", "out.json", "--html", "out.html")
+    plain = json.loads(Path("out.json").read_text())
+    rows = {row["quantity"]: row for row in plain["tables"][0]["rows"]}
+    assert code == 0 and files == ["out.html", "out.json"]
+    assert 0 <= rows["Sink_1 at epsilon 0.3 (position 0)"]["value"] <= 0.01
+    assert rows["alpha_1, mean over heads"]["null"] == pytest.approx(0.0741, abs=1e-4)
+    assert plain["protocol"]["bos"] == "tokenizer (id 1 first)"
+
+
+@real
+def test_bos_can_be_left_out(call):
+    _, output, _ = call("measure", STORIES, "--text", TEXTS, "--bos", "never", "--sequences", 7)
+    assert "BOS never (none)" in " ".join(output.split())
+
+
+def test_a_preset_sets_what_is_not_given(call, llama, tmp_path):
+    tokens = token_file(tmp_path, torch.randint(VOCAB, (5, 64)).tolist())
+    words = ("measure", llama, "--tokens", tokens, "--sequences", 3, "--json", "out.json", "--preset")
+    for preset, dtype, divisor in (("paper", "float32", "T - k + 1"), ("released-own-models", "bfloat16", "bfloat16")):
+        assert call(*words, preset)[0] == 0
+        protocol = json.loads(Path("out.json").read_text())["protocol"]
+        assert (protocol["length"], protocol["sequences"], protocol["dtype"]) == (64, 3, dtype)
+        assert divisor in protocol["divisor"]
+    code, output, _ = call(*words, "papers")
+    assert code == 2 and "paper, released-open-models, released-own-models" in output
+
+
+@pytest.mark.parametrize("drawn", ["random", "repeat"])
+def test_tokens_can_be_drawn(call, llama, drawn):
+    code, output, _ = call("measure", llama, "--drawn", drawn, "--length", 11, "--sequences", 5, "--seed", 3)
+    assert code == 0 and f"{'random tokens' if drawn == 'random' else 'repeated token'}, seed 3" in output
+
+
+def test_everything_that_was_measured_can_be_saved_and_loaded(call, llama):
+    assert (
+        call("measure", llama, "--drawn", "random", "--length", 7, "--sequences", 3, "--save", "r.safetensors")[0] == 0
+    )
+    report = si.Report.load("r.safetensors")
+    assert report.protocol.length == 7 and report.has("qk_angles") and report.has("loss")
+
+
+def test_the_first_position_alone_is_measured_without_the_rest(call, llama):
+    words = ("--drawn", "random", "--length", 7, "--sequences", 3, "--first-only", "--save", "r.safetensors")
+    assert call("measure", llama, *words, "--html", "r.html")[0] == 0
+    report = si.Report.load("r.safetensors")
+    assert report.positions == (0,) and report.extras == {}
+
+
+def test_float16_that_overflows_names_the_block_and_the_remedy(call, tmp_path):
+    model = model_of("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight.mul_(3e4)
+        model.model.layers[1].mlp.down_proj.weight.mul_(3e4)
+    model.save_pretrained(tmp_path / "big")
+    code, output, _ = call("measure", tmp_path / "big", "--drawn", "random", "--length", 7, "--dtype", "float16")
+    assert code == 2 and "activations after block 1 are not finite" in output and "bfloat16" in output
+
+
+@real
+def test_domains_stand_side_by_side(call):
+    wiki = TEXTS.with_name("wikipedia_sample.jsonl")
+    code, _, _ = call("domains", STORIES, TEXTS, wiki, "--sequences", 7, "--json", "out.json")
+    rows = json.loads(Path("out.json").read_text())["rows"]
+    assert code == 0 and [row["domain"] for row in rows] == ["c4_sample", "wikipedia_sample"]
+    assert all(row["alpha_1 low"] <= row["alpha_1"] <= row["alpha_1 high"] and row["n"] == 7 for row in rows)
+
+
+@real
+def test_a_text_column_that_is_missing_is_named_with_those_there_are(call):
+    code, output, _ = call("measure", STORIES, "--text", TEXTS, "--column", "body")
+    assert code == 2 and "'body'" in output and "'text'" in output and "--column" in output

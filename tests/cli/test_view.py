@@ -1,0 +1,109 @@
+import json
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from backends.zoo import model_of
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from sinkinterp.cli import view
+from sinkinterp.pages import serve
+
+WORDS = ["<s>", "<script>alert(1)</script>", "the", "cat", "sat"]
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Runs the command in an empty folder; returns exit code and output."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    app = typer.Typer(pretty_exceptions_enable=False)
+    view.mount(app)
+
+    def run(*words):
+        result = CliRunner().invoke(app, [*map(str, words)])
+        return result.exit_code, " ".join(result.output.split())
+
+    return run
+
+
+@pytest.fixture
+def gpt2(tmp_path):
+    folder = tmp_path / "gpt2"
+    model_of("gpt2").save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<s>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, bos_token="<s>", unk_token="<s>").save_pretrained(folder)
+    return folder
+
+
+def about(file):
+    return json.loads(re.search(r'id="about">(.*?)</script>', Path(file).read_text(), re.S)[1])
+
+
+TEXT = "<script>alert(1)</script> the cat sat the cat"
+
+
+def test_a_text_becomes_a_page_of_all_its_heads(call, gpt2):
+    code, output = call(gpt2, "--text", TEXT, "--out", "page.html")
+    said = about("page.html")
+    assert code == 0 and output.startswith("wrote page.html")
+    assert said["tokens"] == TEXT.split() and len(said["maps"]) == len(said["layers"]) * said["heads"]
+
+
+def test_a_file_is_read_and_cut(call, gpt2):
+    Path("a.txt").write_text(TEXT)
+    code, _ = call(gpt2, "--text", "a.txt", "--length", 4, "--bos", "always", "--out", "page.html")
+    said = about("page.html")
+    assert code == 0 and said["tokens"] == ["<s>", *TEXT.split()[:3]] and "a.txt" in said["protocol"]
+
+
+def test_heads_can_be_chosen_and_positions_swapped(call, gpt2):
+    code, _ = call(gpt2, "--text", TEXT, "--head", "1.0", "--head", "0.2", "--swap", 0, 3, "--out", "page.html")
+    said = about("page.html")
+    assert code == 0 and said["maps"] == [[0, 2], [1, 0]] and said["states"] == ["before", "after"]
+    assert "SwapPositions(0, 3)" in said["captions"]["head"]
+
+
+def test_the_limit_makes_cells(call, gpt2):
+    assert call(gpt2, "--text", TEXT, "--limit", 0.001, "--out", "page.html")[0] == 0
+    assert about("page.html")["scales"]["weight"]["bits"] == 8
+
+
+def test_without_a_text_a_checkpoint_of_ours_shows_its_task(call):
+    assert call("sinkinterp/demo-k_bias", "--out", "page.html")[0] == 0
+    assert about("page.html")["slot"] and len(about("page.html")["tokens"]) == 16
+
+
+def test_serve_opens_the_page_from_this_machine(call, gpt2, monkeypatch):
+    opened = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    monkeypatch.setattr(serve.HTTPServer, "serve_forever", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    code, output = call(gpt2, "--text", TEXT, "--out", "page.html", "--serve")
+    assert (
+        code == 0 and re.fullmatch(r"http://127\.0\.0\.1:\d+/", opened[0]) and f"the page is at {opened[0]}" in output
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--text", "the"), "at least 2"),
+        (("--text", "missing.txt"), "there is no file missing.txt"),
+        (("--text", TEXT, "--head", "3"), "such as 3.7"),
+        (("--text", TEXT, "--head", "9.9"), "no layer and head"),
+        (("--text", TEXT, "--swap", "0", "0"), "two different positions"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(call, gpt2, words, message):
+    code, output = call(gpt2, *words, "--out", "page.html")
+    assert (code, output.count("error:")) == (2, 1) and message in output
+    assert not Path("page.html").exists()
+
+
+def test_a_model_without_a_tokenizer_reads_no_text(call):
+    code, output = call("sinkinterp/demo-softmax", "--text", TEXT)
+    assert code == 2 and "leave --text out" in output

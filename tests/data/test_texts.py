@@ -1,0 +1,315 @@
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from unittest.mock import Mock
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from datasets.exceptions import DatasetNotFoundError
+
+from sinkinterp.data import texts
+from sinkinterp.data.texts import SHORTEST, embedded_texts, is_local, texts_of
+from sinkinterp.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared" / "data"
+LONG = {name: (f"{name} says a thing or two. " * SHORTEST)[: SHORTEST + 3].strip() for name in ("alpha", "beta", "tau")}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch, tmp_path):
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def embedded(monkeypatch, tmp_path):
+    """The embedded texts of the given files, and how often `_sources` was asked."""
+    asked = []
+
+    def gather(files: dict[str, str], cache: str = "cache", backwards: bool = False) -> list[str]:
+        paths = [write(tmp_path / name, text) for name, text in files.items()]
+        monkeypatch.setattr(texts, "_sources", lambda: asked.append(1) or (paths[::-1] if backwards else paths))
+        return embedded_texts(tmp_path / cache / "deeper")
+
+    gather.asked = asked
+    return gather
+
+
+def documented(*texts: str) -> str:
+    return "\n".join(f'def f{i}():\n    """{text}"""\n' for i, text in enumerate(texts))
+
+
+def test_a_jsonl_file_gives_its_text_fields_in_order(tmp_path):
+    rows = [{"text": "one\ntwo", "id": 1}, {"text": "é", "id": 2}, {"text": "", "id": 3}]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
+    assert list(texts_of(path)) == ["one\ntwo", "é", ""]
+
+
+def test_a_txt_file_gives_its_paragraphs(tmp_path):
+    path = write(tmp_path / "a.txt", "one\nline\n\ntwo\n\n\n\nthree\n")
+    assert [text.strip() for text in texts_of(path)] == ["one\nline", "two", "three"]
+
+
+ROWS = [{"text": "one, two", "body": "a", "id": 1}, {"text": "é", "body": "b", "id": 2}]
+
+
+def write_rows(path: Path, rows: list[dict] = ROWS) -> Path:
+    """The rows in the format of the path's ending, written by others than `datasets`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    elif path.suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.parquet", "a.csv", "a.JSONL", "a[1].csv", "a*.jsonl"])
+def test_every_format_gives_the_same_texts_from_the_column_asked_for(tmp_path, name):
+    write_rows(tmp_path / f"a1{Path(name).suffix}", [{"text": "a neighbour", "body": "c"}])
+    path = write_rows(tmp_path / name)
+    assert list(texts_of(path)) == list(texts_of(str(path))) == ["one, two", "é"]
+    assert list(texts_of(path, "body")) == ["a", "b"]
+
+
+def test_cells_of_a_csv_file_that_look_like_numbers_or_nothing_are_texts_among_texts(tmp_path):
+    path = write(tmp_path / "a.csv", 'text,b\n7,x\nNA,y\n,z\n"two\nlines",w\n')
+    assert list(texts_of(path)) == ["7", "NA", "", "two\nlines"]
+
+
+def test_a_folder_gives_the_texts_of_its_files_in_the_order_of_their_paths(tmp_path):
+    write_rows(tmp_path / "b.jsonl", [{"body": "3"}])
+    write_rows(tmp_path / "a" / "z.parquet", [{"body": "2"}])
+    write_rows(tmp_path / "a" / "deeper" / "y.csv", [{"body": "x1"}])
+    write(tmp_path / "c.txt", "4")
+    write(tmp_path / "README.md", "no text of ours")
+    write_rows(tmp_path / ".hidden" / "d.jsonl", [{"body": "5"}])
+    write(tmp_path / "._a.txt", "6")
+    assert list(texts_of(tmp_path, "body")) == ["x1", "2", "3", "4"]
+
+
+def test_a_file_is_read_no_further_than_it_is_asked_for(tmp_path):
+    path = write(tmp_path / "a.txt", "one\n\ntwo")
+    texts = texts_of(tmp_path)
+    write_rows(tmp_path / "b.jsonl", [{"body": "a mistake"}])
+    assert [next(texts).strip(), next(texts).strip()] == list(texts_of(path)) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fix"),
+    [
+        ("a.md", "text\none\n", "convert it to .jsonl"),
+        ("a", "one", "convert it to .jsonl"),
+        ("a.txt", None, "check the path"),
+        ("a.jsonl", None, "check the path"),
+        ("allenai/c4", None, "check the path"),
+        ("a.parquet", "no parquet", "cannot read .* is it a .parquet file"),
+        ("a.txt", "", "is empty; give a file with texts"),
+        (".", None, "holds no .jsonl, .json, .txt, .parquet or .csv file; give a folder with texts"),
+        ("a.jsonl", '{"body": "one"}\n', "no string in 'text', only 'body' .str.; name the column with --column"),
+    ],
+)
+def test_a_file_that_cannot_be_used_names_the_fix_in_one_line(tmp_path, name, content, fix):
+    path = tmp_path / name
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(InputError, match=fix) as refused:
+        list(texts_of(path))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["./a", "../a", "~/a", "/nowhere/a", "a.parquet", "nowhere/a.JSONL"])
+def test_a_string_that_looks_like_a_path_is_no_dataset(text):
+    assert is_local(text)
+    with pytest.raises(InputError, match="there is no file"):
+        next(texts_of(text))
+
+
+def test_what_exists_is_read_before_a_dataset_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert not is_local("allenai/c4") and not is_local("allenai/c4:en") and not is_local("imdb")
+    write_rows(tmp_path / "allenai" / "c4" / "a.jsonl")
+    assert list(texts_of("allenai/c4")) == ["one, two", "é"]
+
+
+@pytest.mark.parametrize(
+    "content", ['{"text": "one"}\n{"body": "two"}\n', '{"text": null}\n', '{"text": 7}\n', "no json\n", ""]
+)
+def test_a_jsonl_file_with_a_row_that_is_no_text_is_an_input_error(tmp_path, content):
+    with pytest.raises(InputError):
+        list(texts_of(write(tmp_path / "a.jsonl", content)))
+
+
+LOCAL = r".*, or give a \.jsonl, \.json, \.txt, \.parquet or \.csv file, a folder of them, .* embedded docstrings"
+
+
+def test_a_dataset_without_network_names_the_local_ways():
+    with pytest.raises(InputError, match="cannot be asked for 'allenai/c4:en'.*check the network" + LOCAL) as refused:
+        next(texts_of("allenai/c4:en"))
+    assert "\n" not in str(refused.value)
+
+
+class Missing(BaseHTTPRequestHandler):
+    """A Hub that knows no dataset."""
+
+    def do_GET(self):
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub():
+    with HTTPServer(("127.0.0.1", 0), Missing) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def said(source: str, tmp_path: Path, hub: str = "http://127.0.0.1:9") -> str:
+    """All that a fresh interpreter, online, prints within seconds when it is asked for the texts of a source."""
+    code = "import sys; from sinkinterp.data.corpora import texts_of\ntry: next(texts_of(sys.argv[1]))\n"
+    env = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / ".home"), "NO_PROXY": "127.0.0.1", "PATH": os.environ["PATH"]}
+    run = [sys.executable, "-c", code + "except ValueError as error: print(type(error).__name__, error)", source]
+    answer = subprocess.run(run, env=env, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
+    assert answer.stderr == ""
+    assert answer.stdout.count("\n") == 1
+    return answer.stdout
+
+
+def test_a_dataset_that_is_not_there_is_told_from_a_hub_that_is_not_there(hub, tmp_path):
+    absent = said("an/absent:one", tmp_path, hub)
+    assert re.match("InputError 'an/absent:one' is neither a file nor a dataset .* spelling" + LOCAL, absent)
+    nobody = said("an/absent:one", tmp_path)
+    assert re.match("InputError the Hub cannot be asked for 'an/absent:one' .*check the network" + LOCAL, nobody)
+
+
+def test_a_malformed_file_is_one_line_with_nothing_logged_beside_it(tmp_path):
+    path = write(tmp_path / "a.jsonl", "no json\n")
+    assert said(str(path), tmp_path).startswith(f"InputError cannot read {path}: ")
+
+
+@pytest.fixture
+def streamed(monkeypatch):
+    """`load_dataset` on a Hub that knows every dataset: it answers with ROWS or a `side_effect`."""
+    load = Mock(return_value=ROWS)
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", lambda *_, **__: None)
+    monkeypatch.setattr("datasets.load_dataset", load)
+    return load
+
+
+def test_a_dataset_is_streamed_by_name_configuration_split_and_column(streamed):
+    assert list(texts_of("allenai/c4:en", "body", "validation")) == ["a", "b"]
+    streamed.assert_called_once_with("allenai/c4", "en", split="validation", streaming=True)
+    assert list(texts_of("imdb")) == ["one, two", "é"]
+    streamed.assert_called_with("imdb", None, split="train", streaming=True)
+
+
+def test_a_column_that_the_dataset_lacks_names_those_it_has(streamed):
+    with pytest.raises(InputError, match=r"a row of imdb has .* 'code', only 'text' .*'body' .*'id' .int.; .*--column"):
+        next(texts_of("imdb", "code"))
+
+
+@pytest.mark.parametrize(
+    ("error", "fix"),
+    [
+        (ValueError("Config name is missing.\nPick one of ['en', 'de']"), "missing. Pick one of .*'de'.*NAME:CONFIG"),
+        (
+            ValueError("Bad split: train. Available splits: ['test']"),
+            "cannot stream 'train' of .*'test'.* another split",
+        ),
+        (RuntimeError("Dataset scripts are no longer supported"), "scripts are no longer supported"),
+        (DatasetNotFoundError("'imdb' is a gated dataset"), "closed to you .*gated.* log in to the Hub"),
+        (ConnectionError(), "ConnectionError"),
+    ],
+)
+def test_a_dataset_that_cannot_be_streamed_says_why_in_one_line(streamed, error, fix):
+    streamed.side_effect = error
+    with pytest.raises(InputError, match=fix + LOCAL) as refused:
+        next(texts_of("imdb"))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="real text lies outside the repository, in ../shared/data")
+@pytest.mark.parametrize(("name", "rows"), [("c4_sample", 500), ("gutenberg", 17), ("wikipedia_sample", 1024)])
+def test_real_text_is_read_as_the_json_module_reads_it(name, rows):
+    path = SHARED / f"{name}.jsonl"
+    assert list(texts_of(path)) == [json.loads(line)["text"] for line in path.read_text().splitlines()]
+    assert len(list(texts_of(path))) == rows
+
+
+def test_each_text_stands_once(embedded):
+    files = {"a.py": documented(LONG["alpha"], LONG["beta"], LONG["alpha"]), "b.py": documented(LONG["beta"])}
+    assert sorted(embedded(files)) == [LONG["alpha"], LONG["beta"]]
+
+
+def test_whitespace_is_collapsed_before_texts_are_compared(embedded):
+    spaced = LONG["tau"].replace(" ", "\n        ", 3).replace(". ", ".\t  ")
+    assert embedded({"a.py": documented(spaced, LONG["tau"])}) == [LONG["tau"]]
+
+
+def test_short_and_non_ascii_texts_are_dropped(embedded):
+    assert embedded({"a.py": documented("x" * SHORTEST, "y" * (SHORTEST - 1), LONG["beta"] + "é")}) == ["x" * SHORTEST]
+
+
+def test_modules_classes_and_functions_are_read_and_other_strings_are_not(embedded):
+    a, b, c = LONG.values()
+    assert sorted(embedded({"a.py": f'"""{a}"""\nclass C:\n    """{b}"""\n    async def f(self):\n        """{c}"""\n'
+                            f'x = """{"z" * 300}"""\n'})) == [a, b, c]  # fmt: skip
+
+
+def test_files_that_do_not_parse_are_passed_over(embedded):
+    assert embedded({"a.py": "def (", "b.py": documented(LONG["tau"])}) == [LONG["tau"]]
+
+
+def test_a_file_with_an_invalid_escape_counts_without_a_warning(embedded):
+    assert embedded({"a.py": documented(LONG["tau"]) + "x = '\\d'\n"}) == [LONG["tau"]]
+
+
+def test_the_order_of_the_files_does_not_matter(embedded):
+    files = {f"{name}.py": documented(text) for name, text in LONG.items()}
+    assert embedded(files, cache="a") == embedded(files, cache="b", backwards=True)
+
+
+def test_texts_are_gathered_once_and_kept(embedded, tmp_path):
+    first = embedded({"a.py": documented(LONG["tau"])})
+    assert embedded({"a.py": documented(LONG["beta"])}) == first
+    assert len(embedded.asked) == 1
+    assert [path.suffix for path in (tmp_path / "cache/deeper").iterdir()] == [".json"]
+
+
+def test_other_versions_gather_anew(embedded, monkeypatch):
+    embedded({"a.py": documented(LONG["tau"])})
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
+    assert embedded({"a.py": documented(LONG["beta"])}) == [LONG["beta"]]
+
+
+def test_progress_counts_every_file_to_the_end(embedded, tmp_path):
+    embedded({"a.py": "", "b.py": "def (", "c.py": ""})
+    seen = []
+    embedded_texts(tmp_path / "another", lambda done, of: seen.append((done, of)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]

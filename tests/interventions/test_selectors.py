@@ -1,0 +1,202 @@
+"""Selectors, and the controls that are drawn of what they leave out."""
+
+import pytest
+import torch
+
+from sinkinterp.attention.kernels import SOFTMAX
+from sinkinterp.attention.model_shape import ModelShape
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import (
+    AddSinkLogit,
+    AttendSelfOnly,
+    BiasColumn,
+    BlindKeys,
+    ChangeKeys,
+    ChangeMLP,
+    ChangeOutputs,
+    ChangePattern,
+    ChangePositionEmbedding,
+    ChangeQueries,
+    ChangeResidual,
+    ChangeTokenEmbedding,
+    ChangeValues,
+    ClipPattern,
+    PatchNormalization,
+    RemoveColumn,
+    RemoveKeySlot,
+    RemovePosition,
+    ReplacePosition,
+    ShiftPositions,
+    SwapPositions,
+    SwapWith,
+    Temperature,
+    Zero,
+    ZeroKeyBias,
+    ZeroKeySlot,
+    ZeroQueryBias,
+    ZeroValueBias,
+)
+
+# blocks 1, 2, 4, 6 and 8 of 11 attend, 7 query heads over 7 key heads of 13; feed-forward layers all but block 10
+SHAPE = ModelShape(11, (1, 2, 4, 6, 8), 7, 7, 13, 91, 97, mlp_layers=tuple(range(10)))
+LENGTH = 17
+ON_HEADS = (
+    ZeroKeyBias, ZeroQueryBias, ZeroValueBias, ClipPattern, ZeroKeySlot, RemoveColumn,
+    lambda **on: PatchNormalization(SOFTMAX, **on), lambda **on: Temperature(2.0, **on),
+    lambda **on: BiasColumn(1.0, **on), lambda **on: AttendSelfOnly(**{"positions": [1]} | on),
+    lambda **on: ChangeQueries(Zero(), **on), lambda **on: ChangeKeys(Zero(), **on),
+    lambda **on: ChangeValues(Zero(), **on), lambda **on: ChangeOutputs(Zero(), **on),
+    lambda **on: ChangePattern(Zero(), **on),
+)  # fmt: skip
+IN_LAYERS = (
+    *ON_HEADS, RemoveKeySlot, AddSinkLogit, lambda **on: BlindKeys([3], **on),
+    lambda **on: ChangeResidual(Zero(), **on), lambda **on: ChangeMLP(Zero(), **on),
+)  # fmt: skip
+SITES = (
+    ChangeTokenEmbedding, ChangePositionEmbedding, ChangeResidual, ChangeMLP, ChangeQueries, ChangeKeys, ChangeValues,
+    ChangeOutputs, ChangePattern,
+)  # fmt: skip
+COLUMNS = (RemoveColumn, lambda **on: BiasColumn(1.0, **on), AttendSelfOnly)
+
+
+def refused(edit, message):
+    with pytest.raises(InputError, match=message) as error:
+        edit.check(SHAPE, LENGTH)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("make", IN_LAYERS)
+def test_layers_must_be_named_once_and_exist(make):
+    for layers in ([], [1, 1]):
+        with pytest.raises(InputError, match="must name each of its layers once, and some"):
+            make(layers=layers)
+    make(layers=[1, 8]).check(SHAPE, LENGTH)
+    refused(make(layers=[1, 12]), "there is no layer 12; this model and input have [01] to")
+    refused(make(layers=[-1]), "there is no layer -1")
+
+
+def test_each_site_counts_its_own_layers():
+    ChangeResidual(Zero(), layers=[0, 11]).check(SHAPE, LENGTH)  # the output of the last block is the eleventh
+    ChangeMLP(Zero(), layers=[0, 9]).check(SHAPE, LENGTH)
+    refused(ChangeMLP(Zero(), layers=[10]), "no layer 10; this model and input have 0 to 9")
+    refused(ChangeKeys(Zero(), layers=[3]), "no layer 3; this model and input have 1 to 8")
+    for site in (ChangeTokenEmbedding, ChangePositionEmbedding):
+        site(Zero(), layers=[0]).check(SHAPE, LENGTH)
+        refused(site(Zero(), layers=[1]), "no layer 1; this model and input have 0 to 0")
+
+
+def test_a_model_without_the_layers_of_a_site_is_refused():
+    with pytest.raises(InputError, match="ChangeMLP finds no layer of this model to change"):
+        ChangeMLP(Zero()).check(ModelShape(3, (0, 1, 2), 4, 4, 5, 20, 97), LENGTH)
+
+
+@pytest.mark.parametrize("make", ON_HEADS)
+def test_heads_must_be_named_once_and_exist_and_bring_their_layers(make):
+    for heads in ([], [(1, 2), (1, 2)]):
+        with pytest.raises(InputError, match="must name each of its heads once, and some"):
+            make(heads=heads)
+    with pytest.raises(InputError, match="give heads or layers, not both"):
+        make(heads=[(1, 2)], layers=[1])
+    make(heads=[(1, 0), (8, 6)]).check(SHAPE, LENGTH)
+    for heads in ([(1, 7)], [(3, 0)], [(1, -1)]):
+        refused(make(heads=heads), "there is no head .*; this model and input have \\(1, 0\\) to \\(8, 6\\)")
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_positions_and_dimensions_must_be_named_once_and_exist(site):
+    width = {ChangePattern: LENGTH}.get(site, 91 if site in SITES[:4] else 13)
+    site(Zero(), positions=[0, LENGTH - 1], dims=[0, width - 1]).check(SHAPE, LENGTH)
+    for selector in ("positions", "dims"):
+        for chosen in ([], [3, 3]):
+            with pytest.raises(InputError, match=f"must name each of its {selector} once, and some"):
+                site(Zero(), **{selector: chosen})
+    refused(site(Zero(), positions=[LENGTH]), "no position 17; this model and input have 0 to 16")
+    refused(site(Zero(), positions=[-1]), "no position -1")
+    refused(site(Zero(), dims=[width]), f"no dimension {width}; this model and input have 0 to {width - 1}")
+    refused(site(SwapWith(0, LENGTH)), "no position 17; this input has 0 to 16")
+
+
+def test_columns_positions_and_read_dimensions_must_exist():
+    for make in COLUMNS:
+        refused(make(positions=[LENGTH]), "no position 17")
+        with pytest.raises(InputError, match="must name each of its positions once, and some"):
+            make(positions=[])
+    refused(RemovePosition([LENGTH]), "no position 17")
+    refused(BlindKeys([91]), "no dimension 91; this model and input have 0 to 90")
+    with pytest.raises(InputError, match="must name each of its dims once, and some"):
+        BlindKeys([])
+
+
+def test_any_iterable_names_what_a_tuple_does():
+    edit = ChangeResidual(Zero(), layers=range(2, 5), dims=iter([7, 3]), positions={1})
+    assert (edit.layers, edit.dims, edit.positions) == ((2, 3, 4), (7, 3), (1,))
+    assert ChangeKeys(Zero(), heads=iter([(1, 2), (4, 0)])).heads == ((1, 2), (4, 0))
+    assert hash(ChangeKeys(Zero(), dims=[1, 2])) == hash(ChangeKeys(Zero(), dims=(1, 2)))
+
+
+CONTROLS = [  # an edit, and the narrowest of its selectors
+    *((make(layers=[2, 8]), "layers") for make in IN_LAYERS[:7] + IN_LAYERS[-2:]),
+    *((make(heads=[(1, 2), (1, 3), (8, 6)]), "heads") for make in ON_HEADS[:5] + ON_HEADS[6:8] + ON_HEADS[-5:]),
+    *((site(Zero(), positions=[0, 4], layers=[2] if site not in SITES[:2] else None), "positions") for site in SITES),
+    *((site(Zero(), positions=[0, 4], dims=[3]), "dims") for site in SITES),
+    *((site(Zero(), heads=[(4, 2)], positions=[0]), "positions") for site in SITES[4:]),
+    *((site(Zero(), heads=[(4, 2)], positions=[0], dims=[5, 6]), "dims") for site in SITES[4:]),
+    *((make(positions=[0, 3], heads=[(4, 2)]), "positions") for make in COLUMNS),
+    (RemoveColumn(), "positions"), (RemovePosition([0, 5]), "positions"), (BlindKeys([3, 4], layers=[2]), "dims"),
+    (ChangeResidual(Zero(), layers=[0, 11]), "layers"), (ChangeMLP(Zero(), layers=[9]), "layers"),
+]  # fmt: skip
+INSIDE = {
+    "layers": {*SHAPE.attention_layers},
+    "heads": {(layer, head) for layer in SHAPE.attention_layers for head in range(7)},
+    "positions": {*range(LENGTH)},
+    "dims": {*range(91)},
+}
+CONTROLS = [control for control in CONTROLS if not (control[1] == "layers" and getattr(control[0], "positions", None))]
+
+
+@pytest.mark.parametrize(("edit", "selector"), CONTROLS, ids=lambda value: str(value)[:60])
+def test_a_control_is_as_many_others_of_the_narrowest_selector(edit, selector):
+    drawn = [edit.control(SHAPE, LENGTH, torch.Generator().manual_seed(seed)) for seed in range(30)]
+    chosen = getattr(edit, selector)
+    for control in drawn:
+        others = getattr(control, selector)
+        control.check(SHAPE, LENGTH)
+        assert len(others) == len(set(others)) == len(chosen) and not set(others) & set(chosen)
+        same = set(vars(edit)) - {selector}
+        assert type(control) is type(edit) and all(getattr(control, name) == getattr(edit, name) for name in same)
+    assert edit.control(SHAPE, LENGTH, torch.Generator().manual_seed(7)) == drawn[7]
+    assert len({getattr(control, selector) for control in drawn}) > 1
+
+
+def test_every_other_choice_is_drawn_sooner_or_later():
+    generator = torch.Generator().manual_seed(0)
+    draw = {RemoveColumn().control(SHAPE, 5, generator).positions for _ in range(100)}
+    assert draw == {(1,), (2,), (3,), (4,)}
+    heads = {ZeroKeyBias(heads=[(1, 2)]).control(SHAPE, 5, generator).heads[0] for _ in range(600)}
+    assert heads == INSIDE["heads"] - {(1, 2)}
+
+
+@pytest.mark.parametrize("pair", [SwapPositions(0, 4), ReplacePosition(0, 4)], ids=str)
+def test_a_control_of_two_positions_is_two_others(pair):
+    generator = torch.Generator().manual_seed(0)
+    drawn = {(c.first, c.second) for c in (pair.control(SHAPE, 6, generator) for _ in range(300))}
+    assert drawn == {(i, j) for i in (1, 2, 3, 5) for j in (1, 2, 3, 5) if i != j}
+    with pytest.raises(InputError, match="needs two other positions; sequences of 3 have 1"):
+        type(pair)(0, 1).control(SHAPE, 3, generator)
+
+
+def test_edits_that_choose_nothing_and_choices_without_others_have_no_control():
+    generator = torch.Generator().manual_seed(0)
+    refusals = {
+        ShiftPositions(3): "ShiftPositions chooses nothing that could be drawn at random; run it with no control",
+        ZeroKeyBias(): "changes all layers; a control needs some to be chosen",
+        ChangeValues(Zero()): "changes all layers; a control needs some",
+        RemovePosition(): "changes all positions; a control needs some",
+        AddSinkLogit(): "changes all layers; a control needs some",
+        AddSinkLogit(layers=[1, 2, 4]): "a control of 3 layers needs as many others; there are 2",
+        RemoveColumn(positions=range(9)): "a control of 9 positions needs as many others; there are 8",
+    }
+    for edit, message in refusals.items():
+        with pytest.raises(InputError, match=message) as error:
+            edit.control(SHAPE, LENGTH, generator)
+        assert "\n" not in str(error.value)

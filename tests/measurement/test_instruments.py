@@ -1,0 +1,90 @@
+"""What instruments answer, against the definitions written out on what transformers' own modules hand over."""
+
+import pytest
+import torch
+from backends.zoo import CONFIGS, model_of, tokens_of
+from einops import einsum, rearrange
+
+import sinkinterp as si
+from sinkinterp.measurement.instruments import ALL, LOSS, MASSIVE, TOP
+
+
+def residual_answers(x):
+    """By hand, for one block: `sequence pos d_model`."""
+    size, energy = x.abs(), x.square().mean(1)
+    median = size.flatten(1).sort(-1).values[:, (size[0].numel() - 1) // 2]
+    lengths = x.norm(dim=-1)
+    return {
+        "peak_over_median": size.amax((1, 2)) / median,
+        "massive_entries": ((size > 100) & (size >= 1000 * median[:, None, None])).sum((1, 2)),
+        "kurtosis": energy.square().mean(-1) / energy.mean(-1).square(),
+        "cosine_to_first": einsum(x, x[:, 0], "s p d, s d -> s p") / (lengths * lengths[:, :1]),
+    }
+
+
+def loss(logits, tokens):
+    return -logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_residual_answers_and_losses_are_those_of_transformers_hidden_states_and_logits(name):
+    model, tokens = model_of(name), tokens_of(13)
+    report = si.measure(si.load(model), tokens, instruments=(MASSIVE, LOSS))
+    with torch.no_grad():
+        theirs = model(tokens, output_hidden_states=True)
+    torch.testing.assert_close(report.extra("loss"), loss(theirs.logits, tokens), rtol=1e-4, atol=1e-4)
+    for block, x in enumerate(theirs.hidden_states[:-1]):  # the last one is after the final norm
+        torch.testing.assert_close(report.residual_norms[:, block], x.norm(dim=-1), rtol=1e-4, atol=1e-5)
+        for answer, expected in residual_answers(x).items():
+            torch.testing.assert_close(report.extra(answer)[:, block], expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def spiked():
+    """The report of a GPT-2 with a massive activation from block 2 on, and what its modules handed over."""
+    model, seen = model_of("gpt2"), {"qkv": [], "z": [], "residual": []}
+    with torch.no_grad():
+        model.transformer.h[1].mlp.c_proj.bias[7] = 5000.0
+    report = si.measure(si.load(model), tokens_of(), instruments=ALL)
+    for block in model.transformer.h:
+        block.attn.c_attn.register_forward_hook(lambda module, given, out: seen["qkv"].append(out))
+        block.attn.c_proj.register_forward_pre_hook(lambda module, given: seen["z"].append(given[0]))
+        block.register_forward_pre_hook(lambda module, given: seen["residual"].append(given[0]))
+    model.transformer.ln_f.register_forward_pre_hook(lambda module, given: seen["residual"].append(given[0]))
+    with torch.no_grad():
+        model(tokens_of())
+    return report, {name: torch.stack(values, 1) for name, values in seen.items()}
+
+
+def test_a_spike_is_found_where_it_was_planted(spiked):
+    report, seen = spiked
+    for block in range(4):
+        x = seen["residual"][:, block]
+        for answer, expected in residual_answers(x).items():
+            torch.testing.assert_close(report.extra(answer)[:, block], expected, rtol=1e-3, atol=1e-4)
+        value, position, channel = report.extra("top_entries")[:, block].unbind(-1)
+        assert value.shape == (5, TOP)
+        torch.testing.assert_close(value.abs(), x.abs().flatten(1).sort(descending=True).values[:, :TOP])
+        torch.testing.assert_close(x[torch.arange(5)[:, None], position.long(), channel.long()], value)
+    assert report.extra("massive_entries").tolist() == [[0, 0, 17, 17]] * 5
+    assert report.extra("top_entries")[:, 2:, :, 2].eq(7).all()
+
+
+def test_angles_and_norm_products_are_those_of_the_queries_and_keys(spiked):
+    report, seen = spiked
+    q, k, _ = rearrange(seen["qkv"], "s layer i (three h d) -> three s layer h i d", three=3, h=4)
+    products = q.norm(dim=-1)[..., :, None] * k.norm(dim=-1)[..., None, :]
+    cosines = einsum(q, k, "s layer h i d, s layer h j d -> s layer h i j") / products
+    for answer, pairs in {"qk_angles": cosines, "qk_norm_products": products * 12**-0.5}.items():
+        first = pairs[..., 1:, 0].mean(-1)
+        others = torch.stack([pairs[..., i, 1 : i + 1].mean(-1) for i in range(1, 17)], -1).mean(-1)
+        torch.testing.assert_close(report.extra(answer), torch.stack((first, others), -1), rtol=1e-4, atol=1e-4)
+
+
+def test_ranks_are_energies_over_the_largest_singular_value_squared(spiked):
+    report, seen = spiked
+    keys = rearrange(seen["qkv"], "s layer i (three h d) -> three s layer h i d", three=3, h=4)[1]
+    updates = rearrange(seen["z"], "s layer i (h d) -> s layer h i d", h=4)
+    for answer, x in {"key_rank": keys, "update_rank": updates}.items():
+        expected = x.square().sum((-2, -1)) / torch.linalg.matrix_norm(x, 2).square()
+        torch.testing.assert_close(report.extra(answer), expected, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,140 @@
+"""What `measure` adds to the reads: groups of equal length, batches, order, padding and the protocol."""
+
+from dataclasses import fields, replace
+from functools import cache
+
+import pytest
+import torch
+from backends.zoo import model_of, tokens_of
+
+import sinkinterp as si
+from sinkinterp.data.tokens import PAD, Probe
+from sinkinterp.errors import InputError
+from sinkinterp.measurement import instruments, measure
+from sinkinterp.metrics.sink import PAPER, RELEASED, VISIBLE
+
+LENGTHS = (5, 17, 2, 11, 5)
+ROWS = [row[:n].tolist() for row, n in zip(tokens_of(), LENGTHS, strict=True)]
+MODELS = ("gpt2", "mistral with a window", "gpt-oss with sink logits", "jamba with mamba layers")
+every_model = pytest.mark.parametrize("name", MODELS)
+subject_of = cache(lambda name: si.load(model_of(name)))
+
+
+@cache
+def ragged(name):
+    return si.measure(subject_of(name), Probe.of_rows(ROWS), instruments=instruments.ALL)
+
+
+def numbers(report):
+    """Every tensor of a report by name."""
+    own = {field.name: getattr(report, field.name) for field in fields(report)} | dict(report.extras)
+    return {name: value for name, value in own.items() if isinstance(value, torch.Tensor)}
+
+
+def assert_same(one, other, **tolerance):
+    one, other = numbers(one), numbers(other)
+    assert one.keys() == other.keys()
+    for name in one:
+        torch.testing.assert_close(
+            one[name], other[name], equal_nan=True, msg=lambda m, n=name: f"{n}: {m}", **tolerance
+        )
+
+
+@every_model
+def test_a_ragged_probe_gives_each_sequence_the_numbers_it_has_alone(name):
+    whole = numbers(ragged(name))
+    for i, row in enumerate(ROWS):
+        alone = si.measure(subject_of(name), torch.tensor([row]), instruments=instruments.ALL)
+        for answer, value in numbers(alone).items():
+            n, found = value.shape[-1], whole[answer][i]
+            torch.testing.assert_close(found[..., :n], value[0], rtol=1e-4, atol=1e-5, msg=lambda m, a=answer: a + m)
+            assert (found[..., n:] == PAD if answer == "tokens" else found[..., n:].isnan()).all(), answer
+            assert answer == "tokens" or not value.isnan().any(), answer
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_to_either_side_measures_the_same(side):
+    mask = torch.arange(19) < torch.tensor(LENGTHS)[:, None]
+    mask = mask.flip(1) if side == "left" else mask
+    tokens = torch.full((5, 19), 3)
+    tokens[mask] = torch.tensor([token for row in ROWS for token in row])
+    probe = Probe.of(tokens, attention_mask=mask.long())
+    assert_same(si.measure(subject_of("gpt2"), probe, instruments=instruments.ALL), ragged("gpt2"), rtol=0, atol=0)
+
+
+@every_model
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_batches_of_any_size_give_the_same_report(name, size, monkeypatch):
+    monkeypatch.setattr(measure, "sequences_per_pass", lambda subject, length: size)
+    progress = []
+    report = si.measure(
+        subject_of(name), Probe.of_rows(ROWS), instruments=instruments.ALL, on_batch=lambda *done: progress.append(done)
+    )
+    assert_same(report, ragged(name), rtol=1e-4, atol=1e-5)
+    counts = {1: (1, 2, 3, 4, 5), 2: (1, 2, 4, 5), 3: (1, 2, 4, 5)}[size]  # lengths 17 | 11 | 5, 5 | 2
+    assert progress == [(done, 5) for done in counts]
+
+
+@every_model
+def test_chosen_positions_are_sorted_and_unknown_where_a_sequence_is_too_short(name):
+    report, whole = si.measure(subject_of(name), Probe.of_rows(ROWS), positions=(10, 0, 4)), ragged(name)
+    assert report.positions == (0, 4, 10)
+    for field in ("importance", "raw_importance", "null", "bias_null"):
+        expected = getattr(whole, field)[..., [0, 4, 10]]
+        torch.testing.assert_close(getattr(report, field), expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+    assert report.alpha(10).isnan().flatten(1).all(1).tolist() == [True, False, True, False, True]
+
+
+def test_importance_is_that_of_the_maps_that_transformers_returns():
+    model = model_of("llama with grouped queries")
+    report = si.measure(si.load(model), tokens_of(), positions=(3, 0, 16))
+    model.set_attn_implementation("eager")
+    maps = torch.stack(model(tokens_of(), output_attentions=True).attentions, 1)
+    expected = (maps.sum(-2) / torch.arange(17, 0, -1))[..., [0, 3, 16]]
+    torch.testing.assert_close(report.importance, expected, rtol=1e-4, atol=1e-5)
+    assert report.slot_importance is None and report.off_sequence.eq(0).all()
+
+
+def test_the_dialect_is_measured_with_and_said():
+    subject = subject_of("mistral with a window")  # 5 keys wide
+    reports = {d.words: si.measure(subject, tokens_of(), dialect=d) for d in (VISIBLE, PAPER, RELEASED)}
+    assert {words: report.protocol.divisor for words, report in reports.items()} == {words: words for words in reports}
+    visible, paper, released = reports.values()
+    share = torch.arange(17, 0, -1).clamp(max=5) / torch.arange(17, 0, -1)
+    for field in ("importance", "null", "bias_null"):
+        torch.testing.assert_close(getattr(paper, field), getattr(visible, field) * share)
+    torch.testing.assert_close(released.importance, paper.importance, rtol=2**-6, atol=2**-9)
+
+
+def test_the_protocol_says_what_was_measured():
+    probe = replace(Probe.of_rows(ROWS, "five rows"), bos="id 3 first", too_short=7)
+    said = si.measure(subject_of("gpt2"), probe, edits=[si.SwapPositions(0, 1)]).protocol
+    assert (said.model, said.sequences, said.length, said.dtype) == ("GPT2LMHeadModel", 5, 17, "float32")
+    assert (said.bos, said.source, said.source_sha256) == ("id 3 first", "five rows", probe.sha256)
+    assert (said.texts_too_short, said.revision, said.divisor) == (7, "", VISIBLE.words)
+    assert said.edits == ("SwapPositions(0, 1)",) and said.edits[0] in said.line()
+    assert said.versions.keys() >= {"python", "sinkinterp", "torch", "transformers"}
+
+
+def test_whole_numbers_of_any_width_are_tokens():
+    report = si.measure(subject_of("gpt2"), tokens_of().int(), instruments=(instruments.LOSS,))
+    expected = si.measure(subject_of("gpt2"), tokens_of(), instruments=(instruments.LOSS,))
+    assert report.extra("loss").equal(expected.extra("loss"))
+
+
+def test_an_instrument_that_is_given_twice_answers_once():
+    report = si.measure(subject_of("gpt2"), tokens_of(), instruments=(instruments.LOSS, *instruments.ALL))
+    assert len(report.extras) == sum(len(measure._names(one)) for one in instruments.ALL)
+
+
+@pytest.mark.parametrize("tokens", [torch.zeros(5), torch.rand(2, 5), torch.ones(3, 1).long(), torch.ones(0, 5).long()])
+def test_what_is_no_tokens_is_refused(tokens):
+    with pytest.raises(InputError, match="whole numbers, `sequence pos`") as error:
+        measure._check.__wrapped__(tokens, ())  # past the annotation, which only tests execute
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("positions", [(), (17,), (-1,), (0, 40)])
+def test_positions_outside_the_sequences_are_refused(positions):
+    with pytest.raises(InputError, match="count from 0 to 16"):
+        si.measure(subject_of("gpt2"), tokens_of(), positions=positions)

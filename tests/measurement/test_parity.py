@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+from backends.zoo import CONFIGS, model_of
+from typer.testing import CliRunner
+
+from sinkinterp.backends.load import load_model
+from sinkinterp.backends.nnsight import NNsightSubject
+from sinkinterp.cli.main import app
+from sinkinterp.measurement import parity as gate
+
+STORIES = Path(__file__).parents[2] / "shared/models/stories260K"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_backends_and_dense_eager_attention_agree_on_the_zoo(name):
+    table = gate.parity(model_of(name), name)
+    assert {"importance", "bias_null", "extra.qk_angles", "extra.top_entries", "extra.loss"} <= set(
+        table.column("read")
+    )
+    assert {row["backend"] for row in table.rows} == {"dense eager attention", "nnsight", "transformer_lens"}
+    assert gate.agrees(table) and all(row["verdict"] == "agrees" for row in table.rows)
+
+
+def test_a_backend_that_is_wrong_is_found_and_the_command_fails(monkeypatch, tmp_path):
+    honest = NNsightSubject._pass
+
+    def shifted(self, tokens, watch, **positions):
+        logits = honest(self, tokens, watch, **positions)
+        for row in watch.rows.values():
+            row |= {name: value + 1e-4 for name, value in row.items() if value.is_floating_point() and name != "excess"}
+        return logits
+
+    monkeypatch.setattr(NNsightSubject, "_pass", shifted)
+    model_of("llama").save_pretrained(tmp_path)
+    result = CliRunner().invoke(app, ["check", str(tmp_path)])
+    assert result.exit_code == 1 and "DIFFERS" in result.output
+
+
+def test_the_command_prints_agreement(tmp_path):
+    model_of("gpt2").save_pretrained(tmp_path)
+    result = CliRunner().invoke(app, ["check", str(tmp_path)])
+    assert result.exit_code == 0 and "nnsight" in result.output and "DIFFERS" not in result.output
+
+
+def test_a_refusal_is_named_and_is_no_difference(monkeypatch):
+    def refuse(self, *args):
+        raise gate.InputError("cannot do this; use the Hugging Face backend")
+
+    monkeypatch.setattr(NNsightSubject, "_check_tokens", refuse)
+    table = gate.parity(model_of("llama"), "llama")
+    (row,) = table.where(backend="nnsight").rows
+    assert row["verdict"] == "refused" and "use the Hugging Face backend" in row["read"] and gate.agrees(table)
+
+
+@pytest.mark.skipif(not STORIES.is_dir(), reason="needs the real model in shared/")
+def test_backends_agree_on_a_trained_model():
+    table = gate.parity(load_model(STORIES), "stories260K")
+    assert len(table.rows) > 30 and all(row["verdict"] == "agrees" for row in table.rows)

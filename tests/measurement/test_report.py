@@ -1,0 +1,173 @@
+import json
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from backends.zoo import model_of, tokens_of
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import sinkinterp as si
+from sinkinterp.data.tokens import Probe
+from sinkinterp.errors import InputError
+from sinkinterp.measurement.instruments import ALL
+from sinkinterp.measurement.report import Report
+from sinkinterp.metrics.bootstrap import difference
+from sinkinterp.tables import compare, heads, plain, signature
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    return {name: si.load(model_of(name)) for name in ("gpt2", "gpt-oss with sink logits")}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt-oss with sink logits"])
+def test_a_saved_report_is_loaded_as_it_was(subjects, name, tmp_path):
+    report = si.measure(subjects[name], tokens_of(), positions=(0, 4))
+    report.save(tmp_path / "report.safetensors")
+    loaded = Report.load(tmp_path / "report.safetensors")
+    for field in fields(report):
+        ours, theirs = getattr(report, field.name), getattr(loaded, field.name)
+        assert ours.equal(theirs) if isinstance(ours, torch.Tensor) else ours == theirs
+    assert [p.name for p in tmp_path.iterdir()] == ["report.safetensors"]
+
+
+def test_a_file_that_is_no_report_is_refused(tmp_path):
+    (tmp_path / "other.safetensors").write_bytes(b"not a report")
+    with pytest.raises(InputError, match=r"no saved report; give a file that Report\.save wrote"):
+        Report.load(tmp_path / "other.safetensors")
+
+
+def test_an_edit_is_compared_sequence_by_sequence(subjects):
+    before = si.measure(subjects["gpt2"], tokens_of())
+    after = si.measure(subjects["gpt2"], tokens_of(), edits=[si.SwapPositions(0, 4)])
+    table = compare(before, after)
+    row = {row["quantity"]: row for row in table.rows}["alpha_1, mean over heads"]
+    change = (after.alpha() - before.alpha()).mean((1, 2))
+    assert row["change"] == pytest.approx(change.mean().item(), abs=1e-6)
+    assert row["change low"] <= row["change"] <= row["change high"]
+    assert "SwapPositions" in table.note and "change by sequence" in table.note
+
+
+def test_a_report_compared_with_itself_has_changed_by_nothing(subjects):
+    report = si.measure(subjects["gpt-oss with sink logits"], tokens_of())
+    assert {row[cell] for row in compare(report, report).rows for cell in ("change", "change low", "change high")} == {
+        0.0
+    }
+
+
+def test_reports_on_different_tokens_are_not_paired(subjects):
+    one = si.measure(subjects["gpt2"], tokens_of())
+    other = replace(one, protocol=replace(one.protocol, source_sha256="another"))
+    assert "different sequences" in compare(one, other).note
+
+
+def test_pairing_narrows_the_interval_of_a_shared_shift():
+    base = torch.randn(41)
+    paired, apart = (difference(base, base + 0.5, paired) for paired in (True, False))
+    assert paired.mean == pytest.approx(apart.mean, abs=1e-6) == pytest.approx(0.5, abs=1e-6)
+    assert paired.high - paired.low < 1e-6 < apart.high - apart.low
+    assert apart.low < 0.5 < apart.high
+
+
+@pytest.fixture(scope="module")
+def full(subjects):
+    """Sequences of 11, 5 and 7 tokens, with a slot, two positions and all instruments."""
+    rows = [row[:n].tolist() for row, n in zip(tokens_of(), (11, 5, 7), strict=False)]
+    return si.measure(subjects["gpt-oss with sink logits"], Probe.of_rows(rows), positions=(0, 6), instruments=ALL)
+
+
+def by_file(report, folder):
+    report.save(folder / "report.safetensors")
+    return Report.load(folder / "report.safetensors")
+
+
+def by_json(report, folder):
+    return Report.from_dict(json.loads(json.dumps(report.to_dict(), allow_nan=False)))
+
+
+def same_bits(one, other):
+    return one.dtype == other.dtype and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("travel", [by_file, by_json])
+def test_a_report_comes_back_with_every_number_nan_and_extra(full, travel, tmp_path):
+    back = travel(full, tmp_path)
+    assert back.tensors().keys() == full.tensors().keys() >= {"slot_null", "extra.loss", "extra.massive_entries"}
+    for name, value in full.tensors().items():
+        assert same_bits(back.tensors()[name], value), name
+    assert back.extra("massive_entries").dtype == back.tokens.dtype == torch.long
+    assert back.importance.isnan().any() and back.extra("loss").isnan().any()
+    assert (back.positions, back.attention_layers, back.protocol) == ((0, 6), (0, 1, 2), full.protocol)
+    for table in (signature, heads):
+        assert repr(table(back)) == repr(table(full))
+    assert repr(plain(back, 0.3)) == repr(plain(full, 0.3))
+    assert repr(compare(full, back)) == repr(compare(full, full))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.int32, torch.bool])
+def test_json_keeps_the_type_and_value_of_any_answer(full, dtype):
+    extra = torch.tensor([[0.1, 3.0], [torch.pi, 0.0]]).to(dtype)
+    back = by_json(replace(full, extras={"mine": extra}), None)
+    assert back.extras.keys() == {"mine"} and same_bits(back.extra("mine"), extra)
+
+
+def test_a_table_of_rows_holds_every_head_of_every_position_but_no_padding(full):
+    frame = full.to_pandas()
+    columns = ["sequence", "layer", "head", "position", "importance", "raw_importance", "null", "bias_null"]
+    assert frame.columns.tolist() == columns
+    assert len(frame) == 3 * 4 * (2 + 1 + 2)  # the second sequence has no position 6
+    assert not ((frame.sequence == 1) & (frame.position == 6)).any() and not frame.isna().any().any()
+    for row in frame.itertuples():
+        for name in columns[4:]:
+            column = full.positions.index(row.position)
+            assert getattr(row, name) == getattr(full, name)[row.sequence, row.layer, row.head, column].item()
+
+
+def test_rows_name_the_layers_that_attend():
+    report = si.measure(si.load(model_of("jamba with mamba layers")), tokens_of(), positions=(2,))
+    assert report.to_pandas()[["layer", "position"]].drop_duplicates().values.tolist() == [[1, 2]]
+
+
+def test_an_answer_that_was_not_taken_along_names_the_fix(subjects, full):
+    report = si.measure(subjects["gpt2"], tokens_of())
+    assert full.has("loss") and not report.has("loss")
+    with pytest.raises(InputError, match=r"^loss was not measured; measure with instruments=\S+ALL$"):
+        report.extra("loss")
+
+
+def test_rates_and_ratios_of_ragged_sequences_count_those_that_are_long_enough(full):
+    rates = [(full.importance[i, ..., 1] > 0.3).float().mean().item() for i in (0, 2)]
+    assert full.sink_rate(6) == pytest.approx(sum(rates) / 2)
+    assert full.null_sink_rate(6) == (full.null[[0, 2], ..., 1] > 0.3).float().mean()
+    norms = full.residual_norms[1, :, :5]
+    torch.testing.assert_close(full.residual_ratio()[1], norms[:, 0] / norms[:, 1:].mean(-1))
+
+
+def without(name):
+    def older(tensors, words):
+        del tensors[name]
+
+    return older
+
+
+def without_divisor(tensors, words):
+    del words["protocol"]["divisor"]
+
+
+@pytest.mark.parametrize("older", [without("bias_null"), without("tokens"), without_divisor, lambda t, w: w.clear()])
+def test_a_file_of_an_older_report_is_refused_in_one_line(full, older, tmp_path):
+    full.save(tmp_path / "report")
+    with safe_open(tmp_path / "report", framework="pt") as file:
+        words = json.loads(file.metadata()["sinkinterp"])
+    tensors = dict(full.tensors())
+    older(tensors, words)
+    save_file(tensors, tmp_path / "older", {"sinkinterp": json.dumps(words)})
+    with pytest.raises(InputError, match="no saved report; give a file that") as error:
+        Report.load(tmp_path / "older")
+    assert "\n" not in str(error.value)
+
+
+def test_a_report_of_one_sequence_and_one_layer_can_be_saved(tmp_path):
+    report = si.measure(si.load(model_of("jamba with mamba layers")), tokens_of()[:1])
+    assert by_file(report, tmp_path).importance.equal(report.importance)

@@ -1,0 +1,64 @@
+"""si.sweep: interventions beside the untouched model and beside random ones of equal size."""
+
+import pytest
+import torch
+from backends.zoo import model_of, tokens_of
+
+import sinkinterp as si
+from sinkinterp.backends.load import load
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import BiasColumn, ChangeValues, Scale, Temperature, Zero, ZeroKeyBias
+from sinkinterp.measurement.sweep import importance, loss, sink_rate
+from sinkinterp.metrics.bootstrap import estimate
+
+TOKENS = tokens_of(13)
+
+
+def test_every_row_is_what_a_measurement_by_hand_says():
+    subject = load(model_of("gpt2"))
+    edits = [Temperature(3.0, layers=[1]), (Temperature(3.0), BiasColumn(2.0, positions=[0]))]
+    table = si.sweep(subject, TOKENS, edits, metric=importance)
+    assert table.column("edit") == [
+        "none", "Temperature(3.0, layers=[1])", "Temperature(3.0) + BiasColumn(2.0)"
+    ]  # fmt: skip
+    before = importance(si.measure(subject, TOKENS))
+    for row, group in zip(table.rows, ((), edits[:1], edits[1]), strict=True):
+        after = importance(si.measure(subject, TOKENS, edits=group))
+        value, change = estimate(after), estimate(after - before)
+        assert (row["value"], row["value low"], row["value high"]) == (value.mean, value.low, value.high)
+        assert (row["change"], row["change low"], row["change high"]) == (change.mean, change.low, change.high)
+    assert "importance" in table.note and "n=5, T=13" in table.note
+
+
+def test_an_edit_of_the_sink_stands_out_from_random_ones_and_a_null_does_not():
+    model = si.load("sinkinterp/demo-softmax")
+    tokens = torch.randint(64, (37, 16), generator=torch.Generator().manual_seed(0))
+    row, *_ = si.sweep(model, tokens, [si.SwapPositions(0, 4)], control="random").rows[1:]
+    assert row["change high"] < -0.8 and abs(row["control change"]) < 0.1
+    assert row["change beyond control"] == pytest.approx(row["change"] - row["control change"])
+    by_loss = si.sweep(load(model_of("gpt2")), TOKENS, [ZeroKeyBias(heads=[(1, 2)])], metric=loss, control=2)
+    assert abs(by_loss.rows[1]["change"]) < 1e-6 and "mean of 2 random" in by_loss.note
+
+
+def test_the_sink_rate_of_a_sweep_is_the_reports():
+    report = si.measure(load(model_of("gpt2")), TOKENS)
+    assert sink_rate(report, 0, 0.2).mean().item() == pytest.approx(report.sink_rate(0, 0.2))
+
+
+def test_a_sweep_says_how_far_it_is():
+    said = []
+    edits = [ChangeValues(Zero(), positions=[0]), ChangeValues(Scale(2.0), positions=[0])]
+    si.sweep(load(model_of("gpt2")), TOKENS, edits, control=2, on_run=lambda done, of: said.append((done, of)))
+    assert said == [(i, 7) for i in range(8)]
+
+
+def test_sweeps_that_cannot_be_made_are_refused_before_anything_runs():
+    subject = load(model_of("gpt2"))
+    for edits, control, words in (
+        ([], None, "at least one edit"),
+        ([Temperature(2.0)], "random", "changes all layers"),
+        ([Temperature(2.0)], -1, "is 'random' or a number"),
+        ([ChangeValues(Zero(), positions=range(9))], "random", "needs as many others"),
+    ):
+        with pytest.raises(InputError, match=words):
+            si.sweep(subject, TOKENS, edits, control=control)

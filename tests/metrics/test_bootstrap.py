@@ -1,0 +1,111 @@
+import math
+
+import pytest
+import torch
+
+from sinkinterp.metrics.bootstrap import Estimate, cells, difference, estimate, ratio
+
+
+def normal(n, seed=0):
+    return torch.randn(n, generator=torch.Generator().manual_seed(seed))
+
+
+def width(found):
+    return found.high - found.low
+
+
+@pytest.mark.parametrize("n", [2, 7, 101])
+def test_the_interval_holds_the_mean(n):
+    found = estimate(normal(n) + 3)
+    assert found.mean == pytest.approx((normal(n).double() + 3).mean().item(), abs=1e-6)
+    assert found.low < found.mean < found.high
+
+
+def test_the_interval_of_two_values_worked_by_hand():
+    found = estimate(torch.tensor([0.0, 1.0]))  # resampled means are 0, 1/2, 1 with chances 1/4, 1/2, 1/4
+    assert (found.mean, found.low, found.high) == (0.5, 0.0, 1.0)
+
+
+def test_the_interval_is_that_of_the_normal_theory_for_many_values():
+    values = normal(1009)
+    error = values.std().item() / 1009**0.5
+    assert width(estimate(values)) == pytest.approx(2 * 1.96 * error, rel=0.08)
+
+
+def test_the_interval_shrinks_with_the_root_of_n():
+    assert width(estimate(normal(1600))) == pytest.approx(width(estimate(normal(100))) / 4, rel=0.25)
+
+
+def test_one_sequence_has_no_interval():
+    one = torch.tensor([0.5])
+    for found in (
+        estimate(one),
+        difference(one, one, paired=False),
+        difference(one, one, paired=True),
+        ratio(one, one),
+    ):
+        assert math.isnan(found.low) and math.isnan(found.high) and not math.isnan(found.mean)
+    assert str(estimate(one)) == "0.5" and cells("x", estimate(one)) == {"x": 0.5, "x low": None, "x high": None}
+
+
+def test_the_interval_of_constant_data_is_a_point():
+    found = estimate(torch.full((13,), 0.3))
+    assert found.low == pytest.approx(found.mean) == pytest.approx(found.high)
+    assert found.mean == pytest.approx(0.3)
+
+
+def test_the_interval_depends_on_the_seed_alone():
+    torch.manual_seed(0)
+    first = estimate(normal(31), seed=3)
+    torch.manual_seed(1)
+    assert estimate(normal(31), seed=3) == first != estimate(normal(31), seed=4)
+
+
+def test_the_interval_moves_and_stretches_with_the_data():
+    plain, moved = estimate(normal(31).double()), estimate(normal(31).double() * 2 + 5)
+    assert (moved.low, moved.mean, moved.high) == pytest.approx(
+        tuple(2 * x + 5 for x in (plain.low, plain.mean, plain.high))
+    )
+
+
+def test_about_95_in_100_intervals_hold_the_truth():
+    found = [estimate(normal(50, seed), seed) for seed in range(300)]
+    covered = sum(e.low <= 0 <= e.high for e in found) / len(found)
+    assert 0.90 <= covered <= 0.98
+    below, above = sum(e.high < 0 for e in found), sum(e.low > 0 for e in found)
+    assert min(below, above) > 0
+
+
+def test_an_estimate_is_written_with_its_interval():
+    assert str(Estimate(0.12345, 0.1, 0.2)) == "0.123 [0.1, 0.2]"
+
+
+def test_sequences_without_the_position_do_not_count():
+    values = normal(13)
+    gaps = torch.cat([torch.full((2,), torch.nan), values, torch.full((3,), torch.nan)])
+    assert estimate(gaps) == estimate(values)
+    shorter = torch.cat([normal(7, 1), torch.full((4,), torch.nan)])
+    assert difference(gaps, shorter, paired=False) == difference(values, normal(7, 1), paired=False)
+
+
+def test_a_pair_counts_where_both_are_known():
+    nan = torch.nan
+    before, after = torch.tensor([1.0, nan, 3.0, 5.0]), torch.tensor([2.0, 7.0, nan, 7.0])
+    assert difference(before, after, paired=True) == estimate(torch.tensor([1.0, 2.0]))
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_nothing_known_gives_nothing_known(paired):
+    found = difference(torch.full((3,), torch.nan), normal(3), paired)
+    assert all(map(math.isnan, (found.mean, found.low, found.high)))
+    assert math.isnan(estimate(torch.empty(0)).mean)
+
+
+def test_a_ratio_is_of_means_and_of_pairs():
+    before = normal(400).abs() + 1
+    exact = ratio(0.25 * before, before)
+    assert (exact.mean, exact.low, exact.high) == pytest.approx((0.25, 0.25, 0.25))
+    assert ratio(torch.tensor([1.0, 5.0]), torch.tensor([4.0, 8.0])).mean == 0.5  # not the mean of 1/4 and 5/8
+    noisy = ratio(before + normal(400, 1), before)
+    spread = (normal(400, 1) - (noisy.mean - 1) * before).std() / before.mean() / 400**0.5  # the delta method's
+    assert (noisy.high - noisy.low) / 2 == pytest.approx(1.96 * spread.item(), rel=0.1)

@@ -1,0 +1,193 @@
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+import torch
+
+from sinkinterp.attention import flash
+from sinkinterp.attention.call import AttentionCall
+from sinkinterp.attention.kernels import Feature, Kernel
+from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.attention.slots import SinkLogit
+from sinkinterp.errors import InputError
+from sinkinterp.metrics.qk import (
+    is_broadcast,
+    is_nop,
+    qk_angles,
+    qk_norm_products,
+    qk_scores,
+    score_gap_shares,
+    stable_rank,
+)
+
+CONTRASTS = [qk_angles, qk_norm_products, qk_scores]
+
+
+@dataclass(frozen=True)
+class ContrastFeature(Feature):
+    def __call__(self, x):
+        return torch.nn.functional.elu(x) + 1
+
+
+def windowed(length, width):
+    index = torch.arange(length)
+    return (Causal() & Window(width)).allows(index[:, None], index)[None, None]
+
+
+def flat_call(q, k, **change):
+    q, k = (torch.tensor(x)[None, None] for x in (q, k))
+    return AttentionCall(0, q, k, k, scale=0.5, **change)
+
+
+# angles with the keys: query 1 is at 45 degrees to keys 0 and 1, query 2 at 90, 0 and 0 degrees to keys 0, 1 and 2
+SMALL = flat_call([[9.0, 9.0], [1.0, 1.0], [0.0, 2.0]], [[3.0, 0.0], [0.0, 4.0], [0.0, 1.0]])
+
+
+def dense(call, position):
+    """Cosines, norm products and scores, query by query and key by key."""
+    n_heads, n_keys = call.q.shape[1], call.k.shape[2]
+    k = call.kernel.feature(call.k).repeat_interleave(n_heads // call.k.shape[1], 1)
+    q, allowed = call.kernel.feature(call.q), call.allowed().expand(2, n_heads, -1, -1)
+    found = torch.zeros(3, 2, n_heads, 2)
+    for b in range(2):
+        for h in range(n_heads):
+            rows = []
+            for i in range(q.shape[2]):
+                others = [j for j in range(n_keys) if allowed[b, h, i, j] and j != position]
+                if allowed[b, h, i, position] and others:
+                    dots, sizes = k[b, h] @ q[b, h, i], k[b, h].norm(dim=-1) * q[b, h, i].norm()
+                    table = torch.stack((dots / sizes, sizes * call.scale, dots * call.scale))
+                    rows.append(torch.stack((table[:, position], table[:, others].mean(1)), -1))
+            found[:, b, h] = torch.stack(rows).mean(0)
+    return found
+
+
+CALLS = {
+    "causal": {},
+    "window": {"mask": windowed(11, 3)},
+    "fewer queries than keys": {"queries": 5, "keys": 13},
+    "feature map": {"kernel": Kernel(feature=ContrastFeature())},
+}
+
+
+@pytest.mark.parametrize("position", [0, 2])
+@pytest.mark.parametrize("fields", CALLS.values(), ids=CALLS)
+def test_a_contrast_is_what_loops_over_pairs_find(make_call, fields, position):
+    call = make_call(n_heads=6, **fields)
+    if call.mask is not None and position == 0:
+        assert call.allowed()[0, 0, :, 0].sum() == 3
+    for contrast, expected in zip(CONTRASTS, dense(call, position), strict=True):
+        torch.testing.assert_close(contrast(call, position), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("contrast", CONTRASTS)
+def test_a_contrast_does_not_depend_on_the_size_of_a_block_of_keys(make_call, contrast, monkeypatch):
+    call = make_call(queries=13)
+    whole = contrast(call, 3)
+    monkeypatch.setattr(flash, "key_blocks", partial(flash.key_blocks, block=5))
+    torch.testing.assert_close(contrast(call, 3), whole)
+
+
+def test_contrasts_worked_by_hand():
+    r = 0.5**0.5
+    torch.testing.assert_close(qk_angles(SMALL)[0, 0], torch.tensor([(r + 0) / 2, (r + 1) / 2]))
+    torch.testing.assert_close(qk_norm_products(SMALL)[0, 0], torch.tensor([(3 / r + 6) / 2, (4 / r + 5) / 2]) * 0.5)
+    torch.testing.assert_close(qk_scores(SMALL)[0, 0], torch.tensor([(3 + 0) / 2, (4 + 5) / 2]) * 0.5)
+
+
+def test_the_last_key_is_judged_by_the_last_query():
+    torch.testing.assert_close(qk_angles(SMALL, position=2)[0, 0], torch.tensor([1.0, 0.5]))
+    torch.testing.assert_close(qk_norm_products(SMALL, position=2)[0, 0], torch.tensor([2.0, 7.0]) * 0.5)
+
+
+@pytest.mark.parametrize("contrast", CONTRASTS)
+def test_bias_softcap_and_slot_leave_a_contrast_as_it_is(make_call, contrast):
+    call = make_call()
+    changed = replace(call, bias=torch.randn(1, 6, 11, 11), softcap=0.1, slot=SinkLogit(torch.ones(6)))
+    assert torch.equal(contrast(changed), contrast(call))
+
+
+def test_longer_vectors_scale_the_norm_products_and_leave_the_angles(make_call):
+    call = make_call()
+    longer = replace(call, q=call.q * 3, k=call.k * 0.25)
+    torch.testing.assert_close(qk_angles(longer), qk_angles(call))
+    torch.testing.assert_close(qk_norm_products(longer), qk_norm_products(call) * 0.75)
+
+
+@pytest.mark.parametrize("contrast", CONTRASTS)
+def test_half_precision_is_summed_in_fp32(make_call, contrast):
+    call = make_call()
+    halved = replace(call, q=call.q.bfloat16(), k=call.k.bfloat16())
+    rounded = replace(call, q=halved.q.float(), k=halved.k.float())
+    assert torch.equal(contrast(halved), contrast(rounded))
+
+
+def test_a_head_none_of_whose_queries_can_compare_has_no_contrast():
+    assert qk_angles(replace(SMALL, mask=windowed(3, 1))).isnan().all()
+
+
+@pytest.mark.parametrize("position", [-1, 11])
+def test_a_key_that_is_not_there_is_refused(make_call, position):
+    with pytest.raises(InputError, match="from 0 to 10"):
+        qk_angles(make_call(), position)
+
+
+def test_a_lone_key_has_nothing_to_be_compared_with(make_call):
+    with pytest.raises(InputError, match="at least 2 keys"):
+        qk_norm_products(make_call(queries=1))
+
+
+def test_a_score_gap_worked_by_hand():
+    shares = score_gap_shares(torch.tensor([0.5, -0.1]), torch.tensor([4.0, 10.0]))
+    torch.testing.assert_close(shares, torch.tensor([2 + 1, 0.6 * 7, -6 * 0.2]))
+
+
+def test_angle_part_and_norm_part_sum_to_the_gap_of_mean_products(make_call):
+    call = make_call(queries=13)
+    angles, products = qk_angles(call), qk_norm_products(call)
+    gap, by_angle, by_norm = score_gap_shares(angles, products).unbind(-1)
+    torch.testing.assert_close(by_angle + by_norm, gap)
+    means = angles * products
+    torch.testing.assert_close(gap, means[..., 0] - means[..., 1])
+
+
+def test_the_gap_is_the_mean_score_gap_where_all_vectors_are_equally_long(make_call):
+    call = make_call()
+    call = replace(call, q=7 * call.q / call.q.norm(dim=-1, keepdim=True), k=call.k / call.k.norm(dim=-1, keepdim=True))
+    gap, by_angle, by_norm = score_gap_shares(qk_angles(call), qk_norm_products(call)).unbind(-1)
+    scores = qk_scores(call)
+    torch.testing.assert_close(gap, scores[..., 0] - scores[..., 1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(by_angle, gap)
+    torch.testing.assert_close(by_norm, torch.zeros_like(gap), rtol=0, atol=1e-5)
+
+
+def test_stable_rank_worked_by_hand():
+    ranks = stable_rank(torch.tensor([[[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]], [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]]))
+    torch.testing.assert_close(ranks, torch.tensor([25 / 16, 1.0]))
+
+
+def test_stable_rank_is_found_from_the_gram_matrix_too():
+    x = torch.randn(2, 3, 7, 5)
+    largest = torch.linalg.eigvalsh(x.mT @ x)[..., -1]
+    torch.testing.assert_close(stable_rank(x), (x.mT @ x).diagonal(dim1=-2, dim2=-1).sum(-1) / largest)
+    torch.testing.assert_close(stable_rank(x.mT * 11), stable_rank(x))
+
+
+def test_nop_and_broadcast_worked_by_hand():
+    ratios = torch.tensor([[0.0, 0.19, 0.2, 0.79], [0.8, 1.0, 1.25, 1.26]])
+    assert is_nop(ratios).tolist() == [[True, True, False, False], [False] * 4]
+    assert is_broadcast(ratios).tolist() == [[False] * 4, [True, True, True, False]]
+    assert is_nop(ratios, limit=0.5).sum() == 3
+    assert is_broadcast(ratios, low=0.5, high=2.0).sum() == 5
+
+
+@pytest.mark.parametrize("limit", [0.0, 1.0, float("nan")])
+def test_a_limit_that_no_nop_could_have_is_refused(limit):
+    with pytest.raises(InputError, match="between 0 and 1"):
+        is_nop(torch.ones(2), limit)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.25), (1.1, 1.25), (0.5, 0.9)])
+def test_a_broadcast_range_without_one_is_refused(low, high):
+    with pytest.raises(InputError, match="either side of 1"):
+        is_broadcast(torch.ones(2), low, high)

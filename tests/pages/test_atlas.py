@@ -1,0 +1,128 @@
+import base64
+import gzip
+import hashlib
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pages.atlases import NASTY, small_atlas
+from pages.test_page import WORDS, Reader
+from plotly.offline import get_plotlyjs
+
+from sinkinterp.pages.atlas import schema as atlases
+from sinkinterp.pages.atlas.codes import Scale
+from sinkinterp.pages.atlas.schema import atlas_page, in_script
+from sinkinterp.table import Table
+
+PLACES = ("model", "lead", "note", "protocol", "state", "title", "column", "cell", "token")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    """Pages without plotly's own code, which is the same in all."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(atlases, "get_plotlyjs", lambda: "plotly's own code")
+        atlases._plotly.cache_clear()
+        yield
+    atlases._plotly.cache_clear()
+
+
+def made(words):
+    table = Table(words["title"], words["note"], ({f"c{words['column']}": words["cell"], "n": 0.5},))
+    fields = {name: words[name] for name in ("model", "lead", "note", "protocol")}
+    atlas, _ = small_atlas(states=(words["state"], "b"), tokens=[words["token"]] * 7, tables=(table,), **fields)
+    return atlas_page(atlas)
+
+
+@pytest.fixture(scope="module")
+def plain(short):
+    return made(dict.fromkeys(PLACES, "word"))
+
+
+def about(html):
+    return json.loads(re.search(r'<script type="application/json" id="about">(.*?)</script>', html, re.S)[1])
+
+
+def block(html, name, dtype=np.uint8):
+    text = re.search(rf'<script type="text/plain" id="{name}">(.*?)</script>', html)[1]
+    return np.frombuffer(gzip.decompress(base64.b64decode(text)), dtype)
+
+
+@settings(max_examples=40, deadline=None, database=None)
+@given(st.fixed_dictionaries(dict.fromkeys(PLACES, WORDS)))
+def test_whatever_the_words_the_tags_are_the_same_and_the_words_are_data(plain, words):
+    html = made(words)
+    read = Reader(html)
+    assert read.tags == Reader(plain).tags
+    assert read.inside("title") == [f"sinkinterp: {words['model']}"]
+    said = about(html)
+    assert said["tokens"] == [words["token"]] * 7 and said["states"] == [words["state"], "b"]
+    assert said["tables"][0]["rows"] == [[words["cell"], "0.500"]]
+    assert [said[name] for name in ("model", "lead", "protocol")] == [
+        words[name] for name in ("model", "lead", "protocol")
+    ]
+
+
+@pytest.mark.parametrize("word", [*NASTY, "\ud800", "\u2028\u2029", "]]>"])
+def test_json_in_a_script_cannot_end_it(word):
+    text = in_script({word: [word]})
+    assert json.loads(text) == {word: [word]}
+    assert not set("<>&\u2028\u2029") & set(text) and text.isascii()
+
+
+def test_the_policy_names_the_two_scripts_of_the_page_and_lets_nothing_be_fetched(plain):
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', plain)[1]
+    script = re.findall(r"<script>(.*?)</script>", plain, re.S)
+    assert len(script) == 1 and "</script" not in get_plotlyjs().lower()
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in ("plotly's own code", script[0])]
+    assert policy == (
+        f"default-src 'none'; script-src 'sha256-{hashes[0]}' 'sha256-{hashes[1]}'; "
+        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    outside = [tag for tag in Reader(plain).tags if tag[0] in ("link", "img", "iframe", "object", "embed", "base")]
+    assert outside == [] and "src=" not in re.sub(r"<script.*?</script>", "", plain, flags=re.S)
+
+
+def test_the_page_holds_the_weights_to_the_precision_it_states():
+    atlas, _ = small_atlas(length=23, side=2, bits=8)
+    html = atlas_page(atlas)
+    scale = about(html)["scales"]["weight"]
+    assert "weights to within 2%, or as 0 below" in about(html)["captions"]["head"]
+    codes = block(html, "weight-0-4").reshape(3, 2, 12, 12).astype(float)
+    values = np.where(codes == 0, np.nan, scale["low"] * np.exp((codes - 2) * scale["step"]))
+    np.testing.assert_allclose(values, atlas.states[0].channels["weight"][3:], rtol=np.expm1(scale["step"] / 2) * 1.01)
+    assert block(html, "pairs-0", "<u4").reshape(12, 12).tolist() == atlas.pairs[1].tolist()
+    assert "pairs-1" not in html  # one mask, one block
+
+
+def test_two_bytes_hold_scores_to_the_precision_they_state():
+    atlas, _ = small_atlas()
+    html = atlas_page(atlas)
+    said = about(html)["scales"]["score"]
+    low, high = block(html, "score-0-1").reshape(2, 3, 7, 7).astype(int)
+    scale = Scale(said["low"], said["high"], 16)
+    np.testing.assert_allclose(
+        scale.values(low + 256 * high), atlas.states[0].channels["score"][:3, 0], atol=scale.step
+    )
+
+
+def test_the_caption_says_how_many_pairs_a_cell_covers(plain):
+    assert (
+        "One stored cell covers 2 x 2 pairs" in about(atlas_page(small_atlas(length=23, side=2)[0]))["captions"]["head"]
+    )
+    assert "One cell is one pair" in about(plain)["captions"]["head"]
+
+
+def test_both_states_and_the_slot_share_the_scale_of_weights():
+    atlas, dense = small_atlas(states=("before", "after"), slot=True)
+    larger = replace(atlas.states[1], slot=atlas.states[1].slot * 3)
+    scale = about(atlas_page(replace(atlas, states=(atlas.states[0], larger))))["scales"]["weight"]
+    assert scale["high"] == pytest.approx(max(larger.slot.max(), np.nanmax(dense)))
+
+
+def test_one_atlas_is_one_page():
+    assert atlas_page(small_atlas()[0]) == atlas_page(small_atlas()[0])

@@ -1,0 +1,160 @@
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from backends.zoo import model_of, tokens_of
+
+import sinkinterp as si
+from sinkinterp.attention.fixed import FixedPattern
+from sinkinterp.data.bos import Bos
+from sinkinterp.errors import InputError
+from sinkinterp.interventions.edit import Edit
+from sinkinterp.pages.atlas import build
+from sinkinterp.pages.atlas.build import Plan, atlas, plan, text_probe, view_page
+from sinkinterp.pages.atlas.schema import SLOT
+
+MODELS = ("gpt2", "mistral with a window", "gpt-oss with sink logits", "jamba with mamba layers")
+TOKENS = tokens_of()[:1]
+LENGTH = TOKENS.shape[1]
+subject_of = cache(lambda name: si.load(model_of(name)))
+
+
+def patterns_of(subject, edits=()):
+    """Dense patterns of all attention layers, keys only: `layer head query key`."""
+    read = {"pattern": lambda call: call.pattern()[..., -call.k.shape[2] :]}
+    return subject.run(TOKENS, calls=read, edits=edits).calls["pattern"][0]
+
+
+def masks_of(subject):
+    read = {"mask": lambda call: call.allowed().expand(1, 1, -1, -1)}
+    return subject.run(TOKENS, calls=read).calls["mask"][0]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_an_atlas_holds_every_pair_of_a_short_text(name):
+    subject = subject_of(name)
+    drawn = atlas(subject, TOKENS, lambda token: f"t{token}")
+    dense = patterns_of(subject).flatten(0, 1)
+    allowed = masks_of(subject).expand(-1, subject.shape.n_heads, -1, -1).flatten(0, 1)
+    expected = dense.masked_fill(~allowed, torch.nan).numpy()
+    (state,) = drawn.states
+    assert (drawn.side, drawn.bits, tuple(state.channels)) == (1, 16, tuple(build.CHANNELS))
+    np.testing.assert_allclose(state.channels["weight"][:, 0], expected, atol=1e-5)
+    products = state.channels["cosine"] * state.channels["norm product"]
+    np.testing.assert_allclose(state.channels["score"], products, rtol=1e-3, atol=1e-4)
+    assert drawn.tokens == [f"t{token}" for token in TOKENS[0].tolist()]
+    layers = subject.shape.attention_layers
+    assert drawn.maps == [(layer, head) for layer in layers for head in range(subject.shape.n_heads)]
+    pairs = np.stack([drawn.pairs[layer] for layer in layers])
+    assert np.array_equal(pairs, masks_of(subject)[:, 0].numpy())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_overviews_importance_is_what_measure_says(name):
+    subject = subject_of(name)
+    drawn, report = atlas(subject, TOKENS), si.measure(subject, TOKENS)
+    for i, place in enumerate(drawn.places):
+        alpha = report.slot_importance if place == SLOT else report.alpha(place)
+        np.testing.assert_allclose(drawn.states[0].importance[..., i], alpha[0].numpy())
+    assert (SLOT in drawn.places) == (report.slot_importance is not None) == (drawn.states[0].slot is not None)
+    assert drawn.places[0] == 0
+
+
+def test_some_heads_are_the_same_as_among_all():
+    subject = subject_of("mistral with a window")
+    every, some = atlas(subject, TOKENS), atlas(subject, TOKENS, heads=[(1, 3), (0, 2), (1, 0)])
+    assert some.maps == [(0, 2), (1, 0), (1, 3)] and some.pairs.keys() == {0, 1}
+    where = [every.maps.index(head) for head in some.maps]
+    for name, cells in some.states[0].channels.items():
+        np.testing.assert_allclose(cells, every.states[0].channels[name][where], rtol=1e-4, atol=1e-6)
+
+
+def test_with_edits_every_map_stands_before_and_after():
+    subject, edit = subject_of("gpt2"), si.SwapPositions(0, 4)
+    before, after = atlas(subject, TOKENS, edits=[edit]).states
+    assert (before.name, after.name) == ("before", "after")
+    for state, edits in ((before, ()), (after, [edit])):
+        dense = patterns_of(subject, edits).flatten(0, 1).tril()
+        np.testing.assert_allclose(np.nan_to_num(state.channels["weight"][:, 0]), dense, atol=1e-5)
+
+
+class Uniform(Edit):
+    """Every pattern set, by hand: uniform over half of the row's weight, so that its proxy is uniform."""
+
+    def call(self, call):
+        seen = call.allowed().expand(call.q.shape[0], call.q.shape[1], -1, -1).float()
+        return FixedPattern.of(call, 0.5 * seen / seen.sum(-1, keepdim=True))
+
+
+def test_patterns_that_an_edit_sets_are_drawn_as_they_are():
+    _, after = atlas(subject_of("gpt2"), TOKENS, edits=[Uniform()]).states
+    expected = np.where(np.tril(np.ones((LENGTH, LENGTH))), 1 / np.arange(1, LENGTH + 1)[:, None], np.nan)
+    np.testing.assert_allclose(
+        after.channels["weight"][:, 0], np.broadcast_to(expected, (12, LENGTH, LENGTH)), rtol=1e-5
+    )
+
+
+def test_a_smaller_limit_gives_fewer_numbers_and_then_larger_cells():
+    sides = [plan(1024, 1200, limit).side for limit in (build.LIMIT, 10**8, 10**9)]
+    assert sides == [13, 4, 1]
+    assert plan(64, 144) == Plan(1, 16, tuple(build.CHANNELS))
+
+
+@pytest.mark.parametrize(("length", "maps", "limit"), [(1024, 1200, 8_500_000), (16_384, 1, 8_500_000), (97, 7, 5000)])
+def test_a_plan_stays_within_its_limit_and_wastes_little(length, maps, limit):
+    how = plan(length, maps, limit)
+    most = min(limit / maps, build.PER_MAP)
+    assert how.size(length) <= most < Plan(how.side - 1, 8, ("weight",)).size(length)
+
+
+def test_a_page_under_a_limit_has_exact_cells():
+    subject = subject_of("gpt2")
+    drawn = atlas(subject, TOKENS, limit=12 * 2 * 45)
+    assert (drawn.side, drawn.bits) == (2, 8)
+    weights = drawn.states[0].channels["weight"]
+    dense = patterns_of(subject).flatten(0, 1).numpy()
+    np.testing.assert_allclose(weights[:, 0, 3, 1], dense[:, 6:8, 2:4].max((1, 2)), rtol=1e-4)
+    np.testing.assert_allclose(weights[:, 1, 3, 1], dense[:, 6:8, 2:4].mean((1, 2)), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "options", "message"),
+    [
+        (tokens_of(), {}, "one sequence"),
+        (TOKENS, {"heads": [(0, 99)]}, "no layer and head"),
+        (TOKENS, {"heads": []}, "no layer and head"),
+        (TOKENS, {"limit": 3}, "too few"),
+    ],
+)
+def test_what_cannot_be_drawn_is_an_input_error(tokens, options, message):
+    with pytest.raises(InputError, match=message):
+        atlas(subject_of("gpt2"), tokens, **options)
+
+
+def test_the_page_says_summary_first_and_protocol_last():
+    html = view_page(subject_of("gpt2"), TOKENS)
+    assert "Is there a sink on the first token?" in html and '"protocol":"model: ' in html
+
+
+class Tokenizer:
+    """A letter, a token."""
+
+    bos_token_id = 0
+
+    def __call__(self, text, *, add_special_tokens, truncation, max_length):
+        ids = [0] * add_special_tokens + [ord(letter) for letter in text]
+        return {"input_ids": ids[:max_length]}
+
+
+@pytest.mark.parametrize(
+    ("bos", "most", "ids"),
+    [(Bos.TOKENIZER, None, "\0abc"), (Bos.NEVER, None, "abc"), (Bos.ALWAYS, None, "\0abc"), (Bos.ALWAYS, 2, "\0a")],
+)
+def test_a_text_becomes_one_sequence_with_its_bos(bos, most, ids):
+    assert text_probe("abc", Tokenizer(), bos, most).tokens.tolist() == [[ord(letter) for letter in ids]]
+
+
+def test_a_text_of_one_token_is_an_input_error():
+    with pytest.raises(InputError, match="at least 2"):
+        text_probe("a", Tokenizer(), Bos.NEVER)

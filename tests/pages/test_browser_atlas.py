@@ -1,0 +1,385 @@
+"""The page of heads in a real browser."""
+
+import base64
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pages.atlases import NASTY, cells_of, pairs_of, small_atlas
+from plotly.colors import get_colorscale, sample_colorscale
+
+from sinkinterp.pages.atlas.schema import atlas_page
+from sinkinterp.plots.theme import SEQUENTIAL
+from sinkinterp.table import Table
+
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+MARKUP = ("<b>x</b>", "a<br>b", "&lt;", "<i>", "H<sub>2", "&#60;&amp;", "$x$")  # what Plotly's labels would read
+LOCAL = ("file:", "data:", "blob:", "about:")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def opened(chromium, tmp_path_factory):
+    """Opens a page once per atlas, and notes what it complains about and asks for."""
+    pages = {}
+
+    def load(name, atlas):
+        if name not in pages:
+            file = tmp_path_factory.mktemp("atlas") / "page.html"
+            file.write_text(atlas_page(atlas), encoding="utf-8")
+            page = chromium.new_page(viewport={"width": 1400, "height": 1000})
+            page.complaints, page.requests = [], []
+            page.on("console", lambda m: page.complaints.append(m.text) if m.type in ("error", "warning") else None)
+            page.on("pageerror", lambda error: page.complaints.append(str(error)))
+            page.on("request", lambda request: page.requests.append(request.url))
+            page.goto(file.as_uri())
+            page.wait_for_selector("body[data-ready]", timeout=20_000)
+            pages[name] = page
+        page = pages[name]
+        reset(page)
+        return page
+
+    yield load
+    for page in pages.values():
+        page.close()
+
+
+def long_atlas(length=1203, side=2):
+    """One map of more cells than are drawn, and its weights."""
+    one = np.random.default_rng(3).random((length, length))
+    one = np.where(np.tril(np.ones_like(one, bool)), one, np.nan)
+    base, _ = small_atlas(length=7)
+    channels = {"weight": np.stack([cells_of(one, side, stat) for stat in (0, 1)])[None]}
+    state = replace(base.states[0], channels=channels, importance=np.ones((2, 3, 1)))
+    atlas = replace(
+        base, tokens=[f"t{i}" for i in range(length)], maps=[(1, 0)], places=[0], states=[state], side=side,
+        pairs={1: pairs_of(length, side)},
+    )  # fmt: skip
+    return atlas, one
+
+
+def reset(page):
+    page.evaluate("Object.assign(view, {place: 0, state: 0, channel: 'weight', scale: 'linear', mean: false})")
+    page.evaluate("async () => { refreshers.forEach((each) => each()); await drawOverview(); await openHead(1, 0); }")
+    page.mouse.move(1, 1)
+
+
+@pytest.fixture
+def exact(opened):
+    return opened("exact", small_atlas()[0])
+
+
+@pytest.fixture
+def coarse(opened):
+    return opened("coarse", small_atlas(length=23, side=2, slot=True, bits=8)[0])
+
+
+@pytest.fixture
+def changed(opened):
+    return opened("changed", small_atlas(states=("before", "after"), slot=True, tokens=MARKUP)[0])
+
+
+def rows(page, trace=0, figure="map"):
+    """What a heat map draws, holes as NaN."""
+    script = "([f, i]) => document.getElementById(f).data[i].z.map((row) => Array.from(row, (x) => x === x ? x : null))"
+    return np.array(page.evaluate(script, [figure, trace]), dtype=float)
+
+
+def spot(page, query, key, figure="map", axis="xaxis"):
+    """Where on the screen a cell is, by the figure's axes."""
+    script = """([f, y, x, axis]) => {
+        const g = document.getElementById(f); g.scrollIntoView({block: "center"});
+        const { [axis]: across, yaxis } = g._fullLayout, box = g.getBoundingClientRect();
+        return [box.left + across._offset + across.l2p(x), box.top + yaxis._offset + yaxis.l2p(y)]; }"""
+    return page.evaluate(script, [figure, query, key, axis])
+
+
+def tip_at(page, *where, **how):
+    page.mouse.move(1, 1)
+    page.wait_for_selector("#tip", state="hidden")
+    page.mouse.move(*spot(page, *where, **how))
+    page.wait_for_selector("#tip:not([hidden])")
+    return page.inner_text("#tip")
+
+
+def press(page, group, value):
+    page.click(f"#{group} [data-value={value}]")
+
+
+def shares(row):
+    """For each number of a row, the share of the row's numbers that are no larger."""
+    return [np.nan if np.isnan(x) else np.nanmean(np.where(np.isnan(row), np.nan, row <= x)) for x in row]
+
+
+def test_pages_complain_of_nothing_and_ask_for_nothing(exact, coarse, changed):
+    for page in (exact, coarse, changed):
+        assert page.complaints == []
+        assert [url for url in page.requests if not url.startswith(LOCAL)] == []
+        assert page.evaluate("performance.getEntriesByType('resource').length") == 0
+
+
+def test_no_button_sends_the_data_anywhere(exact, changed):
+    for page in (exact, changed):
+        buttons = page.evaluate(
+            "Array.from(document.querySelectorAll('.modebar-btn'), (button) => button.dataset.title)"
+        )
+        assert set(buttons) == {"Zoom", "Pan", "Zoom in", "Zoom out"}
+        assert page.evaluate("document.getElementById('map')._context.plotlyServerURL") == ""
+        assert page.locator("a[href]").count() == 0
+
+
+def test_a_click_in_the_overview_opens_that_head(exact):
+    _, dense = small_atlas()
+    exact.mouse.click(*spot(exact, 1, 2, figure="overview"))
+    exact.wait_for_selector("body[data-head='4-2']")
+    assert exact.inner_text("#head-title") == "Layer 4, head 2"
+    np.testing.assert_allclose(rows(exact), dense[0][5], rtol=2e-4)
+
+
+def test_a_click_on_a_small_map_opens_that_head(exact):
+    _, dense = small_atlas()
+    x, y = exact.evaluate("[grid.cells[4][0] + grid.size / 3, grid.cells[4][1] + grid.size - 3]")
+    exact.click("#thumbs", position={"x": x, "y": y})
+    exact.wait_for_selector("body[data-head='4-1']")
+    np.testing.assert_allclose(rows(exact), dense[0][4], rtol=2e-4)
+
+
+def test_of_heads_that_are_asked_for_at_once_the_last_one_is_shown(exact):
+    _, dense = small_atlas()
+    exact.evaluate("""async () => {
+        const quick = levelOf, slow = (...asked) => new Promise((done) => setTimeout(() => done(quick(...asked)), 100));
+        levelOf = (name, state, map, mean) => (map === 1 ? slow : quick)(name, state, map, mean);
+        await Promise.all([openHead(1, 1), openHead(4, 2)]);
+        levelOf = quick; }""")
+    assert (exact.input_value("#layer"), exact.input_value("#which")) == ("4", "2")
+    np.testing.assert_allclose(rows(exact), dense[0][5], rtol=2e-4)
+
+
+def test_hover_says_query_key_weight_score_and_rank(exact):
+    atlas, dense = small_atlas()
+    row, scores = dense[0][0][5], atlas.states[0].channels["score"][0, 0]
+    place = 1 + int((row > row[2]).sum())
+    assert tip_at(exact, 5, 2).split("\n") == [
+        f"query 5 ‘{NASTY[5]}’", f"key 2 ‘{NASTY[2]}’", f"weight: {row[2]:#.3g}",
+        f"score: {scores[5, 2]:.3f}", f"rank: {place} of 6 keys in its row",
+    ]  # fmt: skip
+
+
+def test_nothing_is_said_where_no_query_may_look(exact):
+    tip_at(exact, 5, 2)
+    exact.mouse.move(*spot(exact, 1, 4))
+    exact.wait_for_selector("#tip", state="hidden")
+
+
+def test_the_overview_shows_and_says_the_importance_of_the_chosen_position(exact):
+    atlas, _ = small_atlas()
+    importance = atlas.states[0].importance
+    np.testing.assert_allclose(rows(exact, figure="overview"), importance[..., 0], rtol=2e-4)
+    exact.select_option("#place", "3")
+    exact.wait_for_selector("#overview[data-shown='0-3']")
+    np.testing.assert_allclose(rows(exact, figure="overview"), importance[..., 3], rtol=2e-4)
+    words = tip_at(exact, 1, 2, figure="overview")
+    assert words == f"layer 4, head 2, position 3 ‘⏎’\nimportance: {importance[1, 2, 3]:#.3g}"
+
+
+def test_weights_show_on_three_scales(exact):
+    _, dense = small_atlas()
+    press(exact, "scale", "log")
+    np.testing.assert_allclose(rows(exact), np.log10(dense[0][0]), atol=2e-4)
+    press(exact, "scale", "rank")
+    np.testing.assert_allclose(rows(exact), [shares(row) for row in dense[0][0]], rtol=1e-5)
+    press(exact, "scale", "linear")
+    np.testing.assert_allclose(rows(exact), dense[0][0], rtol=2e-4)
+
+
+def test_scores_show_around_zero(exact):
+    atlas, _ = small_atlas()
+    exact.select_option("#channel", "score")
+    np.testing.assert_allclose(rows(exact), atlas.states[0].channels["score"][0, 0], atol=2e-4)
+    low, high = exact.evaluate("(({cmin, cmax}) => [cmin, cmax])(document.getElementById('map').layout.coloraxis)")
+    assert low == -high < 0
+    assert exact.is_disabled("#scale [data-value=log]")
+
+
+def test_a_drag_zooms_into_the_tile_under_it(coarse):
+    atlas, _ = small_atlas(length=23, side=2, slot=True, bits=8)
+    cells = atlas.states[0].channels["weight"][0, 0]
+    coarse.mouse.move(*spot(coarse, 8.2, 2.2))
+    coarse.mouse.down()
+    coarse.mouse.move(*spot(coarse, 15.2, 7.2), steps=4)
+    coarse.mouse.up()
+    coarse.wait_for_selector("#map[data-tile='4,8,1,4,1']")  # tokens 8 to 15 and 2 to 7, two to a cell
+    np.testing.assert_allclose(rows(coarse), cells[4:8, 1:4], rtol=0.03)
+    assert tip_at(coarse, 10.5, 4.5).startswith("queries 10 to 11: ‘w3’ to ‘w4’\nkeys 4 to 5: ‘·the’ to ‘</script>’")
+    coarse.click("#whole")
+    coarse.wait_for_selector("#map[data-tile='0,12,0,12,1']")
+    np.testing.assert_allclose(rows(coarse), cells, rtol=0.03)
+
+
+def test_one_head_alone_is_opened_with_its_own_numbers(opened):
+    page = opened("long", long_atlas()[0])
+    assert page.is_hidden("#heads") and page.inner_text("#head-title") == "Layer 1, head 0"
+    assert page.evaluate("Array.from(document.querySelectorAll('#which option'), (o) => o.value)") == ["0"]
+
+
+@pytest.mark.parametrize(("stat", "name"), [(0, "largest"), (1, "mean")])
+def test_more_cells_than_pixels_are_gathered_exactly(opened, stat, name):
+    atlas, one = long_atlas()
+    page = opened("long", atlas)
+    press(page, "stat", name)
+    page.wait_for_selector("#map[data-tile='0,602,0,602,2']")
+    np.testing.assert_allclose(rows(page), cells_of(one, 4, stat), rtol=2e-4)
+
+
+def test_cells_show_and_say_their_largest_and_mean_weight(coarse):
+    _, dense = small_atlas(length=23, side=2, slot=True, bits=8)
+    press(coarse, "stat", "mean")
+    np.testing.assert_allclose(rows(coarse), cells_of(dense[0][0], 2, 1), rtol=0.03)
+    words = tip_at(coarse, 20.5, 2.5).split("\n")
+    assert words[:2] == ["queries 20 to 21: ‘w13’ to ‘w14’", 'keys 2 to 3: ‘"&<>’ to ‘⏎’']
+    largest, mean = (float(part.split()[0]) for part in words[2].removeprefix("weight: ").split(", "))
+    square = dense[0][0][20:22, 2:4]
+    assert largest == pytest.approx(square.max(), rel=0.06)
+    assert mean == pytest.approx(square.mean(), rel=0.06)
+
+
+def test_the_off_sequence_column_is_a_strip_of_its_own(coarse):
+    slot = small_atlas(length=23, side=2, slot=True, bits=8)[0].states[0].slot
+    np.testing.assert_allclose(rows(coarse, 1)[:, 0], slot[0, 0], rtol=0.03)
+    words = tip_at(coarse, 4.5, 0, axis="xaxis4")
+    assert words.split("\n")[1] == "key * (off the sequence)"
+    assert float(words.split("weight: ")[1].split()[0]) == pytest.approx(slot[0, 0, 2], rel=0.06)
+
+
+def test_an_intervention_stands_before_after_and_as_a_difference(changed):
+    atlas, (before, after) = small_atlas(states=("before", "after"), slot=True)
+    for trace, expected in ((0, before[0]), (2, after[0]), (4, after[0] - before[0])):
+        np.testing.assert_allclose(rows(changed, trace), expected, atol=3e-4)
+    slots = [state.slot[0, 0] for state in atlas.states]
+    np.testing.assert_allclose(rows(changed, 5)[:, 0], slots[1] - slots[0], atol=3e-4)
+    assert tip_at(changed, 5, 2, axis="xaxis2").split("\n")[2:4] == [
+        f"weight, before: {before[0][5, 2]:#.3g}", f"weight, after: {after[0][5, 2]:#.3g}",
+    ]  # fmt: skip
+    changed.select_option("#state", "2")
+    changed.wait_for_selector("#overview[data-shown='2-0']")
+    one, two = (state.importance[..., 0] for state in atlas.states)
+    np.testing.assert_allclose(rows(changed, figure="overview"), two - one, atol=3e-4)
+
+
+def test_zooming_one_map_zooms_them_all(changed):
+    changed.mouse.move(*spot(changed, 2.6, 0.6, axis="xaxis2"))
+    changed.mouse.down()
+    changed.mouse.move(*spot(changed, 5.4, 3.4, axis="xaxis2"), steps=4)
+    changed.mouse.up()
+    changed.wait_for_selector("#map[data-tile='3,6,1,4,1']")
+    ranges = changed.evaluate(
+        "['xaxis', 'xaxis2', 'xaxis3'].map((a) => document.getElementById('map')._fullLayout[a].range)"
+    )
+    assert ranges[0] == ranges[1] == ranges[2]
+    _, (before, after) = small_atlas(states=("before", "after"))
+    np.testing.assert_allclose(rows(changed, 4), (after - before)[0][3:6, 1:4], atol=3e-4)
+
+
+def pixel(page, x, y):
+    shot = base64.b64encode(page.screenshot(clip={"x": x - 2, "y": y - 2, "width": 5, "height": 5})).decode()
+    script = """async (shot) => {
+        const image = new Image(); image.src = `data:image/png;base64,${shot}`; await image.decode();
+        const canvas = document.createElement("canvas"); canvas.width = canvas.height = 5;
+        const context = canvas.getContext("2d"); context.drawImage(image, 0, 0);
+        return Array.from(context.getImageData(2, 2, 1, 1).data.slice(0, 3)); }"""
+    return page.evaluate(script, shot)
+
+
+def colour_of(share):
+    (found,) = sample_colorscale(get_colorscale(SEQUENTIAL), [share], colortype="tuple")
+    return [255 * part for part in found]
+
+
+def test_known_cells_have_the_colours_of_their_weights(exact):
+    _, dense = small_atlas()
+    for query, key in ((0, 0), (5, 2), (6, 6), (3, 1)):
+        share = dense[0][0][query, key] / np.nanmax(dense[0])
+        assert pixel(exact, *spot(exact, query, key)) == pytest.approx(colour_of(share), abs=4)
+    assert pixel(exact, *spot(exact, 1, 5)) == [255, 255, 255]
+
+
+def test_small_maps_have_the_colours_of_their_weights(exact):
+    _, dense = small_atlas()
+    for query, key in ((0, 0), (5, 2), (6, 6)):
+        x, y = exact.evaluate(
+            "([q, k]) => { const c = document.getElementById('thumbs'); c.scrollIntoView({block: 'center'}); "
+            "const b = c.getBoundingClientRect(), [x, y] = grid.cells[4]; "
+            "return [b.left + x + grid.size * (k + 0.5) / 7, b.top + y + grid.size * (q + 0.5) / 7]; }",
+            [query, key],
+        )
+        share = dense[0][4][query, key] / np.nanmax(dense[0])
+        assert pixel(exact, x, y) == pytest.approx(colour_of(share), abs=4)
+
+
+def test_tokens_are_text(exact):
+    labels = exact.evaluate("Array.from(document.querySelectorAll('#map .ytick text'), (t) => t.textContent)")
+    assert labels[:3] == ["0: <s>", "1: <script>win…", '2: "&<>'] and labels[6] == "6: <img·src=x·…"
+    assert tip_at(exact, 6, 1).split("\n")[1] == f"key 1 ‘{NASTY[1]}’"
+    assert exact.evaluate("typeof window.__pwned") == "undefined"
+    assert exact.evaluate("document.images.length + document.querySelectorAll('body svg image').length") <= 3
+
+
+def test_what_looks_like_a_labels_markup_is_text(changed):
+    labels = changed.evaluate("Array.from(document.querySelectorAll('#map .ytick text'), (t) => t.textContent)")
+    assert labels == [f"{i}: {word}" for i, word in enumerate(MARKUP)]
+
+
+def test_markup_that_gets_into_the_page_all_the_same_cannot_run_nor_fetch(chromium, tmp_path):
+    page = chromium.new_page()
+    file = tmp_path / "page.html"
+    markup = "<img src=https://example.org/x.png onerror=window.__pwned=1><script>window.__pwned=2</script>"
+    file.write_text(atlas_page(small_atlas()[0]).replace("<header>", f"{markup}<header>"), encoding="utf-8")
+    asked = []
+    page.on("requestfinished", lambda request: asked.append(request.url))
+    page.goto(file.as_uri())
+    page.wait_for_selector("body[data-ready]")
+    assert page.evaluate("typeof window.__pwned") == "undefined"
+    assert not [url for url in asked if not url.startswith(LOCAL)]
+    page.close()
+
+
+WORDS = st.sampled_from(NASTY) | st.text(
+    st.characters(exclude_categories=["Cs"]) | st.sampled_from("<>&'\"/`$\u2028"), max_size=20
+)
+PWN = "<img src=x onerror=window.__pwned=1><svg onload=window.__pwned=1></script><script>window.__pwned=1//"
+
+
+@settings(max_examples=2, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(WORDS, min_size=7, max_size=7), WORDS, WORDS)
+def test_whatever_the_words_nothing_runs(chromium, tmp_path, words, model, name):
+    fields = dict.fromkeys(("model", "lead", "note", "protocol"), PWN + model)
+    table = Table(PWN + name, name, ({name or "a": PWN, "other": 1.5},))
+    atlas, _ = small_atlas(states=(PWN + name, "b"), slot=True, tokens=[PWN, *words[1:]], tables=(table,), **fields)
+    file = tmp_path / "page.html"
+    file.write_text(atlas_page(atlas), encoding="utf-8")
+    page = chromium.new_page()
+    complaints = []
+    page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(file.as_uri())
+    page.wait_for_selector("body[data-ready]")
+    tip_at(page, 6, 0)
+    assert page.evaluate("typeof window.__pwned") == "undefined"
+    assert complaints == []
+    assert page.evaluate("document.getElementById('title').textContent") == f"Attention of {fields['model']}"
+    assert page.evaluate("about.tokens") == [PWN, *words[1:]]
+    page.close()

@@ -1,0 +1,55 @@
+import pytest
+
+from sinkinterp.pages import demo
+from sinkinterp.pages.report import demo_page, measurement_page
+from sinkinterp.runs.inputs import Inputs
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def result(cache):
+    return demo.run(cache=cache, steps=40)
+
+
+def test_the_demo_measures_every_twin_with_intervals_and_nulls(result):
+    assert list(result.reports) == ["softmax", "sigmoid", "k_bias"]
+    for variant, report in result.reports.items():
+        rows = {row["quantity"]: row for row in result.twins.where(model=variant).rows}
+        sink, alpha = rows["Sink_1 at epsilon 0.3 (position 0)"], rows["alpha_1, mean over heads"]
+        assert sink["value"] == report.sink_rate() and sink["value low"] <= sink["value"] <= sink["value high"]
+        assert alpha["null"] == pytest.approx(0.2113 if variant != "k_bias" else 0.1525, abs=1e-4)
+        assert ("Sink_* at epsilon 0.3 (slot)" in rows) == (variant == "k_bias")
+        assert ("alpha_1 of raw weights" in rows) == (variant == "sigmoid")
+
+
+def test_the_swap_table_has_every_input_edit_and_target(result):
+    assert len(result.swaps.rows) == 3 * (1 + 3 * len(demo.TARGETS))
+    assert {row["input"] for row in result.swaps.rows} == {"natural", "random", "repeated"}
+
+
+def test_maps_are_means_of_rows_that_sum_to_one(result):
+    for variant, pattern in result.maps.items():
+        assert pattern.shape == (16, 17 if variant == "k_bias" else 16)
+        assert pattern.sum(-1).allclose(pattern.new_ones(16), atol=1e-5)
+
+
+def test_a_second_demo_trains_nothing(result, cache):
+    steps = []
+    again = demo.run(cache=cache, steps=40, on_step=lambda *news: steps.append(news))
+    assert steps == [] and again.twins == result.twins and again.swaps == result.swaps
+
+
+def test_a_checkpoint_of_ours_is_measured_on_its_own_task(result, cache):
+    folder = next((cache / "runs").glob("*/step-*40"))
+    probe = Inputs(13, 11).probe(str(folder), 64)
+    assert probe.tokens.shape == (11, 13) and "Bigram-Backcopy" in probe.source
+
+
+def test_pages_are_whole(result):
+    for html in (demo_page(result), measurement_page(result.reports["k_bias"], 0.3)):
+        assert html.startswith("<!doctype html>") and html.rstrip().endswith("</html>")
+        assert "n=512" in html and "T=16" in html and "epsilon" in html

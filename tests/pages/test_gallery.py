@@ -1,0 +1,59 @@
+"""The gallery is drawn from whatever ships."""
+
+import json
+import re
+import sys
+
+import plotly.graph_objects as go
+import pytest
+from typer.testing import CliRunner
+
+from sinkinterp.backends.load import SHIPPED
+from sinkinterp.cli.main import app
+from sinkinterp.pages import gallery
+from sinkinterp.plots.theme import caption_of
+
+
+@pytest.fixture(scope="module")
+def few():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gallery, "SEQUENCES", 11)
+        patch.setattr("sinkinterp.pages.demo.SEQUENCES", 11)
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def drawn(few, tmp_path_factory):
+    """What the command wrote, pictures as the JSON of their figures."""
+    few.setattr(go.Figure, "to_image", lambda figure, kind, **options: figure.to_json().encode())
+    out = tmp_path_factory.mktemp("gallery")
+    result = CliRunner().invoke(app, ["gallery", "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    return out
+
+
+def test_every_checkpoint_that_ships_is_shown(drawn):
+    html = (drawn / "gallery.html").read_text()
+    for folder in SHIPPED.iterdir():
+        if (folder / "recipe.json").is_file():
+            assert f"<h2>{folder.name}: is there a sink?</h2>" in html
+    assert html.count("<figcaption>") > 10 and "<figcaption></figcaption>" not in html
+
+
+def test_every_preview_is_a_figure_with_title_and_protocol(drawn):
+    names = {path.stem for path in drawn.glob("*.png")}
+    assert names == set(gallery.PREVIEWS)
+    for name in names:
+        figure = go.Figure(json.loads((drawn / f"{name}.png").read_text()))
+        assert figure.layout.title.text
+        assert all(re.search(part, caption_of(figure)) for part in ("n<?=", "T=", "BOS")), name
+
+
+def test_pictures_can_be_left_out_and_are_missed_in_one_line(few, tmp_path):
+    few.setattr(gallery, "gallery", lambda on_model: gallery.Gallery("<html>", {"maps": go.Figure()}))
+    few.setitem(sys.modules, "kaleido", None)
+    result = CliRunner().invoke(app, ["gallery", "--out", str(tmp_path), "--no-pictures"])
+    assert result.exit_code == 0 and [path.name for path in tmp_path.iterdir()] == ["gallery.html"]
+    result = CliRunner().invoke(app, ["gallery", "--out", str(tmp_path)])
+    assert result.exit_code == 2 and "pip install 'sinkinterp[export]'" in result.output
+    assert (tmp_path / "gallery.html").read_text() == "<html>"

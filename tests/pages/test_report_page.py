@@ -1,0 +1,59 @@
+"""The page of a measurement: the verdict first, the protocol last, and between them what was measured."""
+
+import re
+from dataclasses import replace
+
+from pages.test_page import PLOTLY, Reader
+from test_entries import PAIRED, WITH
+from test_tables import REPORT
+
+from sinkinterp.pages.report import measurement_page
+from sinkinterp.tables import verdict
+
+NASTY = "</script><img src=x onerror=alert(1)>"
+
+
+def headings(report):
+    return Reader(measurement_page(report, 0.3).replace(PLOTLY, "")).inside("h2")
+
+
+def test_the_verdict_comes_first_and_the_protocol_last():
+    read = Reader(measurement_page(REPORT, 0.3).replace(PLOTLY, ""))
+    assert read.inside("p")[0] == verdict(REPORT, 0.3)
+    assert read.inside("h2")[0] == "Is there a sink on the first token?" and read.inside("h2")[-1] == "Protocol"
+
+
+def test_only_what_was_measured_is_shown():
+    always = ["Heads", "Positions", "Thresholds", "Norms"]
+    assert headings(replace(REPORT, extras={}))[1:5] == always
+    assert not {"Angle or length?", "Massive activations"} & set(headings(replace(REPORT, extras={})))
+    assert headings(REPORT)[1:8] == [
+        *always,
+        "Angle or length?",
+        "Massive activations",
+        "Largest residual entries of block 0",
+    ]
+    assert "Residual stream" in headings(WITH) and "Residual stream" not in headings(REPORT)
+    assert any(heading.startswith("Pairs of queries and keys") for heading in headings(PAIRED))
+
+
+def test_a_first_position_alone_has_no_curve_over_positions():
+    part = {name: getattr(REPORT, name)[..., :1] for name in ("importance", "raw_importance", "null", "bias_null")}
+    assert headings(replace(REPORT, positions=(0,), extras={}, **part))[1:4] == ["Heads", "Thresholds", "Norms"]
+
+
+def test_every_figure_says_n_t_epsilon_and_bos():
+    html = measurement_page(REPORT, 0.25).replace(PLOTLY, "")
+    captions = re.findall(r"<figcaption>(.*?)</figcaption>", html)
+    assert len(captions) >= 6
+    for caption in captions:
+        assert all(part in caption for part in ("n=3", "T=11", "BOS none")), caption
+    assert sum("epsilon=0.25" in caption for caption in captions) >= len(captions) - 1  # norm ratios have no threshold
+
+
+def test_hostile_names_of_models_and_tokens_stay_text():
+    named = replace(WITH, protocol=replace(REPORT.protocol, model=NASTY, source=NASTY))
+    html = measurement_page(named, 0.3, lambda token: NASTY).replace(PLOTLY, "")
+    tags = Reader(html).tags
+    assert not [tag for tag in tags if tag[0] == "img"]
+    assert html.count("<script>") == html.count("</script>") - html.count("</script><img") == tags.count(("script",))

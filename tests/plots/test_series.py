@@ -1,0 +1,121 @@
+"""Curves hold what their tables hold."""
+
+import pytest
+from views.test_figures import RESIDUALS, SWAPS, TRAINING, bars, interval
+
+from sinkinterp.plots import curves, norms, sweeps, training
+from sinkinterp.plots.theme import GREY, caption_of, faded
+from sinkinterp.plots.traces import span
+from sinkinterp.table import Table
+
+KINDS = Table(
+    "norms", "n=7",
+    tuple({"quantity": quantity, "block": block, "tokens": kind, **interval("norm", size + block, size, 9.0 + size)}
+          for quantity, size in (("residual", 100.0), ("key", 10.0), ("value", 1.0))
+          for kind in ("first <b>", "others") for block in range(3)),
+)  # fmt: skip
+LENGTHS = Table(
+    "lengths", "n=7",
+    tuple({"model": model, "T": t, "epsilon": e, **interval("Sink_1", e / 2, e / 4, e), "null": e / 8, "n": 7}
+          for model in ("a", "b") for e in (0.2, 0.4) for t in (8, 64)),
+)  # fmt: skip
+SWEEP = Table(
+    "sweep", "n=7",
+    tuple({"edit": edit, "width": i, "model": model, **interval("rate", 0.5 + i / 10, 0.25, 0.75), "loss": 3.0 + i,
+           **interval("control rate", 0.3, 0.2, 0.375), "null": 0.1}
+          for model in ("a", "b") for i, edit in enumerate(("none", "clamp", "drop"))),
+)  # fmt: skip
+
+
+def test_norms_have_a_panel_per_quantity_and_a_line_per_kind():
+    figure = norms.by_kind(KINDS)
+    assert [(trace.name, trace.xaxis) for trace in figure.data] == [
+        (name, axis) for name in ("first &lt;b&gt;", "others") for axis in ("x", "x2", "x3")
+    ]
+    assert [list(trace.y) for trace in figure.data[:3]] == [[100, 101, 102], [10, 11, 12], [1, 2, 3]]
+    assert bars(figure.data[1]) == ([9.0, 8.0, 7.0], [0.0, 1.0, 2.0])
+    assert (figure.layout.xaxis.title.text, figure.layout.xaxis2.title.text) == ("block (0: embedding)", "layer")
+
+
+def test_ratios_have_a_line_per_model_and_a_line_at_one():
+    figure = norms.ratios(RESIDUALS)
+    assert [list(trace.y) for trace in figure.data] == [[4, 5, 6], [4, 5, 6]]
+    assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [([1.0, 29.0], "linear"), ([1.0, 31.0], "log"), ([0.0, 5.0], "linear"), ([float("nan")], "linear")],
+)
+def test_an_axis_is_logarithmic_where_values_differ_widely(values, kind):
+    assert span(values)["type"] == kind
+
+
+def test_lengths_have_a_line_per_epsilon_beside_its_null_and_a_panel_per_model():
+    data = curves.over_length(LENGTHS).data
+    assert [(trace.name, trace.xaxis) for trace in data[:4]] == [
+        ("epsilon 0.2", "x"), ("uniform, 0.2", "x"), ("epsilon 0.4", "x"), ("uniform, 0.4", "x"),
+    ]  # fmt: skip
+    assert len(data) == 8 and all(list(trace.x) == [8, 64] for trace in data)
+    assert [list(trace.y) for trace in data[4:6]] == [[0.1, 0.1], [0.025, 0.025]]
+    assert data[1].line.dash == "dot" and data[0].line.color == data[1].line.color
+
+
+def test_training_leaves_out_what_nobody_watched():
+    rows = tuple({**row, "sink_slot": None, "grad_norm": 0.5, "train_loss": 3.0} for row in TRAINING.rows)
+    table = Table("t", "", rows)
+    titles = [note.text for note in training.training(table).layout.annotations]
+    assert titles == ["validation loss (nats)", "Sink_1 (share of heads)"]
+    tuned = training.finetuning(table)
+    assert [note.text.split(" (")[0] for note in tuned.layout.annotations] == [
+        "training loss", "gradient norm", "held-out loss", "Sink_1",
+    ]  # fmt: skip
+    assert [list(trace.y) for trace in tuned.data[:2]] == [[3.0] * 3, [0.5] * 3]
+
+
+def test_a_sweep_draws_its_lines_with_intervals_and_its_control_as_a_band():
+    data = sweeps.sweep(SWEEP, "width", ["rate", "loss"], "model").data
+    low, high, control, null, a, b, *losses = data
+    assert [list(trace.y) for trace in (low, high, control, null)] == [[0.2] * 3, [0.375] * 3, [0.3] * 3, [0.1] * 3]
+    assert (high.fill, high.fillcolor) == ("tonexty", faded(GREY)) and low.line.width == high.line.width == 0
+    assert [trace.showlegend for trace in (low, high, control)] == [False, False, True]
+    assert (control.name, control.line.dash, null.name, null.line.dash) == ("control", "dash", "null", "dot")
+    assert list(a.y) == list(b.y) == [0.5, 0.6, 0.7] and (a.name, b.name) == ("a", "b")
+    assert bars(a)[0] == pytest.approx([0.25, 0.15, 0.05])
+    assert [list(trace.y) for trace in losses] == [[3, 4, 5]] * 2  # no band: the null is that of the rate
+    assert all(list(trace.x) == [0, 1, 2] for trace in data)
+
+
+def test_words_that_were_swept_over_stand_to_the_left_each_with_its_own_control():
+    figure = sweeps.sweep(SWEEP, "edit", ["rate", "loss"], "model")
+    control, null, a, b, *losses = figure.data
+    assert all(list(trace.y) == ["none", "clamp", "drop"] and trace.mode == "markers" for trace in figure.data)
+    assert (control.name, list(control.x), list(null.x)) == ("control", [0.3] * 3, [0.1] * 3)
+    assert list(control.error_x.array) == pytest.approx([0.075] * 3) and control.error_x.thickness > 9
+    assert list(a.x) == list(b.x) == [0.5, 0.6, 0.7] and list(a.error_x.arrayminus) == pytest.approx([0.25, 0.35, 0.45])
+    assert [list(trace.x) for trace in losses] == [[3, 4, 5]] * 2
+    assert figure.layout.yaxis.autorange == "reversed"
+
+
+def test_every_name_stands_once_in_the_legend_even_of_the_last_panel():
+    for x in ("width", "edit"):
+        shown = [trace.name for trace in sweeps.sweep(SWEEP, x, ["loss", "rate"], "model").data if trace.showlegend]
+        assert sorted(shown) == ["a", "b", "control", "null"]
+
+
+def test_a_sweep_without_null_or_series_has_one_line_a_quantity():
+    bare = Table("s", "", tuple({"x": i, "y": i / 2} for i in range(3)))
+    (trace,) = sweeps.sweep(bare, "x", ["y"]).data
+    assert list(trace.y) == [0, 0.5, 1] and trace.error_y.array is None
+
+
+def test_swaps_draw_the_null_on_every_bar():
+    known = Table("", "", tuple(row | {"null": 0.125} for row in SWAPS.rows))
+    marks = [trace for trace in curves.swaps(known).data if trace.type == "scatter"]
+    assert [list(mark.y) for mark in marks] == [[0.125] * 3] * 4
+    assert [(mark.offsetgroup, mark.showlegend) for mark in marks[:2]] == [("Sink_1", True), ("Sink_t", False)]
+
+
+def test_captions_end_in_the_protocol():
+    for figure in (norms.by_kind(KINDS), curves.over_length(LENGTHS), sweeps.sweep(SWEEP, "edit", ["rate"])):
+        assert caption_of(figure).endswith("n=7") and len(caption_of(figure)) > 20

@@ -1,0 +1,117 @@
+"""Contrast, colour blindness and lightness by computation (WCAG 2; Machado, Oliveira and Fernandes 2009; CIE 1976)."""
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from sinkinterp.plots.jsonable import plain
+from sinkinterp.plots.theme import (
+    COLOURS,
+    DARK,
+    DIVERGING,
+    LIGHT,
+    MAGNITUDE,
+    caption_of,
+    colour,
+    faded,
+    in_theme,
+    themed,
+    translation,
+)
+
+THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
+SIGHTS = {
+    "full": np.eye(3),
+    "protan": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deutan": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritan": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}  # what is left of linear RGB
+
+
+def linear(hexed):
+    channels = np.array([int(hexed[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one, other):
+    dark, light = sorted(linear(c) @ [0.2126, 0.7152, 0.0722] for c in (one, other))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def lab(rgb):
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    x, y, z = (to_xyz @ rgb) / [0.9505, 1.0, 1.089]
+    x, y, z = (np.cbrt(v) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z))
+    return np.array([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+
+
+def test_the_extremes_of_contrast_are_known():
+    assert contrast("#000000", "#FFFFFF") == pytest.approx(21)
+    assert contrast("#777777", "#FFFFFF") == pytest.approx(4.48, abs=0.005)
+
+
+@THEMES
+def test_words_stand_out_from_the_background_and_lines_do(theme):
+    assert contrast(theme.text, theme.background) >= 7
+    assert contrast(theme.quiet, theme.background) >= 4.5
+    assert all(contrast(c, theme.background) >= 3 for c in theme.colours)
+
+
+@THEMES
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_series_differ_for_every_sight(theme, sight):
+    seen = [lab(np.clip(np.array(SIGHTS[sight]) @ linear(c), 0, 1)) for c in theme.colours]
+    nearest = min(np.linalg.norm(a - b) for i, a in enumerate(seen) for b in seen[:i])
+    assert nearest >= 30
+
+
+@THEMES
+def test_scales_are_even_in_lightness_so_that_a_grey_printer_keeps_their_order(theme):
+    rise = np.array([lab(linear(c))[0] for c in theme.sequential])
+    steps = np.diff(rise) * np.sign(rise[-1] - rise[0])
+    assert (steps > 5).all() and abs(rise[-1] - rise[0]) > 75
+    arms = np.array([lab(linear(c))[0] for c in theme.diverging])
+    middle = len(arms) // 2
+    inward = np.concatenate((np.diff(arms[: middle + 1]), -np.diff(arms[middle:])))
+    assert (inward > 5).all() or (inward < -5).all()
+
+
+@THEMES
+def test_nothing_at_all_fades_into_the_background(theme):
+    lightness = [lab(linear(c))[0] for c in (theme.background, theme.sequential[0], theme.sequential[-1])]
+    assert abs(lightness[0] - lightness[1]) < abs(lightness[0] - lightness[2])
+
+
+def test_every_colour_of_a_theme_has_one_role():
+    for theme in (LIGHT, DARK):
+        assert len(set(theme.every())) == len(theme.every())
+    assert len(translation(DARK)) == len(LIGHT.every()) == len(DARK.every())
+
+
+def drawn():
+    figure = go.Figure(go.Heatmap(z=np.array([[1.0, np.nan], [2.0, 3.0]]), colorscale=MAGNITUDE, name=LIGHT.text))
+    figure.add_scatter(x=[LIGHT.background, "b"], y=[1, 2], line={"color": colour(2)}, fillcolor=faded(colour(2)))
+    figure.add_heatmap(z=[[1]], colorscale=DIVERGING)
+    return themed(figure, "title", caption="what it shows")
+
+
+def test_a_figure_in_the_dark_theme_has_every_colour_translated_and_every_word_kept():
+    light, dark = drawn(), in_theme(drawn(), DARK)
+    assert dark.data[1].line.color == DARK.colours[2] and dark.data[1].fillcolor == faded(DARK.colours[2])
+    assert [c for _, c in dark.data[0].colorscale] == list(DARK.sequential)
+    assert [c for _, c in dark.data[2].colorscale] == list(DARK.diverging)
+    template = dark.layout.template.layout
+    assert (template.paper_bgcolor, template.font.color) == (DARK.background, DARK.text)
+    assert template.colorway == DARK.colours and template.xaxis.gridcolor == DARK.faint
+    assert dark.data[0].name == LIGHT.text and list(dark.data[1].x) == [LIGHT.background, "b"]
+    assert plain(dark)["data"][0]["z"] == plain(light)["data"][0]["z"] == [[1.0, None], [2.0, 3.0]]
+    assert caption_of(dark) == "what it shows"
+    assert light.data[1].line.color == COLOURS[2]
+
+
+def test_the_light_theme_changes_nothing():
+    assert plain(in_theme(drawn(), LIGHT)) == plain(drawn())
+
+
+def test_a_figure_from_elsewhere_has_no_caption():
+    assert caption_of(go.Figure()) == "" and caption_of(go.Figure(layout={"meta": "x"})) == ""

@@ -1,0 +1,157 @@
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from sinkinterp.errors import InputError
+from sinkinterp.lm.model import LMSpec, build
+from sinkinterp.runs.finetune import ChatRecipe, finetuned
+from sinkinterp.train import checkpoint
+from sinkinterp.train.chats import PLAIN, Chats, padded, read_chats, tokenised
+
+WORDS = ["<eos>", "<|", "|>", "user", "assistant", "system", "hi", "you", "yes", "no", "good", "day", "?"]
+CHATML = (  # no generation marks
+    "{% for m in messages %}<|{{ m['role'] }}|> {{ m['content'] }} <eos> {% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|> {% endif %}"
+)
+CHAT = [
+    {"role": "user", "content": "hi you ?"},
+    {"role": "assistant", "content": "yes good"},
+    {"role": "user", "content": "no ?"},
+    {"role": "assistant", "content": "good day you"},
+]
+
+
+@pytest.fixture
+def tokenizer():
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(mark, "isolated") for mark in ("<eos>", "<|", "|>")] + [pre_tokenizers.WhitespaceSplit()]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>")
+
+
+@pytest.fixture
+def chats(tmp_path):
+    rows = [{"messages": [{"role": "user", "content": "hi " * n}, {"role": "assistant", "content": "yes " * (n + 1)}]}
+            for n in range(1, 24)]  # fmt: skip
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(tmp_path / "chats.jsonl")
+
+
+def words_of(row):
+    """What is predicted, in words."""
+    return [WORDS[label] for label in row[1] if label != -100]
+
+
+@pytest.mark.parametrize("template", [None, CHATML], ids=["ours, marked", "by prefixes"])
+def test_only_the_assistants_words_and_their_ends_are_predicted(tokenizer, template):
+    tokenizer.chat_template = template
+    chats = tokenised([CHAT], tokenizer, 99)
+    assert words_of(chats.rows[0]) == ["yes", "good", "<eos>", "good", "day", "you", "<eos>"]
+    assert chats.rule.startswith("assistants' tokens") and ("marked" in chats.rule) == (template is None)
+    ids, labels = chats.rows[0]
+    assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
+
+
+def test_a_template_that_rewrites_what_came_before_trains_on_all_tokens(tokenizer):
+    tokenizer.chat_template = "{% if messages | length > 1 %}good {% else %}no {% endif %}" + CHATML
+    chats = tokenised([CHAT], tokenizer, 99)
+    assert chats.rule == "all tokens" and chats.rows[0][0] == chats.rows[0][1]
+
+
+def test_chats_are_cut_and_those_without_an_answer_left_out(tokenizer):
+    long = [{"role": "user", "content": "hi " * 20}, CHAT[1]]
+    chats = tokenised([CHAT, long, CHAT[:1]], tokenizer, 17)
+    assert len(chats.rows) == 1 and chats.left_out == 2 and len(chats.rows[0][0]) == 17
+    with pytest.raises(InputError, match="within 3 tokens; set length higher"):
+        tokenised([CHAT], tokenizer, 3)
+
+
+def test_padding_is_neither_seen_nor_predicted():
+    batch = padded([([5, 6, 7], [-100, 6, 7]), ([8], [8])])
+    assert batch["input_ids"].tolist() == [[5, 6, 7], [8, 0, 0]]
+    assert batch["labels"].tolist() == [[-100, 6, 7], [8, -100, -100]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [1, 0, 0]]
+
+
+def test_an_epoch_takes_every_chat_once_and_the_next_in_another_order():
+    chats = Chats([([i], [i]) for i in range(7)], "", 0)
+    drawn = [chats.batch(3, 5, step)["input_ids"].flatten().tolist() for step in range(1, 8)]
+    flat = [i for batch in drawn for i in batch]
+    epochs = [flat[i : i + 7] for i in (0, 7, 14)]
+    assert all(sorted(epoch) == list(range(7)) for epoch in epochs) and epochs[0] != epochs[1]
+
+
+@pytest.mark.parametrize("kind", ["llama", "tied llama", "ours"])
+def test_a_model_learns_to_answer_and_is_saved_for_transformers(tmp_path, tokenizer, chats, kind):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 24, "intermediate_size": 31, "num_hidden_layers": 2, "num_attention_heads": 3}
+    llama = LlamaConfig(vocab_size=13, tie_word_embeddings=kind == "tied llama", **sizes)
+    ours = LMSpec(vocab=13, d_model=24, n_heads=3, n_ctx=64)
+    (build(ours) if kind == "ours" else LlamaForCausalLM(llama)).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    recipe = ChatRecipe(
+        model=str(tmp_path / "base"), data=chats, length=59, steps=23, batch=5, micro_batch=2, lr=1e-2, warmup=3
+    )
+    said = []
+    folder = finetuned(recipe, tmp_path / "run", on_words=said.append)
+    assert said == ["21 chats, loss on assistants' tokens, marked by the template; 0 chats had none"]
+    last = checkpoint.folder_of(tmp_path / "run", 23)
+    history = checkpoint.history_of(last)
+    assert history[-1]["valid_loss"] < history[0]["valid_loss"] / 2 and 0 <= history[-1]["sink_1"] <= 1
+    assert all(row["grad_norm"] > 0 for row in history[1:])
+    model, again = (AutoModelForCausalLM.from_pretrained(path).eval() for path in (folder, last))
+    ids = torch.tensor([[1, 2, 3, 5, 7]])
+    assert model(ids).logits.equal(again(ids).logits)
+    assert AutoTokenizer.from_pretrained(folder).chat_template == PLAIN
+
+
+def test_an_interrupted_fine_tuning_ends_as_if_it_had_not_been(tmp_path, tokenizer, chats):
+    build(LMSpec(vocab=13, d_model=24, n_heads=3, n_ctx=64)).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    recipe = ChatRecipe(model=str(tmp_path / "base"), data=chats, length=59, steps=11, batch=5, save_every=4)
+
+    def stop(step, latest):
+        if step == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finetuned(recipe, tmp_path / "cut", stop)
+    cut, whole = (load_file(finetuned(recipe, tmp_path / name) / "model.safetensors") for name in ("cut", "whole"))
+    assert cut.keys() == whole.keys() and all(cut[name].equal(whole[name]) for name in cut)
+    with open(chats, "a") as file:
+        file.write(json.dumps({"messages": CHAT}) + "\n")
+    with pytest.raises(InputError, match="sha256 is"):
+        finetuned(recipe, tmp_path / "cut")
+    with pytest.raises(InputError, match="batch is 5 there, 7 here"):
+        finetuned(replace(recipe, batch=7), tmp_path / "cut")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no chats"),
+        ("{", "line 1: .*JSON object a line"),
+        ('{"text": "hi"}', "row 1 is no chat; each is"),
+        ('{"messages": [{"role": "user"}]}', "row 1 is no chat"),
+    ],
+)
+def test_a_file_without_chats_is_one_line(tmp_path, text, words):
+    (tmp_path / "bad.jsonl").write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_chats(str(tmp_path / "bad.jsonl"))
+
+
+def test_what_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="there is no file"):
+        read_chats(str(tmp_path / "absent.jsonl"))
+    with pytest.raises(InputError, match="cannot load the data set 'no/such'"):
+        read_chats("no/such")
+    build(LMSpec()).save_pretrained(tmp_path / "base")
+    with pytest.raises(InputError, match="holds no tokenizer; save the one"):
+        finetuned(ChatRecipe(model=str(tmp_path / "base"), data="x.jsonl"), tmp_path / "run")

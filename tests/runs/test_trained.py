@@ -1,0 +1,111 @@
+import json
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.data.packing import PackedText
+from sinkinterp.data.sources import Texts
+from sinkinterp.data.tokenisers import ByteBPE
+from sinkinterp.errors import InputError
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.metrics.loss import next_token_loss
+from sinkinterp.runs import trained
+from sinkinterp.spec import Spec
+from sinkinterp.train.objectives import PrefixLM
+from sinkinterp.train.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A task with a tokenizer, of which few sequences are held out."""
+
+    vocab: int
+    length: int
+    asked: list
+
+    @property
+    def split(self):
+        return type("Split", (), {"held_out": torch.arange(13)})
+
+    def sample(self, n, *stream):
+        self.asked.append((n, stream))
+        return BigramBackcopy(self.vocab, self.length).sample(n, *stream)
+
+    def tokenizer(self):
+        words = models.WordLevel({f"w{i}": i for i in range(self.vocab)}, unk_token="w0")
+        return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(words))
+
+
+ASKED = []
+
+
+@dataclass(frozen=True)
+class NeedsPreparation(Spec):
+    vocab: int = 64
+    length: int = 11
+
+    def prepare(self, cache, on_progress):
+        on_progress(1, 2)
+        return Prepared(self.vocab, self.length, ASKED)
+
+
+def test_data_are_prepared_and_their_tokenizer_goes_with_the_model(tmp_path):
+    ASKED.clear()
+    news = []
+    recipe = Recipe(model=VARIANTS["softmax"], data=NeedsPreparation(), steps=3, batch=5)
+    run = trained.trained(recipe, tmp_path, on_data=lambda done, of: news.append((done, of)))
+    assert news == [(1, 2)] and run.folder.parent == tmp_path / "runs" / recipe.key()
+    assert ASKED == [(13, ("held out",)), (5, (0, 1)), (5, (0, 2)), (5, (0, 3))]
+    assert AutoTokenizer.from_pretrained(run.folder).vocab_size == 64
+
+
+def test_a_run_names_its_text_and_another_text_is_refused(tmp_path):
+    texts = {name: tmp_path / f"{name}.txt" for name in "ab"}
+    for name, file in texts.items():
+        file.write_text("\n\n".join(f"{i} sinks {name} gather on first tokens" for i in range(50)))
+    data = PackedText(source=Texts(str(texts["a"])), tokenizer=ByteBPE(300), length=11)
+    model = replace(VARIANTS["softmax"], vocab=300)
+    recipe = Recipe(model=model, data=data, steps=2, batch=3)
+    run = trained.trained(recipe, tmp_path / "cache")
+    sha256 = data.prepare(tmp_path / "cache").sha256
+    assert run.recipe == trained.recipe_of(run.folder) == replace(recipe, data=replace(data, sha256=sha256))
+    assert run.folder.parent.name == recipe.key() and trained.trained(recipe, tmp_path / "cache") == run
+    texts["a"].write_text("other words\n\n" + texts["b"].read_text())
+    with pytest.raises(InputError, match=f"data.sha256 is {sha256} there"):
+        trained.trained(recipe, tmp_path / "other cache", folder=run.folder.parent)
+
+
+def test_the_recipe_of_a_text_is_read_back_in_a_process_that_knows_no_text_yet(tmp_path):
+    recipe = Recipe(model=replace(VARIANTS["softmax"], vocab=300), data=PackedText(tokenizer=ByteBPE(300), length=11))
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
+    program = (
+        "import sys, pathlib; from sinkinterp import study; print(study.recipe_of(pathlib.Path(sys.argv[1])).key())"
+    )
+    out = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == recipe.key()
+
+
+def test_the_loss_that_is_watched_is_of_what_is_predicted(tmp_path):
+    recipe = Recipe(model=VARIANTS["softmax"], objective=PrefixLM(5), steps=2, batch=3)
+    run = trained.trained(recipe, folder=tmp_path / "here")
+    assert run.folder.parent == tmp_path / "here"
+    subject, probe = run.subject(), trained.held_out_probe(recipe.data, trained.WATCHED)
+    losses = next_token_loss(subject.run(probe.tokens).logits, probe.tokens)
+    assert run.history()[-1]["valid_loss"] == pytest.approx(losses[:, 4:].mean().item(), abs=1e-6)
+    assert trained.valid_loss(subject, probe).mean == pytest.approx(losses.mean().item(), abs=1e-6)
+
+
+def test_losses_in_many_passes_are_those_in_one(monkeypatch):
+    from sinkinterp.backends.huggingface import HuggingFaceSubject
+    from sinkinterp.lm.model import build
+
+    subject, probe = HuggingFaceSubject(build(VARIANTS["softmax"])), trained.held_out_probe(BigramBackcopy(), 23)
+    whole = trained.valid_loss(subject, probe)
+    monkeypatch.setattr(trained, "sequences_per_pass", lambda subject, length: 5)
+    assert trained.valid_loss(subject, probe).mean == pytest.approx(whole.mean, abs=1e-6)

@@ -1,0 +1,116 @@
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from train import processes
+from train.processes import PROBE, watch
+
+from sinkinterp.backends.load import load
+from sinkinterp.errors import InputError
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.train import checkpoint, loop
+from sinkinterp.train.distributed import World, joined
+from sinkinterp.train.recipe import Recipe
+
+RECIPE = Recipe(model=VARIANTS["k_bias"], steps=11, batch=14, micro_batch=3, warmup=5, watch_every=1, save_every=4)
+
+
+def codes_of(run, recipe, *stages):
+    """The exit codes of every stage's processes; see `processes`."""
+    command = [sys.executable, processes.__file__, json.dumps(recipe.to_dict()), str(run), json.dumps(stages)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=True
+    ).stdout
+    return printed.splitlines()
+
+
+def assert_same_losses(run, other, steps):
+    """Two runs have one history, to 2e-6 nats."""
+    ours, theirs = (checkpoint.history_of(checkpoint.folder_of(where, steps)) for where in (run, other))
+    assert [row["step"] for row in ours] == [row["step"] for row in theirs] == list(range(steps + 1))
+    assert ours[0]["watched"] == theirs[0]["watched"]
+    for mine, yours in zip(ours[1:], theirs[1:], strict=True):
+        assert yours["train_loss"] == pytest.approx(mine["train_loss"], abs=2e-6)
+        assert yours["grad_norm"] == pytest.approx(mine["grad_norm"], rel=1e-5)
+        assert yours["watched"] == pytest.approx(mine["watched"], abs=2e-6)
+
+
+def test_two_processes_have_the_losses_of_one_and_stop_together(tmp_path):
+    assert codes_of(tmp_path / "two", RECIPE, (2, False, 6), (2, False, 0)) == ["130 130", "0 0"]
+    loop.train(RECIPE, tmp_path / "one", watch)
+    assert_same_losses(tmp_path / "one", tmp_path / "two", RECIPE.steps)
+
+
+def test_a_run_goes_from_shards_to_one_process_and_back_with_the_losses_of_one(tmp_path):
+    recipe = replace(RECIPE, model=replace(VARIANTS["sink_token"], n_layers=2))
+    assert codes_of(tmp_path / "two", recipe, (2, True, 2), (1, False, 5), (2, True, 0)) == ["130 130", "130", "0 0"]
+    one = loop.train(recipe, tmp_path / "one", watch)
+    assert_same_losses(tmp_path / "one", tmp_path / "two", recipe.steps)
+    two = tmp_path / "two" / one.name
+    for name in ("model", "optimizer"):
+        ours, theirs = (load_file(folder / f"{name}.safetensors") for folder in (one, two))
+        assert [(key, t.shape, t.dtype) for key, t in ours.items()] == [
+            (k, t.shape, t.dtype) for k, t in theirs.items()
+        ]
+    logits = load(two).run(PROBE).logits
+    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), PROBE[:, 1:].flatten()).item()
+    assert loss == pytest.approx(checkpoint.history_of(two)[-1]["watched"], abs=1e-6)
+
+
+def test_the_command_runs_in_every_process_that_a_launcher_starts_and_speaks_once(tmp_path):
+    train = ["-m", "sinkinterp", "train", "k_bias", "--set", "steps=3", "--set", "batch=14", "--device", "cpu"]
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", processes.free_port()]
+    command = [sys.executable, *launcher, *train, "--out", str(tmp_path / "run")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_FSDP": "true"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout.count("trained:") == 1, done.stderr
+    assert checkpoint.latest(tmp_path / "run") == 3
+
+
+def test_the_parts_of_a_batch_are_the_batch():
+    batch = {"input_ids": torch.arange(42).view(6, 7)}
+    parts = [World(rank=rank, size=3).share(batch)["input_ids"] for rank in range(3)]
+    assert all(part.shape == (2, 7) for part in parts) and torch.cat(parts).equal(batch["input_ids"])
+
+
+def test_processes_that_cannot_share_a_batch_say_so(tmp_path):
+    with pytest.raises(InputError, match="3 processes cannot share 14 sequences; set batch to a multiple"):
+        loop.train(RECIPE, tmp_path, lambda model: {}, world=World(rank=1, size=3))
+
+
+def test_a_launcher_that_started_fewer_processes_than_asked_is_refused(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    with joined() as world:
+        assert world == World()
+    monkeypatch.setenv("MASTER_PORT", "29500")  # which accelerate sets for more than one process
+    with pytest.raises(InputError, match="asked for several processes and started one; give it --multi_gpu"), joined():
+        pass
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with joined() as world:
+        assert world == World()
+
+
+def test_alone_there_is_one_world():
+    with joined() as world:
+        assert world == World() and world.is_first and world.agreed(5) == 5 and world.summed(2.0, 3.0) == [2.0, 3.0]
+    with joined("auto") as world:
+        assert world.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.mark.parametrize("device", ["tpu", "cuda"])
+def test_a_device_that_is_not_there_is_refused(device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match=f"no device '{device}' here"), joined(device):
+        pass
+
+
+def test_a_batch_of_many_pieces_is_the_same_recipe_but_another_key():
+    assert replace(RECIPE, micro_batch=4).key() != RECIPE.key()
