@@ -15,11 +15,11 @@ from sinkinterp.runs.inputs import Inputs
 name = sys.argv[1] if len(sys.argv) > 1 else "sinkinterp/demo-softmax"
 page = Path(sys.argv[2] if len(sys.argv) > 2 else "figures/sigmoid_in_one_layer.html")
 subject = si.load(name)
-probe = Inputs(length=min(64, subject.shape.n_ctx or 64), sequences=100).probe(name, subject.shape.vocab)
+token_set = Inputs(length=min(64, subject.shape.n_ctx or 64), sequences=100).token_set(name, subject.shape.vocab)
 
 layers = subject.shape.attention_layers
 edits = [si.PatchNormalization(Sigmoid(), layers=[layer]) for layer in layers]
-table = si.sweep(subject, probe, edits, metric=si.measurement.sweep.loss)
+table = si.sweep(subject, token_set, edits, metric=si.measurement.sweep.loss)
 for row in table.words():
     print(f"{row['edit']:45} loss {row['value']}  change {row['change']}")
 print(table.note)

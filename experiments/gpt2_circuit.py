@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sinkinterp.backends.subject import Residual, Subject
-from sinkinterp.data.tokens import Probe, random_tokens
+from sinkinterp.data.tokens import TokenSet, random_tokens
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
     BlindKeys,
@@ -108,9 +108,9 @@ def measure(case: Case, tell: Tell) -> Table:
     case.check_positions()
     subject, (sequences, length) = case.subject, case.extent(*EXTENT)
     natural = case.natural((sequences, length), case.bos, tell("reading docstrings"))
-    probe = natural or random_tokens(subject.shape.vocab, length, sequences)
+    token_set = natural or random_tokens(subject.shape.vocab, length, sequences)
     on_run = tell(f"measuring {subject.name}")
-    whole = measured(subject, probe, positions=(0,), instruments=(Instrument(residuals={"first": _first}),))
+    whole = measured(subject, token_set, positions=(0,), instruments=(Instrument(residuals={"first": _first}),))
     block, dims = _largest(whole)
     circuit, before = Circuit(subject, length, dims), importance(whole)
     uniform = whole.null_alpha(0).mean((1, 2))
@@ -119,7 +119,7 @@ def measure(case: Case, tell: Tell) -> Table:
     ]
     for done, (name, plan) in enumerate(CUTS.items()):
         on_run(done, len(CUTS))
-        rows.append(_cut(name, plan, circuit, probe, before))
+        rows.append(_cut(name, plan, circuit, token_set, before))
     on_run(len(CUTS), len(CUTS))
     note = (
         f"{subject.name}: {whole.protocol.line()}; {BY_SEQUENCE}; "
@@ -149,11 +149,13 @@ def _largest(report: Report) -> tuple[int, tuple[int, ...]]:
 
 
 def _cut(
-    name: str, plan: Callable[[Circuit], Sequence[Edit]], circuit: Circuit, probe: Probe, before: Tensor
+    name: str, plan: Callable[[Circuit], Sequence[Edit]], circuit: Circuit, token_set: TokenSet, before: Tensor
 ) -> dict[str, Cell]:
     """The row of one cut, empty with a reason where the model lacks what it cuts."""
     try:
-        after = [importance(measured(circuit.subject, probe, edits=[edit], positions=(0,))) for edit in plan(circuit)]
+        after = [
+            importance(measured(circuit.subject, token_set, edits=[edit], positions=(0,))) for edit in plan(circuit)
+        ]
     except InputError as error:
         return {**dict.fromkeys(_row(name, before, before)), **_published(name), "empty because": _reason(error)}
     return {**_row(name, torch.stack(after).mean(0), before), "empty because": ""}

@@ -24,12 +24,12 @@ def measure(case: Case, tell: Tell) -> Table:
     """Sink_1 and Sink_t under every edit, on repeated, random and (where it reads some) natural inputs, without BOS."""
     case.check_positions()
     (sequences, length), vocab = case.extent(), case.subject.shape.vocab
-    probes = {
+    token_sets = {
         "natural": case.natural((sequences, length), Bos.NEVER, tell("reading docstrings")),
         "random": random_tokens(vocab, length, sequences),
         "repeated": repeated_token(vocab, length, sequences),
     }
-    given = {name: probe for name, probe in probes.items() if probe is not None}
+    given = {name: token_set for name, token_set in token_sets.items() if token_set is not None}
     measured = swap_table(case.subject, given, targets(length), on_run=tell(f"measuring {case.subject.name}"))
     own = {"model": case.subject.name, "seed": case.seed}
     return Table(measured.title, measured.note, tuple({**own, **row} for row in measured.rows))

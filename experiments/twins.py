@@ -31,9 +31,13 @@ def measure(case: Case, tell: Tell) -> Table:
     """One row: losses, sinks and norms of one model."""
     subject, (sequences, length) = case.subject, case.extent()
     natural = case.natural((sequences, length), case.bos, tell("reading docstrings"))
-    probe = natural or random_tokens(subject.shape.vocab, length, sequences)
-    report = measured(subject, probe, on_batch=tell(f"measuring {subject.name}"))
-    first, slot, loss = report.sink(0, demo.EPSILON), report.slot_rate(demo.EPSILON), trained.valid_loss(subject, probe)
+    token_set = natural or random_tokens(subject.shape.vocab, length, sequences)
+    report = measured(subject, token_set, on_batch=tell(f"measuring {subject.name}"))
+    first, slot, loss = (
+        report.sink(0, demo.EPSILON),
+        report.slot_rate(demo.EPSILON),
+        trained.valid_loss(subject, token_set),
+    )
     row: dict[str, Cell] = {"model": case.variant or subject.name, "seed": case.seed, "loss": loss.mean}
     row |= cells("Sink_1", first) | {"alpha_1": report.alpha().mean().item()}
     row |= {"null alpha_1": report.null[..., 0].mean().item(), "Sink_*": slot.mean if slot else None}

@@ -30,8 +30,8 @@ SAMPLES = {name: SHIPPED / f"text-{name}.json" for name in ("sample", "docstring
 def test_a_shipped_checkpoint_gives_the_numbers_of_its_card(name):
     loss, sink, slot = CARD[name]
     subject = si.load(f"sinkinterp/{name}")
-    probe = Inputs(16, 512).probe(f"sinkinterp/{name}", subject.shape.vocab)
-    report = si.measure(subject, probe, instruments=(si.measurement.instruments.LOSS,))
+    token_set = Inputs(16, 512).token_set(f"sinkinterp/{name}", subject.shape.vocab)
+    report = si.measure(subject, token_set, instruments=(si.measurement.instruments.LOSS,))
     assert report.extra("loss").mean().item() == pytest.approx(loss, abs=1e-3)
     assert report.sink_rate() == pytest.approx(sink, abs=1e-3)
     rate = report.slot_rate()
@@ -43,8 +43,8 @@ def test_a_text_checkpoint_gives_the_numbers_of_its_card_on_the_samples_that_shi
     loss, *rates = TEXT[name]
     subject, found = si.load(f"sinkinterp/{name}"), []
     for sample in SAMPLES.values():
-        probe = Inputs(64, 128, tokens=sample).probe(f"sinkinterp/{name}", subject.shape.vocab)
-        found.append(si.measure(subject, probe, instruments=(si.measurement.instruments.LOSS,)))
+        token_set = Inputs(64, 128, tokens=sample).token_set(f"sinkinterp/{name}", subject.shape.vocab)
+        found.append(si.measure(subject, token_set, instruments=(si.measurement.instruments.LOSS,)))
     assert found[0].extra("loss").mean().item() == pytest.approx(loss, abs=1e-3)
     slots = [report.slot_rate() for report in found]
     rates_found = [report.sink_rate() for report in found] + [slot and slot.mean for slot in slots]
@@ -82,8 +82,8 @@ def test_a_checkpoint_was_made_by_the_command_of_its_card(name):
 
 def test_moving_p1_moves_the_sink_of_the_shipped_model():
     subject = si.load("sinkinterp/demo-softmax")
-    probe = Inputs(16, 64).probe("sinkinterp/demo-softmax", 64)
-    swapped = si.measure(subject, probe, edits=[si.SwapPositions(0, 4)])
+    token_set = Inputs(16, 64).token_set("sinkinterp/demo-softmax", 64)
+    swapped = si.measure(subject, token_set, edits=[si.SwapPositions(0, 4)])
     assert swapped.sink_rate(0) < 0.1 and swapped.sink_rate(4) > 0.8
 
 

@@ -15,24 +15,24 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 from ..attention.call import call_of_interface
 from ..errors import InputError
-from .recorder import Watch
+from .recorder import Recorder
 
 BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be watched
 
 
-WATCH: ContextVar[Watch | None] = ContextVar("sinkinterp_watch", default=None)
+RECORDER: ContextVar[Recorder | None] = ContextVar("sinkinterp_watch", default=None)
 
 
-def _watched(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The attention function `base`, which also shows every call to the watch."""
+def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    """The attention function `base`, which also shows every call to the recorder."""
 
     def attention(
         module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
         scaling: float | None = None, **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
-        watch = WATCH.get()
-        seen = call if watch is None else watch.attend(call)
+        recorder = RECORDER.get()
+        seen = call if recorder is None else recorder.attend(call)
         fused = seen.is_fused and (base == "sdpa" or "kernel" in kwargs)
         if fused or seen is not call:
             z, weights = seen.output(), None
@@ -41,15 +41,15 @@ def _watched(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
             function = ALL_ATTENTION_FUNCTIONS.get_interface(base, own)
             z, weights = function(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
             z = z.transpose(1, 2)
-        if watch is not None:
-            z = watch.output(seen, z)
+        if recorder is not None:
+            z = recorder.output(seen, z)
         return z.transpose(1, 2).contiguous(), weights
 
     return attention
 
 
 for _base in BASES:
-    AttentionInterface.register(f"sinkinterp_{_base}", _watched(_base))
+    AttentionInterface.register(f"sinkinterp_{_base}", _recorded(_base))
     # without a mask function of the same name, transformers passes no mask and the model is no longer causal
     AttentionMaskInterface.register(f"sinkinterp_{_base}", ALL_MASK_ATTENTION_FUNCTIONS[_base])
 
@@ -84,21 +84,21 @@ class Sites:
 
 
 @contextmanager
-def stream_hooks(sites: Sites, watch: Watch) -> Iterator[None]:
-    """Shows `watch` embeddings, residuals and feed-forward updates, and hands the model what it gives back."""
+def stream_hooks(sites: Sites, recorder: Recorder) -> Iterator[None]:
+    """Shows `recorder` embeddings, residuals and feed-forward updates, and hands the model what it gives back."""
 
     def entering(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         if args:
-            return (watch.residual(args[0]), *args[1:]), kwargs
-        return args, kwargs | {"hidden_states": watch.residual(kwargs["hidden_states"])}
+            return (recorder.residual(args[0]), *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": recorder.residual(kwargs["hidden_states"])}
 
     def leaving(show: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
         return lambda module, args, output: through(show, output)
 
     handles = [block.register_forward_pre_hook(entering, with_kwargs=True) for block in sites.blocks]
-    shown = [(sites.embedding, watch.token_embedding), (sites.blocks[-1], watch.residual)]
-    shown += [(table, watch.position_embedding) for table in sites.tables]
-    shown += [(mlp, partial(watch.mlp, i)) for i, mlp in enumerate(sites.mlps) if mlp is not None]
+    shown = [(sites.embedding, recorder.token_embedding), (sites.blocks[-1], recorder.residual)]
+    shown += [(table, recorder.position_embedding) for table in sites.tables]
+    shown += [(mlp, partial(recorder.mlp, i)) for i, mlp in enumerate(sites.mlps) if mlp is not None]
     handles += [module.register_forward_hook(leaving(show)) for module, show in shown]
     try:
         yield

@@ -13,9 +13,9 @@ from ..attention.model_shape import ModelShape
 from ..errors import InputError
 from ..interventions.edit import Edit, HeadWeights, touches
 from . import contract
-from .hooks import BASES, WATCH, Sites, attending, blocks_of, evaluating, position_lookups, stream_hooks
+from .hooks import BASES, RECORDER, Sites, attending, blocks_of, evaluating, position_lookups, stream_hooks
 from .projections import SITES, edited_weights, weights_of
-from .recorder import Watch
+from .recorder import Recorder
 from .subject import CallRead, ResidualRead, Tokens, Trace
 
 Fetch = Callable[[], Tensor]
@@ -60,24 +60,24 @@ class HuggingFaceSubject:
         self.check_edits(edits, tokens.shape[1])
         if gradients and any(touches(edit, site) for edit in edits for site in SITES):
             raise InputError("weights are put back before gradients are taken; use edits of activations with gradients")
-        watch = Watch(calls, residuals, mlps, edits, gradients)
+        recorder = Recorder(calls, residuals, mlps, edits, gradients)
         positions = self.positions(edits, tokens.shape[1])
         with edited_weights(self.shape, self.weights, edits):
-            fetch = self._pass(tokens, watch, **positions)
-        watch.check(self.shape)
+            fetch = self._pass(tokens, recorder, **positions)
+        recorder.check(self.shape)
         layers = self.shape.attention_layers
-        if tuple(sorted(watch.rows)) != layers:
-            raise InputError(f"{self.name}: layers {sorted(watch.rows)} attended, not {layers}")
-        updates = [watch.updates[block] for block in self.shape.mlp_layers] if mlps else []
+        if tuple(sorted(recorder.rows)) != layers:
+            raise InputError(f"{self.name}: layers {sorted(recorder.rows)} attended, not {layers}")
+        updates = [recorder.updates[block] for block in self.shape.mlp_layers] if mlps else []
         return Trace(
-            Trace.stack([watch.rows[layer] for layer in layers], self.device),
-            Trace.stack(watch.streams, self.device), Trace.stack(updates, self.device), fetch,
+            Trace.stack([recorder.rows[layer] for layer in layers], self.device),
+            Trace.stack(recorder.streams, self.device), Trace.stack(updates, self.device), fetch,
         )  # fmt: skip
 
-    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Fetch:
-        """What gets the logits of one forward pass that is shown to `watch`."""
-        with stream_hooks(self.sites, watch):
-            logits = self._forward(tokens, watch, gradients=watch.gradients, **positions)
+    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Fetch:
+        """What gets the logits of one forward pass that is shown to `recorder`."""
+        with stream_hooks(self.sites, recorder):
+            logits = self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
         return lambda: logits
 
     def weights(self, layer: int, role: int) -> HeadWeights | None:
@@ -85,8 +85,8 @@ class HuggingFaceSubject:
         return weights_of(self.sites.blocks[layer], role, self.shape.d_head)
 
     @property
-    def watched_attention(self) -> str:
-        """The name of the attention implementation that shows every call to the watch."""
+    def recorded_attention(self) -> str:
+        """The name of the attention implementation that shows every call to the recorder."""
         return f"sinkinterp_{self._base}"
 
     @property
@@ -94,24 +94,24 @@ class HuggingFaceSubject:
         return self.model.get_input_embeddings()
 
     def _forward(
-        self, tokens: Tokens, watch: Watch | None, *, gradients: bool = False, **kwargs: Any
+        self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **kwargs: Any
     ) -> Float[Tensor, "sequence pos vocab"]:
-        """Logits; through the watched attention function where there is a watch, else through the model's own."""
+        """Logits; through the watched attention function where there is a recorder, else through the model's own."""
         tokens = tokens.to(self.device)
         # an explicit all-ones mask: without it, transformers takes swapped position ids for packed sequences
         kwargs |= {"attention_mask": torch.ones_like(tokens), "use_cache": False}
-        function = None if watch is None else self.watched_attention
+        function = None if recorder is None else self.recorded_attention
         with torch.set_grad_enabled(gradients), evaluating(self.model), attending(self.model, function):
-            token = WATCH.set(watch)
+            token = RECORDER.set(recorder)
             try:
                 return self.model(tokens, **kwargs).logits
             finally:
-                WATCH.reset(token)
+                RECORDER.reset(token)
 
     def _shape(self, tokens: Tokens) -> ModelShape:
-        watch = Watch({"sizes": sizes_of})
-        self._pass(tokens, watch)
-        return self._shape_of({layer: row["sizes"] for layer, row in watch.rows.items()})
+        recorder = Recorder({"sizes": sizes_of})
+        self._pass(tokens, recorder)
+        return self._shape_of({layer: row["sizes"] for layer, row in recorder.rows.items()})
 
     def _shape_of(self, sizes: Mapping[int, Tensor]) -> ModelShape:
         if not sizes:

@@ -14,7 +14,7 @@ from ..attention.call import call_of_interface
 from ..errors import InputError
 from .hooks import Sites, evaluating
 from .huggingface import Fetch, HuggingFaceSubject
-from .recorder import Watch
+from .recorder import Recorder
 from .subject import Tokens
 
 Rows = dict[int, dict[str, Tensor]]
@@ -56,43 +56,49 @@ class NNsightSubject(HuggingFaceSubject):
     def _paths(self) -> Paths:
         return paths_of(self.model, self.sites)
 
-    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Fetch:
+    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Fetch:
         import nnsight
 
         tokens = tokens.to(self.device)
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
-        paths, asked = self._paths, asked_of(watch)
-        with torch.set_grad_enabled(watch.gradients), evaluating(self.model), self._envoy.trace(tokens, **inputs):
+        paths, asked = self._paths, asked_of(recorder)
+        with torch.set_grad_enabled(recorder.gradients), evaluating(self.model), self._envoy.trace(tokens, **inputs):
             answers = nnsight.save(visit(self._envoy, paths, asked, self._base))
             logits = nnsight.save(self._envoy.output.logits)
-        watch.rows, watch.streams, watch.updates, watch.finite = answers
+        recorder.rows, recorder.streams, recorder.updates, recorder.finite = answers
         return lambda: logits
 
 
-def asked_of(watch: Watch) -> tuple[Any, ...]:
-    """What a watch is made of again inside a trace."""
-    return dict(watch.calls), dict(watch.residuals), dict(watch.mlps), tuple(watch.edits), watch.gradients
+def asked_of(recorder: Recorder) -> tuple[Any, ...]:
+    """What a recorder is made of again inside a trace."""
+    return (
+        dict(recorder.calls),
+        dict(recorder.residuals),
+        dict(recorder.mlps),
+        tuple(recorder.edits),
+        recorder.gradients,
+    )
 
 
 def visit(envoy: Any, paths: Paths, asked: tuple[Any, ...], base: str) -> Answers:
-    """Shows a watch all sites of a model inside a trace, in forward order, and writes back what it changed."""
-    watch = Watch(*asked)
-    if watch.edits_at("token_embedding"):
-        _change(envoy.get(paths.embedding), watch.token_embedding)
-    if watch.edits_at("position_embedding"):
-        _change(envoy.get(paths.table), watch.position_embedding)
+    """Shows a recorder all sites of a model inside a trace, in forward order, and writes back what it changed."""
+    recorder = Recorder(*asked)
+    if recorder.edits_at("token_embedding"):
+        _change(envoy.get(paths.embedding), recorder.token_embedding)
+    if recorder.edits_at("position_embedding"):
+        _change(envoy.get(paths.table), recorder.position_embedding)
     for layer, (block, attention, mlp) in enumerate(paths.blocks):
         inside = envoy.get(block)
         x = inside.input
-        changed = watch.residual(x)
+        changed = recorder.residual(x)
         if changed is not x:
             inside.input = changed
         if attention is not None:
-            _attend(envoy.get(attention), layer, watch, base)
-        if mlp is not None and (watch.mlps or watch.edits_at("mlp")):
-            _change(envoy.get(mlp), partial(watch.mlp, layer))
-    _change(envoy.get(paths.blocks[-1][0]), watch.residual)
-    return watch.rows, watch.streams, watch.updates, watch.finite
+            _attend(envoy.get(attention), layer, recorder, base)
+        if mlp is not None and (recorder.mlps or recorder.edits_at("mlp")):
+            _change(envoy.get(mlp), partial(recorder.mlp, layer))
+    _change(envoy.get(paths.blocks[-1][0]), recorder.residual)
+    return recorder.rows, recorder.streams, recorder.updates, recorder.finite
 
 
 def _change(module: Any, show: Callable[[Tensor], Tensor]) -> None:
@@ -103,16 +109,16 @@ def _change(module: Any, show: Callable[[Tensor], Tensor]) -> None:
         module.output = (changed, *rest) if isinstance(output, tuple) else changed
 
 
-def _attend(envoy: Any, layer: int, watch: Watch, base: str) -> None:
+def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
     operation = getattr(envoy.source, [op for op in envoy.source.names if op.startswith(_OPERATION)][-1])
     (_, q, k, v, mask), extra = operation.inputs
     call = call_of_interface(layer, q, k, v, mask, **{"scale": extra.get("scaling"), **extra})
-    seen = watch.attend(call)
+    seen = recorder.attend(call)
     if seen is not call or (seen.is_fused and (base == "sdpa" or "kernel" in extra)):
-        operation.skip((watch.output(seen, seen.output()).transpose(1, 2).contiguous(), None))
-    elif watch.edits_at("output"):
+        operation.skip((recorder.output(seen, seen.output()).transpose(1, 2).contiguous(), None))
+    elif recorder.edits_at("output"):
         z, *rest = operation.output
-        operation.output = (watch.output(seen, z.transpose(1, 2)).transpose(1, 2).contiguous(), *rest)
+        operation.output = (recorder.output(seen, z.transpose(1, 2)).transpose(1, 2).contiguous(), *rest)
 
 
 def paths_of(model: PreTrainedModel, sites: Sites) -> Paths:

@@ -11,10 +11,10 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError
 from ..interventions.edit import Edit
-from .hooks import WATCH, attending, stream_hooks
+from .hooks import RECORDER, attending, stream_hooks
 from .huggingface import HuggingFaceSubject
 from .projections import edited_weights
-from .recorder import Watch
+from .recorder import Recorder
 
 
 @dataclass
@@ -51,7 +51,7 @@ def patched(model: Any, *edits: Edit) -> Iterator[Any]:
         if outermost:
             _PATCHES[model] = patch
             stack.callback(_PATCHES.pop, model)
-            stack.enter_context(_watched(patch))
+            stack.enter_context(_recorded(patch))
         patch.edits = (*before, *edits)
         try:
             yield model
@@ -60,9 +60,9 @@ def patched(model: Any, *edits: Edit) -> Iterator[Any]:
 
 
 @contextmanager
-def _watched(patch: _Patch) -> Iterator[None]:
-    """Every forward pass of the model is shown to a watch that reads nothing and makes the patch's edits."""
-    subject, watch, tokens = patch.subject, Watch(), []
+def _recorded(patch: _Patch) -> Iterator[None]:
+    """Every forward pass of the model is shown to a recorder that reads nothing and makes the patch's edits."""
+    subject, recorder, tokens = patch.subject, Recorder(), []
 
     def entering(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         inputs = next(t for t in (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if t is not None)
@@ -72,23 +72,23 @@ def _watched(patch: _Patch) -> Iterator[None]:
         if mask is not None and (mask.ndim != 2 or not mask.bool().all()):
             raise InputError("a patched model takes no padding; give it sequences of one length")
         subject.check_edits(patch.edits, length)
-        watch.begin(patch.edits, past)
+        recorder.begin(patch.edits, past)
         positions = subject.positions(patch.edits, length)
         if positions:
             ones = torch.ones(inputs.shape[0], length, dtype=torch.long, device=inputs.device)
             kwargs |= {"position_ids": positions["position_ids"][:, past:], "attention_mask": ones}
-        tokens.append(WATCH.set(watch))
+        tokens.append(RECORDER.set(recorder))
         return args, kwargs
 
     def leaving(model: Any, args: tuple[Any, ...], output: Any) -> None:
         if tokens:  # none where the pass was refused
-            WATCH.reset(tokens.pop())
+            RECORDER.reset(tokens.pop())
         if output is not None:  # None after an exception
-            watch.check(subject.shape)
+            recorder.check(subject.shape)
 
     with ExitStack() as stack:
-        stack.enter_context(stream_hooks(subject.sites, watch))
-        stack.enter_context(attending(subject.model, subject.watched_attention))
+        stack.enter_context(stream_hooks(subject.sites, recorder))
+        stack.enter_context(attending(subject.model, subject.recorded_attention))
         for handle in (
             subject.model.register_forward_pre_hook(entering, with_kwargs=True),
             subject.model.register_forward_hook(leaving, always_call=True),

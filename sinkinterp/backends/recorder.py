@@ -1,4 +1,4 @@
-"""Watch: what one forward pass is asked, what it is told to change, and what it has answered so far."""
+"""Recorder: what one forward pass is asked, what it is told to change, and what it has answered so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from .subject import CallRead, ResidualRead
 
 
 @dataclass
-class Watch:
+class Recorder:
     """Every adapter shows it, in forward order, the embeddings and all residuals, calls and feed-forward updates.
 
     past: how many positions a cache already holds; edits are shown NaN in their place, so that positions count from the

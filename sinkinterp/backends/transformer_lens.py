@@ -19,7 +19,7 @@ from . import contract
 from .hooks import evaluating, stream_hooks
 from .huggingface import Fetch, HuggingFaceSubject
 from .projections import apart
-from .recorder import Watch
+from .recorder import Recorder
 from .subject import Tokens
 
 Hooks = list[tuple[str, Callable[..., Tensor | None]]]
@@ -56,9 +56,9 @@ class TransformerLensSubject(HuggingFaceSubject):
     def _embedding(self) -> nn.Embedding:
         return self._bridge.embed.original_component
 
-    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Fetch:
-        with stream_hooks(self.sites, watch):
-            logits = self._watched(tokens, watch, positions)
+    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Fetch:
+        with stream_hooks(self.sites, recorder):
+            logits = self._recorded(tokens, recorder, positions)
         return lambda: logits
 
     def weights(self, layer: int, role: int) -> HeadWeights | None:
@@ -66,16 +66,18 @@ class TransformerLensSubject(HuggingFaceSubject):
         linear = (attention.q, attention.k, attention.v)[role].original_component
         return apart(linear, self.shape.d_head)
 
-    def _watched(
-        self, tokens: Tokens, watch: Watch, positions: Mapping[str, Tensor], compare: Compare = lambda *both: None
+    def _recorded(
+        self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor], compare: Compare = lambda *both: None
     ) -> Tensor:
-        """The logits; `watch` is shown the call of every attention layer, `compare` that call beside its pattern."""
+        """The logits; `recorder` is shown the call of every attention layer, `compare` that call beside its pattern."""
         layers = [
-            _Layer(i, block.attn, watch, compare) for i, block in enumerate(self.sites.blocks) if hasattr(block, "attn")
+            _Layer(i, block.attn, recorder, compare)
+            for i, block in enumerate(self.sites.blocks)
+            if hasattr(block, "attn")
         ]
         try:
             with self._bridge.hooks(fwd_hooks=[hook for layer in layers for hook in layer.hooks(self._bridge)]):
-                logits = self._forward(tokens, None, gradients=watch.gradients, **positions)
+                logits = self._forward(tokens, None, gradients=recorder.gradients, **positions)
         finally:
             for layer in layers:
                 layer.attention._pattern = None  # TransformerLens keeps the last one, T x T for every layer
@@ -87,7 +89,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         """Raises InputError where a call does not give the pattern that TransformerLens computed."""
         distances: list[float] = []
         tokens = contract.tokens_for(self.shape.vocab)
-        self._watched(tokens, Watch(), {}, lambda call, pattern: distances.append(_distance(call, pattern)))
+        self._recorded(tokens, Recorder(), {}, lambda call, pattern: distances.append(_distance(call, pattern)))
         if not max(distances) <= contract.TOLERANCE.get(self.dtype, 0.1):
             raise InputError(
                 f"{self.name} under TransformerLens cannot be measured: the queries, keys and masks that its hooks "
@@ -101,7 +103,7 @@ class _Layer:
 
     index: int
     attention: Any
-    watch: Watch
+    recorder: Recorder
     compare: Compare
     shown: dict[str, Tensor] = field(default_factory=dict)
     rotated: bool = False
@@ -140,16 +142,16 @@ class _Layer:
         own, seen = self._seen()
         self.has_output = True
         self._forget()
-        if seen is own and not self.watch.edits_at("output"):
+        if seen is own and not self.recorder.edits_at("output"):
             return None
         heads = rearrange(tensor.flatten(2), "batch pos (head d) -> batch head pos d", head=own.q.shape[1])
-        z = self.watch.output(seen, heads if seen is own else seen.output())
+        z = self.recorder.output(seen, heads if seen is own else seen.output())
         return rearrange(z, "batch head pos d -> batch pos head d").reshape(tensor.shape)
 
     def _seen(self) -> tuple[AttentionCall, AttentionCall]:
         if self.calls is None:
             own = self._call()
-            self.calls = own, self.watch.attend(own)
+            self.calls = own, self.recorder.attend(own)
         return self.calls
 
     def _forget(self) -> None:

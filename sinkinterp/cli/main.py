@@ -98,9 +98,9 @@ def measure(
         inputs = Inputs(settings.length, settings.sequences, settings.bos, text, column, tokens, drawn, seed)
         quiet_libraries()
         subject = load(model, backend=backend, dtype=settings.dtype, device_map=device_map)
-        probe = inputs.probe(model, subject.shape.vocab, bar(progress, "reading docstrings"))
+        token_set = inputs.token_set(model, subject.shape.vocab, bar(progress, "reading docstrings"))
         report = measured(
-            subject, probe, dialect=settings.dialect, on_batch=bar(progress, "measuring"),
+            subject, token_set, convention=settings.convention, on_batch=bar(progress, "measuring"),
             positions=(0,) if first_only else None, instruments=() if first_only else instruments.ALL,
         )  # fmt: skip
         word = words_of(model)
@@ -156,8 +156,8 @@ def domains(
         quiet_libraries()
         subject = load(model, backend=backend)
         reports = {
-            name: measured(subject, probe, positions=(0,), on_batch=bar(progress, f"measuring {name}"))
-            for name, probe in inputs.domain_probes(model, sources, field).items()
+            name: measured(subject, token_set, positions=(0,), on_batch=bar(progress, f"measuring {name}"))
+            for name, token_set in inputs.domain_token_sets(model, sources, field).items()
         }
         table = tables.domains(reports, settings.epsilon)
     show(table)

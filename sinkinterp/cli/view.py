@@ -12,7 +12,7 @@ from ..errors import InputError
 from .terminal import bar, console, plain_errors, progress_bars, quiet_libraries, write
 
 if TYPE_CHECKING:
-    from ..data.tokens import Probe
+    from ..data.tokens import TokenSet
 
 TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
 ONLY = "Keep the map of this head alone, as 3.7 for layer 3, head 7: in more detail; repeatable."
@@ -44,10 +44,10 @@ def view(
         subject = load(model, backend=backend)
         if text is None:
             inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, bos)
-            probe = inputs.probe(model, subject.shape.vocab, bar(progress, "reading docstrings"))
+            token_set = inputs.token_set(model, subject.shape.vocab, bar(progress, "reading docstrings"))
         else:
-            probe = _probe(text, model, bos, length)
-        html = view_page(subject, probe, words_of(model), edits=edits, heads=heads, limit=int(limit * 1e6))
+            token_set = _token_set(text, model, bos, length)
+        html = view_page(subject, token_set, words_of(model), edits=edits, heads=heads, limit=int(limit * 1e6))
     write(out, html)
     if serve:
         from ..pages.serve import serve as served
@@ -73,10 +73,10 @@ def _head(words: str) -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
-def _probe(text: str, model: str, bos: Bos, length: int | None) -> "Probe":
+def _token_set(text: str, model: str, bos: Bos, length: int | None) -> "TokenSet":
     """The text's tokens, `length` of them at most."""
     from ..backends.load import load_tokenizer
-    from ..pages.atlas.build import text_probe
+    from ..pages.atlas.build import text_tokens
 
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
@@ -85,4 +85,4 @@ def _probe(text: str, model: str, bos: Bos, length: int | None) -> "Probe":
     if file is not None and not file.is_file():
         raise InputError(f"there is no file {file}; check the path, or give the text itself")
     words = text if file is None else file.read_text(encoding="utf-8")
-    return text_probe(words, tokenizer, bos, length, "text" if file is None else file.name)
+    return text_tokens(words, tokenizer, bos, length, "text" if file is None else file.name)

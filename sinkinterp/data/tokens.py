@@ -20,7 +20,7 @@ Lengths = Int[Tensor, " sequence"]
 
 
 @dataclass(frozen=True)
-class Probe:
+class TokenSet:
     """Sequences with their source, its hash, the BOS rule, and how many short texts were passed over.
 
     Sequences of several lengths stand to the left, with `PAD` behind their ends and their true `lengths`; `lengths` is
@@ -37,19 +37,19 @@ class Probe:
     @staticmethod
     def of(
         tokens: Tokens, source: str = "tokens in memory", attention_mask: Shaped[Tensor, "..."] | None = None
-    ) -> "Probe":
-        """A probe of tokens that are at hand already.
+    ) -> "TokenSet":
+        """A token set of tokens that are at hand already.
 
         `attention_mask` (`sequence pos`) is 1 at a token, 0 at padding to either side of a sequence. Raises InputError
         where it has another shape or other numbers, a hole inside a sequence, or a sequence of fewer than two tokens.
         """
         if attention_mask is None:
-            return Probe(tokens, source, _sha256(tokens))
+            return TokenSet(tokens, source, _sha256(tokens))
         return _ragged(*_to_the_left(tokens, attention_mask), source)
 
     @staticmethod
-    def of_rows(rows: Sequence[Sequence[int]], source: str = "tokens in memory") -> "Probe":
-        """A probe of token ids, each row as long as it is. Raises InputError where a row has fewer than two."""
+    def of_rows(rows: Sequence[Sequence[int]], source: str = "tokens in memory") -> "TokenSet":
+        """A token set of token ids, each row as long as it is. Raises InputError where a row has fewer than two."""
         if not rows:
             raise InputError("there are no sequences; give at least one")
         sequences = [torch.tensor(row, dtype=torch.long) for row in rows]
@@ -87,14 +87,14 @@ def _to_the_left(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[Tenso
     return tokens.long().gather(1, source).where(inside, PAD)[:, : lengths.max()], lengths
 
 
-def _ragged(tokens: Tokens, lengths: Lengths, source: str) -> Probe:
+def _ragged(tokens: Tokens, lengths: Lengths, source: str) -> TokenSet:
     if lengths.min() < 2:
         raise InputError(
             f"sequence {int(lengths.argmin())} has {int(lengths.min())} tokens; leave out those of fewer than 2"
         )
     if (lengths == tokens.shape[1]).all():
-        return Probe.of(tokens, source)
-    return Probe(tokens, source, _sha256(tokens, lengths), lengths=lengths)
+        return TokenSet.of(tokens, source)
+    return TokenSet(tokens, source, _sha256(tokens, lengths), lengths=lengths)
 
 
 def _sha256(*parts: Int[Tensor, "..."]) -> str:
@@ -103,20 +103,22 @@ def _sha256(*parts: Int[Tensor, "..."]) -> str:
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that probes use."""
+    """The part of a transformers tokenizer that token_sets use."""
 
     bos_token_id: int | None
 
     def __call__(self, text: str, *, add_special_tokens: bool, truncation: bool, max_length: int) -> dict: ...
 
 
-def from_rows(rows: Sequence[Sequence[int]], length: int, sequences: int, source: str) -> Probe:
+def from_rows(rows: Sequence[Sequence[int]], length: int, sequences: int, source: str) -> TokenSet:
     """The first `length` ids of the first `sequences` rows. Raises InputError where there are too few such rows."""
     tokens, too_short = _first(rows, lambda row: list(row[:length]), length, sequences)
-    return replace(Probe.of(tokens, source), bos="as given", too_short=too_short)
+    return replace(TokenSet.of(tokens, source), bos="as given", too_short=too_short)
 
 
-def from_texts(texts: Iterable[str], tokenizer: Tokenizer, length: int, sequences: int, bos: Bos, source: str) -> Probe:
+def from_texts(
+    texts: Iterable[str], tokenizer: Tokenizer, length: int, sequences: int, bos: Bos, source: str
+) -> TokenSet:
     """The first `length` tokens of the first `sequences` texts that are long enough, one text per sequence.
 
     Raises InputError where too few are, and where BOS is asked of a tokenizer without one.
@@ -139,7 +141,7 @@ def from_texts(texts: Iterable[str], tokenizer: Tokenizer, length: int, sequence
     first = tokens[:, 0]
     starts = tokenizer.bos_token_id is not None and bool((first == tokenizer.bos_token_id).all())
     rule = f"{bos} (id {tokenizer.bos_token_id} first)" if starts else f"{bos} (none)"
-    return Probe(tokens, source, digest.hexdigest(), rule, too_short)
+    return TokenSet(tokens, source, digest.hexdigest(), rule, too_short)
 
 
 def _first(items: Iterable[T], ids: Callable[[T], list[int]], length: int, sequences: int) -> tuple[Tokens, int]:
@@ -163,7 +165,7 @@ def _first(items: Iterable[T], ids: Callable[[T], list[int]], length: int, seque
     )
 
 
-def random_tokens(vocab: int, length: int, sequences: int, seed: int = 0, first: int | None = None) -> Probe:
+def random_tokens(vocab: int, length: int, sequences: int, seed: int = 0, first: int | None = None) -> TokenSet:
     """Tokens drawn uniformly from the vocabulary (Gu et al. 2025, Table 1, "random"); `first` stands in place of 0's.
 
     The other tokens are the same with and without `first`. Raises InputError where it is no token.
@@ -172,7 +174,7 @@ def random_tokens(vocab: int, length: int, sequences: int, seed: int = 0, first:
     return _begun(drawn, f"random tokens, seed {seed}", vocab, first)
 
 
-def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first: int | None = None) -> Probe:
+def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first: int | None = None) -> TokenSet:
     """One token drawn per sequence and repeated all along (Gu et al. 2025, Table 1, "repeat"), but for `first`, if any.
 
     Raises InputError where `first` is no token.
@@ -181,11 +183,11 @@ def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first
     return _begun(drawn.expand(-1, length), f"repeated token, seed {seed}", vocab, first)
 
 
-def _begun(tokens: Tokens, source: str, vocab: int, first: int | None) -> Probe:
+def _begun(tokens: Tokens, source: str, vocab: int, first: int | None) -> TokenSet:
     if first is None:
-        return Probe.of(tokens, source)
+        return TokenSet.of(tokens, source)
     if not 0 <= first < vocab:
         raise InputError(f"the first token {first} is outside the vocabulary of {vocab}; give an id below {vocab}")
     tokens = tokens.clone()
     tokens[:, 0] = first
-    return replace(Probe.of(tokens, source), bos=f"id {first} first")
+    return replace(TokenSet.of(tokens, source), bos=f"id {first} first")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..backends.subject import CallRead, Subject
-from ..data.tokens import Probe
+from ..data.tokens import TokenSet
 from ..errors import InputError
 from ..interventions.edit import Edit, words
 from ..metrics import nulls, sink
@@ -29,30 +29,30 @@ Answers = dict[str, Tensor]
 
 def measure(
     subject: Subject,
-    tokens: Tokens | Probe,
+    tokens: Tokens | TokenSet,
     *,
     edits: Sequence[Edit] = (),
     positions: Sequence[int] | None = None,
     instruments: Sequence[Instrument] = (),
-    dialect: sink.Dialect = sink.VISIBLE,
+    convention: sink.Convention = sink.VISIBLE,
     on_batch: OnBatch = lambda done, of: None,
 ) -> Report:
     """The report of `subject` on `tokens` (`sequence pos`), with `edits` applied while it runs.
 
     `positions` (from 0; default all) are those whose importance is wanted: one costs a column per head, all cost a
     second pass over the keys in blocks. No T x T map is kept either way. `instruments` are taken along beside
-    importance and norms. `dialect` says what importance is divided by. Padded tokens go in as
-    `Probe.of(tokens, attention_mask=mask)`: they run without their padding. Raises InputError for tokens or positions
-    that do not fit, and for activations that are not finite.
+    importance and norms. `convention` says what importance is divided by. Padded tokens go in as
+    `TokenSet.of(tokens, attention_mask=mask)`: they run without their padding. Raises InputError for tokens or
+    positions that do not fit, and for activations that are not finite.
     """
-    probe = tokens if isinstance(tokens, Probe) else Probe.of(tokens)
-    _check(probe.tokens, instruments)
-    n, length = probe.tokens.shape
+    token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
+    _check(token_set.tokens, instruments)
+    n, length = token_set.tokens.shape
     chosen = torch.arange(length) if positions is None else torch.tensor(_inside(positions, length))
     parts: list[Answers] = []
     order: list[Tensor] = []
-    for rows, batch in _batches(subject, probe):
-        reads = _reads(chosen[chosen < batch.shape[1]], dialect)
+    for rows, batch in _batches(subject, token_set):
+        reads = _reads(chosen[chosen < batch.shape[1]], convention)
         parts.append(_answers(subject, batch, reads, instruments, [edit.for_rows(rows) for edit in edits]))
         order.append(rows.cpu())
         on_batch(sum(map(len, order)), n)
@@ -65,10 +65,10 @@ def measure(
     names = dict.fromkeys(name for instrument in instruments for name in _names(instrument))
     extras = {name: whole.pop(name) for name in names}
     return Report(
-        tokens=probe.tokens.cpu(),
+        tokens=token_set.tokens.cpu(),
         positions=tuple(chosen.tolist()),
         attention_layers=subject.shape.attention_layers,
-        protocol=_protocol(subject, probe, edits, dialect),
+        protocol=_protocol(subject, token_set, edits, convention),
         importance=importance,
         raw_importance=raw_importance,
         null=null,
@@ -88,9 +88,9 @@ def attention_maps(
     return trace.calls["pattern"].mean(0)
 
 
-def _batches(subject: Subject, probe: Probe) -> Iterator[tuple[Tensor, Tensor]]:
-    """Equally long sequences, as many as fit in memory, with their rows in the probe."""
-    for rows, tokens in probe.groups():
+def _batches(subject: Subject, token_set: TokenSet) -> Iterator[tuple[Tensor, Tensor]]:
+    """Equally long sequences, as many as fit in memory, with their rows in the token_set."""
+    for rows, tokens in token_set.groups():
         size = sequences_per_pass(subject, tokens.shape[1])
         yield from zip(rows.split(size), tokens.split(size), strict=True)
 
@@ -126,9 +126,9 @@ def _names(instrument: Instrument) -> tuple[str, ...]:
     return (*instrument.calls, *instrument.residuals, *instrument.logits)
 
 
-def _reads(positions: Tensor, dialect: sink.Dialect) -> dict[str, CallRead]:
-    def at_positions(read: Callable[[AttentionCall, Tensor, sink.Dialect], Tensor]) -> CallRead:
-        return lambda call: read(call, positions.to(call.k.device), dialect)  # every layer may be on another device
+def _reads(positions: Tensor, convention: sink.Convention) -> dict[str, CallRead]:
+    def at_positions(read: Callable[[AttentionCall, Tensor, sink.Convention], Tensor]) -> CallRead:
+        return lambda call: read(call, positions.to(call.k.device), convention)  # every layer may be on another device
 
     return {
         "importances": at_positions(sink.importances),
@@ -158,12 +158,12 @@ def _inside(positions: Sequence[int], length: int) -> list[int]:
     return sorted(set(positions))
 
 
-def _protocol(subject: Subject, probe: Probe, edits: Sequence[Edit], dialect: sink.Dialect) -> Protocol:
+def _protocol(subject: Subject, token_set: TokenSet, edits: Sequence[Edit], convention: sink.Convention) -> Protocol:
     packages = ("sinkinterp", "torch", "transformers", *subject.libraries)
-    n, length = probe.tokens.shape
+    n, length = token_set.tokens.shape
     return Protocol(
-        subject.name, n, length, str(subject.dtype).removeprefix("torch."), probe.bos, probe.source,
-        probe.sha256, probe.too_short, tuple(map(words, edits)), dialect.words, subject.revision,
+        subject.name, n, length, str(subject.dtype).removeprefix("torch."), token_set.bos, token_set.source,
+        token_set.sha256, token_set.too_short, tuple(map(words, edits)), convention.words, subject.revision,
         {"python": platform.python_version()} | {name: version(name) for name in packages},
-        None if probe.lengths is None else int(probe.lengths.min()),
+        None if token_set.lengths is None else int(token_set.lengths.min()),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from ..backends.subject import Subject
-from ..data.tokens import Probe
+from ..data.tokens import TokenSet
 from ..interventions.edit import Edit
 from ..interventions.positions import ReplacePosition, SwapPositions
 from ..metrics.bootstrap import BY_SEQUENCE, cells
@@ -27,14 +27,14 @@ REPORTED: dict[str, dict[int, tuple[float, float | None]]] = {
 
 def swap_table(
     subject: Subject,
-    probes: Mapping[str, Probe],
+    token_sets: Mapping[str, TokenSet],
     targets: Sequence[int],
     epsilon: float = 0.3,
     on_run: Callable[[int, int], None] = lambda done, of: None,
 ) -> Table:
     """Sink_1 and Sink_t while p1 is replaced by p_t or swapped with it; swapping p_t and p_{t+1} is the control.
 
-    `probes` by the name of the input, all of one size, without BOS; `targets` are positions from 0, while t in the
+    `token_sets` by the name of the input, all of one size, without BOS; `targets` are positions from 0, while t in the
     table counts from 1. The paper's values stand beside repeated tokens.
     """
     edits: list[tuple[str, int, list[Edit]]] = [("none", targets[0], [])]
@@ -42,17 +42,18 @@ def swap_table(
     edits += [("p1 <-> p_t", t, [SwapPositions(0, t)]) for t in targets]
     edits += [("p_t <-> p_t+1", t, [SwapPositions(t, t + 1)]) for t in targets]
     rows: list[dict[str, Cell]] = []
-    for name, probe in probes.items():
+    for name, token_set in token_sets.items():
         for words, t, edit in edits:
-            on_run(len(rows), len(probes) * len(edits))
-            report = measure(subject, probe, edits=edit, positions=(0, t))
+            on_run(len(rows), len(token_sets) * len(edits))
+            report = measure(subject, token_set, edits=edit, positions=(0, t))
             place: dict[str, Cell] = {"input": name, "edit": words, "t": t + 1}
             rows.append(place | _sinks(report, t, epsilon) | _reported(name, words, t + 1))
     on_run(len(rows), len(rows))
     text = (
         f"{subject.name}: n={report.protocol.sequences} a row, T={report.protocol.length}, no BOS, "
         f"{report.protocol.dtype}, epsilon={epsilon}; {BY_SEQUENCE}; t counts from 1; "
-        f"null: the larger rate under uniform attention; {', '.join(f'{k}: {p.source}' for k, p in probes.items())}; "
+        "null: the larger rate under uniform attention; "
+        f"{', '.join(f'{k}: {p.source}' for k, p in token_sets.items())}; "
         "paper: GPT2-XL, repeated tokens, T=64"
     )
     return Table(f"Table 7 on {subject.name}: the sink follows p1", text, tuple(rows))

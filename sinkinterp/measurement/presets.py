@@ -16,7 +16,7 @@ class Preset:
     bos: Bos = Bos.TOKENIZER
     epsilon: float = 0.3
     dtype: str = "float32"
-    dialect: sink.Dialect = sink.VISIBLE
+    convention: sink.Convention = sink.VISIBLE
 
     def __post_init__(self) -> None:
         sink.check_epsilon(self.epsilon)
@@ -27,11 +27,11 @@ class Preset:
 DTYPES = ("float32", "bfloat16", "float16")
 PRESETS = {
     # Gu et al. 2025, sections 3.2 and 3.3: the definition, without BOS
-    "paper": Preset(bos=Bos.NEVER, dialect=sink.PAPER),
+    "paper": Preset(bos=Bos.NEVER, convention=sink.PAPER),
     # the release's script for models of the Hub: what the tokenizer does about BOS, in fp32
-    "released-open-models": Preset(dialect=sink.Dialect("T - k + 1, all queries", sink.later)),
+    "released-open-models": Preset(convention=sink.Convention("T - k + 1, all queries", sink.later)),
     # the release's script for its own models: no BOS, weights and the comparison with epsilon in bfloat16
-    "released-own-models": Preset(bos=Bos.NEVER, epsilon=0.30078125, dtype="bfloat16", dialect=sink.RELEASED),
+    "released-own-models": Preset(bos=Bos.NEVER, epsilon=0.30078125, dtype="bfloat16", convention=sink.RELEASED),
 }
 
 

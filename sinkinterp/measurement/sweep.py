@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..backends.subject import Subject
-from ..data.tokens import Probe
+from ..data.tokens import TokenSet
 from ..errors import InputError
 from ..interventions.edit import Edit, words
 from ..metrics import sink
@@ -42,7 +42,7 @@ def loss(report: Report) -> PerSequence:
 
 def sweep(
     subject: Subject,
-    tokens: Tokens | Probe,
+    tokens: Tokens | TokenSet,
     edits: Sequence[Edits],
     *,
     metric: Metric = sink_rate,
@@ -62,15 +62,15 @@ def sweep(
     seeds = SEEDS if control == "random" else control or 0
     if not isinstance(seeds, int) or seeds < 0:
         raise InputError(f"a control is 'random' or a number of seeds, 1 or more; got {control!r}")
-    probe = tokens if isinstance(tokens, Probe) else Probe.of(tokens)
+    token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
     groups = [(one,) if isinstance(one, Edit) else tuple(one) for one in edits]
-    controls = [_controls(group, subject, probe.tokens.shape[1], seeds) for group in groups]
+    controls = [_controls(group, subject, token_set.tokens.shape[1], seeds) for group in groups]
     runs = [(), *(run for group, others in zip(groups, controls, strict=True) for run in (group, *others))]
     found: list[PerSequence] = []
     lines: list[str] = []
     for done, run in enumerate(runs):  # of each report the metric alone is kept: there may be one for every place
         on_run(done, len(runs))
-        report = measure(subject, probe, edits=run, instruments=(LOSS, *instruments))
+        report = measure(subject, token_set, edits=run, instruments=(LOSS, *instruments))
         found.append(metric(report).cpu())
         lines.append(report.protocol.line())
     on_run(len(runs), len(runs))

@@ -8,38 +8,40 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.slots import SinkLogit
-from .sink import VISIBLE, Dialect, importance
+from .sink import VISIBLE, Convention, importance
 
 Index = Int[Tensor, " pos"]
 Importance = Float[Tensor, "batch head pos"]
 
 
-def uniform_importance(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Importance:
+def uniform_importance(call: AttentionCall, positions: Index, convention: Convention = VISIBLE) -> Importance:
     """Importance if every query attended equally to all columns that it can see; H_T / T for causal key 0."""
-    return dialect.uniform(call, positions)
+    return convention.uniform(call, positions)
 
 
-def content_free_importance(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Importance:
+def content_free_importance(call: AttentionCall, positions: Index, convention: Convention = VISIBLE) -> Importance:
     """Importance if every score were what position bias, mask and learned sink logits alone make it.
 
     The uniform null where there is neither bias nor logit. The release's bucket-index positions give alpha_1 = 0.334
     at T = 64 this way, with nothing learned.
     """
     if not is_biased(call):
-        return dialect.uniform(call, positions)
+        return convention.uniform(call, positions)
     shared = all(part is None or len(part) == 1 for part in (call.bias, call.mask))
     sequences = slice(1 if shared else None)
     # without the weights that an edit may have set
     plain = AttentionCall(**{field.name: getattr(call, field.name) for field in fields(AttentionCall)})
     q, k, v = call.q[sequences], call.k[sequences], call.v[sequences]
     empty = replace(plain, q=torch.zeros_like(q), k=torch.zeros_like(k), v=v)
-    return importance(empty, positions, dialect).expand(*call.q.shape[:2], -1)
+    return importance(empty, positions, convention).expand(*call.q.shape[:2], -1)
 
 
-def nulls(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Float[Tensor, "batch 2 head pos"]:
+def nulls(call: AttentionCall, positions: Index, convention: Convention = VISIBLE) -> Float[Tensor, "batch 2 head pos"]:
     """`uniform_importance` beside `content_free_importance`, found in one go where they are the same."""
-    uniform = dialect.uniform(call, positions)
-    return torch.stack((uniform, content_free_importance(call, positions, dialect) if is_biased(call) else uniform), 1)
+    uniform = convention.uniform(call, positions)
+    return torch.stack(
+        (uniform, content_free_importance(call, positions, convention) if is_biased(call) else uniform), 1
+    )
 
 
 def is_biased(call: AttentionCall) -> bool:

@@ -40,7 +40,7 @@ def later(call: AttentionCall, positions: Index) -> Counts:
 
 
 @dataclass(frozen=True)
-class Dialect:
+class Convention:
     """How a column of the pattern becomes an importance; three that differ are in use.
 
     words: said in every protocol. divisor: what the column's sum is divided by. past_only: whether queries before
@@ -77,25 +77,27 @@ class Dialect:
         return replace(call, mask=None).allowed()
 
 
-VISIBLE = Dialect("queries that can see the key", visible)
-PAPER = Dialect("T - k + 1, queries from the key on", later, past_only=True)
-RELEASED = Dialect("T - k + 1, in bfloat16", later, dtype=torch.bfloat16)  # the release's own models, all queries
+VISIBLE = Convention("queries that can see the key", visible)
+PAPER = Convention("T - k + 1, queries from the key on", later, past_only=True)
+RELEASED = Convention("T - k + 1, in bfloat16", later, dtype=torch.bfloat16)  # the release's own models, all queries
 
 
-def importance(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Importance:
+def importance(call: AttentionCall, positions: Index, convention: Convention = VISIBLE) -> Importance:
     """alpha_k: the mean attention, or proxy score, that each position receives from the queries that can see it."""
-    return dialect.importance(proxy(call), positions)
+    return convention.importance(proxy(call), positions)
 
 
-def raw_importance(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Importance:
+def raw_importance(call: AttentionCall, positions: Index, convention: Convention = VISIBLE) -> Importance:
     """As `importance`, of the weights that really multiply the values."""
-    return dialect.importance(call, positions)
+    return convention.importance(call, positions)
 
 
-def importances(call: AttentionCall, positions: Index, dialect: Dialect = VISIBLE) -> Float[Tensor, "batch 2 head pos"]:
+def importances(
+    call: AttentionCall, positions: Index, convention: Convention = VISIBLE
+) -> Float[Tensor, "batch 2 head pos"]:
     """`importance` beside `raw_importance`, found in one go where they are the same."""
-    alpha = importance(call, positions, dialect)
-    return torch.stack((alpha, alpha if proxy(call) is call else raw_importance(call, positions, dialect)), 1)
+    alpha = importance(call, positions, convention)
+    return torch.stack((alpha, alpha if proxy(call) is call else raw_importance(call, positions, convention)), 1)
 
 
 def slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:

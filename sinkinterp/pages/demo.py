@@ -11,7 +11,7 @@ from torch import Tensor
 from .. import tables
 from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
-from ..data.tokens import Probe, random_tokens, repeated_token
+from ..data.tokens import TokenSet, random_tokens, repeated_token
 from ..lm.variants import VARIANTS
 from ..measurement.measure import attention_maps, measure
 from ..measurement.position_swap import swap_table
@@ -54,12 +54,12 @@ def run(
         variant: trained.trained(recipe(variant, seed, steps), cache, partial(on_step, variant)) for variant in TWINS
     }
     subjects = {variant: run.subject(variant) for variant, run in runs.items()}
-    probe = trained.held_out_probe(recipe(TWINS[0]).data, SEQUENCES)
-    reports = {variant: measure(subject, probe) for variant, subject in subjects.items()}
-    losses = {variant: trained.valid_loss(subject, probe) for variant, subject in subjects.items()}
+    token_set = trained.held_out_tokens(recipe(TWINS[0]).data, SEQUENCES)
+    reports = {variant: measure(subject, token_set) for variant, subject in subjects.items()}
+    losses = {variant: trained.valid_loss(subject, token_set) for variant, subject in subjects.items()}
     return Result(
         reports=reports,
-        maps={variant: attention_maps(subject, probe.tokens)[0, 0] for variant, subject in subjects.items()},
+        maps={variant: attention_maps(subject, token_set.tokens)[0, 0] for variant, subject in subjects.items()},
         twins=_twins_table(reports, losses),
         residuals=tables.residuals(reports),
         swaps=swaps(subjects["softmax"], recipe("softmax").data),
@@ -82,13 +82,13 @@ def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) 
 
 def swaps(subject: Subject, task: BigramBackcopy) -> Table:
     """Table 7 on a model of this task."""
-    return swap_table(subject, _probes(task), TARGETS, EPSILON)
+    return swap_table(subject, _token_sets(task), TARGETS, EPSILON)
 
 
-def _probes(task: BigramBackcopy) -> dict[str, Probe]:
+def _token_sets(task: BigramBackcopy) -> dict[str, TokenSet]:
     """The inputs of Table 7."""
     return {
-        "natural": trained.held_out_probe(task, SEQUENCES),
+        "natural": trained.held_out_tokens(task, SEQUENCES),
         "random": random_tokens(task.vocab, task.length, SEQUENCES),
         "repeated": repeated_token(task.vocab, task.length, SEQUENCES),
     }

@@ -11,7 +11,7 @@ from .. import tables
 from ..backends.load import SHIPPED, load, words_of
 from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
-from ..data.tokens import Probe
+from ..data.tokens import TokenSet
 from ..measurement.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE, RESIDUALS
 from ..measurement.measure import attention_maps, measure
 from ..measurement.qk_maps import qk_maps
@@ -38,19 +38,19 @@ class Shipped:
 
     recipe: Recipe
     subject: Subject
-    probe: Probe
+    token_set: TokenSet
     report: Report
     word: Word
 
-    def part(self, sequences: int, length: int | None = None) -> Probe:
+    def part(self, sequences: int, length: int | None = None) -> TokenSet:
         """The first of the sequences, and of their tokens."""
-        probe = Probe.of(self.probe.tokens[:sequences, :length], self.probe.source)
-        return replace(probe, bos=self.probe.bos)
+        token_set = TokenSet.of(self.token_set.tokens[:sequences, :length], self.token_set.source)
+        return replace(token_set, bos=self.token_set.bos)
 
     @property
     def some(self) -> torch.Tensor:
         """The few sequences that maps and surfaces are made of."""
-        return self.probe.tokens[: 8 * FEW]
+        return self.token_set.tokens[: 8 * FEW]
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ def _measured(name: str) -> Shipped:
     source = f"sinkinterp/{name}"
     subject, recipe = load(source, name=name), recipe_of(SHIPPED / name)
     length = min(LENGTH, subject.shape.n_ctx or LENGTH)
-    probe = Inputs(length, SEQUENCES).probe(source, subject.shape.vocab)
-    report = measure(subject, probe, instruments=(GEOMETRY, DISTRIBUTIONS, MASSIVE))
-    return Shipped(recipe, subject, probe, report, words_of(source))
+    token_set = Inputs(length, SEQUENCES).token_set(source, subject.shape.vocab)
+    report = measure(subject, token_set, instruments=(GEOMETRY, DISTRIBUTIONS, MASSIVE))
+    return Shipped(recipe, subject, token_set, report, words_of(source))
 
 
 def _families(found: Named) -> Iterator[Named]:
@@ -137,7 +137,7 @@ def _lengths(group: Named) -> Table:
         measure(one.subject, one.part(SEQUENCES, length), positions=(0,))
         for one in group.values()
         for length in lengths
-        if length <= one.probe.tokens.shape[1]
+        if length <= one.token_set.tokens.shape[1]
     ]
     return tables.lengths(reports)
 
@@ -167,7 +167,7 @@ def _alone(name: str, one: Shipped) -> Iterator[Section]:
 
 def _of_few(one: Shipped) -> str:
     n, length = one.some.shape
-    return f"n={n}, T={length}, BOS {one.probe.bos}, fp32, {one.probe.source}."
+    return f"n={n}, T={length}, BOS {one.token_set.bos}, fp32, {one.token_set.source}."
 
 
 def _section(title: str, *figures: go.Figure) -> Section:

@@ -15,7 +15,7 @@ import torch
 from ..backends.load import DeviceMap, load, load_tokenizer, located
 from ..backends.subject import Subject
 from ..data.bos import Bos
-from ..data.tokens import Probe
+from ..data.tokens import TokenSet
 from ..errors import InputError
 from ..interventions.positions import RemovePosition
 from ..lm.variants import VARIANTS
@@ -67,12 +67,12 @@ class Case:
         tokenizer = load_tokenizer(self.source)
         return Bos.NEVER if tokenizer is None or tokenizer.bos_token_id is None else Bos.ALWAYS
 
-    def natural(self, extent: tuple[int, int], bos: Bos, on_file: OnRun = lambda done, of: None) -> Probe | None:
+    def natural(self, extent: tuple[int, int], bos: Bos, on_file: OnRun = lambda done, of: None) -> TokenSet | None:
         """What it reads: text, or its task where it is one of ours; None where neither is known."""
         if self.recipe is None and load_tokenizer(self.source) is None:
             return None
         sequences, length = extent
-        return Inputs(length, sequences, bos).probe(self.source, self.subject.shape.vocab, on_file)
+        return Inputs(length, sequences, bos).token_set(self.source, self.subject.shape.vocab, on_file)
 
     def check_positions(self) -> None:
         """Raises InputError for a model without a table of learned positions."""

@@ -1,4 +1,4 @@
-"""Inputs: from what a user names (text, tokens, nothing at all) to the probe that a model is measured on."""
+"""Inputs: from what a user names (text, tokens, nothing at all) to the token set that a model is measured on."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,10 +12,10 @@ from ..data.bos import Bos
 from ..data.domains import domains_of
 from ..data.drawn import Drawn
 from ..data.texts import embedded_texts, is_local, texts_of
-from ..data.tokens import Probe, from_rows, from_texts, random_tokens, repeated_token
+from ..data.tokens import TokenSet, from_rows, from_texts, random_tokens, repeated_token
 from ..errors import InputError
 from ..train.recipe import prepared
-from .trained import default_cache, held_out_probe, recipe_of
+from .trained import default_cache, held_out_tokens, recipe_of
 
 OnFile = Callable[[int, int], None]
 
@@ -44,8 +44,8 @@ class Inputs:
         if len(given) > 1:
             raise InputError(f"--{' and --'.join(given)} are given together; give one")
 
-    def probe(self, model: str, vocab: int, on_file: OnFile = lambda done, of: None) -> Probe:
-        """The probe for a model of that name and vocabulary. Raises InputError for files that do not give one."""
+    def token_set(self, model: str, vocab: int, on_file: OnFile = lambda done, of: None) -> TokenSet:
+        """The token set for a model of that name and vocabulary. Raises InputError for files that do not give one."""
         if self.tokens is not None:
             return from_rows(_rows_of(self.tokens), self.length, self.sequences, self.tokens.name)
         tokenizer = load_tokenizer(model) if self.drawn is None or self.bos is Bos.ALWAYS else None
@@ -53,13 +53,13 @@ class Inputs:
             first = tokenizer.bos_token_id if tokenizer is not None else None
             return _DRAW[self.drawn](vocab, self.length, self.sequences, self.seed, first)
         if tokenizer is None:
-            return self._task_probe(Path(located(model)))
+            return self._task_tokens(Path(located(model)))
         if self.text is None:
             return self._from_texts(embedded_texts(default_cache(), on_file), tokenizer, "embedded docstrings")
         return self._from_texts(texts_of(self.text, self.column), tokenizer, _name(self.text))
 
-    def domain_probes(self, model: str, sources: Sequence[str], field: str) -> dict[str, Probe]:
-        """A probe per domain of `sources`: files, folders or datasets, or one file whose column `field` names it."""
+    def domain_token_sets(self, model: str, sources: Sequence[str], field: str) -> dict[str, TokenSet]:
+        """A token set per domain of `sources`: files, folders or datasets, or one file whose `field` names it."""
         tokenizer = load_tokenizer(model)
         if tokenizer is None:
             raise InputError(f"{model} has no tokenizer, so text by domain cannot be given to it")
@@ -67,17 +67,17 @@ class Inputs:
         texts: Mapping[str, Iterable[str]] = domains_of(one, self.column, field, most=20 * self.sequences)
         return {name: self._from_texts(found, tokenizer, name) for name, found in texts.items()}
 
-    def _from_texts(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, source: str) -> Probe:
+    def _from_texts(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, source: str) -> TokenSet:
         return from_texts(texts, tokenizer, self.length, self.sequences, self.bos, source)
 
-    def _task_probe(self, folder: Path) -> Probe:
+    def _task_tokens(self, folder: Path) -> TokenSet:
         task = prepared(recipe_of(folder).data, default_cache())
         if self.text is not None or self.length > task.length:
             raise InputError(
                 f"{folder} was trained on {task.length} symbols of a task, not on text; use --length {task.length}"
             )
-        probe = held_out_probe(task, self.sequences)
-        return from_rows(probe.tokens.tolist(), self.length, self.sequences, probe.source)
+        token_set = held_out_tokens(task, self.sequences)
+        return from_rows(token_set.tokens.tolist(), self.length, self.sequences, token_set.source)
 
 
 def _name(text: str) -> str:

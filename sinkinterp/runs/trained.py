@@ -14,7 +14,7 @@ from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..data.packing import PreparedText
-from ..data.tokens import Probe
+from ..data.tokens import TokenSet
 from ..errors import InputError
 from ..lm.model import SinkForCausalLM
 from ..measurement.batching import sequences_per_pass
@@ -79,7 +79,7 @@ def trained(
 
 def watch_on(task: Task, objective: Objective = NextToken()) -> loop.Watch:
     """What is read along the way: loss on held-out sequences, and the sinks in the first 64 positions of them."""
-    held_out = held_out_probe(task, _watched(task))
+    held_out = held_out_tokens(task, _watched(task))
     beginnings = held_out.tokens[:, :SINK_LENGTH]
 
     def watch(model: SinkForCausalLM) -> dict[str, float]:
@@ -103,15 +103,15 @@ def _watched(task: Task) -> int:
     return n if split is None else min(n, len(split.held_out))
 
 
-def held_out_probe(task: Task, sequences: int) -> Probe:
+def held_out_tokens(task: Task, sequences: int) -> TokenSet:
     """Sequences of the task that no training run has seen."""
     title = getattr(task, "title", type(task).__name__)
-    return Probe.of(task.sample(sequences, "held out"), f"held-out {title}")
+    return TokenSet.of(task.sample(sequences, "held out"), f"held-out {title}")
 
 
-def valid_loss(subject: Subject, probe: Probe, objective: Objective = NextToken()) -> Estimate:
+def valid_loss(subject: Subject, token_set: TokenSet, objective: Objective = NextToken()) -> Estimate:
     """Loss in nats of the tokens that the objective predicts, with its interval over sequences."""
-    batches = probe.tokens.split(sequences_per_pass(subject, probe.tokens.shape[1]))
+    batches = token_set.tokens.split(sequences_per_pass(subject, token_set.tokens.shape[1]))
     losses = torch.cat([_losses(subject, batch) for batch in batches])
     return estimate(losses[:, max(objective.first, 1) - 1 :].mean(1))
 

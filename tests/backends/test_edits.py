@@ -105,8 +105,8 @@ def test_edits_follow_each_other_and_reads_see_the_last(backend):
 
 
 def test_a_model_that_is_deaf_to_an_edit_is_refused_with_the_layer(monkeypatch):
-    honest = hooks.Watch.output
-    monkeypatch.setattr(hooks.Watch, "output", lambda self, call, z: z if call.layer == 2 else honest(self, call, z))
+    honest = hooks.Recorder.output
+    monkeypatch.setattr(hooks.Recorder, "output", lambda self, call, z: z if call.layer == 2 else honest(self, call, z))
     with pytest.raises(InputError, match="attention output of block 2 changes no logit"):
         load(model_of("llama"))
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from sinkinterp.data.bos import Bos
-from sinkinterp.data.tokens import PAD, Probe, from_rows, from_texts, random_tokens, repeated_token
+from sinkinterp.data.tokens import PAD, TokenSet, from_rows, from_texts, random_tokens, repeated_token
 from sinkinterp.errors import InputError
 
 TEXTS = ("the first of the texts", "too short", "another text that is long", "the last text of them all")
@@ -23,12 +23,12 @@ class Words:
 WITH_BOS, WITHOUT_BOS = Words(bos_token_id=2, adds_bos=True), Words()
 
 
-def probe(texts=TEXTS, tokenizer=WITHOUT_BOS, length=5, sequences=2, bos=Bos.TOKENIZER):
+def token_set(texts=TEXTS, tokenizer=WITHOUT_BOS, length=5, sequences=2, bos=Bos.TOKENIZER):
     return from_texts(texts, tokenizer, length, sequences, bos, "a source")
 
 
 def test_sequences_are_the_first_tokens_of_the_first_texts_that_are_long_enough():
-    found = probe(length=4)
+    found = token_set(length=4)
     assert found.tokens.tolist() == [[13, 15, 12, 13], [17, 14, 14, 12]]
     assert found.too_short == 1
     assert found.source == "a source"
@@ -39,12 +39,12 @@ def test_texts_after_the_last_sequence_are_neither_read_nor_counted():
         yield from TEXTS[:3]
         raise AssertionError("read too far")
 
-    assert len(probe(texts()).tokens) == 2
-    assert probe((*TEXTS, "short")).too_short == 1
+    assert len(token_set(texts()).tokens) == 2
+    assert token_set((*TEXTS, "short")).too_short == 1
 
 
 def test_a_text_of_exactly_the_length_is_long_enough():
-    assert probe(["a b c"], length=3, sequences=1).too_short == 0
+    assert token_set(["a b c"], length=3, sequences=1).too_short == 0
 
 
 @pytest.mark.parametrize(
@@ -61,25 +61,25 @@ def test_a_text_of_exactly_the_length_is_long_enough():
     ],
 )
 def test_the_bos_rule_decides_the_first_token_and_is_written_down(tokenizer, bos, first, rule):
-    found = probe(["the first of the texts"], tokenizer, length=5, sequences=1, bos=bos)
+    found = token_set(["the first of the texts"], tokenizer, length=5, sequences=1, bos=bos)
     expected = [13, 15, 12, 13, 15] if first == 13 else [first, 13, 15, 12, 13]
     assert found.tokens.tolist() == [expected]
     assert found.bos == rule
 
 
 def test_bos_counts_towards_the_length():
-    assert probe(["a b"], WITH_BOS, length=3, sequences=1, bos=Bos.ALWAYS).tokens.tolist() == [[2, 11, 11]]
+    assert token_set(["a b"], WITH_BOS, length=3, sequences=1, bos=Bos.ALWAYS).tokens.tolist() == [[2, 11, 11]]
 
 
 def test_bos_asked_of_a_tokenizer_without_one_names_the_fix():
     with pytest.raises(InputError, match="--bos never or --bos tokenizer"):
-        probe(bos=Bos.ALWAYS)
+        token_set(bos=Bos.ALWAYS)
 
 
 def test_the_hash_is_that_of_the_texts_used():
-    assert probe().sha256 == probe().sha256
-    assert probe().sha256 == probe(TEXTS[:1] + TEXTS[2:]).sha256 == probe((*TEXTS, "one more")).sha256
-    assert probe().sha256 == probe(tokenizer=WITH_BOS, bos=Bos.NEVER).sha256
+    assert token_set().sha256 == token_set().sha256
+    assert token_set().sha256 == token_set(TEXTS[:1] + TEXTS[2:]).sha256 == token_set((*TEXTS, "one more")).sha256
+    assert token_set().sha256 == token_set(tokenizer=WITH_BOS, bos=Bos.NEVER).sha256
 
 
 @pytest.mark.parametrize(
@@ -92,14 +92,14 @@ def test_the_hash_is_that_of_the_texts_used():
     ],
 )
 def test_another_text_has_another_hash(texts):
-    assert probe(texts).sha256 != probe().sha256
+    assert token_set(texts).sha256 != token_set().sha256
 
 
 def test_probes_of_tokens_are_named_by_their_tokens():
     tokens = torch.arange(6).reshape(2, 3)
-    assert Probe.of(tokens).sha256 == Probe.of(tokens.int()).sha256 == Probe.of(tokens.T.contiguous().T).sha256
-    assert Probe.of(tokens).sha256 != Probe.of(tokens + 1).sha256
-    assert Probe.of(tokens).tokens is tokens
+    assert TokenSet.of(tokens).sha256 == TokenSet.of(tokens.int()).sha256 == TokenSet.of(tokens.T.contiguous().T).sha256
+    assert TokenSet.of(tokens).sha256 != TokenSet.of(tokens + 1).sha256
+    assert TokenSet.of(tokens).tokens is tokens
 
 
 RAGGED = [[5, 6, 7], [8, 9, 10, 11, 12], [13, 14], [15, 16, 17], [18, 19]]
@@ -121,7 +121,7 @@ LEFT, RIGHT, MIDDLE = [11 - len(row) for row in RAGGED], [0] * 5, [1, 5, 9, 0, 4
 @pytest.mark.parametrize("kind", [torch.bool, torch.long, torch.float])
 def test_padding_to_either_side_is_taken_out(before, kind):
     tokens, mask = padded(before)
-    found = Probe.of(tokens, "a source", mask.to(kind))
+    found = TokenSet.of(tokens, "a source", mask.to(kind))
     assert found.lengths.tolist() == [3, 5, 2, 3, 2]
     assert found.tokens.tolist() == [row + [PAD] * (5 - len(row)) for row in RAGGED]
     assert (found.source, found.bos, found.too_short) == ("a source", "none added", 0)
@@ -129,7 +129,8 @@ def test_padding_to_either_side_is_taken_out(before, kind):
 
 def test_groups_are_the_true_tokens_of_each_length_longest_first_with_their_rows():
     groups = [
-        (rows.tolist(), tokens.tolist()) for rows, tokens in Probe.of(*padded(LEFT)[:1], "", padded(LEFT)[1]).groups()
+        (rows.tolist(), tokens.tolist())
+        for rows, tokens in TokenSet.of(*padded(LEFT)[:1], "", padded(LEFT)[1]).groups()
     ]
     assert groups == [
         ([1], [[8, 9, 10, 11, 12]]),
@@ -140,21 +141,21 @@ def test_groups_are_the_true_tokens_of_each_length_longest_first_with_their_rows
 
 def test_a_probe_without_padding_is_one_group_of_all_its_rows():
     tokens = torch.arange(15).reshape(3, 5)
-    ((rows, group),) = Probe.of(tokens).groups()
+    ((rows, group),) = TokenSet.of(tokens).groups()
     assert rows.tolist() == [0, 1, 2]
     assert group is tokens
 
 
 def test_the_padding_is_a_token_that_no_embedding_takes():
     with pytest.raises(IndexError):
-        torch.nn.Embedding(101, 3)(Probe.of_rows(RAGGED).tokens)
+        torch.nn.Embedding(101, 3)(TokenSet.of_rows(RAGGED).tokens)
 
 
 @pytest.mark.parametrize(("before", "width", "pad"), [(LEFT, 11, 3), (MIDDLE, 11, 0), (RIGHT, 5, 7), (RIGHT, 17, 0)])
 def test_paddings_of_the_same_sequences_have_equal_hashes(before, width, pad):
     tokens, mask = padded(before, width, pad)
-    assert Probe.of(tokens, "", mask).sha256 == Probe.of_rows(RAGGED).sha256
-    assert Probe.of(tokens.int(), "", mask).sha256 == Probe.of_rows(RAGGED).sha256
+    assert TokenSet.of(tokens, "", mask).sha256 == TokenSet.of_rows(RAGGED).sha256
+    assert TokenSet.of(tokens.int(), "", mask).sha256 == TokenSet.of_rows(RAGGED).sha256
 
 
 @pytest.mark.parametrize(
@@ -168,25 +169,25 @@ def test_paddings_of_the_same_sequences_have_equal_hashes(before, width, pad):
     ],
 )
 def test_other_sequences_have_another_hash(rows):
-    assert Probe.of_rows(rows).sha256 != Probe.of_rows(RAGGED).sha256
+    assert TokenSet.of_rows(rows).sha256 != TokenSet.of_rows(RAGGED).sha256
 
 
 def test_the_same_tokens_cut_into_other_sequences_have_another_hash():
     ids = list(range(10))
     cuts = ([ids[:6], ids[6:]], [ids[:4], ids[4:8], ids[8:]])  # alike in memory: both are ten ids and two of padding
-    assert len({Probe.of_rows(rows).sha256 for rows in cuts}) == 2
+    assert len({TokenSet.of_rows(rows).sha256 for rows in cuts}) == 2
 
 
 @pytest.mark.parametrize("before", [[0, 0, 0], [2, 2, 2], [6, 0, 3]])
 def test_sequences_of_one_length_are_a_probe_without_padding(before):
     rows = [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [11, 12, 13, 14, 15]]
-    plain = Probe.of(torch.tensor(rows))
+    plain = TokenSet.of(torch.tensor(rows))
     tokens, mask = padded(before, rows=rows)
-    for found in (Probe.of(tokens, attention_mask=mask), Probe.of_rows(rows)):
+    for found in (TokenSet.of(tokens, attention_mask=mask), TokenSet.of_rows(rows)):
         assert found.lengths is None
         assert found.tokens.equal(plain.tokens)
         assert found.sha256 == plain.sha256
-    assert Probe.of(plain.tokens, attention_mask=torch.ones(3, 5)).sha256 == plain.sha256
+    assert TokenSet.of(plain.tokens, attention_mask=torch.ones(3, 5)).sha256 == plain.sha256
 
 
 @pytest.mark.parametrize(
@@ -204,7 +205,7 @@ def test_sequences_of_one_length_are_a_probe_without_padding(before):
 )
 def test_a_mask_that_cannot_be_used_names_the_fix(mask, fix):
     with pytest.raises(InputError, match=fix):
-        Probe.of(torch.arange(10).reshape(2, 5), attention_mask=torch.tensor(mask))
+        TokenSet.of(torch.arange(10).reshape(2, 5), attention_mask=torch.tensor(mask))
 
 
 @pytest.mark.parametrize(
@@ -212,14 +213,14 @@ def test_a_mask_that_cannot_be_used_names_the_fix(mask, fix):
 )
 def test_rows_that_are_no_sequences_name_the_fix(rows, fix):
     with pytest.raises(InputError, match=fix):
-        Probe.of_rows(rows)
+        TokenSet.of_rows(rows)
 
 
 def test_rows_are_cut_and_short_ones_counted():
     found = from_rows([[1, 2, 3], [4], [5, 6], [7, 8], [9]], 2, 3, "ids.json")
     assert found.tokens.tolist() == [[1, 2], [5, 6], [7, 8]]
     assert (found.too_short, found.bos, found.source) == (1, "as given", "ids.json")
-    assert found.sha256 == Probe.of(torch.tensor([[1, 2], [5, 6], [7, 8]])).sha256
+    assert found.sha256 == TokenSet.of(torch.tensor([[1, 2], [5, 6], [7, 8]])).sha256
 
 
 @pytest.mark.parametrize(
@@ -270,7 +271,7 @@ def test_drawn_tokens_say_their_seed_and_what_stands_first(make, kind):
     assert (plain.bos, begun.bos) == ("none added", "id 6 first")
     assert begun.tokens[:, 0].eq(6).all()
     assert begun.tokens[:, 1:].equal(plain.tokens[:, 1:])
-    assert begun.sha256 == Probe.of(begun.tokens).sha256 != plain.sha256
+    assert begun.sha256 == TokenSet.of(begun.tokens).sha256 != plain.sha256
 
 
 @pytest.mark.parametrize("make", [random_tokens, repeated_token])

@@ -8,7 +8,7 @@ import torch
 from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
-from sinkinterp.data.tokens import PAD, Probe
+from sinkinterp.data.tokens import PAD, TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.measurement import instruments, measure
 from sinkinterp.metrics.sink import PAPER, RELEASED, VISIBLE
@@ -22,7 +22,7 @@ subject_of = cache(lambda name: si.load(model_of(name)))
 
 @cache
 def ragged(name):
-    return si.measure(subject_of(name), Probe.of_rows(ROWS), instruments=instruments.ALL)
+    return si.measure(subject_of(name), TokenSet.of_rows(ROWS), instruments=instruments.ALL)
 
 
 def numbers(report):
@@ -58,8 +58,8 @@ def test_padding_to_either_side_measures_the_same(side):
     mask = mask.flip(1) if side == "left" else mask
     tokens = torch.full((5, 19), 3)
     tokens[mask] = torch.tensor([token for row in ROWS for token in row])
-    probe = Probe.of(tokens, attention_mask=mask.long())
-    assert_same(si.measure(subject_of("gpt2"), probe, instruments=instruments.ALL), ragged("gpt2"), rtol=0, atol=0)
+    token_set = TokenSet.of(tokens, attention_mask=mask.long())
+    assert_same(si.measure(subject_of("gpt2"), token_set, instruments=instruments.ALL), ragged("gpt2"), rtol=0, atol=0)
 
 
 @every_model
@@ -68,7 +68,10 @@ def test_batches_of_any_size_give_the_same_report(name, size, monkeypatch):
     monkeypatch.setattr(measure, "sequences_per_pass", lambda subject, length: size)
     progress = []
     report = si.measure(
-        subject_of(name), Probe.of_rows(ROWS), instruments=instruments.ALL, on_batch=lambda *done: progress.append(done)
+        subject_of(name),
+        TokenSet.of_rows(ROWS),
+        instruments=instruments.ALL,
+        on_batch=lambda *done: progress.append(done),
     )
     assert_same(report, ragged(name), rtol=1e-4, atol=1e-5)
     counts = {1: (1, 2, 3, 4, 5), 2: (1, 2, 4, 5), 3: (1, 2, 4, 5)}[size]  # lengths 17 | 11 | 5, 5 | 2
@@ -77,7 +80,7 @@ def test_batches_of_any_size_give_the_same_report(name, size, monkeypatch):
 
 @every_model
 def test_chosen_positions_are_sorted_and_unknown_where_a_sequence_is_too_short(name):
-    report, whole = si.measure(subject_of(name), Probe.of_rows(ROWS), positions=(10, 0, 4)), ragged(name)
+    report, whole = si.measure(subject_of(name), TokenSet.of_rows(ROWS), positions=(10, 0, 4)), ragged(name)
     assert report.positions == (0, 4, 10)
     for field in ("importance", "raw_importance", "null", "bias_null"):
         expected = getattr(whole, field)[..., [0, 4, 10]]
@@ -97,7 +100,7 @@ def test_importance_is_that_of_the_maps_that_transformers_returns():
 
 def test_the_dialect_is_measured_with_and_said():
     subject = subject_of("mistral with a window")  # 5 keys wide
-    reports = {d.words: si.measure(subject, tokens_of(), dialect=d) for d in (VISIBLE, PAPER, RELEASED)}
+    reports = {d.words: si.measure(subject, tokens_of(), convention=d) for d in (VISIBLE, PAPER, RELEASED)}
     assert {words: report.protocol.divisor for words, report in reports.items()} == {words: words for words in reports}
     visible, paper, released = reports.values()
     share = torch.arange(17, 0, -1).clamp(max=5) / torch.arange(17, 0, -1)
@@ -107,10 +110,10 @@ def test_the_dialect_is_measured_with_and_said():
 
 
 def test_the_protocol_says_what_was_measured():
-    probe = replace(Probe.of_rows(ROWS, "five rows"), bos="id 3 first", too_short=7)
-    said = si.measure(subject_of("gpt2"), probe, edits=[si.SwapPositions(0, 1)]).protocol
+    token_set = replace(TokenSet.of_rows(ROWS, "five rows"), bos="id 3 first", too_short=7)
+    said = si.measure(subject_of("gpt2"), token_set, edits=[si.SwapPositions(0, 1)]).protocol
     assert (said.model, said.sequences, said.length, said.dtype) == ("GPT2LMHeadModel", 5, 17, "float32")
-    assert (said.bos, said.source, said.source_sha256) == ("id 3 first", "five rows", probe.sha256)
+    assert (said.bos, said.source, said.source_sha256) == ("id 3 first", "five rows", token_set.sha256)
     assert (said.texts_too_short, said.revision, said.divisor) == (7, "", VISIBLE.words)
     assert said.edits == ("SwapPositions(0, 1)",) and said.edits[0] in said.line()
     assert said.versions.keys() >= {"python", "sinkinterp", "torch", "transformers"}

@@ -49,7 +49,7 @@ def test_a_head_that_is_not_there_is_refused(seen, place):
 
 def test_distributions_and_residuals_are_taken_along_of_sequences_of_any_length(seen):
     rows = [tokens_of()[0].tolist(), tokens_of()[1, :7].tolist()]
-    report = si.measure(seen[0], si.data.tokens.Probe.of_rows(rows), instruments=(DISTRIBUTIONS, RESIDUALS))
+    report = si.measure(seen[0], si.data.tokens.TokenSet.of_rows(rows), instruments=(DISTRIBUTIONS, RESIDUALS))
     pairs = report.extra("angle_counts").sum(-1)
     assert pairs[0].unique(dim=-1).numel() and pairs[1, 0, 0].tolist() == [6, 6 * 7 / 2]
     x = report.extra("residuals")

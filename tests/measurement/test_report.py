@@ -8,7 +8,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import sinkinterp as si
-from sinkinterp.data.tokens import Probe
+from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.instruments import ALL
 from sinkinterp.measurement.report import Report
@@ -74,7 +74,7 @@ def test_pairing_narrows_the_interval_of_a_shared_shift():
 def full(subjects):
     """Sequences of 11, 5 and 7 tokens, with a slot, two positions and all instruments."""
     rows = [row[:n].tolist() for row, n in zip(tokens_of(), (11, 5, 7), strict=False)]
-    return si.measure(subjects["gpt-oss with sink logits"], Probe.of_rows(rows), positions=(0, 6), instruments=ALL)
+    return si.measure(subjects["gpt-oss with sink logits"], TokenSet.of_rows(rows), positions=(0, 6), instruments=ALL)
 
 
 def by_file(report, folder):

@@ -12,7 +12,7 @@ from sinkinterp.metrics.nulls import content_free_importance, uniform_importance
 from sinkinterp.metrics.sink import PAPER, RELEASED, VISIBLE, importance
 
 DIALECTS = {"visible": VISIBLE, "paper": PAPER, "released": RELEASED}
-every_dialect = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
+every_dialect = pytest.mark.parametrize("convention", DIALECTS.values(), ids=DIALECTS)
 
 
 def steps_back(queries, keys):
@@ -25,14 +25,14 @@ def windowed(n, width, prefix=0):
     return ((back >= 0) & (back < width) | (torch.arange(n) < prefix))[None, None]
 
 
-def dense_null(call, dialect):
+def dense_null(call, convention):
     """The null from a T x T map; every column that a query sees has an equal share."""
     queries, keys = call.q.shape[2], call.k.shape[2]
     behind = steps_back(queries, keys)[None, None]
     seen = behind >= 0 if call.mask is None else call.mask
     shares = seen / (seen.sum(-1, keepdim=True) + (call.slot is not None))
-    mass = (shares * (behind >= 0) if dialect is PAPER else shares).sum(2)
-    return mass / (seen.sum(2) if dialect is VISIBLE else (behind >= 0).sum(2))
+    mass = (shares * (behind >= 0) if convention is PAPER else shares).sum(2)
+    return mass / (seen.sum(2) if convention is VISIBLE else (behind >= 0).sum(2))
 
 
 def bucket_bias(n):
@@ -43,8 +43,8 @@ def bucket_bias(n):
 
 @pytest.mark.parametrize("n", [7, 64, 131])
 @every_dialect
-def test_uniform_causal_attention_gives_key_k_the_mean_of_one_over_i_from_k_on(make_call, n, dialect):
-    found = uniform_importance(make_call(queries=n), torch.tensor([0, 4]), dialect)
+def test_uniform_causal_attention_gives_key_k_the_mean_of_one_over_i_from_k_on(make_call, n, convention):
+    found = uniform_importance(make_call(queries=n), torch.tensor([0, 4]), convention)
     first, fifth = (math.fsum(1 / i for i in range(k, n + 1)) / (n - k + 1) for k in (1, 5))
     torch.testing.assert_close(found, torch.tensor([first, fifth]).expand(2, 6, 2))
     assert n != 64 or first == pytest.approx(0.0741, abs=5e-5)
@@ -63,14 +63,14 @@ CALLS = {
 
 @every_dialect
 @pytest.mark.parametrize("fields", CALLS.values(), ids=CALLS)
-def test_the_uniform_null_is_that_of_the_dense_map(make_call, fields, dialect):
+def test_the_uniform_null_is_that_of_the_dense_map(make_call, fields, convention):
     call = make_call(**fields)
-    expected = dense_null(call, dialect).expand(2, 6, -1)
-    torch.testing.assert_close(uniform_importance(call, call.keys, dialect), expected)
+    expected = dense_null(call, convention).expand(2, 6, -1)
+    torch.testing.assert_close(uniform_importance(call, call.keys, convention), expected)
     some = torch.tensor([0, 3, 4])
-    torch.testing.assert_close(uniform_importance(call, some, dialect), expected[..., some])
+    torch.testing.assert_close(uniform_importance(call, some, convention), expected[..., some])
     if not isinstance(call.slot, SinkLogit):
-        torch.testing.assert_close(content_free_importance(call, some, dialect), expected[..., some])
+        torch.testing.assert_close(content_free_importance(call, some, convention), expected[..., some])
 
 
 def test_a_mask_per_sequence_has_a_null_per_sequence(make_call):
@@ -91,15 +91,15 @@ def test_the_bucket_index_of_the_release_alone_makes_a_sink(make_call):
     torch.testing.assert_close(found, torch.full((2, 6, 1), 0.334), rtol=0, atol=5e-4)
 
 
-@pytest.mark.parametrize("dialect", [VISIBLE, PAPER], ids=["visible", "paper"])
-def test_alibi_without_content_is_a_geometric_series(make_call, dialect):
+@pytest.mark.parametrize("convention", [VISIBLE, PAPER], ids=["visible", "paper"])
+def test_alibi_without_content_is_a_geometric_series(make_call, convention):
     n, slopes = 131, 2.0 ** -torch.arange(1, 7, dtype=torch.float64)
     call = make_call(queries=n, bias=(-slopes[:, None, None] * steps_back(n, n)).float()[None])
     query, key = torch.arange(n)[:, None], torch.arange(n)
     m = rearrange(slopes, "head -> head 1 1")
     weights = (-m * (query - key)).exp() * (1 - (-m).exp()) / (1 - (-m * (query + 1)).exp()) * (key <= query)
     expected = (weights.sum(1) / (n - key)).float()
-    torch.testing.assert_close(content_free_importance(call, key, dialect), expected.expand(2, 6, n))
+    torch.testing.assert_close(content_free_importance(call, key, convention), expected.expand(2, 6, n))
 
 
 def test_a_sink_logit_takes_its_share_without_content(make_call):
@@ -128,6 +128,6 @@ def test_a_pattern_that_was_set_has_the_nulls_of_the_call_it_replaced(make_call,
 
 def test_a_bias_of_zeros_leaves_the_uniform_null(make_call):
     call: AttentionCall = make_call(mask=windowed(11, 5, prefix=2))
-    for dialect in (VISIBLE, PAPER):
-        biased = content_free_importance(replace(call, bias=torch.zeros(1, 1, 11, 11)), call.keys, dialect)
-        torch.testing.assert_close(biased, uniform_importance(call, call.keys, dialect))
+    for convention in (VISIBLE, PAPER):
+        biased = content_free_importance(replace(call, bias=torch.zeros(1, 1, 11, 11)), call.keys, convention)
+        torch.testing.assert_close(biased, uniform_importance(call, call.keys, convention))

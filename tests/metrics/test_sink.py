@@ -193,7 +193,7 @@ PREFIX = torch.tensor([[True, True, False], [True, True, False], [True, True, Tr
 )
 def test_dialects_agree_under_a_causal_mask(name):
     call = CALLS[name]
-    visible, paper, released = (importance(call, call.keys, dialect) for dialect in DIALECTS.values())
+    visible, paper, released = (importance(call, call.keys, convention) for convention in DIALECTS.values())
     torch.testing.assert_close(paper, visible)
     torch.testing.assert_close(released, visible, rtol=2**-7, atol=2**-9)
 
@@ -236,7 +236,7 @@ def test_the_release_divides_and_sums_in_bfloat16(call):
 def test_in_the_release_an_importance_exceeds_its_epsilon_from_0_302_on(alpha, is_sink):
     preset, weights = PRESETS["released-own-models"], torch.full((2, 6, 64, 64), (1 - alpha) / 63)
     weights[..., 0] = alpha
-    found = importance(FixedPattern.of(odd(64, 64), weights), ALL[:1], preset.dialect)
+    found = importance(FixedPattern.of(odd(64, 64), weights), ALL[:1], preset.convention)
     assert (found.bfloat16() > 0.3).all() == is_sink  # the release's own comparison
     assert sink_rate(found, preset.epsilon).tolist() == [is_sink] * 2
 
@@ -254,11 +254,11 @@ def test_the_proxy_of_a_pattern_that_was_set_divides_its_rows_by_their_sum():
 
 def test_importances_are_the_proxys_beside_the_raw_ones():
     for name in ("causal", "sigmoid", "linear", "key slot"):
-        call, dialects = CALLS[name], (VISIBLE, PAPER, RELEASED)
-        for dialect in dialects:
-            both = importances(call, ALL, dialect)
-            assert both[:, 0].equal(importance(call, ALL, dialect))
-            assert both[:, 1].equal(raw_importance(call, ALL, dialect))
+        call, conventions = CALLS[name], (VISIBLE, PAPER, RELEASED)
+        for convention in conventions:
+            both = importances(call, ALL, convention)
+            assert both[:, 0].equal(importance(call, ALL, convention))
+            assert both[:, 1].equal(raw_importance(call, ALL, convention))
 
 
 def test_what_goes_off_the_sequence_worked_by_hand():

@@ -11,7 +11,7 @@ from sinkinterp.data.bos import Bos
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.pages.atlas import build
-from sinkinterp.pages.atlas.build import Plan, atlas, plan, text_probe, view_page
+from sinkinterp.pages.atlas.build import Plan, atlas, plan, text_tokens, view_page
 from sinkinterp.pages.atlas.schema import SLOT
 
 MODELS = ("gpt2", "mistral with a window", "gpt-oss with sink logits", "jamba with mamba layers")
@@ -152,9 +152,9 @@ class Tokenizer:
     [(Bos.TOKENIZER, None, "\0abc"), (Bos.NEVER, None, "abc"), (Bos.ALWAYS, None, "\0abc"), (Bos.ALWAYS, 2, "\0a")],
 )
 def test_a_text_becomes_one_sequence_with_its_bos(bos, most, ids):
-    assert text_probe("abc", Tokenizer(), bos, most).tokens.tolist() == [[ord(letter) for letter in ids]]
+    assert text_tokens("abc", Tokenizer(), bos, most).tokens.tolist() == [[ord(letter) for letter in ids]]
 
 
 def test_a_text_of_one_token_is_an_input_error():
     with pytest.raises(InputError, match="at least 2"):
-        text_probe("a", Tokenizer(), Bos.NEVER)
+        text_tokens("a", Tokenizer(), Bos.NEVER)

@@ -45,8 +45,8 @@ def test_a_second_demo_trains_nothing(result, cache):
 
 def test_a_checkpoint_of_ours_is_measured_on_its_own_task(result, cache):
     folder = next((cache / "runs").glob("*/step-*40"))
-    probe = Inputs(13, 11).probe(str(folder), 64)
-    assert probe.tokens.shape == (11, 13) and "Bigram-Backcopy" in probe.source
+    token_set = Inputs(13, 11).token_set(str(folder), 64)
+    assert token_set.tokens.shape == (11, 13) and "Bigram-Backcopy" in token_set.source
 
 
 def test_pages_are_whole(result):

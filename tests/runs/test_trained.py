@@ -95,17 +95,17 @@ def test_the_loss_that_is_watched_is_of_what_is_predicted(tmp_path):
     recipe = Recipe(model=VARIANTS["softmax"], objective=PrefixLM(5), steps=2, batch=3)
     run = trained.trained(recipe, folder=tmp_path / "here")
     assert run.folder.parent == tmp_path / "here"
-    subject, probe = run.subject(), trained.held_out_probe(recipe.data, trained.WATCHED)
-    losses = next_token_loss(subject.run(probe.tokens).logits, probe.tokens)
+    subject, token_set = run.subject(), trained.held_out_tokens(recipe.data, trained.WATCHED)
+    losses = next_token_loss(subject.run(token_set.tokens).logits, token_set.tokens)
     assert run.history()[-1]["valid_loss"] == pytest.approx(losses[:, 4:].mean().item(), abs=1e-6)
-    assert trained.valid_loss(subject, probe).mean == pytest.approx(losses.mean().item(), abs=1e-6)
+    assert trained.valid_loss(subject, token_set).mean == pytest.approx(losses.mean().item(), abs=1e-6)
 
 
 def test_losses_in_many_passes_are_those_in_one(monkeypatch):
     from sinkinterp.backends.huggingface import HuggingFaceSubject
     from sinkinterp.lm.model import build
 
-    subject, probe = HuggingFaceSubject(build(VARIANTS["softmax"])), trained.held_out_probe(BigramBackcopy(), 23)
-    whole = trained.valid_loss(subject, probe)
+    subject, token_set = HuggingFaceSubject(build(VARIANTS["softmax"])), trained.held_out_tokens(BigramBackcopy(), 23)
+    whole = trained.valid_loss(subject, token_set)
     monkeypatch.setattr(trained, "sequences_per_pass", lambda subject, length: 5)
-    assert trained.valid_loss(subject, probe).mean == pytest.approx(whole.mean, abs=1e-6)
+    assert trained.valid_loss(subject, token_set).mean == pytest.approx(whole.mean, abs=1e-6)

@@ -19,7 +19,7 @@ from sinkinterp.train import loop
 from sinkinterp.train.distributed import joined
 from sinkinterp.train.recipe import Recipe
 
-PROBE = Recipe().data.sample(3, "probe")
+PROBE = Recipe().data.sample(3, "token_set")
 
 
 def watch(model):

@@ -17,7 +17,7 @@ from .. import contract
 from ..hooks import BASES, Sites, blocks_of
 from ..huggingface import Fetch, sizes_of
 from ..nnsight import NNsightSubject, asked_of, visit
-from ..recorder import Watch
+from ..recorder import Recorder
 from ..subject import Tokens
 from .pickling import payload
 
@@ -56,23 +56,23 @@ class RemoteSubject(NNsightSubject):
             self.sites = replace(self.sites, tables=self._tables())
             del self._paths
 
-    def _pass(self, tokens: Tokens, watch: Watch, **positions: Tensor) -> Fetch:
-        if watch.gradients:
+    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Fetch:
+        if recorder.gradients:
             raise InputError(f"{self.name} runs on a server, which sends no gradients back; load it here")
-        self._ask(tokens, watch, _nothing, positions)
-        return lambda: self._ask(tokens, Watch(edits=watch.edits), _whole, positions)
+        self._ask(tokens, recorder, _nothing, positions)
+        return lambda: self._ask(tokens, Recorder(edits=recorder.edits), _whole, positions)
 
     def weights(self, layer: int, role: int) -> HeadWeights | None:
         raise InputError(f"{self.name} runs on a server, where weights are not to be changed; load it here")
 
-    def _ask(self, tokens: Tokens, watch: Watch, read: LogitRead, positions: Mapping[str, Tensor] = {}) -> Tensor:
-        """What `read` says of the logits of one forward pass that is shown to `watch`."""
+    def _ask(self, tokens: Tokens, recorder: Recorder, read: LogitRead, positions: Mapping[str, Tensor] = {}) -> Tensor:
+        """What `read` says of the logits of one forward pass that is shown to `recorder`."""
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
-        envoy, paths, base, asked = self._envoy, self._paths, self._base, asked_of(watch)
+        envoy, paths, base, asked = self._envoy, self._paths, self._base, asked_of(recorder)
         with envoy.trace(tokens, **inputs, backend=self._request()):
             answers = nnsight.save(visit(envoy, paths, asked, base))
             logits = nnsight.save(read(envoy.output.logits.detach()))
-        watch.rows, watch.streams, watch.updates, watch.finite = answers
+        recorder.rows, recorder.streams, recorder.updates, recorder.finite = answers
         return logits
 
     def _bare(self, tokens: Tokens, positions: Mapping[str, Tensor] = {}) -> Tensor:
@@ -84,11 +84,11 @@ class RemoteSubject(NNsightSubject):
         return logits  # noqa: RET504  the trace writes it here
 
     def _checked_shape(self, tokens: Tokens, bare: Tensor) -> ModelShape:
-        watch = Watch({"sizes": sizes_of, "excess": contract.excess})
-        logits = self._ask(torch.cat((tokens, contract.later(tokens))), watch, _whole)
-        shape = self._shape_of({layer: row["sizes"] for layer, row in watch.rows.items()})
-        contract.judge(self.name, bare, logits, torch.stack([row["excess"] for row in watch.rows.values()]))
-        edited = Watch(edits=contract.nudges(shape))
+        recorder = Recorder({"sizes": sizes_of, "excess": contract.excess})
+        logits = self._ask(torch.cat((tokens, contract.later(tokens))), recorder, _whole)
+        shape = self._shape_of({layer: row["sizes"] for layer, row in recorder.rows.items()})
+        contract.judge(self.name, bare, logits, torch.stack([row["excess"] for row in recorder.rows.values()]))
+        edited = Recorder(edits=contract.nudges(shape))
         reached = self._ask(contract.nudged_tokens(shape).contiguous(), edited, contract.reach)
         contract.judge_edits(self.name, shape, reached)
         return shape

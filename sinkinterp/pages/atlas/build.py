@@ -13,7 +13,7 @@ from ...attention import tiles
 from ...attention.call import AttentionCall
 from ...backends.subject import CallRead, Subject
 from ...data.bos import Bos
-from ...data.tokens import Probe, Tokenizer, from_texts
+from ...data.tokens import Tokenizer, TokenSet, from_texts
 from ...errors import InputError
 from ...interventions.edit import Edit
 from ...measurement.measure import Tokens, measure
@@ -78,7 +78,7 @@ def plan(length: int, maps: int, limit: int = LIMIT) -> Plan:
 
 
 def view_page(
-    subject: Subject, tokens: Tokens | Probe, word: Word = str, *, edits: Sequence[Edit] = (),
+    subject: Subject, tokens: Tokens | TokenSet, word: Word = str, *, edits: Sequence[Edit] = (),
     heads: Heads | None = None, limit: int = LIMIT,
 ) -> str:  # fmt: skip
     """A self-contained page with every head's attention map on one sequence, as HTML text.
@@ -92,23 +92,23 @@ def view_page(
 
 
 def atlas(
-    subject: Subject, tokens: Tokens | Probe, word: Word = str, *, edits: Sequence[Edit] = (),
+    subject: Subject, tokens: Tokens | TokenSet, word: Word = str, *, edits: Sequence[Edit] = (),
     heads: Heads | None = None, limit: int = LIMIT,
 ) -> Atlas:  # fmt: skip
     """What `view_page` draws."""
-    probe = tokens if isinstance(tokens, Probe) else Probe.of(tokens)
-    if len(probe.tokens) != 1:
-        raise InputError(f"a map shows one sequence; got {len(probe.tokens)}, so give one of them")
+    token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
+    if len(token_set.tokens) != 1:
+        raise InputError(f"a map shows one sequence; got {len(token_set.tokens)}, so give one of them")
     maps = _chosen(subject, heads)
     runs: dict[str, Sequence[Edit]] = {"before": (), "after": edits} if edits else {"as it is": ()}
-    how = plan(probe.tokens.shape[1], len(maps) * len(runs), limit)
-    reports = {name: measure(subject, probe, edits=some) for name, some in runs.items()}
-    read = {name: _read(subject, probe, maps, how, some) for name, some in runs.items()}
+    how = plan(token_set.tokens.shape[1], len(maps) * len(runs), limit)
+    reports = {name: measure(subject, token_set, edits=some) for name, some in runs.items()}
+    read = {name: _read(subject, token_set, maps, how, some) for name, some in runs.items()}
     first, *_, last = [*reports.values()] * 2
     places = _places(first)
     return Atlas(
         model=first.protocol.model,
-        tokens=[word(token) for token in probe.tokens[0].tolist()],
+        tokens=[word(token) for token in token_set.tokens[0].tolist()],
         layers=first.attention_layers,
         maps=maps,
         side=how.side,
@@ -123,7 +123,7 @@ def atlas(
     )
 
 
-def text_probe(text: str, tokenizer: Tokenizer, bos: Bos, most: int | None = None, source: str = "text") -> Probe:
+def text_tokens(text: str, tokenizer: Tokenizer, bos: Bos, most: int | None = None, source: str = "text") -> TokenSet:
     """The tokens of one text, the first `most` of them. Raises InputError where there are fewer than two."""
     most = most or 2**30
     ids = tokenizer(text, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most)["input_ids"]
@@ -146,12 +146,12 @@ def _chosen(subject: Subject, heads: Heads | None) -> list[tuple[int, int]]:
     return every if heads is None else sorted(set(heads))
 
 
-def _read(subject: Subject, probe: Probe, maps: Heads, how: Plan, edits: Sequence[Edit]) -> Answers:
+def _read(subject: Subject, token_set: TokenSet, maps: Heads, how: Plan, edits: Sequence[Edit]) -> Answers:
     """Cells of the chosen heads in one forward pass, `layer head ...`; NaN in layers of which no head is chosen."""
     by_layer: dict[int, list[int]] = {}
     for layer, head in maps:
         by_layer.setdefault(layer, []).append(head)
-    width, n = max(map(len, by_layer.values())), -(-probe.tokens.shape[1] // how.side)
+    width, n = max(map(len, by_layer.values())), -(-token_set.tokens.shape[1] // how.side)
 
     def of_chosen(read: CallRead, *shape: int) -> CallRead:
         def answer(call: AttentionCall) -> Tensor:
@@ -166,7 +166,7 @@ def _read(subject: Subject, probe: Probe, maps: Heads, how: Plan, edits: Sequenc
     reads = {name: of_chosen(_cells_of(CHANNELS[name], how.side), n, n) for name in how.channels}
     reads["slot"] = of_chosen(lambda call: tiles.slot_cells(sink.proxy(call), how.side), n)
     reads["pairs"] = lambda call: tiles.pairs(call, how.side)
-    calls = subject.run(probe.tokens, calls=reads, edits=edits).calls
+    calls = subject.run(token_set.tokens, calls=reads, edits=edits).calls
     return {name: found[0].cpu() for name, found in calls.items()}
 
 
