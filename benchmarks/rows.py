@@ -117,7 +117,7 @@ def _start_rows(scale: Scale) -> Iterator[Row]:
 
     # torch named first: the package alone waits with it, and would come out below zero
     yield row("import sinkinterp, beyond import torch", 0.3, "import torch, sinkinterp", beyond="import torch")
-    yield row("sinkinterp --help", 0.7, "from sinkinterp.cli import app; app()", "--help")
+    yield row("sinkinterp --help", 0.7, "from sinkinterp.cli.main import app; app()", "--help")
 
 
 def _gpu_rows(scale: Scale) -> Iterator[Row]:
