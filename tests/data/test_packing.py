@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,14 +24,14 @@ DOCUMENTS = [" ".join(RNG.choice(WORDS, size=RNG.integers(0, 40))) for _ in rang
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from sinkinterp.data import corpus_folder, tokenisers
+from sinkinterp.data import corpus_folder, shards, tokenisers
 from sinkinterp.data.packing import PackedText
 tokenisers.BATCH_CHARACTERS, corpus_folder.SHARD = 997, 1009
-fsync, left = os.fsync, [int(sys.argv[3])]
-def kill(file):
+finalize, left = shards.ArrowWriter.finalize, [int(sys.argv[3])]
+def kill(writer):
     left[0] -= 1
-    fsync(file) if left[0] else os.kill(os.getpid(), signal.SIGKILL)
-os.fsync = kill
+    return finalize(writer) if left[0] else os.kill(os.getpid(), signal.SIGKILL)
+shards.ArrowWriter.finalize = kill
 PackedText.from_dict(json.loads(sys.argv[1])).prepare(Path(sys.argv[2]))
 """
 
@@ -245,16 +246,33 @@ def test_a_packing_killed_twice_ends_as_if_it_had_not_been(prepared, tmp_path, m
     whole = recipe.prepare(tmp_path / "whole")
     folder = recipe.folder(tmp_path / "cut")
     kept = {}
-    for writes in ("4", "5"):  # in the middle of the first shard, then in the middle of the third
-        command = [sys.executable, "-c", KILLED, json.dumps(recipe.to_dict()), str(tmp_path / "cut"), writes]
+    for shard in ("1", "3"):  # in the middle of the first shard, then in the middle of the third
+        command = [sys.executable, "-c", KILLED, json.dumps(recipe.to_dict()), str(tmp_path / "cut"), shard]
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-        assert list(folder.glob(".draft-*")) and not (folder / "packed.json").exists()
+        assert len(list(folder.glob(".draft-*"))) == 1 and not (folder / "packed.json").exists()
         assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
         kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
     assert len(kept) == 2
     again = recipe.prepare(tmp_path / "cut")
     assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
     assert written(again.folder) == written(whole.folder) and again.sha256 == whole.sha256 == prepared.sha256
+
+
+def test_of_several_programs_that_need_one_corpus_one_packs_it(tmp_path, monkeypatch):
+    pack, packed, found = corpus_folder.pack, [], []
+    monkeypatch.setattr(corpus_folder, "pack", lambda *args: packed.append(1) or pack(*args))
+    threads = [threading.Thread(target=lambda: found.append(PACKED.prepare(tmp_path))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(packed) == 1 and len(found) == 3 and len({text.sha256 for text in found}) == 1
+
+
+def test_a_cache_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"^cannot write to [^\n]+; choose another place$"):
+        PACKED.prepare(tmp_path / "file")
 
 
 @pytest.mark.parametrize("limit", [1_000, 33_000])  # too small for the tokenizer, too small for a shard
