@@ -12,8 +12,8 @@ from typing import Any
 
 from .errors import InputError
 
-_DRAFT = ".draft-"  # how the names of drafts begin
 _NAME_BYTES = 255  # the longest name that common file systems allow
+_DRAFT = ".draft-"  # a name that no other process shares follows
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def replacing(path: Path | str, fix: str = "free some space or choose another pl
     """
     with _write_errors(path, fix):
         target = _target(Path(path))
-        draft = _draft_of(target)
+        draft = _draft(target)
         try:
             yield draft
             _flush(draft)
@@ -59,7 +59,7 @@ def check_writable(path: Path | str) -> None:
         if target.is_dir():
             raise OSError("there is a folder of that name")
         if not _is_stream(target):
-            draft = _draft_of(target)
+            draft = _draft(target)
             draft.touch()
             remove(draft)
 
@@ -95,7 +95,7 @@ def remove(path: Path) -> None:
 
 
 def remove_drafts(folder: Path) -> None:
-    """Removes the drafts that killed programs left in a folder. Only the folder's one writer may call this."""
+    """Removes the drafts that killed programs left in a folder. Only its one writer may call this."""
     for draft in folder.glob(f"{_DRAFT}*"):
         remove(draft)
 
@@ -133,7 +133,7 @@ def _target(path: Path) -> Path:
     return target
 
 
-def _draft_of(target: Path) -> Path:
+def _draft(target: Path) -> Path:
     """A new path beside the target, or in the temporary folder for a device or a pipe."""
     folder = Path(tempfile.gettempdir()) if _is_stream(target) else target.parent
     return folder / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(4)}"

@@ -1,4 +1,4 @@
-"""Specs: immutable recipes that survive JSON and have a short hash, which names what they make."""
+"""Specs: immutable recipes, their round trip through JSON, and the short hash that names what they make."""
 
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
@@ -54,15 +54,15 @@ class Spec:
 
     def key(self) -> str:
         """Twelve hexadecimal digits that name this spec's checkpoints and results."""
-        import hashlib  # here, because specs also run on servers that offer torch only
+        import hashlib  # here, because specs also travel to servers that offer torch only
         import json
 
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
 
-def added_later(default: Any) -> Any:
+def added_later(default: Any, kw_only: bool = False) -> Any:
     """A field that a kind gained when specs of it already had keys: at its default it does not change the key."""
-    return field(default=default, metadata={"added_later": True})
+    return field(default=default, kw_only=kw_only, metadata={"added_later": True})
 
 
 def _is_absent(f: Field, value: Any) -> bool:

@@ -193,16 +193,16 @@ def test_columns_are_those_in_which_the_first_token_is_largest():
 
 
 def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp_path):
-    news = []
+    reports = []
     recipes = [demo.recipe("k_bias", seed, steps=2) for seed in (3, 5)]
 
-    def tell(words):
-        return lambda done, of: news.append((words, done, of))
+    def progress(work):
+        return lambda done, total: reports.append((work, done, total))
 
     for _ in range(2):
-        table = reproduce(load_experiment(TWINS), recipes, tell, tmp_path)
+        table = reproduce(load_experiment(TWINS), recipes, progress, tmp_path)
     assert [(row["model"], row["seed"]) for row in table.rows] == [("k_bias", 3), ("k_bias", 5)]
-    assert news.count(("training k_bias, seed 3", 2, 2)) == 1
+    assert reports.count(("training k_bias, seed 3", 2, 2)) == 1
     assert table.note.count("n=67") == 1  # of both models, said once
 
 
