@@ -1,1 +1,1 @@
-"""One module per table or figure: CLAIM, REPORTED, MODELS by scale, measure(case, tell), draw(table)."""
+"""One module per table or figure of a paper: CLAIM, REPORTED, MODELS by scale, measure(case, progress), draw(table)."""

@@ -1,4 +1,4 @@
-"""`python -m experiments NAME`: the same as `sinkinterp reproduce NAME`."""
+"""`python -m experiments NAME` does the same as `sinkinterp reproduce NAME`."""
 
 import typer
 

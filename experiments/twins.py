@@ -2,13 +2,13 @@
 
 import plotly.graph_objects as go
 
-from sinkinterp.data.tokens import random_tokens
-from sinkinterp.measurement.measure import measure as measured
+from sinkinterp.data.progress import Progress
+from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, cells
 from sinkinterp.pages import demo
 from sinkinterp.plots import curves
-from sinkinterp.runs import trained
-from sinkinterp.runs.experiment import Case, Model, Tell
+from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.trained import valid_loss
 from sinkinterp.table import Cell, Table
 
 CLAIM = (
@@ -27,24 +27,24 @@ MODELS: dict[str, list[Model]] = {
 }
 
 
-def measure(case: Case, tell: Tell) -> Table:
-    """One row: losses, sinks and norms of one model."""
-    subject, (sequences, length) = case.subject, case.extent()
-    natural = case.natural((sequences, length), case.bos, tell("reading docstrings"))
-    token_set = natural or random_tokens(subject.shape.vocab, length, sequences)
-    report = measured(subject, token_set, on_batch=tell(f"measuring {subject.name}"))
-    first, slot, loss = (
-        report.sink(0, demo.EPSILON),
-        report.slot_rate(demo.EPSILON),
-        trained.valid_loss(subject, token_set),
-    )
-    row: dict[str, Cell] = {"model": case.variant or subject.name, "seed": case.seed, "loss": loss.mean}
-    row |= cells("Sink_1", first) | {"alpha_1": report.alpha().mean().item()}
-    row |= {"null alpha_1": report.null[..., 0].mean().item(), "Sink_*": slot.mean if slot else None}
-    row |= {"value ratio": report.value_ratio().mean().item(), "key ratio": report.key_ratio().mean().item()}
-    row |= {"residual ratio": report.residual_ratio().mean(0).max().item()}
-    published = REPORTED.get(case.variant, {})
-    row |= {f"paper {key}": published.get(key) for key in ("Sink_1", "Sink_*", "loss")}
+def measure(case: Case, progress: Progress) -> Table:
+    """One row: the loss, sinks and norms of one model."""
+    subject, token_set = case.subject, case.tokens(case.size(), progress)
+    report = measure_model(subject, token_set, on_batch=progress(f"measuring {subject.name}"))
+    slot, published = report.slot_rate(demo.EPSILON), REPORTED.get(case.variant, {})
+    row: dict[str, Cell] = {
+        "model": case.variant or subject.name,
+        "seed": case.seed,
+        "loss": valid_loss(subject, token_set).mean,
+        **cells("Sink_1", report.sink(0, demo.EPSILON)),
+        "alpha_1": report.alpha().mean().item(),
+        "null alpha_1": report.null[..., 0].mean().item(),
+        "Sink_*": slot.mean if slot else None,
+        "value ratio": report.value_ratio().mean().item(),
+        "key ratio": report.key_ratio().mean().item(),
+        "residual ratio": report.residual_ratio().mean(0).max().item(),
+        **{f"paper {name}": published.get(name) for name in ("Sink_1", "Sink_*", "loss")},
+    }
     note = f"{report.protocol.line()}, epsilon={demo.EPSILON}; {BY_SEQUENCE}; sigmoid: proxy scores"
     return Table(CLAIM, f"{note}; paper: 60M models", (row,))
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .tables import compare as compare
     from .train.recipe import Recipe as Recipe
 
-_HOMES = {
+_MODULES = {  # of the public names; each is imported when its name is first used, since torch takes seconds
     "load": "backends.load",
     "measure": "measurement.measure",
     "Report": "measurement.report",
@@ -41,16 +41,16 @@ _HOMES = {
     "Recipe": "train.recipe",
     "trained": "runs.trained",
 }
-__all__ = list(_HOMES)
+__all__ = list(_MODULES)
 __version__ = "0.1.0"
 
 register_with_transformers()
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a module of the package such as `sinkinterp.tables`, imported when it is first asked for."""
-    if name in _HOMES:
-        value = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    """A public name, or a package or module of this one such as `sinkinterp.tables`, imported on first use."""
+    if name in _MODULES:
+        value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
     elif not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
         value = import_module(f".{name}", __name__)
     else:
@@ -60,4 +60,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOMES)
+    return sorted(_MODULES)

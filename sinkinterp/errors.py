@@ -1,5 +1,5 @@
-"""The one error that a user's input can cause."""
+"""The one error that means a mistake in what the user gave."""
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used. The message is one line and says the fix."""
+    """Something that the user gave cannot be used. The message is one line that says what, why, and the fix."""

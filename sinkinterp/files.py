@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, whatever stops the program."""
+"""Writing files and folders whole or not at all, even when the program is killed or the power fails."""
 
 import json
 import os
@@ -6,12 +6,13 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from .errors import InputError
 
+_NAME_BYTES = 255  # the longest name that common file systems allow
 _DRAFT = ".draft-"  # a name that no other process shares follows
 
 
@@ -19,26 +20,19 @@ _DRAFT = ".draft-"  # a name that no other process shares follows
 def replacing(path: Path | str, fix: str = "free some space or choose another place") -> Iterator[Path]:
     """Yields a draft path. When the block ends, the file or folder written there takes the place of `path`.
 
-    Missing parent folders are made. If the block fails, the draft is removed and `path` stays as it was. Links are
-    followed. What is neither a file nor a folder (a device, a pipe) is written to, not replaced. Raises InputError,
-    ending in `fix`, where the system refuses to write.
+    Missing parent folders are made, links are followed, and a file keeps its permissions. If the block fails, the
+    draft is removed and `path` stays as it was. A folder never replaces another one. A device or a pipe is written to
+    and not replaced. Raises InputError, which ends in `fix`, where the system refuses to write.
     """
-    path = Path(path)
-    try:
-        target = _target(path)
+    with _write_errors(path, fix):
+        target = _target(Path(path))
         draft = _draft(target)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot write {_shown(path)}: {_reason(error)}; {fix}") from error
-    try:
-        yield draft
-        _flush(draft)
-        _put(draft, target)
-    except Exception as error:
-        if not isinstance(error, OSError) and "(os error " not in str(error):
-            raise  # "(os error" stands in errors of libraries that are written in Rust
-        raise InputError(f"cannot write {_shown(path)}: {_reason(error)}; {fix}") from error
-    finally:
-        remove(draft)
+        try:
+            yield draft
+            _flush(draft)
+            _publish(draft, target)
+        finally:
+            remove(draft)
 
 
 def write_text(path: Path | str, text: str) -> None:
@@ -59,22 +53,41 @@ def write_json(path: Path | str, value: Any, indent: int | None = None) -> None:
 
 
 def check_writable(path: Path | str) -> None:
-    """Raises InputError where a file cannot be written: call it before minutes of work."""
-    path = Path(path)
-    try:
-        target = _target(path)
-        draft = _draft(target)
+    """Raises InputError where a file cannot be written. Call it before minutes of work."""
+    with _write_errors(path, "choose another place"):
+        target = _target(Path(path))
         if target.is_dir():
-            raise IsADirectoryError("there is a folder of that name")
+            raise OSError("there is a folder of that name")
         if not _is_stream(target):
+            draft = _draft(target)
             draft.touch()
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot write {_shown(path)}: {_reason(error)}; choose another place") from error
-    remove(draft)
+            remove(draft)
+
+
+@contextmanager
+def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[None]:
+    """Makes a folder and locks it: other processes that call this with the same folder wait until the block ends.
+
+    The drafts that killed programs left in the folder are removed first. Raises InputError, which ends in `fix`, where
+    the system refuses.
+    """
+    from filelock import FileLock  # here, because it takes a tenth of a second to import
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / "lock")
+        lock.acquire()
+    except OSError as error:
+        raise InputError(f"cannot write to {_shown(folder)}: {_reason(error)}; {fix}") from error
+    try:
+        remove_drafts(folder)
+        yield
+    finally:
+        lock.release()
 
 
 def remove(path: Path) -> None:
-    """Removes a file or a folder with all that it holds, if it exists."""
+    """Removes a file or a folder with everything in it, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -87,61 +100,97 @@ def remove_drafts(folder: Path) -> None:
         remove(draft)
 
 
-def sync(folder: Path) -> None:
-    """Makes the names in a folder survive a power failure."""
-    handle = os.open(folder, os.O_RDONLY)
+@contextmanager
+def _write_errors(path: Path | str, fix: str) -> Iterator[None]:
+    """Turns a refusal of the system into an InputError that names the path, the reason and the fix."""
+    try:
+        yield
+    except Exception as error:
+        # safetensors and tokenizers are written in Rust; their errors are no OSError, but say "(os error 28)"
+        if isinstance(error, InputError) or not (isinstance(error, OSError) or "(os error " in str(error)):
+            raise
+        raise InputError(f"cannot write {_shown(Path(path))}: {_reason(error)}; {fix}") from error
+
+
+def _target(path: Path) -> Path:
+    """The place to write to, with its folder made. Raises OSError where nothing can be written."""
+    if not path.name:
+        raise OSError("this is a folder, not a file")
+    try:
+        if _is_stream(path):
+            return path  # /dev/stdout links to a pipe that has no path of its own
+        target = Path(os.path.realpath(path))
+        name = os.fsencode(target.name)
+    except ValueError as error:  # a null byte, or a character that file names cannot have
+        raise OSError("this is no file name") from error
+    if len(name) > _NAME_BYTES:
+        raise OSError("the name is too long")
+    if target.is_symlink():
+        raise OSError("the link leads back to itself")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.exists() and not os.access(target, os.W_OK):
+        raise OSError("it is read-only")  # the folder may allow a rename over it, which would ignore this
+    return target
+
+
+def _draft(target: Path) -> Path:
+    """A new path beside the target, or in the temporary folder for a device or a pipe."""
+    folder = Path(tempfile.gettempdir()) if _is_stream(target) else target.parent
+    return folder / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(4)}"
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether a path is neither a file nor a folder: a device, a pipe or a socket."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def _flush(draft: Path) -> None:
+    """Makes the content of a draft survive a power failure."""
+    for path in (draft, *(draft.rglob("*") if draft.is_dir() else ())):
+        if path.is_dir():
+            _sync_folder(path)
+        elif path.is_file():
+            _sync(path)
+
+
+def _publish(draft: Path, target: Path) -> None:
+    """Puts a finished draft in its place."""
+    if _is_stream(target):
+        with draft.open("rb") as source, target.open("wb") as stream:
+            shutil.copyfileobj(source, stream)
+        return
+    if draft.is_dir() and target.is_dir():
+        raise OSError("the folder exists already")
+    if target.is_file() and draft.is_file():
+        shutil.copymode(target, draft)
+    draft.replace(target)
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes the names in a folder survive a power failure, where the file system can do that."""
+    with suppress(OSError):  # some network file systems refuse this, though they have written everything
+        _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
 
 
-def _target(path: Path) -> Path:
-    """The place to write to, its folder made. Raises OSError or ValueError where there can be none."""
-    if not path.name:
-        raise IsADirectoryError("this is a folder, not a file")
-    target = path.resolve()
-    os.fsencode(target)
-    if len(os.fsencode(target.name)) > 255:
-        raise OSError("the name is too long")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target
-
-
-def _draft(target: Path) -> Path:
-    folder = Path(tempfile.gettempdir()) if _is_stream(target) else target.parent
-    return folder / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def _is_stream(target: Path) -> bool:
-    return target.exists() and not target.is_file() and not target.is_dir()
-
-
-def _put(draft: Path, target: Path) -> None:
-    if _is_stream(target):
-        with draft.open("rb") as source, target.open("wb") as sink:
-            shutil.copyfileobj(source, sink)
-        return
-    if draft.is_dir() and target.is_dir():
-        raise FileExistsError("the folder exists already")
-    draft.replace(target)
-    sync(target.parent)
-
-
-def _flush(draft: Path) -> None:
-    for path in draft.rglob("*") if draft.is_dir() else (draft,):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-    if draft.is_dir():
-        sync(draft)
-
-
 def _reason(error: Exception) -> str:
+    """What the system says, on one line."""
     return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 
 def _shown(path: Path) -> str:
-    """A path on one line, of a length that can be read."""
-    text = str(path).encode("unicode_escape").decode("ascii") if not str(path).isprintable() else str(path)
-    return repr(text) if not path.name else text if len(text) <= 200 else f"{text[:100]}...{text[-50:]}"
+    """A path for an error message: on one line, and short enough to read."""
+    text = str(path)
+    if not text.isprintable():
+        text = text.encode("unicode_escape", "backslashreplace").decode("ascii")
+    if not path.name:
+        return repr(text)
+    return text if len(text) <= 200 else f"{text[:100]}...{text[-50:]}"

@@ -20,7 +20,7 @@ class Dims:
 
 @dataclass(frozen=True)
 class Spec:
-    """A recipe for one part. Subclassing registers the class under its name for `from_dict`."""
+    """A recipe for one part. Every subclass is registered under its name, so that `from_dict` finds it."""
 
     kinds: ClassVar[dict[str, type["Spec"]]] = {}
 
@@ -30,14 +30,17 @@ class Spec:
         Spec.kinds[cls.__name__] = cls
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy, every nested part named by its class; a `later` field is left out at its default."""
-        shown = [f for f in fields(self) if not _is_left_out(f, getattr(self, f.name))]
-        plain = {f.name: float(x) if f.type is float else x for f in shown for x in (getattr(self, f.name),)}
-        return {"kind": type(self).__name__} | {name: _plain(value) for name, value in plain.items()}
+        """A JSON-ready copy in which "kind" is the name of the class. `added_later` fields are absent at default."""
+        plain: dict[str, Any] = {"kind": type(self).__name__}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if not _is_absent(f, value):
+                plain[f.name] = _to_json(float(value) if f.type is float else value)  # 1 and 1.0 are one value
+        return plain
 
     @classmethod
     def from_dict(cls: type[S], plain: dict[str, Any]) -> S:
-        """The inverse of `to_dict`. Raises InputError for a kind that this version does not know."""
+        """The inverse of `to_dict`. Raises InputError for a kind or a field that this version does not know."""
         kind = Spec.kinds.get(plain.get("kind", ""))
         if kind is None or not issubclass(kind, cls):
             raise InputError(
@@ -47,7 +50,7 @@ class Spec:
         unknown = plain.keys() - {"kind", *(f.name for f in fields(kind))}
         if unknown:
             raise InputError(f"{kind.__name__} has no {', '.join(sorted(unknown))}; use the version that wrote it")
-        return kind(**{k: _value(v) for k, v in plain.items() if k != "kind"})
+        return kind(**{name: _from_json(value) for name, value in plain.items() if name != "kind"})
 
     def key(self) -> str:
         """Twelve hexadecimal digits that name this spec's checkpoints and results."""
@@ -57,26 +60,26 @@ class Spec:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
 
-def later(default: Any) -> Any:
-    """A field that a kind gained after it had keys: specs that leave it at its default keep theirs."""
-    return field(default=default, metadata={"later": True})
+def added_later(default: Any, kw_only: bool = False) -> Any:
+    """A field that a kind gained when specs of it already had keys: at its default it does not change the key."""
+    return field(default=default, kw_only=kw_only, metadata={"added_later": True})
 
 
-def _is_left_out(f: Field, value: Any) -> bool:
-    return "later" in f.metadata and value == f.default
+def _is_absent(f: Field, value: Any) -> bool:
+    return "added_later" in f.metadata and value == f.default
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """What JSON can hold of a field: a spec as a dict, a tuple as a list."""
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [_to_json(item) for item in value]
     return value.to_dict() if isinstance(value, Spec) else value
 
 
-def _value(plain: Any) -> Any:
-    """The inverse of `_plain`."""
+def _from_json(plain: Any) -> Any:
+    """The inverse of `_to_json`."""
     if isinstance(plain, list):
-        return tuple(_value(item) for item in plain)
+        return tuple(_from_json(item) for item in plain)
     return Spec.from_dict(plain) if isinstance(plain, dict) else plain
 
 
@@ -85,5 +88,5 @@ class Part(Spec):
     """A spec of something with parameters."""
 
     def build(self, dims: Dims) -> Any:
-        """The module, or parameter, that this spec describes, at the model's sizes."""
+        """The module or parameter that this spec describes, at the model's sizes."""
         raise NotImplementedError

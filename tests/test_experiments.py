@@ -13,11 +13,14 @@ from typer.testing import CliRunner
 import sinkinterp as si
 from sinkinterp.cli import reproduce as command
 from sinkinterp.data.bos import Bos
+from sinkinterp.data.progress import silent
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.pages import demo
+from sinkinterp.runs import case as cases
 from sinkinterp.runs import experiment as experiments
-from sinkinterp.runs.experiment import named, opened, reproduce, silent
+from sinkinterp.runs.case import open_case
+from sinkinterp.runs.experiment import experiment_names, load_experiment, reproduce
 
 TABLE07, CIRCUIT, TWINS = "table07_position_swap", "gpt2_circuit", "twins"
 SOFTMAX = "sinkinterp/demo-softmax"
@@ -27,7 +30,7 @@ SOFTMAX = "sinkinterp/demo-softmax"
 def few():
     """67 sequences in place of 512."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiments, "OURS", 67)
+        patch.setattr(cases, "OUR_SEQUENCES", 67)
         yield
 
 
@@ -42,7 +45,10 @@ def gpt2(tmp_path_factory):
 @pytest.fixture(scope="module")
 def smoke():
     """Every experiment's table on what ships."""
-    return {name: reproduce(named(name), named(name).MODELS["smoke"]) for name in (TABLE07, CIRCUIT, TWINS)}
+    return {
+        name: reproduce(load_experiment(name), load_experiment(name).MODELS["smoke"])
+        for name in (TABLE07, CIRCUIT, TWINS)
+    }
 
 
 @pytest.fixture
@@ -65,9 +71,9 @@ def cuts(table):
 
 
 def test_the_experiments_that_there_are_run_at_smoke_scale_and_draw(smoke):
-    assert set(smoke) == set(experiments.names())
+    assert set(smoke) == set(experiment_names())
     for name, table in smoke.items():
-        module = named(name)
+        module = load_experiment(name)
         assert table.title == module.CLAIM and table.note and module.REPORTED
         assert len(module.draw(table).data) > 0 and set(module.MODELS) == set(command.Scale)
 
@@ -97,11 +103,11 @@ def test_published_numbers_stand_beside_repeated_tokens_alone(smoke):
     [(64, [5, 10, 15, 20, 25, 30]), (33, [5, 10, 15, 20, 25, 30]), (32, [5, 10, 15, 20, 25, 29]), (13, [5, 10])],
 )
 def test_targets_are_the_papers_and_seen_by_four_queries(length, from_one):
-    assert [t + 1 for t in named(TABLE07).targets(length)] == from_one
+    assert [t + 1 for t in load_experiment(TABLE07).targets(length)] == from_one
 
 
 def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(gpt2):
-    module = named(TABLE07)
+    module = load_experiment(TABLE07)
     module.TARGETS = (5, 30)
     table = reproduce(module, [gpt2])
     assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100 a row, T=64, no BOS" in table.note
@@ -115,10 +121,10 @@ def test_text_begins_with_bos_where_the_tokenizer_has_one(tmp_path, monkeypatch)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>").save_pretrained(tmp_path)
     build(replace(si.VARIANTS["llama"], vocab=257)).save_pretrained(tmp_path)
     monkeypatch.setattr("sinkinterp.runs.inputs.embedded_texts", lambda *_: ["a sink is a first token", "short"] * 3)
-    case = opened(str(tmp_path))
-    assert case.bos is Bos.ALWAYS and opened(SOFTMAX).bos is Bos.NEVER
-    assert case.natural((3, 11), case.bos).tokens[:, 0].tolist() == [256] * 3
-    assert 256 not in case.natural((3, 11), Bos.NEVER).tokens
+    case = open_case(str(tmp_path))
+    assert case.bos is Bos.ALWAYS and open_case(SOFTMAX).bos is Bos.NEVER
+    assert case.natural_tokens((3, 11), case.bos).tokens[:, 0].tolist() == [256] * 3
+    assert 256 not in case.natural_tokens((3, 11), Bos.NEVER).tokens
 
 
 def test_the_twins_differ_in_their_sinks_at_equal_loss(smoke):
@@ -147,11 +153,11 @@ def test_without_positions_nothing_is_left_but_uniform_attention(smoke):
 
 def test_the_cuts_of_a_gpt2_are_what_they_say(gpt2):
     """Against the same model with its parameters changed by hand."""
-    module = named(CIRCUIT)
-    rows = cuts(module.measure(opened(gpt2), silent))
+    module = load_experiment(CIRCUIT)
+    rows = cuts(module.measure(open_case(gpt2), silent))
     assert rows["control: b_K = 0"]["left low"] == pytest.approx(1, abs=1e-5) == rows["control: b_K = 0"]["left high"]
     assert rows["b_Q = 0"]["left high"] < 0.999 and not any(row["empty because"] for row in rows.values())
-    tokens = si.data.tokens.random_tokens(97, 64, 25).tokens
+    tokens = si.data.token_sources.random_tokens(97, 64, 25).tokens
 
     def alpha(change):
         model = model_of("gpt2")
@@ -183,20 +189,20 @@ def test_columns_are_those_in_which_the_first_token_is_largest():
     first[:, 1, 4], first[:, 1, 7], first[:, 1, 2] = -9, 5, 3
     first[:, 0, 0], first[0, 1, 9], first[:, 2] = 8, 5, 100  # smaller; in one sequence only; where nothing attends
     changed = replace(report, attention_layers=(0, 1), extras={"first": first})
-    assert named(CIRCUIT)._largest(changed) == (1, (4, 7, 2))
+    assert load_experiment(CIRCUIT)._largest(changed) == (1, (4, 7, 2))
 
 
 def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp_path):
-    news = []
+    reports = []
     recipes = [demo.recipe("k_bias", seed, steps=2) for seed in (3, 5)]
 
-    def tell(words):
-        return lambda done, of: news.append((words, done, of))
+    def progress(work):
+        return lambda done, total: reports.append((work, done, total))
 
     for _ in range(2):
-        table = reproduce(named(TWINS), recipes, tell, tmp_path)
+        table = reproduce(load_experiment(TWINS), recipes, progress, tmp_path)
     assert [(row["model"], row["seed"]) for row in table.rows] == [("k_bias", 3), ("k_bias", 5)]
-    assert news.count(("training k_bias, seed 3", 2, 2)) == 1
+    assert reports.count(("training k_bias, seed 3", 2, 2)) == 1
     assert table.note.count("n=67") == 1  # of both models, said once
 
 
@@ -242,4 +248,4 @@ def test_without_the_repository_the_command_says_where_experiments_are(call, tmp
     code, output, _ = call("reproduce", "table07")
     assert code == 2 and "experiments lie in the repository, not in the package; clone it" in output
     with pytest.raises(InputError, match="clone it"):
-        experiments.names()
+        experiment_names()

@@ -1,11 +1,26 @@
 import os
 import stat
+import subprocess
+import sys
 import threading
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer, models
 
 from sinkinterp.errors import InputError
-from sinkinterp.files import check_writable, remove_drafts, replacing, write_bytes, write_json, write_text
+from sinkinterp.files import (
+    check_writable,
+    remove_drafts,
+    replacing,
+    sole_writer,
+    write_bytes,
+    write_json,
+    write_text,
+)
 
 
 def names(folder):
@@ -55,15 +70,19 @@ def test_a_folder_is_put_in_place_whole_and_never_over_another(tmp_path):
     assert names(tmp_path) == ["run"]
 
 
-@pytest.mark.parametrize("name", ["", "x" * 300, "folder", "file/below", "nul\0byte"])
+@pytest.mark.parametrize(
+    "name",
+    ["", "..", "x" * 300, "ä" * 128, "folder", "file/below", "file/a/b", "nul\0byte", "\ud800", "loop", "loop/x"],
+)
 def test_an_impossible_place_is_one_line_before_and_after_the_work(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_text("old")
+    (tmp_path / "loop").symlink_to("loop")
     for attempt in (check_writable, lambda path: write_text(path, "new")):
         with pytest.raises(InputError, match=r"^cannot write [^\n]+; [a-z ]+$"):
             attempt(name)
-    assert names(tmp_path) == ["file", "folder"] and (tmp_path / "file").read_text() == "old"
+    assert names(tmp_path) == ["file", "folder", "loop"] and (tmp_path / "file").read_text() == "old"
 
 
 def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
@@ -77,10 +96,161 @@ def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     assert heard == ["page"] and stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_a_link_is_followed(tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    write_text(tmp_path / "link", "new")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "file").read_text() == "new"
+def test_a_pipe_as_standard_output_is_written_to():
+    code = "from sinkinterp.files import *\nfor p in ('stdout', 'null'): write_text(f'/dev/{p}', p)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "stdout" and done.stderr == "" and stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_a_full_device_is_one_line_and_stays_a_device():
+    with pytest.raises(InputError, match=r"^cannot write /dev/full: No space left on device; free [a-z ]+$"):
+        write_text("/dev/full", "page")
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_a_link_is_followed_wherever_it_leads(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "made" / "file")
+    (tmp_path / "second").symlink_to("link")
+    write_text(tmp_path / "second", "new")
+    assert all((tmp_path / name).is_symlink() for name in ("link", "second"))
+    assert (tmp_path / "made" / "file").read_text() == "new" and names(tmp_path / "made") == ["file"]
+
+
+def test_a_name_as_long_as_names_can_be_is_written(tmp_path):
+    write_text(tmp_path / ("x" * 255), "new")
+    assert (tmp_path / ("x" * 255)).read_text() == "new"
+
+
+def test_a_relative_path_is_meant_from_where_the_block_began(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with replacing("file") as draft:
+        os.chdir("elsewhere")
+        draft.write_text("new")
+    assert (tmp_path / "file").read_text() == "new" and names(tmp_path / "elsewhere") == []
+
+
+def test_a_file_keeps_its_permissions(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("old")
+    file.chmod(0o640)
+    write_text(file, "new")
+    assert file.read_text() == "new" and stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_a_file_that_may_not_be_written_stays_though_its_folder_would_allow_it(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("old")
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # as for a user who may not write it
+    for attempt in (check_writable, lambda path: write_text(path, "new")):
+        with pytest.raises(InputError, match="it is read-only; "):
+            attempt(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "old" and names(tmp_path) == ["file"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="this system has no /proc")
+def test_a_folder_where_nobody_may_write_is_one_line():
+    for attempt in (check_writable, lambda path: write_text(path, "new")):
+        with pytest.raises(InputError, match=r"^cannot write /proc/sinkinterp/page.html: [^\n]+; [a-z ]+$"):
+            attempt("/proc/sinkinterp/page.html")
+
+
+def test_a_folder_does_not_replace_a_file_nor_a_file_a_folder(tmp_path):
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="cannot write"), replacing(tmp_path / "file") as draft:
+        draft.mkdir()
+        (draft / "a").touch()
+    with pytest.raises(InputError, match="cannot write"), replacing(tmp_path / "folder") as draft:
+        draft.write_text("new")
+    assert names(tmp_path) == ["file", "folder"] and (tmp_path / "file").read_text() == "old"
+
+
+@contextmanager
+def full_disk(limit=100):
+    """No file may grow beyond `limit` bytes."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+WRITERS = {
+    "text": lambda draft: draft.write_text("x" * 1000),
+    "safetensors": lambda draft: save_file({"x": torch.zeros(1000)}, draft),
+    "tokenizers": lambda draft: Tokenizer(models.WordLevel({str(i): i for i in range(99)}, "0")).save(str(draft)),
+}
+
+
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_a_full_disk_is_one_line_whichever_library_meets_it(tmp_path, write):
+    file = tmp_path / "file"
+    file.write_text("old")
+    refused = pytest.raises(InputError, match=rf"^cannot write {file}: [^\n]+; free some space or [a-z ]+$")
+    with full_disk(), refused, replacing(file) as draft:
+        write(draft)
+    assert file.read_text() == "old" and names(tmp_path) == ["file"]
+
+
+def test_an_error_that_says_the_fix_already_passes_unchanged(tmp_path):
+    with pytest.raises(InputError, match=r"^no BOS; use another \(os error 28\)$"), replacing(tmp_path / "run"):
+        raise InputError("no BOS; use another (os error 28)")
+
+
+def test_every_file_and_folder_is_flushed_before_its_name_appears(tmp_path, monkeypatch):
+    flushed, fsync = [], os.fsync
+
+    def note(handle):
+        flushed.append((os.fstat(handle).st_ino, (tmp_path / "run").exists()))
+        fsync(handle)
+
+    monkeypatch.setattr("os.fsync", note)
+    with replacing(tmp_path / "run") as draft:
+        (draft / "a" / "b").mkdir(parents=True)
+        (draft / "a" / "b" / "file").touch()
+    inside = [path.stat().st_ino for path in (tmp_path / "run", *(tmp_path / "run").rglob("*"))]
+    assert sorted(flushed) == sorted([*((inode, False) for inode in inside), (tmp_path.stat().st_ino, True)])
+
+
+def test_a_file_system_that_cannot_flush_folders_keeps_what_was_written(tmp_path, monkeypatch):
+    fsync = os.fsync
+
+    def refuse(handle):
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(22, "Invalid argument")
+        fsync(handle)
+
+    monkeypatch.setattr("os.fsync", refuse)
+    write_text(tmp_path / "file", "new")
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_a_folder_has_one_writer_at_a_time_and_no_drafts_of_killed_ones(tmp_path):
+    folder, order = tmp_path / "a" / "run", []
+
+    def second():
+        with sole_writer(folder):
+            order.append(names(folder))
+
+    with sole_writer(folder):
+        waiting = threading.Thread(target=second)
+        waiting.start()
+        waiting.join(timeout=0.3)
+        assert waiting.is_alive() and order == []
+        (folder / ".draft-1-dead").touch()
+        (folder / "step-1").mkdir()
+    waiting.join(timeout=20)
+    assert order == [["lock", "step-1"]]
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    refused = pytest.raises(InputError, match=r"^cannot write to [^\n]+: [^\n]+; give another$")
+    with refused, sole_writer(tmp_path / "file" / "run", "give another"):
+        raise AssertionError("the block ran")
 
 
 def test_drafts_of_killed_programs_are_removed_by_the_one_writer(tmp_path):

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,15 @@ def run(code: str) -> str:
 
 def test_importing_the_package_imports_no_framework():
     heavy = run("import sys, sinkinterp; print(*{'torch', 'transformers', 'plotly', 'datasets'} & set(sys.modules))")
+    assert heavy.split() == []
+
+
+LIGHT = ("data.tokens", "data.bos", "data.drawn", "data.packing", "data.texts", "files")
+
+
+def test_modules_that_many_others_import_are_light():
+    imports = ", ".join(f"sinkinterp.{module}" for module in LIGHT)
+    heavy = run(f"import sys, {imports}; print(*{{'transformers', 'datasets', 'filelock'}} & set(sys.modules))")
     assert heavy.split() == []
 
 
@@ -33,6 +43,16 @@ def test_functions_are_not_hidden_by_modules_of_the_same_name():
         run("import sinkinterp as si; si.trained, si.VARIANTS; print(callable(si.measure), callable(si.load))")
         == "True True\n"
     )
+
+
+PARTS = sorted(path.parent.name for path in Path(si.__file__).parent.glob("*/__init__.py"))
+
+
+def test_every_package_and_root_module_is_an_attribute_of_the_package_without_an_import():
+    assert {"attention", "data", "measurement", "runs"} < set(PARTS)
+    read = "; ".join(f"si.{part}" for part in (*PARTS, "errors", "files", "spec", "table"))
+    modules = run(f"import sys, sinkinterp as si; {read}; print(*sys.modules)").split()
+    assert {f"sinkinterp.{part}" for part in PARTS} <= set(modules)
 
 
 @pytest.mark.parametrize("first", ["sinkinterp", "transformers"])

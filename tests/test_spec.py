@@ -9,7 +9,7 @@ from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import LMSpec
 from sinkinterp.lm.variants import VARIANTS, attn
-from sinkinterp.spec import Part, Spec, later
+from sinkinterp.spec import Part, Spec, added_later
 from sinkinterp.train.recipe import Recipe
 
 RECIPE = Recipe(model=VARIANTS["sigmoid"], data=BigramBackcopy(spread=0.7, chain_seed=3), seed=5, steps=7)
@@ -143,7 +143,7 @@ def test_a_spec_cannot_be_changed():
 @dataclass(frozen=True)
 class GrownOfThisTest(Spec):
     old: int = 1
-    new: int = later(2)
+    new: int = added_later(2)
 
 
 def test_a_field_that_came_later_changes_the_key_only_where_it_is_used():

@@ -35,12 +35,12 @@ def reproduce(
         from ..runs import experiment as experiments
 
         quiet_libraries()
-        full = experiments.chosen(name)
-        experiment = experiments.named(full)
+        full = experiments.full_name(name)
+        experiment = experiments.load_experiment(full)
         models = experiment.MODELS[scale] if model is None else [model]
         table = experiments.reproduce(experiment, models, partial(bar, progress), device_map=device_map)
         html = page(full, table.title, [Section(full, table.note, [experiment.draw(table)], [table])])
-    show(experiments.condensed(table))
+    show(experiments.without_constant_names(table))
     write(out / f"{full}.json", json.dumps(table.to_dict(), indent=1))
     write(out / f"{full}.html", html)
 

@@ -1,1 +1,1 @@
-"""Token sources: a synthetic task, the embedded English text, and files."""
+"""Data: tokens to measure models on, texts to train them on, and a synthetic task."""

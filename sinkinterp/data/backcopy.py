@@ -1,35 +1,31 @@
-"""Bigram-Backcopy (Guo et al. 2024, arXiv 2410.13835): a task with work for attention at some positions only."""
+"""Bigram-Backcopy (Guo et al. 2024, arXiv 2410.13835): a task that needs attention at some positions only."""
 
-import hashlib
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..spec import Spec, later
+from ..spec import Spec, added_later
+from .seeding import generator
+from .tokens import Tokens
 
-LEAD = 32  # tokens of the chain after which where it began no longer shows
-Tokens = Int[Tensor, "sequence pos"]
-Flags = Bool[Tensor, "sequence pos"]
-
-
-def generator(*stream: object) -> torch.Generator:
-    """A random generator that depends on the names and numbers of its stream, and on nothing else."""
-    digest = hashlib.sha256("/".join(map(str, stream)).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+BURN_IN = 32  # tokens of the chain after which its first token no longer matters
 
 
 @dataclass(frozen=True)
 class First(Spec):
-    """What the first token of a sequence is. `lead`: tokens of the chain before it. `marks`: symbols it alone has."""
+    """What the first token of a sequence is.
+
+    `lead` tokens at the beginning of the chain are dropped. `marks` symbols stand at the first position only.
+    """
 
     lead: ClassVar[int] = 0
     marks: ClassVar[int] = 0
 
-    def begun(self, chain: Tokens, vocab: int) -> Int[Tensor, "sequence begun_pos"]:
-        """Whole sequences of `vocab` symbols, from tokens of the chain."""
+    def sequences(self, chain: Tokens, vocab: int) -> Int[Tensor, "sequence full_pos"]:
+        """Full sequences over `vocab` symbols, made from tokens of the chain."""
         return chain
 
 
@@ -42,26 +38,30 @@ class RandomFirst(First):
 class ChainFirst(First):
     """A token like any other: sequences are cut out of the middle of the chain."""
 
-    lead: ClassVar[int] = LEAD
+    lead: ClassVar[int] = BURN_IN
 
 
 @dataclass(frozen=True)
 class BosFirst(First):
-    """The last symbol, which stands nowhere else; the chain, cut out of its middle, has the symbols before it."""
+    """The last symbol, which occurs at no other position.
 
-    lead: ClassVar[int] = LEAD
+    The tokens after it are cut out of the middle of a chain over the other symbols.
+    """
+
+    lead: ClassVar[int] = BURN_IN
     marks: ClassVar[int] = 1
 
-    def begun(self, chain: Tokens, vocab: int) -> Int[Tensor, "sequence begun_pos"]:
+    def sequences(self, chain: Tokens, vocab: int) -> Int[Tensor, "sequence full_pos"]:
         return torch.nn.functional.pad(chain, (1, 0), value=vocab - 1)
 
 
 @dataclass(frozen=True)
 class BigramBackcopy(Spec):
-    """A bigram chain over `vocab` symbols; the token after a trigger repeats the token before the trigger.
+    """A bigram chain over `vocab` symbols in which the token after a trigger repeats the token before the trigger.
 
-    `first` says what sequences begin with; where they are cut out of the chain's middle, what their first trigger
-    repeats may not be in sight. Symbols are numbered by their Zipf rank and the triggers are the first `n_triggers`.
+    `first` says how sequences begin. Where they are cut out of the middle of the chain, the token that the first
+    trigger repeats may lie before the cut. Symbols are numbered by their Zipf rank, and the first `n_triggers` of
+    them are the triggers.
     """
 
     title: ClassVar[str] = "Bigram-Backcopy"
@@ -72,7 +72,7 @@ class BigramBackcopy(Spec):
     spread: float = 1.5
     rank: int = 4
     chain_seed: int = 1
-    first: First = later(RandomFirst())
+    first: First = added_later(RandomFirst())
 
     @property
     def symbols(self) -> int:
@@ -80,7 +80,10 @@ class BigramBackcopy(Spec):
         return self.vocab - self.first.marks
 
     def transitions(self) -> Float[Tensor, "symbol next_symbol"]:
-        """Rows are softmax(log Zipf + spread * N), N Gaussian of low rank: like letters, symbols fall into classes."""
+        """The chance of each next symbol: rows are softmax(log Zipf + spread * N), with N Gaussian and of low rank.
+
+        The low rank makes classes of symbols that behave alike, as letters do.
+        """
         rng = generator("backcopy chain", self.chain_seed)
         left, right = (torch.randn((self.symbols, self.rank), generator=rng, dtype=torch.float64) for _ in range(2))
         noise = left @ right.T / self.rank**0.5
@@ -89,8 +92,8 @@ class BigramBackcopy(Spec):
     def sample(self, n: int, *stream: object) -> Tokens:
         """`n` sequences, the same for the same stream."""
         length = self.first.lead + self.length - self.first.marks
-        tokens = self._chain(n, length, generator("backcopy", *stream))[:, self.first.lead :]
-        return self.first.begun(tokens, self.vocab)
+        chain = self._chain(n, length, generator("backcopy", *stream))[:, self.first.lead :]
+        return self.first.sequences(chain, self.vocab)
 
     def _chain(self, n: int, length: int, rng: torch.Generator) -> Int[Tensor, "{n} {length}"]:
         cumulative = self.transitions().cumsum(-1)

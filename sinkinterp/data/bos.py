@@ -1,10 +1,10 @@
-"""The choice that moves a sink most: whether a sequence begins with BOS."""
+"""The choice that changes a sink most: whether a sequence begins with BOS."""
 
 from enum import StrEnum
 
 
 class Bos(StrEnum):
-    """Whether sequences begin with the beginning-of-sequence token: as the tokenizer does it, always, or never."""
+    """When sequences begin with the beginning-of-sequence token: as the tokenizer decides, always, or never."""
 
     TOKENIZER = "tokenizer"
     ALWAYS = "always"

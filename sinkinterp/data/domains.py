@@ -1,4 +1,4 @@
-"""Texts by the domain that they come from (Gu et al. 2025, Figure 9)."""
+"""Texts by domain (Gu et al. 2025, Figure 9)."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -7,63 +7,67 @@ from itertools import islice
 from pathlib import Path
 
 from ..errors import InputError
-from .texts import columns_in, files_of, is_local, rows_of, text_in, texts_of
+from .texts import columns_in, files_of, is_path, rows_of, text_in, texts_of
 
 
 @dataclass(frozen=True)
-class Texts:
-    """The texts of one source, at most `most` of them, read anew each time they are asked for."""
+class DomainTexts:
+    """The texts of one source, at most `limit` of them. Each iteration reads the source again."""
 
     source: Path | str
     column: str = "text"
-    most: int | None = None
+    limit: int | None = None
 
     def __iter__(self) -> Iterator[str]:
-        return islice(texts_of(self.source, self.column), self.most)
+        return islice(texts_of(self.source, self.column), self.limit)
 
 
 def domains_of(
-    source: Path | str | Sequence[Path | str], column: str = "text", field: str = "domain", most: int | None = None
+    source: Path | str | Sequence[Path | str], column: str = "text", field: str = "domain", limit: int | None = None
 ) -> Mapping[str, Iterable[str]]:
-    """Texts by domain, at most `most` each: of a folder, of several sources, or of one file by its column `field`.
+    """Texts by domain, at most `limit` for each.
 
-    A folder's files and subfolders are domains in the order of their names, and several sources (files, folders,
-    names of datasets; see `texts_of`) are domains in the order given; both are read when they are asked for. One file
-    is read at once, and its domains stand in the order in which they first occur. Raises InputError where no domain
-    is found, two have one name, or a row of the file names no domain.
+    Several sources (files, folders or names of datasets; see `texts_of`) are a domain each, in the order given. The
+    files and subfolders of a folder are a domain each, in the order of their names. Both are read when their texts are
+    used. The rows of a single file name their domain in its column `field`; the file is read immediately, and its
+    domains are in the order in which they first occur. Raises InputError where there is no domain, two domains have
+    the same name, or a row of the file names no domain.
     """
     if not isinstance(source, Path | str):
-        return _named(list(source), column, most)
-    if not is_local(source):
+        return _domain_per_source(list(source), column, limit)
+    if not is_path(source):
         raise InputError(f"the dataset {source!r} is one domain; give several names, or a file with a column {field!r}")
     path = Path(source)
-    return _named(_members(path), column, most) if path.is_dir() else _grouped(path, column, field, most)
+    if path.is_dir():
+        return _domain_per_source(_members(path), column, limit)
+    return _grouped_rows(path, column, field, limit)
 
 
-def _named(sources: Sequence[Path | str], column: str, most: int | None) -> Mapping[str, Iterable[str]]:
+def _domain_per_source(sources: Sequence[Path | str], column: str, limit: int | None) -> Mapping[str, Iterable[str]]:
     domains: dict[str, Iterable[str]] = {}
     for source in sources:
-        name = _name(source)
+        name = _domain_name(source)
         if name in domains:
             raise InputError(f"two domains are named {name!r}; rename one of the files or folders")
-        domains[name] = Texts(source, column, most)
+        domains[name] = DomainTexts(source, column, limit)
     if not domains:
         raise InputError("there is no domain; give at least one file, folder or name of a dataset")
     return domains
 
 
-def _name(source: Path | str) -> str:
-    if not is_local(source):
+def _domain_name(source: Path | str) -> str:
+    if not is_path(source):
         return str(source)
     path = Path(source).resolve()
     return path.name if path.is_dir() else path.stem
 
 
 def _members(folder: Path) -> list[Path | str]:
+    """The files and subfolders of a folder that hold texts, in the order of their names."""
     return sorted({folder / file.relative_to(folder).parts[0] for file in files_of(folder)})
 
 
-def _grouped(path: Path, column: str, field: str, most: int | None) -> Mapping[str, Iterable[str]]:
+def _grouped_rows(path: Path, column: str, field: str, limit: int | None) -> Mapping[str, Iterable[str]]:
     domains: defaultdict[str, list[str]] = defaultdict(list)
     (file,) = files_of(path)
     for row in rows_of(file):
@@ -72,7 +76,7 @@ def _grouped(path: Path, column: str, field: str, most: int | None) -> Mapping[s
             raise InputError(
                 f"a row of {file} names no domain in {field!r}, only {columns_in(row)}; name the column of the domains"
             )
-        if most is None or len(domains[str(name)]) < most:
+        if limit is None or len(domains[str(name)]) < limit:
             domains[str(name)].append(text_in(row, column, file))
     if not domains:
         raise InputError(f"{file} holds no row; give a file with texts")

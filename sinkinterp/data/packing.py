@@ -1,4 +1,4 @@
-"""Packed text: documents with EOS between them, cut into chunks that are fixed for ever and kept as Arrow files."""
+"""Packed text: documents with EOS between them, cut into chunks of equal length that are kept on disk."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -7,25 +7,32 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock
 from jaxtyping import Int
 from torch import Tensor
 
 from ..errors import InputError
-from ..spec import Spec, later
-from .sources import Embedded, OnProgress, Source
-from .stream import HELD_OUT, Draw, Split, StreamEdit, Tokens
+from ..files import sole_writer
+from ..spec import Spec, added_later
+from .progress import OnProgress, no_progress
+from .sources import Embedded, Source
+from .split import Split
+from .stream_edits import Sample, StreamEdit
 from .tokenisers import ByteBPE, TokenizerRecipe, beginning_with_bos
+from .tokens import Tokens
+
+HELD_OUT = ("held out",)  # the stream of the sequences that no training sees
 
 
 @dataclass(frozen=True)
 class PackedText(Spec):
-    """A corpus cut into chunks of `length` tokens, no document masked from the next, the remainder dropped.
+    """A corpus cut into chunks of `length` tokens.
 
-    With `bos` every chunk begins with BOS. `held_out` is the share of chunks that no training sees, in stretches that
-    lose their ends: no document is both held out and trained on, unless all fill whole stretches. `share` is the part
-    of the others that training does see (smaller ones are nested in larger), `edits` what is done to each draw.
-    `sha256` is the hash of all ids; one that is given is held to, an empty one is filled in from the text.
+    Documents in one chunk can attend to each other, and tokens that fill no chunk are dropped. With `bos` every chunk
+    begins with BOS. `held_out` is the share of chunks that training never sees. They lie in
+    stretches whose ends are left out, so that no document is both held out and trained on (unless every stretch lies
+    within one document). `share` is the part of the other chunks that training sees; a smaller share is contained in a
+    larger one. `edits` change every sample. `sha256` is the hash of all ids: where it is given, another text is
+    refused; where it is empty, `prepare` fills it in.
     """
 
     source: Source = Embedded()
@@ -35,7 +42,7 @@ class PackedText(Spec):
     held_out: float = 0.05
     share: float = 1.0
     edits: tuple[StreamEdit, ...] = ()
-    sha256: str = later("")
+    sha256: str = added_later("")
 
     def __post_init__(self) -> None:
         if self.length < 2 + self.bos:
@@ -47,31 +54,25 @@ class PackedText(Spec):
 
     @property
     def vocab(self) -> int:
-        """How many symbols the model must hold."""
+        """How many symbols the model must have."""
         return self.tokenizer.vocab
 
     def folder(self, cache: Path) -> Path:
-        """Where the chunks lie: recipes that differ only in what is drawn, and how it is edited, share them."""
-        drawn = {name: getattr(PackedText, name) for name in ("held_out", "share", "edits", "sha256")}
-        return cache / "texts" / replace(self, **drawn).key()
+        """The folder of the chunks. Recipes that differ only in how chunks are drawn or edited share it."""
+        unpacked = {name: getattr(PackedText, name) for name in ("held_out", "share", "edits", "sha256")}
+        return cache / "texts" / replace(self, **unpacked).key()
 
-    def prepare(self, cache: Path, on_progress: OnProgress = lambda done, of: None) -> "PreparedText":
-        """The corpus, found in `cache`, or packed there from the last whole shard on.
+    def prepare(self, cache: Path, on_progress: OnProgress = no_progress) -> "PreparedText":
+        """The corpus in `cache`; it is packed there first if need be, from the last whole shard on.
 
-        `on_progress` is told of files while the embedded text is gathered, then of documents while they are packed.
-        Raises InputError for text that cannot be read, is not that of `sha256`, or fills fewer than two chunks, and for
-        a full disk.
+        `on_progress` counts files while the embedded text is gathered, then documents while they are packed. Other
+        processes that need the same corpus wait until it is packed. Raises InputError for text that cannot be read,
+        does not have `sha256`, or fills fewer than two chunks, and for a full disk.
         """
-        from . import shards, writing
+        from .shards import read_shards  # `datasets` takes a second to import, and recipes do not need it
 
         folder = self.folder(cache)
-        record = writing.record_of(folder)
-        if not record:
-            folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder / "lock"):
-                record = writing.record_of(folder) or writing.pack(
-                    folder, cache, self.source, self.tokenizer, self.length, self.bos, on_progress
-                )
+        record = self._packed(folder, cache, on_progress)
         if self.source.changed_since(record["fingerprint"]):
             raise InputError(f"the text of {folder} has changed since it was packed; undo that, or remove the folder")
         if self.sha256 not in ("", record["sha256"]):
@@ -79,16 +80,28 @@ class PackedText(Spec):
                 f"the text here is packed text {record['sha256'][:12]}, not {self.sha256[:12]}; use the one that was "
                 "packed then, or leave data.sha256 empty"
             )
-        chunks = shards.read(folder, record["shards"])
+        chunks = read_shards(folder, record["shards"])
         trim = partial(trimmed, chunks, self.tokenizer.load(folder / "tokenizer").eos_token_id, int(self.bos))
         split = Split.of(len(chunks), self.held_out, self.share, trim)
         return PreparedText(replace(self, sha256=record["sha256"]), folder, chunks, split)
 
+    def _packed(self, folder: Path, cache: Path, on_progress: OnProgress) -> dict[str, Any]:
+        """The record of the corpus in `folder`, which is packed first if need be."""
+        from . import corpus_folder
+
+        record = corpus_folder.record_of(folder)
+        if record:
+            return record
+        with sole_writer(folder):
+            return corpus_folder.record_of(folder) or corpus_folder.pack(
+                folder, cache, self.source, self.tokenizer, self.length, self.bos, on_progress
+            )
+
 
 def trimmed(chunks: Any, eos: int, start: int, stretch: range) -> range:
-    """The chunks of a stretch that share no document with those outside it.
+    """The chunks of a stretch that share no document with chunks outside it.
 
-    Documents end with `eos`; text begins at token `start` of a chunk, behind BOS where there is one.
+    `eos` ends every document. Text begins at token `start` of a chunk: 1 where chunks begin with BOS, else 0.
     """
 
     def text(chunk: int) -> np.ndarray:
@@ -104,9 +117,10 @@ def trimmed(chunks: Any, eos: int, start: int, stretch: range) -> range:
 
 @dataclass(frozen=True)
 class PreparedText:
-    """A packed corpus that can be drawn from: its recipe, which names the hash of all its ids, and its folder.
+    """A packed corpus that sequences can be drawn from.
 
-    `chunks` is the whole memory-mapped `datasets.Dataset`, with one column, "tokens"; `split` says what is drawn.
+    `recipe` names the hash of all ids. `chunks` is a memory-mapped `datasets.Dataset` of all chunks, with one column,
+    "tokens"; `split` says which of them are trained on and which are held out.
     """
 
     recipe: PackedText
@@ -116,12 +130,12 @@ class PreparedText:
 
     @property
     def sha256(self) -> str:
-        """The hash of all its ids."""
+        """The hash of all ids."""
         return self.recipe.sha256
 
     @property
     def vocab(self) -> int:
-        """How many symbols the model must hold."""
+        """How many symbols the model must have."""
         return self.recipe.vocab
 
     @property
@@ -131,26 +145,26 @@ class PreparedText:
 
     @property
     def title(self) -> str:
-        """What a report calls its sequences."""
+        """What a report calls the sequences."""
         return f"chunks of packed text {self.sha256[:12]}"
 
     def tokenizer(self) -> Any:
-        """The transformers tokenizer that the text was packed with; it begins with BOS where chunks do."""
-        found = self.recipe.tokenizer.load(self.folder / "tokenizer")
-        return beginning_with_bos(found) if self.recipe.bos else found
+        """The transformers tokenizer of the corpus. It begins texts with BOS where chunks begin with BOS."""
+        tokenizer = self.recipe.tokenizer.load(self.folder / "tokenizer")
+        return beginning_with_bos(tokenizer) if self.recipe.bos else tokenizer
 
     def sample(self, n: int, *stream: Any) -> Tokens:
-        """`n` sequences, the same for the same stream: of a (seed, step), or held-out ones for ("held out",).
+        """`n` sequences, the same for the same stream: (seed, step) for training, ("held out",) for held-out ones.
 
-        Steps count from 1; the steps of a seed run through epochs that each hold every training chunk once. Raises
-        InputError where fewer than `n` chunks are held out.
+        Steps are counted from 1. The steps of a seed run through epochs that each hold every training chunk once.
+        Raises InputError where fewer than `n` chunks are held out.
         """
-        chunks = self._held_out(n) if stream == (HELD_OUT,) else self.split.batch(n, *stream)
+        chunks = self._held_out(n) if stream == HELD_OUT else self.split.batch(n, *stream)
         tokens = torch.from_numpy(self.chunks[chunks.tolist()]["tokens"]).long()
-        draw = Draw(tokens, chunks, self.vocab, stream)
+        sample = Sample(tokens, chunks, self.vocab, stream)
         for edit in self.recipe.edits:
-            draw = replace(draw, tokens=edit(draw))
-        return draw.tokens
+            sample = replace(sample, tokens=edit(sample))
+        return sample.tokens
 
     def _held_out(self, n: int) -> Int[Tensor, "{n}"]:
         if n > len(self.split.held_out):

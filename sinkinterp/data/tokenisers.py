@@ -1,4 +1,4 @@
-"""Tokenisers as values: one trained on the corpus itself, or a pretrained one by its name."""
+"""Tokenizers as values that a recipe can hold: trained on the corpus itself, or pretrained."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,31 +13,31 @@ from ..spec import Spec
 
 EOS, BOS = "<|endoftext|>", "<|bos|>"  # ids 0 and 1 of every tokenizer trained here
 BYTES = 256
-AT_ONCE = 1_000_000  # characters that are tokenised in one call
+BATCH_CHARACTERS = 1_000_000  # of the texts that are tokenised in one call
 
 Encode = Callable[[list[str]], list[list[int]]]
 
 
 @dataclass(frozen=True)
 class TokenizerRecipe(Spec):
-    """How the tokenizer of a corpus comes about; `vocab` symbols are what the model must hold."""
+    """How the tokenizer of a corpus is made. A model of the corpus must have `vocab` symbols."""
 
     vocab: int
 
     def make(self, texts: Iterable[str]) -> Any:
-        """A transformers tokenizer with an EOS token. Raises InputError where it cannot be had."""
+        """A transformers tokenizer with an EOS token. Raises InputError where there is none."""
         raise NotImplementedError
 
     def load(self, folder: Path) -> Any:
-        """The tokenizer that was made and saved in `folder`."""
-        return load_tokenizer(str(folder))
+        """The tokenizer that was made and then saved in `folder`."""
+        return pretrained_tokenizer(str(folder))
 
 
 @dataclass(frozen=True)
 class ByteBPE(TokenizerRecipe):
-    """Byte-level BPE of at most `vocab` symbols, trained on the corpus's first `documents` documents.
+    """Byte-level BPE of at most `vocab` symbols, trained on the first `documents` documents of the corpus.
 
-    A corpus with too few distinct pairs gives fewer symbols, and the last ids then never occur.
+    A corpus with few distinct pairs of symbols gives fewer symbols; then the last ids never occur.
     """
 
     vocab: int = 1024
@@ -66,76 +66,80 @@ class ByteBPE(TokenizerRecipe):
         return PreTrainedTokenizerFast(tokenizer_object=bpe, eos_token=EOS, bos_token=BOS)
 
     def load(self, folder: Path) -> Any:
-        from transformers import PreTrainedTokenizerFast  # seconds sooner here than the auto classes
+        from transformers import PreTrainedTokenizerFast  # seconds faster than the auto classes
 
         return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 @dataclass(frozen=True)
 class Pretrained(TokenizerRecipe):
-    """The tokenizer of a Hugging Face name or folder; `vocab` may exceed its symbols, as in padded models."""
+    """The tokenizer of a Hugging Face name or folder. `vocab` may exceed its symbols, as in padded models."""
 
     source: str
 
     def make(self, texts: Iterable[str]) -> Any:
-        found = load_tokenizer(self.source)
-        symbols = max(found.get_vocab().values()) + 1
+        tokenizer = pretrained_tokenizer(self.source)
+        symbols = max(tokenizer.get_vocab().values()) + 1
         if symbols > self.vocab:
             raise InputError(f"the tokenizer of {self.source} has {symbols} symbols; use vocab={symbols} or more")
-        if found.eos_token_id is None:
+        if tokenizer.eos_token_id is None:
             raise InputError(f"the tokenizer of {self.source} has no EOS to put between documents; use another one")
-        return found
+        return tokenizer
 
 
-def load_tokenizer(source: str) -> Any:
+def pretrained_tokenizer(source: str) -> Any:
     """The transformers tokenizer of a name or folder. Raises InputError where there is none."""
     from transformers import AutoTokenizer
 
     try:
         return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
+        reason = str(error).partition("\n")[0]
         fix = "give a name on the Hub, with a network, or a folder made by save_pretrained"
-        raise InputError(f"cannot load the tokenizer of {source}: {str(error).splitlines()[0]} Fix: {fix}") from error
+        raise InputError(f"cannot load the tokenizer of {source}: {reason} Fix: {fix}") from error
 
 
 def beginning_with_bos(tokenizer: Any) -> Any:
-    """The tokenizer, changed so that what it makes of a text begins with BOS, unless it does so already."""
+    """The same tokenizer, changed so that the ids of every text begin with BOS."""
     from tokenizers.processors import TemplateProcessing
 
-    bos, begins = tokenizer.bos_token, tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
-    if tokenizer.is_fast and not begins:
-        named = [(bos, tokenizer.bos_token_id)]
-        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(single=f"{bos} $A", special_tokens=named)
+    bos, adds_bos = tokenizer.bos_token, tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+    if tokenizer.is_fast and not adds_bos:
+        special_tokens = [(bos, tokenizer.bos_token_id)]
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{bos} $A", special_tokens=special_tokens
+        )
     return tokenizer
 
 
-def tokenised(texts: Iterable[str], tokenizer: Any) -> Iterator[np.ndarray]:
-    """The ids of each text, EOS last. Text that merely spells a special token stays text."""
-    encode = _fast(tokenizer.backend_tokenizer) if tokenizer.is_fast else _slow(tokenizer)
+def encoded(texts: Iterable[str], tokenizer: Any) -> Iterator[np.ndarray]:
+    """The ids of each text, EOS last. A text that spells out a special token gets ids of ordinary tokens for it."""
+    encode = _fast_encode(tokenizer.backend_tokenizer) if tokenizer.is_fast else _slow_encode(tokenizer)
     for batch in _batches(texts):
         for ids in encode(batch):
             yield np.array([*ids, tokenizer.eos_token_id])
 
 
-def _fast(backend: Any) -> Encode:
-    """What the tokenizer's own call does, without offsets and masks: half the time."""
+def _fast_encode(backend: Any) -> Encode:
+    """Does what the tokenizer's own call does, but without offsets and masks, in half the time."""
     backend.encode_special_tokens = True
     backend.no_truncation()
     backend.no_padding()
-    return lambda batch: [found.ids for found in backend.encode_batch_fast(batch, add_special_tokens=False)]
+    return lambda batch: [encoding.ids for encoding in backend.encode_batch_fast(batch, add_special_tokens=False)]
 
 
-def _slow(tokenizer: Any) -> Encode:
+def _slow_encode(tokenizer: Any) -> Encode:
     return lambda batch: tokenizer(batch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
+    """The texts in lists of about `BATCH_CHARACTERS` characters."""
     batch: list[str] = []
     characters = 0
     for text in texts:
         batch.append(text)
         characters += len(text)
-        if characters >= AT_ONCE:
+        if characters >= BATCH_CHARACTERS:
             yield batch
             batch, characters = [], 0
     if batch:

@@ -11,7 +11,8 @@ from torch import Tensor
 from .. import tables
 from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
-from ..data.tokens import TokenSet, random_tokens, repeated_token
+from ..data.token_sources import random_tokens, repeated_token
+from ..data.tokens import TokenSet
 from ..lm.variants import VARIANTS
 from ..measurement.measure import attention_maps, measure
 from ..measurement.position_swap import swap_table

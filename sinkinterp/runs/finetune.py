@@ -1,11 +1,11 @@
-"""Fine-tuning on chats: any causal language model of transformers, by the same loop as our own."""
+"""Fine-tuning any causal language model of transformers on chats, by the training loop of our own models."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load_model, load_tokenizer
@@ -19,12 +19,13 @@ from ..train.recipe import Fit
 from ..train.schedules import CosineRate, Rate
 from ..train.weight_decay import Decay, Everything
 
-HELD_OUT, SINK_LENGTH = 32, 64  # chats that are not trained on; tokens of them that sinks are read in
+HELD_OUT = 32  # chats that are not trained on, at most
+SINK_LENGTH = 64  # tokens of a held-out chat in which sinks are measured, at most
 
 
 @dataclass(frozen=True)
 class ChatRecipe(Fit):
-    """A model and the chats that it is fine-tuned on, cut at `length` tokens.
+    """A model, the chats that it is fine-tuned on, and the length in tokens at which chats are cut.
 
     The loss is on the assistants' tokens wherever the chat template tells them apart. Rate and schedule are those of
     full fine-tuning as commonly done at 7B parameters (2e-5, cosine to zero). `sha256` is filled in from the chats.
@@ -51,48 +52,47 @@ def finetuned(
     run: Path,
     on_step: loop.OnStep = lambda step, latest: None,
     world: World = World(),
-    on_words: Callable[[str], None] = lambda words: None,
+    on_message: Callable[[str], None] = lambda message: None,
 ) -> Path:
-    """The folder of the fine-tuned model and its tokenizer, `run`/model, trained from the newest checkpoint in `run`.
+    """The folder of the fine-tuned model and its tokenizer: `run`/model.
 
-    The history of the last checkpoint holds losses, gradient norms and Sink_1. `on_words` is told, in a line, what the
-    loss is on. Raises InputError as `loop.train` does, and for models without a tokenizer.
+    Training continues from the newest checkpoint in `run`. The history of the last checkpoint holds losses, gradient
+    norms and Sink_1. `on_message` receives one line that says which tokens the loss is on. Raises InputError as
+    `loop.train` does, and for models without a tokenizer.
     """
     tokenizer = load_tokenizer(recipe.model)
     if tokenizer is None:
         raise InputError(f"{recipe.model} holds no tokenizer; save the one that it was trained with beside it")
-    texts, sha256 = read_chats(recipe.data)
+    messages, sha256 = read_chats(recipe.data)
     recipe = replace(recipe, sha256=sha256)
-    trained_on, held_out = _split(tokenised(texts, tokenizer, recipe.length))
-    on_words(f"{len(trained_on.rows)} chats, loss on {trained_on.rule}; {trained_on.left_out} chats had none")
+    training, held_out = _split(tokenised(messages, tokenizer, recipe.length))
+    on_message(f"{len(training.rows)} chats, loss on {training.rule}; {training.left_out} chats had none")
     job = loop.Job(
         recipe,
         lambda: load_model(recipe.model),
-        lambda step: trained_on.batch(recipe.batch, recipe.seed, step),
+        lambda step: training.batch(recipe.batch, recipe.seed, step),
         _watch_on(held_out),
         world,
     )
     last = loop.run_job(job, run, on_step)
-    target = run / "model"
-    if world.is_first and not target.exists():
-        model = load_model(recipe.model)
-        checkpoint.fill(last, model)
-        _write(target, model, tokenizer)
-    return target
+    if world.is_first and not (run / "model").exists():
+        _save_model(run / "model", recipe.model, last, tokenizer)
+    return run / "model"
 
 
 def _split(chats: Chats) -> tuple[Chats, Chats]:
-    """Chats to train on and the last tenth of them, 32 at most, to watch."""
-    n = min(HELD_OUT, len(chats.rows) // 10)
-    return (replace(chats, rows=chats.rows[: len(chats.rows) - n]), replace(chats, rows=chats.rows[-n:] if n else []))
+    """The chats to train on, and the last tenth of them, 32 at most, that is held out."""
+    first = len(chats.rows) - min(HELD_OUT, len(chats.rows) // 10)
+    return replace(chats, rows=chats.rows[:first]), replace(chats, rows=chats.rows[first:])
 
 
 def _watch_on(held_out: Chats) -> Callable[[PreTrainedModel], dict[str, float]]:
-    shortest = min([SINK_LENGTH, *(len(ids) for ids, _ in held_out.rows)])
-    beginnings = [ids[:shortest] for ids, _ in held_out.rows]
+    """What is measured during the training: the loss on held-out chats, and the sinks in their first tokens."""
+    length = min([SINK_LENGTH, *(len(ids) for ids, _ in held_out.rows)])
+    beginnings = [ids[:length] for ids, _ in held_out.rows]
 
     def watch(model: PreTrainedModel) -> dict[str, float]:
-        if shortest < 2 or not beginnings:
+        if length < 2 or not beginnings:
             return {}
         loss = _loss(model, held_out)
         try:
@@ -107,12 +107,15 @@ def _watch_on(held_out: Chats) -> Callable[[PreTrainedModel], dict[str, float]]:
 
 @torch.no_grad()
 def _loss(model: PreTrainedModel, chats: Chats) -> float:
-    """Mean over chats of the loss on what is predicted, in nats."""
+    """The loss in nats on the predicted tokens, averaged over chats."""
     batches = [{name: part.to(model.device) for name, part in padded([row]).items()} for row in chats.rows]
     return sum(model(**batch, use_cache=False).loss.item() for batch in batches) / len(batches)
 
 
-def _write(target: Path, model: PreTrainedModel, tokenizer: object) -> None:
-    with replacing(target, "make room, then run the same command") as draft:
+def _save_model(folder: Path, base: str, last: Path, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Writes the model of the last checkpoint and its tokenizer, as transformers reads them."""
+    model = load_model(base)
+    checkpoint.fill(last, model)
+    with replacing(folder, "make room, then run the same command") as draft:
         model.save_pretrained(draft)
-        tokenizer.save_pretrained(draft)  # type: ignore[attr-defined]
+        tokenizer.save_pretrained(draft)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..data.backcopy import generator
+from ..data.seeding import generator
 from ..errors import InputError
 from .distributed import Batch
 from .objectives import IGNORED

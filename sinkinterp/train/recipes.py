@@ -69,7 +69,7 @@ RECIPES: dict[str, Recipe] = {
 def on_text(recipe: Recipe, source: str) -> Recipe:
     """The recipe on texts, packed to its context, in byte-level BPE as large as its vocabulary, or 1,024 symbols.
 
-    `source` is "embedded", "code" (Python's standard library), or what `data.corpora.texts_of` reads: a file, a folder,
+    `source` is "embedded", "code" (Python's standard library), or what `data.texts.texts_of` reads: a file, a folder,
     the name of a dataset. Another tokenizer is set with `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
     """
     vocab = max(recipe.model.vocab, ByteBPE().vocab)

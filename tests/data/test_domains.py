@@ -53,7 +53,7 @@ def test_the_files_and_subfolders_of_a_folder_are_domains_in_the_order_of_their_
 
 
 def test_several_sources_are_domains_in_the_order_given(folder):
-    assert read(domains_of([folder / "law", str(folder / "code.jsonl")], most=2)) == [
+    assert read(domains_of([folder / "law", str(folder / "code.jsonl")], limit=2)) == [
         ("law", ["l1", "l2"]),
         ("code", ["c1", "c2"]),
     ]
@@ -64,15 +64,15 @@ def test_rows_of_a_file_are_grouped_by_the_domain_they_name_in_the_order_of_its_
 
 
 def test_any_column_can_hold_the_domain_or_the_text(mixed):
-    assert read(domains_of(str(mixed), "domain", field="text", most=1))[:2] == [("w1", ["web"]), ("c1", ["code"])]
+    assert read(domains_of(str(mixed), "domain", field="text", limit=1))[:2] == [("w1", ["web"]), ("c1", ["code"])]
     assert read(domains_of(mixed, field="n")) == [("7", [text for _, text in ROWS])]
 
 
 def test_no_domain_has_more_texts_than_asked_for(folder, mixed):
-    assert [len(texts) for _, texts in read(domains_of(mixed, most=2))] == [2, 2, 1]
-    assert [len(texts) for _, texts in read(domains_of(folder / "code.jsonl", field="text", most=3))] == [1] * 5
+    assert [len(texts) for _, texts in read(domains_of(mixed, limit=2))] == [2, 2, 1]
+    assert [len(texts) for _, texts in read(domains_of(folder / "code.jsonl", field="text", limit=3))] == [1] * 5
     (folder / "mixed.jsonl").unlink()
-    assert [len(texts) for _, texts in read(domains_of(folder, most=3))] == [3, 2, 2]
+    assert [len(texts) for _, texts in read(domains_of(folder, limit=3))] == [3, 2, 2]
 
 
 def test_datasets_are_named_by_their_names_and_read_only_as_far_as_asked_for(monkeypatch):
@@ -80,7 +80,7 @@ def test_datasets_are_named_by_their_names_and_read_only_as_far_as_asked_for(mon
         return (f"{source} {column} {i}" for i in itertools.count())
 
     monkeypatch.setattr(domains, "texts_of", endless)
-    assert read(domains_of(["a/b:en", "imdb"], "body", most=2)) == [
+    assert read(domains_of(["a/b:en", "imdb"], "body", limit=2)) == [
         ("a/b:en", ["a/b:en body 0", "a/b:en body 1"]),
         ("imdb", ["imdb body 0", "imdb body 1"]),
     ]

@@ -3,17 +3,18 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 import torch
 
-from sinkinterp.data import tokenisers, writing
+from sinkinterp.data import corpus_folder, tokenisers
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source, Texts
-from sinkinterp.data.stream import FixedAt, RandomAt
-from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, load_tokenizer
+from sinkinterp.data.stream_edits import FixedAt, RandomAt
+from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, pretrained_tokenizer
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
 
@@ -23,14 +24,14 @@ DOCUMENTS = [" ".join(RNG.choice(WORDS, size=RNG.integers(0, 40))) for _ in rang
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from sinkinterp.data import tokenisers, writing
+from sinkinterp.data import corpus_folder, shards, tokenisers
 from sinkinterp.data.packing import PackedText
-tokenisers.AT_ONCE, writing.SHARD = 997, 1009
-fsync, left = os.fsync, [int(sys.argv[3])]
-def kill(file):
+tokenisers.BATCH_CHARACTERS, corpus_folder.SHARD = 997, 1009
+finalize, left = shards.ArrowWriter.finalize, [int(sys.argv[3])]
+def kill(writer):
     left[0] -= 1
-    fsync(file) if left[0] else os.kill(os.getpid(), signal.SIGKILL)
-os.fsync = kill
+    return finalize(writer) if left[0] else os.kill(os.getpid(), signal.SIGKILL)
+shards.ArrowWriter.finalize = kill
 PackedText.from_dict(json.loads(sys.argv[1])).prepare(Path(sys.argv[2]))
 """
 
@@ -39,7 +40,7 @@ PackedText.from_dict(json.loads(sys.argv[1])).prepare(Path(sys.argv[2]))
 class SourceOfThisTest(Source):
     size: int = len(DOCUMENTS)
 
-    def texts(self, cache, on_progress=lambda done, of: None):
+    def texts(self, cache, on_file=lambda done, total: None):
         return DOCUMENTS[: self.size]
 
     def fingerprint(self):
@@ -59,8 +60,8 @@ def offline(monkeypatch, tmp_path):
 
 @pytest.fixture
 def many_shards(monkeypatch):
-    monkeypatch.setattr(tokenisers, "AT_ONCE", 997)
-    monkeypatch.setattr(writing, "SHARD", 1009)
+    monkeypatch.setattr(tokenisers, "BATCH_CHARACTERS", 997)
+    monkeypatch.setattr(corpus_folder, "SHARD", 1009)
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +103,7 @@ def test_with_bos_the_same_stream_stands_behind_one_bos_per_chunk(prepared, tmp_
     assert (ids_of(with_bos)[:, 0] == with_bos.tokenizer().bos_token_id).all()
     assert (ids_of(with_bos)[:, 1:] == ids_of(prepared)).all()
     with_bos.tokenizer().save_pretrained(tmp_path / "kept")
-    plain, begun = prepared.tokenizer()("on first")["input_ids"], load_tokenizer(str(tmp_path / "kept"))
+    plain, begun = prepared.tokenizer()("on first")["input_ids"], pretrained_tokenizer(str(tmp_path / "kept"))
     assert begun("on first")["input_ids"] == [begun.bos_token_id, *plain]
     assert beginning_with_bos(begun)("on first")["input_ids"] == [begun.bos_token_id, *plain]
 
@@ -118,7 +119,7 @@ def test_what_is_drawn_are_chunks_and_held_out_ones_are_never_trained_on(prepare
 
 @pytest.mark.parametrize("bos", [False, True])
 def test_no_document_is_both_held_out_and_trained_on(prepared, tmp_path, monkeypatch, bos):
-    monkeypatch.setattr("sinkinterp.data.stream.STRETCH", 7)
+    monkeypatch.setattr("sinkinterp.data.split.STRETCH", 7)
     task = replace(PACKED, held_out=0.3, bos=bos, length=23 + bos).prepare(tmp_path)
     ids = ids_of(task)[:, int(bos) :]
     ends = ids.flatten() == task.tokenizer().eos_token_id
@@ -205,7 +206,7 @@ def test_shards_change_neither_the_chunks_nor_their_hash(prepared, tmp_path, man
 
 
 def test_what_is_packed_is_not_packed_again(prepared, monkeypatch):
-    monkeypatch.setattr(writing, "pack", None)
+    monkeypatch.setattr(corpus_folder, "pack", None)
     told = []
     again = PACKED.prepare(prepared.folder.parents[1], lambda done, of: told.append(done))
     assert again.sample(3, 0, 1).equal(prepared.sample(3, 0, 1)) and not told
@@ -245,16 +246,33 @@ def test_a_packing_killed_twice_ends_as_if_it_had_not_been(prepared, tmp_path, m
     whole = recipe.prepare(tmp_path / "whole")
     folder = recipe.folder(tmp_path / "cut")
     kept = {}
-    for writes in ("4", "5"):  # in the middle of the first shard, then in the middle of the third
-        command = [sys.executable, "-c", KILLED, json.dumps(recipe.to_dict()), str(tmp_path / "cut"), writes]
+    for shard in ("1", "3"):  # in the middle of the first shard, then in the middle of the third
+        command = [sys.executable, "-c", KILLED, json.dumps(recipe.to_dict()), str(tmp_path / "cut"), shard]
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-        assert list(folder.glob(".draft-*")) and not (folder / "packed.json").exists()
+        assert len(list(folder.glob(".draft-*"))) == 1 and not (folder / "packed.json").exists()
         assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
         kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
     assert len(kept) == 2
     again = recipe.prepare(tmp_path / "cut")
     assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
     assert written(again.folder) == written(whole.folder) and again.sha256 == whole.sha256 == prepared.sha256
+
+
+def test_of_several_programs_that_need_one_corpus_one_packs_it(tmp_path, monkeypatch):
+    pack, packed, found = corpus_folder.pack, [], []
+    monkeypatch.setattr(corpus_folder, "pack", lambda *args: packed.append(1) or pack(*args))
+    threads = [threading.Thread(target=lambda: found.append(PACKED.prepare(tmp_path))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(packed) == 1 and len(found) == 3 and len({text.sha256 for text in found}) == 1
+
+
+def test_a_cache_that_cannot_be_made_is_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"^cannot write to [^\n]+; choose another place$"):
+        PACKED.prepare(tmp_path / "file")
 
 
 @pytest.mark.parametrize("limit", [1_000, 33_000])  # too small for the tokenizer, too small for a shard
@@ -288,7 +306,7 @@ def test_a_text_that_changed_after_it_was_packed_is_refused_and_one_that_is_gone
 def test_a_text_that_changed_while_it_was_packed_is_packed_from_its_beginning(tmp_path, many_shards, file, monkeypatch):
     recipe = replace(PACKED, source=Texts(str(file)))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(writing.shards, "read", stop)
+        patch.setattr(corpus_folder.shards, "read_shards", stop)
         recipe.prepare(tmp_path / "cut")
     file.write_text("\n".join(json.dumps({"text": text.upper()}) for text in DOCUMENTS[:50]))
     found = recipe.prepare(tmp_path / "cut")

@@ -60,8 +60,8 @@ def test_chunks_worked_by_hand():
 @pytest.mark.parametrize(("vocab", "kind"), [(1 << 16, "uint16"), ((1 << 16) + 1, "int32")])
 def test_the_largest_id_survives_its_file(tmp_path, vocab, kind):
     chunks = np.array([[0, 1, vocab - 1]])
-    shards.write(shards.path_of(tmp_path, 0), chunks, shards.features(vocab, 3))
-    found = shards.read(tmp_path, 1)
+    shards.write_shard(shards.shard_path(tmp_path, 0), chunks, shards.columns(vocab, 3))
+    found = shards.read_shards(tmp_path, 1)
     assert found["tokens"][:].tolist() == chunks.tolist()
     assert found.features["tokens"].feature.dtype == kind
 
@@ -71,14 +71,14 @@ def test_the_hash_is_of_the_ids_and_not_of_how_they_are_cut(tmp_path):
     for name, parts in {"one": [chunks], "two": [chunks[:3], chunks[3:]]}.items():
         (tmp_path / name).mkdir()
         for i, part in enumerate(parts):
-            shards.write(shards.path_of(tmp_path / name, i), part, shards.features(35, 5))
-    one, two = (shards.content_hash(shards.read(tmp_path / name, n)) for name, n in (("one", 1), ("two", 2)))
+            shards.write_shard(shards.shard_path(tmp_path / name, i), part, shards.columns(35, 5))
+    one, two = (shards.content_hash(shards.read_shards(tmp_path / name, n)) for name, n in (("one", 1), ("two", 2)))
     assert one == two == hashlib.sha256(chunks.astype("<i8").tobytes()).hexdigest()
 
 
 def test_datasets_itself_reads_the_files(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
-    shards.write(shards.path_of(tmp_path, 0), np.arange(6).reshape(2, 3), shards.features(6, 3))
+    shards.write_shard(shards.shard_path(tmp_path, 0), np.arange(6).reshape(2, 3), shards.columns(6, 3))
     found = load_dataset("arrow", data_files=str(tmp_path / "*.arrow"), split="train", streaming=True)
     assert [row["tokens"] for row in found] == [[0, 1, 2], [3, 4, 5]]
 
@@ -86,4 +86,4 @@ def test_datasets_itself_reads_the_files(tmp_path, monkeypatch):
 def test_a_file_that_cannot_be_written_is_an_input_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"cannot write .*free some space"):
-        shards.write(tmp_path / "file" / "a.arrow", np.zeros((1, 3)), shards.features(7, 3))
+        shards.write_shard(tmp_path / "file" / "a.arrow", np.zeros((1, 3)), shards.columns(7, 3))

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sinkinterp.data import docstrings
 from sinkinterp.data import texts as reading
 from sinkinterp.data.sources import Embedded, PythonCode, Source, Texts
 from sinkinterp.errors import InputError
@@ -66,10 +67,10 @@ def test_a_dataset_on_the_hub_is_asked_for_its_split_and_has_no_fingerprint(monk
 
 def test_the_embedded_text_is_gathered_into_the_cache_and_told_of(monkeypatch, tmp_path):
     source, told = tmp_path / "a.py", []
-    source.write_text(f'"""{"word " * reading.SHORTEST}"""')
-    monkeypatch.setattr(reading, "_sources", lambda: [source])
+    source.write_text(f'"""{"word " * docstrings.MIN_CHARACTERS}"""')
+    monkeypatch.setattr(docstrings, "_documented_files", lambda: [source])
     texts = Embedded().texts(tmp_path / "cache", lambda done, of: told.append((done, of)))
-    assert texts == [("word " * reading.SHORTEST).strip()] and told == [(1, 1)]
+    assert texts == [("word " * docstrings.MIN_CHARACTERS).strip()] and told == [(1, 1)]
 
 
 def test_embedded_text_of_other_versions_has_another_fingerprint_and_stays_good_once_packed(monkeypatch):

@@ -14,13 +14,11 @@ import pyarrow.parquet
 import pytest
 from datasets.exceptions import DatasetNotFoundError
 
-from sinkinterp.data import texts
-from sinkinterp.data.texts import SHORTEST, embedded_texts, is_local, texts_of
+from sinkinterp.data.texts import is_path, texts_of
 from sinkinterp.errors import InputError
 
 ROOT = Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared" / "data"
-LONG = {name: (f"{name} says a thing or two. " * SHORTEST)[: SHORTEST + 3].strip() for name in ("alpha", "beta", "tau")}
 
 
 @pytest.fixture(autouse=True)
@@ -32,24 +30,6 @@ def offline(monkeypatch, tmp_path):
 def write(path: Path, text: str) -> Path:
     path.write_text(text)
     return path
-
-
-@pytest.fixture
-def embedded(monkeypatch, tmp_path):
-    """The embedded texts of the given files, and how often `_sources` was asked."""
-    asked = []
-
-    def gather(files: dict[str, str], cache: str = "cache", backwards: bool = False) -> list[str]:
-        paths = [write(tmp_path / name, text) for name, text in files.items()]
-        monkeypatch.setattr(texts, "_sources", lambda: asked.append(1) or (paths[::-1] if backwards else paths))
-        return embedded_texts(tmp_path / cache / "deeper")
-
-    gather.asked = asked
-    return gather
-
-
-def documented(*texts: str) -> str:
-    return "\n".join(f'def f{i}():\n    """{text}"""\n' for i, text in enumerate(texts))
 
 
 def test_a_jsonl_file_gives_its_text_fields_in_order(tmp_path):
@@ -137,14 +117,14 @@ def test_a_file_that_cannot_be_used_names_the_fix_in_one_line(tmp_path, name, co
 
 @pytest.mark.parametrize("text", ["./a", "../a", "~/a", "/nowhere/a", "a.parquet", "nowhere/a.JSONL"])
 def test_a_string_that_looks_like_a_path_is_no_dataset(text):
-    assert is_local(text)
+    assert is_path(text)
     with pytest.raises(InputError, match="there is no file"):
         next(texts_of(text))
 
 
 def test_what_exists_is_read_before_a_dataset_of_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert not is_local("allenai/c4") and not is_local("allenai/c4:en") and not is_local("imdb")
+    assert not is_path("allenai/c4") and not is_path("allenai/c4:en") and not is_path("imdb")
     write_rows(tmp_path / "allenai" / "c4" / "a.jsonl")
     assert list(texts_of("allenai/c4")) == ["one, two", "é"]
 
@@ -192,7 +172,7 @@ def hub():
 
 def said(source: str, tmp_path: Path, hub: str = "http://127.0.0.1:9") -> str:
     """All that a fresh interpreter, online, prints within seconds when it is asked for the texts of a source."""
-    code = "import sys; from sinkinterp.data.corpora import texts_of\ntry: next(texts_of(sys.argv[1]))\n"
+    code = "import sys; from sinkinterp.data.texts import texts_of\ntry: next(texts_of(sys.argv[1]))\n"
     env = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / ".home"), "NO_PROXY": "127.0.0.1", "PATH": os.environ["PATH"]}
     run = [sys.executable, "-c", code + "except ValueError as error: print(type(error).__name__, error)", source]
     answer = subprocess.run(run, env=env, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
@@ -260,56 +240,3 @@ def test_real_text_is_read_as_the_json_module_reads_it(name, rows):
     path = SHARED / f"{name}.jsonl"
     assert list(texts_of(path)) == [json.loads(line)["text"] for line in path.read_text().splitlines()]
     assert len(list(texts_of(path))) == rows
-
-
-def test_each_text_stands_once(embedded):
-    files = {"a.py": documented(LONG["alpha"], LONG["beta"], LONG["alpha"]), "b.py": documented(LONG["beta"])}
-    assert sorted(embedded(files)) == [LONG["alpha"], LONG["beta"]]
-
-
-def test_whitespace_is_collapsed_before_texts_are_compared(embedded):
-    spaced = LONG["tau"].replace(" ", "\n        ", 3).replace(". ", ".\t  ")
-    assert embedded({"a.py": documented(spaced, LONG["tau"])}) == [LONG["tau"]]
-
-
-def test_short_and_non_ascii_texts_are_dropped(embedded):
-    assert embedded({"a.py": documented("x" * SHORTEST, "y" * (SHORTEST - 1), LONG["beta"] + "é")}) == ["x" * SHORTEST]
-
-
-def test_modules_classes_and_functions_are_read_and_other_strings_are_not(embedded):
-    a, b, c = LONG.values()
-    assert sorted(embedded({"a.py": f'"""{a}"""\nclass C:\n    """{b}"""\n    async def f(self):\n        """{c}"""\n'
-                            f'x = """{"z" * 300}"""\n'})) == [a, b, c]  # fmt: skip
-
-
-def test_files_that_do_not_parse_are_passed_over(embedded):
-    assert embedded({"a.py": "def (", "b.py": documented(LONG["tau"])}) == [LONG["tau"]]
-
-
-def test_a_file_with_an_invalid_escape_counts_without_a_warning(embedded):
-    assert embedded({"a.py": documented(LONG["tau"]) + "x = '\\d'\n"}) == [LONG["tau"]]
-
-
-def test_the_order_of_the_files_does_not_matter(embedded):
-    files = {f"{name}.py": documented(text) for name, text in LONG.items()}
-    assert embedded(files, cache="a") == embedded(files, cache="b", backwards=True)
-
-
-def test_texts_are_gathered_once_and_kept(embedded, tmp_path):
-    first = embedded({"a.py": documented(LONG["tau"])})
-    assert embedded({"a.py": documented(LONG["beta"])}) == first
-    assert len(embedded.asked) == 1
-    assert [path.suffix for path in (tmp_path / "cache/deeper").iterdir()] == [".json"]
-
-
-def test_other_versions_gather_anew(embedded, monkeypatch):
-    embedded({"a.py": documented(LONG["tau"])})
-    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
-    assert embedded({"a.py": documented(LONG["beta"])}) == [LONG["beta"]]
-
-
-def test_progress_counts_every_file_to_the_end(embedded, tmp_path):
-    embedded({"a.py": "", "b.py": "def (", "c.py": ""})
-    seen = []
-    embedded_texts(tmp_path / "another", lambda done, of: seen.append((done, of)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]

@@ -1,7 +1,7 @@
 import pytest
 
 from sinkinterp.data import tokenisers
-from sinkinterp.data.tokenisers import BOS, EOS, ByteBPE, Pretrained, load_tokenizer, tokenised
+from sinkinterp.data.tokenisers import BOS, EOS, ByteBPE, Pretrained, encoded, pretrained_tokenizer
 from sinkinterp.errors import InputError
 
 TEXTS = [
@@ -23,19 +23,19 @@ def test_eos_and_bos_come_first_then_bytes_then_merges(bpe):
 
 
 def test_every_text_comes_back_from_its_ids(bpe):
-    assert [bpe.decode(ids[:-1]) for ids in tokenised(TEXTS, bpe)] == TEXTS
+    assert [bpe.decode(ids[:-1]) for ids in encoded(TEXTS, bpe)] == TEXTS
 
 
 def test_eos_stands_at_the_end_of_each_text_and_nowhere_else_though_texts_spell_it(bpe):
-    for ids in tokenised(TEXTS, bpe):
+    for ids in encoded(TEXTS, bpe):
         assert ids[-1] == 0 and not (ids[:-1] <= 1).any()
 
 
 def test_both_ways_to_tokenise_agree_however_the_texts_are_batched(bpe, monkeypatch):
-    found = [ids.tolist() for ids in tokenised(TEXTS, bpe)]
-    assert [ids[:-1] for ids in found] == [list(ids) for ids in tokenisers._slow(bpe)(TEXTS)]
-    monkeypatch.setattr(tokenisers, "AT_ONCE", 7)
-    assert [ids.tolist() for ids in tokenised(iter(TEXTS), bpe)] == found
+    found = [ids.tolist() for ids in encoded(TEXTS, bpe)]
+    assert [ids[:-1] for ids in found] == [list(ids) for ids in tokenisers._slow_encode(bpe)(TEXTS)]
+    monkeypatch.setattr(tokenisers, "BATCH_CHARACTERS", 7)
+    assert [ids.tolist() for ids in encoded(iter(TEXTS), bpe)] == found
 
 
 def test_training_twice_gives_the_same_tokenizer_and_reads_no_more_documents_than_asked(bpe):
@@ -50,7 +50,7 @@ def test_training_twice_gives_the_same_tokenizer_and_reads_no_more_documents_tha
 def test_a_saved_tokenizer_is_pretrained(bpe, tmp_path):
     bpe.save_pretrained(tmp_path)
     found = Pretrained(300, str(tmp_path)).make([])
-    assert [ids.tolist() for ids in tokenised(TEXTS, found)] == [ids.tolist() for ids in tokenised(TEXTS, bpe)]
+    assert [ids.tolist() for ids in encoded(TEXTS, found)] == [ids.tolist() for ids in encoded(TEXTS, bpe)]
     with pytest.raises(InputError, match="has 263 symbols; use vocab=263 or more"):
         Pretrained(262, str(tmp_path)).make([])
 
@@ -64,7 +64,7 @@ def test_a_tokenizer_without_eos_is_refused(bpe, tmp_path):
 
 def test_a_tokenizer_that_is_not_there_names_the_fix(tmp_path):
     with pytest.raises(InputError, match="Fix: give a name on the Hub"):
-        load_tokenizer(str(tmp_path / "nowhere"))
+        pretrained_tokenizer(str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("wrong", [{"vocab": 257}, {"documents": 0}])

@@ -99,7 +99,7 @@ def test_a_model_learns_to_answer_and_is_saved_for_transformers(tmp_path, tokeni
         model=str(tmp_path / "base"), data=chats, length=59, steps=23, batch=5, micro_batch=2, lr=1e-2, warmup=3
     )
     said = []
-    folder = finetuned(recipe, tmp_path / "run", on_words=said.append)
+    folder = finetuned(recipe, tmp_path / "run", on_message=said.append)
     assert said == ["21 chats, loss on assistants' tokens, marked by the template; 0 chats had none"]
     last = checkpoint.folder_of(tmp_path / "run", 23)
     history = checkpoint.history_of(last)

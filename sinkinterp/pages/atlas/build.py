@@ -13,7 +13,8 @@ from ...attention import tiles
 from ...attention.call import AttentionCall
 from ...backends.subject import CallRead, Subject
 from ...data.bos import Bos
-from ...data.tokens import Tokenizer, TokenSet, from_texts
+from ...data.token_sources import Tokenizer, from_texts
+from ...data.tokens import TokenSet
 from ...errors import InputError
 from ...interventions.edit import Edit
 from ...measurement.measure import Tokens, measure

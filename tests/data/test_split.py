@@ -5,18 +5,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkinterp.data.stream import STRETCHES, Draw, FixedAt, RandomAt, Split, stretches
-from sinkinterp.errors import InputError
-from sinkinterp.spec import Spec
+from sinkinterp.data.split import MAX_STRETCHES, Split, stretches
 
-TOKENS = torch.arange(211 * 7).reshape(211, 7) % 13
-CHUNKS = torch.randperm(211, generator=torch.Generator().manual_seed(3))
 SIZES = st.integers(2, 400)
 SHARES = st.floats(0.01, 0.99)
-
-
-def draw(*stream, rows=slice(None)):
-    return Draw(TOKENS[rows], CHUNKS[rows], 13, stream)
 
 
 @given(SIZES, SHARES, SHARES)
@@ -42,7 +34,7 @@ def test_a_split_takes_the_shares_it_is_asked_for():
 def test_stretches_lie_apart_at_the_ends_of_equal_parts_and_hold_as_many_chunks_as_are_asked_for(chunks, held_out):
     asked = min(chunks - 1, max(1, round(held_out * chunks)))
     found = stretches(chunks, asked)
-    assert 1 <= len(found) <= STRETCHES and found[-1].stop == chunks and found[0].start >= 0
+    assert 1 <= len(found) <= MAX_STRETCHES and found[-1].stop == chunks and found[0].start >= 0
     assert len({i for stretch in found for i in stretch}) == sum(map(len, found)) == asked
     assert len(found) == 1 or min(map(len, found)) >= 64
 
@@ -85,53 +77,3 @@ def test_the_order_is_another_one_in_each_epoch_and_for_each_seed():
 def test_a_step_before_the_first_is_refused():
     with pytest.raises(ValueError, match="counted from 1"):
         Split.of(11, 0.1, 1.0).batch(3, 0, 0)
-
-
-@pytest.mark.parametrize("redraw", [True, False])
-def test_random_tokens_are_uniform_at_their_positions_and_leave_the_others(redraw):
-    found = RandomAt(2, 5, redraw)(draw(0, 1))
-    assert found[:, [0, 1, 5, 6]].equal(TOKENS[:, [0, 1, 5, 6]])
-    counts = found[:, 2:5].flatten().bincount(minlength=13)
-    expected = 211 * 3 / 13
-    assert len(counts) == 13 and ((counts - expected) ** 2 / expected).sum() < 12 + 4 * 24**0.5
-    assert len(found[:, 2:5].unique(dim=0)) > 150
-
-
-def test_redrawn_tokens_follow_the_stream():
-    edit = RandomAt(0, 3)
-    assert edit(draw(0, 1)).equal(edit(draw(0, 1)))
-    drawn = [edit(draw(*stream))[:, :3] for stream in ((0, 1), (0, 2), (1, 1), ("held out",))]
-    assert not any(a.equal(b) for i, a in enumerate(drawn) for b in drawn[:i])
-
-
-def test_fixed_random_tokens_follow_the_chunk_alone():
-    edit, rows = RandomAt(0, 3, redraw=False), torch.tensor([7, 3, 200])
-    assert edit(draw(0, 1))[rows].equal(edit(draw(1, 9, rows=rows)))
-    assert not edit(draw(0, 1))[:, :3].equal(RandomAt(0, 3)(draw(0, 1))[:, :3])
-
-
-def test_a_fixed_token_stands_in_its_place_and_nowhere_else():
-    found = FixedAt(2, 11)(draw(0, 1))
-    assert found[:, 2].eq(11).all()
-    assert found[:, [0, 1, 3, 4, 5, 6]].equal(TOKENS[:, [0, 1, 3, 4, 5, 6]])
-
-
-@pytest.mark.parametrize("edit", [RandomAt(0, 2), RandomAt(1, 3, redraw=False), FixedAt(1, 4)])
-def test_an_edit_leaves_what_it_was_given_and_survives_json(edit):
-    before = TOKENS.clone()
-    edit(draw(0, 1))
-    assert TOKENS.equal(before)
-    assert Spec.from_dict(edit.to_dict()) == edit
-
-
-@pytest.mark.parametrize("edit", [RandomAt(0, 7), RandomAt(6, 7), FixedAt(6, 12), FixedAt(0, 0)])
-def test_edits_within_the_sequence_pass(edit):
-    edit.check(13, 7)
-
-
-@pytest.mark.parametrize(
-    "edit", [RandomAt(0, 8), RandomAt(3, 3), RandomAt(-1, 2), FixedAt(7, 0), FixedAt(-1, 0), FixedAt(0, 13)]
-)
-def test_edits_beyond_the_sequence_or_the_vocabulary_are_refused(edit):
-    with pytest.raises(InputError):
-        edit.check(13, 7)

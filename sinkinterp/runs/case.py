@@ -1,0 +1,90 @@
+"""The case that an experiment measures: a model, ready to run, and what is known of it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..backends.load import DeviceMap, load, load_tokenizer, located
+from ..backends.subject import Subject
+from ..data.bos import Bos
+from ..data.progress import OnProgress, Progress, no_progress, silent
+from ..data.token_sources import random_tokens
+from ..data.tokens import TokenSet
+from ..interventions.positions import RemovePosition
+from ..lm.variants import VARIANTS
+from ..train.recipe import Recipe
+from . import trained
+from .inputs import Inputs
+
+OUR_SEQUENCES = 512  # for models of ours, as in their cards
+Model = str | Recipe  # a name or folder, or how a model of ours is trained
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model that an experiment measures: its name or folder, its subject, and its recipe if it is one of ours."""
+
+    source: str
+    subject: Subject
+    recipe: Recipe | None
+
+    @property
+    def variant(self) -> str | None:
+        """The name of the architecture, if the model is one of ours and its architecture has a name."""
+        return None if self.recipe is None else _variant_of(self.recipe)
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the training, if it is known."""
+        return None if self.recipe is None else self.recipe.seed
+
+    @property
+    def bos(self) -> Bos:
+        """Always BOS for models whose tokenizer has one."""
+        tokenizer = load_tokenizer(self.source)
+        return Bos.NEVER if tokenizer is None or tokenizer.bos_token_id is None else Bos.ALWAYS
+
+    def size(self, sequences: int = 100, length: int = 64) -> tuple[int, int]:
+        """How many sequences to measure, and their length; the defaults are those of Gu et al. (2025).
+
+        Models of ours take 512 sequences. The length is at most the model's context.
+        """
+        return OUR_SEQUENCES if self.recipe else sequences, min(length, self.subject.shape.n_ctx or length)
+
+    def natural_tokens(self, size: tuple[int, int], bos: Bos, on_file: OnProgress = no_progress) -> TokenSet | None:
+        """The input that the model was made for: text, or the task of a model of ours. None where it is not known."""
+        if self.recipe is None and load_tokenizer(self.source) is None:
+            return None
+        sequences, length = size
+        return Inputs(length, sequences, bos).token_set(self.source, self.subject.shape.vocab, on_file)
+
+    def tokens(self, size: tuple[int, int], progress: Progress = silent) -> TokenSet:
+        """The natural input, with BOS if the tokenizer has one; random tokens where it is not known."""
+        sequences, length = size
+        natural = self.natural_tokens(size, self.bos, progress("reading docstrings"))
+        return natural or random_tokens(self.subject.shape.vocab, length, sequences)
+
+    def check_positions(self) -> None:
+        """Raises InputError for a model without a table of learned positions."""
+        self.subject.run(torch.zeros(1, 2, dtype=torch.long), edits=[RemovePosition([0])])
+
+
+def open_case(
+    model: Model, progress: Progress = silent, cache: Path | None = None, device_map: DeviceMap = None
+) -> Case:
+    """A model, loaded, or trained first where it is not in `cache`. Raises InputError where neither can be done."""
+    source = model if isinstance(model, str) else _train(model, progress, cache)
+    folder = Path(located(source))
+    recipe = trained.recipe_of(folder) if (folder / "recipe.json").is_file() else None
+    name = source if isinstance(model, str) else _variant_of(model) or model.key()
+    return Case(source, load(source, device_map=device_map, name=name), recipe)
+
+
+def _train(recipe: Recipe, progress: Progress, cache: Path | None) -> str:
+    on_step = progress(f"training {_variant_of(recipe)}, seed {recipe.seed}")
+    return str(trained.trained(recipe, cache, lambda step, latest: on_step(step, recipe.steps)).folder)
+
+
+def _variant_of(recipe: Recipe) -> str | None:
+    return next((name for name, spec in VARIANTS.items() if spec == recipe.model), None)
