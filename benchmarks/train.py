@@ -27,8 +27,8 @@ from transformers.utils.logging import disable_progress_bar
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.ffn import GatedFFN
-from sinkinterp.lm.hub import to_llama
-from sinkinterp.lm.model import LMSpec, build
+from sinkinterp.lm.config import LMSpec
+from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
 from sinkinterp.train import loop
@@ -87,7 +87,7 @@ class Minimal:
     """The same updates on a LlamaForCausalLM, in as few lines as they take."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.model = recipe, to_llama(build(recipe.model)).train()
+        self.recipe, self.model = recipe, build(recipe.model).to_llama().train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), recipe.lr, (0.9, 0.95), fused=True)
         self.tokens = Noise(recipe.model.vocab, recipe.data.length).sample(recipe.batch)
 
@@ -110,7 +110,7 @@ class Transformers:
             adam_beta2=0.95, optim="adamw_torch_fused", report_to=[], save_strategy="no", logging_strategy="no",
             disable_tqdm=True, dataloader_pin_memory=False,
         )  # fmt: skip
-        self.trainer = Trainer(model=to_llama(build(recipe.model)), args=arguments, train_dataset=rows)
+        self.trainer = Trainer(model=build(recipe.model).to_llama(), args=arguments, train_dataset=rows)
 
     def __call__(self) -> None:
         with redirect_stdout(StringIO()):  # it prints its own summary

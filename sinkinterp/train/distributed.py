@@ -74,7 +74,7 @@ def _shard(model: PreTrainedModel, world: World) -> nn.Module:
     for module in reversed(list(model.modules())):  # what is inside another comes before it
         if module is model or type(module).__name__ in (model._no_split_modules or ()):
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
-            for method in getattr(module, "more_forwards", ()):
+            for method in getattr(module, "forward_methods", ()):
                 register_fsdp_forward_method(module, method)
     return model
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..attention.masks import Mask
 from ..data.backcopy import BigramBackcopy
-from ..lm.model import LMSpec
+from ..lm.config import LMSpec
 from ..spec import Spec
 from .objectives import NextToken, Objective
 from .schedules import CooldownRate, Rate

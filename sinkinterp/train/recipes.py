@@ -10,7 +10,7 @@ from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..errors import InputError
 from ..lm.ffn import GatedFFN
-from ..lm.model import LMSpec
+from ..lm.config import LMSpec
 from ..lm.variants import BASE, variants
 from ..spec import Spec
 from .objectives import PrefixLM

@@ -38,6 +38,7 @@ def test_a_recipe_is_trained_with_its_settings_and_found_again(call, tmp_path):
     assert "step 7/7" not in call("train", "k_bias", *SHORT, "--set", "model.n_layers=2", "--seed", 3)[1]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_is_exit_code_130_and_a_checkpoint(call, tmp_path, monkeypatch):
     update = loop._update
 

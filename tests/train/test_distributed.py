@@ -42,12 +42,14 @@ def assert_same_losses(run, other, steps):
         assert yours["watched"] == pytest.approx(mine["watched"], abs=2e-6)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_two_processes_have_the_losses_of_one_and_stop_together(tmp_path):
     assert codes_of(tmp_path / "two", RECIPE, (2, False, 6), (2, False, 0)) == ["130 130", "0 0"]
     loop.train(RECIPE, tmp_path / "one", watch)
     assert_same_losses(tmp_path / "one", tmp_path / "two", RECIPE.steps)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_run_goes_from_shards_to_one_process_and_back_with_the_losses_of_one(tmp_path):
     recipe = replace(RECIPE, model=replace(VARIANTS["sink_token"], n_layers=2))
     assert codes_of(tmp_path / "two", recipe, (2, True, 2), (1, False, 5), (2, True, 0)) == ["130 130", "130", "0 0"]

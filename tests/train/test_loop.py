@@ -91,6 +91,7 @@ def test_a_run_killed_twelve_times_at_random_moments_ends_as_if_it_had_not_been(
     assert not list((tmp_path / "killed").glob(".draft-*"))
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_saves_the_step_that_it_came_in(tmp_path, signal_number):
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
@@ -106,6 +107,15 @@ def test_an_interrupt_saves_the_step_that_it_came_in(tmp_path, signal_number):
     assert_same(*(loop.train(RECIPE, tmp_path / name, watch) for name in ("cut", "whole")))
 
 
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path, signal_number):
+    signal.signal(signal_number, signal.SIG_IGN)  # what nohup and many CI runners do with SIGINT
+    done = loop.train(RECIPE, tmp_path / "run", watch, lambda step, latest: os.kill(os.getpid(), signal_number))
+    assert checkpoint.latest(done.parent) == 24 and signal.getsignal(signal_number) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_interrupt_stops_at_once(tmp_path):
     def twice(step, latest):
         deferring = signal.getsignal(signal.SIGINT)

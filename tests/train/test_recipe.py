@@ -10,7 +10,8 @@ from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import PythonCode, Texts
 from sinkinterp.errors import InputError
-from sinkinterp.lm.model import LMSpec, build
+from sinkinterp.lm.config import LMSpec
+from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import BASE, VARIANTS, attn
 from sinkinterp.train.objectives import NextToken, PrefixLM
 from sinkinterp.train.recipe import Recipe, Task, prepared
