@@ -92,7 +92,7 @@ class ValueBias(Part):
 
 @dataclass(frozen=True)
 class HeadGate(Part):
-    """Multiplies the output of each head by sigmoid(w . x); x is the normed input of the attention (Qiu et al. 2025)."""
+    """Multiplies each head's output by sigmoid(w . x), where x is the attention's normed input (Qiu et al. 2025)."""
 
     def build(self, dims: Dims) -> OutputChange:
         return _Gate(dims)

@@ -108,4 +108,4 @@ class Alibi(Part):
 
 def _check(count: int, reach: int) -> None:
     if not 2 <= count < 2 * reach:
-        raise ValueError(f"buckets are at least 2 and fewer than twice the reach; got {count} buckets and reach {reach}")
+        raise ValueError(f"take at least 2 buckets and fewer than twice the reach; got {count}, reach {reach}")

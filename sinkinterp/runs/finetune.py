@@ -15,6 +15,7 @@ from ..measurement.measure import measure
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import World
+from ..train.job import Job
 from ..train.recipe import Fit
 from ..train.schedules import CosineRate, Rate
 from ..train.weight_decay import Decay, Everything
@@ -65,14 +66,14 @@ def finetuned(
     recipe = replace(recipe, sha256=sha256)
     trained_on, held_out = _split(tokenised(texts, tokenizer, recipe.length))
     on_words(f"{len(trained_on.rows)} chats, loss on {trained_on.rule}; {trained_on.left_out} chats had none")
-    job = loop.Job(
+    job = Job(
         recipe,
         lambda: load_model(recipe.model),
         lambda step: trained_on.batch(recipe.batch, recipe.seed, step),
         _watch_on(held_out),
         world,
     )
-    last = loop.run_job(job, run, on_step)
+    last = loop.train(job, run, on_step)
     target = run / "model"
     if world.is_first and not target.exists():
         model = load_model(recipe.model)

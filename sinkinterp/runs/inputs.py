@@ -14,7 +14,7 @@ from ..data.drawn import Drawn
 from ..data.texts import embedded_texts, is_local, texts_of
 from ..data.tokens import TokenSet, from_rows, from_texts, random_tokens, repeated_token
 from ..errors import InputError
-from ..train.recipe import prepared
+from ..train.task import prepared
 from .trained import default_cache, held_out_tokens, recipe_of
 
 OnFile = Callable[[int, int], None]
