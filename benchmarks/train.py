@@ -26,16 +26,17 @@ from transformers.utils.logging import disable_progress_bar
 
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.lm.attention import AttentionSpec
+from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.ffn import GatedFFN
-from sinkinterp.lm.hub import to_llama
-from sinkinterp.lm.model import LMSpec, build
+from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
-from sinkinterp.train import loop
 from sinkinterp.train.distributed import World
+from sinkinterp.train.job import Job, job_of
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import RECIPES, with_variant
-from sinkinterp.train.weight_decay import groups
+from sinkinterp.train.update import update
+from sinkinterp.train.weight_decay import parameter_groups
 
 STEPS, BATCH = 4, 8
 Clock = Callable[[], float]
@@ -67,27 +68,26 @@ def recipe_of(model: LMSpec, length: int) -> Recipe:
 
 
 class Ours:
-    """The updates of our loop on one model, without readings and checkpoints."""
+    """The updates of our loop on one model, without evaluations and checkpoints."""
 
     def __init__(self, recipe: Recipe, world: World = World()) -> None:
         tokens = Noise(recipe.model.vocab, recipe.data.length).sample(recipe.batch)
         batch = {"input_ids": tokens, "labels": tokens}
-        self.job = loop.Job(recipe, lambda: build(recipe.model), lambda step: batch, lambda model: {}, world)
+        self.job = Job(recipe, lambda: build(recipe.model), lambda step: batch, lambda model: {}, world)
         self.model = build(recipe.model).to(world.device).train()
-        self.optimizer = torch.optim.AdamW(
-            groups(self.model, recipe.decay, recipe.weight_decay), betas=(0.9, 0.95), fused=True
-        )
+        groups = parameter_groups(self.model, recipe.decay, recipe.weight_decay)
+        self.optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
 
     def __call__(self) -> None:
         for step in range(1, STEPS + 1):
-            loop._update(self.job, step, self.model, self.optimizer)
+            update(self.job, step, self.model, self.optimizer)
 
 
 class Minimal:
     """The same updates on a LlamaForCausalLM, in as few lines as they take."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.model = recipe, to_llama(build(recipe.model)).train()
+        self.recipe, self.model = recipe, build(recipe.model).to_llama().train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), recipe.lr, (0.9, 0.95), fused=True)
         self.tokens = Noise(recipe.model.vocab, recipe.data.length).sample(recipe.batch)
 
@@ -110,7 +110,7 @@ class Transformers:
             adam_beta2=0.95, optim="adamw_torch_fused", report_to=[], save_strategy="no", logging_strategy="no",
             disable_tqdm=True, dataloader_pin_memory=False,
         )  # fmt: skip
-        self.trainer = Trainer(model=to_llama(build(recipe.model)), args=arguments, train_dataset=rows)
+        self.trainer = Trainer(model=build(recipe.model).to_llama(), args=arguments, train_dataset=rows)
 
     def __call__(self) -> None:
         with redirect_stdout(StringIO()):  # it prints its own summary
@@ -145,7 +145,7 @@ def rows(length: int, repeats: int) -> Iterator[tuple[str, str, float, float]]:
 
 
 def overhead(recipe: Recipe, repeats: int) -> float:
-    """Share of a run that readings, checkpoints and one resumption take, over the updates alone."""
+    """Share of a run's time that evaluations, checkpoints and one resumption take."""
     plain = replace(recipe, watch_every=recipe.steps + 1, save_every=recipe.steps + 1)
     shares = []
     for _ in range(repeats):
@@ -170,18 +170,13 @@ def _interrupted(recipe: Recipe, folder: Path) -> None:
 
 
 def _bare(recipe: Recipe) -> None:
-    job = loop.Job(
-        recipe, lambda: build(recipe.model, recipe.seed), lambda step: _batch(recipe, step), lambda model: {}
-    )  # fmt: skip
+    """The updates of a run alone."""
+    job = job_of(recipe, recipe.data, lambda model: {})
     model = job.start()
-    optimizer = torch.optim.AdamW(groups(model, recipe.decay, recipe.weight_decay), betas=(0.9, 0.95), fused=True)
+    groups = parameter_groups(model, recipe.decay, recipe.weight_decay)
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
     for step in range(1, recipe.steps + 1):
-        loop._update(job, step, model, optimizer)
-
-
-def _batch(recipe: Recipe, step: int) -> dict[str, torch.Tensor]:
-    tokens = recipe.data.sample(recipe.batch, recipe.seed, step)
-    return {"input_ids": tokens, "labels": tokens}
+        update(job, step, model, optimizer)
 
 
 def on_cuda(peak_tflops: float, repeats: int) -> None:
@@ -222,7 +217,7 @@ def main(
     for name, other, ratio, goal in rows(length, repeats):
         table.add_row(name, other, f"{ratio:.3f}", f">= {goal}")
     share = overhead(RECIPES["demo"], max(1, repeats // 2))
-    table.add_row("resuming, readings, checkpoints of the demo", "the run", f"{share:.1%}", "< 3%")
+    table.add_row("resuming, evaluations, checkpoints of the demo", "the run", f"{share:.1%}", "< 3%")
     Console().print(table)
 
 

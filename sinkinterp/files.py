@@ -94,6 +94,11 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def remove_whole(path: Path) -> None:
+    """Removes a file or a folder. A kill on the way leaves a draft, never half of a folder under its name."""
+    remove(path.rename(_draft(path)))
+
+
 def remove_drafts(folder: Path) -> None:
     """Removes the drafts that killed programs left in a folder. Only its one writer may call this."""
     for draft in folder.glob(f"{_DRAFT}*"):

@@ -1,4 +1,5 @@
 import os
+import signal
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
 
@@ -11,6 +12,16 @@ from sinkinterp.attention.call import AttentionCall
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def interruptible():
+    """Signals stop the test, and what it starts, even where the tests were started with them ignored (nohup, CI)."""
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    handlers = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture

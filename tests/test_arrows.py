@@ -33,11 +33,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 MODULES = {module_of(path): path for path in FILES}
 
 
-def imported(path: Path, lazily: bool = True) -> set[str]:
-    """Modules of the package that a file imports, with or without the imports inside functions."""
+def imported(path: Path) -> set[str]:
+    """Modules of the package that a file imports, also inside functions."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    if not lazily:
-        tree.body = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     package = path.relative_to(PACKAGE).parts[:-1]
     found = set()
     for node in ast.walk(tree):
@@ -76,8 +74,8 @@ def test_a_package_imports_only_from_the_layers_above_it():
             assert parts <= allowed(part_of(path)), path
 
 
-def test_the_imports_of_modules_hold_no_circle():
-    graph = {module: imported(path, lazily=False) - {module} for module, path in MODULES.items()}
+def test_the_imports_of_modules_hold_no_circle_even_inside_functions():
+    graph = {module: imported(path) - {module} for module, path in MODULES.items()}
     assert set(TopologicalSorter(graph).static_order()) >= set(MODULES)
 
 

@@ -7,7 +7,7 @@ import pytest
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.errors import InputError
-from sinkinterp.lm.model import LMSpec
+from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.variants import VARIANTS, attn
 from sinkinterp.spec import Part, Spec, added_later
 from sinkinterp.train.recipe import Recipe

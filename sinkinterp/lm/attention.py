@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from einops import rearrange
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool
 from torch import Tensor, nn
 from transformers import Cache, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -14,21 +14,18 @@ from ..attention.call import AttentionCall, call_of_interface
 from ..attention.features import Feature
 from ..attention.kernels import SOFTMAX, Kernel
 from ..attention.masks import Causal, Mask
+from ..attention.shapes import Keys, Queries, Residual, Values
 from ..attention.slots import NoSlots, Slot, SlotRow
 from ..spec import Dims, Part, Spec
-from .heads import Concatenated, Join, NoChange, NoQKNorm
-from .positions import Position
-
-Residual = Float[Tensor, "batch pos d_model"]
-Heads = Float[Tensor, "batch head pos d_head"]
-PositionIds = Int[Tensor, "#batch pos"]
+from .heads import Concatenated, Join, NoChange, NoQKNorm, PerHead
+from .positions import Position, PositionIds
 
 
 @dataclass(frozen=True)
 class AttentionSpec(Spec):
-    """softmax attention over the past by default; every field swaps one step.
+    """Softmax attention over the past by default. Every field replaces one step.
 
-    v_bias shifts what heads return, then gate scales it, then join makes one vector of it.
+    After the attention call, v_bias shifts the output of each head, gate scales it, and join makes one vector of all.
     """
 
     kernel: Kernel = SOFTMAX
@@ -41,10 +38,15 @@ class AttentionSpec(Spec):
 
 
 def eager_attention_forward(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
-    scaling: float, **kwargs: Any,
-) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """The family's own attention function: fused or blockwise where it can be and no pattern is asked for."""
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The family's own attention function. It is fused or blockwise where possible, unless a pattern is asked for."""
     call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
     pattern = call.pattern() if kwargs.get("output_attentions") or module.config.output_attentions else None
     if pattern is not None:
@@ -55,7 +57,7 @@ def eager_attention_forward(
 
 
 class SinkAttention(nn.Module):
-    """Reads the residual stream and writes a head-mixed average of values."""
+    """Reads the residual stream and writes the values that the heads mix."""
 
     is_causal = True
 
@@ -82,21 +84,19 @@ class SinkAttention(nn.Module):
         slot: Slot = None,
         **kwargs: Any,
     ) -> tuple[Residual, Tensor | None]:
-        """Residual update, and the pattern where `output_attentions` asks for it. `slot` stands in for the layer's."""
+        """The residual update, and the pattern if `output_attentions` asks for it. `slot` replaces the layer's slot."""
         q, k, v = self._project(hidden_states, position, position_ids)
         if past_key_values is not None:
             k, v = past_key_values.update(k, v, self.layer_idx)
+        kwargs |= {"kernel": self._built_kernel, "slot": self.slots() if slot is None else slot}
         attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation, eager_attention_forward
         )
-        z, pattern = attention_interface(
-            self, q, k, v, attention_mask, scaling=self.scaling, kernel=self._built_kernel,
-            slot=self.slots() if slot is None else slot, **kwargs,
-        )  # fmt: skip
+        z, pattern = attention_interface(self, q, k, v, attention_mask, scaling=self.scaling, **kwargs)
         return self._write(z, hidden_states), pattern
 
-    def alone(self, x: Residual, position: Position, ids: PositionIds) -> tuple[SlotRow, Residual]:
-        """A single token that sees itself only, as a slot of this layer, beside its residual update."""
+    def as_slot(self, x: Residual, position: Position, ids: PositionIds) -> tuple[SlotRow, Residual]:
+        """A slot of this layer, made from a single token that sees only itself, and the token's residual update."""
         q, k, v = self._project(x, position, ids)
         bias = position.bias(ids, ids)
         call = AttentionCall(self.layer_idx, q, k, v, self.scaling, bias=bias, kernel=self._built_kernel)
@@ -106,7 +106,7 @@ class SinkAttention(nn.Module):
     def _built_kernel(self) -> Kernel:
         return replace(self.kernel, feature=self.feature)
 
-    def _project(self, x: Residual, position: Position, ids: PositionIds) -> tuple[Heads, Heads, Heads]:
+    def _project(self, x: Residual, position: Position, ids: PositionIds) -> tuple[Queries, Keys, Values]:
         q, k, v = (
             rearrange(proj(x), "b pos (head d) -> b pos head d", d=self.d_head)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
@@ -114,5 +114,5 @@ class SinkAttention(nn.Module):
         q, k, v = (t.transpose(1, 2) for t in (*self.qk_norm(q, k), v))
         return position.rotate(q, ids), position.rotate(k, ids), v
 
-    def _write(self, z: Float[Tensor, "batch pos head d_head"], x: Residual) -> Residual:
+    def _write(self, z: PerHead, x: Residual) -> Residual:
         return self.o_proj(self.join(self.gate(self.v_bias(z, x), x)))

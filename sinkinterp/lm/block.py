@@ -1,20 +1,18 @@
-"""A block: attention then feed-forward, each in a residual branch that a norm enters or leaves."""
+"""A block: attention, then a feed-forward layer, each in a residual branch with a norm at its start or its end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
+from ..attention.shapes import Residual
 from ..attention.slots import SlotRow
 from ..spec import Spec
 from .attention import SinkAttention
-from .positions import Position
-
-Residual = Float[Tensor, "batch pos d_model"]
+from .positions import Position, PositionIds
 
 
 @dataclass(frozen=True)
@@ -22,7 +20,7 @@ class Branch(Spec):
     """Where a residual branch has its norm."""
 
     def enter(self, x: Residual, norm: nn.Module) -> Residual:
-        """What the branch reads of the residual stream."""
+        """What the branch reads from the residual stream."""
         raise NotImplementedError
 
     def leave(self, x: Residual, update: Residual, norm: nn.Module) -> Residual:
@@ -30,7 +28,7 @@ class Branch(Spec):
         raise NotImplementedError
 
     def final(self, norm: nn.Module) -> nn.Module:
-        """What the unembedding reads the last block through."""
+        """What stands between the last block and the unembedding."""
         raise NotImplementedError
 
 
@@ -50,7 +48,7 @@ class PreNorm(Branch):
 
 @dataclass(frozen=True)
 class PostNorm(Branch):
-    """norm(x + f(x)), and nothing before the unembedding, as in the release (equation 3)."""
+    """norm(x + f(x)), and no norm before the unembedding, as in the release (equation 3)."""
 
     def enter(self, x: Residual, norm: nn.Module) -> Residual:
         return x
@@ -63,9 +61,9 @@ class PostNorm(Branch):
 
 
 class SinkBlock(nn.Module):
-    """One block of the stack; norms are named as Llama names them, wherever they stand."""
+    """One block of the stack. Norms have Llama's names, whether they stand at the start or the end of a branch."""
 
-    more_forwards: ClassVar[tuple[str, ...]] = ("alone",)  # methods beside `forward` that use the weights
+    forward_methods: ClassVar[tuple[str, ...]] = ("as_slot",)  # methods other than `forward` that use the weights
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()
@@ -77,15 +75,15 @@ class SinkBlock(nn.Module):
         self.mlp = spec.ffn.build(spec.dims)
 
     def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
-        """The residual stream after the block; `kwargs` go to the attention."""
+        """The residual stream after the block. `kwargs` go to the attention."""
         x = self.branch.enter(hidden_states, self.input_layernorm)
         return self._finish(hidden_states, self.self_attn(x, **kwargs)[0], self.mlp)
 
-    def alone(self, x: Residual, position: Position, ids: Int[Tensor, "#batch pos"]) -> tuple[SlotRow, Residual]:
-        """A single token that sees itself only: as a slot of this layer, and after the block."""
-        slot, update = self.self_attn.alone(self.branch.enter(x, self.input_layernorm), position, ids)
-        past_all_hooks = partial(type(self.mlp).forward, self.mlp)  # those are for tokens of the sequence
-        return slot, self._finish(x, update, past_all_hooks)
+    def as_slot(self, x: Residual, position: Position, ids: PositionIds) -> tuple[SlotRow, Residual]:
+        """A slot of this layer, made from a single token that sees only itself, and the token after the block."""
+        slot, update = self.self_attn.as_slot(self.branch.enter(x, self.input_layernorm), position, ids)
+        mlp_without_hooks = partial(type(self.mlp).forward, self.mlp)  # hooks are for tokens of the sequence
+        return slot, self._finish(x, update, mlp_without_hooks)
 
     def _finish(self, x: Residual, update: Residual, mlp: Callable[[Residual], Residual]) -> Residual:
         x = self.branch.leave(x, update, self.input_layernorm)

@@ -6,15 +6,15 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..attention.shapes import Residual
 from ..spec import Dims, Part, Spec
 
-Residual = Float[Tensor, "batch pos d_model"]
 Hidden = Float[Tensor, "batch pos width"]
 
 
 @dataclass(frozen=True)
 class Activation(Spec):
-    """A function of every number by itself."""
+    """An elementwise function."""
 
     def __call__(self, x: Hidden) -> Hidden:
         raise NotImplementedError
@@ -30,7 +30,7 @@ class Relu(Activation):
 
 @dataclass(frozen=True)
 class Gelu(Activation):
-    """x times the normal distribution function of x, exactly."""
+    """x * Phi(x), where Phi is the exact normal distribution function."""
 
     def __call__(self, x: Hidden) -> Hidden:
         return F.gelu(x)
@@ -67,7 +67,7 @@ class GatedFFN(Part):
 
 
 class Layer(nn.Module):
-    """What `FFN` builds, its maps named as Llama names them."""
+    """The module of `FFN`. Its projections have Llama's names."""
 
     def __init__(self, d_model: int, spec: FFN) -> None:
         super().__init__()
@@ -80,19 +80,19 @@ class Layer(nn.Module):
 
 
 class SwishDown(nn.Linear):
-    """The last map of a SwiGLU, the only one that the release writes smaller with depth."""
+    """The down projection of a SwiGLU layer, a class of its own because `WrittenInit` draws it differently."""
 
 
 class GatedLayer(nn.Module):
-    """What `GatedFFN` builds."""
+    """The module of `GatedFFN`."""
 
     def __init__(self, d_model: int, spec: GatedFFN) -> None:
         super().__init__()
         self.act = spec.act
         self.gate_proj = nn.Linear(d_model, spec.width, bias=False)
         self.up_proj = nn.Linear(d_model, spec.width, bias=False)
-        last = SwishDown if spec.act == Swish() else nn.Linear
-        self.down_proj = last(spec.width, d_model, bias=False)
+        down = SwishDown if spec.act == Swish() else nn.Linear
+        self.down_proj = down(spec.width, d_model, bias=False)
 
     def forward(self, x: Residual) -> Residual:
         return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))

@@ -1,4 +1,4 @@
-"""How weights are drawn: what the official release writes, and what its training effectively runs."""
+"""How weights are initialised: as the official release writes, or as its training effectively does."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,16 +11,16 @@ from .ffn import SwishDown
 
 @dataclass(frozen=True)
 class Init(Spec):
-    """A rule for every module of a model of `depth` blocks."""
+    """How every module of a model with `depth` blocks is initialised."""
 
     def draw(self, module: nn.Module, depth: int) -> None:
-        """Draws the module's own weights, in place."""
+        """Draws the weights of this module, without those of its children, in place."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class TorchInit(Init):
-    """PyTorch's own defaults, which the release effectively runs on several GPUs: embeddings from N(0, 1)."""
+    """PyTorch's defaults, with embeddings from N(0, 1). The release effectively uses these on several GPUs."""
 
     def draw(self, module: Any, depth: int) -> None:
         if isinstance(module, nn.Linear | nn.Embedding | nn.RMSNorm):
@@ -29,9 +29,9 @@ class TorchInit(Init):
 
 @dataclass(frozen=True)
 class WrittenInit(Init):
-    """What the release writes: N(0, 0.4 / fan_in) in maps and embeddings; SwiGLU's last map N(0, 1 / width / depth^2).
+    """What the release writes: N(0, 0.4 / fan_in) for linear layers and embeddings.
 
-    Only SwiGLU is drawn smaller with depth there, no other feed-forward layer is.
+    The down projection of SwiGLU is drawn from N(0, 1 / width / depth^2); no other feed-forward layer depends on depth.
     """
 
     def draw(self, module: Any, depth: int) -> None:

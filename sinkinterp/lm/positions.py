@@ -1,4 +1,4 @@
-"""Positional information: added to the embeddings, turning queries and keys, or added to scores; a scheme does one."""
+"""Position schemes. Each does one of three things: adds to embeddings, rotates queries and keys, or adds to scores."""
 
 from dataclasses import dataclass
 
@@ -7,30 +7,32 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..attention.shapes import Residual
 from ..spec import Dims, Part
 
-Residual = Float[Tensor, "batch pos d_model"]
-Heads = Float[Tensor, "batch head pos d_head"]
 PositionIds = Int[Tensor, "#batch pos"]
 KeyIds = Int[Tensor, "#batch key"]
+QueriesOrKeys = Float[Tensor, "batch head pos d_head"]
 Bias = Float[Tensor, "#batch #head pos key"]
 
 
 class Position(nn.Module):
-    """No position at all, and the base of every scheme."""
+    """No positions. Base of every scheme."""
 
     def embed(self, x: Residual, ids: PositionIds) -> Residual:
+        """The residual stream that the first block reads."""
         return x
 
-    def rotate(self, x: Heads, ids: PositionIds) -> Heads:
+    def rotate(self, x: QueriesOrKeys, ids: PositionIds) -> QueriesOrKeys:
+        """Queries or keys as they enter the attention call."""
         return x
 
     def bias(self, queries: PositionIds, keys: KeyIds) -> Bias | None:
-        """What every layer adds to its scaled scores."""
+        """What every layer adds to its scaled scores; None if nothing."""
         return None
 
 
-# waves and frequencies are made in use, not stored: from_pretrained builds on the meta device and would lose a buffer
+# waves and frequencies are computed in every pass: from_pretrained builds on the meta device and would lose a buffer
 
 
 class _Waves(Position):
@@ -57,7 +59,7 @@ class _Rotary(Position):
         super().__init__()
         self.d_head, self.base = d_head, base
 
-    def rotate(self, x: Heads, ids: PositionIds) -> Heads:
+    def rotate(self, x: QueriesOrKeys, ids: PositionIds) -> QueriesOrKeys:
         angle = _angles(ids, self.d_head, self.base)
         cos, sin = (f(angle).repeat(1, 1, 2)[:, None].to(x.dtype) for f in (torch.cos, torch.sin))
         a, b = x.chunk(2, -1)
@@ -71,7 +73,7 @@ def _angles(ids: PositionIds, width: int, base: float) -> Float[Tensor, "#batch 
 
 @dataclass(frozen=True)
 class NoPosition(Part):
-    """The mask alone tells positions apart."""
+    """No positional information except that of the mask."""
 
     def build(self, dims: Dims) -> Position:
         return Position()
@@ -79,7 +81,7 @@ class NoPosition(Part):
 
 @dataclass(frozen=True)
 class Sinusoidal(Part):
-    """Fixed sines and cosines in turn, added to the embeddings; positions count from 0 (equation 5)."""
+    """Fixed sines and cosines, interleaved, added to the embeddings. Positions count from 0 (equation 5)."""
 
     base: float = 10_000.0
 
@@ -97,7 +99,7 @@ class Learned(Part):
 
 @dataclass(frozen=True)
 class Rotary(Part):
-    """Queries and keys rotated by their position, halves paired as in Llama."""
+    """Rotates queries and keys by their position, the halves of a head paired as in Llama (RoPE)."""
 
     base: float = 10_000.0
 

@@ -1,6 +1,6 @@
-"""Our model type in transformers' registries as soon as transformers' auto classes exist, and not before.
+"""Registers our model type with transformers' auto classes as soon as transformers has loaded them, and not before.
 
-Importing transformers takes seconds, so `import sinkinterp` does not do it: it waits for the import.
+Importing transformers takes seconds, so `import sinkinterp` does not import it. It waits until someone else does.
 """
 
 import sys
@@ -12,8 +12,8 @@ from typing import Any
 _AUTO = "transformers.models.auto.modeling_auto"
 
 
-class _Registering(Loader):
-    """The module's own loader, followed by our registration."""
+class _RegisteringLoader(Loader):
+    """The module's usual loader, followed by our registration."""
 
     def __init__(self, loader: Loader) -> None:
         self._loader = loader
@@ -26,8 +26,8 @@ class _Registering(Loader):
         _register()
 
 
-class _Waiting(MetaPathFinder):
-    """Watches for the one import, then steps aside."""
+class _AutoClassesFinder(MetaPathFinder):
+    """Waits for the import of the auto classes, then removes itself from the import system."""
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if fullname != _AUTO:
@@ -35,19 +35,23 @@ class _Waiting(MetaPathFinder):
         sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Registering(spec.loader)
+            spec.loader = _RegisteringLoader(spec.loader)
         return spec
 
 
-def _register() -> None:
-    from . import hub
-
-    hub.register()
-
-
 def register_with_transformers() -> None:
-    """Registers now if transformers' auto classes are loaded, else when they are."""
+    """Lets `AutoConfig` and `AutoModelForCausalLM` load our checkpoints: now if they are loaded, else once they are."""
     if _AUTO in sys.modules:
         _register()
-    elif not any(isinstance(finder, _Waiting) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Waiting())
+    elif not any(isinstance(finder, _AutoClassesFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _AutoClassesFinder())
+
+
+def _register() -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from .config import SinkConfig
+    from .model import SinkForCausalLM
+
+    AutoConfig.register(SinkConfig.model_type, SinkConfig, exist_ok=True)
+    AutoModelForCausalLM.register(SinkConfig, SinkForCausalLM, exist_ok=True)

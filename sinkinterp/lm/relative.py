@@ -1,6 +1,6 @@
-"""Relative positions: a bias on every score that depends on how far back the key lies.
+"""Relative positions: a bias on every score that depends on the distance between query and key.
 
-A slot is at no distance, so it has no bias.
+A slot has no position, so it has no bias.
 """
 
 import math
@@ -14,25 +14,28 @@ from torch import Tensor, nn
 from ..spec import Dims, Part
 from .positions import Bias, KeyIds, Position, PositionIds
 
-Gap = Int[Tensor, "#batch pos key"]
+Distance = Int[Tensor, "#batch pos key"]  # from the key forward to the query; negative for later keys
 
 
-def _gap(queries: PositionIds, keys: KeyIds) -> Gap:
+def _distance(queries: PositionIds, keys: KeyIds) -> Distance:
     return queries[:, :, None] - keys[:, None, :]
 
 
-def buckets(gap: Gap, count: int, reach: int) -> Gap:
-    """T5's causal buckets: one per step for the first half, log-spaced up to `reach` beyond (equation 6)."""
-    gap, near = gap.clamp(min=0), count // 2
-    far = near + (gap.clamp(min=near) / near).log() / math.log(reach / near) * (count - near)
-    return torch.where(gap < near, gap, far.long().clamp(max=count - 1))
+def buckets(distance: Distance, count: int, reach: int) -> Distance:
+    """T5's causal buckets: one per step in the first half, log-spaced up to `reach` in the second (equation 6)."""
+    distance, near = distance.clamp(min=0), count // 2
+    far = near + (distance.clamp(min=near) / near).log() / math.log(reach / near) * (count - near)
+    return torch.where(distance < near, distance, far.long().clamp(max=count - 1))
 
 
 def slopes(n_heads: int) -> list[float]:
-    """ALiBi's slope of every head: 2^(-8h/H), and for other head counts every other slope of twice as many (eq. 7)."""
-    whole = 2 ** math.floor(math.log2(n_heads))
-    geometric = [2 ** (-8 * h / whole) for h in range(1, whole + 1)]
-    return geometric if whole == n_heads else geometric + slopes(2 * whole)[::2][: n_heads - whole]
+    """ALiBi's slope for every head: 2^(-8h/H) if the number of heads H is a power of two (equation 7).
+
+    Otherwise: the slopes for the next smaller power of two, then every other slope for twice that power.
+    """
+    power = 2 ** math.floor(math.log2(n_heads))
+    geometric = [2 ** (-8 * h / power) for h in range(1, power + 1)]
+    return geometric if power == n_heads else geometric + slopes(2 * power)[::2][: n_heads - power]
 
 
 class _BucketTable(Position):
@@ -41,7 +44,7 @@ class _BucketTable(Position):
         self.spec, self.table = spec, nn.Embedding(spec.count, n_heads)
 
     def bias(self, queries: PositionIds, keys: KeyIds) -> Bias:
-        scalars = self.table(buckets(_gap(queries, keys), self.spec.count, self.spec.reach))
+        scalars = self.table(buckets(_distance(queries, keys), self.spec.count, self.spec.reach))
         return rearrange(scalars, "b pos key head -> b head pos key").float()
 
 
@@ -51,7 +54,7 @@ class _BucketIndex(Position):
         self.spec = spec
 
     def bias(self, queries: PositionIds, keys: KeyIds) -> Bias:
-        return buckets(_gap(queries, keys), self.spec.count, self.spec.reach)[:, None].float()
+        return buckets(_distance(queries, keys), self.spec.count, self.spec.reach)[:, None].float()
 
 
 class _Alibi(Position):
@@ -60,13 +63,13 @@ class _Alibi(Position):
         self.slopes = slopes(n_heads)
 
     def bias(self, queries: PositionIds, keys: KeyIds) -> Bias:
-        gap = _gap(queries, keys).abs().float()  # within a prefix, keys may lie ahead
-        return -torch.tensor(self.slopes, device=gap.device)[:, None, None] * gap[:, None]
+        distance = _distance(queries, keys).abs().float()  # a prefix mask also shows later keys
+        return -torch.tensor(self.slopes, device=distance.device)[:, None, None] * distance[:, None]
 
 
 @dataclass(frozen=True)
 class T5Relative(Part):
-    """A trained scalar per bucket of distances and head, one table for all layers (T5)."""
+    """A trained scalar per bucket of distances and per head. All layers share one table (T5)."""
 
     count: int = 32
     reach: int = 128
@@ -80,9 +83,9 @@ class T5Relative(Part):
 
 @dataclass(frozen=True)
 class BucketIndex(Part):
-    """The bucket's index itself, untrained: the paper's equation 6 and what its release runs as relative positions.
+    """The index of the bucket, not trained: the paper's equation 6, and what its release runs as relative positions.
 
-    It grows with distance, so that it favours the first key: alone, it gives alpha_1 = 0.334 at T = 64.
+    It grows with distance, so it favours the first key: with equal scores otherwise, alpha_1 is 0.334 at T = 64.
     """
 
     count: int = 32
@@ -97,7 +100,7 @@ class BucketIndex(Part):
 
 @dataclass(frozen=True)
 class Alibi(Part):
-    """-slope * distance, a fixed slope per head."""
+    """-slope * distance, with a fixed slope per head."""
 
     def build(self, dims: Dims) -> Position:
         return _Alibi(dims.n_heads)
@@ -105,4 +108,4 @@ class Alibi(Part):
 
 def _check(count: int, reach: int) -> None:
     if not 2 <= count < 2 * reach:
-        raise ValueError(f"half of the buckets, at least 1, lie within reach; got {count} buckets and reach {reach}")
+        raise ValueError(f"take at least 2 buckets and fewer than twice the reach; got {count}, reach {reach}")

@@ -1,13 +1,13 @@
 """The learnable sink token: a trained vector before the first token (Gu et al. 2025, section 7.1; Xiao et al. 2023).
 
-It comes first, so it sees itself only, whatever the text: in every layer it is one key and one value that depend on
-parameters alone. That is a slot. So it is computed once for a batch, is in no cache, costs no output position, and a
-measurement reports what it draws as slot importance while position 0 stays the first real token. Tokens move up by
-one position. It is exact, not a stand-in: logits are those of a model that is given the vector as its first embedding.
-Two things differ by choice: a window never loses it, and relative biases do not reach it.
+It comes first, so it sees only itself, whatever the text is. In every layer it is therefore one key and one value that
+depend only on parameters: a slot. We compute it once per batch. It is not in the cache and has no output position.
+A measurement reports the attention to it as slot importance, and position 0 stays the first token of the text, whose
+tokens all move up by one position. The logits are exactly those of a model that gets the vector as its first embedding,
+with two exceptions that we chose: a window never excludes it, and relative biases do not apply to it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,47 +15,49 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..attention.shapes import Residual
 from ..attention.slots import Slot
 from ..spec import Dims, Part
 from .positions import Position
 
 
-class Before(nn.Module):
-    """Nothing before the first token, and the base of what may stand there."""
+class Prepended(nn.Module):
+    """Nothing before the first token. Base of what may stand there."""
 
     def slots(self, blocks: Iterable[Any], position: Position) -> list[Slot]:
-        """What each block sees of it."""
+        """The slot of each block; None where a block gets none."""
         return [None for _ in blocks]
 
 
-class _SinkToken(Before):
+class _SinkToken(Prepended):
     def __init__(self, d_model: int, std: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(1, 1, d_model) * std)
 
     def slots(self, blocks: Iterable[Any], position: Position) -> list[Slot]:
-        return [slot for slot, _ in self._path(blocks, position)]
+        return [slot for slot, _ in self._through(blocks, position)]
 
     def stream(self, blocks: Iterable[Any], position: Position) -> Float[Tensor, "block d_model"]:
         """Its residual stream after each block."""
-        return torch.cat([x[0] for _, x in self._path(blocks, position)])
+        return torch.cat([x[0] for _, x in self._through(blocks, position)])
 
-    def _path(self, blocks: Iterable[Any], position: Position) -> Iterable[tuple[Slot, Tensor]]:
+    def _through(self, blocks: Iterable[Any], position: Position) -> Iterator[tuple[Slot, Residual]]:
+        """Its slot in each block, and its residual stream after the block."""
         ids = torch.zeros(1, 1, dtype=torch.long, device=self.weight.device)
         x = position.embed(self.weight, ids)
         for block in blocks:
-            slot, x = block.alone(x, position, ids)
+            slot, x = block.as_slot(x, position, ids)
             yield slot, x
 
 
 @dataclass(frozen=True)
 class Nothing(Part):
-    """The first token comes first."""
+    """The text begins with its first token."""
 
     count: ClassVar[int] = 0
 
-    def build(self, dims: Dims) -> Before:
-        return Before()
+    def build(self, dims: Dims) -> Prepended:
+        return Prepended()
 
 
 @dataclass(frozen=True)
@@ -65,5 +67,5 @@ class SinkToken(Part):
     std: float = 0.02
     count: ClassVar[int] = 1
 
-    def build(self, dims: Dims) -> Before:
+    def build(self, dims: Dims) -> Prepended:
         return _SinkToken(dims.d_model, self.std)

@@ -1,4 +1,4 @@
-"""Every architecture of the study, by name: one line each, each a small change of a base."""
+"""Every architecture of the study by name, one line each: a small change of a base."""
 
 from dataclasses import replace
 from typing import Any
@@ -9,11 +9,12 @@ from ..attention.masks import Causal, Prefix, Window
 from ..attention.normalisers import ClampedSum, PNorm, PositiveShare, Unit
 from ..attention.similarities import EluPlusOne, ExpMinusOne, Raw, Rectified, Sigmoid
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, ZeroRow
+from ..spec import Part
 from .block import PostNorm
+from .config import LMSpec
 from .ffn import FFN, GatedFFN, Gelu, Relu, Swish
 from .heads import Added, HeadGate, RMSQKNorm, ValueBias
 from .init import WrittenInit
-from .model import LMSpec
 from .positions import Learned, NoPosition, Rotary, Sinusoidal
 from .relative import Alibi, BucketIndex, T5Relative
 from .sink_token import SinkToken
@@ -21,24 +22,35 @@ from .sink_token import SinkToken
 BASE = LMSpec(position=Learned())
 
 
+def variants(base: LMSpec) -> dict[str, LMSpec]:
+    """Every architecture of the study as a change of `base`, which is its "softmax". Some of them may equal `base`."""
+    return (
+        {"softmax": base}
+        | _positions(base)
+        | _parts(base)
+        | _biases(base)
+        | _operations(base)
+        | _beyond_the_paper(base)
+        | _masks(base)
+    )
+
+
 def attn(base: LMSpec = BASE, **change: Any) -> LMSpec:
-    """A base with some of its attention changed."""
+    """`base` with some fields of its attention changed."""
     return replace(base, attention=replace(base.attention, **change))
 
 
-def variants(base: LMSpec) -> dict[str, LMSpec]:
-    """Every row of the study as a change of `base`, which is its "softmax"; some rows may be `base` itself."""
+def _kernel(base: LMSpec, **change: Any) -> LMSpec:
+    return attn(base, kernel=Kernel(**change))
 
-    def op(**steps: Any) -> LMSpec:
-        return attn(base, kernel=Kernel(**steps))
 
-    def slot(k: Any = LearnedRow(), v: Any = ZeroRow()) -> LMSpec:
-        return attn(base, slots=KeySlot(k, v))
+def _slot(base: LMSpec, k: Part = LearnedRow(), v: Part = ZeroRow()) -> LMSpec:
+    return attn(base, slots=KeySlot(k, v))
 
-    shared = LearnedRow(shared=True)
+
+def _positions(base: LMSpec) -> dict[str, LMSpec]:
+    """Table 3."""
     return {
-        "softmax": base,
-        # positions (Table 3)
         "no_position": replace(base, position=NoPosition()),
         "sinusoidal": replace(base, position=Sinusoidal()),
         "learned": replace(base, position=Learned()),
@@ -46,7 +58,12 @@ def variants(base: LMSpec) -> dict[str, LMSpec]:
         "alibi": replace(base, position=Alibi()),
         "t5": replace(base, position=T5Relative()),
         "bucket_index": replace(base, position=BucketIndex()),
-        # feed-forward layers (Table 11), norms (equation 3), heads (Table 12), initialisation
+    }
+
+
+def _parts(base: LMSpec) -> dict[str, LMSpec]:
+    """Feed-forward layers (Table 11), norms (equation 3), heads (Table 12), initialisation."""
+    return {
         "relu": replace(base, ffn=FFN(act=Relu())),
         "gelu": replace(base, ffn=FFN(act=Gelu())),
         "swish": replace(base, ffn=FFN(act=Swish())),
@@ -60,54 +77,74 @@ def variants(base: LMSpec) -> dict[str, LMSpec]:
         "heads_8": replace(base, n_heads=8),
         "heads_added": attn(base, join=Added()),
         "written_init": replace(base, init=WrittenInit()),
-        # attention biases (Tables 4, 5, 12, 13)
+    }
+
+
+def _biases(base: LMSpec) -> dict[str, LMSpec]:
+    """Attention biases (Tables 4, 5, 12, 13)."""
+    shared = LearnedRow(shared=True)
+    return {
         "sink_token": replace(base, before=SinkToken()),
-        "kv_bias": slot(v=LearnedRow()),
-        "kv_bias_shared": slot(shared, shared),
-        "k_bias": slot(),
-        "k_bias_shared": slot(shared),
+        "kv_bias": _slot(base, v=LearnedRow()),
+        "kv_bias_shared": _slot(base, shared, shared),
+        "k_bias": _slot(base),
+        "k_bias_shared": _slot(base, shared),
         "v_bias": attn(base, v_bias=ValueBias()),
         "v_bias_shared": attn(base, v_bias=ValueBias(shared)),
-        "k_bias_e1": slot(v=FirstAxis(1.0)),
-        "k_bias_5e1": slot(v=FirstAxis(5.0)),
-        "k_bias_20e1": slot(v=FirstAxis(20.0)),
-        "k_bias_even": slot(v=EvenRow(1.0)),
-        "k_bias_5even": slot(v=EvenRow(5.0)),
-        "k_bias_20even": slot(v=EvenRow(20.0)),
-        "k_bias_1d": slot(LearnedRow(dims=1)),
-        "k_bias_2d": slot(LearnedRow(dims=2)),
-        "k_bias_4d": slot(LearnedRow(dims=4)),
-        "k_bias_8d": slot(LearnedRow(dims=8)),
-        # attention operations (Tables 6, 14, 15, figure 29)
-        "alpha_2": op(alpha=2.0),
-        "alpha_0.2": op(alpha=0.2),
-        "alpha_0.1": op(alpha=0.1),
-        "alpha_0.05": op(alpha=0.05),
-        "softmax_p0.25": op(normaliser=PNorm(1 / 4)),
-        "softmax_p0.5": op(normaliser=PNorm(1 / 2)),
-        "softmax_p2": op(normaliser=PNorm(2.0)),
-        "sigmoid_p0.5": op(similarity=Sigmoid(), normaliser=PNorm(1 / 2)),
-        "sigmoid_p2": op(similarity=Sigmoid(), normaliser=PNorm(2.0)),
-        "sigmoid_p4": op(similarity=Sigmoid(), normaliser=PNorm(4.0)),
-        "sigmoid": op(similarity=Sigmoid(), normaliser=Unit()),
-        "sigmoid_norm": op(similarity=Sigmoid()),
-        "sigmoid_length": op(similarity=Sigmoid(float(base.n_ctx)), normaliser=Unit()),
-        "elu": op(similarity=EluPlusOne(), normaliser=Unit()),
-        "elu_norm": op(similarity=EluPlusOne()),
-        "linear": op(similarity=Raw(), normaliser=Unit()),
-        "linear_norm": op(similarity=Raw(), normaliser=ClampedSum()),
-        "elu_kernel": op(feature=EluFeature(), similarity=Raw(), normaliser=Unit()),
-        "elu_kernel_norm": op(feature=EluFeature(), similarity=Raw()),
-        "mlp_kernel": op(feature=MLPFeature(), similarity=Raw(), normaliser=Unit()),
-        "mlp_kernel_norm": op(feature=MLPFeature(), similarity=Raw(), normaliser=ClampedSum()),
-        # beyond the paper
-        "off_by_one": slot(ZeroRow(), ZeroRow()),
+        "k_bias_e1": _slot(base, v=FirstAxis(1.0)),
+        "k_bias_5e1": _slot(base, v=FirstAxis(5.0)),
+        "k_bias_20e1": _slot(base, v=FirstAxis(20.0)),
+        "k_bias_even": _slot(base, v=EvenRow(1.0)),
+        "k_bias_5even": _slot(base, v=EvenRow(5.0)),
+        "k_bias_20even": _slot(base, v=EvenRow(20.0)),
+        "k_bias_1d": _slot(base, LearnedRow(dims=1)),
+        "k_bias_2d": _slot(base, LearnedRow(dims=2)),
+        "k_bias_4d": _slot(base, LearnedRow(dims=4)),
+        "k_bias_8d": _slot(base, LearnedRow(dims=8)),
+    }
+
+
+def _operations(base: LMSpec) -> dict[str, LMSpec]:
+    """Attention operations (Tables 6, 14, 15, figure 29)."""
+    return {
+        "alpha_2": _kernel(base, alpha=2.0),
+        "alpha_0.2": _kernel(base, alpha=0.2),
+        "alpha_0.1": _kernel(base, alpha=0.1),
+        "alpha_0.05": _kernel(base, alpha=0.05),
+        "softmax_p0.25": _kernel(base, normaliser=PNorm(1 / 4)),
+        "softmax_p0.5": _kernel(base, normaliser=PNorm(1 / 2)),
+        "softmax_p2": _kernel(base, normaliser=PNorm(2.0)),
+        "sigmoid_p0.5": _kernel(base, similarity=Sigmoid(), normaliser=PNorm(1 / 2)),
+        "sigmoid_p2": _kernel(base, similarity=Sigmoid(), normaliser=PNorm(2.0)),
+        "sigmoid_p4": _kernel(base, similarity=Sigmoid(), normaliser=PNorm(4.0)),
+        "sigmoid": _kernel(base, similarity=Sigmoid(), normaliser=Unit()),
+        "sigmoid_norm": _kernel(base, similarity=Sigmoid()),
+        "sigmoid_length": _kernel(base, similarity=Sigmoid(float(base.n_ctx)), normaliser=Unit()),
+        "elu": _kernel(base, similarity=EluPlusOne(), normaliser=Unit()),
+        "elu_norm": _kernel(base, similarity=EluPlusOne()),
+        "linear": _kernel(base, similarity=Raw(), normaliser=Unit()),
+        "linear_norm": _kernel(base, similarity=Raw(), normaliser=ClampedSum()),
+        "elu_kernel": _kernel(base, feature=EluFeature(), similarity=Raw(), normaliser=Unit()),
+        "elu_kernel_norm": _kernel(base, feature=EluFeature(), similarity=Raw()),
+        "mlp_kernel": _kernel(base, feature=MLPFeature(), similarity=Raw(), normaliser=Unit()),
+        "mlp_kernel_norm": _kernel(base, feature=MLPFeature(), similarity=Raw(), normaliser=ClampedSum()),
+    }
+
+
+def _beyond_the_paper(base: LMSpec) -> dict[str, LMSpec]:
+    return {
+        "off_by_one": _slot(base, ZeroRow(), ZeroRow()),
         "sink_logit": attn(base, slots=LogitSlot()),
         "gated": attn(base, gate=HeadGate()),
-        "softpick": op(similarity=ExpMinusOne(), normaliser=PositiveShare()),
-        "relu_attention": op(similarity=Rectified(Raw()), normaliser=Unit(), alpha=1 / base.n_ctx),
+        "softpick": _kernel(base, similarity=ExpMinusOne(), normaliser=PositiveShare()),
+        "relu_attention": _kernel(base, similarity=Rectified(Raw()), normaliser=Unit(), alpha=1 / base.n_ctx),
         "qk_norm": attn(base, qk_norm=RMSQKNorm()),
-        # masks (figures 5 and 6)
+    }
+
+
+def _masks(base: LMSpec) -> dict[str, LMSpec]:
+    """Figures 5 and 6."""
+    return {
         "window": attn(base, mask=Causal() & Window(8)),
         "prefix_2": attn(base, mask=Causal() | Prefix(2)),
         "prefix_5": attn(base, mask=Causal() | Prefix(5)),
@@ -115,7 +152,7 @@ def variants(base: LMSpec) -> dict[str, LMSpec]:
 
 
 def distinct(specs: dict[str, LMSpec]) -> dict[str, LMSpec]:
-    """Each spec once, under the first of its names."""
+    """Each spec once, under its first name."""
     names: dict[LMSpec, str] = {}
     for name, spec in specs.items():
         names.setdefault(spec, name)

@@ -103,6 +103,7 @@ def _training_table(runs: Mapping[str, trained.Run], report: Report) -> Table:
         for row in run.history()
     )
     text = (
-        f"n={trained.WATCHED} held-out sequences a reading, T={report.protocol.length}, no BOS, fp32, epsilon={EPSILON}"
+        f"n={trained.EVALUATION_SEQUENCES} held-out sequences a reading, T={report.protocol.length}, no BOS, fp32, "
+        f"epsilon={EPSILON}"
     )
     return Table("Losses and sinks over training", text, rows)

@@ -18,7 +18,7 @@ from ..measurement.qk_maps import qk_maps
 from ..measurement.report import Report
 from ..plots import curves, heatmaps, massive, norms, qk, training
 from ..runs.inputs import Inputs
-from ..runs.trained import SINK_LENGTH, WATCHED, recipe_of
+from ..runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from ..table import Table
 from ..tables.positions import Word
 from ..train.checkpoint import history_of
@@ -111,8 +111,8 @@ def _compared(group: Named) -> Iterator[Section]:
     histories = {name: history_of(SHIPPED / name) for name in group}
     length = one.recipe.data.length
     words = (
-        f"n<={WATCHED} held-out sequences, T={length}, sinks in the first {min(SINK_LENGTH, length)} positions; "
-        "no BOS, fp32, epsilon=0.3."
+        f"n<={EVALUATION_SEQUENCES} held-out sequences, T={length}, sinks in the first {min(SINK_LENGTH, length)} "
+        "positions; no BOS, fp32, epsilon=0.3."
     )
     yield _section(f"{family}: sinks over training", training.training(tables.history(histories, words)))
     yield _section(f"{family}: residual norms", norms.ratios(tables.residuals(reports)))

@@ -15,6 +15,7 @@ from ..measurement.measure import measure
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import World
+from ..train.job import Job
 from ..train.recipe import Fit
 from ..train.schedules import CosineRate, Rate
 from ..train.weight_decay import Decay, Everything
@@ -67,14 +68,14 @@ def finetuned(
     recipe = replace(recipe, sha256=sha256)
     training, held_out = _split(tokenised(messages, tokenizer, recipe.length))
     on_message(f"{len(training.rows)} chats, loss on {training.rule}; {training.left_out} chats had none")
-    job = loop.Job(
+    job = Job(
         recipe,
         lambda: load_model(recipe.model),
         lambda step: training.batch(recipe.batch, recipe.seed, step),
         _watch_on(held_out),
         world,
     )
-    last = loop.run_job(job, run, on_step)
+    last = loop.train(job, run, on_step)
     if world.is_first and not (run / "model").exists():
         _save_model(run / "model", recipe.model, last, tokenizer)
     return run / "model"

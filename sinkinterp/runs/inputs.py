@@ -17,7 +17,7 @@ from ..data.texts import is_path, texts_of
 from ..data.token_sources import from_rows, from_texts, random_tokens, repeated_token
 from ..data.tokens import TokenSet
 from ..errors import InputError
-from ..train.recipe import prepared
+from ..train.task import prepared
 from .trained import default_cache, held_out_tokens, recipe_of
 
 TEXTS_PER_SEQUENCE = 20  # texts of a domain that are read, at most, for each sequence: many are too short

@@ -1,33 +1,38 @@
-"""Runs: train or load once, cached under the recipe's key, and read while they train."""
+"""Models of ours, trained once and cached under the key of their recipe."""
 
 import json
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..data.packing import PreparedText
-from ..data.tokens import TokenSet
+from ..data.sources import OnProgress
+from ..data.stream import HELD_OUT
+from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
-from ..lm.model import SinkForCausalLM
 from ..measurement.batching import sequences_per_pass
 from ..measurement.measure import measure
 from ..metrics.bootstrap import Estimate, estimate
 from ..metrics.loss import next_token_loss
 from ..train import checkpoint, loop
 from ..train.distributed import World
+from ..train.job import Evaluate, job_of
 from ..train.objectives import NextToken, Objective
-from ..train.recipe import Recipe, Task, prepared
+from ..train.recipe import Recipe
+from ..train.task import Corpus, Task, prepared
 
-WATCHED, WATCHED_TOKENS, LEAST_WATCHED = 256, 65_536, 8  # held-out data that the curves over training are read from
-SINK_LENGTH = 64  # positions of them that sinks are read in, as in Gu et al. (2025)
+EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most
+EVALUATION_TOKENS = 65_536  # tokens that these sequences have together, at most
+LEAST_EVALUATION_SEQUENCES = 8  # but at least so many sequences, however long they are
+SINK_LENGTH = 64  # positions of each sequence in which sinks are measured, as in Gu et al. (2025)
 
 
 @dataclass(frozen=True)
@@ -38,51 +43,52 @@ class Run:
     folder: Path
 
     def subject(self, name: str | None = None) -> Subject:
-        """The trained model, ready to be measured; named by its recipe's key where no name is given."""
+        """The trained model, ready to be measured. Its default name is the recipe's key."""
         return load(self.folder, name=name or self.recipe.key())
 
     def history(self) -> list[dict[str, Any]]:
-        """Losses and sink metrics along the way, a row per reading."""
+        """Losses and sink metrics during training, one row per evaluation."""
         return checkpoint.history_of(self.folder)
 
 
 def default_cache() -> Path:
-    """Where runs and texts are kept: $SINKINTERP_CACHE, else `sinkinterp` in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SINKINTERP_CACHE") or Path(home) / "sinkinterp")
+    """The folder of runs and texts: $SINKINTERP_CACHE, or `sinkinterp` in the user's cache folder."""
+    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("SINKINTERP_CACHE") or Path(user_cache) / "sinkinterp")
 
 
 def trained(
     recipe: Recipe,
     cache: Path | None = None,
-    on_step: loop.OnStep = lambda step, latest: None,
+    on_step: loop.OnStep = lambda step, metrics: None,
     folder: Path | None = None,
     world: World = World(),
-    on_data: Callable[[int, int], None] = lambda done, of: None,
+    on_data: OnProgress = lambda done, of: None,
 ) -> Run:
-    """The run of `recipe`: found in `cache` (default `default_cache()`), finished there, or trained.
+    """The run of a recipe. Trains what is not in its folder yet, from the newest checkpoint there.
 
-    It lies in `folder` where one is given, else in the cache under the recipe's key. `on_data` is told how the data
-    come along. Raises InputError as `loop.train` does.
+    The folder is `folder`, or the recipe's key in `cache` (default: `default_cache()`). The recipe of a run on text
+    names the hash of the text. `on_data` is called while data are prepared, `on_step` as in `loop.train`. Raises
+    InputError as `loop.train` does, and if the data cannot be prepared.
     """
-    home = cache or default_cache()
-    task = prepared(recipe.data, home, on_data)
-    run = folder or home / "runs" / recipe.key()
-    if isinstance(task, PreparedText):  # its recipe names the text that it found
-        recipe = replace(recipe, data=task.recipe)
-    last = loop.train(recipe, run, watch_on(task, recipe.objective), on_step, task, world)
-    tokenizer = getattr(task, "tokenizer", None)
-    if tokenizer is not None and world.is_first:  # so that the model reads text wherever it is taken
-        tokenizer().save_pretrained(last)
-    return Run(recipe, last)
+    cache = cache or default_cache()
+    task = prepared(recipe.data, cache, on_data)
+    job = job_of(recipe, task, evaluation_on(task, recipe.objective), world)
+    last = loop.train(job, folder or cache / "runs" / recipe.key(), on_step)
+    if isinstance(task, Corpus) and world.is_first:  # the model reads text wherever the folder goes
+        task.tokenizer().save_pretrained(last)
+    return Run(job.fit, last)
 
 
-def watch_on(task: Task, objective: Objective = NextToken()) -> loop.Watch:
-    """What is read along the way: loss on held-out sequences, and the sinks in the first 64 positions of them."""
-    held_out = held_out_tokens(task, _watched(task))
+def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
+    """A function that evaluates a model during training: its loss on held-out sequences, and sinks in their beginnings.
+
+    The columns are valid_loss (nats), alpha_1, sink_1 and sink_slot.
+    """
+    held_out = held_out_tokens(task, _evaluation_sequences(task))
     beginnings = held_out.tokens[:, :SINK_LENGTH]
 
-    def watch(model: SinkForCausalLM) -> dict[str, float]:
+    def evaluate(model: PreTrainedModel) -> dict[str, float]:
         subject = HuggingFaceSubject(model)
         report = measure(subject, beginnings, positions=(0,))
         slot = report.slot_rate()
@@ -93,36 +99,34 @@ def watch_on(task: Task, objective: Objective = NextToken()) -> loop.Watch:
             "sink_slot": slot.mean if slot else 0.0,
         }
 
-    return watch
+    return evaluate
 
 
-def _watched(task: Task) -> int:
-    """How many held-out sequences to watch: of a corpus, no more than it holds out."""
-    n = max(LEAST_WATCHED, min(WATCHED, WATCHED_TOKENS // task.length))
-    split = getattr(task, "split", None)
-    return n if split is None else min(n, len(split.held_out))
+def _evaluation_sequences(task: Task) -> int:
+    """How many held-out sequences to evaluate on; no more than a corpus holds out."""
+    n = max(LEAST_EVALUATION_SEQUENCES, min(EVALUATION_SEQUENCES, EVALUATION_TOKENS // task.length))
+    return min(n, len(task.split.held_out)) if isinstance(task, Corpus) else n
 
 
 def held_out_tokens(task: Task, sequences: int) -> TokenSet:
-    """Sequences of the task that no training run has seen."""
-    title = getattr(task, "title", type(task).__name__)
-    return TokenSet.of(task.sample(sequences, "held out"), f"held-out {title}")
+    """Sequences of the task that no training sees."""
+    return TokenSet.of(task.sample(sequences, HELD_OUT), f"held-out {task.title}")
 
 
 def valid_loss(subject: Subject, token_set: TokenSet, objective: Objective = NextToken()) -> Estimate:
-    """Loss in nats of the tokens that the objective predicts, with its interval over sequences."""
+    """Loss in nats on the tokens that the objective predicts, with its interval over sequences."""
     batches = token_set.tokens.split(sequences_per_pass(subject, token_set.tokens.shape[1]))
     losses = torch.cat([_losses(subject, batch) for batch in batches])
     return estimate(losses[:, max(objective.first, 1) - 1 :].mean(1))
 
 
-def _losses(subject: Subject, tokens: Tensor) -> Tensor:
+def _losses(subject: Subject, tokens: Tokens) -> Float[Tensor, "sequence target"]:
     logits = subject.run(tokens).logits
     return next_token_loss(logits, tokens.to(logits.device)).cpu()
 
 
 def recipe_of(folder: Path) -> Recipe:
-    """The recipe that a checkpoint of ours was trained by. Raises InputError where the folder holds none."""
+    """The recipe that a checkpoint of ours was trained with. Raises InputError if the folder holds none."""
     file = folder / "recipe.json"
     if not file.is_file():
         raise InputError(

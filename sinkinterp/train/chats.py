@@ -1,4 +1,4 @@
-"""Chats as token ids with labels: who is spoken to is read, the assistant is predicted."""
+"""Chats as token ids with labels: the model reads every message and predicts those of the assistant."""
 
 import hashlib
 import json
@@ -15,8 +15,9 @@ from .distributed import Batch
 from .objectives import IGNORED
 
 Messages = list[dict[str, str]]
+Row = tuple[list[int], list[int]]  # the ids and labels of one chat
 MARK = "{% generation %}"
-PLAIN = (  # for tokenizers without a template of their own
+PLAIN = (  # for tokenizers without a chat template
     "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' }}{% if m['role'] == 'assistant' %}{% generation %}"
     "{{ m['content'] + eos_token }}{% endgeneration %}{% else %}{{ m['content'] + eos_token }}{% endif %}{{ '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
@@ -25,40 +26,46 @@ PLAIN = (  # for tokenizers without a template of their own
 
 @dataclass(frozen=True)
 class Chats:
-    """Tokenised chats: ids and labels per chat, how the labels came about, and how many chats were left out."""
+    """Tokenised chats: a row each, the rule that chose the labels, and how many chats were left out."""
 
-    rows: list[tuple[list[int], list[int]]]
+    rows: list[Row]
     rule: str
     left_out: int
 
     def batch(self, n: int, seed: int, step: int) -> Batch:
-        """The `n` chats of a step, counted from 1: every epoch takes each chat once, in an order of its own."""
-        first, of = (step - 1) * n, len(self.rows)
-        orders = {epoch: torch.randperm(of, generator=generator("chats", seed, epoch)).tolist()
-                  for epoch in range(first // of, (first + n - 1) // of + 1)}  # fmt: skip
-        return padded([self.rows[orders[i // of][i % of]] for i in range(first, first + n)])
+        """The `n` chats of a step, counted from 1. Every epoch takes each chat once, in a new order."""
+        start, total = (step - 1) * n, len(self.rows)
+        epochs = range(start // total, (start + n - 1) // total + 1)
+        orders = {epoch: _order(total, seed, epoch) for epoch in epochs}
+        return padded([self.rows[orders[i // total][i % total]] for i in range(start, start + n)])
 
 
-def padded(rows: list[tuple[list[int], list[int]]]) -> Batch:
-    """Rows of one length, padded on the right: ids, labels and attention mask, `chat pos`."""
+def _order(total: int, seed: int, epoch: int) -> list[int]:
+    return torch.randperm(total, generator=generator("chats", seed, epoch)).tolist()
+
+
+def padded(rows: list[Row]) -> Batch:
+    """Ids, labels and attention mask, each `chat pos`, padded on the right to the longest row."""
     longest = max(len(ids) for ids, _ in rows)
-    gaps = [longest - len(ids) for ids, _ in rows]
-    return {
-        "input_ids": torch.tensor([ids + [0] * gap for (ids, _), gap in zip(rows, gaps, strict=True)]),
-        "labels": torch.tensor([labels + [IGNORED] * gap for (_, labels), gap in zip(rows, gaps, strict=True)]),
-        "attention_mask": torch.tensor([[1] * (longest - gap) + [0] * gap for gap in gaps]),
-    }
+    input_ids, labels = torch.zeros(2, len(rows), longest, dtype=torch.long)
+    labels[:] = IGNORED
+    attention_mask = torch.zeros_like(input_ids)
+    for i, (row_ids, row_labels) in enumerate(rows):
+        input_ids[i, : len(row_ids)] = torch.tensor(row_ids)
+        labels[i, : len(row_ids)] = torch.tensor(row_labels)
+        attention_mask[i, : len(row_ids)] = 1
+    return {"input_ids": input_ids, "labels": labels, "attention_mask": attention_mask}
 
 
 def read_chats(source: str) -> tuple[list[Messages], str]:
-    """The chats of a .jsonl file, or of the train split of a data set, and a hash of them.
+    """The chats of a .jsonl file, or of the train split of a dataset, and their hash.
 
-    Raises InputError where there is neither, naming the line that holds no messages.
+    Raises InputError if neither exists, or if a row holds no messages; the message names the row.
     """
     file = Path(source)
     if not file.exists() and (source.endswith(".jsonl") or source.startswith((".", "/", "~"))):
         raise InputError(f"there is no file {source}; check the path")
-    rows = _lines(file) if file.exists() else _hub(source)
+    rows = _lines(file) if file.exists() else _dataset(source)
     chats = [_messages(row, f"{source}, row {i}") for i, row in enumerate(rows, 1)]
     if not chats:
         raise InputError(f"{source} holds no chats")
@@ -66,47 +73,48 @@ def read_chats(source: str) -> tuple[list[Messages], str]:
 
 
 def tokenised(chats: Iterable[Messages], tokenizer: Any, length: int) -> Chats:
-    """Chats cut at `length` tokens, those without any assistant's token left out.
+    """Chats cut at `length` tokens, without those in which no assistant's token is left to predict.
 
-    The loss is on assistants' tokens where the template marks them, or else where what a template makes of a chat up
-    to a message begins what it makes of the whole chat; in templates of neither kind it is on all tokens. A tokenizer
-    without a template gets a plain one. Raises InputError where no chat is left.
+    The loss is on the assistants' tokens if the template marks them. Without marks, those tokens are found by the
+    lengths of the chat's beginnings, if the template renders a beginning as it renders it in the full chat. Otherwise
+    the loss is on all tokens. A tokenizer without a template gets `PLAIN`. Raises InputError if no chat is left.
     """
     chats = list(chats)
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN if tokenizer.eos_token else PLAIN.replace(" + eos_token", "")
-    marked = MARK in tokenizer.chat_template.replace("{%-", "{%").replace("-%}", "%}")
-    found = [(_marked if marked else _by_prefixes)(chat, tokenizer) for chat in chats]
-    whole = any(labels is None for _, labels in found)
-    cut = [(ids[:length], (ids if whole or labels is None else labels)[:length]) for ids, labels in found]
+    is_marked = MARK in tokenizer.chat_template.replace("{%-", "{%").replace("-%}", "%}")
+    labelled = [(_by_marks if is_marked else _by_beginnings)(chat, tokenizer) for chat in chats]
+    on_all = any(labels is None for _, labels in labelled)
+    cut = [(ids[:length], (ids if on_all or labels is None else labels)[:length]) for ids, labels in labelled]
     rows = [(ids, labels) for ids, labels in cut if any(label != IGNORED for label in labels[1:])]
     if not rows:
         raise InputError(f"no chat has an assistant's token within {length} tokens; set length higher")
-    rule = "all tokens" if whole else f"assistants' tokens, {'marked by the template' if marked else 'by prefixes'}"
+    rule = "all tokens" if on_all else f"assistants' tokens, {'marked by the template' if is_marked else 'by prefixes'}"
     return Chats(rows, rule, len(chats) - len(rows))
 
 
-def _marked(chat: Messages, tokenizer: Any) -> tuple[list[int], list[int] | None]:
+def _by_marks(chat: Messages, tokenizer: Any) -> tuple[list[int], list[int] | None]:
+    """Ids, and labels where the template marks an assistant's tokens."""
     out = tokenizer.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
-    masks = out["assistant_masks"]
-    return out["input_ids"], [t if on else IGNORED for t, on in zip(out["input_ids"], masks, strict=True)]
+    ids, masks = out["input_ids"], out["assistant_masks"]
+    return ids, [token if on else IGNORED for token, on in zip(ids, masks, strict=True)]
 
 
-def _by_prefixes(chat: Messages, tokenizer: Any) -> tuple[list[int], list[int] | None]:
-    """Ids and labels; None for labels where a part's text does not begin the whole's."""
+def _by_beginnings(chat: Messages, tokenizer: Any) -> tuple[list[int], list[int] | None]:
+    """Ids and labels; labels are None if the full chat does not begin as its first messages alone do."""
 
-    def ids(messages: Messages, prompt: bool = False) -> list[int]:
+    def ids_of(messages: Messages, prompt: bool = False) -> list[int]:
         return tokenizer.apply_chat_template(messages, return_dict=True, add_generation_prompt=prompt)["input_ids"]
 
-    whole = ids(chat)
-    labels = [IGNORED] * len(whole)
+    ids = ids_of(chat)
+    labels = [IGNORED] * len(ids)
     for i, message in enumerate(chat):
         if message["role"] == "assistant":
-            before, after = ids(chat[:i], True) if i else [], ids(chat[: i + 1])
-            if whole[: len(before)] != before or whole[: len(after)] != after:
-                return whole, None
-            labels[len(before) : len(after)] = whole[len(before) : len(after)]
-    return whole, labels
+            question, answered = ids_of(chat[:i], True) if i else [], ids_of(chat[: i + 1])
+            if ids[: len(question)] != question or ids[: len(answered)] != answered:
+                return ids, None
+            labels[len(question) : len(answered)] = ids[len(question) : len(answered)]
+    return ids, labels
 
 
 def _lines(file: Path) -> Iterator[Any]:
@@ -118,24 +126,26 @@ def _lines(file: Path) -> Iterator[Any]:
                 if line.strip():
                     yield json.loads(line)
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {file}, line {number}: {error}; it should hold a JSON object a line") from error
+        raise InputError(f"cannot read {file}, line {number}: {error}; every line should hold a JSON object") from error
 
 
-def _hub(name: str) -> Iterable[Any]:
+def _dataset(name: str) -> Iterable[Any]:
     from datasets import load_dataset
 
     try:
         return load_dataset(name, split="train")
     except Exception as error:  # datasets raises a dozen unrelated kinds
-        line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"cannot load the data set {name!r}: {line}; give a .jsonl file of chats") from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"cannot load the data set {name!r}: {reason}; give a .jsonl file of chats") from error
 
 
-def _messages(row: Any, where: str) -> Messages:
+def _messages(row: Any, name: str) -> Messages:
+    """The messages of a row. Raises InputError if it has none."""
     messages: Any = row.get("messages") if isinstance(row, dict) else None
-    good = isinstance(messages, list) and messages and all(
-        isinstance(m, dict) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str) for m in messages
-    )  # fmt: skip
-    if not good:
-        raise InputError(f'{where} is no chat; each is {{"messages": [{{"role": ..., "content": ...}}, ...]}}')
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+        raise InputError(f'{name} is no chat; each is {{"messages": [{{"role": ..., "content": ...}}, ...]}}')
     return [{"role": m["role"], "content": m["content"]} for m in messages]
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in ("role", "content"))

@@ -1,11 +1,10 @@
-"""One process or many: who I am among them, and what they must agree on."""
+"""Training in one process or in several: which of them this is, and what they do together."""
 
 import gc
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,14 +17,15 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError
 
-Batch = dict[str, Tensor]
+Batch = dict[str, Tensor]  # arguments of the model: input_ids, labels, and attention_mask if there is padding
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among `size` that train together, and its device.
+    """This process, number `rank` of `size` that train together, and its device.
 
-    Each holds the model, or, `sharded`, a share of every weight and of its moments (FSDP2).
+    If `sharded`, each process holds a shard of every weight and of the optimiser's moments (FSDP2). Otherwise each
+    holds the full model.
     """
 
     device: torch.device = torch.device("cpu")
@@ -35,32 +35,32 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process reads, writes and speaks."""
+        """Whether this is the process that reads and writes files and prints."""
         return self.rank == 0
 
     def wrapped(self, model: PreTrainedModel) -> nn.Module:
-        """The model, its gradients averaged over processes where there are several, its weights sharded in place."""
+        """The model, with gradients averaged over processes. Shards its weights in place if `sharded`."""
         if self.size == 1:
             return model
         if self.sharded:
             return _shard(model, self)
-        on = [self.device] if self.device.type == "cuda" else None
-        return DistributedDataParallel(model, device_ids=on, gradient_as_bucket_view=True)
+        device_ids = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
 
-    def share(self, batch: Batch) -> Batch:
+    def part(self, batch: Batch) -> Batch:
         """This process's part of a batch, on its device."""
-        parts = {name: tensor.chunk(self.size)[self.rank] for name, tensor in batch.items()}
-        return {name: part.to(self.device, non_blocking=True) for name, part in parts.items()}
+        chunks = {name: tensor.chunk(self.size)[self.rank] for name, tensor in batch.items()}
+        return {name: chunk.to(self.device, non_blocking=True) for name, chunk in chunks.items()}
 
     def summed(self, *numbers: float | Tensor) -> list[float]:
-        """Each number added over all processes."""
+        """Each number summed over all processes."""
         total = torch.stack([torch.as_tensor(x, dtype=torch.float64, device=self.device) for x in numbers])
         if self.size > 1:
             dist.all_reduce(total)
         return total.tolist()
 
-    def agreed(self, number: int) -> int:
-        """The first process's number, in all of them."""
+    def broadcast(self, number: int) -> int:
+        """The number that the first process gave, in all processes."""
         if self.size == 1:
             return number
         shared = torch.tensor(number, device=self.device)
@@ -69,28 +69,28 @@ class World:
 
 
 def _shard(model: PreTrainedModel, world: World) -> nn.Module:
-    """Shards every block, then what is left of the model, so that one block at a time is whole."""
+    """Shards every block, then the rest of the model, so that only one block at a time is held in full."""
     mesh = init_device_mesh(world.device.type, (world.size,))
-    for module in reversed(list(model.modules())):  # what is inside another comes before it
+    for module in reversed(list(model.modules())):  # children before their parents
         if module is model or type(module).__name__ in (model._no_split_modules or ()):
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
-            for method in getattr(module, "more_forwards", ()):
+            for method in getattr(module, "forward_methods", ()):
                 register_fsdp_forward_method(module, method)
     return model
 
 
-def silent(model: Any, last: bool) -> AbstractContextManager:
-    """Gradients stay in the process until the last piece of an update."""
+def gradient_sync(model: nn.Module, enabled: bool) -> AbstractContextManager:
+    """In this context, backward passes average gradients over processes only if `enabled`."""
     if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(last)
-    return model.no_sync() if isinstance(model, DistributedDataParallel) and not last else nullcontext()
+        model.set_requires_gradient_sync(enabled)
+    return model.no_sync() if isinstance(model, DistributedDataParallel) and not enabled else nullcontext()
 
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """The model's weights whole in every process, so that one of them alone can run it without gradients.
+    """In this context every process holds the full weights, so that one of them can run the model without gradients.
 
-    Shards must have been trained before, since the first forward pass sets them up.
+    A sharded model must have been trained for a step before, since its first forward pass sets the shards up.
     """
     if not isinstance(model, FSDPModule):
         yield
@@ -106,52 +106,56 @@ def gathered(model: nn.Module) -> Iterator[None]:
         model.reset_iter_state()  # shards again, and forgets that one process ran the model more often than others
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor with the shares of all processes, which call this together; any other as it is."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """A tensor joined from the shards of all processes, which must call this together; any other tensor unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def as_held(tensor: Tensor, held: Tensor) -> Tensor:
-    """This process's share of a whole tensor, on the device of `held`, which is sharded alike; any other whole."""
-    tensor = tensor.to(held.device)
-    if not isinstance(held, DTensor) or tensor.shape != held.shape:
+def sharded_like(tensor: Tensor, reference: Tensor) -> Tensor:
+    """A full tensor on the device of `reference`, and, if that is sharded, only this process's shard of it."""
+    tensor = tensor.to(reference.device)
+    if not isinstance(reference, DTensor) or tensor.shape != reference.shape:
         return tensor
-    return distribute_tensor(tensor, held.device_mesh, held.placements, src_data_rank=None)
+    return distribute_tensor(tensor, reference.device_mesh, reference.placements, src_data_rank=None)
 
 
 @contextmanager
 def joined(device: str = "cpu") -> Iterator[World]:
-    """The world that `accelerate launch` or `torchrun` describes in the environment; alone without them.
+    """The world that `accelerate launch` or `torchrun` describes in the environment; a single process without them.
 
-    `device` is "cpu", "cuda" or "auto", CUDA where there is some. `accelerate launch --use_fsdp` shards; no other
-    setting of accelerate is read. Raises InputError where the device, or all processes but one, are not there.
+    `device` is "cpu", "cuda" or "auto", which is CUDA if the machine has it. `accelerate launch --use_fsdp` shards the
+    model; no other setting of accelerate has an effect. Raises InputError if the device does not exist, or if only one
+    of several processes was started.
     """
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"there is no device {device!r} here; use cpu, or cuda on a machine that has it")
-    rank, size, local = (int(os.environ.get(name, other)) for name, other in _PLACE)
+    rank, size, local_rank = (int(os.environ.get(name, default)) for name, default in _VARIABLES)
     _check_started()
-    on = torch.device(kind, local) if kind == "cuda" else torch.device("cpu")
-    mine = size > 1 and not dist.is_initialized()
-    if mine:
-        if kind == "cuda":
-            torch.cuda.set_device(on)
-        dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    place = torch.device(kind, local_rank) if kind == "cuda" else torch.device("cpu")
+    with _process_group(place) if size > 1 and not dist.is_initialized() else nullcontext():
+        yield World(place, rank, size, sharded=size > 1 and os.environ.get("ACCELERATE_USE_FSDP", "") in ("true", "1"))
+
+
+_VARIABLES = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))  # of the environment, with their defaults
+
+
+@contextmanager
+def _process_group(place: torch.device) -> Iterator[None]:
+    """In this context the processes can talk to each other."""
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    dist.init_process_group("nccl" if place.type == "cuda" else "gloo")
     try:
-        yield World(on, rank, size, sharded=size > 1 and os.environ.get("ACCELERATE_USE_FSDP", "") in ("true", "1"))
-        if mine:
-            dist.barrier()  # a process that leaves while another still talks to it aborts
+        yield
+        dist.barrier()  # if a process left while another still talks to it, it would abort
     finally:
-        if mine:
-            gc.collect()  # shards hold on to the group, whose threads must end before the interpreter does
-            dist.destroy_process_group()
-
-
-_PLACE = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))
+        gc.collect()  # shards hold the group, whose threads must end before the interpreter does
+        dist.destroy_process_group()
 
 
 def _check_started() -> None:
-    """Refuses to train alone where `accelerate launch` was asked for several processes and started one."""
+    """Raises InputError if `accelerate launch` was asked for several processes and started one."""
     several = {"ACCELERATE_MIXED_PRECISION", "MASTER_PORT"} <= os.environ.keys()
     if several and "WORLD_SIZE" not in os.environ:
         raise InputError(

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,28 +11,30 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def deferred() -> Iterator[Callable[[], bool]]:
-    """A question, whether Ctrl-C or a termination has arrived; a second one stops at once.
+    """Yields a function that tells whether SIGINT (Ctrl-C) or SIGTERM was received.
 
-    Only the main thread can catch signals; in others the answer is always no.
+    The second signal has its usual effect: it stops the program immediately. A signal that the parent process told us
+    to ignore, as nohup does with SIGINT, stays ignored. Only the main thread can catch signals; in other threads the
+    function always returns False.
     """
-    arrived: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    received: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
-    def note(number: int, frame: Any) -> None:
-        arrived.append(number)
-        _put_back(before)
+    def receive(number: int, frame: Any) -> None:
+        received.append(number)
+        _install(handlers)
 
-    for number in SIGNALS:
-        signal.signal(number, note)
+    _install(dict.fromkeys(handlers, receive))
     try:
-        yield lambda: bool(arrived)
+        yield lambda: bool(received)
     finally:
-        _put_back(before)
+        _install(handlers)
 
 
-def _put_back(before: dict[signal.Signals, Any]) -> None:
-    for number, handler in before.items():
+def _install(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
         signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Optional loggers, imported only when one is asked for."""
+"""Optional loggers. Their libraries are imported only when one is asked for."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -11,13 +11,13 @@ from typing import Any
 from ..errors import InputError
 from ..spec import Spec
 
-Write = Callable[[int, Mapping[str, Any]], None]
+Write = Callable[[int, Mapping[str, Any]], None]  # takes a step and its numbers
 
 
 def open_log(name: str | None, folder: Path, recipe: Spec) -> AbstractContextManager[Write]:
-    """Where the numbers of every step go: "wandb", "tensorboard", or nowhere for None.
+    """Yields a function that writes the numbers of a step to "wandb" or "tensorboard", or nowhere if `name` is None.
 
-    Raises InputError for another name, and where the library is not installed.
+    Raises InputError for another name, and if the library is not installed.
     """
     if name not in _LOGS:
         raise InputError(f"there is no log {name!r}; choose from {', '.join(filter(None, _LOGS))}")
@@ -25,7 +25,7 @@ def open_log(name: str | None, folder: Path, recipe: Spec) -> AbstractContextMan
 
 
 @contextmanager
-def _nowhere(folder: Path, recipe: Spec) -> Iterator[Write]:
+def _no_log(folder: Path, recipe: Spec) -> Iterator[Write]:
     yield lambda step, numbers: None
 
 
@@ -33,9 +33,8 @@ def _nowhere(folder: Path, recipe: Spec) -> Iterator[Write]:
 def _wandb(folder: Path, recipe: Spec) -> Iterator[Write]:
     wandb = _library("wandb", "wandb")
     folder.mkdir(parents=True, exist_ok=True)
-    with wandb.init(
-        project="sinkinterp", dir=str(folder), id=recipe.key(), resume="allow", config=recipe.to_dict()
-    ) as run:
+    settings = {"project": "sinkinterp", "dir": str(folder), "id": recipe.key(), "resume": "allow"}
+    with wandb.init(**settings, config=recipe.to_dict()) as run:
         yield lambda step, numbers: run.log(dict(numbers), step=step)
 
 
@@ -60,7 +59,7 @@ def _library(module: str, extra: str) -> ModuleType:
 
 
 _LOGS: dict[str | None, Callable[[Path, Spec], AbstractContextManager[Write]]] = {
-    None: _nowhere,
+    None: _no_log,
     "wandb": _wandb,
     "tensorboard": _tensorboard,
 }

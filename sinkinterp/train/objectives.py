@@ -2,18 +2,15 @@
 
 from dataclasses import dataclass
 
-from jaxtyping import Int
-from torch import Tensor
-
+from ..data.tokens import Tokens
 from ..spec import Spec
 
-IGNORED = -100  # the label that transformers' losses pass over
-Tokens = Int[Tensor, "sequence pos"]
+IGNORED = -100  # the label of tokens that transformers' losses leave out
 
 
 @dataclass(frozen=True)
 class Objective(Spec):
-    """Every token from position `first` on, each from the tokens before it."""
+    """Predicts every token from position `first` on, each from the tokens before it."""
 
     @property
     def first(self) -> int:
@@ -21,8 +18,8 @@ class Objective(Spec):
         raise NotImplementedError
 
     def labels(self, tokens: Tokens) -> Tokens:
-        """The tokens to predict; -100 where there is nothing to."""
-        if self.first <= 1:  # position 0 has no past, and losses shift it away
+        """The tokens to predict, and -100 in place of tokens that are not predicted."""
+        if self.first <= 1:  # losses leave out position 0, which nothing comes before
             return tokens
         labels = tokens.clone()
         labels[:, : self.first] = IGNORED
@@ -31,7 +28,7 @@ class Objective(Spec):
 
 @dataclass(frozen=True)
 class NextToken(Objective):
-    """Every token but the first."""
+    """Predicts every token but the first."""
 
     @property
     def first(self) -> int:
@@ -40,7 +37,7 @@ class NextToken(Objective):
 
 @dataclass(frozen=True)
 class PrefixLM(Objective):
-    """The tokens after a prefix of `prefix` tokens, which a prefix mask shows whole (Gu et al. 2025, Fig. 5)."""
+    """Predicts the tokens after the first `prefix`, which a prefix mask shows to all (Gu et al. 2025, Fig. 5)."""
 
     prefix: int = 5
 

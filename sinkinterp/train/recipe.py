@@ -1,54 +1,33 @@
-"""What a training run is: a model, a task, and how one is fitted to the other."""
+"""Recipes: the settings that determine a training run."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from ..attention.masks import Mask
+from ..data import packing  # noqa: F401  its kinds of data stand in recipe files
 from ..data.backcopy import BigramBackcopy
-from ..lm.model import LMSpec
+from ..lm.config import LMSpec
 from ..spec import Spec
 from .objectives import NextToken, Objective
 from .schedules import CooldownRate, Rate
 from .weight_decay import Decay, MapsAndTokens
 
-SEEN = 128  # positions from the first on whose visibility is checked against the objective
-
-
-@runtime_checkable
-class Task(Protocol):
-    """Sequences without end: `vocab` symbols, `length` positions."""
-
-    @property
-    def vocab(self) -> int: ...
-
-    @property
-    def length(self) -> int: ...
-
-    def sample(self, n: int, *stream: object) -> Int[Tensor, "sequence pos"]:
-        """`n` sequences, the same for the same stream."""
-        ...
-
-
-def prepared(data: Any, cache: Path, on_progress: Callable[[int, int], None] = lambda done, of: None) -> Task:
-    """The task that a spec of data describes, made ready once in `cache` where it needs that."""
-    prepare = getattr(data, "prepare", None)
-    return data if prepare is None else prepare(cache, on_progress)
+CHECKED = 128  # positions, from the first on, that are checked for tokens shown to the queries that predict them
+_COUNTS = ("steps", "batch", "micro_batch", "threads", "watch_every", "save_every")
 
 
 @dataclass(frozen=True)
 class Fit(Spec):
-    """AdamW (0.9, 0.95), gradients clipped at norm `clip`: how any model is fitted to batches.
+    """How AdamW (betas 0.9 and 0.95) fits any model to batches.
 
-    `batch` counts sequences over all processes, `micro_batch` the most of one forward pass.
-    `watch_every` and `save_every` count optimiser steps. `bf16` computes in bfloat16 by autocast; weights, moments and
-    what is watched stay fp32. `threads` is for the CPU: tiny matrices run fastest on one. A run is a pure function of
-    its recipe on one machine.
+    batch: sequences per step, over all processes; micro_batch: the most of them in one forward pass.
+    clip: the largest gradient norm. watch_every, save_every: optimiser steps between evaluations, between checkpoints.
+    bf16: computes in bfloat16 by autocast; weights, moments and evaluations stay in fp32.
+    threads: of the CPU; tiny matrices run fastest on one.
+
+    On one machine, a run is a pure function of its recipe.
     """
 
     seed: int = 0
@@ -67,7 +46,7 @@ class Fit(Spec):
     save_every: int = 250
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "micro_batch", "threads", "watch_every", "save_every"):
+        for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1; got {getattr(self, name)}")
         if not (self.lr > 0 and self.clip > 0 and self.weight_decay >= 0 and self.warmup >= 0):
@@ -75,22 +54,18 @@ class Fit(Spec):
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 1: a linear warm-up, then the schedule."""
-        return self.lr * min(1.0, step / max(1, self.warmup), self.schedule.share(step, self.steps, self.warmup))
-
-
-def shown_ahead(mask: Mask, length: int) -> int:
-    """The last position, of the first `SEEN`, that a mask shows to an earlier query; 0 where it shows none."""
-    index = torch.arange(min(length, SEEN))
-    shown = mask.allows(index[:, None], index[None, :]) & (index[None, :] > index[:, None])
-    return int(index[shown.any(0)].max()) if shown.any() else 0
+        return self.lr * min(1.0, step / max(1, self.warmup), self.schedule.factor(step, self.steps, self.warmup))
 
 
 @dataclass(frozen=True)
 class Recipe(Fit):
-    """A language model of ours, fitted to a task from its random start."""
+    """A language model of ours, fitted to data from a random start.
+
+    `data` is a spec with `vocab` and `length`. It is a `Task`, or `task.prepared` makes a `Task` of it.
+    """
 
     model: LMSpec = LMSpec()
-    data: Any = BigramBackcopy()  # a spec with vocab and length that is a Task, or is prepared to be one
+    data: Any = BigramBackcopy()
     objective: Objective = NextToken()
 
     def __post_init__(self) -> None:
@@ -107,10 +82,17 @@ class Recipe(Fit):
         self._check_hidden(length)
 
     def _check_hidden(self, length: int) -> None:
-        """Refuses a mask that shows a token to the queries that are to predict it."""
+        """Raises ValueError if the mask shows a token to the queries that must predict it."""
         last = shown_ahead(self.model.attention.mask, length)
         if last >= self.objective.first:
             raise ValueError(
                 f"the mask shows the token at position {last} to earlier ones, which are to predict it; "
                 f"use objective=PrefixLM with prefix={last + 1}"
             )
+
+
+def shown_ahead(mask: Mask, length: int) -> int:
+    """The last position, of the first `CHECKED`, that a mask shows to an earlier query; 0 if it shows none."""
+    index = torch.arange(min(length, CHECKED))
+    shown = mask.allows(index[:, None], index[None, :]) & (index[None, :] > index[:, None])
+    return int(index[shown.any(0)].max()) if shown.any() else 0

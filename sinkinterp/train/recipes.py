@@ -1,32 +1,32 @@
-"""Every named recipe, and how a variant of the architecture is set into one."""
+"""Every named recipe, and functions that put a text or a variant of the architecture into one."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
+from typing import Any, NoReturn
 
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
-from ..data.sources import Embedded, PythonCode, Source, Texts
+from ..data.sources import Embedded, OnProgress, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..errors import InputError
+from ..lm.config import LMSpec
 from ..lm.ffn import GatedFFN
-from ..lm.model import LMSpec
 from ..lm.variants import BASE, variants
 from ..spec import Spec
 from .objectives import PrefixLM
-from .recipe import Recipe, Task, shown_ahead
+from .recipe import Recipe, shown_ahead
 from .schedules import ConstantRate, CosineRate
 from .weight_decay import Everything
 
 
 @dataclass(frozen=True)
 class YourText(Spec):
-    """The place of a text that the user has to bring, in tokens of `vocab` symbols."""
+    """Placeholder for the user's own text. Raises InputError until --text names one."""
 
     vocab: int = 50432
     length: int = 2048
 
-    def prepare(self, cache: Path, on_progress: Callable[[int, int], None] = lambda done, of: None) -> Task:
+    def prepare(self, cache: Path, on_progress: OnProgress = lambda done, of: None) -> NoReturn:
         raise InputError(
             f"this recipe trains on a text of your own, in blocks of {self.length} tokens of a tokenizer with up to "
             f"{self.vocab} symbols; name it with --text"
@@ -34,65 +34,99 @@ class YourText(Spec):
 
 
 def sized(vocab: int, n_ctx: int, n_layers: int, d_model: int, n_heads: int, width: int) -> LMSpec:
-    """Llama at the given sizes; `width` is the feed-forward layers'."""
-    return LMSpec(
-        vocab=vocab, n_ctx=n_ctx, n_layers=n_layers, d_model=d_model, n_heads=n_heads, ffn=GatedFFN(width=width)
-    )  # fmt: skip
+    """Llama at the given sizes. `width` is that of the feed-forward layers."""
+    ffn = GatedFFN(width=width)
+    return LMSpec(vocab=vocab, n_ctx=n_ctx, n_layers=n_layers, d_model=d_model, n_heads=n_heads, ffn=ffn)
 
 
 _PAPER = Recipe(  # Gu et al. 2025, section 4, with the constant rate of the released files; the paper says cosine
-    model=sized(vocab=50432, n_ctx=2048, n_layers=10, d_model=768, n_heads=8, width=1536), data=YourText(),
-    steps=20_000, batch=512, micro_batch=16, lr=4e-4, schedule=ConstantRate(), warmup=100, weight_decay=0.1,
-    decay=Everything(), bf16=True, watch_every=500, save_every=1000,
-)  # fmt: skip
+    model=sized(vocab=50432, n_ctx=2048, n_layers=10, d_model=768, n_heads=8, width=1536),
+    data=YourText(),
+    steps=20_000,
+    batch=512,
+    micro_batch=16,
+    lr=4e-4,
+    schedule=ConstantRate(),
+    warmup=100,
+    weight_decay=0.1,
+    decay=Everything(),
+    bf16=True,
+    watch_every=500,
+    save_every=1000,
+)
+_SMALL = Recipe(
+    model=replace(sized(64, 64, n_layers=4, d_model=128, n_heads=4, width=384), position=BASE.position),
+    data=BigramBackcopy(length=64),
+    steps=2000,
+    batch=32,
+    lr=3e-3,
+    weight_decay=0.1,
+)
+_TEXT = Recipe(  # models of this size make no sink on docstrings, --text embedded: experiments/LOG.md
+    model=sized(1024, 128, n_layers=3, d_model=64, n_heads=1, width=192),
+    data=PackedText(source=PythonCode(), length=128, bos=True),
+    steps=24_000,
+    batch=8,
+    lr=1e-2,
+    schedule=CosineRate(),
+    weight_decay=0.1,
+    watch_every=500,
+    save_every=2000,
+)
+_PAPER_1B = replace(
+    _PAPER,
+    model=sized(vocab=50432, n_ctx=2048, n_layers=22, d_model=2048, n_heads=16, width=5632),
+    steps=40_000,
+    micro_batch=4,
+)
 
-NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
 RECIPES: dict[str, Recipe] = {
     "demo": Recipe(model=BASE),
-    "small": Recipe(
-        model=replace(sized(64, 64, n_layers=4, d_model=128, n_heads=4, width=384), position=BASE.position),
-        data=BigramBackcopy(length=64), steps=2000, batch=32, lr=3e-3, weight_decay=0.1,
-    ),
-    "text": Recipe(  # docstrings, --text embedded, make no sink at this size: experiments/LOG.md
-        model=sized(1024, 128, n_layers=3, d_model=64, n_heads=1, width=192),
-        data=PackedText(source=PythonCode(), length=128, bos=True),
-        steps=24_000, batch=8, lr=1e-2, schedule=CosineRate(), weight_decay=0.1, watch_every=500, save_every=2000,
-    ),
+    "small": _SMALL,
+    "text": _TEXT,
     "paper-60m": _PAPER,
-    "paper-1b": replace(
-        _PAPER, model=sized(vocab=50432, n_ctx=2048, n_layers=22, d_model=2048, n_heads=16, width=5632),
-        steps=40_000, micro_batch=4,
-    ),
-}  # fmt: skip
+    "paper-1b": _PAPER_1B,
+}
+NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
 
 
 def on_text(recipe: Recipe, source: str) -> Recipe:
-    """The recipe on texts, packed to its context, in byte-level BPE as large as its vocabulary, or 1,024 symbols.
+    """The recipe with a text as its data, packed to the model's context, in byte-level BPE.
 
     `source` is "embedded", "code" (Python's standard library), or what `data.texts.texts_of` reads: a file, a folder,
-    the name of a dataset. Another tokenizer is set with `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
+    the name of a dataset. The tokenizer has as many symbols as the recipe's vocabulary, and at least 1,024. To use
+    another one, set `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
     """
     vocab = max(recipe.model.vocab, ByteBPE().vocab)
-    data = PackedText(
-        source=NAMED.get(source) or Texts(source), tokenizer=ByteBPE(vocab), length=recipe.model.n_ctx,
-        bos=getattr(recipe.data, "bos", PackedText.bos),
-    )  # fmt: skip
+    text = NAMED.get(source) or Texts(source)
+    bos = getattr(recipe.data, "bos", PackedText.bos)
+    data = PackedText(source=text, tokenizer=ByteBPE(vocab), length=recipe.model.n_ctx, bos=bos)
     return replace(recipe, model=replace(recipe.model, vocab=vocab), data=data)
 
 
 def with_variant(recipe: Recipe, variant: LMSpec) -> Recipe:
-    """The recipe with everything in its model changed that the variant changes in BASE; its sizes stay.
+    """The recipe with every change that the variant makes to BASE; the recipe keeps its sizes.
 
-    Variants that depend on the context's length are taken at the recipe's. A prefix mask takes its objective along, the
-    loss from the prefix on.
+    A variant that depends on the length of the context takes the recipe's. With a prefix mask the loss begins after the
+    prefix.
     """
-    at_length = variants(replace(BASE, n_ctx=recipe.model.n_ctx))
-    variant = next((at_length[name] for name, spec in variants(BASE).items() if spec == variant), variant)
-    changed = {f.name: getattr(variant, f.name) for f in fields(variant)}
-    changed = {name: value for name, value in changed.items() if value != getattr(BASE, name, None) and name != "n_ctx"}
-    width = getattr(recipe.model.ffn, "width", None)
-    if width is not None and hasattr(changed.get("ffn"), "width"):
-        changed["ffn"] = replace(changed["ffn"], width=width)
+    variant = _at_context(variant, recipe.model.n_ctx)
     last = shown_ahead(variant.attention.mask, recipe.data.length)
     objective = PrefixLM(last + 1) if last else recipe.objective
-    return replace(recipe, model=replace(recipe.model, **changed), objective=objective)
+    return replace(recipe, model=replace(recipe.model, **_changes_of(variant, recipe.model)), objective=objective)
+
+
+def _at_context(variant: LMSpec, n_ctx: int) -> LMSpec:
+    """A named variant as it is for a context of this length; any other spec unchanged."""
+    at_context = variants(replace(BASE, n_ctx=n_ctx))
+    return next((at_context[name] for name, spec in variants(BASE).items() if spec == variant), variant)
+
+
+def _changes_of(variant: LMSpec, model: LMSpec) -> dict[str, Any]:
+    """The fields that a variant changes in BASE, with the feed-forward width of `model`."""
+    values = {f.name: getattr(variant, f.name) for f in fields(variant) if f.name != "n_ctx"}
+    changes = {name: value for name, value in values.items() if value != getattr(BASE, name)}
+    width = getattr(model.ffn, "width", None)
+    if width is not None and hasattr(changes.get("ffn"), "width"):
+        changes["ffn"] = replace(changes["ffn"], width=width)
+    return changes

@@ -1,4 +1,4 @@
-"""Parameter groups: what weight decay pulls on."""
+"""Which parameters weight decay applies to."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,18 +10,18 @@ from ..spec import Spec
 
 @dataclass(frozen=True)
 class Decay(Spec):
-    """Which parameters weight decay pulls on."""
+    """Which parameters weight decay applies to."""
 
     def decayed(self, model: nn.Module) -> set[str]:
-        """Their names."""
+        """The names of these parameters."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class MapsAndTokens(Decay):
-    """Linear maps and token embeddings; gains, slots and position tables stay free.
+    """Linear maps and token embeddings, but not gains, slots and position tables.
 
-    A position table that decays leaves p1 too small to make a sink of whichever token comes first.
+    With decay on the position table, p1 stays too small to make a sink of whichever token comes first.
     """
 
     def decayed(self, model: nn.Module) -> set[str]:
@@ -39,18 +39,18 @@ class Everything(Decay):
         return {name for name, _ in model.named_parameters()}
 
 
-def groups(model: nn.Module, decay: Decay, weight_decay: float) -> list[dict[str, Any]]:
-    """AdamW's two groups, decayed and free: every trained parameter in exactly one of them."""
-    chosen = decay.decayed(model)
+def parameter_groups(model: nn.Module, decay: Decay, weight_decay: float) -> list[dict[str, Any]]:
+    """AdamW's two groups, with and without weight decay. Every trained parameter is in exactly one of them."""
+    names = decay.decayed(model)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    pulled = [p for name, p in trained.items() if name in chosen]
-    free = [p for name, p in trained.items() if name not in chosen]
-    check_cover(model, pulled + free)
-    return [{"params": pulled, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
+    decayed = [p for name, p in trained.items() if name in names]
+    free = [p for name, p in trained.items() if name not in names]
+    check_cover(model, decayed + free)
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": free, "weight_decay": 0.0}]
 
 
 def check_cover(model: nn.Module, grouped: list[nn.Parameter]) -> None:
-    """Raises RuntimeError unless `grouped` holds every trained parameter of the model once, and nothing else."""
+    """Raises RuntimeError unless `grouped` holds every trained parameter of the model exactly once, and no others."""
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     if len(grouped) != len(trained) or {id(p) for p in grouped} != trained:
         raise RuntimeError(f"the optimiser holds {len(grouped)} parameters where the model trains {len(trained)}")

@@ -38,8 +38,9 @@ def test_a_recipe_is_trained_with_its_settings_and_found_again(call, tmp_path):
     assert "step 7/7" not in call("train", "k_bias", *SHORT, "--set", "model.n_layers=2", "--seed", 3)[1]
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_is_exit_code_130_and_a_checkpoint(call, tmp_path, monkeypatch):
-    update = loop._update
+    update = loop.update
 
     def interrupted(job, step, *rest):
         if step == 5:
@@ -47,7 +48,7 @@ def test_an_interrupt_is_exit_code_130_and_a_checkpoint(call, tmp_path, monkeypa
         return update(job, step, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "_update", interrupted)
+        patch.setattr(loop, "update", interrupted)
         code, output = call("train", "softmax", *SHORT, "--out", tmp_path / "run")
     assert code == 130 and "the same command goes on from there" in output
     assert checkpoint.latest(tmp_path / "run") == 5

@@ -12,10 +12,10 @@ from sinkinterp.attention.similarities import Raw
 from sinkinterp.attention.slots import KeySlot, LearnedRow
 from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.block import PostNorm
+from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.ffn import GatedFFN, Gelu
 from sinkinterp.lm.heads import Added, HeadGate, RMSQKNorm, ValueBias
 from sinkinterp.lm.init import WrittenInit
-from sinkinterp.lm.model import LMSpec
 from sinkinterp.lm.relative import Alibi, T5Relative
 from sinkinterp.lm.sink_token import SinkToken
 from sinkinterp.lm.variants import VARIANTS

@@ -50,12 +50,17 @@ def test_a_spec_survives_json(name):
 
 
 @every_name
+@torch.no_grad()
 def test_a_checkpoint_survives_auto_classes_bit_for_bit(name, tmp_path):
     model = build(SPECS[name])
     model.save_pretrained(tmp_path)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert loaded.config.lm == SPECS[name]
-    assert loaded(tokens()).logits.equal(model(tokens()).logits)
+    ours, theirs = ({**dict(m.named_parameters()), **dict(m.named_buffers())} for m in (model, loaded))
+    assert [(n, t.dtype) for n, t in ours.items()] == [(n, t.dtype) for n, t in theirs.items()]
+    assert all(tensor.equal(theirs[n]) for n, tensor in ours.items())
+    # what is loaded lies elsewhere in memory, where processors may add in another order
+    torch.testing.assert_close(loaded(tokens()).logits, model(tokens()).logits, rtol=1e-5, atol=1e-5)
 
 
 @every_name

@@ -6,15 +6,15 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM
 from sinkinterp.attention.slots import KeySlot
 from sinkinterp.errors import InputError
 from sinkinterp.lm.attention import AttentionSpec
-from sinkinterp.lm.hub import to_llama
-from sinkinterp.lm.model import LMSpec, SinkConfig, build
+from sinkinterp.lm.config import LMSpec, SinkConfig
+from sinkinterp.lm.model import build
 from sinkinterp.lm.sink_token import SinkToken
 from sinkinterp.lm.variants import VARIANTS, variants
 
 
 def test_the_default_variant_is_llama():
     model = build(SPECS["llama"])
-    llama = to_llama(model)
+    llama = model.to_llama()
     assert isinstance(llama, LlamaForCausalLM)
     torch.testing.assert_close(llama.eval()(tokens()).logits, model.eval()(tokens()).logits, rtol=0, atol=1e-5)
 
@@ -22,7 +22,7 @@ def test_the_default_variant_is_llama():
 @pytest.mark.parametrize("name", sorted(set(SPECS) - {"llama"}))
 def test_what_is_not_llama_is_not_exported(name):
     with pytest.raises(InputError, match="Llama"):
-        to_llama(build(SPECS[name]))
+        build(SPECS[name]).to_llama()
 
 
 def test_one_seed_gives_one_model_and_leaves_the_callers_randomness_alone():

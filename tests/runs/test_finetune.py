@@ -8,7 +8,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from sinkinterp.errors import InputError
-from sinkinterp.lm.model import LMSpec, build
+from sinkinterp.lm.config import LMSpec
+from sinkinterp.lm.model import build
 from sinkinterp.runs.finetune import ChatRecipe, finetuned
 from sinkinterp.train import checkpoint
 from sinkinterp.train.chats import PLAIN, Chats, padded, read_chats, tokenised

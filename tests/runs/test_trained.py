@@ -11,6 +11,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
+from sinkinterp.data.stream import Split
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
@@ -25,13 +26,21 @@ from sinkinterp.train.recipe import Recipe
 class Prepared:
     """A task with a tokenizer, of which few sequences are held out."""
 
-    vocab: int
-    length: int
+    recipe: Spec
     asked: list
+    title = "words"
+
+    @property
+    def vocab(self):
+        return self.recipe.vocab
+
+    @property
+    def length(self):
+        return self.recipe.length
 
     @property
     def split(self):
-        return type("Split", (), {"held_out": torch.arange(13)})
+        return Split(torch.arange(13, 64), torch.arange(13))
 
     def sample(self, n, *stream):
         self.asked.append((n, stream))
@@ -52,15 +61,15 @@ class NeedsPreparation(Spec):
 
     def prepare(self, cache, on_progress):
         on_progress(1, 2)
-        return Prepared(self.vocab, self.length, ASKED)
+        return Prepared(self, ASKED)
 
 
 def test_data_are_prepared_and_their_tokenizer_goes_with_the_model(tmp_path):
     ASKED.clear()
-    news = []
+    progress = []
     recipe = Recipe(model=VARIANTS["softmax"], data=NeedsPreparation(), steps=3, batch=5)
-    run = trained.trained(recipe, tmp_path, on_data=lambda done, of: news.append((done, of)))
-    assert news == [(1, 2)] and run.folder.parent == tmp_path / "runs" / recipe.key()
+    run = trained.trained(recipe, tmp_path, on_data=lambda done, of: progress.append((done, of)))
+    assert progress == [(1, 2)] and run.folder.parent == tmp_path / "runs" / recipe.key()
     assert ASKED == [(13, ("held out",)), (5, (0, 1)), (5, (0, 2)), (5, (0, 3))]
     assert AutoTokenizer.from_pretrained(run.folder).vocab_size == 64
 
@@ -85,17 +94,18 @@ def test_the_recipe_of_a_text_is_read_back_in_a_process_that_knows_no_text_yet(t
     recipe = Recipe(model=replace(VARIANTS["softmax"], vocab=300), data=PackedText(tokenizer=ByteBPE(300), length=11))
     (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
     program = (
-        "import sys, pathlib; from sinkinterp import study; print(study.recipe_of(pathlib.Path(sys.argv[1])).key())"
+        "import pathlib, sys; from sinkinterp.runs.trained import recipe_of; "
+        "print(recipe_of(pathlib.Path(sys.argv[1])).key())"
     )
     out = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True).stdout
     assert out.strip() == recipe.key()
 
 
-def test_the_loss_that_is_watched_is_of_what_is_predicted(tmp_path):
+def test_the_loss_of_an_evaluation_is_that_of_the_predicted_tokens(tmp_path):
     recipe = Recipe(model=VARIANTS["softmax"], objective=PrefixLM(5), steps=2, batch=3)
     run = trained.trained(recipe, folder=tmp_path / "here")
     assert run.folder.parent == tmp_path / "here"
-    subject, token_set = run.subject(), trained.held_out_tokens(recipe.data, trained.WATCHED)
+    subject, token_set = run.subject(), trained.held_out_tokens(recipe.data, trained.EVALUATION_SEQUENCES)
     losses = next_token_loss(subject.run(token_set.tokens).logits, token_set.tokens)
     assert run.history()[-1]["valid_loss"] == pytest.approx(losses[:, 4:].mean().item(), abs=1e-6)
     assert trained.valid_loss(subject, token_set).mean == pytest.approx(losses.mean().item(), abs=1e-6)

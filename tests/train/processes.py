@@ -17,13 +17,14 @@ import torch._dynamo  # noqa: F401  what optimisers and shards import when they 
 
 from sinkinterp.train import loop
 from sinkinterp.train.distributed import joined
+from sinkinterp.train.job import job_of
 from sinkinterp.train.recipe import Recipe
 
-PROBE = Recipe().data.sample(3, "token_set")
+TOKENS = Recipe().data.sample(3, "token_set")
 
 
-def watch(model):
-    return {"watched": model(PROBE, labels=PROBE).loss.item()}
+def evaluate(model):
+    return {"loss": model(TOKENS, labels=TOKENS).loss.item()}
 
 
 def free_port() -> str:
@@ -35,13 +36,13 @@ def free_port() -> str:
 def trained(recipe: Recipe, run: Path, stop_at: int) -> int:
     """Trains as one of the processes that the environment describes; the exit code."""
 
-    def stop(step, latest):
+    def stop(step, metrics):
         if step == stop_at and world.rank == world.size - 1:
             os.kill(os.getpid(), signal.SIGINT)
 
     with joined() as world:
         try:
-            loop.train(recipe, run, watch, stop, world=world)
+            loop.train(job_of(recipe, recipe.data, evaluate, world), run, stop)
         except KeyboardInterrupt:
             return 130
     return 0

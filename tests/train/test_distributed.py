@@ -9,13 +9,14 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 from train import processes
-from train.processes import PROBE, watch
+from train.processes import TOKENS, evaluate
 
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
 from sinkinterp.train.distributed import World, joined
+from sinkinterp.train.job import job_of
 from sinkinterp.train.recipe import Recipe
 
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=11, batch=14, micro_batch=3, warmup=5, watch_every=1, save_every=4)
@@ -35,23 +36,25 @@ def assert_same_losses(run, other, steps):
     """Two runs have one history, to 2e-6 nats."""
     ours, theirs = (checkpoint.history_of(checkpoint.folder_of(where, steps)) for where in (run, other))
     assert [row["step"] for row in ours] == [row["step"] for row in theirs] == list(range(steps + 1))
-    assert ours[0]["watched"] == theirs[0]["watched"]
+    assert ours[0]["loss"] == theirs[0]["loss"]
     for mine, yours in zip(ours[1:], theirs[1:], strict=True):
         assert yours["train_loss"] == pytest.approx(mine["train_loss"], abs=2e-6)
         assert yours["grad_norm"] == pytest.approx(mine["grad_norm"], rel=1e-5)
-        assert yours["watched"] == pytest.approx(mine["watched"], abs=2e-6)
+        assert yours["loss"] == pytest.approx(mine["loss"], abs=2e-6)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_two_processes_have_the_losses_of_one_and_stop_together(tmp_path):
     assert codes_of(tmp_path / "two", RECIPE, (2, False, 6), (2, False, 0)) == ["130 130", "0 0"]
-    loop.train(RECIPE, tmp_path / "one", watch)
+    loop.train(job_of(RECIPE, RECIPE.data, evaluate), tmp_path / "one")
     assert_same_losses(tmp_path / "one", tmp_path / "two", RECIPE.steps)
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_run_goes_from_shards_to_one_process_and_back_with_the_losses_of_one(tmp_path):
     recipe = replace(RECIPE, model=replace(VARIANTS["sink_token"], n_layers=2))
     assert codes_of(tmp_path / "two", recipe, (2, True, 2), (1, False, 5), (2, True, 0)) == ["130 130", "130", "0 0"]
-    one = loop.train(recipe, tmp_path / "one", watch)
+    one = loop.train(job_of(recipe, recipe.data, evaluate), tmp_path / "one")
     assert_same_losses(tmp_path / "one", tmp_path / "two", recipe.steps)
     two = tmp_path / "two" / one.name
     for name in ("model", "optimizer"):
@@ -59,9 +62,9 @@ def test_a_run_goes_from_shards_to_one_process_and_back_with_the_losses_of_one(t
         assert [(key, t.shape, t.dtype) for key, t in ours.items()] == [
             (k, t.shape, t.dtype) for k, t in theirs.items()
         ]
-    logits = load(two).run(PROBE).logits
-    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), PROBE[:, 1:].flatten()).item()
-    assert loss == pytest.approx(checkpoint.history_of(two)[-1]["watched"], abs=1e-6)
+    logits = load(two).run(TOKENS).logits
+    loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).item()
+    assert loss == pytest.approx(checkpoint.history_of(two)[-1]["loss"], abs=1e-6)
 
 
 def test_the_command_runs_in_every_process_that_a_launcher_starts_and_speaks_once(tmp_path):
@@ -76,13 +79,14 @@ def test_the_command_runs_in_every_process_that_a_launcher_starts_and_speaks_onc
 
 def test_the_parts_of_a_batch_are_the_batch():
     batch = {"input_ids": torch.arange(42).view(6, 7)}
-    parts = [World(rank=rank, size=3).share(batch)["input_ids"] for rank in range(3)]
+    parts = [World(rank=rank, size=3).part(batch)["input_ids"] for rank in range(3)]
     assert all(part.shape == (2, 7) for part in parts) and torch.cat(parts).equal(batch["input_ids"])
 
 
 def test_processes_that_cannot_share_a_batch_say_so(tmp_path):
+    job = job_of(RECIPE, RECIPE.data, evaluate, World(rank=1, size=3))
     with pytest.raises(InputError, match="3 processes cannot share 14 sequences; set batch to a multiple"):
-        loop.train(RECIPE, tmp_path, lambda model: {}, world=World(rank=1, size=3))
+        loop.train(job, tmp_path)
 
 
 def test_a_launcher_that_started_fewer_processes_than_asked_is_refused(monkeypatch):
@@ -100,7 +104,7 @@ def test_a_launcher_that_started_fewer_processes_than_asked_is_refused(monkeypat
 
 def test_alone_there_is_one_world():
     with joined() as world:
-        assert world == World() and world.is_first and world.agreed(5) == 5 and world.summed(2.0, 3.0) == [2.0, 3.0]
+        assert world == World() and world.is_first and world.broadcast(5) == 5 and world.summed(2.0, 3.0) == [2.0, 3.0]
     with joined("auto") as world:
         assert world.device.type == ("cuda" if torch.cuda.is_available() else "cpu")
 

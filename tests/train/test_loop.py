@@ -17,36 +17,40 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.train import checkpoint, loop
-from sinkinterp.train.distributed import World
+from sinkinterp.train.job import job_of
 from sinkinterp.train.objectives import PrefixLM
 from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.weight_decay import groups
+from sinkinterp.train.update import accumulate, update
+from sinkinterp.train.weight_decay import parameter_groups
 
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=24, batch=7, warmup=5, watch_every=6, save_every=6)
 TRAIN = """
 import json, sys
 from pathlib import Path
+from sinkinterp.train.job import job_of
 from sinkinterp.train.loop import train
 from sinkinterp.train.recipe import Recipe
-watch = lambda model: {"head": model.lm_head.weight.sum().item()}
-on_step = lambda step, latest: print(step, flush=True)
-train(Recipe.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), watch, on_step)
+recipe = Recipe.from_dict(json.loads(sys.argv[1]))
+evaluate = lambda model: {"head": model.lm_head.weight.sum().item()}
+on_step = lambda step, metrics: print(step, flush=True)
+train(job_of(recipe, recipe.data, evaluate), Path(sys.argv[2]), on_step)
 """
 KILL = """
 import json, os, random, signal, sys, time
 from pathlib import Path
 import torch
+from sinkinterp.train.job import job_of
 from sinkinterp.train.loop import train
 from sinkinterp.train.recipe import Recipe
 torch.set_num_threads(1)
 recipe, run, kills = Recipe.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), 0
 random.seed(0)
 while kills < 12:
-    before, child = set(run.glob("step-*")), os.fork()
+    checkpoints, child = set(run.glob("step-*")), os.fork()
     if child == 0:
-        train(recipe, run, lambda model: {"head": model.lm_head.weight.sum().item()})
+        train(job_of(recipe, recipe.data, lambda model: {"head": model.lm_head.weight.sum().item()}), run)
         os._exit(0)
-    while kills % 2 and set(run.glob("step-*")) <= before:  # every other kill comes after a new checkpoint
+    while kills % 2 and set(run.glob("step-*")) <= checkpoints:  # every other kill comes after a new checkpoint
         time.sleep(0.001)
     time.sleep(random.uniform(0.01, 0.1))
     os.kill(child, signal.SIGKILL)
@@ -57,8 +61,26 @@ print(kills, sum(1 for _ in run.glob("step-*")))
 """
 
 
-def watch(model):
+KILL_BEFORE_THE_MOVE = """
+import os, signal
+from pathlib import Path
+Path.replace = lambda draft, target: os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def evaluate(model):
     return {"head": model.lm_head.weight.sum().item()}
+
+
+def train(recipe, run, on_step=lambda step, metrics: None):
+    """The folder of the last checkpoint."""
+    return loop.train(job_of(recipe, recipe.data, evaluate), run, on_step)
+
+
+def run_program(program, recipe, run, **options):
+    """A process that runs a program on a recipe and a folder."""
+    command = [sys.executable, "-c", program, json.dumps(recipe.to_dict()), str(run)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, **options)
 
 
 def files(folder):
@@ -73,41 +95,50 @@ def assert_same(left, right):
 
 
 def test_two_trainings_of_one_recipe_are_bitwise_equal(tmp_path):
-    assert_same(*(loop.train(RECIPE, tmp_path / name, watch) for name in "ab"))
+    assert_same(*(train(RECIPE, tmp_path / name) for name in "ab"))
 
 
 def test_another_seed_gives_another_model(tmp_path):
-    a, b = (files(loop.train(replace(RECIPE, seed=seed), tmp_path / str(seed), watch))[0] for seed in (0, 1))
+    a, b = (files(train(replace(RECIPE, seed=seed), tmp_path / str(seed)))[0] for seed in (0, 1))
     assert not a["lm_head.weight"].equal(b["lm_head.weight"])
 
 
 def test_a_run_killed_twelve_times_at_random_moments_ends_as_if_it_had_not_been(tmp_path):
     recipe = replace(RECIPE, steps=400, save_every=3)
-    command = [sys.executable, "-c", KILL, json.dumps(recipe.to_dict()), str(tmp_path / "killed")]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.split()
+    printed = run_program(KILL, recipe, tmp_path / "killed", check=True).stdout.split()
     assert int(printed[0]) >= 10 and 0 < checkpoint.latest(tmp_path / "killed") < 400
-    whole, killed = (loop.train(recipe, tmp_path / name, watch) for name in ("whole", "killed"))
+    whole, killed = (train(recipe, tmp_path / name) for name in ("whole", "killed"))
     assert_same(killed, whole)
     assert not list((tmp_path / "killed").glob(".draft-*"))
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_saves_the_step_that_it_came_in(tmp_path, signal_number):
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
 
-    def interrupt(step, latest):
+    def interrupt(step, metrics):
         if step == 8:
             os.kill(os.getpid(), signal_number)
 
     with pytest.raises(KeyboardInterrupt):
-        loop.train(RECIPE, tmp_path / "cut", watch, interrupt)
+        train(RECIPE, tmp_path / "cut", interrupt)
     assert checkpoint.latest(tmp_path / "cut") == 9
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
-    assert_same(*(loop.train(RECIPE, tmp_path / name, watch) for name in ("cut", "whole")))
+    assert_same(*(train(RECIPE, tmp_path / name) for name in ("cut", "whole")))
 
 
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_is_ignored_stays_ignored(tmp_path, signal_number):
+    signal.signal(signal_number, signal.SIG_IGN)  # what nohup and many CI runners do with SIGINT
+    done = train(RECIPE, tmp_path / "run", lambda step, metrics: os.kill(os.getpid(), signal_number))
+    assert checkpoint.latest(done.parent) == 24 and signal.getsignal(signal_number) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_second_interrupt_stops_at_once(tmp_path):
-    def twice(step, latest):
+    def twice(step, metrics):
         deferring = signal.getsignal(signal.SIGINT)
         os.kill(os.getpid(), signal.SIGINT)
         while signal.getsignal(signal.SIGINT) is deferring:  # two signals at once would be seen as one
@@ -117,13 +148,13 @@ def test_a_second_interrupt_stops_at_once(tmp_path):
             time.sleep(0.001)
 
     with pytest.raises(KeyboardInterrupt):
-        loop.train(RECIPE, tmp_path, watch, twice)
+        train(RECIPE, tmp_path, twice)
     assert checkpoint.latest(tmp_path) == 0
 
 
 def test_training_off_the_main_thread_works(tmp_path):
     folder = []
-    thread = threading.Thread(target=lambda: folder.append(loop.train(replace(RECIPE, steps=6), tmp_path, watch)))
+    thread = threading.Thread(target=lambda: folder.append(train(replace(RECIPE, steps=6), tmp_path)))
     thread.start()
     thread.join()
     assert folder == [checkpoint.folder_of(tmp_path, 6)]
@@ -138,109 +169,108 @@ def test_a_full_disk_is_one_line_and_the_older_checkpoints_stay(tmp_path, monkey
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "save_file", full)
-        with pytest.raises(InputError, match=r"step 18 .*No space left on device; make room.* step 12"):
-            loop.train(RECIPE, tmp_path, watch)
+        with pytest.raises(InputError, match=r"step-0000018: No space left on device; make room.* step 12"):
+            train(RECIPE, tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir() if p.is_dir()) == ["step-0000006", "step-0000012"]
-    assert checkpoint.latest(loop.train(RECIPE, tmp_path, watch).parent) == 24
+    assert checkpoint.latest(train(RECIPE, tmp_path).parent) == 24
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"cannot write to .*give another folder"):
-        loop.train(RECIPE, tmp_path / "file" / "run", watch)
+        train(RECIPE, tmp_path / "file" / "run")
 
 
 def test_another_recipe_in_the_folder_is_refused_by_the_keys_that_differ(tmp_path):
-    loop.train(replace(RECIPE, steps=6), tmp_path, watch)
+    train(replace(RECIPE, steps=6), tmp_path)
     other = replace(RECIPE, lr=0.5, model=replace(RECIPE.model, n_layers=2))
     with pytest.raises(InputError) as caught:
-        loop.train(other, tmp_path, watch)
+        train(other, tmp_path)
     words = str(caught.value)
     assert "lr is 0.02 there, 0.5 here" in words and "model.n_layers is 1 there, 2 here" in words
     assert "steps is 6 there, 24 here" in words and "vocab" not in words and "\n" not in words
     assert checkpoint.latest(tmp_path) == 6
 
 
-def test_a_kill_between_writing_and_renaming_leaves_the_last_whole_checkpoint(tmp_path, monkeypatch):
-    whole = loop.train(RECIPE, tmp_path / "whole", watch)
+def test_a_kill_between_writing_and_moving_leaves_a_draft_and_the_checkpoints_before(tmp_path):
+    cut = tmp_path / "cut"
+    train(replace(RECIPE, steps=6), tmp_path / "first")
+    killed = run_program(KILL_BEFORE_THE_MOVE + TRAIN, RECIPE, cut)
+    assert killed.returncode == -signal.SIGKILL and killed.stdout.split() == ["1", "2", "3", "4", "5"], killed.stderr
+    (draft,) = cut.glob(".draft-*")
+    first = checkpoint.folder_of(tmp_path / "first", 6)
+    assert {file.name for file in draft.iterdir()} == {file.name for file in first.iterdir()}
+    assert checkpoint.latest(cut) == 0
+    assert_same(train(RECIPE, cut), train(RECIPE, tmp_path / "whole"))
+    assert not draft.exists()
 
-    def killed(self, target):
+
+def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_half_of_it(tmp_path, monkeypatch):
+    def killed(folder, ignore_errors):
+        (folder / "config.json").unlink()
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("pathlib.Path.rename", killed)
-        loop.train(RECIPE, tmp_path / "cut", watch)
-    assert checkpoint.latest(tmp_path / "cut") == 0
-    assert_same(loop.train(RECIPE, tmp_path / "cut", watch), whole)
+        patch.setattr("shutil.rmtree", killed)
+        train(RECIPE, tmp_path / "cut")
+    assert checkpoint.latest(tmp_path / "cut") == 18 and len(list((tmp_path / "cut").glob(".draft-*"))) == 1
+    assert sorted(p.name for p in (tmp_path / "cut").glob("step-*")) == ["step-0000012", "step-0000018"]
+    assert_same(train(RECIPE, tmp_path / "cut"), train(RECIPE, tmp_path / "whole"))
+    assert not list((tmp_path / "cut").glob(".draft-*"))
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path):
-    done = loop.train(RECIPE, tmp_path, watch)
+    done = train(RECIPE, tmp_path)
     before = os.stat(done / "model.safetensors").st_mtime_ns
     steps = []
-    assert loop.train(RECIPE, tmp_path, watch, lambda step, latest: steps.append(step)) == done
+    assert train(RECIPE, tmp_path, lambda step, metrics: steps.append(step)) == done
     assert not steps and os.stat(done / "model.safetensors").st_mtime_ns == before
 
 
 def test_only_the_newest_two_checkpoints_stay(tmp_path):
-    loop.train(RECIPE, tmp_path, watch)
+    train(RECIPE, tmp_path)
     assert sorted(p.name for p in tmp_path.glob("*") if p.is_dir()) == ["step-0000018", "step-0000024"]
 
 
 def test_the_history_has_a_reading_at_the_start_and_at_every_interval(tmp_path):
-    history = checkpoint.history_of(loop.train(RECIPE, tmp_path, watch))
+    history = checkpoint.history_of(train(RECIPE, tmp_path))
     assert [row["step"] for row in history] == [0, 6, 12, 18, 24]
 
 
-class Poisoned:
-    """A task at one of whose steps something goes wrong."""
-
-    def __init__(self, data, step, poison):
-        self.data, self.step, self.poison = data, step, poison
-        self.vocab, self.length = data.vocab, data.length
-
-    def sample(self, n, seed, step):
-        if step == self.step:
-            self.poison()
-        return self.data.sample(n, seed, step)
-
-
-def poison_of(part, monkeypatch):
+def poison(part, monkeypatch):
     if part == "gradient":
         clip = torch.nn.utils.clip_grad_norm_
         monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda p, limit: clip(p, limit) * float("inf"))
     else:
-        monkeypatch.setattr(loop, "_targets", lambda batch: float("nan"))
+        monkeypatch.setattr("sinkinterp.train.update._targets", lambda batch: float("nan"))
 
 
 @pytest.mark.parametrize(("part", "words"), [("gradient", "gradient norm is inf"), ("loss", "loss is nan")])
 def test_what_is_not_finite_stops_the_run_before_the_step_and_says_it(tmp_path, monkeypatch, part, words):
-    task = Poisoned(RECIPE.data, 9, lambda: poison_of(part, monkeypatch))
     recipe = replace(RECIPE, micro_batch=5)  # pieces are weighted by their targets
+    job = job_of(recipe, recipe.data, evaluate)
+
+    def batch(step):
+        if step == 9:
+            poison(part, monkeypatch)
+        return job.batch(step)
+
     with pytest.raises(InputError, match=rf"the {words} at step 9; lower lr .* the last checkpoint is kept"):
-        loop.train(recipe, tmp_path, watch, task=task)
+        loop.train(replace(job, batch=batch), tmp_path)
     assert checkpoint.latest(tmp_path) == 6
     assert all(tensor.isfinite().all() for tensor in load_file(tmp_path / "step-0000006/model.safetensors").values())
 
 
-def job_of(recipe, world=World()):
-    def batch(step):
-        tokens = recipe.data.sample(recipe.batch, recipe.seed, step)
-        return {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
-
-    return loop.Job(recipe, lambda: build(recipe.model, recipe.seed), batch, watch, world)
-
-
 def updated(recipe):
-    """The model after one update, and the update's news."""
+    """The model after one update, and the metrics of that step."""
     model = build(recipe.model)
-    optimizer = torch.optim.AdamW(groups(model, recipe.decay, recipe.weight_decay), betas=(0.9, 0.95))
-    return model, loop._update(job_of(recipe), 1, model, optimizer)
+    optimizer = torch.optim.AdamW(parameter_groups(model, recipe.decay, recipe.weight_decay), betas=(0.9, 0.95))
+    return model, update(job_of(recipe, recipe.data, evaluate), 1, model, optimizer)
 
 
 def test_the_first_update_is_adamw_worked_by_hand():
     recipe = replace(RECIPE, clip=1e9, warmup=1, weight_decay=0.5)
-    (model, news), oracle = updated(recipe), build(recipe.model)
+    (model, metrics), oracle = updated(recipe), build(recipe.model)
     tokens = recipe.data.sample(recipe.batch, recipe.seed, 1)
     loss = oracle(tokens, labels=tokens).loss
     loss.backward()
@@ -248,17 +278,17 @@ def test_the_first_update_is_adamw_worked_by_hand():
     want = weight * (1 - lr * 0.5) - lr * weight.grad / (weight.grad.abs() + 1e-8)
     torch.testing.assert_close(model.lm_head.weight, want)
     norm = sum(p.grad.square().sum() for p in oracle.parameters() if p.requires_grad).sqrt().item()
-    assert news == {"train_loss": loss.item(), "grad_norm": pytest.approx(norm), "lr": lr, "tokens": 7 * 16}
+    assert metrics == {"train_loss": loss.item(), "grad_norm": pytest.approx(norm), "lr": lr, "tokens": 7 * 16}
 
 
 @pytest.mark.parametrize("micro_batch", [1, 3, 5, 7, 100])
 def test_pieces_of_a_batch_add_up_to_its_gradient(micro_batch):
     recipe = replace(RECIPE, objective=PrefixLM(3))
-    whole, news = updated(recipe)
-    pieces, their_news = updated(replace(recipe, micro_batch=micro_batch))
+    whole, metrics = updated(recipe)
+    pieces, their_metrics = updated(replace(recipe, micro_batch=micro_batch))
     for name, parameter in whole.named_parameters():
         torch.testing.assert_close(parameter.grad, dict(pieces.named_parameters())[name].grad)
-    assert their_news == pytest.approx(news, rel=1e-5)
+    assert their_metrics == pytest.approx(metrics, rel=1e-5)
 
 
 def test_pieces_with_unequal_numbers_of_targets_weigh_by_them():
@@ -266,9 +296,9 @@ def test_pieces_with_unequal_numbers_of_targets_weigh_by_them():
     tokens = recipe.data.sample(3, "unequal")
     labels = tokens.clone()
     labels[0, 2:], labels[1, :9] = -100, -100
-    job = replace(job_of(recipe), batch=lambda step: {"input_ids": tokens, "labels": labels})
+    job = replace(job_of(recipe, recipe.data, evaluate), batch=lambda step: {"input_ids": tokens, "labels": labels})
     model, oracle = build(recipe.model), build(recipe.model)
-    loss = loop._accumulate(job, job.batch(1), model)
+    loss = accumulate(job, job.batch(1), model)
     want = oracle(tokens, labels=labels).loss
     want.backward()
     torch.testing.assert_close(loss, want.detach())
@@ -277,9 +307,9 @@ def test_pieces_with_unequal_numbers_of_targets_weigh_by_them():
 
 def test_bf16_computes_nearby_and_keeps_weights_in_fp32():
     recipe = replace(RECIPE, clip=1e9)
-    (model, news), (_, exact) = updated(replace(recipe, bf16=True)), updated(recipe)
-    assert news["train_loss"] != exact["train_loss"]
-    assert news["train_loss"] == pytest.approx(exact["train_loss"], rel=1e-2)
+    (model, metrics), (_, exact) = updated(replace(recipe, bf16=True)), updated(recipe)
+    assert metrics["train_loss"] != exact["train_loss"]
+    assert metrics["train_loss"] == pytest.approx(exact["train_loss"], rel=1e-2)
     assert {p.dtype for p in model.parameters()} == {torch.float32}
 
 
@@ -292,7 +322,7 @@ def test_a_task_that_does_not_fit_the_model_is_refused():
 
 def test_training_leaves_the_number_of_threads_as_it_was(tmp_path):
     before = torch.get_num_threads()
-    loop.train(replace(RECIPE, steps=6), tmp_path, watch)
+    train(replace(RECIPE, steps=6), tmp_path)
     assert torch.get_num_threads() == before
 
 

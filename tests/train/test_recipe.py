@@ -10,13 +10,15 @@ from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import PythonCode, Texts
 from sinkinterp.errors import InputError
-from sinkinterp.lm.model import LMSpec, build
+from sinkinterp.lm.config import LMSpec
+from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import BASE, VARIANTS, attn
 from sinkinterp.train.objectives import NextToken, PrefixLM
-from sinkinterp.train.recipe import Recipe, Task, prepared
+from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import RECIPES, on_text, with_variant
 from sinkinterp.train.schedules import ConstantRate, CooldownRate, CosineRate
-from sinkinterp.train.weight_decay import Everything, MapsAndTokens, check_cover, groups
+from sinkinterp.train.task import Task, prepared
+from sinkinterp.train.weight_decay import Everything, MapsAndTokens, check_cover, parameter_groups
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def test_a_mask_that_shows_what_is_to_be_predicted_is_refused():
 @pytest.mark.parametrize("decay", [MapsAndTokens(), Everything()])
 def test_parameter_groups_cover_the_model_once(variant, decay):
     model = build(VARIANTS[variant])
-    grouped = [p for group in groups(model, decay, 1.0) for p in group["params"]]
+    grouped = [p for group in parameter_groups(model, decay, 1.0) for p in group["params"]]
     trained = [p for p in model.parameters() if p.requires_grad]
     assert len(grouped) == len(trained) and {id(p) for p in grouped} == {id(p) for p in trained}
 
@@ -107,7 +109,7 @@ def test_groups_that_miss_repeat_or_invent_a_parameter_are_refused():
 
 def test_gains_positions_and_slots_are_not_decayed_unless_everything_is():
     model = build(VARIANTS["k_bias"])
-    free = {id(p) for p in groups(model, MapsAndTokens(), 1.0)[1]["params"]}
+    free = {id(p) for p in parameter_groups(model, MapsAndTokens(), 1.0)[1]["params"]}
     names = {name for name, p in model.named_parameters() if id(p) in free}
     assert names == {
         "model.position.table.weight",
@@ -116,7 +118,7 @@ def test_gains_positions_and_slots_are_not_decayed_unless_everything_is():
         "model.layers.0.self_attn.slots.key",
         "model.norm.weight",
     }
-    assert groups(model, Everything(), 1.0)[1]["params"] == []
+    assert parameter_groups(model, Everything(), 1.0)[1]["params"] == []
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

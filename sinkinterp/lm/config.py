@@ -1,0 +1,73 @@
+"""The spec of a language model, and the transformers configuration that stores it."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from transformers import PreTrainedConfig
+
+from ..attention.slots import NoSlots
+from ..spec import Dims, Part, Spec
+from .attention import AttentionSpec
+from .block import Branch, PreNorm
+from .ffn import GatedFFN
+from .init import Init, TorchInit
+from .positions import Rotary
+from .sink_token import Nothing, SinkToken
+
+
+@dataclass(frozen=True)
+class LMSpec(Spec):
+    """A decoder-only language model. The default is exactly Llama, at toy size."""
+
+    position: Part = Rotary()
+    attention: AttentionSpec = AttentionSpec()
+    ffn: Part = GatedFFN()
+    branch: Branch = PreNorm()
+    before: Nothing | SinkToken = Nothing()
+    init: Init = TorchInit()
+    vocab: int = 64
+    d_model: int = 64
+    n_heads: int = 1
+    n_layers: int = 1
+    n_ctx: int = 16
+    norm_eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if self.d_model % (2 * self.n_heads):
+            raise ValueError(f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}")
+        if self.before.count and self.attention.slots != NoSlots():
+            raise ValueError("a sink token is the slot of every layer; give the attention NoSlots(), or take Nothing()")
+
+    @property
+    def dims(self) -> Dims:
+        return Dims(self.d_model, self.n_heads, self.d_model // self.n_heads, self.n_ctx + self.before.count)
+
+
+class SinkConfig(PreTrainedConfig):
+    """A transformers configuration that stores an `LMSpec` as JSON. Sizes that transformers reads come from the spec.
+
+    Checkpoints and transformers' registries store `model_type`.
+    """
+
+    model_type = "sinkinterp"
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+
+    def __init__(self, spec: dict | None = None, **kwargs: Any) -> None:
+        lm = LMSpec() if spec is None else LMSpec.from_dict(spec)
+        self.spec = lm.to_dict()
+        sizes = {
+            "vocab_size": lm.vocab,
+            "hidden_size": lm.d_model,
+            "num_hidden_layers": lm.n_layers,
+            "num_attention_heads": lm.n_heads,
+            "num_key_value_heads": lm.n_heads,
+            "head_dim": lm.dims.d_head,
+            "max_position_embeddings": lm.n_ctx,
+            "use_cache": True,
+            "tie_word_embeddings": False,
+        }
+        super().__init__(**kwargs | sizes)
+
+    @property
+    def lm(self) -> LMSpec:
+        return LMSpec.from_dict(self.spec)
