@@ -26,7 +26,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from benchmarks.measure import Result, table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.pages.atlas.build import atlas
-from sinkinterp.pages.atlas.schema import Atlas, atlas_page
+from sinkinterp.pages.atlas.contents import Atlas
+from sinkinterp.pages.atlas.page import atlas_page
 
 EARLIER = (
     "Peers, 12 layers x 12 heads, measured earlier and not in this run: CircuitsVis 1.43 attention_heads 32 MB at "

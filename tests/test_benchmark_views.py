@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from benchmarks import views
+from sinkinterp.pages.atlas.channels import WEIGHT
 
 has_browser = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
 
@@ -27,5 +28,5 @@ def test_every_row_has_a_figure_and_a_verdict_and_the_promises_are_those_that_we
 
 def test_the_maps_that_are_measured_are_peaked():
     drawn = views.drawn_atlas(2, 3, 37, width=4)
-    weights = drawn.states[0].channels["weight"][:, 0, -1]
+    weights = drawn.states[0].channels[WEIGHT][:, 0, -1]
     assert weights.shape == (6, 37) and (weights.max(1) > 3 / 37).all()

@@ -76,7 +76,7 @@ def _head(words: str) -> tuple[int, int]:
 def _token_set(text: str, model: str, bos: Bos, length: int | None) -> "TokenSet":
     """The text's tokens, `length` of them at most."""
     from ..backends.load import load_tokenizer
-    from ..pages.atlas.build import text_tokens
+    from ..pages.atlas.text import text_tokens
 
     tokenizer = load_tokenizer(model)
     if tokenizer is None:

@@ -1,24 +1,30 @@
-// Figures are drawn light. Every Plotly.newPlot goes through here, which translates their colours where the viewer
-// prefers dark, and draws them again when that changes and around printing.
-(dark) => {
-  const ends = /(color|colorscale|colorway)$/, draw = Plotly.newPlot, plots = [];
-  const media = matchMedia("(prefers-color-scheme: dark)");
-  const translated = (colour) => (dark[colour.slice(0, 7)] ?? colour.slice(0, 7)) + colour.slice(7);
-  const other = (value, isColour) => {
-    if (typeof value === "string") return isColour ? translated(value) : value;
-    if (Array.isArray(value)) return value.map((part) => other(part, isColour));
+// The figures of a page are made in light colours. This script replaces Plotly.newPlot: where the viewer prefers dark,
+// figures are drawn in dark colours; they are drawn again when the preference changes, and in light colours for print.
+(darkColours) => {
+  const drawNew = Plotly.newPlot, drawn = [];
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+  const namesColours = (key) => /(color|colorscale|colorway)$/.test(key);
+  // A colour is #RRGGBB, or #RRGGBBAA with an opacity, which stays
+  const darkened = (colour) => (darkColours[colour.slice(0, 7)] ?? colour.slice(0, 7)) + colour.slice(7);
+
+  /** A copy with every colour replaced. All other texts stay: they may be words from data. */
+  const inDark = (value, isColour) => {
+    if (typeof value === "string") return isColour ? darkened(value) : value;
+    if (Array.isArray(value)) return value.map((part) => inDark(part, isColour));
     if (value === null || typeof value !== "object" || ArrayBuffer.isView(value)) return value;
-    const parts = Object.entries(value).map(([name, part]) => [name, other(part, isColour || ends.test(name))]);
-    return Object.fromEntries(parts);
+    const entries = Object.entries(value);
+    return Object.fromEntries(entries.map(([key, part]) => [key, inDark(part, isColour || namesColours(key))]));
   };
-  const dress = (value, isDark) => isDark ? other(value, false) : structuredClone(value);
-  Plotly.newPlot = (place, data, layout, config) => {
-    plots.push([place, data, layout, config]);
-    return draw(place, dress(data, media.matches), dress(layout, media.matches), config);
+
+  const copied = (value, isDark) => (isDark ? inDark(value, false) : structuredClone(value));
+  const redraw = (isDark) => drawn.forEach(([id, traces, layout, config]) =>
+    Plotly.react(id, copied(traces, isDark), copied(layout, isDark), config));
+
+  Plotly.newPlot = (id, traces, layout, config) => {
+    drawn.push([id, traces, layout, config]);
+    return drawNew(id, copied(traces, prefersDark.matches), copied(layout, prefersDark.matches), config);
   };
-  const again = (isDark) => plots.forEach(([place, data, layout, config]) =>
-    Plotly.react(place, dress(data, isDark), dress(layout, isDark), config));
-  media.addEventListener("change", () => again(media.matches));
-  addEventListener("beforeprint", () => media.matches && again(false));
-  addEventListener("afterprint", () => media.matches && again(true));
+  prefersDark.addEventListener("change", () => redraw(prefersDark.matches));
+  addEventListener("beforeprint", () => prefersDark.matches && redraw(false));
+  addEventListener("afterprint", () => prefersDark.matches && redraw(true));
 }

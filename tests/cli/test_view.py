@@ -70,12 +70,12 @@ def test_heads_can_be_chosen_and_positions_swapped(call, gpt2):
 
 def test_the_limit_makes_cells(call, gpt2):
     assert call(gpt2, "--text", TEXT, "--limit", 0.001, "--out", "page.html")[0] == 0
-    assert about("page.html")["scales"]["weight"]["bits"] == 8
+    assert about("page.html")["channels"][0]["scale"]["bits"] == 8
 
 
 def test_without_a_text_a_checkpoint_of_ours_shows_its_task(call):
     assert call("sinkinterp/demo-k_bias", "--out", "page.html")[0] == 0
-    assert about("page.html")["slot"] and len(about("page.html")["tokens"]) == 16
+    assert about("page.html")["slot_blocks"] and len(about("page.html")["tokens"]) == 16
 
 
 def test_serve_opens_the_page_from_this_machine(call, gpt2, monkeypatch):

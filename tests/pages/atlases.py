@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from sinkinterp.pages.atlas.schema import SLOT, Atlas, State
+from sinkinterp.pages.atlas.channels import SCORE, WEIGHT
+from sinkinterp.pages.atlas.contents import SLOT, Atlas, State
 from sinkinterp.table import Table
 
 NASTY = ("<s>", "<script>window.__pwned=1</script>", '"&<>', "\n", " the", "</script>", "<img src=x onerror=__pwned=1>")
@@ -45,9 +46,9 @@ def small_atlas(length=7, side=1, states=("as it is",), slot=False, bits=16, **f
 
     def state(i, name):
         weights, scores = patterns(length, i)
-        channels = {"weight": np.stack([cells_of(weights, side, stat) for stat in stats], 1)}
+        channels = {WEIGHT: np.stack([cells_of(weights, side, stat) for stat in stats], 1)}
         if side == 1:
-            channels["score"] = scores[:, None]
+            channels[SCORE] = scores[:, None]
         importance = drawn.random((len(LAYERS), HEADS, length + slot))
         column = drawn.random((len(maps), len(stats), -(-length // side))) if slot else None
         return State(name, channels, importance, column)

@@ -13,9 +13,10 @@ from pages.atlases import NASTY, small_atlas
 from pages.test_page import WORDS, Reader
 from plotly.offline import get_plotlyjs
 
-from sinkinterp.pages.atlas import schema as atlases
+from sinkinterp.pages.atlas import page as atlases
+from sinkinterp.pages.atlas.channels import SCORE, WEIGHT
 from sinkinterp.pages.atlas.codes import Scale
-from sinkinterp.pages.atlas.schema import atlas_page, in_script
+from sinkinterp.pages.atlas.page import atlas_page, in_script
 from sinkinterp.table import Table
 
 PLACES = ("model", "lead", "note", "protocol", "state", "title", "column", "cell", "token")
@@ -26,9 +27,9 @@ def short():
     """Pages without plotly's own code, which is the same in all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(atlases, "get_plotlyjs", lambda: "plotly's own code")
-        atlases._plotly.cache_clear()
+        atlases._packed_plotly.cache_clear()
         yield
-    atlases._plotly.cache_clear()
+    atlases._packed_plotly.cache_clear()
 
 
 def made(words):
@@ -45,6 +46,10 @@ def plain(short):
 
 def about(html):
     return json.loads(re.search(r'<script type="application/json" id="about">(.*?)</script>', html, re.S)[1])
+
+
+def scale_of(html, channel):
+    return next(data["scale"] for data in about(html)["channels"] if data["name"] == channel)
 
 
 def block(html, name, dtype=np.uint8):
@@ -90,11 +95,11 @@ def test_the_policy_names_the_two_scripts_of_the_page_and_lets_nothing_be_fetche
 def test_the_page_holds_the_weights_to_the_precision_it_states():
     atlas, _ = small_atlas(length=23, side=2, bits=8)
     html = atlas_page(atlas)
-    scale = about(html)["scales"]["weight"]
+    scale = scale_of(html, "weight")
     assert "weights to within 2%, or as 0 below" in about(html)["captions"]["head"]
     codes = block(html, "weight-0-4").reshape(3, 2, 12, 12).astype(float)
     values = np.where(codes == 0, np.nan, scale["low"] * np.exp((codes - 2) * scale["step"]))
-    np.testing.assert_allclose(values, atlas.states[0].channels["weight"][3:], rtol=np.expm1(scale["step"] / 2) * 1.01)
+    np.testing.assert_allclose(values, atlas.states[0].channels[WEIGHT][3:], rtol=np.expm1(scale["step"] / 2) * 1.01)
     assert block(html, "pairs-0", "<u4").reshape(12, 12).tolist() == atlas.pairs[1].tolist()
     assert "pairs-1" not in html  # one mask, one block
 
@@ -102,12 +107,10 @@ def test_the_page_holds_the_weights_to_the_precision_it_states():
 def test_two_bytes_hold_scores_to_the_precision_they_state():
     atlas, _ = small_atlas()
     html = atlas_page(atlas)
-    said = about(html)["scales"]["score"]
+    said = scale_of(html, "score")
     low, high = block(html, "score-0-1").reshape(2, 3, 7, 7).astype(int)
     scale = Scale(said["low"], said["high"], 16)
-    np.testing.assert_allclose(
-        scale.values(low + 256 * high), atlas.states[0].channels["score"][:3, 0], atol=scale.step
-    )
+    np.testing.assert_allclose(scale.values(low + 256 * high), atlas.states[0].channels[SCORE][:3, 0], atol=scale.step)
 
 
 def test_the_caption_says_how_many_pairs_a_cell_covers(plain):
@@ -120,7 +123,7 @@ def test_the_caption_says_how_many_pairs_a_cell_covers(plain):
 def test_both_states_and_the_slot_share_the_scale_of_weights():
     atlas, dense = small_atlas(states=("before", "after"), slot=True)
     larger = replace(atlas.states[1], slot=atlas.states[1].slot * 3)
-    scale = about(atlas_page(replace(atlas, states=(atlas.states[0], larger))))["scales"]["weight"]
+    scale = scale_of(atlas_page(replace(atlas, states=(atlas.states[0], larger))), "weight")
     assert scale["high"] == pytest.approx(max(larger.slot.max(), np.nanmax(dense)))
 
 

@@ -10,9 +10,12 @@ from sinkinterp.attention.fixed import FixedPattern
 from sinkinterp.data.bos import Bos
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
-from sinkinterp.pages.atlas import build
-from sinkinterp.pages.atlas.build import Plan, atlas, plan, text_tokens, view_page
-from sinkinterp.pages.atlas.schema import SLOT
+from sinkinterp.pages.atlas import detail
+from sinkinterp.pages.atlas.build import atlas, view_page
+from sinkinterp.pages.atlas.channels import CHANNELS, COSINE, NORM_PRODUCT, SCORE, WEIGHT
+from sinkinterp.pages.atlas.contents import SLOT
+from sinkinterp.pages.atlas.detail import Detail, richest
+from sinkinterp.pages.atlas.text import text_tokens
 
 MODELS = ("gpt2", "mistral with a window", "gpt-oss with sink logits", "jamba with mamba layers")
 TOKENS = tokens_of()[:1]
@@ -39,10 +42,10 @@ def test_an_atlas_holds_every_pair_of_a_short_text(name):
     allowed = masks_of(subject).expand(-1, subject.shape.n_heads, -1, -1).flatten(0, 1)
     expected = dense.masked_fill(~allowed, torch.nan).numpy()
     (state,) = drawn.states
-    assert (drawn.side, drawn.bits, tuple(state.channels)) == (1, 16, tuple(build.CHANNELS))
-    np.testing.assert_allclose(state.channels["weight"][:, 0], expected, atol=1e-5)
-    products = state.channels["cosine"] * state.channels["norm product"]
-    np.testing.assert_allclose(state.channels["score"], products, rtol=1e-3, atol=1e-4)
+    assert (drawn.side, drawn.bits, tuple(state.channels)) == (1, 16, CHANNELS)
+    np.testing.assert_allclose(state.channels[WEIGHT][:, 0], expected, atol=1e-5)
+    products = state.channels[COSINE] * state.channels[NORM_PRODUCT]
+    np.testing.assert_allclose(state.channels[SCORE], products, rtol=1e-3, atol=1e-4)
     assert drawn.tokens == [f"t{token}" for token in TOKENS[0].tolist()]
     layers = subject.shape.attention_layers
     assert drawn.maps == [(layer, head) for layer in layers for head in range(subject.shape.n_heads)]
@@ -76,7 +79,7 @@ def test_with_edits_every_map_stands_before_and_after():
     assert (before.name, after.name) == ("before", "after")
     for state, edits in ((before, ()), (after, [edit])):
         dense = patterns_of(subject, edits).flatten(0, 1).tril()
-        np.testing.assert_allclose(np.nan_to_num(state.channels["weight"][:, 0]), dense, atol=1e-5)
+        np.testing.assert_allclose(np.nan_to_num(state.channels[WEIGHT][:, 0]), dense, atol=1e-5)
 
 
 class Uniform(Edit):
@@ -90,29 +93,27 @@ class Uniform(Edit):
 def test_patterns_that_an_edit_sets_are_drawn_as_they_are():
     _, after = atlas(subject_of("gpt2"), TOKENS, edits=[Uniform()]).states
     expected = np.where(np.tril(np.ones((LENGTH, LENGTH))), 1 / np.arange(1, LENGTH + 1)[:, None], np.nan)
-    np.testing.assert_allclose(
-        after.channels["weight"][:, 0], np.broadcast_to(expected, (12, LENGTH, LENGTH)), rtol=1e-5
-    )
+    np.testing.assert_allclose(after.channels[WEIGHT][:, 0], np.broadcast_to(expected, (12, LENGTH, LENGTH)), rtol=1e-5)
 
 
 def test_a_smaller_limit_gives_fewer_numbers_and_then_larger_cells():
-    sides = [plan(1024, 1200, limit).side for limit in (build.LIMIT, 10**8, 10**9)]
+    sides = [richest(1024, 1200, limit).side for limit in (detail.LIMIT, 10**8, 10**9)]
     assert sides == [13, 4, 1]
-    assert plan(64, 144) == Plan(1, 16, tuple(build.CHANNELS))
+    assert richest(64, 144) == Detail(1, 16, CHANNELS)
 
 
 @pytest.mark.parametrize(("length", "maps", "limit"), [(1024, 1200, 8_500_000), (16_384, 1, 8_500_000), (97, 7, 5000)])
 def test_a_plan_stays_within_its_limit_and_wastes_little(length, maps, limit):
-    how = plan(length, maps, limit)
-    most = min(limit / maps, build.PER_MAP)
-    assert how.size(length) <= most < Plan(how.side - 1, 8, ("weight",)).size(length)
+    stored = richest(length, maps, limit)
+    most = min(limit / maps, detail.PER_MAP)
+    assert stored.size(length) <= most < Detail(stored.side - 1, 8, (WEIGHT,)).size(length)
 
 
 def test_a_page_under_a_limit_has_exact_cells():
     subject = subject_of("gpt2")
     drawn = atlas(subject, TOKENS, limit=12 * 2 * 45)
     assert (drawn.side, drawn.bits) == (2, 8)
-    weights = drawn.states[0].channels["weight"]
+    weights = drawn.states[0].channels[WEIGHT]
     dense = patterns_of(subject).flatten(0, 1).numpy()
     np.testing.assert_allclose(weights[:, 0, 3, 1], dense[:, 6:8, 2:4].max((1, 2)), rtol=1e-4)
     np.testing.assert_allclose(weights[:, 1, 3, 1], dense[:, 6:8, 2:4].mean((1, 2)), rtol=1e-4)

@@ -1,6 +1,8 @@
 """The page of heads in a real browser."""
 
 import base64
+import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -9,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pages.atlases import NASTY, cells_of, pairs_of, small_atlas
-from plotly.colors import get_colorscale, sample_colorscale
+from plotly.colors import sample_colorscale
 
-from sinkinterp.pages.atlas.schema import atlas_page
-from sinkinterp.plots.theme import SEQUENTIAL
+from sinkinterp.pages.atlas.channels import SCORE, WEIGHT
+from sinkinterp.pages.atlas.page import atlas_page, in_script
+from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE
 from sinkinterp.table import Table
 
 BROWSER = next(
@@ -63,7 +66,7 @@ def long_atlas(length=1203, side=2):
     one = np.random.default_rng(3).random((length, length))
     one = np.where(np.tril(np.ones_like(one, bool)), one, np.nan)
     base, _ = small_atlas(length=7)
-    channels = {"weight": np.stack([cells_of(one, side, stat) for stat in (0, 1)])[None]}
+    channels = {WEIGHT: np.stack([cells_of(one, side, stat) for stat in (0, 1)])[None]}
     state = replace(base.states[0], channels=channels, importance=np.ones((2, 3, 1)))
     atlas = replace(
         base, tokens=[f"t{i}" for i in range(length)], maps=[(1, 0)], places=[0], states=[state], side=side,
@@ -73,8 +76,10 @@ def long_atlas(length=1203, side=2):
 
 
 def reset(page):
-    page.evaluate("Object.assign(view, {place: 0, state: 0, channel: 'weight', scale: 'linear', mean: false})")
-    page.evaluate("async () => { refreshers.forEach((each) => each()); await drawOverview(); await openHead(1, 0); }")
+    page.evaluate("Object.assign(view, {place: 0, state: 0, channel: WEIGHT, scale: 'linear', mean: false})")
+    page.evaluate(
+        "async () => { refreshers.forEach((showView) => showView()); await drawOverview(); await openHead(1, 0); }"
+    )
     page.mouse.move(1, 1)
 
 
@@ -152,7 +157,7 @@ def test_a_click_in_the_overview_opens_that_head(exact):
 
 def test_a_click_on_a_small_map_opens_that_head(exact):
     _, dense = small_atlas()
-    x, y = exact.evaluate("[grid.cells[4][0] + grid.size / 3, grid.cells[4][1] + grid.size - 3]")
+    x, y = exact.evaluate("[grid.corners[4][0] + grid.size / 3, grid.corners[4][1] + grid.size - 3]")
     exact.click("#thumbs", position={"x": x, "y": y})
     exact.wait_for_selector("body[data-head='4-1']")
     np.testing.assert_allclose(rows(exact), dense[0][4], rtol=2e-4)
@@ -161,17 +166,17 @@ def test_a_click_on_a_small_map_opens_that_head(exact):
 def test_of_heads_that_are_asked_for_at_once_the_last_one_is_shown(exact):
     _, dense = small_atlas()
     exact.evaluate("""async () => {
-        const quick = levelOf, slow = (...asked) => new Promise((done) => setTimeout(() => done(quick(...asked)), 100));
-        levelOf = (name, state, map, mean) => (map === 1 ? slow : quick)(name, state, map, mean);
+        const quick = cellsOf, slow = (...asked) => new Promise((done) => setTimeout(() => done(quick(...asked)), 100));
+        cellsOf = (channel, state, map, mean) => (map === 1 ? slow : quick)(channel, state, map, mean);
         await Promise.all([openHead(1, 1), openHead(4, 2)]);
-        levelOf = quick; }""")
+        cellsOf = quick; }""")
     assert (exact.input_value("#layer"), exact.input_value("#which")) == ("4", "2")
     np.testing.assert_allclose(rows(exact), dense[0][5], rtol=2e-4)
 
 
 def test_hover_says_query_key_weight_score_and_rank(exact):
     atlas, dense = small_atlas()
-    row, scores = dense[0][0][5], atlas.states[0].channels["score"][0, 0]
+    row, scores = dense[0][0][5], atlas.states[0].channels[SCORE][0, 0]
     place = 1 + int((row > row[2]).sum())
     assert tip_at(exact, 5, 2).split("\n") == [
         f"query 5 ‘{NASTY[5]}’", f"key 2 ‘{NASTY[2]}’", f"weight: {row[2]:#.3g}",
@@ -209,7 +214,7 @@ def test_weights_show_on_three_scales(exact):
 def test_scores_show_around_zero(exact):
     atlas, _ = small_atlas()
     exact.select_option("#channel", "score")
-    np.testing.assert_allclose(rows(exact), atlas.states[0].channels["score"][0, 0], atol=2e-4)
+    np.testing.assert_allclose(rows(exact), atlas.states[0].channels[SCORE][0, 0], atol=2e-4)
     low, high = exact.evaluate("(({cmin, cmax}) => [cmin, cmax])(document.getElementById('map').layout.coloraxis)")
     assert low == -high < 0
     assert exact.is_disabled("#scale [data-value=log]")
@@ -217,7 +222,7 @@ def test_scores_show_around_zero(exact):
 
 def test_a_drag_zooms_into_the_tile_under_it(coarse):
     atlas, _ = small_atlas(length=23, side=2, slot=True, bits=8)
-    cells = atlas.states[0].channels["weight"][0, 0]
+    cells = atlas.states[0].channels[WEIGHT][0, 0]
     coarse.mouse.move(*spot(coarse, 8.2, 2.2))
     coarse.mouse.down()
     coarse.mouse.move(*spot(coarse, 15.2, 7.2), steps=4)
@@ -305,7 +310,7 @@ def pixel(page, x, y):
 
 
 def colour_of(share):
-    (found,) = sample_colorscale(get_colorscale(SEQUENTIAL), [share], colortype="tuple")
+    (found,) = sample_colorscale(MAGNITUDE, [share], colortype="tuple")
     return [255 * part for part in found]
 
 
@@ -322,7 +327,7 @@ def test_small_maps_have_the_colours_of_their_weights(exact):
     for query, key in ((0, 0), (5, 2), (6, 6)):
         x, y = exact.evaluate(
             "([q, k]) => { const c = document.getElementById('thumbs'); c.scrollIntoView({block: 'center'}); "
-            "const b = c.getBoundingClientRect(), [x, y] = grid.cells[4]; "
+            "const b = c.getBoundingClientRect(), [x, y] = grid.corners[4]; "
             "return [b.left + x + grid.size * (k + 0.5) / 7, b.top + y + grid.size * (q + 0.5) / 7]; }",
             [query, key],
         )
@@ -382,4 +387,65 @@ def test_whatever_the_words_nothing_runs(chromium, tmp_path, words, model, name)
     assert complaints == []
     assert page.evaluate("document.getElementById('title').textContent") == f"Attention of {fields['model']}"
     assert page.evaluate("about.tokens") == [PWN, *words[1:]]
+    page.close()
+
+
+def refused(chromium, tmp_path, change):
+    """What a page says whose data were changed before it was written."""
+    file = tmp_path / "page.html"
+    html = atlas_page(small_atlas()[0])
+    old = re.search(r'<script type="application/json" id="about">(.*?)</script>', html, re.S)[1]
+    data = json.loads(old)
+    change(data)
+    file.write_text(html.replace(old, in_script(data)), encoding="utf-8")
+    page = chromium.new_page()
+    complaints = []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(file.as_uri())
+    page.wait_for_function("document.getElementById('lead').textContent")
+    text = page.inner_text("#lead")
+    assert any(text in complaint for complaint in complaints) and page.locator("#map canvas").count() == 0
+    page.close()
+    return text
+
+
+CHANGES = {
+    "data.captions is missing": lambda data: data.update(legends=data.pop("captions")),
+    "data.channels[0].scale.bits is not a number": lambda data: data["channels"][0]["scale"].update(bits="16"),
+    "data.maps[2] has 3 parts, not 2": lambda data: data["maps"][2].append(7),
+    "data.states is not a list": lambda data: data.update(states="as it is"),
+    "data.importance.extra is not known to the script": lambda data: data["importance"].update(extra=1),
+}
+
+
+@pytest.mark.parametrize(("reason", "change"), CHANGES.items(), ids=CHANGES)
+def test_data_that_do_not_match_the_schema_are_refused_by_name(chromium, tmp_path, reason, change):
+    text = refused(chromium, tmp_path, change)
+    assert text == f"This page cannot be drawn: {reason}. Make the page again with one version of sinkinterp."
+
+
+def test_a_script_that_reads_a_field_that_does_not_exist_is_refused(chromium, tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(atlas_page(small_atlas()[0]), encoding="utf-8")
+    page = chromium.new_page()
+    page.goto(file.as_uri())
+    page.wait_for_selector("body[data-ready]")
+    with pytest.raises(Exception, match="a script reads data\\.captions\\.legend, which does not exist"):
+        page.evaluate("about.captions.legend")
+    assert "data.captions.legend" in page.inner_text("#lead")
+    page.close()
+
+
+def test_colours_are_the_themes_light_or_dark(chromium, tmp_path):
+    file = tmp_path / "page.html"
+    file.write_text(atlas_page(small_atlas()[0]), encoding="utf-8")
+    page = chromium.new_page(color_scheme="light")
+    page.goto(file.as_uri())
+    page.wait_for_selector("body[data-ready]")
+    shown = "theme => document.getElementById('map').layout.coloraxis.colorscale.at(-1)[1] === theme"
+    for scheme, theme in (("light", LIGHT), ("dark", DARK), ("light", LIGHT)):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function(shown, arg=theme.sequential[-1])
+        background = "rgb({}, {}, {})".format(*(int(theme.background[i : i + 2], 16) for i in (1, 3, 5)))
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == background
     page.close()

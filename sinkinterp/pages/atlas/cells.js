@@ -1,78 +1,80 @@
-"use strict";
-// Cells: codes of a page made numbers again, gathered into the pixels that are shown, and given colours.
+// Cells: decodes stored codes to numbers, joins cells into the pixels that are shown, and gives them colours.
 
 async function bytesOf(id) {
   const text = atob(document.getElementById(id).textContent);
-  const raw = new Uint8Array(text.length);
-  for (let i = 0; i < text.length; i++) raw[i] = text.charCodeAt(i);
-  const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const compressed = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) compressed[i] = text.charCodeAt(i);
+  const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** What every code of a scale stands for; NaN for code 0, where there is no value. */
-function tableOf({ log, low, bits, step }) {
-  const table = new Float32Array(2 ** bits);
-  for (let code = 1; code < table.length; code++) {
-    table[code] = log ? (code === 1 ? 0 : low * Math.exp((code - 2) * step)) : low + (code - 1) * step;
+/** The value of every code of a scale; NaN for code 0, which says that there is no value. */
+function valuesOfCodes({ log, low, bits, step }) {
+  const values = new Float32Array(2 ** bits);
+  values[0] = NaN;
+  for (let code = 1; code < values.length; code++) {
+    values[code] = log ? (code === 1 ? 0 : low * Math.exp((code - 2) * step)) : low + (code - 1) * step;
   }
-  table[0] = NaN;
-  return table;
+  return values;
 }
 
-/** Numbers `from` to `from + count` of a block: low bytes first, then as many high bytes where codes have two. */
-function decoded(bytes, table, from, count) {
-  const out = new Float32Array(count);
-  const high = table.length > 256 ? bytes.length / 2 : 0;
+/** Numbers `from` to `from + count` of a block. It holds low bytes first, then high bytes if codes have two bytes. */
+function decoded(bytes, valueOfCode, from, count) {
+  const numbers = new Float32Array(count);
+  const high = valueOfCode.length > 256 ? bytes.length / 2 : 0;
   for (let i = 0; i < count; i++) {
     const code = bytes[from + i] + (high ? 256 * bytes[high + from + i] : 0);
-    out[i] = table[code];
+    numbers[i] = valueOfCode[code];
   }
-  return out;
+  return numbers;
 }
 
-/** The largest value of a box of cells, or their mean weighed by pairs; NaN where no cell has a value. */
-function gathered(level, [r0, r1, c0, c1], mean) {
-  const { values, columns, pairs } = level;
-  let most = NaN, total = 0, count = 0;
-  for (let r = r0; r < r1; r++) {
-    for (let i = r * columns + c0, end = r * columns + c1; i < end; i++) {
+/** The largest value of a box of cells, or their mean weighted by pairs; NaN where no cell has a value. */
+function joined({ values, columns, pairs }, [top, bottom, left, right], mean) {
+  let largest = NaN, total = 0, count = 0;
+  for (let r = top; r < bottom; r++) {
+    for (let i = r * columns + left, end = r * columns + right; i < end; i++) {
       const value = values[i];
-      if (value !== value) continue;
-      if (mean) { total += value * pairs[i]; count += pairs[i]; } else if (!(value <= most)) most = value;
+      if (value !== value) continue; // NaN
+      if (mean) { total += value * pairs[i]; count += pairs[i]; } else if (!(value <= largest)) largest = value;
     }
   }
-  return mean ? (count ? total / count : NaN) : most;
+  return mean ? (count ? total / count : NaN) : largest;
 }
 
-/** Boxes of `by` x `by` cells that cover a range of cells, as rows of numbers. */
-function pooled(level, [r0, r1, c0, c1], by, mean) {
+/** The cells of a box, joined in squares of `by` x `by` cells, as rows of numbers. */
+function joinedRows(cells, [top, bottom, left, right], by, mean) {
   const rows = [];
-  for (let r = r0; r < r1; r += by) {
-    const row = new Float32Array(Math.ceil((c1 - c0) / by));
-    for (let c = c0, i = 0; c < c1; c += by, i++) {
-      row[i] = gathered(level, [r, Math.min(r + by, r1), c, Math.min(c + by, c1)], mean);
+  for (let r = top; r < bottom; r += by) {
+    const row = new Float32Array(Math.ceil((right - left) / by));
+    for (let c = left, i = 0; c < right; c += by, i++) {
+      row[i] = joined(cells, [r, Math.min(r + by, bottom), c, Math.min(c + by, right)], mean);
     }
     rows.push(row);
   }
   return rows;
 }
 
-/** For each cell, the share of its row's cells that are no larger: 1 for the largest of its row. */
-function ranked(level) {
-  const { values, rows, columns } = level;
-  const shares = new Float32Array(values.length).fill(NaN);
+/** The values of one row that are not NaN. */
+function rowValues({ values, columns }, r) {
+  return values.subarray(r * columns, (r + 1) * columns).filter((value) => value === value);
+}
+
+/** Each cell's rank: the share of the cells of its row that are not larger; 1 for the largest of its row. */
+function ranked(cells) {
+  const { values, rows, columns } = cells;
+  const ranks = new Float32Array(values.length).fill(NaN);
   for (let r = 0; r < rows; r++) {
-    const row = values.subarray(r * columns, (r + 1) * columns);
-    const sorted = row.filter((value) => value === value).sort();
-    row.forEach((value, c) => {
-      if (value === value) shares[r * columns + c] = below(sorted, value) / sorted.length;
-    });
+    const sorted = rowValues(cells, r).sort();
+    for (let i = r * columns; i < (r + 1) * columns; i++) {
+      if (values[i] === values[i]) ranks[i] = countUpTo(sorted, values[i]) / sorted.length;
+    }
   }
-  return { ...level, values: shares };
+  return { ...cells, values: ranks };
 }
 
 /** How many of the sorted numbers are at most `value`. */
-function below(sorted, value) {
+function countUpTo(sorted, value) {
   let low = 0, high = sorted.length;
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -81,17 +83,11 @@ function below(sorted, value) {
   return low;
 }
 
-/** 256 colours [r, g, b] along a scale of [share, colour]. */
-function paletteOf(stops) {
-  const parsed = stops.map(([at, colour]) => [at, rgbOf(colour)]);
+/** 256 colours [red, green, blue] along a scale of evenly spaced colours, each #RRGGBB. */
+function paletteOf(colours) {
+  const stops = colours.map((colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16)));
   return Array.from({ length: 256 }, (_, i) => {
-    const share = i / 255, next = Math.max(1, parsed.findIndex(([at]) => at >= share));
-    const [[a, from], [b, to]] = [parsed[next - 1], parsed[next]];
-    return from.map((part, k) => Math.round(part + (to[k] - part) * (share - a) / (b - a)));
+    const at = (i / 255) * (stops.length - 1), first = Math.min(Math.floor(at), stops.length - 2);
+    return stops[first].map((part, k) => Math.round(part + (stops[first + 1][k] - part) * (at - first)));
   });
-}
-
-function rgbOf(colour) {
-  if (!colour.startsWith("#")) return colour.match(/\d+/g).map(Number);
-  return [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
 }

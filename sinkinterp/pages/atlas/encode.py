@@ -1,0 +1,157 @@
+"""From an atlas to the data of its page: blocks of codes, and the JSON that says what they are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ...plots.theme import DARK, LIGHT, Theme
+from ...table import Table
+from .channels import WEIGHT, Channel
+from .codes import Scale, logarithmic, packed, text_of
+from .contents import Atlas, State
+from .schema import (
+    CaptionData,
+    ChannelData,
+    ColumnData,
+    ImportanceData,
+    PageData,
+    TableData,
+    ThemeData,
+    ThemesData,
+)
+
+Scales = Mapping[Channel, Scale]
+
+
+@dataclass
+class Blocks:
+    """Texts of codes by their ids in the page."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: str, text: str) -> str:
+        """Adds a block; returns its id."""
+        self.texts[name] = text
+        return name
+
+
+def encode(atlas: Atlas) -> tuple[PageData, Mapping[str, str]]:
+    """The data of the page, and the texts of its blocks by id."""
+    scales, blocks = _scales(atlas), Blocks()
+    first = atlas.states[0]
+    rows, columns = first.channels[WEIGHT].shape[2:]
+    data = PageData(
+        model=atlas.model,
+        lead=atlas.lead,
+        protocol=atlas.protocol,
+        captions=_captions(atlas, scales),
+        tables=[_table(table) for table in atlas.tables],
+        tokens=list(atlas.tokens),
+        layers=list(atlas.layers),
+        heads=first.importance.shape[1],
+        maps=list(atlas.maps),
+        side=atlas.side,
+        rows=rows,
+        columns=columns,
+        stats=["largest", "mean"][: first.channels[WEIGHT].shape[1]],
+        states=[state.name for state in atlas.states],
+        places=list(atlas.places),
+        importance=_importance(atlas, blocks),
+        channels=[_channel(atlas, channel, scale, blocks) for channel, scale in scales.items()],
+        slot_blocks=_slots(atlas, scales[WEIGHT], blocks),
+        pair_blocks=_pairs(atlas, blocks),
+        themes=ThemesData(_theme(LIGHT), _theme(DARK)),
+    )
+    return data, blocks.texts
+
+
+def _scales(atlas: Atlas) -> dict[Channel, Scale]:
+    """One scale for each channel, weights first. States share it, so that their colours and codes can be compared."""
+    return {
+        channel: channel.scale_of(_extremes(atlas, channel), atlas.bits)
+        for channel in sorted(atlas.states[0].channels, key=lambda channel: channel is not WEIGHT)
+    }
+
+
+def _extremes(atlas: Atlas, channel: Channel) -> np.ndarray:
+    """The smallest value, the smallest above zero and the largest one of a channel in every state."""
+    parts = [state.channels[channel] for state in atlas.states]
+    if channel is WEIGHT:
+        parts += [state.slot[..., None] for state in atlas.states if state.slot is not None]
+    return np.array([end(part) for part in parts for end in (_smallest_positive, np.nanmin, np.nanmax)])
+
+
+def _smallest_positive(values: np.ndarray) -> float:
+    """The smallest value above zero, or zero."""
+    return float(np.nanmin(values, where=values > 0, initial=np.inf)) if (values > 0).any() else 0.0
+
+
+def _importance(atlas: Atlas, blocks: Blocks) -> ImportanceData:
+    scale = logarithmic(np.concatenate([state.importance.ravel() for state in atlas.states]), 16)
+    ids = [blocks.add(f"importance-{i}", packed(scale.codes(state.importance))) for i, state in enumerate(atlas.states)]
+    return ImportanceData(scale.data(), ids)
+
+
+def _channel(atlas: Atlas, channel: Channel, scale: Scale, blocks: Blocks) -> ChannelData:
+    name = channel.name.replace(" ", "-")
+
+    def ids(i: int, state: State) -> dict[str, str]:
+        return {
+            str(layer): blocks.add(f"{name}-{i}-{layer}", packed(scale.codes(state.channels[channel][maps])))
+            for layer, maps in atlas.by_layer().items()
+        }
+
+    return ChannelData(
+        channel.name,
+        channel.title,
+        channel.colour_range(scale),
+        scale.data(),
+        [ids(i, state) for i, state in enumerate(atlas.states)],
+    )
+
+
+def _slots(atlas: Atlas, scale: Scale, blocks: Blocks) -> list[dict[str, str]]:
+    return [
+        {
+            str(layer): blocks.add(f"slot-{i}-{layer}", packed(scale.codes(state.slot[maps])))
+            for layer, maps in atlas.by_layer().items()
+        }
+        for i, state in enumerate(atlas.states)
+        if state.slot is not None
+    ]
+
+
+def _pairs(atlas: Atlas, blocks: Blocks) -> dict[str, str]:
+    """Layers with the same mask share a block."""
+    texts = {layer: text_of(atlas.pairs[layer].astype("<u4").tobytes()) for layer in atlas.by_layer()}
+    ids = {text: blocks.add(f"pairs-{i}", text) for i, text in enumerate(dict.fromkeys(texts.values()))}
+    return {str(layer): ids[text] for layer, text in texts.items()}
+
+
+def _captions(atlas: Atlas, scales: Scales) -> CaptionData:
+    cell = (
+        "One cell is one pair of query and key."
+        if atlas.side == 1
+        else f"One stored cell covers {atlas.side} x {atlas.side} pairs of query and key: the largest weight and the "
+        "mean over those that may attend, both exact. Zooming in gathers stored cells anew, down to one of them. Ranks "
+        "are among stored cells."
+    )
+    kept = "; ".join(f"{channel.name}s {scale.precision()}" for channel, scale in scales.items())
+    return CaptionData(
+        overview=f"Mean attention that the chosen position receives from the queries that can see it. {atlas.note}.",
+        maps=f"The maps of {len(atlas.maps):,} heads, queries downwards, keys to the right, on one colour scale.",
+        head=f"{cell} Kept: {kept}. {atlas.note}.",
+    )
+
+
+def _table(table: Table) -> TableData:
+    rows = table.words()
+    columns = [ColumnData(name, table.is_wordy(name)) for name in (rows[0] if rows else ())]
+    return TableData(table.title, table.note, columns, [list(row.values()) for row in rows])
+
+
+def _theme(theme: Theme) -> ThemeData:
+    return ThemeData(
+        sequential=list(theme.sequential), diverging=list(theme.diverging), axis=theme.quiet, mark=theme.colours[1]
+    )

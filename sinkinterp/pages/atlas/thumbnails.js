@@ -1,0 +1,92 @@
+// All maps, small, on one canvas: a row per layer.
+
+const LEFT = 34, TOP = 16, GAP = 3; // pixels: room for the names of layers and of heads, and between maps
+let grid = { size: 0, corners: [], width: 0, height: 0 };
+
+/** Where the maps stand; `corners` are their left and upper ends. */
+function gridOfMaps() {
+  const across = Math.min(about.heads, maps.length), width = $("maps").clientWidth - 18;
+  const size = Math.max(14, Math.min(90, Math.floor((width - LEFT) / across) - GAP)), span = size + GAP;
+  const columnOf = (map) => (hasColumnPerHead() ? maps[map][1] : map);
+  const corners = maps.map(([layer], map) => [LEFT + columnOf(map) * span, TOP + mappedLayers.indexOf(layer) * span]);
+  return { size, corners, width: LEFT + across * span, height: TOP + mappedLayers.length * span };
+}
+
+/** Whether a head's number says its column. A few chosen heads stand side by side. */
+const hasColumnPerHead = () => maps.length >= about.heads;
+
+let latestDrawing = 0; // an earlier drawing stops when a later one begins
+
+async function drawThumbnails() {
+  if (maps.length === 1) return;
+  const drawing = ++latestDrawing, ratio = window.devicePixelRatio || 1, state = view.state === 1 ? 1 : 0;
+  grid = gridOfMaps();
+  const context = clearedCanvas(ratio), pixels = Math.round(grid.size * ratio);
+  for (let map = 0; map < maps.length; map++) {
+    const cells = await cellsOf(WEIGHT, state, map, view.mean);
+    if (drawing !== latestDrawing) return;
+    const image = thumbnail(view.scale === "rank" ? ranked(cells) : cells, pixels);
+    context.putImageData(image, ...grid.corners[map].map((at) => at * ratio));
+    if (map % 64 === 63) await new Promise((resolve) => setTimeout(resolve)); // the page answers meanwhile
+  }
+  $("maps").dataset.drawn = `${view.scale}-${view.mean}`;
+}
+
+/** The canvas with nothing but the names of layers and heads. */
+function clearedCanvas(ratio) {
+  const canvas = $("thumbs"), context = canvas.getContext("2d"), style = getComputedStyle(document.body);
+  const { size, width, height } = grid, span = size + GAP;
+  [canvas.width, canvas.height] = [width * ratio, height * ratio];
+  [canvas.style.width, canvas.style.height] = [`${width}px`, `${height}px`];
+  context.scale(ratio, ratio);
+  [context.font, context.fillStyle] = [`11px ${style.fontFamily}`, style.color];
+  mappedLayers.forEach((layer, i) => context.fillText(`L${layer}`, 2, TOP + i * span + size / 2 + 4));
+  for (let head = 0; head < about.heads && hasColumnPerHead(); head += size < 22 ? 4 : 1) {
+    context.fillText(String(head), LEFT + head * span + 2, 11);
+  }
+  return context;
+}
+
+/** How far a value stands on the chosen scale of weights, from 0 to 1. */
+function shareOfScale(value) {
+  if (view.scale === "rank") return value;
+  if (view.scale === "linear") return value / highestWeight;
+  return Math.log(Math.max(value, logFloor) / logFloor) / Math.log(highestWeight / logFloor);
+}
+
+/** A map as an image of `pixels` x `pixels`; clear where there is no value. */
+function thumbnail(cells, pixels) {
+  const image = new ImageData(pixels, pixels), palette = paletteOf(theme().sequential);
+  const edges = (n) => Array.from({ length: pixels + 1 }, (_, i) => Math.floor((i * n) / pixels));
+  const down = edges(rows), across = edges(columns);
+  for (let y = 0, at = 0; y < pixels; y++) {
+    for (let x = 0; x < pixels; x++, at += 4) {
+      const box = [down[y], Math.max(down[y + 1], down[y] + 1), across[x], Math.max(across[x + 1], across[x] + 1)];
+      const value = joined(cells, box, view.mean);
+      if (value !== value) continue; // NaN
+      image.data.set(palette[Math.max(0, Math.min(255, Math.round(255 * shareOfScale(value))))], at);
+      image.data[at + 3] = 255;
+    }
+  }
+  return image;
+}
+
+/** The map under the pointer; -1 for none. */
+function mapAt({ offsetX, offsetY }) {
+  const isWithin = (at, from) => at >= from && at < from + grid.size;
+  return grid.corners.findIndex(([x, y]) => isWithin(offsetX, x) && isWithin(offsetY, y));
+}
+
+function listenToThumbnails() {
+  $("thumbs").addEventListener("click", (event) => {
+    const map = mapAt(event);
+    if (map >= 0) openHead(...maps[map]);
+  });
+  $("thumbs").addEventListener("mousemove", (event) => {
+    const map = mapAt(event);
+    if (map < 0) return hideTip();
+    const [layer, head] = maps[map];
+    return showTip(event, headText(layers.indexOf(layer), head));
+  });
+  $("thumbs").addEventListener("mouseleave", hideTip);
+}
