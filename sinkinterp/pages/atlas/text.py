@@ -1,7 +1,8 @@
 """The tokens of a text that an atlas shows."""
 
 from ...data.bos import Bos
-from ...data.tokens import Tokenizer, TokenSet, from_texts
+from ...data.token_sources import Tokenizer, from_texts
+from ...data.tokens import TokenSet
 from ...errors import InputError
 
 
