@@ -57,9 +57,9 @@ class Spec:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
 
-def later(default: Any) -> Any:
+def later(default: Any, kw_only: bool = False) -> Any:
     """A field that a kind gained after it had keys: specs that leave it at its default keep theirs."""
-    return field(default=default, metadata={"later": True})
+    return field(default=default, kw_only=kw_only, metadata={"later": True})
 
 
 def _is_left_out(f: Field, value: Any) -> bool:

@@ -4,9 +4,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sinkinterp.attention import flash
-from sinkinterp.attention.call import AttentionCall, call_of_interface
+from sinkinterp.attention import dense, flash, fused
 from sinkinterp.attention.features import EluFeature
+from sinkinterp.attention.interface import call_of_interface
 from sinkinterp.attention.kernels import Kernel
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.normalisers import ClampedSum, PNorm, PositiveShare, Unit
@@ -93,24 +93,24 @@ def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense
     leaves = [call.q, call.k, call.v] + ([call.slot.key, call.slot.value] if call.slot else [])
     for leaf in leaves:
         leaf.requires_grad_()
-    dense, kernel = call.mix(call.pattern()), flash.sdpa(*call._columns)
-    torch.testing.assert_close(kernel, dense)
-    weights = torch.randn_like(dense)
-    wanted, found = (torch.autograd.grad((z * weights).sum(), leaves) for z in (dense, kernel))
-    for want, grad in zip(wanted, found, strict=True):
+    by_pattern, by_kernel = call.mix(call.pattern()), flash.sdpa(*fused.inputs(call.scoring, call.v))
+    torch.testing.assert_close(by_kernel, by_pattern)
+    weights = torch.randn_like(by_pattern)
+    wanted, computed = (torch.autograd.grad((z * weights).sum(), leaves) for z in (by_pattern, by_kernel))
+    for want, grad in zip(wanted, computed, strict=True):
         torch.testing.assert_close(grad, want)
 
 
-@pytest.mark.parametrize(("fields", "dense"), [(PLAIN["key slot"], 0), (FIELDS["softcap"], 1)])
-def test_off_the_cpu_plain_softmax_makes_no_pattern(make_call, monkeypatch, fields, dense):
-    made, pattern = [], AttentionCall.pattern
-    monkeypatch.setattr(AttentionCall, "pattern", lambda call: made.append(call) or pattern(call))
+@pytest.mark.parametrize(("fields", "patterns"), [(PLAIN["key slot"], 0), (FIELDS["softcap"], 1)])
+def test_off_the_cpu_plain_softmax_makes_no_pattern(make_call, monkeypatch, fields, patterns):
+    made, pattern = [], dense.pattern
+    monkeypatch.setattr(dense, "pattern", lambda scoring: made.append(scoring) or pattern(scoring))
     slot = (
         SlotRow(torch.zeros(6, 1, 5, device="meta"), torch.zeros(6, 1, 5, device="meta")) if "slot" in fields else None
     )
     call = make_call(**{**fields, "slot": slot})
     elsewhere = replace(call, **{name: getattr(call, name).to("meta") for name in "qkv"})
-    assert elsewhere.output().shape == call.q.shape and not elsewhere.is_fused and len(made) == dense
+    assert elsewhere.output().shape == call.q.shape and not elsewhere.is_fused and len(made) == patterns
 
 
 def test_the_fused_log_sum_exp_is_that_of_the_scores(make_call):
