@@ -6,7 +6,6 @@ import torch.nn.functional as F
 
 from sinkinterp.attention import dense, flash, fused
 from sinkinterp.attention.features import EluFeature
-from sinkinterp.attention.interface import call_of_interface
 from sinkinterp.attention.kernels import Kernel
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.normalisers import ClampedSum, PNorm, PositiveShare, Unit
@@ -157,18 +156,3 @@ def test_watchers_and_columns_are_counted_by_the_mask(make_call):
     call = make_call(mask=BAND, slot=SinkLogit(torch.zeros(6)))
     assert call.watchers(torch.tensor([0, 5, 10]))[0, 0].tolist() == [4, 4, 1]
     assert call.columns_seen()[0, 0].tolist() == [2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5]
-
-
-def test_an_additive_mask_is_split_into_what_it_forbids_and_what_it_adds(make_call):
-    call = make_call()
-    added = -0.3 * (INDEX[:, None] - INDEX).abs().float()[None, None]
-    additive = torch.where(BAND, added, torch.finfo(torch.float32).min)
-    split = call_of_interface(3, call.q, call.k, call.v, additive, call.scale)
-    assert split.mask.equal(BAND)
-    torch.testing.assert_close(split.pattern(), replace(call, mask=BAND, bias=added).pattern())
-
-
-def test_an_additive_mask_that_adds_nothing_leaves_no_bias(make_call):
-    call = make_call()
-    additive = torch.zeros(1, 1, T, T).masked_fill(~BAND, torch.finfo(torch.float32).min)
-    assert call_of_interface(3, call.q, call.k, call.v, additive, None).bias is None
