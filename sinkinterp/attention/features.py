@@ -13,7 +13,7 @@ Vectors = Float[Tensor, "batch some_head pos d_head"]
 
 @dataclass(frozen=True)
 class Feature(Part):
-    """A map of vectors. One without parameters is its own module; others build one per layer, shared by all heads."""
+    """A map of vectors. Without parameters it builds itself, else a module for each layer, shared by all heads."""
 
     def __call__(self, x: Vectors) -> Vectors:
         raise NotImplementedError(f"{type(self).__name__} has parameters: call what it builds")
@@ -40,7 +40,7 @@ class EluFeature(Feature):
 
 @dataclass(frozen=True)
 class MLPFeature(Feature):
-    """Two square linear maps without biases, a ReLU between them; queries and keys share them."""
+    """Two square linear maps without biases and a ReLU between them, the same for queries and keys."""
 
     def build(self, dims: Dims) -> nn.Module:
         return _MLP(dims.d_head)
@@ -52,5 +52,5 @@ class _MLP(nn.Module):
         self.up, self.down = (nn.Linear(d_head, d_head, bias=False) for _ in range(2))
 
     def forward(self, x: Vectors) -> Vectors:
-        """In the precision of `x`, which attention calls raise to fp32."""
+        """The mapped vectors, in the precision of `x`; attention calls pass fp32."""
         return F.linear(F.linear(x, self.up.weight.to(x.dtype)).relu(), self.down.weight.to(x.dtype))

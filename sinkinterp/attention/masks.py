@@ -8,15 +8,15 @@ from torch import Tensor
 
 from ..spec import Spec
 
-Index = Int[Tensor, "..."]
+Positions = Int[Tensor, "..."]
 
 
 @dataclass(frozen=True)
 class Mask(Spec):
     """A rule that says which pairs may attend."""
 
-    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
-        """Whether the query at one position may attend to the key at another; broadcasts."""
+    def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
+        """Whether queries at some positions may attend to keys at others; broadcasts."""
         raise NotImplementedError
 
     def __and__(self, other: "Mask") -> "Mask":
@@ -30,35 +30,35 @@ class Mask(Spec):
 class Causal(Mask):
     """Keys up to the query itself."""
 
-    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
+    def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return key <= query
 
 
 @dataclass(frozen=True)
 class Window(Mask):
-    """Keys fewer than `width` steps behind the query."""
+    """Keys less than `width` steps behind the query, later keys included."""
 
     width: int
 
     def __post_init__(self) -> None:
         if self.width < 1:
-            raise ValueError(f"a window is at least 1 key wide, the query's own; got {self.width}")
+            raise ValueError(f"a window must be at least 1 key wide, which is the query's own; got {self.width}")
 
-    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
+    def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return query - key < self.width
 
 
 @dataclass(frozen=True)
 class Prefix(Mask):
-    """The first `length` keys, open to every query: beside `Causal()`, they see each other both ways."""
+    """The first `length` keys, for every query. `Causal() | Prefix(n)` lets the first n tokens see each other."""
 
     length: int
 
     def __post_init__(self) -> None:
         if self.length < 1:
-            raise ValueError(f"a prefix is at least 1 key long; got {self.length}")
+            raise ValueError(f"a prefix must be at least 1 key long; got {self.length}")
 
-    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
+    def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return (key < self.length).expand(torch.broadcast_shapes(query.shape, key.shape))
 
 
@@ -69,7 +69,7 @@ class Both(Mask):
     left: Mask
     right: Mask
 
-    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
+    def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return self.left.allows(query, key) & self.right.allows(query, key)
 
 
@@ -80,5 +80,5 @@ class Either(Mask):
     left: Mask
     right: Mask
 
-    def allows(self, query: Index, key: Index) -> Bool[Tensor, "..."]:
+    def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return self.left.allows(query, key) | self.right.allows(query, key)

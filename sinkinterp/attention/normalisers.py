@@ -1,4 +1,4 @@
-"""Normalisers Z: what a row of similarities is divided by, from their values or from log-magnitudes block by block."""
+"""Normalisers: what a row of similarities is divided by, from its values or, block by block, from their logarithms."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,27 +11,30 @@ from torch import Tensor
 
 from ..spec import Spec
 from .flash import log_total
-from .similarities import Magnitude, Rectified, Scores, SignedLog, Similarity
-
-Rows = Float[Tensor, "batch head query"]
+from .shapes import Rows, Scores
+from .similarities import Magnitude, Rectified, SignedLog, Similarity
+from .visibility import QueryRun
 
 
 @dataclass(frozen=True)
 class Normaliser(Spec):
-    """degree: 1 where Z grows with its row, which cancels any factor common to it; 0 otherwise."""
+    """degree: 1 where Z is proportional to its row, so that a common factor of the row cancels; 0 otherwise.
+
+    Both forms are given the queries of the rows, whose positions and numbers of visible keys Z may depend on.
+    """
 
     degree: ClassVar[int] = 0
 
-    def __call__(self, sim: Scores) -> Scores:
-        """Similarities over Z."""
+    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
+        """Similarities divided by Z."""
         raise NotImplementedError
 
-    def log_size(self, blocks: Iterable[SignedLog]) -> Rows:
-        """log Z from runs of columns, each its similarities' log-magnitudes and signs."""
+    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> Rows:
+        """log Z from blocks of columns, each given as its similarities' log-magnitudes and signs."""
         raise NotImplementedError
 
     def keep(self, sign: Scores) -> Scores:
-        """The signs of the weights, from those of the similarities."""
+        """The signs of the weights, given those of the similarities."""
         return sign
 
     def weighs(self, similarity: Similarity) -> Similarity:
@@ -43,10 +46,10 @@ class Normaliser(Spec):
 class Unit(Normaliser):
     """No normalisation: Z = 1."""
 
-    def __call__(self, sim: Scores) -> Scores:
+    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
         return sim
 
-    def log_size(self, blocks: Iterable[SignedLog]) -> Rows:
+    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> Rows:
         log_sim, _ = next(iter(blocks))
         return torch.zeros_like(log_sim[..., 0])
 
@@ -55,7 +58,7 @@ class Unit(Normaliser):
 class PNorm(Normaliser):
     """Z = (sum of |sim|^p)^(1/p); with p = 1, rows of magnitudes sum to one (equation 43).
 
-    Values below 1e-38 of their row's largest count as zero, of which x^p has no finite slope if p < 1.
+    Values below 1e-38 of the largest in their row count as zero, since x^p has no finite slope at 0 if p < 1.
     """
 
     p: float = 1.0
@@ -63,19 +66,19 @@ class PNorm(Normaliser):
 
     def __post_init__(self) -> None:
         if self.p <= 0:
-            raise ValueError(f"p is above zero; got p = {self.p}")
+            raise ValueError(f"p must be above zero; got p = {self.p}")
 
-    def __call__(self, sim: Scores) -> Scores:
+    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
         tiny = torch.finfo(sim.dtype).tiny
         if self.p == 1:
             return sim / sim.abs().sum(-1, keepdim=True).clamp(min=tiny)
-        size = sim.abs()
-        sim = sim / size.amax(-1, keepdim=True).clamp(min=tiny).detach()  # degree 1 cancels it, so does its gradient
+        largest = sim.abs().amax(-1, keepdim=True).clamp(min=tiny)
+        sim = sim / largest.detach()  # Z is of degree 1, so this factor and its gradient cancel
         size = sim.abs()
         powers = torch.where(size > tiny, size.clamp(min=tiny).pow(self.p), 0)
         return sim / powers.sum(-1, keepdim=True).clamp(min=1).pow(1 / self.p)  # below 1 only where a row is zero
 
-    def log_size(self, blocks: Iterable[SignedLog]) -> Rows:
+    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> Rows:
         return log_total(self.p * log_sim for log_sim, _ in blocks) / self.p
 
 
@@ -83,10 +86,10 @@ class PNorm(Normaliser):
 class ClampedSum(Normaliser):
     """Z = max(|sum of sim|, 1): for similarities that may be negative (section 7.2)."""
 
-    def __call__(self, sim: Scores) -> Scores:
+    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
         return sim / sim.sum(-1, keepdim=True).abs().clamp(min=1)
 
-    def log_size(self, blocks: Iterable[SignedLog]) -> Rows:
+    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> Rows:
         plus, minus = reduce(torch.logaddexp, (_by_sign(*block) for block in blocks))
         peak = torch.maximum(plus, minus)
         peak = peak.masked_fill(peak == -torch.inf, 0)
@@ -94,8 +97,10 @@ class ClampedSum(Normaliser):
 
 
 def _by_sign(log_sim: Scores, sign: Scores) -> Float[Tensor, "2 batch head query"]:
-    sides = (log_sim.masked_fill(wrong, -torch.inf) for wrong in (sign < 0, sign > 0))
-    return torch.stack([side.logsumexp(-1) for side in sides])
+    """Log-sums of the positive and of the negative similarities of each row."""
+    positive = log_sim.masked_fill(sign < 0, -torch.inf)
+    negative = log_sim.masked_fill(sign > 0, -torch.inf)
+    return torch.stack((positive.logsumexp(-1), negative.logsumexp(-1)))
 
 
 @dataclass(frozen=True)
@@ -104,10 +109,10 @@ class PositiveShare(Normaliser):
 
     degree: ClassVar[int] = 1
 
-    def __call__(self, sim: Scores) -> Scores:
+    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
         return sim.relu() / sim.abs().sum(-1, keepdim=True).clamp(min=torch.finfo(sim.dtype).tiny)
 
-    def log_size(self, blocks: Iterable[SignedLog]) -> Rows:
+    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> Rows:
         return log_total(log_sim for log_sim, _ in blocks)
 
     def keep(self, sign: Scores) -> Scores:

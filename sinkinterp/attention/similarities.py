@@ -1,4 +1,4 @@
-"""Similarities: one score to one un-normalised weight, as a value and as a log-magnitude with a sign."""
+"""Similarities: each turns a score into a weight before normalisation, as a value or as a log-magnitude and a sign."""
 
 import math
 from dataclasses import dataclass
@@ -6,13 +6,10 @@ from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from ..spec import Spec
+from .shapes import Allowed, Scores
 
-Scores = Float[Tensor, "batch head query key"]
-Allowed = Bool[Tensor, "#batch #head query key"]
 SignedLog = tuple[Scores, Scores]
 
 
@@ -20,7 +17,8 @@ SignedLog = tuple[Scores, Scores]
 class Similarity(Spec):
     """signed: whether weights may be negative. positive: whether every weight is above zero, whatever the score.
 
-    drops_factor: whether values lack a factor per row, which only a normaliser of degree 1 cancels.
+    drops_factor: whether the values of a row are divided by some common factor, which only a normaliser of degree 1
+    cancels.
     """
 
     signed: ClassVar[bool] = False
@@ -32,15 +30,15 @@ class Similarity(Spec):
         raise NotImplementedError
 
     def log_magnitude(self, scores: Scores) -> Scores:
-        """log |weight|, of every pair."""
+        """log |weight| of every pair, masked or not."""
         raise NotImplementedError
 
     def sign(self, scores: Scores) -> Scores:
-        """The weight's sign, of every pair."""
+        """The sign of every pair's weight: -1, 0 or 1."""
         return scores.sign() if self.signed else scores.new_ones(()).expand_as(scores)
 
     def signed_log(self, scores: Scores) -> SignedLog:
-        """`log_magnitude` beside `sign`."""
+        """`log_magnitude` and `sign`."""
         return self.log_magnitude(scores), self.sign(scores)
 
 
@@ -80,8 +78,8 @@ class ExpMinusOne(Similarity):
 class Sigmoid(Similarity):
     """1 / (1 + exp(log(length) - score)).
 
-    With the context length, a row of equal scores begins with a total near one (Ramapuram et al. 2024). The length is
-    a number, not each query's count of keys, so a weight depends on its pair alone and a cache changes nothing.
+    If `length` is the context length, a row of scores near zero sums to about one (Ramapuram et al. 2024). `length` is
+    one number for all queries, so a weight depends on its own pair only.
     """
 
     length: float = 1.0
@@ -89,7 +87,7 @@ class Sigmoid(Similarity):
 
     def __post_init__(self) -> None:
         if self.length <= 0:
-            raise ValueError(f"the length whose logarithm is subtracted is above zero; got {self.length}")
+            raise ValueError(f"the length whose logarithm is subtracted must be above zero; got {self.length}")
 
     def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
         return (scores - math.log(self.length)).sigmoid() * allowed
@@ -113,7 +111,7 @@ class EluPlusOne(Similarity):
 
 @dataclass(frozen=True)
 class Raw(Similarity):
-    """The score itself, which may be negative: linear attention."""
+    """The score itself, which may be negative; linear attention."""
 
     signed: ClassVar[bool] = True
 
@@ -137,7 +135,7 @@ class _Of(Similarity):
 
 @dataclass(frozen=True)
 class Magnitude(_Of):
-    """|sim| of another similarity, from which proxy scores are made."""
+    """|sim| of another similarity: what proxy scores are made of."""
 
     def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
         return self.of(scores, allowed).abs()
@@ -148,7 +146,7 @@ class Magnitude(_Of):
 
 @dataclass(frozen=True)
 class Rectified(_Of):
-    """max(sim, 0) of another similarity; of `Raw()`, ReLU attention."""
+    """max(sim, 0) of another similarity; ReLU attention is `Rectified(Raw())`."""
 
     def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
         return self.of(scores, allowed).relu()

@@ -1,19 +1,20 @@
-"""Slots: columns of the pattern that belong to no token, open to every query and never rotated.
+"""Slots: columns of the pattern that belong to no token; every query sees them, and they are never rotated.
 
-`SlotRow` and `SinkLogit` are what one attention call sees; the specs below them are trained parameters of a model.
+An attention call has a `SlotRow` or a `SinkLogit`; the specs below them describe the parameters that a model trains.
 """
 
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..errors import InputError
 from ..spec import Dims, Part
+from .shapes import Queries
 
-Queries = Float[Tensor, "batch head query d_head"]
+Heads = Int[Tensor, " some_head"]
 Column = Float[Tensor, "batch head query 1"]
 
 
@@ -25,17 +26,27 @@ class SlotRow:
     value: Float[Tensor, "head 1 d_value"]
 
     def scores(self, queries: Queries, scale: float) -> Column:
+        """The score of every query with the slot."""
         return torch.einsum("bhid,hjd->bhij", queries, self.key.to(queries.dtype)) * scale
+
+    def of_heads(self, heads: Heads) -> "SlotRow":
+        """The slot of some heads only."""
+        return SlotRow(self.key[heads], self.value[heads])
 
 
 @dataclass(frozen=True)
 class SinkLogit:
-    """A learned score per head whose value is zero (GPT-OSS): the weights on tokens sum to less than one."""
+    """A learned score per head, with a value of zero (GPT-OSS): the weights on tokens sum to less than one."""
 
     logit: Float[Tensor, " head"]
 
     def scores(self, queries: Queries, scale: float) -> Column:
+        """The logit, once for every query."""
         return self.logit.to(queries.dtype)[None, :, None, None].repeat(len(queries), 1, queries.shape[2], 1)
+
+    def of_heads(self, heads: Heads) -> "SinkLogit":
+        """The slot of some heads only."""
+        return SinkLogit(self.logit[heads])
 
 
 Slot = SlotRow | SinkLogit | None
@@ -45,8 +56,8 @@ Slot = SlotRow | SinkLogit | None
 class LearnedRow(Part):
     """A trained vector per head, drawn from N(0, std^2).
 
-    dims: how many of its first dimensions are trained, the others being zero (Table 13); 0 trains all.
-    shared: whether all heads of a layer have one vector (Table 12).
+    dims: how many of its first dimensions are trained; the others are zero (Table 13). 0 trains all.
+    shared: whether all heads of a layer share one vector (Table 12).
     """
 
     std: float = 0.02
@@ -89,12 +100,12 @@ class EvenRow(Part):
 
 
 def _fixed(row: Tensor) -> nn.Parameter:
-    # a parameter, not a buffer made anew: from_pretrained builds on the meta device, and a checkpoint holds its row
+    # a parameter, so that checkpoints hold it: from_pretrained builds on the meta device, where its values are lost
     return nn.Parameter(row, requires_grad=False)
 
 
 def whole_row(row: Float[Tensor, "#head 1 some_dims"], dims: Dims) -> Float[Tensor, "head 1 d_head"]:
-    """A row as every head has it, the dimensions that it lacks being zero."""
+    """The row of every head; dimensions that `row` lacks are zero."""
     return F.pad(row, (0, dims.d_head - row.shape[-1])).expand(dims.n_heads, -1, -1)
 
 
@@ -133,9 +144,10 @@ class NoSlots(Part):
 
 @dataclass(frozen=True)
 class KeySlot(Part):
-    """One extra column, its key compared with queries after the feature map.
+    """One extra column. Its key is compared with queries after the feature map.
 
-    K biases where the value is `ZeroRow()`, KV biases where both rows are learned; both zero is softmax-off-by-one.
+    A learned key with the value `ZeroRow()` is a K bias; a learned key and value are KV biases; if both are zero,
+    softmax becomes softmax-off-by-one.
     """
 
     k: Part = LearnedRow()
@@ -147,7 +159,7 @@ class KeySlot(Part):
 
 @dataclass(frozen=True)
 class LogitSlot(Part):
-    """A trained score per head, drawn from N(0, std^2), whose value is zero (GPT-OSS)."""
+    """A trained score per head, drawn from N(0, std^2), with a value of zero (GPT-OSS)."""
 
     std: float = 0.02
 

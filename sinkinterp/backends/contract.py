@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern
 from ..attention.model_shape import ModelShape
 from ..errors import InputError
 from ..interventions.edit import Edit
@@ -133,7 +132,7 @@ class _NudgeCall(_Nudge):
     def call(self, call: AttentionCall) -> AttentionCall:
         weights = call.pattern()
         weights[self.rows[call.layer]] = 1 / weights.shape[-1]
-        return FixedPattern.of(replace(call, v=self._turned(call.layer, call.v)), weights)
+        return replace(call, v=self._turned(call.layer, call.v)).with_pattern(weights)
 
 
 @dataclass(frozen=True)

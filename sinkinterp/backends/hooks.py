@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ..attention.call import call_of_interface
+from ..attention.interface import call_of_interface
 from ..errors import InputError
 from .recorder import Recorder
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.call import call_of_interface
+from ..attention.interface import call_of_interface
 from ..errors import InputError
 from .hooks import Sites, evaluating
 from .huggingface import Fetch, HuggingFaceSubject

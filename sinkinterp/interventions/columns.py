@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern
 from ..attention.model_shape import ModelShape
 from .edit import Edit
 from .selectors import OnHeads, drawn, inside, settle
@@ -89,7 +88,7 @@ class RemoveColumn(_Columns):
         kept = allowed & ~gone
         rest = pattern * ~gone
         shared = self.share.share((pattern * gone).sum(-1, keepdim=True), rest, kept)
-        return self.on_heads(call, FixedPattern.of(call, torch.where(kept.any(-1, keepdim=True), shared, pattern)))
+        return self.on_heads(call, call.with_pattern(torch.where(kept.any(-1, keepdim=True), shared, pattern)))
 
 
 @dataclass(frozen=True)

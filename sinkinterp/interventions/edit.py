@@ -67,7 +67,7 @@ class Edit:
         return weights
 
     def call(self, call: AttentionCall) -> AttentionCall:
-        """What an attention layer consumes; `FixedPattern.of` sets the pattern itself."""
+        """What an attention layer consumes; `with_pattern` of a call sets its pattern itself."""
         return call
 
     def output(self, call: AttentionCall, z: Output) -> Output:

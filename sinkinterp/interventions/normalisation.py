@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern
 from ..attention.kernels import Kernel, PNorm, Similarity, Unit
 from ..errors import InputError
 from .selectors import OnHeads
@@ -68,4 +67,4 @@ class ClipPattern(OnHeads):
         clipped = ((self.high - self.low) * pattern + self.low).clamp(0, 1) * (pattern > 0)
         first = pattern.shape[-1] - call.k.shape[2]
         clipped[..., :first] = pattern[..., :first]
-        return self.on_heads(call, FixedPattern.of(call, clipped))
+        return self.on_heads(call, call.with_pattern(clipped))

@@ -9,7 +9,6 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern
 from ..attention.model_shape import ModelShape
 from ..errors import InputError
 from .edit import Edit
@@ -82,7 +81,7 @@ class OnHeads(InLayers):
         chosen = self.of_heads(call.layer, n_heads, n_heads).to(call.q.device)
         if chosen.all():
             return edited
-        return FixedPattern.of(edited, torch.where(chosen[:, None, None], edited.pattern(), call.pattern()))
+        return edited.with_pattern(torch.where(chosen[:, None, None], edited.pattern(), call.pattern()))
 
 
 def drawn(edit: Edit, selector: str, of: Sequence[Any], generator: torch.Generator) -> Edit:

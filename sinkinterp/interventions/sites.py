@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern
 from ..attention.model_shape import ModelShape
 from .edit import Edit, Output, Residual, Rows
 from .operations import Keep, Operation
@@ -193,7 +192,7 @@ class ChangePattern(_ChangeHeads):
             return call
         pattern, past = _from_start(call, call.pattern())
         new = self._behind_slot(call)._on_heads_of(call, pattern)
-        return call if new is pattern else FixedPattern.of(call, new[:, :, past:])
+        return call if new is pattern else call.with_pattern(new[:, :, past:])
 
     def taken(self, shown: AttentionCall) -> Heads:
         return shown.pattern()

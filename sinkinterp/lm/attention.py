@@ -10,8 +10,9 @@ from transformers import Cache, PreTrainedConfig
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..attention import blockwise
-from ..attention.call import AttentionCall, call_of_interface
+from ..attention.call import AttentionCall
 from ..attention.features import Feature
+from ..attention.interface import call_of_interface
 from ..attention.kernels import SOFTMAX, Kernel
 from ..attention.masks import Causal, Mask
 from ..attention.shapes import Keys, Queries, Residual, Values

@@ -1,6 +1,6 @@
 """Nulls: the importance that a position would have without any content, by mask and bias alone."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int
@@ -29,10 +29,8 @@ def content_free_importance(call: AttentionCall, positions: Index, convention: C
         return convention.uniform(call, positions)
     shared = all(part is None or len(part) == 1 for part in (call.bias, call.mask))
     sequences = slice(1 if shared else None)
-    # without the weights that an edit may have set
-    plain = AttentionCall(**{field.name: getattr(call, field.name) for field in fields(AttentionCall)})
     q, k, v = call.q[sequences], call.k[sequences], call.v[sequences]
-    empty = replace(plain, q=torch.zeros_like(q), k=torch.zeros_like(k), v=v)
+    empty = replace(call.with_pattern(None), q=torch.zeros_like(q), k=torch.zeros_like(k), v=v)
     return importance(empty, positions, convention).expand(*call.q.shape[:2], -1)
 
 

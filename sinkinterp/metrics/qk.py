@@ -95,19 +95,19 @@ def is_broadcast(value_ratio: Ratios, low: float = 0.8, high: float = 1.25) -> M
 def angled(call: AttentionCall) -> AttentionCall:
     """The call whose scores are cos(q_i, k_j) and nothing else."""
     q, k = _featured(call)
-    return _bare(replace(call, q=F.normalize(q, dim=-1), k=F.normalize(k, dim=-1), scale=1.0))
+    return _bare(replace(call.with_pattern(None), q=F.normalize(q, dim=-1), k=F.normalize(k, dim=-1), scale=1.0))
 
 
 def lengthened(call: AttentionCall) -> AttentionCall:
     """The call whose scores are |q_i| |k_j| * scale and nothing else."""
     q, k = _featured(call)
-    return _bare(replace(call, q=q.norm(dim=-1, keepdim=True), k=k.norm(dim=-1, keepdim=True)))
+    return _bare(replace(call.with_pattern(None), q=q.norm(dim=-1, keepdim=True), k=k.norm(dim=-1, keepdim=True)))
 
 
 def multiplied(call: AttentionCall) -> AttentionCall:
     """The call whose scores are q_i . k_j * scale and nothing else: no bias, softcap or slot."""
     q, k = _featured(call)
-    return _bare(replace(call, q=q, k=k))
+    return _bare(replace(call.with_pattern(None), q=q, k=k))
 
 
 def _bare(call: AttentionCall) -> AttentionCall:

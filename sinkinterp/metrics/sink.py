@@ -8,7 +8,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.fixed import FixedPattern
 from ..attention.flash import key_blocks
 from ..errors import InputError
 
@@ -19,13 +18,7 @@ Counts = Int[Tensor, "#batch #head pos"]
 
 def proxy(call: AttentionCall) -> AttentionCall:
     """The call whose weights are |sim| / sum |sim|: itself where rows sum to one already (section 7.2)."""
-    if isinstance(call, FixedPattern):  # its kernel did not make its weights
-        size = call.pattern().abs()
-        total = size.sum(-1, keepdim=True)
-        if ((total - 1).abs() < 1e-5).all():
-            return call
-        return FixedPattern.of(call, size / total.clamp(min=torch.finfo(size.dtype).tiny))
-    return call if call.kernel.is_normalised else replace(call, kernel=call.kernel.proxy)
+    return call if call.is_normalised else call.proxy()
 
 
 def visible(call: AttentionCall, positions: Index) -> Counts:
@@ -74,7 +67,7 @@ class Convention:
         return alpha.expand(*call.q.shape[:2], -1)
 
     def _past(self, call: AttentionCall) -> Bool[Tensor, "1 1 query key"]:
-        return replace(call, mask=None).allowed()
+        return replace(call.scoring.visibility, mask=None).allowed()
 
 
 VISIBLE = Convention("queries that can see the key", visible)
@@ -107,7 +100,7 @@ def slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
 
 def off_sequence(call: AttentionCall) -> Float[Tensor, "batch head"]:
     """1 - row sum over tokens, mean over queries: what goes to a slot, or is never given out; below 0 if above one."""
-    if call.kernel.is_normalised and not isinstance(call, FixedPattern):
+    if call.is_normalised:
         return call.slot_mass() / call.q.shape[2]
     return 1 - call.column_mass().sum(-1) / call.q.shape[2]
 

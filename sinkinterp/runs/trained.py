@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..data.sources import OnProgress
+from ..data.progress import OnProgress
 from ..data.stream import HELD_OUT
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError

@@ -6,7 +6,8 @@ from typing import Any, NoReturn
 
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
-from ..data.sources import Embedded, OnProgress, PythonCode, Source, Texts
+from ..data.progress import OnProgress
+from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..errors import InputError
 from ..lm.config import LMSpec

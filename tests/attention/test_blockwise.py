@@ -5,7 +5,7 @@ import torch
 
 from sinkinterp.attention import blockwise
 from sinkinterp.attention.features import EluFeature, MLPFeature
-from sinkinterp.attention.kernels import SOFTMAX, Kernel
+from sinkinterp.attention.kernels import SOFTMAX, Kernel, LogLength
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.normalisers import Unit
 from sinkinterp.attention.similarities import EluPlusOne, Raw, Rectified, Sigmoid
@@ -19,6 +19,7 @@ KERNELS = [
     for s in (Sigmoid(), Sigmoid(23.0), EluPlusOne(), Raw(), Rectified(Raw()))
 ]
 KERNELS.append(Kernel(EluFeature(), Raw(), Unit()))
+KERNELS.append(Kernel(similarity=Sigmoid(), normaliser=Unit(), scaling=LogLength()))
 FIELDS = {
     "causal": {},
     "window": {"mask": BAND},

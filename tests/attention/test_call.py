@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sinkinterp.attention import flash
-from sinkinterp.attention.call import AttentionCall, call_of_interface
+from sinkinterp.attention import dense, flash, fused
 from sinkinterp.attention.features import EluFeature
 from sinkinterp.attention.kernels import Kernel
 from sinkinterp.attention.masks import Causal, Window
@@ -93,24 +92,24 @@ def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense
     leaves = [call.q, call.k, call.v] + ([call.slot.key, call.slot.value] if call.slot else [])
     for leaf in leaves:
         leaf.requires_grad_()
-    dense, kernel = call.mix(call.pattern()), flash.sdpa(*call._columns)
-    torch.testing.assert_close(kernel, dense)
-    weights = torch.randn_like(dense)
-    wanted, found = (torch.autograd.grad((z * weights).sum(), leaves) for z in (dense, kernel))
-    for want, grad in zip(wanted, found, strict=True):
+    by_pattern, by_kernel = call.mix(call.pattern()), flash.sdpa(*fused.inputs(call.scoring, call.v))
+    torch.testing.assert_close(by_kernel, by_pattern)
+    weights = torch.randn_like(by_pattern)
+    wanted, computed = (torch.autograd.grad((z * weights).sum(), leaves) for z in (by_pattern, by_kernel))
+    for want, grad in zip(wanted, computed, strict=True):
         torch.testing.assert_close(grad, want)
 
 
-@pytest.mark.parametrize(("fields", "dense"), [(PLAIN["key slot"], 0), (FIELDS["softcap"], 1)])
-def test_off_the_cpu_plain_softmax_makes_no_pattern(make_call, monkeypatch, fields, dense):
-    made, pattern = [], AttentionCall.pattern
-    monkeypatch.setattr(AttentionCall, "pattern", lambda call: made.append(call) or pattern(call))
+@pytest.mark.parametrize(("fields", "patterns"), [(PLAIN["key slot"], 0), (FIELDS["softcap"], 1)])
+def test_off_the_cpu_plain_softmax_makes_no_pattern(make_call, monkeypatch, fields, patterns):
+    made, pattern = [], dense.pattern
+    monkeypatch.setattr(dense, "pattern", lambda scoring: made.append(scoring) or pattern(scoring))
     slot = (
         SlotRow(torch.zeros(6, 1, 5, device="meta"), torch.zeros(6, 1, 5, device="meta")) if "slot" in fields else None
     )
     call = make_call(**{**fields, "slot": slot})
     elsewhere = replace(call, **{name: getattr(call, name).to("meta") for name in "qkv"})
-    assert elsewhere.output().shape == call.q.shape and not elsewhere.is_fused and len(made) == dense
+    assert elsewhere.output().shape == call.q.shape and not elsewhere.is_fused and len(made) == patterns
 
 
 def test_the_fused_log_sum_exp_is_that_of_the_scores(make_call):
@@ -157,18 +156,3 @@ def test_watchers_and_columns_are_counted_by_the_mask(make_call):
     call = make_call(mask=BAND, slot=SinkLogit(torch.zeros(6)))
     assert call.watchers(torch.tensor([0, 5, 10]))[0, 0].tolist() == [4, 4, 1]
     assert call.columns_seen()[0, 0].tolist() == [2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5]
-
-
-def test_an_additive_mask_is_split_into_what_it_forbids_and_what_it_adds(make_call):
-    call = make_call()
-    added = -0.3 * (INDEX[:, None] - INDEX).abs().float()[None, None]
-    additive = torch.where(BAND, added, torch.finfo(torch.float32).min)
-    split = call_of_interface(3, call.q, call.k, call.v, additive, call.scale)
-    assert split.mask.equal(BAND)
-    torch.testing.assert_close(split.pattern(), replace(call, mask=BAND, bias=added).pattern())
-
-
-def test_an_additive_mask_that_adds_nothing_leaves_no_bias(make_call):
-    call = make_call()
-    additive = torch.zeros(1, 1, T, T).masked_fill(~BAND, torch.finfo(torch.float32).min)
-    assert call_of_interface(3, call.q, call.k, call.v, additive, None).bias is None

@@ -7,6 +7,7 @@ from sinkinterp.attention.features import EluFeature, Identity, MLPFeature
 from sinkinterp.attention.kernels import Kernel
 from sinkinterp.attention.normalisers import ClampedSum, PNorm, PositiveShare, Unit
 from sinkinterp.attention.similarities import EluPlusOne, Exp, ExpMinusOne, Magnitude, Raw, Rectified, Sigmoid
+from sinkinterp.attention.visibility import ALL, QueryRun, Visibility
 from sinkinterp.spec import Dims
 
 NORMALISERS = [Unit(), PNorm(), PNorm(0.5), PNorm(3.0), ClampedSum(), PositiveShare()]
@@ -18,23 +19,25 @@ PAIRS = [(s, n) for s in SIMILARITIES for n in NORMALISERS if n.degree == 1 or n
 ALLOWED = torch.ones(7, 7).tril().bool()[None, None]
 
 
+def dense(kernel, scores, allowed=ALLOWED):
+    return kernel.pattern(scores, allowed, QueryRun(Visibility(*scores.shape[-2:], scores.device, allowed), ALL))
+
+
 def test_softmax_by_hand():
-    pattern = Kernel().pattern(
-        torch.tensor([[[[0.0, 9.0], [0.0, math.log(3)]]]]), torch.ones(2, 2).tril().bool()[None, None]
-    )
+    scores = torch.tensor([[[[0.0, 9.0], [0.0, math.log(3)]]]])
+    pattern = dense(Kernel(), scores, torch.ones(2, 2).tril().bool()[None, None])
     torch.testing.assert_close(pattern[0, 0], torch.tensor([[1.0, 0.0], [0.25, 0.75]]))
 
 
 def test_sigmoid_without_normalisation_by_hand():
     kernel = Kernel(similarity=Sigmoid(), normaliser=Unit())
-    pattern = kernel.pattern(
-        torch.tensor([[[[0.0, 9.0], [math.log(3), 0.0]]]]), torch.ones(2, 2).tril().bool()[None, None]
-    )
+    scores = torch.tensor([[[[0.0, 9.0], [math.log(3), 0.0]]]])
+    pattern = dense(kernel, scores, torch.ones(2, 2).tril().bool()[None, None])
     torch.testing.assert_close(pattern[0, 0], torch.tensor([[0.5, 0.0], [0.75, 0.5]]))
 
 
 def test_a_signed_similarity_is_divided_by_the_sum_of_magnitudes():
-    pattern = Kernel(similarity=Raw()).pattern(torch.tensor([[[[3.0, -1.0]]]]), torch.ones(1, 1, 1, 2).bool())
+    pattern = dense(Kernel(similarity=Raw()), torch.tensor([[[[3.0, -1.0]]]]), torch.ones(1, 1, 1, 2).bool())
     torch.testing.assert_close(pattern.flatten(), torch.tensor([0.75, -0.25]))
 
 
@@ -42,33 +45,35 @@ def test_a_signed_similarity_is_divided_by_the_sum_of_magnitudes():
 def test_the_log_form_of_a_kernel_is_its_value_form(similarity, normaliser):
     kernel = Kernel(similarity=similarity, normaliser=normaliser, alpha=0.7)
     scores = torch.randn(2, 3, 7, 7) * 4
-    log_sim, sign = similarity.signed_log(scores)
+    queries = QueryRun(Visibility(7, 7, scores.device, ALLOWED), ALL)
+    log_sim, sign = kernel.signed_log(scores, queries)
     log_sim = log_sim.masked_fill(~ALLOWED, -torch.inf)
-    log_z = normaliser.log_size((log_sim[..., i], sign[..., i]) for i in (slice(0, 3), slice(3, 7)))[..., None]
-    streamed = 0.7 * normaliser.keep(sign) * (log_sim - log_z.masked_fill(log_z == -torch.inf, 0)).exp()
-    torch.testing.assert_close(streamed, kernel.pattern(scores, ALLOWED), rtol=1e-4, atol=1e-6)
+    blocks = ((log_sim[..., keys], sign[..., keys]) for keys in (slice(0, 3), slice(3, 7)))
+    log_z = kernel.log_normaliser(blocks, queries)
+    streamed = 0.7 * kernel.weights_over_alpha(scores.clone(), log_z, queries) * ALLOWED
+    torch.testing.assert_close(streamed, dense(kernel, scores), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("similarity", "normaliser"), PAIRS, ids=str)
 def test_proxy_scores_are_shares_of_magnitudes(similarity, normaliser):
     kernel = Kernel(similarity=similarity, normaliser=normaliser, alpha=0.7)
     scores = torch.randn(2, 3, 7, 7) * 4
-    size = kernel.pattern(scores, ALLOWED).abs()
+    size = dense(kernel, scores).abs()
     want = size / size.sum(-1, keepdim=True).clamp(min=1e-30)
-    torch.testing.assert_close(kernel.proxy.pattern(scores, ALLOWED), want, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(dense(kernel.proxy, scores), want, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(("similarity", "normaliser"), PAIRS, ids=str)
 def test_a_kernel_that_says_so_has_rows_that_sum_to_one(similarity, normaliser):
     kernel = Kernel(similarity=similarity, normaliser=normaliser)
-    pattern = kernel.pattern(torch.randn(2, 3, 7, 7) * 4, ALLOWED)
+    pattern = dense(kernel, torch.randn(2, 3, 7, 7) * 4)
     one = (pattern >= 0).all() and (pattern.sum(-1) - 1).abs().max() < 1e-5
     assert bool(one) or not kernel.is_normalised
     assert kernel.is_normalised == (similarity.positive and normaliser == PNorm())
 
 
 def row(scores, **steps):
-    pattern = Kernel(**steps).pattern(torch.tensor([[[scores]]]), torch.ones(1, 1, 1, len(scores)).bool())
+    pattern = dense(Kernel(**steps), torch.tensor([[[scores]]]), torch.ones(1, 1, 1, len(scores)).bool())
     return pattern.flatten().tolist()
 
 
@@ -98,14 +103,14 @@ def test_softpick_by_hand():
 def test_p_normalised_softmax_is_the_root_of_a_softmax_at_another_temperature(p):
     scores = torch.randn(2, 3, 7, 7)
     want = (p * scores).masked_fill(~ALLOWED, -torch.inf).softmax(-1) ** (1 / p)  # equation 44
-    torch.testing.assert_close(Kernel(normaliser=PNorm(p)).pattern(scores, ALLOWED), want)
+    torch.testing.assert_close(dense(Kernel(normaliser=PNorm(p)), scores), want)
 
 
 @pytest.mark.parametrize("p", [0.25, 1.0, 3.0])
 @pytest.mark.parametrize("similarity", [Exp(), Sigmoid(), Raw(), Rectified(Raw())], ids=str)
 def test_gradients_are_finite_where_weights_underflow(p, similarity):
     scores = (torch.randn(1, 1, 7, 7) * 80).requires_grad_()
-    pattern = Kernel(similarity=similarity, normaliser=PNorm(p)).pattern(scores, ALLOWED)
+    pattern = dense(Kernel(similarity=similarity, normaliser=PNorm(p)), scores)
     (pattern * torch.randn(7)).sum().backward()
     assert pattern.isfinite().all() and scores.grad.isfinite().all()
 
@@ -114,7 +119,7 @@ def test_the_gradient_of_a_p_norm_is_that_of_its_formula():
     scores = torch.randn(1, 1, 3, 5, dtype=torch.double, requires_grad=True)
     allowed = torch.ones(1, 1, 3, 5).bool()
     kernel = Kernel(similarity=Sigmoid(), normaliser=PNorm(3.0))
-    assert torch.autograd.gradcheck(lambda s: kernel.pattern(s, allowed), scores)
+    assert torch.autograd.gradcheck(lambda s: dense(kernel, s, allowed), scores)
 
 
 def test_exp_needs_a_normaliser_that_restores_the_row_factor():
@@ -124,13 +129,13 @@ def test_exp_needs_a_normaliser_that_restores_the_row_factor():
 
 def test_a_row_that_sees_nothing_is_zero_and_has_finite_gradients():
     scores = torch.randn(1, 1, 3, 3, requires_grad=True)
-    pattern = Kernel().pattern(scores, torch.zeros(1, 1, 3, 3).bool())
+    pattern = dense(Kernel(), scores, torch.zeros(1, 1, 3, 3).bool())
     pattern.sum().backward()
     assert pattern.eq(0).all() and scores.grad.isfinite().all()
 
 
 def test_large_scores_do_not_overflow():
-    assert Kernel().pattern(torch.tensor([[[[1e4, 1e4]]]]), torch.ones(1, 1, 1, 2).bool()).tolist() == [[[[0.5, 0.5]]]]
+    assert dense(Kernel(), torch.tensor([[[[1e4, 1e4]]]]), torch.ones(1, 1, 1, 2).bool()).tolist() == [[[[0.5, 0.5]]]]
 
 
 def test_p_is_above_zero():

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from sinkinterp.attention import tiles
-from sinkinterp.attention.fixed import FixedPattern
 from sinkinterp.attention.kernels import SOFTMAX, Kernel
 from sinkinterp.attention.masks import Causal, Prefix, Window
 from sinkinterp.attention.normalisers import ClampedSum, Unit
+from sinkinterp.attention.scoring import Scoring
 from sinkinterp.attention.similarities import Raw, Sigmoid
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.attention.tiles import of_heads, pairs, slot_cells
@@ -112,18 +112,18 @@ def test_some_heads_keep_their_own_keys_masks_and_slots(make_call):
 def test_a_pattern_that_an_edit_set_has_cells_too(make_call):
     call = make_call(queries=T, slot=SinkLogit(torch.randn(6)))
     given = torch.rand(2, 6, T, T + 1)
-    fixed = FixedPattern.of(call, given)
+    fixed = call.with_pattern(given)
     oracle = expected(given[..., 1:].double().numpy(), fixed.allowed().numpy(), 4)
     np.testing.assert_allclose(tiles.cells(fixed, 4).numpy(), oracle, rtol=1e-5)
     torch.testing.assert_close(slot_cells(of_heads(fixed, [4]), T)[:, 0, 0, 0], given[:, 4, :, 0].amax(-1))
     assert fixed.slot_mass().equal(given[..., 0].sum(2))
-    assert not FixedPattern.of(replace(call, slot=None), given[..., 1:]).slot_mass().any()
+    assert not replace(call, slot=None).with_pattern(given[..., 1:]).slot_mass().any()
 
 
 def test_no_map_of_all_pairs_is_made(make_call, monkeypatch):
     sizes = []
-    scores = tiles.AttentionCall.scores
-    monkeypatch.setattr(tiles.AttentionCall, "scores", lambda self, *a: sizes.append(out := scores(self, *a)) or out)
+    scores = Scoring.scores
+    monkeypatch.setattr(Scoring, "scores", lambda self, *a: sizes.append(out := scores(self, *a)) or out)
     call = make_call(queries=1031, n_heads=2, n_kv_heads=1, batch=1)
     tiles.cells(call, 13)
     assert max(size.shape[2] * size.shape[3] for size in sizes) <= tiles.SPAN**2

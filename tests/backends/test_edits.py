@@ -6,7 +6,6 @@ import pytest
 import torch
 from backends.zoo import ATTENTION_LAYERS, CONFIGS, model_of, tokens_of
 
-from sinkinterp.attention.fixed import FixedPattern
 from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
 from sinkinterp.backends import hooks
 from sinkinterp.backends.load import BACKENDS, load
@@ -46,7 +45,7 @@ class DropFirstColumn(Edit):
         pattern = call.pattern()
         first = pattern.shape[-1] - call.k.shape[2]
         pattern[:, :, 1:, first] = 0
-        return FixedPattern.of(call, pattern / pattern.sum(-1, keepdim=True))
+        return call.with_pattern(pattern / pattern.sum(-1, keepdim=True))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 
 from sinkinterp.attention.features import MLPFeature
-from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
+from sinkinterp.attention.kernels import Kernel, LogLength, Sigmoid, Unit
 from sinkinterp.attention.masks import Causal, Prefix, Window
 from sinkinterp.attention.normalisers import ClampedSum
 from sinkinterp.attention.similarities import Raw
@@ -25,6 +25,7 @@ MLP = Kernel(MLPFeature(), Raw(), ClampedSum(), alpha=0.5)
 BESIDE = {"qk_norm": RMSQKNorm(), "v_bias": ValueBias(), "gate": HeadGate(), "join": Added()}
 COMBINED = {
     "sigmoid with kv slot": LMSpec(attention=AttentionSpec(SIGMOID, slots=KeySlot(v=LearnedRow()))),
+    "ssmax": LMSpec(attention=AttentionSpec(Kernel(scaling=LogLength(0.7)))),
     "much at once": LMSpec(
         T5Relative(), AttentionSpec(SIGMOID, Causal() & Window(5), **BESIDE), GatedFFN(act=Gelu()), PostNorm(),
         SinkToken(), WrittenInit(),

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from sinkinterp.attention.call import AttentionCall
-from sinkinterp.attention.fixed import FixedPattern
 from sinkinterp.attention.kernels import Kernel, Raw, Sigmoid, Unit
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.slots import SinkLogit, SlotRow
@@ -236,7 +235,7 @@ def test_the_release_divides_and_sums_in_bfloat16(call):
 def test_in_the_release_an_importance_exceeds_its_epsilon_from_0_302_on(alpha, is_sink):
     preset, weights = PRESETS["released-own-models"], torch.full((2, 6, 64, 64), (1 - alpha) / 63)
     weights[..., 0] = alpha
-    found = importance(FixedPattern.of(odd(64, 64), weights), ALL[:1], preset.convention)
+    found = importance(odd(64, 64).with_pattern(weights), ALL[:1], preset.convention)
     assert (found.bfloat16() > 0.3).all() == is_sink  # the release's own comparison
     assert sink_rate(found, preset.epsilon).tolist() == [is_sink] * 2
 
@@ -244,11 +243,11 @@ def test_in_the_release_an_importance_exceeds_its_epsilon_from_0_302_on(alpha, i
 def test_the_proxy_of_a_pattern_that_was_set_divides_its_rows_by_their_sum():
     call, weights = odd(5, 5), torch.full((2, 6, 5, 5), 0.1).tril()
     weights[..., 0] = -0.3
-    set_so = FixedPattern.of(call, weights)
+    set_so = call.with_pattern(weights)
     alpha = (1 + 3 / 4 + 3 / 5 + 3 / 6 + 3 / 7) / 5
     torch.testing.assert_close(importance(set_so, ALL[:1]), torch.full((2, 6, 1), alpha))
     torch.testing.assert_close(raw_importance(set_so, ALL[:1]), torch.full((2, 6, 1), -0.3))
-    whole = FixedPattern.of(call, call.pattern())
+    whole = call.with_pattern(call.pattern())
     assert importance(whole, ALL[:1]).equal(raw_importance(whole, ALL[:1]))
 
 
@@ -271,7 +270,7 @@ def test_what_goes_off_the_sequence_worked_by_hand():
 
 def test_a_column_that_an_edit_removed_goes_off_the_sequence():
     weights = WEIGHTED.pattern() * torch.tensor([0.0, 1.0, 1.0])
-    by_hand(off_sequence(FixedPattern.of(WEIGHTED, weights)), (1 + 1 / 3 + 1 / 8) / 3)
+    by_hand(off_sequence(WEIGHTED.with_pattern(weights)), (1 + 1 / 3 + 1 / 8) / 3)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

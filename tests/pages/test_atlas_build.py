@@ -6,7 +6,6 @@ import torch
 from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
-from sinkinterp.attention.fixed import FixedPattern
 from sinkinterp.data.bos import Bos
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
@@ -87,7 +86,7 @@ class Uniform(Edit):
 
     def call(self, call):
         seen = call.allowed().expand(call.q.shape[0], call.q.shape[1], -1, -1).float()
-        return FixedPattern.of(call, 0.5 * seen / seen.sum(-1, keepdim=True))
+        return call.with_pattern(0.5 * seen / seen.sum(-1, keepdim=True))
 
 
 def test_patterns_that_an_edit_sets_are_drawn_as_they_are():

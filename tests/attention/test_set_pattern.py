@@ -1,12 +1,13 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
 from sinkinterp.attention.call import AttentionCall
-from sinkinterp.attention.fixed import FixedPattern
 from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
 from sinkinterp.attention.slots import SlotRow
 from sinkinterp.errors import InputError
-from sinkinterp.metrics import nulls, sink
+from sinkinterp.metrics import nulls, qk, sink
 
 
 def random_call(**change):
@@ -19,7 +20,7 @@ def random_call(**change):
 @pytest.mark.parametrize("change", [{}, {"slot": None}, {"kernel": Kernel(similarity=Sigmoid(), normaliser=Unit())}])
 def test_a_call_whose_own_pattern_is_fixed_answers_as_before(change):
     call = random_call(**change)
-    fixed = FixedPattern.of(call, call.pattern())
+    fixed = call.with_pattern(call.pattern())
     positions = torch.tensor([0, 3, 6])
     assert torch.allclose(fixed.output(), call.mix(call.pattern()), atol=1e-6)
     for read in (sink.importance, sink.raw_importance, nulls.uniform_importance):
@@ -31,7 +32,7 @@ def test_what_was_set_is_what_is_read():
     call = random_call(slot=None)
     weights = torch.zeros(2, 6, 7, 7)
     weights[..., 2] = 0.25
-    fixed = FixedPattern.of(call, weights)
+    fixed = call.with_pattern(weights)
     assert sink.importance(fixed, torch.tensor([0, 2])).unbind(-1)[0].eq(0).all()
     assert torch.allclose(sink.raw_importance(fixed, torch.tensor([2])), torch.tensor(0.25 * 7 / 5))
     assert torch.allclose(sink.importance(fixed, torch.tensor([2])), torch.tensor(7 / 5))  # a proxy: rows sum to 1/4
@@ -40,10 +41,50 @@ def test_what_was_set_is_what_is_read():
 
 def test_a_pattern_of_another_shape_is_refused():
     with pytest.raises(InputError, match=r"layer 0 has the shape \(2, 6, 7, 8\); got \(2, 6, 7, 7\)"):
-        FixedPattern.of(random_call(), torch.zeros(2, 6, 7, 7))
+        random_call().with_pattern(torch.zeros(2, 6, 7, 7))
 
 
 def test_a_fixed_pattern_has_no_normaliser_to_ask_for():
     call = random_call()
     with pytest.raises(InputError, match="set by an edit"):
-        FixedPattern.of(call, call.pattern()).log_normaliser()
+        call.with_pattern(call.pattern()).log_normaliser()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"q": torch.ones(2, 6, 7, 5)},
+        {"k": torch.ones(2, 3, 7, 5)},
+        {"scale": 0.25},
+        {"mask": torch.ones(1, 1, 7, 7).bool()},
+        {"bias": torch.zeros(1, 1, 7, 7)},
+        {"softcap": 3.0},
+        {"slot": None},
+        {"kernel": Kernel(alpha=2.0)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_no_edit_of_scores_is_lost_behind_a_pattern(change):
+    call = random_call()
+    fixed = call.with_pattern(call.pattern())
+    with pytest.raises(InputError, match="pattern of layer 0 was set by an edit before, so its scores no longer") as e:
+        replace(fixed, **change)
+    assert "\n" not in str(e.value)
+    assert replace(fixed, v=call.v + 1).pattern().equal(call.pattern())
+    assert replace(fixed.with_pattern(None), **change).set_pattern is None
+
+
+def test_a_pattern_may_be_set_again():
+    call = random_call()
+    fixed = call.with_pattern(call.pattern()).with_pattern(call.pattern() / 2)
+    assert fixed.pattern().equal(call.pattern() / 2)
+
+
+def test_reads_of_queries_keys_and_masks_do_not_mind_a_pattern():
+    call = random_call(slot=None, mask=torch.ones(1, 1, 7, 7).tril().bool())
+    fixed = call.with_pattern(call.pattern())
+    for contrast in (qk.qk_angles, qk.qk_norm_products, qk.qk_scores):
+        assert contrast(fixed).equal(contrast(call))
+    for read in (sink.importance, nulls.uniform_importance):
+        paper = (read(x, call.keys, sink.PAPER) for x in (fixed, call))
+        torch.testing.assert_close(*paper)

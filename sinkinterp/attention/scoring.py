@@ -1,0 +1,59 @@
+"""Scoring: the scores of queries with keys, and which of them may attend."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .kernels import Kernel
+from .shapes import Allowed, KeyIndex, Keys, Queries, SomePairs
+from .slots import Slot
+from .visibility import ALL, QueryRun, Visibility
+
+
+@dataclass(frozen=True, eq=False)
+class Scoring:
+    """Everything that attention weights are made of; the fields are those of `AttentionCall`."""
+
+    q: Queries
+    k: Keys
+    scale: float
+    mask: Allowed | None
+    bias: Float[Tensor, "#batch #head query key"] | None
+    softcap: float | None
+    slot: Slot
+    kernel: Kernel
+
+    @cached_property
+    def visibility(self) -> Visibility:
+        """Which keys each query may attend to."""
+        return Visibility(self.q.shape[2], self.k.shape[2], self.q.device, self.mask)
+
+    def queries(self, rows: slice = ALL) -> QueryRun:
+        """What the kernel may know of a run of queries besides their scores."""
+        return QueryRun(self.visibility, rows)
+
+    def scores(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
+        """Scores of a run of queries with the chosen keys (default all), masked pairs included; fp32, a new tensor."""
+        k = self.k if keys is None else self.k[:, :, keys]
+        k = self.kernel.feature(k.float())
+        # einsum, not einops: a remote server, which runs this too, may have torch only
+        q = self.scaled_queries[:, :, rows].unflatten(1, (k.shape[1], -1))  # batch kv_head group query d_head
+        scores = torch.einsum("bkrd,bkjd->bkrj", q.flatten(2, 3), k).unflatten(2, q.shape[2:4]).flatten(1, 2)
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if self.bias is not None:
+            bias = self.bias[..., rows, :]
+            scores = scores + (bias if keys is None else bias[..., keys])
+        return scores
+
+    @cached_property
+    def scaled_queries(self) -> Queries:
+        """Queries after the feature map, times the scale; fp32."""
+        return self.kernel.feature(self.q.float()) * self.scale
+
+    def slot_scores(self) -> Float[Tensor, "batch head query 1"] | None:
+        """Scores of every query with the slot; None without a slot."""
+        return None if self.slot is None else self.slot.scores(self.kernel.feature(self.q.float()), self.scale)
