@@ -20,12 +20,12 @@ from sinkinterp.interventions import (
     ZeroKeyBias,
     ZeroQueryBias,
 )  # fmt: skip
-from sinkinterp.measurement.instruments import Instrument
 from sinkinterp.measurement.measure import measure as measured
 from sinkinterp.measurement.patching import swap_effective_position, swap_raw_position
 from sinkinterp.measurement.report import Report
 from sinkinterp.measurement.sweep import SEEDS, importance
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, cells, estimate, ratio
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, ratio
+from sinkinterp.metrics.metric import ResidualMetric
 from sinkinterp.plots import bars
 from sinkinterp.runs.experiment import Case, Model, Tell
 from sinkinterp.table import Cell, Table
@@ -58,6 +58,13 @@ UNIFORM = "null: uniform attention"
 OTHER = 9  # the position that p1 is swapped with: t = 10
 TOP = 3  # columns of W_K
 EXTENT = (25, 512)  # sequences and their length
+
+
+def _first(x: Residual) -> Tensor:
+    return x[:, 0]
+
+
+FIRST_RESIDUAL = ResidualMetric("first", _first)
 
 
 @dataclass(frozen=True)
@@ -110,7 +117,7 @@ def measure(case: Case, tell: Tell) -> Table:
     natural = case.natural((sequences, length), case.bos, tell("reading docstrings"))
     token_set = natural or random_tokens(subject.shape.vocab, length, sequences)
     on_run = tell(f"measuring {subject.name}")
-    whole = measured(subject, token_set, positions=(0,), instruments=(Instrument(residuals={"first": _first}),))
+    whole = measured(subject, token_set, positions=(0,), instruments=[(FIRST_RESIDUAL,)])
     block, dims = _largest(whole)
     circuit, before = Circuit(subject, length, dims), importance(whole)
     uniform = whole.null_alpha(0).mean((1, 2))
@@ -136,14 +143,10 @@ def draw(table: Table) -> go.Figure:
     return bars.beside_published(table.where(model=first["model"]), "cut", "left", PUBLISHED)
 
 
-def _first(x: Residual) -> Tensor:
-    return x[:, 0]
-
-
 def _largest(report: Report) -> tuple[int, tuple[int, ...]]:
     """The block before which an entry of the first token is largest, and the `TOP` largest dimensions there."""
     layers = list(report.attention_layers)
-    size = report.extra("first")[:, layers].abs().mean(0)
+    size = report.extra(FIRST_RESIDUAL)[:, layers].abs().mean(0)
     block = int(size.amax(1).argmax())
     return layers[block], tuple(size[block].topk(TOP).indices.tolist())
 
@@ -162,7 +165,7 @@ def _cut(
 
 
 def _row(name: str, after: Tensor, before: Tensor) -> dict[str, Cell]:
-    numbers = cells("alpha_1", estimate(after)) | cells("left", ratio(after, before))
+    numbers = estimate_cells("alpha_1", estimate(after)) | estimate_cells("left", ratio(after, before))
     return {"cut": name, **numbers, **_published(name)}
 
 

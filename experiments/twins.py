@@ -4,7 +4,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.tokens import random_tokens
 from sinkinterp.measurement.measure import measure as measured
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, cells
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate_cells
 from sinkinterp.pages import demo
 from sinkinterp.plots import curves
 from sinkinterp.runs import trained
@@ -39,7 +39,7 @@ def measure(case: Case, tell: Tell) -> Table:
         trained.valid_loss(subject, token_set),
     )
     row: dict[str, Cell] = {"model": case.variant or subject.name, "seed": case.seed, "loss": loss.mean}
-    row |= cells("Sink_1", first) | {"alpha_1": report.alpha().mean().item()}
+    row |= estimate_cells("Sink_1", first) | {"alpha_1": report.alpha().mean().item()}
     row |= {"null alpha_1": report.null[..., 0].mean().item(), "Sink_*": slot.mean if slot else None}
     row |= {"value ratio": report.value_ratio().mean().item(), "key ratio": report.key_ratio().mean().item()}
     row |= {"residual ratio": report.residual_ratio().mean(0).max().item()}

@@ -1,7 +1,7 @@
 """Curves hold what their tables hold."""
 
 import pytest
-from views.test_figures import RESIDUALS, SWAPS, TRAINING, bars, interval
+from plots.test_figures import RESIDUALS, SWAPS, TRAINING, bars, interval
 
 from sinkinterp.plots import curves, norms, sweeps, training
 from sinkinterp.plots.theme import GREY, caption_of, faded

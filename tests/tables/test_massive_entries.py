@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sinkinterp.metrics.angles import BINS, COSINES, NORMS
 from test_tables import REPORT, N, T
 
 from sinkinterp.errors import InputError
-from sinkinterp.metrics.angles import BINS, COSINES, NORMS
 from sinkinterp.tables import contrasts, distributions, entries, surface
 
 D = 7

@@ -13,14 +13,14 @@ from ...attention import tiles
 from ...attention.call import AttentionCall
 from ...backends.subject import CallRead, Subject
 from ...data.bos import Bos
-from ...data.tokens import Tokenizer, TokenSet, from_texts
+from ...data.tokens import Tokenizer, Tokens, TokenSet, from_texts
 from ...errors import InputError
 from ...interventions.edit import Edit
-from ...measurement.measure import Tokens, measure
+from ...measurement.measure import measure
 from ...measurement.report import Report
-from ...metrics import sink
+from ...metrics.importance import proxy
 from ...table import Table
-from ...tables.positions import Word
+from ...tables import TokenText
 from .schema import SLOT, Atlas, State, atlas_page
 
 Heads = Sequence[tuple[int, int]]
@@ -29,7 +29,7 @@ PLACES = 64  # positions whose importance the overview offers
 LIMIT = 8_000_000  # bytes of codes: a page of 1,200 heads below 12 MB
 PER_MAP = 1_700_000  # of them for one map: at T = 16,384 a page below 4 MB
 CHANNELS: dict[str, tiles.Tile] = {
-    "weight": lambda call, keys, rows: tiles.weights(sink.proxy(call), keys, rows),
+    "weight": lambda call, keys, rows: tiles.weights(proxy(call), keys, rows),
     "score": tiles.scores,
     "cosine": tiles.cosines,
     "norm product": tiles.norm_products,
@@ -78,7 +78,7 @@ def plan(length: int, maps: int, limit: int = LIMIT) -> Plan:
 
 
 def view_page(
-    subject: Subject, tokens: Tokens | TokenSet, word: Word = str, *, edits: Sequence[Edit] = (),
+    subject: Subject, tokens: Tokens | TokenSet, word: TokenText = str, *, edits: Sequence[Edit] = (),
     heads: Heads | None = None, limit: int = LIMIT,
 ) -> str:  # fmt: skip
     """A self-contained page with every head's attention map on one sequence, as HTML text.
@@ -92,7 +92,7 @@ def view_page(
 
 
 def atlas(
-    subject: Subject, tokens: Tokens | TokenSet, word: Word = str, *, edits: Sequence[Edit] = (),
+    subject: Subject, tokens: Tokens | TokenSet, word: TokenText = str, *, edits: Sequence[Edit] = (),
     heads: Heads | None = None, limit: int = LIMIT,
 ) -> Atlas:  # fmt: skip
     """What `view_page` draws."""
@@ -116,8 +116,8 @@ def atlas(
         places=places,
         states=[_state(name, reports[name], read[name], maps, places) for name in runs],
         bits=how.bits,
-        lead=f"{tables.verdict(first)} {LEAD}",
-        note=tables.note(last, 0.3),
+        lead=f"{tables.sink_verdict(first)} {LEAD}",
+        note=tables.protocol_note(last, 0.3),
         protocol=_protocol(reports),
         tables=_tables(list(reports.values()), word),
     )
@@ -164,7 +164,7 @@ def _read(subject: Subject, token_set: TokenSet, maps: Heads, how: Plan, edits: 
         return answer
 
     reads = {name: of_chosen(_cells_of(CHANNELS[name], how.side), n, n) for name in how.channels}
-    reads["slot"] = of_chosen(lambda call: tiles.slot_cells(sink.proxy(call), how.side), n)
+    reads["slot"] = of_chosen(lambda call: tiles.slot_cells(proxy(call), how.side), n)
     reads["pairs"] = lambda call: tiles.pairs(call, how.side)
     calls = subject.run(token_set.tokens, calls=reads, edits=edits).calls
     return {name: found[0].cpu() for name, found in calls.items()}
@@ -208,11 +208,11 @@ def _pairs(read: Answers, subject: Subject, maps: Heads) -> dict[int, np.ndarray
     return {layer: read["pairs"][layers.index(layer)].numpy() for layer in {layer for layer, _ in maps}}
 
 
-def _tables(reports: Sequence[Report], word: Word) -> list[Table]:
+def _tables(reports: Sequence[Report], word: TokenText) -> list[Table]:
     if len(reports) == 2:
         before, after = reports
         return [tables.compare(before, after)]
-    return tables.overview(reports[0], word)[:3]
+    return tables.overview_tables(reports[0], token_text=word)[:3]
 
 
 def _protocol(reports: Mapping[str, Report]) -> str:

@@ -167,8 +167,8 @@ def _captions(atlas: Atlas, scales: Mapping[str, Scale]) -> dict[str, str]:
 
 
 def _words(table: Table) -> dict[str, Any]:
-    rows = table.words()
-    columns = [{"name": name, "wordy": table.is_wordy(name)} for name in (rows[0] if rows else ())]
+    rows = table.display_rows()
+    columns = [{"name": name, "wordy": table.is_text(name)} for name in (rows[0] if rows else ())]
     return {
         "title": table.title, "note": table.note, "columns": columns, "rows": [list(row.values()) for row in rows]
     }  # fmt: skip
