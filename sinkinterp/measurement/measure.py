@@ -44,25 +44,20 @@ def measure(
     token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
     metrics = _distinct_metrics(instruments)
     _check_tokens(token_set.tokens)
-    n, length = token_set.tokens.shape
+    length = token_set.tokens.shape[1]
     chosen = torch.arange(length) if positions is None else torch.tensor(_inside(positions, length))
-    parts: list[Answers] = []
-    measured_rows: list[Tensor] = []
-    for rows, batch in _batches(subject, token_set):
-        every_metric = (*core_metrics(chosen[chosen < batch.shape[1]], convention), *metrics)
-        parts.append(_answers(subject, batch, every_metric, [edit.for_rows(rows) for edit in edits]))
-        measured_rows.append(rows.cpu())
-        on_batch(sum(map(len, measured_rows)), n)
-    in_order = torch.cat(measured_rows).argsort()
-    answers = {name: _joined([part[name] for part in parts])[in_order] for name in parts[0]}
-    core = Core.of(answers)
+
+    def metrics_at(length: int) -> Sequence[Metric]:
+        return (*core_metrics(chosen[chosen < length], convention), *metrics)
+
+    answers = _answers_of_all(subject, token_set, metrics_at, edits, on_batch)
     return Report(
         tokens=token_set.tokens.cpu(),
         positions=tuple(chosen.tolist()),
         attention_layers=subject.shape.attention_layers,
         protocol=protocol_of(subject, token_set, edits, convention),
         extras={metric.name: answers[metric.name] for metric in metrics},
-        **vars(core),
+        **vars(Core.of(answers)),
     )
 
 
@@ -72,6 +67,25 @@ def attention_maps(
     """Mean pattern over sequences, proxy scores where rows do not sum to one; the slot's column first. For small T."""
     trace = subject.run(tokens, calls={"pattern": lambda call: proxy(call).pattern()}, edits=edits)
     return trace.calls["pattern"].mean(0)
+
+
+def _answers_of_all(
+    subject: Subject,
+    token_set: TokenSet,
+    metrics_at: Callable[[int], Sequence[Metric]],
+    edits: Sequence[Edit],
+    on_batch: OnBatch,
+) -> Answers:
+    """The answers of all sequences in their order; `metrics_at` gives the metrics for sequences of a length."""
+    parts: list[Answers] = []
+    measured: list[Tensor] = []
+    for rows, batch in _batches(subject, token_set):
+        edits_of_rows = [edit.for_rows(rows) for edit in edits]
+        parts.append(_answers(subject, batch, metrics_at(batch.shape[1]), edits_of_rows))
+        measured.append(rows.cpu())
+        on_batch(sum(map(len, measured)), len(token_set.tokens))
+    in_order = torch.cat(measured).argsort()
+    return {name: _joined([part[name] for part in parts])[in_order] for name in parts[0]}
 
 
 def _batches(subject: Subject, token_set: TokenSet) -> Iterator[tuple[Tensor, Tensor]]:

@@ -11,12 +11,14 @@ from ..errors import InputError
 from ..interventions.edit import Edit, words
 from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from ..metrics.importance import VISIBLE
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.shapes import PerSequence
 from ..plots.columns import EDIT
 from ..table import Cell, Table
 from .instruments import LOSS, Instrument
 from .measure import measure
+from .provenance import protocol_of
 from .report import Report
 
 ReportMetric = Callable[[Report], PerSequence]
@@ -64,14 +66,12 @@ def sweep(
     controls = [_controls(group, subject, token_set.tokens.shape[1], seeds) for group in groups]
     runs = [(), *(run for group, random_edits in zip(groups, controls, strict=True) for run in (group, *random_edits))]
     values: list[PerSequence] = []
-    protocols: list[str] = []
     for done, run in enumerate(runs):  # only the metric of each report is kept: there may be very many runs
         on_run(done, len(runs))
-        report = measure(subject, token_set, edits=run, instruments=(LOSS, *instruments))
-        values.append(metric(report).cpu())
-        protocols.append(report.protocol.line())
+        values.append(metric(measure(subject, token_set, edits=run, instruments=(LOSS, *instruments))).cpu())
     on_run(len(runs), len(runs))
-    note = f"{subject.name}: {protocols[0]}; {_name(metric)}; changes by sequence; {BY_SEQUENCE}"
+    protocol = protocol_of(subject, token_set, (), VISIBLE).line()
+    note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {BY_SEQUENCE}"
     if seeds:
         note += f"; control: the mean of {seeds} random ones of equal size"
     return Table("What does each intervention change?", note, _rows(groups, values, seeds))

@@ -13,6 +13,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.measurement import batching, instruments, measure
 from sinkinterp.metrics.importance import PAPER, RELEASED, VISIBLE
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.metric import ResidualMetric
 
 LENGTHS = (5, 17, 2, 11, 5)
 ROWS = [row[:n].tolist() for row, n in zip(tokens_of(), LENGTHS, strict=True)]
@@ -142,3 +143,17 @@ def test_what_is_no_tokens_is_refused(tokens):
 def test_positions_outside_the_sequences_are_refused(positions):
     with pytest.raises(InputError, match="count from 0 to 16"):
         si.measure(subject_of("gpt2"), tokens_of(), positions=positions)
+
+
+@pytest.mark.parametrize("name", ["importance", "importances", "tokens", "loss"])
+def test_a_metric_with_a_name_that_is_taken_is_refused(name):
+    instrument = (ResidualMetric(name, lambda x: x.float().amax((1, 2))),)
+    with pytest.raises(InputError, match=f"two metrics are named '{name}'; give .* another name"):
+        si.measure(subject_of("gpt2"), tokens_of(), instruments=(instruments.LOSS, instrument))
+
+
+def test_a_metric_of_ones_own_is_read_by_its_value():
+    first = ResidualMetric("first", lambda x: x[:, 0])
+    report = si.measure(subject_of("gpt2"), tokens_of(), instruments=[(first,)])
+    assert report.has(first) and not report.has(NEXT_TOKEN_LOSS)
+    torch.testing.assert_close(report.extra(first).norm(dim=-1), report.residual_norms[..., 0])

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from views.test_figures import FIGURES, HEADS
+from plots.test_figures import FIGURES, HEADS
 
 from sinkinterp.errors import InputError
 from sinkinterp.pages import export

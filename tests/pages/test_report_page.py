@@ -4,8 +4,8 @@ import re
 from dataclasses import replace
 
 from pages.test_page import PLOTLY, Reader
-from test_entries import PAIRED, WITH
-from test_tables import REPORT
+from tables.test_massive_entries import PAIRED, WITH
+from tables.test_tables import REPORT
 
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.tables import sink_verdict

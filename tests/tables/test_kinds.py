@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_tables import ALPHA, REPORT, TOKENS, N, T
+from tables.test_tables import ALPHA, REPORT, TOKENS, N, T
 
 from sinkinterp.tables import norms_by_kind, sinks_by_length, token_kinds, training_history
 

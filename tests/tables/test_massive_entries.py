@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from test_tables import REPORT, N, T
+from tables.test_tables import REPORT, N, T
 
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.qk_pairs import BINS, COSINES, NORMS

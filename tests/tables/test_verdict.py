@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from test_tables import ALPHA, REPORT, N
+from tables.test_tables import ALPHA, REPORT, N
 
 from sinkinterp.tables import protocol_table, sink_verdict, strongest_head
 
