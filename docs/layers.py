@@ -1,4 +1,7 @@
-"""Draws the packages of sinkinterp in their layers, and the imports between them: `python docs/layers.py` writes layers.svg."""
+"""Draws the packages of sinkinterp in their layers, with the imports between them.
+
+`python docs/layers.py` writes layers.svg.
+"""
 
 import ast
 from collections import Counter
@@ -75,7 +78,8 @@ def picture() -> str:
             x, y = spots[name]
             lines += [
                 f'<rect x="{x:.0f}" y="{y}" width="{BOX}" height="50" rx="6" fill="#eef4fb" stroke="#2f6fab"/>',
-                f'<text x="{x + BOX / 2:.0f}" y="{y + 21}" font-size="16" text-anchor="middle" fill="#102a43">{name}</text>',
+                f'<text x="{x + BOX / 2:.0f}" y="{y + 21}" font-size="16" text-anchor="middle" fill="#102a43">'
+                f"{name}</text>",
                 f'<text x="{x + BOX / 2:.0f}" y="{y + 39}" font-size="11" text-anchor="middle" fill="#486581">'
                 f"{escape(says)}</text>",
             ]

@@ -22,12 +22,12 @@ from sinkinterp.interventions import (
     ZeroKeyBias,
     ZeroQueryBias,
 )
-from sinkinterp.measurement.instruments import Instrument
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import swap_effective_position, swap_raw_position
 from sinkinterp.measurement.report import Report
 from sinkinterp.measurement.sweep import SEEDS, importance
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, cells, estimate, ratio
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, ratio
+from sinkinterp.metrics.metric import ResidualMetric
 from sinkinterp.plots import bars
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.table import Cell, Table
@@ -62,6 +62,13 @@ TOP = 3  # columns of W_K that are cut
 SIZE = (25, 512)  # sequences and their length
 
 Cut = Callable[["Circuit"], Sequence[Edit]]  # each of its edits is a run of its own; the mean over the runs counts
+
+
+def _first(x: Residual) -> Tensor:
+    return x[:, 0]
+
+
+FIRST_RESIDUAL = ResidualMetric("first", _first)
 
 
 @dataclass(frozen=True)
@@ -113,8 +120,7 @@ def measure(case: Case, progress: Progress) -> Table:
     subject, size = case.subject, case.size(*SIZE)
     token_set = case.tokens(size, progress)
     on_cut = progress(f"measuring {subject.name}")
-    first = Instrument(residuals={"first": _first})
-    report = measure_model(subject, token_set, positions=(0,), instruments=(first,))
+    report = measure_model(subject, token_set, positions=(0,), instruments=[(FIRST_RESIDUAL,)])
     block, dims = _largest(report)
     circuit, untouched = Circuit(subject, size[1], dims), importance(report)
     uniform = report.null_alpha(0).mean((1, 2))
@@ -138,14 +144,10 @@ def draw(table: Table) -> go.Figure:
     return bars.beside_published(table.where(model=model), "cut", "left", PUBLISHED)
 
 
-def _first(residual: Residual) -> Tensor:
-    return residual[:, 0]
-
-
 def _largest(report: Report) -> tuple[int, tuple[int, ...]]:
     """The block before which an entry of the first token is largest, and the `TOP` largest dimensions there."""
     layers = list(report.attention_layers)
-    size = report.extra("first")[:, layers].abs().mean(0)
+    size = report.extra(FIRST_RESIDUAL)[:, layers].abs().mean(0)
     block = int(size.amax(1).argmax())
     return layers[block], tuple(size[block].topk(TOP).indices.tolist())
 
@@ -161,7 +163,7 @@ def _cut_row(name: str, cut: Cut, circuit: Circuit, token_set: TokenSet, untouch
 
 
 def _row(name: str, alpha: Tensor, untouched: Tensor) -> dict[str, Cell]:
-    measured = cells("alpha_1", estimate(alpha)) | cells("left", ratio(alpha, untouched))
+    measured = estimate_cells("alpha_1", estimate(alpha)) | estimate_cells("left", ratio(alpha, untouched))
     return {"cut": name, **measured, **_published(name), "empty because": ""}
 
 

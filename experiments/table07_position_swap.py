@@ -8,7 +8,7 @@ from sinkinterp.data.token_sources import random_tokens, repeated_token
 from sinkinterp.measurement.position_swap import REPORTED as REPORTED
 from sinkinterp.measurement.position_swap import swap_table
 from sinkinterp.pages import demo
-from sinkinterp.plots import curves
+from sinkinterp.plots import swaps
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.table import Table
 
@@ -46,4 +46,4 @@ def targets(length: int) -> list[int]:
 def draw(table: Table) -> go.Figure:
     """The swap chart of the first model."""
     first = table.rows[0]
-    return curves.swaps(table.where(model=first["model"], seed=first["seed"]))
+    return swaps.swap_chart(table.where(model=first["model"], seed=first["seed"]))

@@ -4,7 +4,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import BY_SEQUENCE, cells
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate_cells
 from sinkinterp.pages import demo
 from sinkinterp.plots import curves
 from sinkinterp.runs.case import Case, Model
@@ -36,7 +36,7 @@ def measure(case: Case, progress: Progress) -> Table:
         "model": case.variant or subject.name,
         "seed": case.seed,
         "loss": valid_loss(subject, token_set).mean,
-        **cells("Sink_1", report.sink(0, demo.EPSILON)),
+        **estimate_cells("Sink_1", report.sink(0, demo.EPSILON)),
         "alpha_1": report.alpha().mean().item(),
         "null alpha_1": report.null[..., 0].mean().item(),
         "Sink_*": slot.mean if slot else None,

@@ -1,4 +1,4 @@
-"""Table: rows of numbers and words, and how they were measured. Measuring makes it, views draw it."""
+"""Table: rows of numbers and text, and how they were measured. Measurements make tables; plots draw them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,6 +7,16 @@ from math import isfinite
 from typing import Any
 
 Cell = str | float | int | None
+
+
+def low_of(column: str) -> str:
+    """The column with the lower ends of a quantity's intervals."""
+    return f"{column} low"
+
+
+def high_of(column: str) -> str:
+    """The column with the upper ends of a quantity's intervals."""
+    return f"{column} high"
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,7 @@ class Table:
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Names of the columns, left to right."""
         return tuple(self.rows[0]) if self.rows else ()
 
     def column(self, name: str) -> list[Cell]:
@@ -30,7 +41,7 @@ class Table:
         return [row[name] for row in self.rows]
 
     def numbers(self, name: str) -> list[float]:
-        """The cells of a column of numbers, missing ones as NaN."""
+        """The cells of a column of numbers; a missing one is NaN."""
         return [float("nan") if cell is None else float(cell) for cell in self.column(name)]
 
     def where(self, **equal: Cell) -> "Table":
@@ -38,9 +49,23 @@ class Table:
         rows = tuple(row for row in self.rows if all(row[name] == cell for name, cell in equal.items()))
         return Table(self.title, self.note, rows)
 
+    def is_text(self, name: str) -> bool:
+        """Whether a column holds text rather than numbers."""
+        return any(isinstance(cell, str) for cell in self.column(name))
+
+    def display_rows(self) -> tuple[dict[str, str], ...]:
+        """The rows as text for people; a quantity and its interval share one cell."""
+        with_interval = {name for name in self.columns if low_of(name) in self.columns}
+        ends = {end(name) for name in with_interval for end in (low_of, high_of)}
+        names = [name for name in self.columns if name not in ends]
+        return tuple(
+            {name: _estimate(row, name) if name in with_interval else _text(row[name]) for name in names}
+            for row in self.rows
+        )
+
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy; a number that JSON lacks (NaN, infinity) is null."""
-        rows = [{name: None if _is_lacking(cell) else cell for name, cell in row.items()} for row in self.rows]
+        """A JSON-ready copy; a number that JSON cannot hold (NaN, infinity) is null."""
+        rows = [{name: None if _is_not_finite(cell) else cell for name, cell in row.items()} for row in self.rows]
         return {"title": self.title, "note": self.note, "rows": rows}
 
     @staticmethod
@@ -49,7 +74,7 @@ class Table:
         return Table(plain["title"], plain["note"], tuple(plain["rows"]))
 
     def to_pandas(self) -> Any:
-        """The rows as a pandas DataFrame, the note in its `attrs`."""
+        """The rows as a pandas DataFrame, with title and note in its `attrs`."""
         import pandas
 
         frame = pandas.DataFrame([dict(row) for row in self.rows])
@@ -57,39 +82,28 @@ class Table:
         return frame
 
     def to_html(self) -> str:
-        """The rows as an HTML table without its title and note, every word escaped."""
-        mark = {name: ' class="word"' if self.is_wordy(name) else "" for name in self.columns}
-        rows = self.words()
-        head = "".join(f"<th{mark[name]}>{escape(name)}</th>" for name in (rows[0] if rows else ()))
-        cells = ("".join(f"<td{mark[name]}>{escape(text)}</td>" for name, text in row.items()) for row in rows)
-        body = "".join(f"<tr>{row}</tr>" for row in cells)
+        """The rows as an HTML table without title and note. All text is escaped."""
+        classes = {name: ' class="word"' if self.is_text(name) else "" for name in self.columns}
+        rows = self.display_rows()
+        head = "".join(f"<th{classes[name]}>{escape(name)}</th>" for name in (rows[0] if rows else ()))
+        body = "".join(
+            "<tr>" + "".join(f"<td{classes[name]}>{escape(text)}</td>" for name, text in row.items()) + "</tr>"
+            for row in rows
+        )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return f"<b>{escape(self.title)}</b>{self.to_html()}<small>{escape(self.note)}</small>"
 
-    def words(self) -> tuple[dict[str, str], ...]:
-        """The rows as text; a quantity and its `low` and `high` share one cell."""
-        spans = {name for name in self.columns if f"{name} low" in self.columns}
-        bounds = {f"{name} {end}" for name in spans for end in ("low", "high")}
-        return tuple(
-            {name: _cell(row, name, name in spans) for name in self.columns if name not in bounds} for row in self.rows
-        )
 
-    def is_wordy(self, name: str) -> bool:
-        """Whether a column holds words rather than numbers."""
-        return any(isinstance(cell, str) for cell in self.column(name))
-
-
-def _is_lacking(cell: Cell) -> bool:
+def _is_not_finite(cell: Cell) -> bool:
     return isinstance(cell, float) and not isfinite(cell)
 
 
-def _cell(row: Mapping[str, Cell], name: str, with_interval: bool) -> str:
-    if with_interval and row[f"{name} low"] is not None:
-        return f"{_text(row[name])} [{_text(row[f'{name} low'])}, {_text(row[f'{name} high'])}]"
-    return _text(row[name])
+def _estimate(row: Mapping[str, Cell], name: str) -> str:
+    low, high = row[low_of(name)], row[high_of(name)]
+    return _text(row[name]) if low is None else f"{_text(row[name])} [{_text(low)}, {_text(high)}]"
 
 
 def _text(cell: Cell) -> str:

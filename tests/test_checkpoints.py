@@ -8,6 +8,7 @@ import pytest
 
 import sinkinterp as si
 from sinkinterp.backends.load import SHIPPED, load_tokenizer
+from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.trained import recipe_of
 from sinkinterp.train.recipes import RECIPES, with_variant
@@ -32,7 +33,7 @@ def test_a_shipped_checkpoint_gives_the_numbers_of_its_card(name):
     subject = si.load(f"sinkinterp/{name}")
     token_set = Inputs(16, 512).token_set(f"sinkinterp/{name}", subject.shape.vocab)
     report = si.measure(subject, token_set, instruments=(si.measurement.instruments.LOSS,))
-    assert report.extra("loss").mean().item() == pytest.approx(loss, abs=1e-3)
+    assert report.extra(NEXT_TOKEN_LOSS).mean().item() == pytest.approx(loss, abs=1e-3)
     assert report.sink_rate() == pytest.approx(sink, abs=1e-3)
     rate = report.slot_rate()
     assert (rate is None) == (slot is None) and (rate is None or rate.mean == pytest.approx(slot, abs=1e-3))
@@ -45,7 +46,7 @@ def test_a_text_checkpoint_gives_the_numbers_of_its_card_on_the_samples_that_shi
     for sample in SAMPLES.values():
         token_set = Inputs(64, 128, tokens=sample).token_set(f"sinkinterp/{name}", subject.shape.vocab)
         found.append(si.measure(subject, token_set, instruments=(si.measurement.instruments.LOSS,)))
-    assert found[0].extra("loss").mean().item() == pytest.approx(loss, abs=1e-3)
+    assert found[0].extra(NEXT_TOKEN_LOSS).mean().item() == pytest.approx(loss, abs=1e-3)
     slots = [report.slot_rate() for report in found]
     rates_found = [report.sink_rate() for report in found] + [slot and slot.mean for slot in slots]
     assert [rate is None for rate in rates] == [rate is None for rate in rates_found]

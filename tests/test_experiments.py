@@ -181,15 +181,13 @@ def test_the_cuts_of_a_gpt2_are_what_they_say(gpt2):
 
 
 def test_columns_are_those_in_which_the_first_token_is_largest():
-    report = si.measure(
-        si.load(SOFTMAX), torch.arange(14).view(2, 7),
-        instruments=[si.measurement.instruments.Instrument(residuals={"first": lambda x: x[:, 0]})],
-    )  # fmt: skip
+    circuit = load_experiment(CIRCUIT)
+    report = si.measure(si.load(SOFTMAX), torch.arange(14).view(2, 7), instruments=[(circuit.FIRST_RESIDUAL,)])
     first = torch.zeros(2, 3, 11)
     first[:, 1, 4], first[:, 1, 7], first[:, 1, 2] = -9, 5, 3
     first[:, 0, 0], first[0, 1, 9], first[:, 2] = 8, 5, 100  # smaller; in one sequence only; where nothing attends
     changed = replace(report, attention_layers=(0, 1), extras={"first": first})
-    assert load_experiment(CIRCUIT)._largest(changed) == (1, (4, 7, 2))
+    assert circuit._largest(changed) == (1, (4, 7, 2))
 
 
 def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp_path):

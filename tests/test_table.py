@@ -24,13 +24,13 @@ def test_columns_keep_the_order_of_the_first_row():
     assert table.column("x") == [2, 3]
 
 
-def test_a_table_without_rows_has_no_columns_and_no_words():
+def test_a_table_without_rows_has_no_columns_and_no_text():
     assert Table("", "", ()).columns == ()
-    assert Table("", "", ()).words() == ()
+    assert Table("", "", ()).display_rows() == ()
 
 
 def test_a_quantity_and_its_bounds_share_one_cell():
-    assert TABLE.words() == (
+    assert TABLE.display_rows() == (
         {"model": "a", "rate": "0.500 [0.250, 0.750]", "n": "3", "null": ""},
         {"model": "b", "rate": "250 [0.0001, 1e+06]", "n": "1000", "null": "0"},
         {"model": "a", "rate": "0", "n": "5", "null": "0.125"},
@@ -38,7 +38,7 @@ def test_a_quantity_and_its_bounds_share_one_cell():
 
 
 def test_a_column_that_merely_ends_in_low_keeps_its_cell():
-    assert Table("", "", ({"tide low": 1.0, "x": 2},)).words() == ({"tide low": "1.000", "x": "2"},)
+    assert Table("", "", ({"tide low": 1.0, "x": 2},)).display_rows() == ({"tide low": "1.000", "x": "2"},)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_column_that_merely_ends_in_low_keeps_its_cell():
     ],
 )
 def test_ordinary_numbers_have_three_decimals_and_others_three_digits(number, text):
-    assert Table("", "", ({"x": number},)).words() == ({"x": text},)
+    assert Table("", "", ({"x": number},)).display_rows() == ({"x": text},)
 
 
 def test_where_keeps_the_rows_that_equal_all_that_is_given():
@@ -71,10 +71,10 @@ def test_numbers_are_floats_and_missing_ones_nan():
     assert all(type(number) is float for number in TABLE.numbers("n"))
 
 
-def test_a_column_is_wordy_if_any_cell_is_a_word():
+def test_a_column_is_text_if_any_cell_is_text():
     mixed = Table("", "", ({"x": None, "y": 1}, {"x": "w", "y": None}))
-    assert mixed.is_wordy("x")
-    assert not mixed.is_wordy("y")
+    assert mixed.is_text("x")
+    assert not mixed.is_text("y")
 
 
 def test_a_dict_of_a_table_is_a_copy():

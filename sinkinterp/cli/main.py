@@ -16,7 +16,7 @@ from .terminal import bar, console, plain_errors, progress_bars, quiet_libraries
 if TYPE_CHECKING:
     from ..measurement.presets import Preset
     from ..measurement.report import Report
-    from ..tables.positions import Word
+    from ..tables import TokenText
 
 app = typer.Typer(
     help="Attention sinks: read them, move them, train them away.", no_args_is_help=True, add_completion=False,
@@ -104,7 +104,7 @@ def measure(
             positions=(0,) if first_only else None, instruments=() if first_only else instruments.ALL,
         )  # fmt: skip
         word = words_of(model)
-        overview = tables.overview(report, word, settings.epsilon)
+        overview = tables.overview_tables(report, settings.epsilon, word)
     for table in overview:
         show(table)
     if report.protocol.texts_too_short:
@@ -115,16 +115,16 @@ def measure(
 
 
 def _write_report(
-    report: "Report", epsilon: float, word: "Word", save: Path | None, json_out: Path | None, html_out: Path | None
+    report: "Report", epsilon: float, word: "TokenText", save: Path | None, json_out: Path | None, html_out: Path | None
 ) -> None:
     """The files that were asked for."""
-    from ..tables import plain
+    from ..tables import tables_as_json
 
     if save is not None:
         report.save(save)
         wrote(save)
     if json_out is not None:
-        write(json_out, json.dumps(plain(report, epsilon), indent=1))
+        write(json_out, json.dumps(tables_as_json(report, epsilon), indent=1))
     if html_out is not None:
         from ..pages.report import measurement_page
 
@@ -159,7 +159,7 @@ def domains(
             name: measured(subject, token_set, positions=(0,), on_batch=bar(progress, f"measuring {name}"))
             for name, token_set in inputs.domain_token_sets(model, sources, field).items()
         }
-        table = tables.domains(reports, settings.epsilon)
+        table = tables.sinks_by_domain(reports, settings.epsilon)
     show(table)
     if json_out is not None:
         write(json_out, json.dumps(table.to_dict(), indent=1))

@@ -62,9 +62,9 @@ def quiet_libraries() -> None:
 def show(table: Table) -> None:
     """The table on the terminal."""
     grid = RichTable(title=table.title, caption=table.note, title_justify="left", caption_justify="left")
-    rows = table.words()
+    rows = table.display_rows()
     for name in rows[0] if rows else ():
-        grid.add_column(name, justify="left" if table.is_wordy(name) else "right")
+        grid.add_column(name, justify="left" if table.is_text(name) else "right")
     for row in rows:
         grid.add_row(*map(escape, row.values()))
     console.print(grid)

@@ -1,15 +1,26 @@
-"""How many tokens one forward pass may take: enough to keep the device busy, few enough for its memory."""
+"""How many sequences one forward pass takes: enough to keep the device busy, few enough for its memory."""
 
 import os
+from collections.abc import Iterator
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 
 from ..attention.flash import BLOCK
 from ..backends.subject import Subject
+from ..data.tokens import Tokens
 
 BUSY = {"cpu": 2048}  # more tokens are no faster on a CPU; other devices take as many as fit, up to MOST
 MOST = 65_536
 SHARE = 0.5  # of the free memory, since the estimate below is rough
+
+
+def passes(subject: Subject, tokens: Tokens) -> Iterator[tuple[Int[Tensor, " row"], Int[Tensor, "row pos"]]]:
+    """The tokens in parts that fit into one forward pass each: the rows of a part, and their tokens."""
+    size = sequences_per_pass(subject, tokens.shape[1])
+    rows = torch.arange(len(tokens), device=tokens.device)
+    yield from zip(rows.split(size), tokens.split(size), strict=True)
 
 
 def sequences_per_pass(subject: Subject, length: int) -> int:
@@ -26,7 +37,7 @@ def bytes_per_token(subject: Subject) -> int:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free on a device now; two gigabytes where the system does not say."""
+    """Memory that is free on a device now; two gigabytes where the system does not tell."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

@@ -1,62 +1,77 @@
-"""Do the backends agree? The same reads on every backend, beside transformers' own dense eager attention."""
+"""Do the backends agree? The same metrics on every backend, beside transformers' own dense eager attention."""
 
 import copy
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..backends.load import BACKENDS, load
-from ..backends.subject import Tokens
+from ..data.tokens import Tokens
 from ..errors import InputError
+from ..metrics.shapes import Alpha
 from ..table import Cell, Table
 from .instruments import ALL
 from .measure import measure
+from .report import Report
 
-TOLERANCE = 1e-5  # of every read, in fp32; relative for numbers above 1
-OTHERS = tuple(backend for backend in BACKENDS if backend != "huggingface")  # which is what they are compared with
+REFERENCE = "huggingface"
+TOLERANCE = 1e-5  # of every number, in fp32; relative for numbers above 1
+DIFFERENCE = "largest difference"
 
 
 def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 17) -> Table:
-    """The largest difference of every read from Hugging Face's, per backend, on random tokens; refusals by name."""
+    """The largest difference from Hugging Face's numbers, per backend and metric, on random tokens.
+
+    A backend that refuses the model has one row, with what it says.
+    """
     vocab = model.get_input_embeddings().num_embeddings
     tokens = torch.randint(vocab, (sequences, length), generator=torch.Generator().manual_seed(0))
     reference = measure(load(model, name=name), tokens, instruments=ALL)
-    rows = [_row("dense eager attention", "importance", _distance(reference.raw_importance, _dense(model, tokens)))]
-    for backend in OTHERS:
-        try:
-            report = measure(load(model, backend=backend, name=name), tokens, instruments=ALL)
-        except InputError as refusal:
-            rows.append(_row(backend, str(refusal), None))
-        else:
-            theirs = report.tensors()
-            rows += [_row(backend, read, _distance(theirs[read], ours)) for read, ours in reference.tensors().items()]
-    text = (
+    dense = _largest_difference(reference.raw_importance, _dense_importance(model, tokens))
+    rows = [_row("dense eager attention", "importance", dense)]
+    for backend in BACKENDS:
+        if backend != REFERENCE:
+            rows += _compared(model, name, backend, tokens, reference)
+    note = (
         f"n={sequences} random sequences, T={length}, {reference.protocol.dtype}; "
         f"agreement is {TOLERANCE} or less, relative for numbers above 1"
     )
-    return Table(f"Do the backends agree on {name}?", text, tuple(rows))
+    return Table(f"Do the backends agree on {name}?", note, tuple(rows))
 
 
 def agrees(table: Table) -> bool:
     """Whether every difference in a table of `parity` is within tolerance; a refusal is no difference."""
-    return all(float(cell) <= TOLERANCE for cell in table.column("largest difference") if cell is not None)
+    return all(float(cell) <= TOLERANCE for cell in table.column(DIFFERENCE) if cell is not None)
+
+
+def _compared(
+    model: PreTrainedModel, name: str, backend: str, tokens: Tokens, reference: Report
+) -> list[dict[str, Cell]]:
+    try:
+        report = measure(load(model, backend=backend, name=name), tokens, instruments=ALL)
+    except InputError as refusal:
+        return [_row(backend, str(refusal), None)]
+    tensors = report.tensors()
+    return [
+        _row(backend, read, _largest_difference(tensors[read], expected))
+        for read, expected in reference.tensors().items()
+    ]
 
 
 def _row(backend: str, read: str, difference: float | None) -> dict[str, Cell]:
     verdict = "refused" if difference is None else "agrees" if difference <= TOLERANCE else "DIFFERS"
-    return {"backend": backend, "read": read, "largest difference": difference, "verdict": verdict}
+    return {"backend": backend, "read": read, DIFFERENCE: difference, "verdict": verdict}
 
 
-def _distance(a: Tensor, b: Tensor) -> float:
+def _largest_difference(a: Tensor, b: Tensor) -> float:
     if a.shape != b.shape or not a.isnan().equal(b.isnan()):
         return torch.inf
     return ((a - b).abs() / b.abs().clamp(min=1)).nan_to_num().max().item()
 
 
 @torch.no_grad()
-def _dense(model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "sequence layer head pos"]:
+def _dense_importance(model: PreTrainedModel, tokens: Tokens) -> Alpha:
     """Importance from the patterns that transformers itself returns."""
     eager = copy.deepcopy(model).eval()
     eager.set_attn_implementation("eager")

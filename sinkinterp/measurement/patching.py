@@ -10,120 +10,127 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from ..backends.subject import Subject
+from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import Edit
 from ..interventions.operations import Add, Put, Zero
 from ..interventions.selectors import OnHeads
 from ..interventions.sites import Change, ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
-from .batching import sequences_per_pass
+from .batching import passes
 
-Tokens = Int[Tensor, "sequence pos"]
 Score = Callable[[Float[Tensor, "sequence pos vocab"], Tokens], Float[Tensor, " sequence"]]
-Taken = dict[int, Tensor]  # by layer: `sequence pos d_model`, or `sequence head pos d_head`
+Activations = dict[int, Tensor]  # by layer: `sequence pos d_model`, or `sequence head pos d_head`
 Site = TypeVar("Site", bound=Change)
 
 
-def taken(site: Change, subject: Subject, tokens: Tokens, edits: Sequence[Edit] = ()) -> Taken:
-    """What the layers of a site hold while `subject` reads `tokens`, all heads and positions of them.
+def activations(site: Change, subject: Subject, tokens: Tokens, edits: Sequence[Edit] = ()) -> Activations:
+    """What the layers of a site hold while `subject` reads `tokens`, at all heads and positions.
 
     Raises InputError for embeddings, which are not read.
     """
     _check(site, subject, tokens)
     parts = []
-    for batch in tokens.split(sequences_per_pass(subject, tokens.shape[1])):
+    for _, batch in passes(subject, tokens):
         trace = subject.run(batch, **_reads(site), edits=edits)
         parts.append(getattr(trace, site.reads)["site"])
     return _by_layer(site, subject, torch.cat(parts))
 
 
 def patch(site: Site, source: Subject, tokens: Tokens, edits: Sequence[Edit] = ()) -> Site:
-    """The site with what it held while `source` read `tokens`: an edit for runs on as many sequences, as long.
+    """The edit that puts into a site what it held while `source` read `tokens`.
 
-    Where shapes differ, between checkpoints or inputs, the edit raises InputError when it runs.
+    It is for runs on as many sequences of the same length. Where shapes differ, between checkpoints or inputs, it
+    raises InputError when it runs.
     """
-    return replace(site, operation=Put(taken(site, source, tokens, edits)))
+    return replace(site, operation=Put(activations(site, source, tokens, edits)))
 
 
 def patches(site: Site, source: Subject, tokens: Tokens, edits: Sequence[Edit] = ()) -> list[Site]:
     """One edit per layer and position of a site, and per head where it has heads, from a single run of `source`."""
-    put = Put(taken(site, source, tokens, edits))
+    put = Put(activations(site, source, tokens, edits))
     positions = range(tokens.shape[1]) if site.positions is None else site.positions
     places: list[dict[str, Any]] = [{"layers": (layer,)} for layer in put.values]
     if isinstance(site, OnHeads):
-        every = [(layer, head) for layer in put.values for head in range(source.shape.n_heads)]
-        places = [{"layers": None, "heads": (one,)} for one in site.heads or every]
+        all_heads = [(layer, head) for layer in put.values for head in range(source.shape.n_heads)]
+        places = [{"layers": None, "heads": (head,)} for head in site.heads or all_heads]
     return [replace(site, operation=put, positions=(p,), **place) for place in places for p in positions]
 
 
 def mean_patch(site: Site, subject: Subject, tokens: Tokens, first: int = 1) -> Site:
-    """The site with its mean over sequences, in buckets: each of the first `first` positions, and all others together.
+    """The edit that puts into a site its mean over sequences.
 
-    Set-mean of Sun et al. 2024 (arXiv:2402.17762), with the buckets of Owen et al. 2025 (arXiv:2503.22329).
+    Each of the first `first` positions has its own mean; all others share one. Set-mean of Sun et al. 2024
+    (arXiv:2402.17762), with the buckets of Owen et al. 2025 (arXiv:2503.22329).
     """
 
     def mean(x: Tensor) -> Tensor:
-        whole = x.mean(0, keepdim=True)
-        return torch.cat(
-            (whole[..., :first, :], whole[..., first:, :].mean(-2, keepdim=True).expand_as(whole[..., first:, :])), -2
-        )
+        over_sequences = x.mean(0, keepdim=True)
+        later = over_sequences[..., first:, :]
+        shared = later.mean(-2, keepdim=True).expand_as(later)
+        return torch.cat((over_sequences[..., :first, :], shared), -2)
 
-    return replace(site, operation=Put({layer: mean(x) for layer, x in taken(site, subject, tokens).items()}))
+    means = {layer: mean(x) for layer, x in activations(site, subject, tokens).items()}
+    return replace(site, operation=Put(means))
 
 
-def attribution(site: Change, subject: Subject, tokens: Tokens, source: Taken, score: Score) -> Taken:
+def attribution(site: Change, subject: Subject, tokens: Tokens, source: Activations, score: Score) -> Activations:
     """To first order, how much each place's patch from `source` changes a score; by layer `sequence [head] pos`.
 
     One pass forward and one back for all places: gradient of the score times what a patch would add, summed over
     dimensions (Nanda 2023, attribution patching). `score(logits, tokens)` gives a number per sequence.
     """
     _check(site, subject, tokens)
-    parts: list[Taken] = []
-    rows = torch.arange(len(tokens)).split(sequences_per_pass(subject, tokens.shape[1]))
-    for some in rows:
-        theirs = {layer: x[some].to(subject.device) for layer, x in source.items()}
-        nothing = {layer: torch.zeros_like(x, requires_grad=True) for layer, x in theirs.items()}
-        edits = [replace(site, operation=Add(nothing))]
-        trace = subject.run(tokens[some], **_reads(site), edits=edits, gradients=True)
-        own = _by_layer(site, subject, getattr(trace, site.reads)["site"].detach())
-        total = score(trace.logits, tokens[some].to(trace.logits.device)).sum()
-        slopes = torch.autograd.grad(total, list(nothing.values()))
-        parts.append(
-            {layer: (s * (theirs[layer] - own[layer])).sum(-1) for layer, s in zip(nothing, slopes, strict=True)}
-        )
+    parts = []
+    for rows, batch in passes(subject, tokens):
+        patched = {layer: x[rows.to(x.device)].to(subject.device) for layer, x in source.items()}
+        parts.append(_first_order(site, subject, batch, patched, score))
     return {layer: torch.cat([part[layer] for part in parts]) for layer in source}
+
+
+def _first_order(site: Change, subject: Subject, tokens: Tokens, patched: Activations, score: Score) -> Activations:
+    """`attribution` of the sequences of one pass."""
+    zeros = {layer: torch.zeros_like(x, requires_grad=True) for layer, x in patched.items()}
+    trace = subject.run(tokens, **_reads(site), edits=[replace(site, operation=Add(zeros))], gradients=True)
+    present = _by_layer(site, subject, getattr(trace, site.reads)["site"].detach())
+    total = score(trace.logits, tokens.to(trace.logits.device)).sum()
+    gradients = torch.autograd.grad(total, list(zeros.values()))
+    return {
+        layer: (gradient * (patched[layer] - present[layer])).sum(-1)
+        for layer, gradient in zip(zeros, gradients, strict=True)
+    }
 
 
 def swap_effective_position(subject: Subject, first: int, second: int, length: int) -> Edit:
     """Two tokens exchange their effective position embedding: p plus what the first feed-forward layer makes of it.
 
-    Exchanged in the residual after block 0, as the GPT-2 circuit of arXiv:2604.14722 is tested.
+    They exchange it in the residual after block 0, as in the tests of the GPT-2 circuit of arXiv:2604.14722.
     """
-    return _exchange(subject, first, second, length, after=1)
+    return _exchange(subject, first, second, length, block=1)
 
 
 def swap_raw_position(subject: Subject, first: int, second: int, length: int) -> Edit:
-    """The control of `swap_effective_position`: in the same place, p alone is exchanged."""
-    return _exchange(subject, first, second, length, after=0)
+    """The control of `swap_effective_position`: in the same place, the tokens exchange p alone."""
+    return _exchange(subject, first, second, length, block=0)
 
 
-def _exchange(subject: Subject, first: int, second: int, length: int, after: int) -> Edit:
-    """Positions of themselves, without tokens and without attention, as they are before block `after`."""
+def _exchange(subject: Subject, first: int, second: int, length: int, block: int) -> Edit:
+    """Exchanges, before block 1, what is before `block` of positions alone: without tokens and without attention."""
     tokens = torch.zeros(1, length, dtype=torch.long)
-    alone = [ChangeTokenEmbedding(Zero()), ChangeOutputs(Zero(), layers=[0])]
-    x = subject.run(tokens, residuals={"x": lambda x: x}, edits=alone).residuals["x"][:, after]
+    positions_alone = [ChangeTokenEmbedding(Zero()), ChangeOutputs(Zero(), layers=[0])]
+    x = subject.run(tokens, residuals={"x": lambda x: x}, edits=positions_alone).residuals["x"][:, block]
     added = torch.zeros_like(x)
     added[:, first] = x[:, second] - x[:, first]
     added[:, second] = -added[:, first]
     return ChangeResidual(Add({1: added}), layers=[1], positions=[first, second])
 
 
-def _by_layer(site: Change, subject: Subject, whole: Tensor) -> Taken:
+def _by_layer(site: Change, subject: Subject, stacked: Tensor) -> Activations:
     layers = site.layers_of(subject.shape)
-    return {layer: whole[:, i] for i, layer in enumerate(layers) if site.acts_in(layer)}
+    return {layer: stacked[:, i] for i, layer in enumerate(layers) if site.acts_in(layer)}
 
 
 def _reads(site: Change) -> dict[str, Any]:

@@ -4,7 +4,10 @@ from dataclasses import dataclass
 
 from ..data.bos import Bos
 from ..errors import InputError
-from ..metrics import sink
+from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, queries_from
+from ..metrics.sink import check_epsilon
+
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -16,27 +19,26 @@ class Preset:
     bos: Bos = Bos.TOKENIZER
     epsilon: float = 0.3
     dtype: str = "float32"
-    convention: sink.Convention = sink.VISIBLE
+    convention: Convention = VISIBLE
 
     def __post_init__(self) -> None:
-        sink.check_epsilon(self.epsilon)
+        check_epsilon(self.epsilon)
         if self.dtype not in DTYPES:
             raise InputError(f"{self.dtype!r} is no dtype that models run in; use {', '.join(DTYPES)}")
 
 
-DTYPES = ("float32", "bfloat16", "float16")
 PRESETS = {
     # Gu et al. 2025, sections 3.2 and 3.3: the definition, without BOS
-    "paper": Preset(bos=Bos.NEVER, convention=sink.PAPER),
-    # the release's script for models of the Hub: what the tokenizer does about BOS, in fp32
-    "released-open-models": Preset(convention=sink.Convention("T - k + 1, all queries", sink.later)),
+    "paper": Preset(bos=Bos.NEVER, convention=PAPER),
+    # the release's script for models of the Hub: BOS as the tokenizer adds it, in fp32
+    "released-open-models": Preset(convention=Convention("T - k + 1, all queries", queries_from)),
     # the release's script for its own models: no BOS, weights and the comparison with epsilon in bfloat16
-    "released-own-models": Preset(bos=Bos.NEVER, epsilon=0.30078125, dtype="bfloat16", convention=sink.RELEASED),
+    "released-own-models": Preset(bos=Bos.NEVER, epsilon=0.30078125, dtype="bfloat16", convention=RELEASED),
 }
 
 
 def preset_of(name: str | None) -> Preset:
-    """The preset of that name, the default without one. Raises InputError for a name that is none."""
+    """The preset of that name; the default where `name` is None. Raises InputError for an unknown name."""
     if name is None:
         return Preset()
     if name not in PRESETS:

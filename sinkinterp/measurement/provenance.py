@@ -1,13 +1,22 @@
-"""Protocol: how a report's numbers came about, said beside every one of them."""
+"""Protocol: how a report's numbers were made. Every table and figure shows it."""
 
-from collections.abc import Mapping
+import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
+
+from ..backends.subject import Subject
+from ..data.tokens import TokenSet
+from ..interventions.edit import Edit, words
+from ..metrics.importance import Convention
+
+PACKAGES = ("sinkinterp", "torch", "transformers")  # whose versions are noted, beside those of the backend
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a report's numbers came about."""
+    """How a report's numbers were made."""
 
     model: str
     sequences: int
@@ -25,11 +34,32 @@ class Protocol:
 
     def line(self) -> str:
         """The part of the protocol that belongs beside every number."""
-        edited = f", edits {'; '.join(self.edits)}" if self.edits else ""
-        span = self.length if self.shortest is None else f"{self.shortest} to {self.length}"
-        return f"n={self.sequences}, T={span}, BOS {self.bos}, {self.dtype}, {self.source}{edited}"
+        edits = f", edits {'; '.join(self.edits)}" if self.edits else ""
+        length = self.length if self.shortest is None else f"{self.shortest} to {self.length}"
+        return f"n={self.sequences}, T={length}, BOS {self.bos}, {self.dtype}, {self.source}{edits}"
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Protocol":
         """The inverse of `dataclasses.asdict`, through JSON or not."""
         return Protocol(**{**plain, "edits": tuple(plain["edits"])})
+
+
+def protocol_of(subject: Subject, token_set: TokenSet, edits: Sequence[Edit], convention: Convention) -> Protocol:
+    """The protocol of a measurement that is made now."""
+    sequences, length = token_set.tokens.shape
+    return Protocol(
+        model=subject.name,
+        sequences=sequences,
+        length=length,
+        dtype=str(subject.dtype).removeprefix("torch."),
+        bos=token_set.bos,
+        source=token_set.source,
+        source_sha256=token_set.sha256,
+        texts_too_short=token_set.too_short,
+        edits=tuple(map(words, edits)),
+        divisor=convention.description,
+        revision=subject.revision,
+        versions={"python": platform.python_version()}
+        | {name: version(name) for name in (*PACKAGES, *subject.libraries)},
+        shortest=None if token_set.lengths is None else int(token_set.lengths.min()),
+    )

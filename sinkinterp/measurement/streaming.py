@@ -10,11 +10,11 @@ from torch import Tensor
 
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.rolling_cache import SinkCache, check_stream, streamed
-from ..backends.subject import Tokens
+from ..data.tokens import Tokens
 from ..errors import InputError
 from ..metrics.bootstrap import estimate
-from ..metrics.loss import loss_of, next_token_loss
-from ..table import Cell, Table
+from ..metrics.loss import next_token_loss, target_loss
+from ..table import Cell, Table, high_of, low_of
 
 Loss = Float[Tensor, "sequence token"]
 OnProgress = Callable[[int, int], None]
@@ -32,8 +32,8 @@ def streaming_loss(
     """Next-token loss of texts read through a cache of the first `sinks` and last `window - sinks` tokens, in nats.
 
     The window counts the token that is read, so the first `window` losses are those of full attention. Keys of deeper
-    layers stay as they were made, from tokens that may have been evicted since: no token is ever read twice. Tokens
-    keep the positions of the text; with `rerotate` they take those of their places in the cache (arXiv:2309.17453).
+    layers stay as they were made, from tokens that may have been evicted since: no token is read twice. Tokens keep
+    the positions of the text; with `rerotate` they take those of their places in the cache (arXiv:2309.17453).
     Raises InputError for a model without such a cache, and for more tokens or a wider window than it has positions.
     """
     _check(subject, tokens, window, rerotate)
@@ -43,7 +43,7 @@ def streaming_loss(
     done, of = 0, tokens.shape[1] - 1
     for logits in streamed(subject.model, tokens[:, :-1], cache):
         targets = tokens[:, done + 1 : done + 1 + logits.shape[1]]
-        losses.append(loss_of(logits, targets.to(logits.device)).cpu())
+        losses.append(target_loss(logits, targets.to(logits.device)).cpu())
         done += logits.shape[1]
         on_progress(done, of)
     return torch.cat(losses, 1)
@@ -60,8 +60,8 @@ def streaming_table(
 ) -> Table:
     """Perplexity before and after eviction begins, per number of sinks, beside full attention up to the context.
 
-    Before it, all rows are the same computation: they part with the first evicted token. `added loss` is after it, over
-    full attention, token by token. Raises InputError as `streaming_loss` does, and where nothing is evicted.
+    Before the first eviction, all rows are the same computation. `added loss` is the loss after it, less that of full
+    attention, token by token. Raises InputError as `streaming_loss` does, and where nothing is evicted.
     """
     _check(subject, tokens, window, rerotate)
     if tokens.shape[1] - 1 <= window:
@@ -70,48 +70,55 @@ def streaming_table(
         )
     for count in sinks:
         SinkCache(subject.model, window, count, rerotate=rerotate)  # refusals before long runs
-    dense = tokens[:, : subject.shape.n_ctx].to(subject.device).split(1)
-    full = torch.cat([next_token_loss(subject.run(text).logits, text).cpu() for text in dense])
+    full = _full_attention_loss(subject, tokens)
     rows = [_row("all", None, full, full, window)]
     for i, count in enumerate(sinks):
-        told = partial(_told, on_progress, i, len(sinks))
-        loss = streaming_loss(subject, tokens, window=window, sinks=count, rerotate=rerotate, on_progress=told)
+        on_part = partial(_tell_overall, on_progress, i, len(sinks))
+        loss = streaming_loss(subject, tokens, window=window, sinks=count, rerotate=rerotate, on_progress=on_part)
         rows.append(_row(f"{count} + {window - count}", count, loss, full, window))
     return Table("What does a rolling cache lose?", _note(subject, tokens, window, rerotate), tuple(rows))
 
 
-def _told(on_progress: OnProgress, i: int, parts: int, done: int, of: int) -> None:
-    on_progress(i * of + done, parts * of)
+def _tell_overall(on_progress: OnProgress, finished: int, parts: int, done: int, of: int) -> None:
+    """Tells the progress of all parts, of which `finished` are done and one has come to `done` of `of`."""
+    on_progress(finished * of + done, parts * of)
+
+
+def _full_attention_loss(subject: HuggingFaceSubject, tokens: Tokens) -> Float[Tensor, "sequence some_token"]:
+    """Next-token loss with all keys, as far as the model's context goes."""
+    texts = tokens[:, : subject.shape.n_ctx].to(subject.device).split(1)
+    return torch.cat([next_token_loss(subject.run(text).logits, text).cpu() for text in texts])
 
 
 def _row(
-    cache: str, sinks: int | None, loss: Loss, full: Float[Tensor, "sequence some"], window: int
+    cache: str, sinks: int | None, loss: Loss, full: Float[Tensor, "sequence some_token"], window: int
 ) -> dict[str, Cell]:
     common = slice(window, full.shape[1])
-    added = _cells("added loss", loss[:, common] - full[:, common], window)
+    added = _mean_cells("added loss", loss[:, common] - full[:, common], window)
     return {
         "cache": cache,
         "sinks": sinks,
-        **_perplexity("perplexity before", loss[:, :window], window),
-        **_perplexity("perplexity after", loss[:, window:], window),
+        **_perplexity_cells("perplexity before", loss[:, :window], window),
+        **_perplexity_cells("perplexity after", loss[:, window:], window),
         "tokens after": loss[:, window:].numel(),
         **(added if sinks is not None else dict.fromkeys(added)),
     }
 
 
-def _perplexity(name: str, loss: Loss, window: int) -> dict[str, Cell]:
-    return {key: None if nats is None else math.exp(nats) for key, nats in _cells(name, loss, window).items()}
+def _perplexity_cells(column: str, loss: Loss, window: int) -> dict[str, Cell]:
+    cells = _mean_cells(column, loss, window)
+    return {name: None if nats is None else math.exp(nats) for name, nats in cells.items()}
 
 
-def _cells(name: str, loss: Loss, window: int) -> dict[str, float | None]:
-    """The mean over tokens, and its interval over sequences; of one sequence over blocks of `window` tokens.
+def _mean_cells(column: str, loss: Loss, window: int) -> dict[str, float | None]:
+    """The mean over tokens and its interval: over sequences, or over blocks of `window` tokens of a single sequence.
 
     No interval where there is one block only.
     """
     blocks = loss.split(1) if len(loss) > 1 else loss.tensor_split(max(1, loss.shape[1] // window), 1)
-    over = estimate(torch.stack([block.mean() for block in blocks]))
-    low, high = (over.low, over.high) if len(blocks) > 1 else (None, None)
-    return {name: loss.double().mean().item(), f"{name} low": low, f"{name} high": high}
+    of_blocks = estimate(torch.stack([block.mean() for block in blocks]))
+    low, high = (of_blocks.low, of_blocks.high) if len(blocks) > 1 else (None, None)
+    return {column: loss.double().mean().item(), low_of(column): low, high_of(column): high}
 
 
 def _note(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: bool) -> str:

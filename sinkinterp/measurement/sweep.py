@@ -4,23 +4,24 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from ..backends.subject import Subject
-from ..data.tokens import TokenSet
+from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
 from ..interventions.edit import Edit, words
 from ..metrics import sink
-from ..metrics.bootstrap import BY_SEQUENCE, cells, estimate
+from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from ..metrics.importance import VISIBLE
+from ..metrics.loss import NEXT_TOKEN_LOSS
+from ..metrics.shapes import PerSequence
+from ..plots.columns import EDIT
 from ..table import Cell, Table
 from .instruments import LOSS, Instrument
 from .measure import measure
+from .provenance import protocol_of
 from .report import Report
 
-Tokens = Int[Tensor, "sequence pos"]
-PerSequence = Float[Tensor, " sequence"]
-Metric = Callable[[Report], PerSequence]
+ReportMetric = Callable[[Report], PerSequence]
 Edits = Edit | Sequence[Edit]
 SEEDS = 3  # of a random control
 
@@ -37,7 +38,7 @@ def importance(report: Report, position: int = 0) -> PerSequence:
 
 def loss(report: Report) -> PerSequence:
     """Mean next-token loss of each sequence, in nats."""
-    return report.extra("loss").nanmean(1)
+    return report.extra(NEXT_TOKEN_LOSS).nanmean(1)
 
 
 def sweep(
@@ -45,44 +46,42 @@ def sweep(
     tokens: Tokens | TokenSet,
     edits: Sequence[Edits],
     *,
-    metric: Metric = sink_rate,
+    metric: ReportMetric = sink_rate,
     control: Literal["random"] | int | None = None,
     instruments: Sequence[Instrument] = (),
     on_run: Callable[[int, int], None] = lambda done, of: None,
 ) -> Table:
     """One row per edit (or list of edits made together): the metric, its change, and the change that a control makes.
 
-    `metric` gives a number per sequence of a report, on which the loss and `instruments` are taken along; changes are
+    `metric` gives a number per sequence of a report, which holds the loss and what `instruments` measure; changes are
     by sequence. With a control, every edit is run again with as many other heads, positions or dimensions drawn at
     random, from `control` seeds ("random": three), and their mean change stands beside it. Raises InputError for an
     edit that does not fit or has no control.
     """
     if not edits:
         raise InputError("a sweep needs at least one edit")
+    seeds = _seeds(control)
+    token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
+    groups = [(edit,) if isinstance(edit, Edit) else tuple(edit) for edit in edits]
+    controls = [_controls(group, subject, token_set.tokens.shape[1], seeds) for group in groups]
+    runs = [(), *(run for group, random_edits in zip(groups, controls, strict=True) for run in (group, *random_edits))]
+    values: list[PerSequence] = []
+    for done, run in enumerate(runs):  # only the metric of each report is kept: there may be very many runs
+        on_run(done, len(runs))
+        values.append(metric(measure(subject, token_set, edits=run, instruments=(LOSS, *instruments))).cpu())
+    on_run(len(runs), len(runs))
+    protocol = protocol_of(subject, token_set, (), VISIBLE).line()
+    note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {BY_SEQUENCE}"
+    if seeds:
+        note += f"; control: the mean of {seeds} random ones of equal size"
+    return Table("What does each intervention change?", note, _rows(groups, values, seeds))
+
+
+def _seeds(control: Literal["random"] | int | None) -> int:
     seeds = SEEDS if control == "random" else control or 0
     if not isinstance(seeds, int) or seeds < 0:
         raise InputError(f"a control is 'random' or a number of seeds, 1 or more; got {control!r}")
-    token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
-    groups = [(one,) if isinstance(one, Edit) else tuple(one) for one in edits]
-    controls = [_controls(group, subject, token_set.tokens.shape[1], seeds) for group in groups]
-    runs = [(), *(run for group, others in zip(groups, controls, strict=True) for run in (group, *others))]
-    found: list[PerSequence] = []
-    lines: list[str] = []
-    for done, run in enumerate(runs):  # of each report the metric alone is kept: there may be one for every place
-        on_run(done, len(runs))
-        report = measure(subject, token_set, edits=run, instruments=(LOSS, *instruments))
-        found.append(metric(report).cpu())
-        lines.append(report.protocol.line())
-    on_run(len(runs), len(runs))
-    values = iter(found)
-    before = next(values)
-    rows = [_row("none", before, before, [before] * bool(seeds))]
-    for group, others in zip(groups, controls, strict=True):
-        rows.append(_row(" + ".join(map(words, group)), before, next(values), [next(values) for _ in others]))
-    note = f"{subject.name}: {lines[0]}; {_name(metric)}; changes by sequence; {BY_SEQUENCE}"
-    if seeds:
-        note += f"; control: the mean of {seeds} random ones of equal size"
-    return Table("What does each intervention change?", note, tuple(rows))
+    return seeds
 
 
 def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) -> list[tuple[Edit, ...]]:
@@ -90,14 +89,28 @@ def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) 
     return [tuple(edit.control(subject.shape, length, generator) for edit in group) for generator in generators]
 
 
-def _row(name: str, before: PerSequence, after: PerSequence, others: Sequence[PerSequence]) -> dict[str, Cell]:
-    row = {"edit": name, **cells("value", estimate(after)), **cells("change", estimate(after - before))}
-    if others:
-        by_chance = torch.stack(list(others)).mean(0) - before
-        row |= cells("control change", estimate(by_chance))
-        row |= cells("change beyond control", estimate(after - before - by_chance))
+def _rows(groups: Sequence[Sequence[Edit]], values: Sequence[PerSequence], seeds: int) -> tuple[dict[str, Cell], ...]:
+    """`values`: of the untouched model, then of each group of edits and of its controls."""
+    before, *others = values
+    rows = [_row("none", before, before, [before] * bool(seeds))]
+    for i, group in enumerate(groups):
+        after, *controls = others[i * (1 + seeds) : (i + 1) * (1 + seeds)]
+        rows.append(_row(" + ".join(map(words, group)), before, after, controls))
+    return tuple(rows)
+
+
+def _row(name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence]) -> dict[str, Cell]:
+    row = {
+        EDIT: name,
+        **estimate_cells("value", estimate(after)),
+        **estimate_cells("change", estimate(after - before)),
+    }
+    if controls:
+        control_change = torch.stack(list(controls)).mean(0) - before
+        row |= estimate_cells("control change", estimate(control_change))
+        row |= estimate_cells("change beyond control", estimate(after - before - control_change))
     return row
 
 
-def _name(metric: Metric) -> str:
+def _name(metric: ReportMetric) -> str:
     return getattr(metric, "__name__", repr(metric))

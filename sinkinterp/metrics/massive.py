@@ -9,24 +9,36 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..attention.shapes import Residual
 from ..errors import InputError
+from .metric import ResidualMetric
+from .shapes import PerSequence
 
-Residual = Float[Tensor, "sequence pos d_model"]
-PerSequence = Float[Tensor, " sequence"]
+KEPT = 5  # entries per sequence and block that TOP_ENTRIES keeps
 
 
 @dataclass(frozen=True)
 class Entries:
     """The largest residual entries of every sequence, by falling magnitude, with their signs."""
 
-    values: Float[Tensor, "sequence entry"]
-    positions: Int[Tensor, "sequence entry"]
-    channels: Int[Tensor, "sequence entry"]
+    values: Float[Tensor, "*stack entry"]
+    positions: Int[Tensor, "*stack entry"]
+    channels: Int[Tensor, "*stack entry"]
+
+    def stacked(self) -> Float[Tensor, "*stack entry 3"]:
+        """One tensor of [value, position, channel]."""
+        return torch.stack((self.values, self.positions.float(), self.channels.float()), -1)
+
+    @staticmethod
+    def unstacked(stack: Float[Tensor, "*stack entry 3"]) -> "Entries":
+        """The inverse of `stacked`. Where no entry is known (NaN), position and channel are of no meaning."""
+        values, positions, channels = stack.unbind(-1)
+        return Entries(values, positions.long(), channels.long())
 
 
 @dataclass(frozen=True)
 class Lifetime:
-    """Where massive activations stand: indices of the first (step up) and last (step down), and how many there are."""
+    """The blocks with massive activations: indices of the first (step up) and last (step down), and their number."""
 
     first: int
     last: int
@@ -43,7 +55,7 @@ def peak_over_median(x: Residual) -> PerSequence:
     return peak(x) / _median(x)
 
 
-def is_massive(x: Residual, least: float = 100.0, times: float = 1000.0) -> Bool[Tensor, "sequence pos d_model"]:
+def is_massive(x: Residual, least: float = 100.0, times: float = 1000.0) -> Bool[Tensor, "batch pos d_model"]:
     """Which entries exceed `least` in magnitude, and reach `times` the median magnitude of their sequence.
 
     Raises InputError for a threshold that is not positive. Source: Sun et al. 2024, section 2.
@@ -54,10 +66,16 @@ def is_massive(x: Residual, least: float = 100.0, times: float = 1000.0) -> Bool
     return (size > least) & (size >= times * _median(x)[:, None, None])
 
 
-def kurtosis(x: Residual) -> PerSequence:
-    """mean_j s_j^4 / (mean_j s_j^2)^2 of the channels' RMS s_j over tokens: from 1, all equal, to d_model, one alone.
+def massive_count(x: Residual) -> Int[Tensor, " batch"]:
+    """How many entries of every sequence are massive."""
+    return is_massive(x).sum((1, 2))
 
-    NaN for a sequence of zeros. Source: He et al., NeurIPS 2024.
+
+def kurtosis(x: Residual) -> PerSequence:
+    """mean_j s_j^4 / (mean_j s_j^2)^2 of the channels' RMS s_j over tokens.
+
+    1 where all channels are equal, d_model where one alone is not 0; NaN for a sequence of zeros. Source: He et al.,
+    NeurIPS 2024.
     """
     energy = x.float().square().mean(1)
     return (energy / energy.mean(-1, keepdim=True)).square().mean(-1)
@@ -73,10 +91,26 @@ def top_entries(x: Residual, count: int) -> Entries:
 
 
 def lifetime(massive_by_block: Bool[Tensor, " block"]) -> Lifetime | None:
-    """First, last and number of the blocks with a massive activation, those of a gap not counted; None without any."""
+    """First, last and number of the blocks with a massive activation; None without any. Gaps do not count."""
     blocks = massive_by_block.nonzero()[:, 0].tolist()
     return Lifetime(blocks[0], blocks[-1], len(blocks)) if blocks else None
 
 
 def _median(x: Residual) -> PerSequence:
     return torch.median(x.float().abs().flatten(1), -1).values
+
+
+def _kept_entries(x: Residual) -> Float[Tensor, "batch entry 3"]:
+    return top_entries(x, KEPT).stacked()
+
+
+def _all_entries(x: Residual) -> Float[Tensor, "batch d_model pos"]:
+    return x.float().transpose(1, 2)  # positions last, where a report pads shorter sequences
+
+
+PEAK_OVER_MEDIAN = ResidualMetric("peak_over_median", peak_over_median)
+MASSIVE_ENTRIES = ResidualMetric("massive_entries", massive_count)
+KURTOSIS = ResidualMetric("kurtosis", kurtosis)
+TOP_ENTRIES = ResidualMetric("top_entries", _kept_entries)
+METRICS = (PEAK_OVER_MEDIAN, MASSIVE_ENTRIES, KURTOSIS, TOP_ENTRIES)
+ALL_ENTRIES = ResidualMetric("residuals", _all_entries)  # large: `sequence block channel pos`

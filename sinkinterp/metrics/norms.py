@@ -7,21 +7,18 @@ from torch import Tensor
 
 from ..errors import InputError
 
-Vectors = Float[Tensor, "*stack d"]
-Norms = Float[Tensor, "*stack"]
 
-
-def norms(x: Vectors) -> Norms:
+def vector_norms(x: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack"]:
     """Euclidean norm of every vector, summed in fp32."""
     return x.float().norm(dim=-1)
 
 
-def norm_ratio(values: Float[Tensor, "sequence *stack pos"], position: int = 0) -> Float[Tensor, "sequence *stack"]:
+def norm_ratio(norms: Float[Tensor, "sequence *stack pos"], position: int = 0) -> Float[Tensor, "sequence *stack"]:
     """||x_position|| over the mean norm of the other positions, per sequence; positions that are NaN do not count."""
-    chosen = values[..., position]
-    others = (~values.isnan()).sum(-1) - 1
-    rest = values.double().nansum(-1) - chosen.double()  # in fp32 a massive first norm would drown the others
-    return (chosen * others / rest).to(values.dtype)
+    chosen = norms[..., position]
+    n_others = (~norms.isnan()).sum(-1) - 1
+    others = norms.double().nansum(-1) - chosen.double()  # in fp32 a massive first norm would drown the others
+    return (chosen * n_others / others).to(norms.dtype)
 
 
 @dataclass(frozen=True)

@@ -3,24 +3,23 @@
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
+from ..attention.shapes import KeyIndex
 from ..attention.slots import SinkLogit
-from .sink import VISIBLE, Convention, importance
-
-Index = Int[Tensor, " pos"]
-Importance = Float[Tensor, "batch head pos"]
+from .importance import VISIBLE, Convention, importance
+from .shapes import Importance
 
 
-def uniform_importance(call: AttentionCall, positions: Index, convention: Convention = VISIBLE) -> Importance:
+def uniform_importance(call: AttentionCall, positions: KeyIndex, convention: Convention = VISIBLE) -> Importance:
     """Importance if every query attended equally to all columns that it can see; H_T / T for causal key 0."""
     return convention.uniform(call, positions)
 
 
-def content_free_importance(call: AttentionCall, positions: Index, convention: Convention = VISIBLE) -> Importance:
-    """Importance if every score were what position bias, mask and learned sink logits alone make it.
+def content_free_importance(call: AttentionCall, positions: KeyIndex, convention: Convention = VISIBLE) -> Importance:
+    """Importance if position bias, mask and learned sink logits alone made every score.
 
     The uniform null where there is neither bias nor logit. The release's bucket-index positions give alpha_1 = 0.334
     at T = 64 this way, with nothing learned.
@@ -34,8 +33,10 @@ def content_free_importance(call: AttentionCall, positions: Index, convention: C
     return importance(empty, positions, convention).expand(*call.q.shape[:2], -1)
 
 
-def nulls(call: AttentionCall, positions: Index, convention: Convention = VISIBLE) -> Float[Tensor, "batch 2 head pos"]:
-    """`uniform_importance` beside `content_free_importance`, found in one go where they are the same."""
+def uniform_and_content_free(
+    call: AttentionCall, positions: KeyIndex, convention: Convention = VISIBLE
+) -> Float[Tensor, "batch 2 head pos"]:
+    """`uniform_importance` beside `content_free_importance`, computed once where they are the same."""
     uniform = convention.uniform(call, positions)
     return torch.stack(
         (uniform, content_free_importance(call, positions, convention) if is_biased(call) else uniform), 1

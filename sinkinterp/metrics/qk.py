@@ -1,29 +1,37 @@
-"""Why a key is looked at: its angle with the queries, or its length (Gu et al. 2025, Figure 2 bottom, Figures 15-18).
+"""Why queries look at a key: its angle with them, or its length (Gu et al. 2025, Figure 2 bottom, Figures 15-18).
 
 Queries and keys are those that the call multiplies: rotated, and through the kernel's feature map where it has one.
-A pair of numbers is [the chosen key, the others]: each query that can see the chosen key and at least one other gives
-one value to either, for the others its mean over those that it can see, and queries are averaged. NaN without such a
-query. Bias, softcap and slot do not count.
+Bias, softcap and slot do not count.
+
+A `Pair` of numbers is [the chosen key, the others]. Each query that can see the chosen key and at least one other key
+counts once in both: with its value for the chosen key, and with its mean over the others that it can see. NaN where
+there is no such query.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention import flash
 from ..attention.call import AttentionCall
 from ..attention.kernels import SOFTMAX
+from ..attention.shapes import KeyIndex, Keys, Queries, Rows
 from ..errors import InputError
+from .metric import CallMetric
 
 Pair = Float[Tensor, "batch head 2"]
-Queries = Float[Tensor, "batch head query d_head"]
-Keys = Float[Tensor, "batch kv_head key d_head"]
-Rows = Float[Tensor, "batch head query"]
-Ratios = Float[Tensor, "*stack"]
-Mask = Bool[Tensor, "*stack"]
+
+
+@dataclass(frozen=True)
+class ScoreGap:
+    """How much higher the chosen key's score is than the others', and the parts of that, which sum to it."""
+
+    total: Float[Tensor, "*stack"]
+    by_angle: Float[Tensor, "*stack"]
+    by_norms: Float[Tensor, "*stack"]
 
 
 def qk_angles(call: AttentionCall, position: int = 0) -> Pair:
@@ -31,80 +39,44 @@ def qk_angles(call: AttentionCall, position: int = 0) -> Pair:
 
     Raises InputError where the call has no such key, or no other. Source: Gu et al. 2025, Figures 2 and 15-18.
     """
-    return _contrast(angled(call), position)
+    return _chosen_and_others(cosine_call(call), position)
 
 
 def qk_norm_products(call: AttentionCall, position: int = 0) -> Pair:
     """Mean |q_i| |k_j| * scale for the key at `position` (from 0) beside the others: scores at a cosine of 1.
 
-    The scale is counted in because some models (OPT) apply it to their queries beforehand. Errors as above. Source:
-    Gu et al. 2025, Figures 2 and 15-18, where it is left out.
+    The scale is a factor because some models (OPT) multiply their queries by it beforehand. Errors as above. Source:
+    Gu et al. 2025, Figures 2 and 15-18, which leave it out.
     """
-    return _contrast(lengthened(call), position)
+    return _chosen_and_others(norm_product_call(call), position)
 
 
-def qk_scores(call: AttentionCall, position: int = 0) -> Pair:
-    """Mean |q_i| |k_j| cos(q_i, k_j) * scale for the key at `position` (from 0) beside the others; errors as above."""
-    return _contrast(multiplied(call), position)
+def score_gap(angles: Float[Tensor, "*stack 2"], norm_products: Float[Tensor, "*stack 2"]) -> ScoreGap:
+    """The gap of the chosen key's score over the others', in units of the score.
 
-
-def score_gap_shares(
-    angles: Float[Tensor, "*stack 2"], norm_products: Float[Tensor, "*stack 2"]
-) -> Float[Tensor, "*stack 3"]:
-    """[gap, angle part, norm part] of the chosen key's score over the others', in units of the score.
-
-    gap = c_1 n_1 - c_0 n_0 for mean cosines c and mean norm products n. Each part moves one factor while the
-    other stays at the mean of the two, so that the parts sum to the gap. What `qk_scores` differ by beyond the gap is
-    the covariance of c and n, which belongs to neither.
+    gap = c_1 n_1 - c_0 n_0 for mean cosines c and mean norm products n. Each part moves one factor while the other
+    stays at the mean of the two, so that the parts sum to the gap. Mean scores differ by the gap and the covariance of
+    c and n, which belongs to neither part.
     """
     (c, c_other), (n, n_other) = angles.unbind(-1), norm_products.unbind(-1)
-    gap = c * n - c_other * n_other
     by_angle = (c - c_other) * (n + n_other) / 2
-    by_norm = (n - n_other) * (c + c_other) / 2
-    return torch.stack((gap, by_angle, by_norm), -1)
+    by_norms = (n - n_other) * (c + c_other) / 2
+    return ScoreGap(c * n - c_other * n_other, by_angle, by_norms)
 
 
-def stable_rank(x: Float[Tensor, "*stack row column"]) -> Float[Tensor, "*stack"]:
-    """||X||_F^2 / ||X||_2^2 in fp32, from 1 to the rank; NaN for a matrix of zeros. Source: Fesser 2606.08105."""
-    energies = torch.linalg.svdvals(x.float()).square()
-    return energies.sum(-1) / energies.amax(-1)
-
-
-def is_nop(value_ratio: Ratios, limit: float = 0.2) -> Mask:
-    """Whether a sink writes next to nothing: ||v_s|| / mean ||v_i|| below `limit`. Source: Fesser 2606.08105.
-
-    Raises InputError unless `limit` is a length between 0 and 1.
-    """
-    if not 0 < limit < 1:
-        raise InputError(f"limit is a value norm relative to the others', between 0 and 1; got {limit}")
-    return value_ratio < limit
-
-
-def is_broadcast(value_ratio: Ratios, low: float = 0.8, high: float = 1.25) -> Mask:
-    """Whether a sink's value is as long as the others': `low` <= ||v_s|| / mean ||v_i|| <= `high`. Source: as `is_nop`.
-
-    Raises InputError unless 1 lies between `low` and `high`.
-    """
-    if not 0 < low <= 1 <= high:
-        raise InputError(
-            f"low and high are value norms relative to the others', on either side of 1; got {low}, {high}"
-        )
-    return (low <= value_ratio) & (value_ratio <= high)
-
-
-def angled(call: AttentionCall) -> AttentionCall:
+def cosine_call(call: AttentionCall) -> AttentionCall:
     """The call whose scores are cos(q_i, k_j) and nothing else."""
     q, k = _featured(call)
     return _bare(replace(call.with_pattern(None), q=F.normalize(q, dim=-1), k=F.normalize(k, dim=-1), scale=1.0))
 
 
-def lengthened(call: AttentionCall) -> AttentionCall:
+def norm_product_call(call: AttentionCall) -> AttentionCall:
     """The call whose scores are |q_i| |k_j| * scale and nothing else."""
     q, k = _featured(call)
     return _bare(replace(call.with_pattern(None), q=q.norm(dim=-1, keepdim=True), k=k.norm(dim=-1, keepdim=True)))
 
 
-def multiplied(call: AttentionCall) -> AttentionCall:
+def product_call(call: AttentionCall) -> AttentionCall:
     """The call whose scores are q_i . k_j * scale and nothing else: no bias, softcap or slot."""
     q, k = _featured(call)
     return _bare(replace(call.with_pattern(None), q=q, k=k))
@@ -118,20 +90,26 @@ def _featured(call: AttentionCall) -> tuple[Queries, Keys]:
     return call.kernel.feature(call.q.float()), call.kernel.feature(call.k.float())
 
 
-def _contrast(call: AttentionCall, position: int) -> Pair:
+def _chosen_and_others(call: AttentionCall, position: int) -> Pair:
     n = call.k.shape[2]
     if not 0 <= position < n or n < 2:
         raise InputError(f"position counts from 0 to {n - 1}, among at least 2 keys; got {position} of {n}")
-    chosen, seen = _over(call, call.keys[position : position + 1])
-    total, count = torch.zeros_like(chosen), torch.zeros_like(seen)
+    chosen, n_chosen = _sum_of_scores(call, call.keys[position : position + 1])
+    others, n_others = torch.zeros_like(chosen), torch.zeros_like(n_chosen)
     for keys in flash.key_blocks(call.keys[call.keys != position]):
-        part, visible = _over(call, keys)
-        total, count = total + part, count + visible
-    pair = torch.stack((chosen, total / count.clamp(min=1)), -1)
-    watching = (seen > 0) & (count > 0)
-    return (pair * watching[..., None]).sum(2) / watching.sum(2)[..., None]
+        total, count = _sum_of_scores(call, keys)
+        others, n_others = others + total, n_others + count
+    pair = torch.stack((chosen, others / n_others.clamp(min=1)), -1)
+    sees_both = (n_chosen > 0) & (n_others > 0)
+    return (pair * sees_both[..., None]).sum(2) / sees_both.sum(2)[..., None]
 
 
-def _over(call: AttentionCall, keys: Tensor) -> tuple[Rows, Tensor]:
+def _sum_of_scores(call: AttentionCall, keys: KeyIndex) -> tuple[Rows, Int[Tensor, "#batch #head query"]]:
+    """Every query's scores with these keys, summed over those that it can see, and the number of those."""
     allowed = call.allowed(keys)
     return call.scores(keys).masked_fill(~allowed, 0).sum(-1), allowed.sum(-1)
+
+
+QK_ANGLES = CallMetric("qk_angles", qk_angles)
+QK_NORM_PRODUCTS = CallMetric("qk_norm_products", qk_norm_products)
+METRICS = (QK_ANGLES, QK_NORM_PRODUCTS)

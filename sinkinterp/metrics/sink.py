@@ -1,111 +1,33 @@
-"""How much attention a key receives, and how many heads make a sink of it (Gu et al. 2025, section 3.2)."""
+"""How many heads make a sink of a position, and which positions and tokens are sinks (Gu et al. 2025, section 3.2)."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.flash import key_blocks
+from ..data.tokens import Tokens
 from ..errors import InputError
-
-Index = Int[Tensor, " pos"]
-Importance = Float[Tensor, "batch head pos"]
-Counts = Int[Tensor, "#batch #head pos"]
-
-
-def proxy(call: AttentionCall) -> AttentionCall:
-    """The call whose weights are |sim| / sum |sim|: itself where rows sum to one already (section 7.2)."""
-    return call if call.is_normalised else call.proxy()
-
-
-def visible(call: AttentionCall, positions: Index) -> Counts:
-    """How many queries can see each position."""
-    return call.watchers(positions)
-
-
-def later(call: AttentionCall, positions: Index) -> Counts:
-    """T - k + 1 for position k, counted from 1: how many queries stand at the position or after it."""
-    first = positions + call.q.shape[2] - call.k.shape[2]
-    return (call.q.shape[2] - first.clamp(min=0))[None, None]
+from .shapes import Alpha, PerHead, PerSequence
 
 
 @dataclass(frozen=True)
-class Convention:
-    """How a column of the pattern becomes an importance; three that differ are in use.
+class TokenSink:
+    """How often a token id occurs, and the share of its (occurrence, layer, head) whose importance exceeds epsilon."""
 
-    words: said in every protocol. divisor: what the column's sum is divided by. past_only: whether queries before
-    the key are left out where a prefix mask lets them see it. dtype: that of weights, quotients and sums.
-    """
-
-    words: str
-    divisor: Callable[[AttentionCall, Index], Counts]
-    past_only: bool = False
-    dtype: torch.dtype = torch.float32
-
-    def importance(self, call: AttentionCall, positions: Index) -> Importance:
-        """alpha_k of the weights that `call` computes. In half precision, or under a prefix mask, for small T."""
-        looks_ahead = self.past_only and call.mask is not None and bool((call.mask & ~self._past(call)).any())
-        if self.dtype is torch.float32 and not looks_ahead:
-            return call.column_mass(positions) / self.divisor(call, positions)
-        weights = call.pattern()[..., -call.k.shape[2] :]
-        weights = (weights * self._past(call) if self.past_only else weights)[..., positions].to(self.dtype)
-        return (weights / self.divisor(call, positions)[:, :, None].to(self.dtype)).sum(2).float()
-
-    def uniform(self, call: AttentionCall, positions: Index) -> Importance:
-        """The null: alpha_k if every query attended equally to all columns that it can see; H_T / T for key 0."""
-        share = 1 / call.columns_seen().clamp(min=1).double()
-        if call.mask is None:
-            first = (positions + call.q.shape[2] - call.k.shape[2]).clamp(min=0)
-            mass = share.flip(-1).cumsum(-1).flip(-1)[..., first]
-        else:
-            seen = call.mask & self._past(call) if self.past_only else call.mask
-            mass = torch.cat([(seen[..., keys] * share[..., None]).sum(2) for keys in key_blocks(positions)], -1)
-        alpha = (mass / self.divisor(call, positions)).float()
-        return alpha.expand(*call.q.shape[:2], -1)
-
-    def _past(self, call: AttentionCall) -> Bool[Tensor, "1 1 query key"]:
-        return replace(call.scoring.visibility, mask=None).allowed()
+    token: int
+    occurrences: int
+    share: float
 
 
-VISIBLE = Convention("queries that can see the key", visible)
-PAPER = Convention("T - k + 1, queries from the key on", later, past_only=True)
-RELEASED = Convention("T - k + 1, in bfloat16", later, dtype=torch.bfloat16)  # the release's own models, all queries
+def check_epsilon(epsilon: float) -> None:
+    """Raises InputError unless epsilon is a share of attention strictly between 0 and 1."""
+    if not 0 < epsilon < 1:
+        raise InputError(f"epsilon is a share of attention, between 0 and 1; got {epsilon}")
 
 
-def importance(call: AttentionCall, positions: Index, convention: Convention = VISIBLE) -> Importance:
-    """alpha_k: the mean attention, or proxy score, that each position receives from the queries that can see it."""
-    return convention.importance(proxy(call), positions)
-
-
-def raw_importance(call: AttentionCall, positions: Index, convention: Convention = VISIBLE) -> Importance:
-    """As `importance`, of the weights that really multiply the values."""
-    return convention.importance(call, positions)
-
-
-def importances(
-    call: AttentionCall, positions: Index, convention: Convention = VISIBLE
-) -> Float[Tensor, "batch 2 head pos"]:
-    """`importance` beside `raw_importance`, found in one go where they are the same."""
-    alpha = importance(call, positions, convention)
-    return torch.stack((alpha, alpha if proxy(call) is call else raw_importance(call, positions, convention)), 1)
-
-
-def slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
-    """alpha_*: the mean attention that the slot receives from all queries; 0 without a slot."""
-    return proxy(call).slot_mass() / call.q.shape[2]
-
-
-def off_sequence(call: AttentionCall) -> Float[Tensor, "batch head"]:
-    """1 - row sum over tokens, mean over queries: what goes to a slot, or is never given out; below 0 if above one."""
-    if call.is_normalised:
-        return call.slot_mass() / call.q.shape[2]
-    return 1 - call.column_mass().sum(-1) / call.q.shape[2]
-
-
-def sink_rate(alpha: Float[Tensor, "sequence layer head"], epsilon: float) -> Float[Tensor, " sequence"]:
+def sink_rate(alpha: PerHead, epsilon: float) -> PerSequence:
     """Sink^epsilon of each sequence: the share of its heads whose importance exceeds epsilon, strictly; 0..1.
 
     NaN for a sequence that is too short to have the position.
@@ -114,7 +36,45 @@ def sink_rate(alpha: Float[Tensor, "sequence layer head"], epsilon: float) -> Fl
     return (alpha > epsilon).float().masked_fill(alpha.isnan(), torch.nan).mean((1, 2))
 
 
-def check_epsilon(epsilon: float) -> None:
-    """Raises InputError unless epsilon is a share of attention strictly between 0 and 1."""
-    if not 0 < epsilon < 1:
-        raise InputError(f"epsilon is a share of attention, between 0 and 1; got {epsilon}")
+def sink_grid(alpha: Alpha, epsilons: Sequence[float]) -> Float[Tensor, "epsilon pos"]:
+    """Sink_k^epsilon of every position for every epsilon, in one pass over alpha; 0..1. Source: Gu et al. 2025, 3.2.
+
+    Sequences that are too short for a position, NaN in alpha, do not count there. Raises InputError for an epsilon
+    that is no share of attention, and for an empty list of them.
+    """
+    if not epsilons:
+        raise InputError("epsilons is empty; give at least one, as in (0.3,)")
+    for epsilon in epsilons:
+        check_epsilon(epsilon)
+    edges, order = torch.tensor(tuple(epsilons), dtype=alpha.dtype, device=alpha.device).sort()
+    n, n_pos = len(edges) + 1, alpha.shape[-1]
+    exceeded = torch.bucketize(alpha.nan_to_num(0), edges)  # how many epsilons lie strictly below
+    bins = exceeded + n * torch.arange(n_pos, device=alpha.device)
+    counts = torch.bincount(bins.flatten(), minlength=n * n_pos).reshape(n_pos, n)
+    above = counts.flip(-1).cumsum(-1).flip(-1)[:, 1:].T
+    return above[order.argsort()] / (~alpha.isnan()).sum((0, 1, 2))
+
+
+def sink_positions(alpha: Alpha, null: Alpha, epsilon: float, share: float) -> Int[Tensor, " some_pos"]:
+    """Positions (from 0) whose sink rate exceeds both `share` and that of uniform attention, `null`.
+
+    Raises InputError unless 0 <= share < 1 and epsilon is a share of attention.
+    """
+    if not 0 <= share < 1:
+        raise InputError(f"share is a part of the heads, from 0 to below 1; got {share}")
+    (rate,), (null_rate,) = (sink_grid(values, (epsilon,)) for values in (alpha, null))
+    return ((rate > share) & (rate > null_rate)).nonzero()[:, 0]
+
+
+def sink_tokens(alpha: Alpha, tokens: Tokens, epsilon: float) -> list[TokenSink]:
+    """Every token id that occurs, the largest share first, then the most frequent. Ids below 0 are padding.
+
+    Raises InputError unless epsilon is a share of attention.
+    """
+    check_epsilon(epsilon)
+    heads = (alpha > epsilon).sum((1, 2)).flatten()
+    ids, id_of_place, occurrences = tokens.to(alpha.device).unique(return_inverse=True, return_counts=True)
+    hits = torch.zeros_like(occurrences).index_add(0, id_of_place.flatten(), heads)
+    shares = hits / (occurrences * alpha.shape[1] * alpha.shape[2])
+    sinks = map(TokenSink, ids.tolist(), occurrences.tolist(), shares.tolist())
+    return sorted((sink for sink in sinks if sink.token >= 0), key=lambda s: (-s.share, -s.occurrences, s.token))

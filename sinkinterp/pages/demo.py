@@ -17,7 +17,7 @@ from ..lm.variants import VARIANTS
 from ..measurement.measure import attention_maps, measure
 from ..measurement.position_swap import swap_table
 from ..measurement.report import Report
-from ..metrics.bootstrap import BY_SEQUENCE, Estimate, cells
+from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate_cells
 from ..runs import trained
 from ..table import Cell, Table
 from ..train.recipe import Recipe
@@ -62,7 +62,7 @@ def run(
         reports=reports,
         maps={variant: attention_maps(subject, token_set.tokens)[0, 0] for variant, subject in subjects.items()},
         twins=_twins_table(reports, losses),
-        residuals=tables.residuals(reports),
+        residuals=tables.residual_norms_by_block(reports),
         swaps=swaps(subjects["softmax"], recipe("softmax").data),
         training=_training_table(runs, reports["softmax"]),
     )
@@ -71,9 +71,9 @@ def run(
 def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) -> Table:
     rows: list[dict[str, Cell]] = []
     for variant, report in reports.items():
-        loss = cells("value", losses[variant])
+        loss = estimate_cells("value", losses[variant])
         rows.append({"model": variant, "quantity": "validation loss (nats)", **loss, "null": None})
-        rows += [{"model": variant, **row} for row in tables.signature(report, EPSILON).rows]
+        rows += [{"model": variant, **row} for row in tables.sink_summary(report, EPSILON).rows]
     return Table(
         "Three twins: who makes a sink?",
         f"{reports['softmax'].protocol.line()}, epsilon={EPSILON}; {BY_SEQUENCE}",

@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from ..errors import InputError
 from ..files import write_bytes
-from ..plots.jsonable import plain
+from ..plots.jsonable import json_ready
 from ..table import Table
 from .page import Section, page
 
@@ -68,7 +68,7 @@ def _figure_page(figure: go.Figure) -> bytes:
 
 
 def _figure_json(figure: go.Figure) -> bytes:
-    return json.dumps(plain(figure), indent=1, allow_nan=False).encode()
+    return json.dumps(json_ready(figure), indent=1, allow_nan=False).encode()
 
 
 def _picture(kind: str) -> Callable[[go.Figure], bytes]:

@@ -16,11 +16,11 @@ from ..measurement.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE, RESIDUAL
 from ..measurement.measure import attention_maps, measure
 from ..measurement.qk_maps import qk_maps
 from ..measurement.report import Report
-from ..plots import curves, heatmaps, massive, norms, qk, training
+from ..plots import curves, heatmaps, massive, norms, qk, swaps, training
 from ..runs.inputs import Inputs
 from ..runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from ..table import Table
-from ..tables.positions import Word
+from ..tables import TokenText
 from ..train.checkpoint import history_of
 from ..train.recipe import Recipe
 from . import demo
@@ -40,7 +40,7 @@ class Shipped:
     subject: Subject
     token_set: TokenSet
     report: Report
-    word: Word
+    word: TokenText
 
     def part(self, sequences: int, length: int | None = None) -> TokenSet:
         """The first of the sequences, and of their tokens."""
@@ -114,8 +114,8 @@ def _compared(group: Named) -> Iterator[Section]:
         f"n<={EVALUATION_SEQUENCES} held-out sequences, T={length}, sinks in the first {min(SINK_LENGTH, length)} "
         "positions; no BOS, fp32, epsilon=0.3."
     )
-    yield _section(f"{family}: sinks over training", training.training(tables.history(histories, words)))
-    yield _section(f"{family}: residual norms", norms.ratios(tables.residuals(reports)))
+    yield _section(f"{family}: sinks over training", training.training(tables.training_history(histories, words)))
+    yield _section(f"{family}: residual norms", norms.ratios(tables.residual_norms_by_block(reports)))
     yield _section(f"{family}: thresholds and lengths", curves.over_length(_lengths(group)))
 
 
@@ -139,30 +139,32 @@ def _lengths(group: Named) -> Table:
         for length in lengths
         if length <= one.token_set.tokens.shape[1]
     ]
-    return tables.lengths(reports)
+    return tables.sinks_by_length(reports)
 
 
 def _alone(name: str, one: Shipped) -> Iterator[Section]:
     """What is drawn of one model."""
     layer, head = tables.strongest_head(one.report)
-    heads = tables.heads(one.report)
+    heads = tables.sinks_by_head(one.report)
     overview = [heatmaps.heads_overview(heads)] if len(heads.rows) > 1 else []
-    yield Section(f"{name}: is there a sink?", tables.verdict(one.report), overview, [tables.signature(one.report)])
-    yield _section(f"{name}: norms", norms.by_kind(tables.norms(one.report, one.word)))
+    yield Section(
+        f"{name}: is there a sink?", tables.sink_verdict(one.report), overview, [tables.sink_summary(one.report)]
+    )
+    yield _section(f"{name}: norms", norms.by_kind(tables.norms_by_kind(one.report, token_text=one.word)))
     maps = {key: values.numpy() for key, values in qk_maps(one.subject, one.some, layer, head).items()}
     yield _section(
         f"{name}: pairs of queries and keys",
-        qk.distributions(tables.distributions(one.report, layer, head)),
+        qk.distributions(tables.qk_distributions(one.report, layer, head)),
         qk.maps(maps, f"Queries and keys of layer {layer}, head {head}", _of_few(one)),
     )
     few = measure(one.subject, one.part(FEW), instruments=(RESIDUALS,))
-    found = tables.surface(few, one.word)
+    found = tables.residual_surface(few, one.word)
     title = f"Residual magnitudes of {name} at block {found.block}"
     surface = massive.surface(found.sizes, found.channels, found.tokens, title, found.note)
-    entries = tables.entries(one.report, one.word, found.block, most=5)
+    entries = tables.largest_entries(one.report, token_text=one.word, block=found.block, most=5)
     yield Section(f"{name}: residual stream", entries.note, [surface], [entries])
     if name == "demo-softmax" and isinstance(one.recipe.data, BigramBackcopy):
-        yield _section(f"{name}: the sink follows p1", curves.swaps(demo.swaps(one.subject, one.recipe.data)))
+        yield _section(f"{name}: the sink follows p1", swaps.swap_chart(demo.swaps(one.subject, one.recipe.data)))
 
 
 def _of_few(one: Shipped) -> str:

@@ -1,41 +1,38 @@
 """Pages of results: tables and arrays handed to the views that draw them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import plotly.graph_objects as go
 
 from .. import tables
 from ..measurement.report import Report
-from ..plots import curves, heatmaps, massive, norms, qk, training
-from ..tables.positions import Word
+from ..metrics.massive import ALL_ENTRIES
+from ..plots import curves, heatmaps, massive, norms, swaps, training
+from ..tables import TokenText
 from .demo import Result
 from .page import Section, page
 
 Sections = Iterator[Section]
 
 
-def measurement_page(report: Report, epsilon: float, word: Word = str) -> str:
+def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> str:
     """The page that `sinkinterp measure --html` writes: summary first, protocol last. `word` gives ids their text.
 
     Views of what was not measured are left out.
     """
-    summary, *others = tables.overview(report, word, epsilon)
-    protocol = tables.protocol(report, epsilon)
+    summary, *others = tables.overview_tables(report, epsilon, word)
+    protocol = tables.protocol_table(report, epsilon)
     sections = [
         Section(summary.title, summary.note, tables=[summary]),
         *_sinks(report, epsilon),
         *_norms(report, epsilon, word),
-        *(
-            section
-            for needed, make in _MEASURED.items()
-            if report.has(needed)
-            for section in make(report, epsilon, word)
-        ),
+        *_exhibits(report, epsilon, word),
+        *_surface(report, word),
         *(Section(table.title, table.note, tables=[table]) for table in others),
-        Section("Every head in numbers", summary.note, tables=[tables.heads(report, epsilon)]),
+        Section("Every head in numbers", summary.note, tables=[tables.sinks_by_head(report, epsilon)]),
         Section(protocol.title, "Positions count from 0; Sink_1 and alpha_1 are position 0.", tables=[protocol]),
     ]
-    return page(f"sinkinterp: {report.protocol.model}", tables.verdict(report, epsilon), sections)
+    return page(f"sinkinterp: {report.protocol.model}", tables.sink_verdict(report, epsilon), sections)
 
 
 def demo_page(result: Result) -> str:
@@ -47,7 +44,7 @@ def demo_page(result: Result) -> str:
     )
     figures = {
         "Where attention goes": heatmaps.attention_maps(maps, "Mean attention maps of three twins", words),
-        result.swaps.title: curves.swaps(result.swaps),
+        result.swaps.title: swaps.swap_chart(result.swaps),
         result.residuals.title: norms.residual_norms(result.residuals),
         result.training.title: training.training(result.training),
     }
@@ -66,48 +63,34 @@ def _drawn(title: str, *figures: go.Figure) -> Section:
 
 
 def _sinks(report: Report, epsilon: float) -> Sections:
-    yield _drawn("Heads", heatmaps.heads_overview(tables.heads(report, epsilon)))
+    yield _drawn("Heads", heatmaps.heads_overview(tables.sinks_by_head(report, epsilon)))
     if len(report.positions) > 1:
-        yield _drawn("Positions", curves.by_position(tables.positions(report, epsilon)))
-    yield _drawn("Thresholds", curves.over_epsilon(tables.grid(report, epsilon)))
+        yield _drawn("Positions", curves.by_position(tables.sinks_by_position(report, epsilon)))
+    yield _drawn("Thresholds", curves.over_epsilon(tables.sinks_by_epsilon(report, epsilon)))
 
 
-def _norms(report: Report, epsilon: float, word: Word) -> Sections:
-    ratios = norms.ratios(tables.residuals({report.protocol.model: report}))
-    yield _drawn("Norms", norms.by_kind(tables.norms(report, word, epsilon)), ratios)
+def _norms(report: Report, epsilon: float, word: TokenText) -> Sections:
+    ratios = norms.ratios(tables.residual_norms_by_block({report.protocol.model: report}))
+    yield _drawn("Norms", norms.by_kind(tables.norms_by_kind(report, epsilon, word)), ratios)
 
 
-def _angles(report: Report, epsilon: float, word: Word) -> Sections:
-    yield _drawn("Angle or length?", qk.by_layer(tables.contrasts(report, epsilon)))
+def _exhibits(report: Report, epsilon: float, word: TokenText) -> Sections:
+    for exhibit in tables.exhibits_of(report):
+        if exhibit.on_page:
+            table = exhibit.table(report, epsilon, word)
+            heading = exhibit.heading or table.title
+            if exhibit.figure is None:
+                yield Section(heading, table.note, tables=[table])
+            else:
+                yield _drawn(heading, exhibit.figure(table))
 
 
-def _pairs(report: Report, epsilon: float, word: Word) -> Sections:
-    layer, head = tables.strongest_head(report)
-    yield _drawn(
-        "Pairs of queries and keys in the head that looks at the first token most",
-        qk.distributions(tables.distributions(report, layer, head, epsilon)),
-    )
-
-
-def _massive(report: Report, epsilon: float, word: Word) -> Sections:
-    entries = tables.entries(report, word, epsilon=epsilon)
-    yield _drawn("Massive activations", massive.by_block(tables.massive(report, epsilon)))
-    yield Section(entries.title, entries.note, tables=[entries])
-
-
-def _surface(report: Report, epsilon: float, word: Word) -> Sections:
-    yield _drawn("Residual stream", surface_of(tables.surface(report, word)))
+def _surface(report: Report, word: TokenText) -> Sections:
+    if report.has(ALL_ENTRIES):
+        yield _drawn("Residual stream", surface_of(tables.residual_surface(report, word)))
 
 
 def surface_of(found: tables.Surface) -> go.Figure:
     """The surface of one block's residual."""
     title = f"Residual magnitudes at block {found.block}"
     return massive.surface(found.sizes, found.channels, found.tokens, title, found.note)
-
-
-_MEASURED: dict[str, Callable[[Report, float, Word], Sections]] = {
-    "qk_angles": _angles,
-    "angle_counts": _pairs,
-    "massive_entries": _massive,
-    "residuals": _surface,
-}  # what a report must hold -> the sections that show it

@@ -1,1 +1,1 @@
-"""Figures from tables and arrays. A view computes nothing and saves nothing."""
+"""Figures from tables and arrays. A figure computes nothing and saves nothing; it names the columns that it reads."""

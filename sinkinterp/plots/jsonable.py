@@ -1,4 +1,4 @@
-"""Figures as plain values: lists, numbers and words, nothing packed."""
+"""Figures as values that JSON can hold: lists, numbers and text, no packed arrays."""
 
 from base64 import b64decode
 from collections.abc import Mapping
@@ -8,21 +8,21 @@ import numpy as np
 import plotly.graph_objects as go
 
 
-def plain(figure: go.Figure) -> dict[str, Any]:
-    """The figure's data and layout, arrays as lists, a number that JSON lacks (NaN, infinity) as None."""
-    found: dict[str, Any] = _plain(figure.to_dict())
-    return found
+def json_ready(figure: go.Figure) -> dict[str, Any]:
+    """The figure's data and layout, with arrays as lists; a number that JSON cannot hold (NaN, infinity) is None."""
+    converted: dict[str, Any] = _converted(figure.to_dict())
+    return converted
 
 
-def _plain(value: Any) -> Any:
+def _converted(value: Any) -> Any:
     if isinstance(value, Mapping):
         if value.keys() >= {"dtype", "bdata"}:
-            return _plain(_unpacked(value))
-        return {name: _plain(part) for name, part in value.items()}
+            return _converted(_unpacked(value))
+        return {name: _converted(part) for name, part in value.items()}
     if isinstance(value, np.ndarray | np.generic):
-        return _plain(value.tolist())
+        return _converted(value.tolist())
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_converted(part) for part in value]
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 

@@ -8,8 +8,15 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 from ..table import Table
-from .theme import MAGNITUDE, colour, label, themed
-from .traces import interval, span
+from .columns import BLOCK
+from .theme import MAGNITUDE, colour, escaped, themed
+from .traces import error_bars, positive_axis
+
+PEAK = "max |x|"
+PEAK_OVER_MEDIAN = "max / median"
+KURTOSIS = "kurtosis"
+USUAL_ENTRY = "usual entry"
+PANELS = {PEAK: "largest |x|", PEAK_OVER_MEDIAN: "largest / median |x|", KURTOSIS: "kurtosis over channels"}
 
 _CAMERA = {"eye": {"x": 1.0, "y": -1.6, "z": 0.75}, "center": {"x": 0, "y": 0, "z": -0.15}}
 
@@ -17,42 +24,48 @@ _CAMERA = {"eye": {"x": 1.0, "y": -1.6, "z": 0.75}, "center": {"x": 0, "y": 0, "
 def surface(
     sizes: Float[np.ndarray, "pos run"], channels: Sequence[int], tokens: Sequence[str], title: str, note: str
 ) -> go.Figure:
-    """Residual magnitudes over positions and channels; `channels`: the first of every run, as in `tables.surface`."""
-    words = np.array([[label(token)] * len(channels) for token in tokens])
+    """Residual magnitudes over positions and channels, as in `tables.Surface`; `channels`: the first of every run."""
+    texts = np.array([[escaped(token)] * len(channels) for token in tokens])
     figure = go.Figure(
         go.Surface(
-            z=sizes, x=list(channels), y=list(range(len(tokens))), text=words, colorscale=MAGNITUDE, cmin=0,
-            colorbar={"title": "|x|", "len": 0.7}, contours={"z": {"highlight": False}},
+            z=sizes,
+            x=list(channels),
+            y=list(range(len(tokens))),
+            text=texts,
+            colorscale=MAGNITUDE,
+            cmin=0,
+            colorbar={"title": "|x|", "len": 0.7},
+            contours={"z": {"highlight": False}},
             hovertemplate="position %{y} (%{text}), channel %{x}: %{z:.4g}<extra></extra>",
         )
-    )  # fmt: skip
-    axes = {"xaxis": "channel", "yaxis": "position", "zaxis": "|x|, magnitude"}
-    figure.update_layout(
-        scene={axis: {"title": {"text": text}} for axis, text in axes.items()}
-        | {"camera": _CAMERA, "aspectratio": {"x": 1.6, "y": 1, "z": 0.7}}
     )
-    said = "Magnitude of every residual entry; of a run of channels, the largest."
-    themed(figure, title, 560, f"{said} {note}")
+    axes = {"xaxis": "channel", "yaxis": "position", "zaxis": "|x|, magnitude"}
+    scene = {axis: {"title": {"text": text}} for axis, text in axes.items()}
+    figure.update_layout(scene={**scene, "camera": _CAMERA, "aspectratio": {"x": 1.6, "y": 1, "z": 0.7}})
+    caption = "Magnitude of every residual entry; of a run of channels, the largest."
+    themed(figure, title, 560, f"{caption} {note}")
     return figure.update_layout(margin={"l": 0, "r": 0, "t": 60, "b": 0})
 
 
 def by_block(table: Table) -> go.Figure:
-    """Largest entry, its multiple of the median, and kurtosis over channels, by block; from `tables.massive`."""
-    quantities = {
-        "max |x|": "largest |x|",
-        "max / median": "largest / median |x|",
-        "kurtosis": "kurtosis over channels",
-    }
-    figure = make_subplots(1, len(quantities), subplot_titles=list(quantities.values()), horizontal_spacing=0.09)
-    for column, (quantity, words) in enumerate(quantities.items()):
-        place = {"row": 1, "col": column + 1}
+    """Largest entry, its multiple of the median, and kurtosis over channels; from `tables.massive_by_block`."""
+    figure = make_subplots(1, len(PANELS), subplot_titles=list(PANELS.values()), horizontal_spacing=0.09)
+    for i, (column, title) in enumerate(PANELS.items()):
+        place = {"row": 1, "col": i + 1}
         figure.add_scatter(
-            x=table.column("block"), y=table.numbers(quantity), error_y=interval(table, quantity), name=words,
-            mode="lines+markers", line={"color": colour(0)}, marker={"size": 8}, showlegend=False,
-            text=list(map(label, table.column("usual entry"))), hovertemplate="%{y:.4g}, %{text}<extra></extra>",
+            x=table.column(BLOCK),
+            y=table.numbers(column),
+            error_y=error_bars(table, column),
+            name=title,
+            mode="lines+markers",
+            line={"color": colour(0)},
+            marker={"size": 8},
+            showlegend=False,
+            text=list(map(escaped, table.column(USUAL_ENTRY))),
+            hovertemplate="%{y:.4g}, %{text}<extra></extra>",
             **place,
-        )  # fmt: skip
-        figure.update_yaxes(**span(table.numbers(quantity)), **place)
+        )
+        figure.update_yaxes(**positive_axis(table.numbers(column)), **place)
     figure.update_xaxes(title="block (0: embedding)")
-    words = "Largest residual entry of a sequence, over the median entry, and the kurtosis of the channels."
-    return themed(figure, table.title, 380, f"{words} {table.note}")
+    caption = "Largest residual entry of a sequence, over the median entry, and the kurtosis of the channels."
+    return themed(figure, table.title, 380, f"{caption} {table.note}")

@@ -1,88 +1,119 @@
-"""A quantity over whatever was turned, with its interval, its control and its null."""
+"""Quantities over any column of a table, with their intervals, controls and nulls."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..table import Table
-from .theme import GREY, colour, faded, label, themed
-from .traces import MARKS, band, distinct, interval
+from .columns import NULL
+from .theme import GREY, colour, escaped, faded, themed
+from .traces import MARKERS, add_grey_band, error_bars, series_style, unique_values
 
-BESIDE = {"control {}": "dash", "null {}": "dot"}  # columns drawn in grey beside a quantity, and their dashes
 MEASURED = "measured"
 
 
-def sweep(table: Table, x: str, quantities: Sequence[str], by: str | None = None) -> go.Figure:
-    """A panel per quantity over column `x`: a line per value of `by` with its 95% interval, null and control as bands.
+@dataclass(frozen=True)
+class Grey:
+    """A column that is drawn in grey beside a quantity, its name in the legend, and the dash of its line."""
 
-    Where `x` holds words, as the edits of `sinkinterp.sweeping.sweep`, they stand to the left, each with its own bands.
-    Intervals are in `QUANTITY low` and `QUANTITY high`. In grey, from the first series: `control QUANTITY`,
-    `null QUANTITY`, or `null` for the first quantity, each with its own `low` and `high` where the table has them.
+    column: str
+    name: str
+    dash: str
+
+
+def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None = None) -> go.Figure:
+    """A panel per quantity over column `x`: a line per value of `by` with its 95% interval, null and control in grey.
+
+    Where `x` holds text, as the edits of `si.sweep` do, it stands to the left, and every value has its own grey mark.
+    Grey is drawn of the first series, from the columns `control QUANTITY` and `null QUANTITY`, and from `null` for the
+    first quantity, with their intervals where the table has them.
     """
-    draw = _over_words if table.is_wordy(x) else _over_numbers
-    figure = draw(table, x, quantities, by)
+    series = _series(table, by)
+    draw = _over_text if table.is_text(x) else _over_numbers
+    figure = draw(table, series, x, quantities)
     _name_once(figure)
-    words = f"{', '.join(quantities)} over {x}, with 95% intervals; grey: null or control."
-    return themed(figure, table.title, _height(table, x), f"{words} {table.note}")
+    caption = f"{', '.join(quantities)} over {x}, with 95% intervals; grey: null or control."
+    return themed(figure, table.title, _height(table, x), f"{caption} {table.note}")
 
 
-def _over_numbers(table: Table, x: str, quantities: Sequence[str], by: str | None) -> go.Figure:
-    figure = make_subplots(1, len(quantities), subplot_titles=list(map(label, quantities)))
-    series = _series(table, by)
-    for column, quantity in enumerate(quantities):
-        place = {"row": 1, "col": column + 1}
-        for name, (words, dash) in _beside(table, quantity, column == 0).items():
-            band(figure, next(iter(series.values())), x, name, words, place, dash)
-        for i, (words, rows) in enumerate(series.items()):
+def _over_numbers(table: Table, series: Mapping[str, Table], x: str, quantities: Sequence[str]) -> go.Figure:
+    figure = make_subplots(1, len(quantities), subplot_titles=list(map(escaped, quantities)))
+    first_series = next(iter(series.values()))
+    for i, quantity in enumerate(quantities):
+        place = {"row": 1, "col": i + 1}
+        for grey in _greys(table, quantity, is_first=i == 0):
+            add_grey_band(figure, first_series, x, grey.column, grey.name, place, grey.dash)
+        for j, (name, rows) in enumerate(series.items()):
             figure.add_scatter(
-                x=rows.column(x), y=rows.numbers(quantity), error_y=interval(rows, quantity), name=words,
-                mode="lines+markers", line={"color": colour(i)}, marker={"symbol": MARKS[i % len(MARKS)], "size": 8},
-                legendgroup=words, **place,
-            )  # fmt: skip
-    figure.update_xaxes(title=label(x))
+                x=rows.column(x),
+                y=rows.numbers(quantity),
+                error_y=error_bars(rows, quantity),
+                name=name,
+                legendgroup=name,
+                **series_style(j, 8),
+                **place,
+            )
+    figure.update_xaxes(title=escaped(x))
     figure.update_yaxes(rangemode="tozero")
-    return figure.update_yaxes(title=label(quantities[0]), col=1)
+    return figure.update_yaxes(title=escaped(quantities[0]), col=1)
 
 
-def _over_words(table: Table, x: str, quantities: Sequence[str], by: str | None) -> go.Figure:
-    figure = make_subplots(1, len(quantities), subplot_titles=list(map(label, quantities)), shared_yaxes=True)
-    series = _series(table, by)
-    for column, quantity in enumerate(quantities):
-        place = {"row": 1, "col": column + 1, "mode": "markers"}
-        for name, (words, _) in _beside(table, quantity, column == 0).items():
-            rows = next(iter(series.values()))
-            around = {"color": faded(GREY, 0.4), "thickness": 14, "width": 0}
+def _over_text(table: Table, series: Mapping[str, Table], x: str, quantities: Sequence[str]) -> go.Figure:
+    titles = list(map(escaped, quantities))
+    figure = make_subplots(1, len(quantities), subplot_titles=titles, shared_yaxes=True)
+    first_series = next(iter(series.values()))
+    for i, quantity in enumerate(quantities):
+        place = {"row": 1, "col": i + 1, "mode": "markers"}
+        for grey in _greys(table, quantity, is_first=i == 0):
+            _add_grey_marks(figure, first_series, x, grey, place)
+        for j, (name, rows) in enumerate(series.items()):
             figure.add_scatter(
-                x=rows.numbers(name), y=list(map(label, rows.column(x))), error_x=(interval(rows, name) or {}) | around,
-                marker={"color": GREY, "symbol": "line-ns-open", "size": 14, "line": {"width": 3}},
-                name=words, legendgroup=words, **place,
-            )  # fmt: skip
-        for i, (words, rows) in enumerate(series.items()):
-            figure.add_scatter(
-                x=rows.numbers(quantity), y=list(map(label, rows.column(x))), error_x=interval(rows, quantity),
-                marker={"color": colour(i), "symbol": MARKS[i % len(MARKS)], "size": 9}, name=words,
-                legendgroup=words, **place,
-            )  # fmt: skip
-        figure.update_xaxes(title=label(quantity), row=1, col=column + 1)
+                x=rows.numbers(quantity),
+                y=list(map(escaped, rows.column(x))),
+                error_x=error_bars(rows, quantity),
+                marker={"color": colour(j), "symbol": MARKERS[j % len(MARKERS)], "size": 9},
+                name=name,
+                legendgroup=name,
+                **place,
+            )
+        figure.update_xaxes(title=escaped(quantity), row=1, col=i + 1)
     figure.update_yaxes(type="category", autorange="reversed")
-    return figure.update_yaxes(title=label(x), col=1)
+    return figure.update_yaxes(title=escaped(x), col=1)
+
+
+def _add_grey_marks(figure: go.Figure, rows: Table, x: str, grey: Grey, place: Mapping[str, Any]) -> None:
+    around = {"color": faded(GREY, 0.4), "thickness": 14, "width": 0}
+    figure.add_scatter(
+        x=rows.numbers(grey.column),
+        y=list(map(escaped, rows.column(x))),
+        error_x=(error_bars(rows, grey.column) or {}) | around,
+        marker={"color": GREY, "symbol": "line-ns-open", "size": 14, "line": {"width": 3}},
+        name=grey.name,
+        legendgroup=grey.name,
+        **place,
+    )
 
 
 def _series(table: Table, by: str | None) -> dict[str, Table]:
+    """The rows of every line, by its name."""
     if by is None:
         return {MEASURED: table}
-    return {label(value): table.where(**{by: value}) for value in distinct(table, by)}
+    return {escaped(value): table.where(**{by: value}) for value in unique_values(table, by)}
 
 
-def _beside(table: Table, quantity: str, is_first: bool) -> dict[str, tuple[str, str]]:
-    """Columns to draw in grey, with their names in the legend and their dashes."""
-    asked = {pattern.format(quantity): dash for pattern, dash in BESIDE.items()} | ({"null": "dot"} if is_first else {})
-    return {name: (name.removesuffix(quantity).strip(), dash) for name, dash in asked.items() if name in table.columns}
+def _greys(table: Table, quantity: str, is_first: bool) -> list[Grey]:
+    """What the table has to be drawn in grey beside a quantity."""
+    greys = [Grey(f"control {quantity}", "control", "dash"), Grey(f"null {quantity}", "null", "dot")]
+    if is_first:
+        greys.append(Grey(NULL, "null", "dot"))
+    return [grey for grey in greys if grey.column in table.columns]
 
 
 def _name_once(figure: go.Figure) -> None:
-    """Each name once in the legend, wherever it comes first."""
+    """Shows each name once in the legend, where it comes first."""
     named: set[str] = set()
     for trace in figure.data:
         if trace.showlegend is not False:
@@ -91,4 +122,4 @@ def _name_once(figure: go.Figure) -> None:
 
 
 def _height(table: Table, x: str) -> int:
-    return 210 + 34 * len(distinct(table, x)) if table.is_wordy(x) else 420
+    return 210 + 34 * len(unique_values(table, x)) if table.is_text(x) else 420

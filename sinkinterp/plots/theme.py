@@ -1,23 +1,23 @@
 """One look for every figure, light or dark: colour-blind safe, readable in print."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from html import escape
-from itertools import chain
 from typing import Any
 
 import plotly.graph_objects as go
 
-from .jsonable import plain
+from .jsonable import json_ready
 
 Colours = tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours by their role, as #RRGGBB; `quiet` is for nulls and captions, `faint` for lines of the grid.
+    """Colours by their role, as #RRGGBB.
 
-    `colours` tells series apart, `sequential` runs from nothing to most, `diverging` from -1 through 0 to 1.
+    quiet: nulls and captions. faint: lines of the grid. colours: one per series. sequential: a scale from nothing to
+    most. diverging: a scale from -1 through 0 to 1.
     """
 
     background: str
@@ -28,10 +28,10 @@ class Theme:
     sequential: Colours
     diverging: Colours
 
-    def every(self) -> Colours:
+    def all_colours(self) -> Colours:
         """All colours in the order of their roles."""
-        values = (getattr(self, field.name) for field in fields(self))
-        return tuple(chain.from_iterable((value,) if isinstance(value, str) else value for value in values))
+        single = (self.background, self.text, self.quiet, self.faint)
+        return (*single, *self.colours, *self.sequential, *self.diverging)
 
 
 # Series at least 30 apart (CIE 1976) for full, red-, green- and blue-blind sight, and 3:1 against the background;
@@ -55,7 +55,7 @@ DARK = Theme(
     diverging=("#FFCF9E", "#D8863A", "#6E4520", "#24272E", "#36407A", "#6E7FD8", "#C3CCFF"),
 )
 COLOURS, GREY = LIGHT.colours, LIGHT.quiet
-SEQUENTIAL = "Cividis"  # one scale for light and dark, for pages that paint their own pixels
+SEQUENTIAL = "Cividis"  # Plotly's name of a scale that reads well on light and on dark, for pages that paint pixels
 FAMILY = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
@@ -67,73 +67,96 @@ MAGNITUDE, DIVERGING = _stops(LIGHT.sequential), _stops(LIGHT.diverging)
 
 
 def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") -> go.Figure:
-    """The figure in the house style, on light ground; `caption` says what is plotted, with n, T, epsilon and BOS."""
+    """The figure with the theme's layout, on a light background.
+
+    `caption` says what is plotted, with n, T, epsilon and BOS; `caption_of` gives it back.
+    """
+    at_top_left = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 14, "l": 14}}
     figure.update_layout(
-        template=_TEMPLATE, height=height, meta={"caption": caption}, margin={"l": 70, "r": 30, "t": 110, "b": 60},
-        title={"text": label(title), "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"t": 14, "l": 14}},
+        template=_TEMPLATE,
+        height=height,
+        meta={"caption": caption},
+        margin={"l": 70, "r": 30, "t": 110, "b": 60},
+        title={"text": escaped(title), **at_top_left},
         legend={"orientation": "h", "yanchor": "bottom", "y": 1.08, "x": 0},
-    )  # fmt: skip
+    )
     return figure
 
 
 def caption_of(figure: go.Figure) -> str:
-    """What `themed` was told that the figure shows; empty for a figure from elsewhere."""
+    """The caption that the figure was given by `themed`; empty for a figure that was not."""
     return (figure.layout.meta or {}).get("caption", "") if isinstance(figure.layout.meta, dict) else ""
 
 
 def in_theme(figure: go.Figure, theme: Theme) -> go.Figure:
     """A copy of a light figure in the colours of another theme."""
-    return go.Figure(_recoloured(plain(figure), translation(theme)))
+    return go.Figure(_recoloured(json_ready(figure), translation(theme)))
 
 
 def translation(theme: Theme) -> Mapping[str, str]:
-    """Every colour of the light theme and the one that plays its role in `theme`."""
-    return dict(zip(LIGHT.every(), theme.every(), strict=True))
+    """Every colour of the light theme, and the colour with the same role in `theme`."""
+    return dict(zip(LIGHT.all_colours(), theme.all_colours(), strict=True))
 
 
-def label(word: object) -> str:
-    """A word from data for a name or a title: Plotly reads a few tags in those, so they are escaped."""
-    return escape(str(word), quote=False)
+def escaped(value: object) -> str:
+    """A value from data as text for a name or a title. Plotly reads a few HTML tags in those, so they are escaped."""
+    return escape(str(value), quote=False)
 
 
 def colour(index: int) -> str:
-    """The palette, round and round."""
+    """The colour of series number `index`; the palette repeats."""
     return COLOURS[index % len(COLOURS)]
 
 
 def faded(colour: str, share: float = 0.18) -> str:
-    """A colour on its way to the background, `share` of it left: for bands."""
+    """A colour that is transparent but for `share` of it: for bands."""
     return f"{colour}{round(255 * share):02X}"
 
 
-_NAMES = ("color", "colorscale", "colorway")  # how the names end under which plotly keeps colours
+_COLOUR_ATTRIBUTES = ("color", "colorscale", "colorway")  # ends of the names of Plotly's attributes that hold colours
 
 
-def _recoloured(value: Any, other: Mapping[str, str], is_colour: bool = False) -> Any:
-    """What stands under a name of colours, translated; all else, words from data above all, as it is."""
+def _recoloured(value: Any, colours: Mapping[str, str], is_colour: bool = False) -> Any:
+    """A copy with the colours translated, wherever an attribute holds colours. Text from data stays as it is."""
     if isinstance(value, dict):
-        return {name: _recoloured(part, other, is_colour or name.endswith(_NAMES)) for name, part in value.items()}
+        return {
+            name: _recoloured(part, colours, is_colour or name.endswith(_COLOUR_ATTRIBUTES))
+            for name, part in value.items()
+        }
     if isinstance(value, list):
-        return [_recoloured(part, other, is_colour) for part in value]
+        return [_recoloured(part, colours, is_colour) for part in value]
     if not (is_colour and isinstance(value, str)):
         return value
-    return other.get(value[:7], value[:7]) + value[7:]
+    return colours.get(value[:7], value[:7]) + value[7:]
 
 
 _AXIS = {
-    "gridcolor": LIGHT.faint, "linecolor": LIGHT.faint, "zerolinecolor": LIGHT.faint, "tickcolor": LIGHT.faint,
-    "automargin": True, "ticks": "outside", "title": {"standoff": 10},
-}  # fmt: skip
+    "gridcolor": LIGHT.faint,
+    "linecolor": LIGHT.faint,
+    "zerolinecolor": LIGHT.faint,
+    "tickcolor": LIGHT.faint,
+    "automargin": True,
+    "ticks": "outside",
+    "title": {"standoff": 10},
+}
 _SCENE_AXIS = {"gridcolor": LIGHT.faint, "backgroundcolor": LIGHT.background, "color": LIGHT.text}
+_HOVER = {
+    "align": "left",
+    "bgcolor": LIGHT.background,
+    "bordercolor": LIGHT.quiet,
+    "font": {"family": FAMILY, "color": LIGHT.text},
+}
 _TEMPLATE = go.layout.Template(
     layout={
         "font": {"family": FAMILY, "size": 13, "color": LIGHT.text},
-        "paper_bgcolor": LIGHT.background, "plot_bgcolor": LIGHT.background,
-        "colorway": COLOURS, "colorscale": {"sequential": MAGNITUDE, "diverging": DIVERGING},
-        "xaxis": _AXIS, "yaxis": _AXIS,
+        "paper_bgcolor": LIGHT.background,
+        "plot_bgcolor": LIGHT.background,
+        "colorway": COLOURS,
+        "colorscale": {"sequential": MAGNITUDE, "diverging": DIVERGING},
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
         "scene": {"xaxis": _SCENE_AXIS, "yaxis": _SCENE_AXIS, "zaxis": _SCENE_AXIS},
-        "hoverlabel": {"align": "left", "bgcolor": LIGHT.background, "bordercolor": LIGHT.quiet,
-                       "font": {"family": FAMILY, "color": LIGHT.text}},
+        "hoverlabel": _HOVER,
         "modebar": {"bgcolor": LIGHT.background, "color": LIGHT.quiet, "activecolor": LIGHT.text},
     }
-)  # fmt: skip
+)

@@ -1,4 +1,4 @@
-"""What curves share: series, intervals, bands, axes."""
+"""What figures share: columns, series, error bars, bands, axes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,49 +6,60 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ..table import Cell, Table
-from .theme import GREY, LIGHT, faded
+from ..table import Cell, Table, high_of, low_of
+from .theme import GREY, LIGHT, colour, faded
 
-MARKS = ("circle", "square", "diamond", "cross", "x", "triangle-up")
-WIDE = 30.0  # largest over smallest value from which an axis is logarithmic
+MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up")
+LOG_FROM = 30.0  # largest over smallest value from which an axis is logarithmic
 PERCENT = {"range": [-0.03, 1.03], "tickformat": ".0%"}
-
-
-def distinct(table: Table, name: str) -> list[Cell]:
-    """The values of a column, each once, in the order of the rows."""
-    return list(dict.fromkeys(table.column(name)))
-
-
-def interval(rows: Table, name: str) -> dict[str, Any] | None:
-    """Plotly's asymmetric error bars from a quantity's `low` and `high` columns; None without them."""
-    if f"{name} low" not in rows.columns:
-        return None
-    cells = zip(rows.numbers(name), rows.numbers(f"{name} low"), rows.numbers(f"{name} high"), strict=True)
-    spans = [(high - value, value - low) for value, low, high in cells]
-    return {
-        "type": "data", "array": [up for up, _ in spans], "arrayminus": [down for _, down in spans], "thickness": 1.5,
-    }  # fmt: skip
-
-
-def band(
-    figure: go.Figure, rows: Table, x: str, name: str, words: str, place: Mapping[str, Any], dash: str = "dot"
-) -> None:
-    """A null or control in grey: its interval filled where it has one, its mean as a broken line."""
-    shared = {"x": rows.column(x), "mode": "lines", "legendgroup": words, **place}
-    if f"{name} low" in rows.columns:
-        edge = {"line": {"width": 0}, "hoverinfo": "skip", **shared, "showlegend": False}
-        figure.add_scatter(y=rows.numbers(f"{name} low"), name=f"{words}, low", **edge)
-        figure.add_scatter(
-            y=rows.numbers(f"{name} high"), name=f"{words}, high", fill="tonexty", fillcolor=faded(GREY), **edge
-        )
-    figure.add_scatter(y=rows.numbers(name), name=words, line={"color": GREY, "dash": dash}, **shared)
-
-
-def span(values: Sequence[float]) -> dict[str, Any]:
-    """An axis for positive values: logarithmic where they differ by more than `WIDE`, else from zero."""
-    finite = [value for value in values if math.isfinite(value) and value > 0]
-    wide = bool(finite) and max(finite) > WIDE * min(finite)
-    return {"type": "log", "exponentformat": "power"} if wide else {"type": "linear", "rangemode": "tozero"}
-
-
 BAR_ERROR = {"color": LIGHT.text, "width": 3}
+
+
+def unique_values(table: Table, column: str) -> list[Cell]:
+    """The values of a column, each once, in the order of the rows."""
+    return list(dict.fromkeys(table.column(column)))
+
+
+def series_style(index: int, size: int) -> dict[str, Any]:
+    """How series number `index` is drawn: a line with markers, in a colour and with a marker of its own."""
+    return {
+        "mode": "lines+markers",
+        "line": {"color": colour(index)},
+        "marker": {"symbol": MARKERS[index % len(MARKERS)], "size": size},
+    }
+
+
+def error_bars(table: Table, column: str) -> dict[str, Any] | None:
+    """Plotly's asymmetric error bars from the interval of a quantity; None where the table has none."""
+    if low_of(column) not in table.columns:
+        return None
+    values, lows, highs = (table.numbers(name) for name in (column, low_of(column), high_of(column)))
+    return {
+        "type": "data",
+        "array": [high - value for value, high in zip(values, highs, strict=True)],
+        "arrayminus": [value - low for value, low in zip(values, lows, strict=True)],
+        "thickness": 1.5,
+    }
+
+
+def add_grey_band(
+    figure: go.Figure, rows: Table, x: str, column: str, name: str, place: Mapping[str, Any], dash: str = "dot"
+) -> None:
+    """Adds a null or control in grey: its interval as a filled band, where it has one, and its mean as a broken line.
+
+    `name` stands in the legend; `place` says which panel.
+    """
+    shared = {"x": rows.column(x), "mode": "lines", "legendgroup": name, **place}
+    if low_of(column) in rows.columns:
+        edge = {"line": {"width": 0}, "hoverinfo": "skip", **shared, "showlegend": False}
+        fill = {"fill": "tonexty", "fillcolor": faded(GREY)}
+        figure.add_scatter(y=rows.numbers(low_of(column)), name=f"{name}, low", **edge)
+        figure.add_scatter(y=rows.numbers(high_of(column)), name=f"{name}, high", **fill, **edge)
+    figure.add_scatter(y=rows.numbers(column), name=name, line={"color": GREY, "dash": dash}, **shared)
+
+
+def positive_axis(values: Sequence[float]) -> dict[str, Any]:
+    """An axis for positive values: logarithmic where they differ by more than `LOG_FROM`, else from zero."""
+    positive = [value for value in values if math.isfinite(value) and value > 0]
+    is_wide = bool(positive) and max(positive) > LOG_FROM * min(positive)
+    return {"type": "log", "exponentformat": "power"} if is_wide else {"type": "linear", "rangemode": "tozero"}

@@ -18,7 +18,7 @@ from ..data.progress import OnProgress
 from ..data.stream import HELD_OUT
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
-from ..measurement.batching import sequences_per_pass
+from ..measurement.batching import passes
 from ..measurement.measure import measure
 from ..metrics.bootstrap import Estimate, estimate
 from ..metrics.loss import next_token_loss
@@ -115,8 +115,7 @@ def held_out_tokens(task: Task, sequences: int) -> TokenSet:
 
 def valid_loss(subject: Subject, token_set: TokenSet, objective: Objective = NextToken()) -> Estimate:
     """Loss in nats on the tokens that the objective predicts, with its interval over sequences."""
-    batches = token_set.tokens.split(sequences_per_pass(subject, token_set.tokens.shape[1]))
-    losses = torch.cat([_losses(subject, batch) for batch in batches])
+    losses = torch.cat([_losses(subject, batch) for _, batch in passes(subject, token_set.tokens)])
     return estimate(losses[:, max(objective.first, 1) - 1 :].mean(1))
 
 

@@ -1,9 +1,9 @@
-"""The note with the protocol that stands under every table."""
+"""The note that stands under every table."""
 
 from ..measurement.report import Report
 from ..metrics.bootstrap import BY_SEQUENCE
 
 
-def note(report: Report, epsilon: float) -> str:
-    """The protocol that stands under every table."""
+def protocol_note(report: Report, epsilon: float) -> str:
+    """The protocol in a line: model, n, T, BOS, dtype, source, edits and epsilon."""
     return f"{report.protocol.model}: {report.protocol.line()}, epsilon={epsilon}; {BY_SEQUENCE}"

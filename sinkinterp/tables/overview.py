@@ -2,19 +2,19 @@
 
 from ..measurement.report import Report
 from ..table import Table
-from .heads import geometry, heads, strongest, writes
-from .positions import Word, secondary, tokens
-from .residual import massive
-from .summary import signature
+from .exhibits import TokenText
+from .heads import sinks_by_head, top_heads
+from .positions import sinks_by_token
+from .registry import exhibits_of
+from .summary import sink_summary
 
 
-def overview(report: Report, word: Word = str, epsilon: float = 0.3) -> list[Table]:
+def overview_tables(report: Report, epsilon: float = 0.3, token_text: TokenText = str) -> list[Table]:
     """Is there a sink, in which heads, on which tokens, and with which massive activations: what was measured of it."""
-    tables = [signature(report, epsilon), strongest(heads(report, epsilon))]
+    tables = [sink_summary(report, epsilon), top_heads(sinks_by_head(report, epsilon))]
     if len(report.positions) == report.protocol.length:
-        tables.append(tokens(report, word, epsilon))
-    if report.has("qk_angles"):
-        tables += [strongest(table(report, epsilon)) for table in (geometry, writes)]
-    if report.has("massive_entries"):
-        tables += [massive(report, epsilon), secondary(report, word, epsilon)]
+        tables.append(sinks_by_token(report, epsilon, token_text))
+    for exhibit in exhibits_of(report):
+        if exhibit.in_terminal is not None:
+            tables.append(exhibit.in_terminal(exhibit.table(report, epsilon, token_text)))
     return [table for table in tables if table.rows]

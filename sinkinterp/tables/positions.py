@@ -1,96 +1,107 @@
 """Which positions and which tokens are sinks, at which threshold, and what each position costs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ..measurement.report import Report
-from ..metrics.bootstrap import cells, estimate
-from ..metrics.secondary import secondary_sinks, sink_grid, sink_tokens
+from ..metrics.bootstrap import estimate, estimate_cells
+from ..metrics.loss import NEXT_TOKEN_LOSS
+from ..metrics.secondary import COSINE_TO_FIRST, secondary_sinks
+from ..metrics.sink import sink_grid, sink_tokens
+from ..plots.columns import EPSILON, NULL, POSITION, SINK_1, SINK_RATE
+from ..plots.curves import ALPHA, LARGEST_OTHER, NULL_ALPHA
 from ..table import Cell, Table
-from .note import note
+from .exhibits import Exhibit, TokenText, whole
+from .note import protocol_note
 
-Word = Callable[[int], str]
-SEEN = 8
+FOLLOWERS = 8  # queries that can see a later position, its own among them, for it to be judged
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+MOST_FOLLOWING = 20  # tokens that the table of secondary sinks shows
 
 
-def positions(report: Report, epsilon: float = 0.3) -> Table:
+def sinks_by_position(report: Report, epsilon: float = 0.3) -> Table:
     """Sink rate and mean importance of every measured position, beside the null."""
 
     def row(position: int) -> dict[str, Cell]:
         return {
-            "position": position,
+            POSITION: position,
             "paper": f"Sink_{position + 1}",
-            **cells("sink rate", report.sink(position, epsilon)),
+            **estimate_cells(SINK_RATE, report.sink(position, epsilon)),
             "null rate": report.null_sink_rate(position, epsilon),
-            "alpha": report.alpha(position).nanmean().item(),
-            "null alpha": report.null_alpha(position).nanmean().item(),
+            ALPHA: report.alpha(position).nanmean().item(),
+            NULL_ALPHA: report.null_alpha(position).nanmean().item(),
         }
 
-    rows = tuple(map(row, report.positions))
-    return Table("Sink rate by position", note(report, epsilon), rows)
+    return Table("Sink rate by position", protocol_note(report, epsilon), tuple(map(row, report.positions)))
 
 
-def grid(report: Report, epsilon: float = 0.3, epsilons: Sequence[float] = EPSILONS) -> Table:
+def sinks_by_epsilon(report: Report, epsilon: float = 0.3, epsilons: Sequence[float] = EPSILONS) -> Table:
     """Sink_1 over epsilon beside uniform attention's (Gu et al. 2025, Figure 3): how much the threshold decides."""
     rates, nulls = (sink_grid(values, epsilons) for values in (report.importance, report.null))
     first = report.positions.index(0)
 
     def row(i: int) -> dict[str, Cell]:
+        others = [rate for j, rate in enumerate(rates[i].tolist()) if j != first]
         return {
-            "epsilon": epsilons[i],
-            **cells("Sink_1", report.sink(0, epsilons[i])),
-            "null": nulls[i, first].item(),
-            "largest other": max((r for j, r in enumerate(rates[i].tolist()) if j != first), default=None),
+            EPSILON: epsilons[i],
+            **estimate_cells(SINK_1, report.sink(0, epsilons[i])),
+            NULL: nulls[i, first].item(),
+            LARGEST_OTHER: max(others, default=None),
         }
 
-    rows = tuple(map(row, range(len(epsilons))))
-    return Table("Sink_1 over epsilon", note(report, epsilon), rows)
+    return Table("Sink_1 over epsilon", protocol_note(report, epsilon), tuple(map(row, range(len(epsilons)))))
 
 
-def tokens(report: Report, word: Word = str, epsilon: float = 0.3, most: int = 10) -> Table:
-    """The tokens that are sinks most often, the first position and later ones apart.
+def sinks_by_token(report: Report, epsilon: float = 0.3, token_text: TokenText = str, most: int = 10) -> Table:
+    """The tokens that are sinks most often, those at the first position and later ones apart.
 
-    `word` gives a token id its text. A token's share is that of its (occurrence, layer, head) above epsilon. Later
-    positions count where at least `SEEN` queries can follow them: at the very end, a token's own query decides alone.
-    Raises InputError where some positions were not measured.
+    A token's share is that of its (occurrence, layer, head) above epsilon. Later positions count where at least
+    `FOLLOWERS` queries can follow them: at the very end, a token's own query decides alone. Raises InputError where
+    some positions were not measured.
     """
     report.alpha(report.protocol.length - 1)
-    end = max(2, report.protocol.length - SEEN + 1)
+    end = max(2, report.protocol.length - FOLLOWERS + 1)
     rows: list[dict[str, Cell]] = []
     for place, chosen in (("first", slice(0, 1)), ("later", slice(1, end))):
-        found = sink_tokens(report.importance[..., chosen], report.tokens[:, chosen], epsilon)
+        tokens = sink_tokens(report.importance[..., chosen], report.tokens[:, chosen], epsilon)
         null = sink_grid(report.null[..., chosen], (epsilon,)).mean().item()
-        for one in [one for one in found if one.share > 0][:most]:
-            rows.append({"place": place, "token": one.token, "text": word(one.token), "occurrences": one.occurrences})
-            rows[-1] |= {"share of heads": one.share, "null": null}
-    text = f"{note(report, epsilon)}; null: that place under uniform attention; later: positions 1 to {end - 1}"
-    return Table("Which tokens are sinks?", text, tuple(rows))
+        for sink in [sink for sink in tokens if sink.share > 0][:most]:
+            rows.append({"place": place, "token": sink.token, "text": token_text(sink.token)})
+            rows[-1] |= {"occurrences": sink.occurrences, "share of heads": sink.share, NULL: null}
+    places = f"null: that place under uniform attention; later: positions 1 to {end - 1}"
+    return Table("Which tokens are sinks?", f"{protocol_note(report, epsilon)}; {places}", tuple(rows))
 
 
-def secondary(report: Report, word: Word = str, epsilon: float = 0.3, cosine: float = 0.9) -> Table:
+def secondary_by_token(report: Report, epsilon: float = 0.3, token_text: TokenText = str, cosine: float = 0.9) -> Table:
     """Tokens whose residual follows the first token's between its steps (Wong et al., arXiv 2512.22213).
 
-    No rows where the first token's norm makes no step. Raises InputError where massive activations were not measured.
+    No rows where the first token's norm makes no step. Raises InputError where the instrument MASSIVE was not measured.
     """
-    cosines, step = report.extra("cosine_to_first"), report.steps()
-    title, text = "Secondary sinks", f"{note(report, epsilon)}; cosine above {cosine}"
-    if step is None:
-        return Table(title, f"{text}; the first token's norm makes no step of a factor of 2 between blocks", ())
-    last = cosines.shape[1] - 1 if step.down is None else step.down - 1
-    follows = secondary_sinks(cosines, step.up, max(step.up, last), cosine)
+    cosines, steps = report.extra(COSINE_TO_FIRST), report.steps()
+    title, note = "Secondary sinks", f"{protocol_note(report, epsilon)}; cosine above {cosine}"
+    if steps is None:
+        return Table(title, f"{note}; the first token's norm makes no step of a factor of 2 between blocks", ())
+    last = cosines.shape[1] - 1 if steps.down is None else steps.down - 1
+    follows = secondary_sinks(cosines, steps.up, max(steps.up, last), cosine)
     ids, counts = report.tokens[follows].unique(return_counts=True)
-    found = sorted(zip(counts.tolist(), ids.tolist(), strict=True), reverse=True)[:20]
+    most_frequent = sorted(zip(counts.tolist(), ids.tolist(), strict=True), reverse=True)[:MOST_FOLLOWING]
     rows: list[dict[str, Cell]] = [
-        {"token": i, "text": word(i), "times": n, "of": int((report.tokens[:, 1:] == i).sum())} for n, i in found
+        {"token": i, "text": token_text(i), "times": n, "of": int((report.tokens[:, 1:] == i).sum())}
+        for n, i in most_frequent
     ]
-    fall = "never" if step.down is None else f"at block {step.down}"
-    text = f"{text}; the first token's norm steps up at block {step.up}, down {fall}"
-    return Table(title, text, tuple(rows))
+    fall = "never" if steps.down is None else f"at block {steps.down}"
+    note = f"{note}; the first token's norm steps up at block {steps.up}, down {fall}"
+    return Table(title, note, tuple(rows))
 
 
-def losses(report: Report, epsilon: float = 0.3) -> Table:
+def loss_by_position(report: Report, epsilon: float = 0.3) -> Table:
     """Next-token loss by position, in nats. Raises InputError where it was not measured."""
-    loss = report.extra("loss")
-    rows = tuple({"position": i + 1, **cells("loss", estimate(loss[:, i]))} for i in range(loss.shape[1]))
-    text = f"{note(report, epsilon)}; the loss at a position is that of the token there, given those before it"
-    return Table("Loss by position", text, rows)
+    loss = report.extra(NEXT_TOKEN_LOSS)
+    rows = tuple({POSITION: i + 1, **estimate_cells("loss", estimate(loss[:, i]))} for i in range(loss.shape[1]))
+    note = f"{protocol_note(report, epsilon)}; the loss at a position is that of the token there, given those before it"
+    return Table("Loss by position", note, rows)
+
+
+EXHIBITS = (
+    Exhibit(COSINE_TO_FIRST, secondary_by_token, in_terminal=whole),
+    Exhibit(NEXT_TOKEN_LOSS, lambda report, epsilon, text: loss_by_position(report, epsilon), in_json=True),
+)

@@ -1,110 +1,145 @@
 """Is there a sink? One model, two models, or one model on many kinds of text."""
 
 from collections.abc import Mapping
-
-from jaxtyping import Float
-from torch import Tensor
+from dataclasses import dataclass
 
 from ..measurement.report import Report
-from ..metrics import sink
-from ..metrics.bootstrap import BY_SEQUENCE, cells, difference, estimate
+from ..metrics.bootstrap import BY_SEQUENCE, difference, estimate, estimate_cells
+from ..metrics.loss import NEXT_TOKEN_LOSS
+from ..metrics.shapes import PerSequence
+from ..metrics.sink import sink_rate
+from ..plots.columns import ALPHA_1, NULL, QUANTITY, SINK_1, VALUE_RATIO
 from ..table import Cell, Table
-from .note import note
-
-Nulls = tuple[float | None, float | None]  # under uniform attention; by bias, mask and sink logits alone
+from .note import protocol_note
 
 
-def signature(report: Report, epsilon: float = 0.3) -> Table:
+@dataclass(frozen=True)
+class Quantity:
+    """A number per sequence, and its nulls: under uniform attention; by bias, mask and sink logits alone.
+
+    is_telling: whether it says what no other row says.
+    """
+
+    name: str
+    values: PerSequence
+    null: float | None = None
+    bias_null: float | None = None
+    is_telling: bool = True
+
+
+def sink_summary(report: Report, epsilon: float = 0.3) -> Table:
     """What shows a sink: sink rate, importance, and the first token's norms, each beside its null.
 
     A second null, of position bias, mask and learned sink logits alone, has its column where it differs.
     """
-    nulls: dict[str, Nulls] = {
-        _rate(epsilon): (report.null_sink_rate(0, epsilon), report.bias_sink_rate(0, epsilon)),
-        "alpha_1, mean over heads": (report.null_alpha().nanmean().item(), report.bias_alpha().nanmean().item()),
-        "alpha_1 of raw weights": (None, None),
-        "off-sequence mass, mean over heads": (None, None),
-        "loss, nats per token": (None, None),
-    }
-    if report.slot_null is not None:
-        rate = sink.sink_rate(report.slot_null, epsilon).mean().item()
-        nulls[_slot_rate(epsilon)] = (rate, None)
-        nulls["alpha_*, mean over heads"] = (report.slot_null.mean().item(), None)
-    shown = _signature(report, epsilon)
-    if report.raw_importance.equal(report.importance):
-        del shown["alpha_1 of raw weights"]
-    if not report.off_sequence.abs().max() > 1e-5:
-        del shown["off-sequence mass, mean over heads"]
-    biased = not report.bias_null.equal(report.null)
+    is_biased = not report.bias_null.equal(report.null)
 
-    def row(name: str, values: Float[Tensor, " sequence"]) -> dict[str, Cell]:
-        null, bias_null = nulls.get(name, (1.0, None))
-        return {"quantity": name, **cells("value", estimate(values)), "null": null} | (
-            {"null of bias alone": bias_null} if biased else {}
-        )
+    def row(quantity: Quantity) -> dict[str, Cell]:
+        value = estimate_cells("value", estimate(quantity.values))
+        bias_null = {"null of bias alone": quantity.bias_null} if is_biased else {}
+        return {QUANTITY: quantity.name, **value, NULL: quantity.null, **bias_null}
 
-    rows = tuple(row(name, values) for name, values in shown.items())
-    return Table("Is there a sink on the first token?", note(report, epsilon), rows)
+    rows = tuple(row(quantity) for quantity in _quantities(report, epsilon) if quantity.is_telling)
+    return Table("Is there a sink on the first token?", protocol_note(report, epsilon), rows)
 
 
 def compare(before: Report, after: Report, epsilon: float = 0.3) -> Table:
-    """The signature of two reports and what changed: sequence by sequence where both saw the same tokens."""
-    old, new = _signature(before, epsilon), _signature(after, epsilon)
+    """The summary of two reports and what changed: sequence by sequence where both saw the same tokens."""
+    old, new = ({q.name: q.values for q in _quantities(report, epsilon)} for report in (before, after))
     paired = before.protocol.source_sha256 == after.protocol.source_sha256
     rows = tuple(
-        {"quantity": name, **cells("before", estimate(old[name])), **cells("after", estimate(new[name]))}
-        | cells("change", difference(old[name], new[name], paired))
+        {
+            QUANTITY: name,
+            **estimate_cells("before", estimate(old[name])),
+            **estimate_cells("after", estimate(new[name])),
+            **estimate_cells("change", difference(old[name], new[name], paired)),
+        }
         for name in old
         if name in new
     )
     pairing = "the same sequences, change by sequence" if paired else "different sequences, change of means"
-    text = f"before: {note(before, epsilon)}; after: {note(after, epsilon)}; {pairing}"
-    return Table("What changed?", text, rows)
+    note = f"before: {protocol_note(before, epsilon)}; after: {protocol_note(after, epsilon)}; {pairing}"
+    return Table("What changed?", note, rows)
 
 
-def domains(reports: Mapping[str, Report], epsilon: float = 0.3) -> Table:
+def sinks_by_domain(reports: Mapping[str, Report], epsilon: float = 0.3) -> Table:
     """The sink on many kinds of text (Gu et al. 2025, Figure 9): a row per domain, each beside its null."""
 
     def row(name: str, report: Report) -> dict[str, Cell]:
         return {
             "domain": name,
-            **cells("Sink_1", report.sink(0, epsilon)),
+            **estimate_cells(SINK_1, report.sink(0, epsilon)),
             "null rate": report.null_sink_rate(0, epsilon),
-            **cells("alpha_1", estimate(report.alpha().mean((1, 2)))),
-            **cells("value ratio", estimate(report.value_ratio().mean((1, 2)))),
+            **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
+            **estimate_cells(VALUE_RATIO, estimate(report.value_ratio().mean((1, 2)))),
             "n": report.protocol.sequences,
         }
 
     rows = tuple(row(name, report) for name, report in reports.items())
-    one = next(iter(reports.values())).protocol
-    text = f"{one.model}: T={one.length}, BOS {one.bos}, {one.dtype}, epsilon={epsilon}; {BY_SEQUENCE}"
-    return Table("Does the sink depend on the text?", text, rows)
+    protocol = next(iter(reports.values())).protocol
+    measured = f"{protocol.model}: T={protocol.length}, BOS {protocol.bos}, {protocol.dtype}"
+    return Table("Does the sink depend on the text?", f"{measured}, epsilon={epsilon}; {BY_SEQUENCE}", rows)
 
 
-def _rate(epsilon: float) -> str:
-    return f"Sink_1 at epsilon {epsilon} (position 0)"
+def _quantities(report: Report, epsilon: float) -> list[Quantity]:
+    return [
+        *_of_first_position(report, epsilon),
+        *_of_slot(report, epsilon),
+        Quantity(
+            "off-sequence mass, mean over heads",
+            report.off_sequence.mean((1, 2)),
+            is_telling=bool(report.off_sequence.abs().max() > 1e-5),
+        ),
+        *_of_norms(report),
+        *_of_loss(report),
+    ]
 
 
-def _slot_rate(epsilon: float) -> str:
-    return f"Sink_* at epsilon {epsilon} (slot)"
+def _of_first_position(report: Report, epsilon: float) -> list[Quantity]:
+    return [
+        Quantity(
+            f"Sink_1 at epsilon {epsilon} (position 0)",
+            sink_rate(report.alpha(), epsilon),
+            report.null_sink_rate(0, epsilon),
+            report.bias_sink_rate(0, epsilon),
+        ),
+        Quantity(
+            "alpha_1, mean over heads",
+            report.alpha().mean((1, 2)),
+            report.null_alpha().nanmean().item(),
+            report.bias_alpha().nanmean().item(),
+        ),
+        Quantity(
+            "alpha_1 of raw weights",
+            report.raw_alpha().mean((1, 2)),
+            is_telling=not report.raw_importance.equal(report.importance),
+        ),
+    ]
 
 
-def _signature(report: Report, epsilon: float) -> dict[str, Float[Tensor, " sequence"]]:
-    """What `signature` shows, a number per sequence."""
-    blocks = report.residual_ratio()
-    slots = {} if report.slot_importance is None else {
-        _slot_rate(epsilon): sink.sink_rate(report.slot_importance, epsilon),
-        "alpha_*, mean over heads": report.slot_importance.mean((1, 2)),
-    }  # fmt: skip
-    loss = {"loss, nats per token": report.extra("loss").nanmean(1)} if report.has("loss") else {}
-    return {
-        _rate(epsilon): sink.sink_rate(report.alpha(), epsilon),
-        "alpha_1, mean over heads": report.alpha().mean((1, 2)),
-        "alpha_1 of raw weights": report.raw_alpha().mean((1, 2)),
-        **slots,
-        "off-sequence mass, mean over heads": report.off_sequence.mean((1, 2)),
-        "value-norm ratio, mean over kv heads": report.value_ratio().mean((1, 2)),
-        "key-norm ratio, mean over kv heads": report.key_ratio().mean((1, 2)),
-        "residual-norm ratio, largest over blocks": blocks[:, int(blocks.mean(0).argmax())],
-        **loss,
-    }
+def _of_slot(report: Report, epsilon: float) -> list[Quantity]:
+    if report.slot_importance is None or report.slot_null is None:
+        return []
+    null_rate = sink_rate(report.slot_null, epsilon).mean().item()
+    rates = sink_rate(report.slot_importance, epsilon)
+    alpha, null = report.slot_importance.mean((1, 2)), report.slot_null.mean().item()
+    return [
+        Quantity(f"Sink_* at epsilon {epsilon} (slot)", rates, null_rate),
+        Quantity("alpha_*, mean over heads", alpha, null),
+    ]
+
+
+def _of_norms(report: Report) -> list[Quantity]:
+    by_block = report.residual_ratio()
+    largest = by_block[:, int(by_block.mean(0).argmax())]
+    return [
+        Quantity("value-norm ratio, mean over kv heads", report.value_ratio().mean((1, 2)), null=1.0),
+        Quantity("key-norm ratio, mean over kv heads", report.key_ratio().mean((1, 2)), null=1.0),
+        Quantity("residual-norm ratio, largest over blocks", largest, null=1.0),
+    ]
+
+
+def _of_loss(report: Report) -> list[Quantity]:
+    if not report.has(NEXT_TOKEN_LOSS):
+        return []
+    return [Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1))]

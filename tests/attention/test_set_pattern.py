@@ -7,7 +7,8 @@ from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
 from sinkinterp.attention.slots import SlotRow
 from sinkinterp.errors import InputError
-from sinkinterp.metrics import nulls, qk, sink
+from sinkinterp.metrics import importance as metrics
+from sinkinterp.metrics import nulls
 
 
 def random_call(**change):
@@ -23,9 +24,9 @@ def test_a_call_whose_own_pattern_is_fixed_answers_as_before(change):
     fixed = call.with_pattern(call.pattern())
     positions = torch.tensor([0, 3, 6])
     assert torch.allclose(fixed.output(), call.mix(call.pattern()), atol=1e-6)
-    for read in (sink.importance, sink.raw_importance, nulls.uniform_importance):
+    for read in (metrics.importance, metrics.raw_importance, nulls.uniform_importance):
         assert torch.allclose(read(fixed, positions), read(call, positions), atol=1e-6)
-    assert torch.allclose(sink.slot_importance(fixed), sink.slot_importance(call), atol=1e-6)
+    assert torch.allclose(metrics.slot_importance(fixed), metrics.slot_importance(call), atol=1e-6)
 
 
 def test_what_was_set_is_what_is_read():
@@ -33,9 +34,9 @@ def test_what_was_set_is_what_is_read():
     weights = torch.zeros(2, 6, 7, 7)
     weights[..., 2] = 0.25
     fixed = call.with_pattern(weights)
-    assert sink.importance(fixed, torch.tensor([0, 2])).unbind(-1)[0].eq(0).all()
-    assert torch.allclose(sink.raw_importance(fixed, torch.tensor([2])), torch.tensor(0.25 * 7 / 5))
-    assert torch.allclose(sink.importance(fixed, torch.tensor([2])), torch.tensor(7 / 5))  # a proxy: rows sum to 1/4
+    assert metrics.importance(fixed, torch.tensor([0, 2])).unbind(-1)[0].eq(0).all()
+    assert torch.allclose(metrics.raw_importance(fixed, torch.tensor([2])), torch.tensor(0.25 * 7 / 5))
+    assert torch.allclose(metrics.importance(fixed, torch.tensor([2])), torch.tensor(7 / 5))  # a proxy: rows sum to 1/4
     assert torch.allclose(fixed.output()[:, 4], 0.25 * call.v[:, 2, 2][:, None].expand(-1, 7, -1))
 
 

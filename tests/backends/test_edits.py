@@ -13,8 +13,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.metrics import sink
-from sinkinterp.metrics.norms import norms
+from sinkinterp.metrics.importance import importance, slot_importance
 
 POSITIONS = torch.arange(17)
 
@@ -66,7 +65,7 @@ class Nothing(Edit):
 
 
 EDITS = (ShrinkFirstToken(), NegateLastResidual(), SigmoidInLayerOne(), DropFirstColumn(), SilenceHeadOne())
-READS = {"alpha": lambda call: sink.importance(call, POSITIONS), "slot": sink.slot_importance}
+READS = {"alpha": lambda call: importance(call, POSITIONS), "slot": slot_importance}
 
 
 def answers(subject, *edits):

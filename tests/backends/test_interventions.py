@@ -61,12 +61,12 @@ from sinkinterp.interventions import (
 )  # fmt: skip
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.metrics import sink
+from sinkinterp.metrics.importance import importance
 
 TOKENS = tokens_of()
 LENGTH = TOKENS.shape[1]
 POSITIONS = torch.arange(LENGTH)
-READS = {"alpha": lambda call: sink.importance(call, POSITIONS)}
+READS = {"alpha": lambda call: importance(call, POSITIONS)}
 torch.manual_seed(1)
 OTHER = {"residual": torch.randn(1, LENGTH, 48), "heads": torch.randn(1, 4, LENGTH, 12)}
 

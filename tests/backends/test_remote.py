@@ -19,7 +19,7 @@ from sinkinterp.backends.nnsight import NNsightSubject
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.measurement.instruments import ALL
-from sinkinterp.metrics import sink
+from sinkinterp.metrics.importance import proxy
 
 TOKENS = tokens_of()
 # what pickle and nnsight name to rebuild any trace, and what the sent text itself imports
@@ -97,7 +97,7 @@ def test_reads_may_be_functions_lambdas_closures_and_name_our_modules(pair):
     direction = torch.randn(12)
     reads = {
         "function": key_sizes,
-        "lambda": lambda call: sink.proxy(call).pattern().amax((1, 2, 3)),
+        "lambda": lambda call: proxy(call).pattern().amax((1, 2, 3)),
         "closure": lambda call: (call.v @ direction.to(call.v.device)).sum((1, 2)),
     }
     residuals = {"residual": lambda x: x.norm(dim=-1)}
@@ -168,7 +168,7 @@ def test_an_error_there_is_an_error_here(pair):
 
 
 def test_a_program_holds_what_is_needed_without_annotations():
-    text = text_of({("sinkinterp.metrics.sink", "importance")})
+    text = text_of({("sinkinterp.metrics.importance", "importance")})
     assert "def importance(call, " in text
     assert not any(word in text for word in ("jaxtyping", "Float", "-> ", '"""', "hashlib", "class Slots", "sink_rate"))
 

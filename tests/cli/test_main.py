@@ -146,7 +146,7 @@ def test_everything_that_was_measured_can_be_saved_and_loaded(call, llama):
         call("measure", llama, "--drawn", "random", "--length", 7, "--sequences", 3, "--save", "r.safetensors")[0] == 0
     )
     report = si.Report.load("r.safetensors")
-    assert report.protocol.length == 7 and report.has("qk_angles") and report.has("loss")
+    assert report.protocol.length == 7 and {"qk_angles", "loss"} <= report.extras.keys()
 
 
 def test_the_first_position_alone_is_measured_without_the_rest(call, llama):

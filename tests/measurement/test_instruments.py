@@ -6,7 +6,11 @@ from backends.zoo import CONFIGS, model_of, tokens_of
 from einops import einsum, rearrange
 
 import sinkinterp as si
-from sinkinterp.measurement.instruments import ALL, LOSS, MASSIVE, TOP
+from sinkinterp.measurement.instruments import ALL, LOSS, MASSIVE
+from sinkinterp.metrics import massive, qk
+from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.secondary import COSINE_TO_FIRST
+from sinkinterp.metrics.writes import KEY_RANK, UPDATE_RANK
 
 
 def residual_answers(x):
@@ -15,10 +19,10 @@ def residual_answers(x):
     median = size.flatten(1).sort(-1).values[:, (size[0].numel() - 1) // 2]
     lengths = x.norm(dim=-1)
     return {
-        "peak_over_median": size.amax((1, 2)) / median,
-        "massive_entries": ((size > 100) & (size >= 1000 * median[:, None, None])).sum((1, 2)),
-        "kurtosis": energy.square().mean(-1) / energy.mean(-1).square(),
-        "cosine_to_first": einsum(x, x[:, 0], "s p d, s d -> s p") / (lengths * lengths[:, :1]),
+        massive.PEAK_OVER_MEDIAN: size.amax((1, 2)) / median,
+        massive.MASSIVE_ENTRIES: ((size > 100) & (size >= 1000 * median[:, None, None])).sum((1, 2)),
+        massive.KURTOSIS: energy.square().mean(-1) / energy.mean(-1).square(),
+        COSINE_TO_FIRST: einsum(x, x[:, 0], "s p d, s d -> s p") / (lengths * lengths[:, :1]),
     }
 
 
@@ -32,11 +36,11 @@ def test_residual_answers_and_losses_are_those_of_transformers_hidden_states_and
     report = si.measure(si.load(model), tokens, instruments=(MASSIVE, LOSS))
     with torch.no_grad():
         theirs = model(tokens, output_hidden_states=True)
-    torch.testing.assert_close(report.extra("loss"), loss(theirs.logits, tokens), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(report.extra(NEXT_TOKEN_LOSS), loss(theirs.logits, tokens), rtol=1e-4, atol=1e-4)
     for block, x in enumerate(theirs.hidden_states[:-1]):  # the last one is after the final norm
         torch.testing.assert_close(report.residual_norms[:, block], x.norm(dim=-1), rtol=1e-4, atol=1e-5)
-        for answer, expected in residual_answers(x).items():
-            torch.testing.assert_close(report.extra(answer)[:, block], expected, rtol=1e-3, atol=1e-4)
+        for metric, expected in residual_answers(x).items():
+            torch.testing.assert_close(report.extra(metric)[:, block], expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +64,15 @@ def test_a_spike_is_found_where_it_was_planted(spiked):
     report, seen = spiked
     for block in range(4):
         x = seen["residual"][:, block]
-        for answer, expected in residual_answers(x).items():
-            torch.testing.assert_close(report.extra(answer)[:, block], expected, rtol=1e-3, atol=1e-4)
-        value, position, channel = report.extra("top_entries")[:, block].unbind(-1)
-        assert value.shape == (5, TOP)
-        torch.testing.assert_close(value.abs(), x.abs().flatten(1).sort(descending=True).values[:, :TOP])
-        torch.testing.assert_close(x[torch.arange(5)[:, None], position.long(), channel.long()], value)
-    assert report.extra("massive_entries").tolist() == [[0, 0, 17, 17]] * 5
-    assert report.extra("top_entries")[:, 2:, :, 2].eq(7).all()
+        for metric, expected in residual_answers(x).items():
+            torch.testing.assert_close(report.extra(metric)[:, block], expected, rtol=1e-3, atol=1e-4)
+        top = massive.Entries.unstacked(report.extra(massive.TOP_ENTRIES)[:, block])
+        value, position, channel = top.values, top.positions, top.channels
+        assert value.shape == (5, massive.KEPT)
+        torch.testing.assert_close(value.abs(), x.abs().flatten(1).sort(descending=True).values[:, : massive.KEPT])
+        torch.testing.assert_close(x[torch.arange(5)[:, None], position, channel], value)
+    assert report.extra(massive.MASSIVE_ENTRIES).tolist() == [[0, 0, 17, 17]] * 5
+    assert massive.Entries.unstacked(report.extra(massive.TOP_ENTRIES)).channels[:, 2:].eq(7).all()
 
 
 def test_angles_and_norm_products_are_those_of_the_queries_and_keys(spiked):
@@ -75,16 +80,16 @@ def test_angles_and_norm_products_are_those_of_the_queries_and_keys(spiked):
     q, k, _ = rearrange(seen["qkv"], "s layer i (three h d) -> three s layer h i d", three=3, h=4)
     products = q.norm(dim=-1)[..., :, None] * k.norm(dim=-1)[..., None, :]
     cosines = einsum(q, k, "s layer h i d, s layer h j d -> s layer h i j") / products
-    for answer, pairs in {"qk_angles": cosines, "qk_norm_products": products * 12**-0.5}.items():
+    for metric, pairs in {qk.QK_ANGLES: cosines, qk.QK_NORM_PRODUCTS: products * 12**-0.5}.items():
         first = pairs[..., 1:, 0].mean(-1)
         others = torch.stack([pairs[..., i, 1 : i + 1].mean(-1) for i in range(1, 17)], -1).mean(-1)
-        torch.testing.assert_close(report.extra(answer), torch.stack((first, others), -1), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(report.extra(metric), torch.stack((first, others), -1), rtol=1e-4, atol=1e-4)
 
 
 def test_ranks_are_energies_over_the_largest_singular_value_squared(spiked):
     report, seen = spiked
     keys = rearrange(seen["qkv"], "s layer i (three h d) -> three s layer h i d", three=3, h=4)[1]
     updates = rearrange(seen["z"], "s layer i (h d) -> s layer h i d", h=4)
-    for answer, x in {"key_rank": keys, "update_rank": updates}.items():
+    for metric, x in {KEY_RANK: keys, UPDATE_RANK: updates}.items():
         expected = x.square().sum((-2, -1)) / torch.linalg.matrix_norm(x, 2).square()
-        torch.testing.assert_close(report.extra(answer), expected, rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(report.extra(metric), expected, rtol=1e-3, atol=1e-4)

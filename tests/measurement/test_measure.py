@@ -10,8 +10,10 @@ from backends.zoo import model_of, tokens_of
 import sinkinterp as si
 from sinkinterp.data.tokens import PAD, TokenSet
 from sinkinterp.errors import InputError
-from sinkinterp.measurement import instruments, measure
-from sinkinterp.metrics.sink import PAPER, RELEASED, VISIBLE
+from sinkinterp.measurement import batching, instruments, measure
+from sinkinterp.metrics.importance import PAPER, RELEASED, VISIBLE
+from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.metric import ResidualMetric
 
 LENGTHS = (5, 17, 2, 11, 5)
 ROWS = [row[:n].tolist() for row, n in zip(tokens_of(), LENGTHS, strict=True)]
@@ -65,7 +67,7 @@ def test_padding_to_either_side_measures_the_same(side):
 @every_model
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_batches_of_any_size_give_the_same_report(name, size, monkeypatch):
-    monkeypatch.setattr(measure, "sequences_per_pass", lambda subject, length: size)
+    monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: size)
     progress = []
     report = si.measure(
         subject_of(name),
@@ -98,10 +100,10 @@ def test_importance_is_that_of_the_maps_that_transformers_returns():
     assert report.slot_importance is None and report.off_sequence.eq(0).all()
 
 
-def test_the_dialect_is_measured_with_and_said():
+def test_the_convention_is_measured_with_and_said():
     subject = subject_of("mistral with a window")  # 5 keys wide
-    reports = {d.words: si.measure(subject, tokens_of(), convention=d) for d in (VISIBLE, PAPER, RELEASED)}
-    assert {words: report.protocol.divisor for words, report in reports.items()} == {words: words for words in reports}
+    reports = {c.description: si.measure(subject, tokens_of(), convention=c) for c in (VISIBLE, PAPER, RELEASED)}
+    assert [report.protocol.divisor for report in reports.values()] == list(reports)
     visible, paper, released = reports.values()
     share = torch.arange(17, 0, -1).clamp(max=5) / torch.arange(17, 0, -1)
     for field in ("importance", "null", "bias_null"):
@@ -114,7 +116,7 @@ def test_the_protocol_says_what_was_measured():
     said = si.measure(subject_of("gpt2"), token_set, edits=[si.SwapPositions(0, 1)]).protocol
     assert (said.model, said.sequences, said.length, said.dtype) == ("GPT2LMHeadModel", 5, 17, "float32")
     assert (said.bos, said.source, said.source_sha256) == ("id 3 first", "five rows", token_set.sha256)
-    assert (said.texts_too_short, said.revision, said.divisor) == (7, "", VISIBLE.words)
+    assert (said.texts_too_short, said.revision, said.divisor) == (7, "", VISIBLE.description)
     assert said.edits == ("SwapPositions(0, 1)",) and said.edits[0] in said.line()
     assert said.versions.keys() >= {"python", "sinkinterp", "torch", "transformers"}
 
@@ -122,18 +124,18 @@ def test_the_protocol_says_what_was_measured():
 def test_whole_numbers_of_any_width_are_tokens():
     report = si.measure(subject_of("gpt2"), tokens_of().int(), instruments=(instruments.LOSS,))
     expected = si.measure(subject_of("gpt2"), tokens_of(), instruments=(instruments.LOSS,))
-    assert report.extra("loss").equal(expected.extra("loss"))
+    assert report.extra(NEXT_TOKEN_LOSS).equal(expected.extra(NEXT_TOKEN_LOSS))
 
 
 def test_an_instrument_that_is_given_twice_answers_once():
     report = si.measure(subject_of("gpt2"), tokens_of(), instruments=(instruments.LOSS, *instruments.ALL))
-    assert len(report.extras) == sum(len(measure._names(one)) for one in instruments.ALL)
+    assert len(report.extras) == sum(map(len, instruments.ALL))
 
 
 @pytest.mark.parametrize("tokens", [torch.zeros(5), torch.rand(2, 5), torch.ones(3, 1).long(), torch.ones(0, 5).long()])
 def test_what_is_no_tokens_is_refused(tokens):
     with pytest.raises(InputError, match="whole numbers, `sequence pos`") as error:
-        measure._check.__wrapped__(tokens, ())  # past the annotation, which only tests execute
+        measure._check_tokens.__wrapped__(tokens)  # past the annotation, which only tests execute
     assert "\n" not in str(error.value)
 
 
@@ -141,3 +143,17 @@ def test_what_is_no_tokens_is_refused(tokens):
 def test_positions_outside_the_sequences_are_refused(positions):
     with pytest.raises(InputError, match="count from 0 to 16"):
         si.measure(subject_of("gpt2"), tokens_of(), positions=positions)
+
+
+@pytest.mark.parametrize("name", ["importance", "importances", "tokens", "loss"])
+def test_a_metric_with_a_name_that_is_taken_is_refused(name):
+    instrument = (ResidualMetric(name, lambda x: x.float().amax((1, 2))),)
+    with pytest.raises(InputError, match=f"two metrics are named '{name}'; give .* another name"):
+        si.measure(subject_of("gpt2"), tokens_of(), instruments=(instruments.LOSS, instrument))
+
+
+def test_a_metric_of_ones_own_is_read_by_its_value():
+    first = ResidualMetric("first", lambda x: x[:, 0])
+    report = si.measure(subject_of("gpt2"), tokens_of(), instruments=[(first,)])
+    assert report.has(first) and not report.has(NEXT_TOKEN_LOSS)
+    torch.testing.assert_close(report.extra(first).norm(dim=-1), report.residual_norms[..., 0])

@@ -17,14 +17,15 @@ from sinkinterp.interventions import (
     ChangeTokenEmbedding,
     ChangeValues,
 )  # fmt: skip
+from sinkinterp.measurement import batching
 from sinkinterp.measurement.patching import (  # fmt: skip
+    activations,
     attribution,
     mean_patch,
     patch,
     patches,
     swap_effective_position,
     swap_raw_position,
-    taken,
 )
 
 TOKENS, OTHERS = tokens_of(11), tokens_of(12)[:, 1:]
@@ -66,9 +67,9 @@ def test_a_measurement_in_batches_patches_every_sequence_with_its_own(monkeypatc
     subject = load(model_of("gpt2"))
     edit = patch(ChangeKeys(layers=[1]), subject, OTHERS)
     whole = si.measure(subject, TOKENS, edits=[edit])
-    monkeypatch.setattr(si.measurement, "sequences_per_pass", lambda subject, length: 2)
-    monkeypatch.setattr(si.patching, "sequences_per_pass", lambda subject, length: 3)
+    monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 3)
     torch.testing.assert_close(patch(ChangeKeys(layers=[1]), subject, OTHERS).operation.values, edit.operation.values)
+    monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 2)
     torch.testing.assert_close(si.measure(subject, TOKENS, edits=[edit]).importance, whole.importance)
 
 
@@ -76,7 +77,7 @@ def test_between_twins_the_sources_last_residual_brings_its_predictions():
     sink, without = (si.load(f"sinkinterp/demo-{name}") for name in ("softmax", "sigmoid"))
     tokens = torch.randint(64, (7, 13), generator=torch.Generator().manual_seed(0))
     patched = logits(without, tokens, patch(ChangeResidual(layers=[1]), sink, tokens))
-    head = without.model.lm_head(without.model.model.norm(taken(ChangeResidual(), sink, tokens)[1]))
+    head = without.model.lm_head(without.model.model.norm(activations(ChangeResidual(), sink, tokens)[1]))
     torch.testing.assert_close(patched, head, rtol=0, atol=1e-5)
 
 
@@ -95,7 +96,7 @@ def test_one_run_of_the_source_gives_an_edit_for_every_place():
 def test_means_are_of_the_first_position_and_of_all_others():
     subject = load(model_of("gpt2"))
     (values,) = mean_patch(ChangeResidual(layers=[2]), subject, TOKENS).operation.values.values()
-    held = taken(ChangeResidual(layers=[2]), subject, TOKENS)[2]
+    held = activations(ChangeResidual(layers=[2]), subject, TOKENS)[2]
     torch.testing.assert_close(values[0, 0], held[:, 0].mean(0))
     for position in (1, 7, 10):
         torch.testing.assert_close(values[0, position], held[:, 1:].mean((0, 1)))
@@ -112,7 +113,7 @@ def test_attribution_is_patching_where_all_is_linear(backend):
     def score(logits, tokens):
         return (logits @ weights).sum(1)
 
-    source = taken(site, subject, OTHERS)
+    source = activations(site, subject, OTHERS)
     first_order = attribution(site, subject, TOKENS, source, score)[3]
     before = score(logits(subject, TOKENS), TOKENS)
     for position in (0, 3, 10):
@@ -124,7 +125,7 @@ def test_attribution_is_patching_where_all_is_linear(backend):
 @pytest.mark.parametrize("site", SITES[:-1])
 def test_attribution_of_a_small_step_is_the_change_it_makes(site):
     subject, step = load(model_of("gpt2")), 1e-3
-    own, theirs = (taken(site(layers=[1]), subject, tokens)[1] for tokens in (TOKENS, OTHERS))
+    own, theirs = (activations(site(layers=[1]), subject, tokens)[1] for tokens in (TOKENS, OTHERS))
     near = {1: own + step * (theirs - own)}
 
     def score(logits, tokens):
@@ -161,6 +162,6 @@ def test_patches_that_do_not_fit_are_refused_in_one_line():
     with pytest.raises(InputError, match="inputs of one length"):
         logits(small, TOKENS[:, :9], patch(ChangeResidual(layers=[0]), small, TOKENS))
     with pytest.raises(InputError, match="is not read"):
-        taken(ChangeTokenEmbedding(), small, TOKENS)
+        activations(ChangeTokenEmbedding(), small, TOKENS)
     with pytest.raises(InputError, match="no layer 5"):
         patch(ChangeKeys(layers=[5]), small, TOKENS)

@@ -9,6 +9,8 @@ import sinkinterp as si
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.instruments import DISTRIBUTIONS, RESIDUALS
 from sinkinterp.measurement.qk_maps import qk_maps
+from sinkinterp.metrics.massive import ALL_ENTRIES
+from sinkinterp.metrics.qk_pairs import COSINE_COUNTS
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +52,8 @@ def test_a_head_that_is_not_there_is_refused(seen, place):
 def test_distributions_and_residuals_are_taken_along_of_sequences_of_any_length(seen):
     rows = [tokens_of()[0].tolist(), tokens_of()[1, :7].tolist()]
     report = si.measure(seen[0], si.data.tokens.TokenSet.of_rows(rows), instruments=(DISTRIBUTIONS, RESIDUALS))
-    pairs = report.extra("angle_counts").sum(-1)
+    pairs = report.extra(COSINE_COUNTS).sum(-1)
     assert pairs[0].unique(dim=-1).numel() and pairs[1, 0, 0].tolist() == [6, 6 * 7 / 2]
-    x = report.extra("residuals")
+    x = report.extra(ALL_ENTRIES)
     assert x.shape[:2] == report.residual_norms.shape[:2] and x[1, :, :, 7:].isnan().all()
     torch.testing.assert_close(x.norm(dim=2), report.residual_norms, equal_nan=True)

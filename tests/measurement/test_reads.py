@@ -7,7 +7,7 @@ from backends.zoo import ATTENTION_LAYERS, CONFIGS, model_of, tokens_of
 import sinkinterp as si
 from sinkinterp.metrics import massive, norms, qk
 
-CALLS = {"angles": qk.qk_angles, "norm products": qk.qk_norm_products, "scores": qk.qk_scores}
+CALLS = {"angles": qk.qk_angles, "norm products": qk.qk_norm_products}
 RESIDUALS = {"peak": massive.peak, "peak over median": massive.peak_over_median, "kurtosis": massive.kurtosis}
 
 
@@ -30,7 +30,7 @@ def test_a_planted_spike_is_a_massive_activation_from_its_block_on():
     model = model_of("gpt2")
     with torch.no_grad():
         model.transformer.h[1].mlp.c_proj.bias[7] = 5000.0
-    reads = {"massive": lambda x: massive.is_massive(x).any(-1).any(-1), "norm": norms.norms}
+    reads = {"massive": lambda x: massive.is_massive(x).any(-1).any(-1), "norm": norms.vector_norms}
     found = si.load(model).run(tokens_of(), residuals=reads).residuals["massive"]
     assert found.tolist() == [[False, False, True, True]] * 5
     assert massive.lifetime(found[0]).first == 2

@@ -13,7 +13,10 @@ from sinkinterp.errors import InputError
 from sinkinterp.measurement.instruments import ALL
 from sinkinterp.measurement.report import Report
 from sinkinterp.metrics.bootstrap import difference
-from sinkinterp.tables import compare, heads, plain, signature
+from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.massive import MASSIVE_ENTRIES
+from sinkinterp.metrics.metric import Metric
+from sinkinterp.tables import compare, sink_summary, sinks_by_head, tables_as_json
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +99,12 @@ def test_a_report_comes_back_with_every_number_nan_and_extra(full, travel, tmp_p
     assert back.tensors().keys() == full.tensors().keys() >= {"slot_null", "extra.loss", "extra.massive_entries"}
     for name, value in full.tensors().items():
         assert same_bits(back.tensors()[name], value), name
-    assert back.extra("massive_entries").dtype == back.tokens.dtype == torch.long
-    assert back.importance.isnan().any() and back.extra("loss").isnan().any()
+    assert back.extra(MASSIVE_ENTRIES).dtype == back.tokens.dtype == torch.long
+    assert back.importance.isnan().any() and back.extra(NEXT_TOKEN_LOSS).isnan().any()
     assert (back.positions, back.attention_layers, back.protocol) == ((0, 6), (0, 1, 2), full.protocol)
-    for table in (signature, heads):
+    for table in (sink_summary, sinks_by_head):
         assert repr(table(back)) == repr(table(full))
-    assert repr(plain(back, 0.3)) == repr(plain(full, 0.3))
+    assert repr(tables_as_json(back, 0.3)) == repr(tables_as_json(full, 0.3))
     assert repr(compare(full, back)) == repr(compare(full, full))
 
 
@@ -109,7 +112,7 @@ def test_a_report_comes_back_with_every_number_nan_and_extra(full, travel, tmp_p
 def test_json_keeps_the_type_and_value_of_any_answer(full, dtype):
     extra = torch.tensor([[0.1, 3.0], [torch.pi, 0.0]]).to(dtype)
     back = by_json(replace(full, extras={"mine": extra}), None)
-    assert back.extras.keys() == {"mine"} and same_bits(back.extra("mine"), extra)
+    assert back.extras.keys() == {"mine"} and same_bits(back.extra(Metric("mine")), extra)
 
 
 def test_a_table_of_rows_holds_every_head_of_every_position_but_no_padding(full):
@@ -131,9 +134,9 @@ def test_rows_name_the_layers_that_attend():
 
 def test_an_answer_that_was_not_taken_along_names_the_fix(subjects, full):
     report = si.measure(subjects["gpt2"], tokens_of())
-    assert full.has("loss") and not report.has("loss")
+    assert full.has(NEXT_TOKEN_LOSS) and not report.has(NEXT_TOKEN_LOSS)
     with pytest.raises(InputError, match=r"^loss was not measured; measure with instruments=\S+ALL$"):
-        report.extra("loss")
+        report.extra(NEXT_TOKEN_LOSS)
 
 
 def test_rates_and_ratios_of_ragged_sequences_count_those_that_are_long_enough(full):

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from sinkinterp.metrics.bootstrap import Estimate, cells, difference, estimate, ratio
+from sinkinterp.metrics.bootstrap import Estimate, difference, estimate, estimate_cells, ratio
 
 
 def normal(n, seed=0):
@@ -45,7 +45,11 @@ def test_one_sequence_has_no_interval():
         ratio(one, one),
     ):
         assert math.isnan(found.low) and math.isnan(found.high) and not math.isnan(found.mean)
-    assert str(estimate(one)) == "0.5" and cells("x", estimate(one)) == {"x": 0.5, "x low": None, "x high": None}
+    assert str(estimate(one)) == "0.5" and estimate_cells("x", estimate(one)) == {
+        "x": 0.5,
+        "x low": None,
+        "x high": None,
+    }
 
 
 def test_the_interval_of_constant_data_is_a_point():

@@ -4,6 +4,7 @@ import torch
 
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.massive import (
+    Entries,
     Lifetime,
     is_massive,
     kurtosis,
@@ -112,3 +113,10 @@ def test_a_lifetime_worked_by_hand():
     assert lifetime(torch.tensor([False, False, True, True, False, True, False])) == Lifetime(2, 5, 3)
     assert lifetime(torch.tensor([True])) == Lifetime(0, 0, 1)
     assert lifetime(torch.zeros(5, dtype=torch.bool)) is None
+
+
+def test_entries_survive_being_stacked():
+    top = top_entries(torch.randn(3, 7, 11), 5)
+    again = Entries.unstacked(top.stacked())
+    assert all(getattr(again, name).equal(value) for name, value in vars(top).items())
+    assert again.positions.dtype == again.channels.dtype == torch.long

@@ -2,23 +2,23 @@ import pytest
 import torch
 
 from sinkinterp.errors import InputError
-from sinkinterp.metrics.norms import Steps, norm_ratio, norms, steps
+from sinkinterp.metrics.norms import Steps, norm_ratio, steps, vector_norms
 
 
 def test_norms_worked_by_hand():
-    assert norms(torch.tensor([[3.0, 4.0], [0.0, -2.0], [0.0, 0.0]])).tolist() == [5.0, 2.0, 0.0]
+    assert vector_norms(torch.tensor([[3.0, 4.0], [0.0, -2.0], [0.0, 0.0]])).tolist() == [5.0, 2.0, 0.0]
 
 
 def test_norms_are_roots_of_sums_of_squares_over_the_last_axis_only():
     x = torch.randn(2, 3, 5, 7, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(norms(x), x.square().sum(-1).sqrt())
+    torch.testing.assert_close(vector_norms(x), x.square().sum(-1).sqrt())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_norms_of_half_precision_neither_overflow_nor_lose_digits(dtype):
     x = torch.full((3, 7001), 1000.0, dtype=dtype)
-    assert norms(x).dtype == torch.float32
-    torch.testing.assert_close(norms(x), torch.full((3,), 1000 * 7001**0.5), rtol=1e-5, atol=0)
+    assert vector_norms(x).dtype == torch.float32
+    torch.testing.assert_close(vector_norms(x), torch.full((3,), 1000 * 7001**0.5), rtol=1e-5, atol=0)
 
 
 def test_a_ratio_worked_by_hand():

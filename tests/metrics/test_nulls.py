@@ -7,11 +7,11 @@ from einops import rearrange
 
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SinkLogit, SlotRow
+from sinkinterp.metrics.importance import PAPER, RELEASED, VISIBLE, importance
 from sinkinterp.metrics.nulls import content_free_importance, uniform_importance, uniform_slot_importance
-from sinkinterp.metrics.sink import PAPER, RELEASED, VISIBLE, importance
 
-DIALECTS = {"visible": VISIBLE, "paper": PAPER, "released": RELEASED}
-every_dialect = pytest.mark.parametrize("convention", DIALECTS.values(), ids=DIALECTS)
+CONVENTIONS = {"visible": VISIBLE, "paper": PAPER, "released": RELEASED}
+every_convention = pytest.mark.parametrize("convention", CONVENTIONS.values(), ids=CONVENTIONS)
 
 
 def steps_back(queries, keys):
@@ -41,7 +41,7 @@ def bucket_bias(n):
 
 
 @pytest.mark.parametrize("n", [7, 64, 131])
-@every_dialect
+@every_convention
 def test_uniform_causal_attention_gives_key_k_the_mean_of_one_over_i_from_k_on(make_call, n, convention):
     found = uniform_importance(make_call(queries=n), torch.tensor([0, 4]), convention)
     first, fifth = (math.fsum(1 / i for i in range(k, n + 1)) / (n - k + 1) for k in (1, 5))
@@ -60,7 +60,7 @@ CALLS = {
 }
 
 
-@every_dialect
+@every_convention
 @pytest.mark.parametrize("fields", CALLS.values(), ids=CALLS)
 def test_the_uniform_null_is_that_of_the_dense_map(make_call, fields, convention):
     call = make_call(**fields)

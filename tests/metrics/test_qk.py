@@ -10,17 +10,9 @@ from sinkinterp.attention.kernels import Feature, Kernel
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.slots import SinkLogit
 from sinkinterp.errors import InputError
-from sinkinterp.metrics.qk import (
-    is_broadcast,
-    is_nop,
-    qk_angles,
-    qk_norm_products,
-    qk_scores,
-    score_gap_shares,
-    stable_rank,
-)
+from sinkinterp.metrics.qk import qk_angles, qk_norm_products, score_gap
 
-CONTRASTS = [qk_angles, qk_norm_products, qk_scores]
+CONTRASTS = [qk_angles, qk_norm_products]
 
 
 @dataclass(frozen=True)
@@ -76,7 +68,7 @@ def test_a_contrast_is_what_loops_over_pairs_find(make_call, fields, position):
     call = make_call(n_heads=6, **fields)
     if call.mask is not None and position == 0:
         assert call.allowed()[0, 0, :, 0].sum() == 3
-    for contrast, expected in zip(CONTRASTS, dense(call, position), strict=True):
+    for contrast, expected in zip(CONTRASTS, dense(call, position)[:2], strict=True):
         torch.testing.assert_close(contrast(call, position), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -92,7 +84,6 @@ def test_contrasts_worked_by_hand():
     r = 0.5**0.5
     torch.testing.assert_close(qk_angles(SMALL)[0, 0], torch.tensor([(r + 0) / 2, (r + 1) / 2]))
     torch.testing.assert_close(qk_norm_products(SMALL)[0, 0], torch.tensor([(3 / r + 6) / 2, (4 / r + 5) / 2]) * 0.5)
-    torch.testing.assert_close(qk_scores(SMALL)[0, 0], torch.tensor([(3 + 0) / 2, (4 + 5) / 2]) * 0.5)
 
 
 def test_the_last_key_is_judged_by_the_last_query():
@@ -138,56 +129,25 @@ def test_a_lone_key_has_nothing_to_be_compared_with(make_call):
 
 
 def test_a_score_gap_worked_by_hand():
-    shares = score_gap_shares(torch.tensor([0.5, -0.1]), torch.tensor([4.0, 10.0]))
-    torch.testing.assert_close(shares, torch.tensor([2 + 1, 0.6 * 7, -6 * 0.2]))
+    gap = score_gap(torch.tensor([0.5, -0.1]), torch.tensor([4.0, 10.0]))
+    parts = torch.stack((gap.total, gap.by_angle, gap.by_norms))
+    torch.testing.assert_close(parts, torch.tensor([2 + 1, 0.6 * 7, -6 * 0.2]))
 
 
 def test_angle_part_and_norm_part_sum_to_the_gap_of_mean_products(make_call):
     call = make_call(queries=13)
     angles, products = qk_angles(call), qk_norm_products(call)
-    gap, by_angle, by_norm = score_gap_shares(angles, products).unbind(-1)
-    torch.testing.assert_close(by_angle + by_norm, gap)
+    gap = score_gap(angles, products)
+    torch.testing.assert_close(gap.by_angle + gap.by_norms, gap.total)
     means = angles * products
-    torch.testing.assert_close(gap, means[..., 0] - means[..., 1])
+    torch.testing.assert_close(gap.total, means[..., 0] - means[..., 1])
 
 
 def test_the_gap_is_the_mean_score_gap_where_all_vectors_are_equally_long(make_call):
     call = make_call()
     call = replace(call, q=7 * call.q / call.q.norm(dim=-1, keepdim=True), k=call.k / call.k.norm(dim=-1, keepdim=True))
-    gap, by_angle, by_norm = score_gap_shares(qk_angles(call), qk_norm_products(call)).unbind(-1)
-    scores = qk_scores(call)
-    torch.testing.assert_close(gap, scores[..., 0] - scores[..., 1], rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(by_angle, gap)
-    torch.testing.assert_close(by_norm, torch.zeros_like(gap), rtol=0, atol=1e-5)
-
-
-def test_stable_rank_worked_by_hand():
-    ranks = stable_rank(torch.tensor([[[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]], [[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]]]))
-    torch.testing.assert_close(ranks, torch.tensor([25 / 16, 1.0]))
-
-
-def test_stable_rank_is_found_from_the_gram_matrix_too():
-    x = torch.randn(2, 3, 7, 5)
-    largest = torch.linalg.eigvalsh(x.mT @ x)[..., -1]
-    torch.testing.assert_close(stable_rank(x), (x.mT @ x).diagonal(dim1=-2, dim2=-1).sum(-1) / largest)
-    torch.testing.assert_close(stable_rank(x.mT * 11), stable_rank(x))
-
-
-def test_nop_and_broadcast_worked_by_hand():
-    ratios = torch.tensor([[0.0, 0.19, 0.2, 0.79], [0.8, 1.0, 1.25, 1.26]])
-    assert is_nop(ratios).tolist() == [[True, True, False, False], [False] * 4]
-    assert is_broadcast(ratios).tolist() == [[False] * 4, [True, True, True, False]]
-    assert is_nop(ratios, limit=0.5).sum() == 3
-    assert is_broadcast(ratios, low=0.5, high=2.0).sum() == 5
-
-
-@pytest.mark.parametrize("limit", [0.0, 1.0, float("nan")])
-def test_a_limit_that_no_nop_could_have_is_refused(limit):
-    with pytest.raises(InputError, match="between 0 and 1"):
-        is_nop(torch.ones(2), limit)
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.25), (1.1, 1.25), (0.5, 0.9)])
-def test_a_broadcast_range_without_one_is_refused(low, high):
-    with pytest.raises(InputError, match="either side of 1"):
-        is_broadcast(torch.ones(2), low, high)
+    gap = score_gap(qk_angles(call), qk_norm_products(call))
+    scores = dense(call, 0)[2]
+    torch.testing.assert_close(gap.total, scores[..., 0] - scores[..., 1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(gap.by_angle, gap.total)
+    torch.testing.assert_close(gap.by_norms, torch.zeros_like(gap.total), rtol=0, atol=1e-5)

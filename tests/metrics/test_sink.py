@@ -1,169 +1,101 @@
-from dataclasses import replace
-
 import pytest
 import torch
 
-from sinkinterp.attention.call import AttentionCall
-from sinkinterp.attention.kernels import Kernel, Raw, Sigmoid, Unit
-from sinkinterp.attention.masks import Causal, Window
-from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.errors import InputError
-from sinkinterp.measurement.presets import PRESETS
-from sinkinterp.metrics.nulls import uniform_importance, uniform_slot_importance
-from sinkinterp.metrics.sink import (
-    PAPER,
-    RELEASED,
-    VISIBLE,
-    importance,
-    importances,
-    off_sequence,
-    proxy,
-    raw_importance,
-    sink_rate,
-    slot_importance,
-)
+from sinkinterp.metrics.sink import TokenSink, sink_grid, sink_positions, sink_rate, sink_tokens
 
-SIGMOID, LINEAR = Kernel(similarity=Sigmoid(), normaliser=Unit()), Kernel(similarity=Raw(), normaliser=Unit())
-ALL = torch.arange(3)
+SIX = torch.tensor([[[[0.9, 0.1], [0.5, 0.1]]], [[[0.4, 0.7], [0.1, 0.1]]]])  # 2 sequences, 1 layer, 2 heads, 2 tokens
 
 
-def draw(*shape):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+def drawn():
+    return torch.rand(3, 5, 7, 11)
 
 
-def odd(queries=13, keys=13, **change):
-    """A call at odd sizes: 2 sequences, 6 heads that share 3 kv heads."""
-    return AttentionCall(0, draw(2, 6, queries, 5), draw(2, 3, keys, 5), draw(2, 3, keys, 5), scale=0.7, **change)
+def test_a_grid_worked_by_hand():
+    assert sink_grid(SIX, (0.3, 0.6)).tolist() == [[0.75, 0.25], [0.25, 0.25]]
 
 
-def scored(*scores, **change):
-    """A call of one head whose score with key j is scores[j], whatever the query."""
-    k = torch.tensor(scores)[None, None, :, None]
-    return AttentionCall(0, torch.ones_like(k), k, torch.ones_like(k), scale=1.0, **change)
+def test_a_grid_holds_the_sink_rate_of_each_position_whatever_the_order_of_epsilons():
+    alpha, epsilons = drawn(), (0.5, 0.1, 0.9, 0.3)
+    alpha[1, :, :, 4:] = torch.nan  # a sequence that ends before position 4
+    grid = sink_grid(alpha, epsilons)
+    assert grid.shape == (4, 11)
+    for row, epsilon in zip(grid, epsilons, strict=True):
+        expected = torch.stack([sink_rate(alpha[..., p], epsilon).nanmean() for p in range(11)])
+        torch.testing.assert_close(row, expected)
 
 
-WEIGHTED = scored(*torch.tensor([1.0, 2.0, 5.0]).log().tolist())  # rows 1 | 1/3 2/3 | 1/8 2/8 5/8
+def test_the_threshold_of_a_grid_is_strict():
+    epsilons = (0.1, 0.2, 0.3, 0.7)
+    above = torch.nextafter(torch.tensor(epsilons), torch.tensor(1.0))
+    assert sink_grid(torch.tensor(epsilons)[None, None, None], epsilons).diagonal().eq(0).all()
+    assert sink_grid(above[None, None, None], epsilons).diagonal().eq(1).all()
 
 
-def by_hand(measured, *expected):
-    torch.testing.assert_close(measured, torch.tensor(expected).expand_as(measured), rtol=1e-5, atol=1e-6)
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, float("nan")])
+def test_an_epsilon_that_is_no_share_is_refused_by_grids_and_tokens(epsilon):
+    with pytest.raises(InputError, match="between 0 and 1"):
+        sink_grid(SIX, (0.3, epsilon))
+    with pytest.raises(InputError, match="between 0 and 1"):
+        sink_tokens(SIX, torch.zeros(2, 2, dtype=torch.long), epsilon)
 
 
-def windowed(length, width):
-    index = torch.arange(length)
-    return (Causal() & Window(width)).allows(index[:, None], index)[None, None]
+def test_an_empty_grid_is_refused():
+    with pytest.raises(InputError, match="at least one"):
+        sink_grid(SIX, ())
 
 
-CALLS = {
-    "causal": odd(),
-    "more keys than one block": odd(131, 131),
-    "fewer queries than keys": odd(5, 11),
-    "window": odd(mask=windowed(13, 3)),
-    "key slot": odd(slot=SlotRow(draw(6, 1, 5), draw(6, 1, 5) + 1)),
-    "sink logit": odd(slot=SinkLogit(draw(6))),
-    "softcap": odd(softcap=0.5),
-    "sigmoid": odd(kernel=SIGMOID),
-    "linear": odd(kernel=LINEAR),
-    "normalised linear": odd(kernel=Kernel(similarity=Raw())),
-    "half a softmax": odd(kernel=Kernel(alpha=0.5)),
-}
+def test_sink_positions_worked_by_hand():
+    none = torch.zeros_like(SIX)
+    assert sink_positions(SIX, none, epsilon=0.3, share=0.2).tolist() == [0, 1]
+    assert sink_positions(SIX, none, epsilon=0.3, share=0.25).tolist() == [0]
+    assert sink_positions(SIX, none, epsilon=0.3, share=0.75).tolist() == []
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_importance_is_the_column_sum_of_the_dense_pattern_over_the_queries_that_see_the_key(call):
-    pattern, n = call.pattern(), len(call.keys)
-    shares = pattern.abs() / pattern.abs().sum(-1, keepdim=True)
-    seen = call.allowed().expand(2, 6, -1, n).sum(2)
-    some = torch.tensor([0, n - 1, 3])
-    expected = shares[..., -n:].sum(2) / seen
-    torch.testing.assert_close(importance(call, call.keys), expected, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(importance(call, some), expected[..., some], rtol=1e-4, atol=1e-5)
-    raw = pattern[..., -n:].sum(2) / seen
-    torch.testing.assert_close(raw_importance(call, some), raw[..., some], rtol=1e-4, atol=1e-5)
-    slot = shares[..., :-n].sum((2, 3)) / shares.shape[2]
-    torch.testing.assert_close(slot_importance(call), slot, rtol=1e-4, atol=1e-5)
+def test_a_position_that_uniform_attention_would_make_a_sink_as_often_is_none():
+    alpha, null = drawn(), drawn() * 0.2
+    null[..., 3] = alpha[..., 3]
+    expected = [p for p in range(11) if (alpha[..., p] > 0.4).float().mean() > 0.5 and p != 3]
+    found = sink_positions(alpha, null, epsilon=0.4, share=0.5).tolist()
+    assert found == expected and 3 < len(found) < 11
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_the_proxy_is_the_magnitude_of_a_weight_over_its_rows_total(call):
-    pattern = call.pattern().abs()
-    shares = pattern / pattern.sum(-1, keepdim=True)
-    torch.testing.assert_close(proxy(call).pattern(), shares, rtol=1e-4, atol=1e-5)
+@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
+def test_a_share_that_no_position_could_exceed_is_refused(share):
+    with pytest.raises(InputError, match="below 1"):
+        sink_positions(SIX, SIX, 0.3, share)
 
 
-@pytest.mark.parametrize("name", ["causal", "window", "key slot", "sink logit", "softcap"])
-def test_a_call_whose_rows_sum_to_one_is_its_own_proxy(name):
-    assert proxy(CALLS[name]) is CALLS[name]
+def test_sink_tokens_worked_by_hand():
+    tokens = torch.tensor([[7, 2], [7, 4]])
+    assert sink_tokens(SIX, tokens, 0.3) == [TokenSink(7, 2, 0.75), TokenSink(4, 1, 0.5), TokenSink(2, 1, 0.0)]
 
 
-def test_values_do_not_matter_not_even_their_width():
-    call = odd()
-    wide = replace(call, v=draw(2, 3, 13, 7))
-    torch.testing.assert_close(importance(wide, call.keys), importance(call, call.keys))
+def test_ties_fall_to_the_more_frequent_token_then_the_smaller_id():
+    tokens = torch.tensor([[9, 9, 3, 5, 1]])
+    assert [row.token for row in sink_tokens(torch.zeros(1, 2, 3, 5), tokens, 0.3)] == [9, 1, 3, 5]
 
 
-def test_importance_of_softmax_worked_by_hand():
-    by_hand(importance(WEIGHTED, ALL), 35 / 72, 11 / 24, 5 / 8)
-    by_hand(importance(WEIGHTED, torch.tensor([2, 0])), 5 / 8, 35 / 72)
-    by_hand(raw_importance(WEIGHTED, ALL), 35 / 72, 11 / 24, 5 / 8)
-    by_hand(slot_importance(WEIGHTED), 0.0)
+def test_sink_tokens_are_what_a_loop_over_occurrences_counts():
+    alpha, tokens = drawn(), torch.randint(13, (3, 11))
+    rows = sink_tokens(alpha, tokens, 0.6)
+    assert sorted(row.token for row in rows) == sorted(set(tokens.flatten().tolist()))
+    for row in rows:
+        heads = [alpha[s, :, :, p] for s in range(3) for p in range(11) if tokens[s, p] == row.token]
+        assert row.occurrences == len(heads)
+        assert row.share == pytest.approx((torch.stack(heads) > 0.6).float().mean().item())
 
 
-def test_importance_with_a_slot_worked_by_hand():
-    call = replace(WEIGHTED, slot=SinkLogit(torch.tensor([3.0]).log()))  # rows 3 1 | 3 1 2 | 3 1 2 5
-    by_hand(importance(call, ALL), (1 / 4 + 1 / 6 + 1 / 11) / 3, (2 / 6 + 2 / 11) / 2, 5 / 11)
-    by_hand(slot_importance(call), (3 / 4 + 3 / 6 + 3 / 11) / 3)
-
-
-def test_importance_in_a_window_worked_by_hand():
-    by_hand(importance(replace(WEIGHTED, mask=windowed(3, 2)), ALL), (1 + 1 / 3) / 2, (2 / 3 + 2 / 7) / 2, 5 / 7)
-
-
-def test_importance_of_sigmoid_worked_by_hand():
-    call = scored(*torch.tensor([1 / 2, 1 / 4, 3 / 4]).logit().tolist(), kernel=SIGMOID)
-    by_hand(raw_importance(call, ALL), 1 / 2, 1 / 4, 3 / 4)
-    by_hand(importance(call, ALL), (1 + 2 / 3 + 1 / 3) / 3, (1 / 3 + 1 / 6) / 2, 1 / 2)
-
-
-def test_importance_of_linear_attention_worked_by_hand():
-    call = scored(1.0, -1.0, 2.0, kernel=LINEAR)
-    by_hand(raw_importance(call, ALL), 1.0, -1.0, 2.0)
-    by_hand(importance(call, ALL), (1 + 1 / 2 + 1 / 4) / 3, (1 / 2 + 1 / 4) / 2, 1 / 2)
-
-
-def test_a_row_of_zero_weights_gives_no_key_importance():
-    by_hand(importance(scored(0.0, 0.0, 3.0, kernel=LINEAR), ALL), 0.0, 0.0, 1.0)
-
-
-@pytest.mark.parametrize(("length", "expected"), [(16, 0.2113), (64, 0.0741)])
-def test_uniform_attention_gives_the_first_key_the_harmonic_mean(length, expected):
-    null = uniform_importance(odd(length, length), torch.tensor([0, length - 1]))
-    assert null.shape == (2, 6, 2)
-    torch.testing.assert_close(null[..., 0], torch.full((2, 6), expected), rtol=0, atol=5e-5)
-    by_hand(null[..., 1], 1 / length)
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_the_nulls_are_the_importances_of_equal_scores(call):
-    slot = None if call.slot is None else SinkLogit(torch.zeros(6))
-    flat = replace(call, q=call.q * 0, slot=slot, kernel=Kernel())
-    torch.testing.assert_close(uniform_importance(call, call.keys), importance(flat, call.keys))
-    torch.testing.assert_close(uniform_slot_importance(call), slot_importance(flat))
-
-
-def test_nulls_worked_by_hand():
-    by_hand(uniform_importance(replace(WEIGHTED, mask=windowed(3, 2)), ALL), (1 + 1 / 2) / 2, 1 / 2, 1 / 2)
-    slotted = replace(WEIGHTED, slot=SinkLogit(torch.ones(1)))
-    by_hand(uniform_importance(slotted, ALL), 13 / 36, (1 / 3 + 1 / 4) / 2, 1 / 4)
-    by_hand(uniform_slot_importance(slotted), 13 / 36)
-    by_hand(uniform_slot_importance(WEIGHTED), 0.0)
-
-
-def test_a_query_that_sees_nothing_adds_nothing_to_the_null():
-    mask = torch.tensor([[False, False, False], [False, True, False], [False, True, True]])[None, None]
-    call = replace(WEIGHTED, mask=mask)
-    by_hand(importance(call, torch.tensor([1, 2])), (1 + 2 / 7) / 2, 5 / 7)
-    by_hand(uniform_importance(call, torch.tensor([1, 2])), (1 + 1 / 2) / 2, 1 / 2)
+def test_padding_counts_neither_as_a_token_nor_in_a_grid():
+    alpha, tokens = drawn(), torch.randint(5, (3, 11))
+    alpha[1, :, :, 7:], tokens[1, 7:] = torch.nan, -1
+    assert {row.token for row in sink_tokens(alpha, tokens, 0.6)} == set(tokens[tokens >= 0].tolist())
+    for row in sink_tokens(alpha, tokens, 0.6):
+        heads = alpha.movedim(-1, 1)[tokens == row.token]
+        assert (row.occurrences, row.share) == (len(heads), pytest.approx((heads > 0.6).float().mean().item()))
+    alpha[..., 9:] = torch.nan
+    assert sink_grid(alpha, (0.3,))[0].isnan().tolist() == [False] * 9 + [True] * 2
+    assert 9 not in sink_positions(alpha, alpha * 0, 0.3, 0.1)
 
 
 def test_the_threshold_is_strict():
@@ -181,108 +113,6 @@ def test_heads_are_counted_before_they_are_averaged():
 def test_an_epsilon_that_is_no_share_is_refused(epsilon):
     with pytest.raises(InputError, match="between 0 and 1"):
         sink_rate(torch.zeros(2, 3, 5), epsilon)
-
-
-DIALECTS = {"visible": VISIBLE, "paper": PAPER, "released": RELEASED}
-PREFIX = torch.tensor([[True, True, False], [True, True, False], [True, True, True]])[None, None]
-
-
-@pytest.mark.parametrize(
-    "name", ["causal", "more keys than one block", "fewer queries than keys", "key slot", "linear"]
-)
-def test_dialects_agree_under_a_causal_mask(name):
-    call = CALLS[name]
-    visible, paper, released = (importance(call, call.keys, convention) for convention in DIALECTS.values())
-    torch.testing.assert_close(paper, visible)
-    torch.testing.assert_close(released, visible, rtol=2**-7, atol=2**-9)
-
-
-def test_dialects_in_a_window_worked_by_hand():
-    call = replace(WEIGHTED, mask=windowed(3, 2))  # rows 1 | 1/3 2/3 | 2/7 5/7
-    by_hand(importance(call, ALL, VISIBLE), (1 + 1 / 3) / 2, (2 / 3 + 2 / 7) / 2, 5 / 7)
-    by_hand(importance(call, ALL, PAPER), (1 + 1 / 3) / 3, (2 / 3 + 2 / 7) / 2, 5 / 7)
-
-
-def test_a_window_caps_the_papers_importance_of_the_first_key():
-    q, k = torch.full((1, 1, 13, 1), 9.0), torch.zeros(1, 1, 13, 1)
-    k[:, :, 0] = 9.0  # every query that sees the first key looks nowhere else
-    call = AttentionCall(0, q, k, k, scale=1.0, mask=windowed(13, 5))
-    by_hand(importance(call, ALL[:1], PAPER), 5 / 13)
-    by_hand(importance(call, ALL[:1], VISIBLE), 1.0)
-
-
-def test_dialects_under_a_prefix_worked_by_hand():
-    call = replace(WEIGHTED, mask=PREFIX)  # rows 1/3 2/3 | 1/3 2/3 | 1/8 2/8 5/8
-    first, last = (1 / 3 + 1 / 3 + 1 / 8) / 3, 5 / 8
-    by_hand(importance(call, ALL, VISIBLE), first, (2 / 3 + 2 / 3 + 2 / 8) / 3, last)
-    by_hand(importance(call, ALL, PAPER), first, (2 / 3 + 2 / 8) / 2, last)
-    released = importance(call, ALL, RELEASED)
-    torch.testing.assert_close(released[0, 0, 1].item(), (2 / 3 + 2 / 3 + 2 / 8) / 2, rtol=0, atol=2**-8)
-    by_hand(uniform_importance(call, ALL, VISIBLE), 4 / 9, 4 / 9, 1 / 3)
-    by_hand(uniform_importance(call, ALL, PAPER), 4 / 9, (1 / 2 + 1 / 3) / 2, 1 / 3)
-    by_hand(uniform_importance(call, ALL, RELEASED), 4 / 9, (1 / 2 + 1 / 2 + 1 / 3) / 2, 1 / 3)
-
-
-@pytest.mark.parametrize("call", [odd(64, 64), odd(64, 64, mask=windowed(64, 7))], ids=["causal", "window"])
-def test_the_release_divides_and_sums_in_bfloat16(call):
-    expected = (call.pattern().bfloat16() / torch.arange(64, 0, -1).bfloat16()).sum(-2)
-    assert raw_importance(call, call.keys, RELEASED).equal(expected.float())
-    some = torch.tensor([0, 5, 63])
-    assert raw_importance(call, some, RELEASED).equal(expected.float()[..., some])
-
-
-@pytest.mark.parametrize(("alpha", "is_sink"), [(0.2996, False), (0.301, False), (0.303, True)])
-def test_in_the_release_an_importance_exceeds_its_epsilon_from_0_302_on(alpha, is_sink):
-    preset, weights = PRESETS["released-own-models"], torch.full((2, 6, 64, 64), (1 - alpha) / 63)
-    weights[..., 0] = alpha
-    found = importance(odd(64, 64).with_pattern(weights), ALL[:1], preset.convention)
-    assert (found.bfloat16() > 0.3).all() == is_sink  # the release's own comparison
-    assert sink_rate(found, preset.epsilon).tolist() == [is_sink] * 2
-
-
-def test_the_proxy_of_a_pattern_that_was_set_divides_its_rows_by_their_sum():
-    call, weights = odd(5, 5), torch.full((2, 6, 5, 5), 0.1).tril()
-    weights[..., 0] = -0.3
-    set_so = call.with_pattern(weights)
-    alpha = (1 + 3 / 4 + 3 / 5 + 3 / 6 + 3 / 7) / 5
-    torch.testing.assert_close(importance(set_so, ALL[:1]), torch.full((2, 6, 1), alpha))
-    torch.testing.assert_close(raw_importance(set_so, ALL[:1]), torch.full((2, 6, 1), -0.3))
-    whole = call.with_pattern(call.pattern())
-    assert importance(whole, ALL[:1]).equal(raw_importance(whole, ALL[:1]))
-
-
-def test_importances_are_the_proxys_beside_the_raw_ones():
-    for name in ("causal", "sigmoid", "linear", "key slot"):
-        call, conventions = CALLS[name], (VISIBLE, PAPER, RELEASED)
-        for convention in conventions:
-            both = importances(call, ALL, convention)
-            assert both[:, 0].equal(importance(call, ALL, convention))
-            assert both[:, 1].equal(raw_importance(call, ALL, convention))
-
-
-def test_what_goes_off_the_sequence_worked_by_hand():
-    by_hand(off_sequence(WEIGHTED), 0.0)
-    slotted = replace(WEIGHTED, slot=SinkLogit(torch.tensor([3.0]).log()))  # rows 3 1 | 3 1 2 | 3 1 2 5
-    by_hand(off_sequence(slotted), (3 / 4 + 3 / 6 + 3 / 11) / 3)
-    sigmoid = scored(*torch.tensor([1 / 2, 1 / 4, 3 / 4]).logit().tolist(), kernel=SIGMOID)
-    by_hand(off_sequence(sigmoid), 1 - (1 / 2 + 3 / 4 + 3 / 2) / 3)
-
-
-def test_a_column_that_an_edit_removed_goes_off_the_sequence():
-    weights = WEIGHTED.pattern() * torch.tensor([0.0, 1.0, 1.0])
-    by_hand(off_sequence(WEIGHTED.with_pattern(weights)), (1 + 1 / 3 + 1 / 8) / 3)
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_what_goes_off_the_sequence_is_what_the_dense_rows_lack(call):
-    expected = 1 - call.pattern()[..., -len(call.keys) :].sum(-1).mean(-1)
-    torch.testing.assert_close(off_sequence(call), expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["causal", "window", "sigmoid"])
-def test_no_positions_have_no_importance(name):
-    call, none = CALLS[name], torch.arange(0)
-    assert importance(call, none).shape == uniform_importance(call, none).shape == (2, 6, 0)
 
 
 def test_a_sequence_without_the_position_has_no_sink_rate():

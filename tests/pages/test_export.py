@@ -10,7 +10,7 @@ from plots.test_figures import FIGURES, HEADS
 
 from sinkinterp.errors import InputError
 from sinkinterp.pages import export
-from sinkinterp.plots.jsonable import plain
+from sinkinterp.plots.jsonable import json_ready
 from sinkinterp.plots.theme import themed
 from sinkinterp.table import Table
 
@@ -25,7 +25,7 @@ TABLE = Table(
 def test_a_figure_goes_through_json_and_back(draw, tmp_path):
     figure = draw()
     path = export.save_figure(figure, tmp_path / "f.json")
-    assert plain(export.load_figure(path)) == plain(figure)
+    assert json_ready(export.load_figure(path)) == json_ready(figure)
     json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN, which JSON lacks
 
 

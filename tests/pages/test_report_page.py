@@ -8,7 +8,7 @@ from tables.test_massive_entries import PAIRED, WITH
 from tables.test_tables import REPORT
 
 from sinkinterp.pages.report import measurement_page
-from sinkinterp.tables import verdict
+from sinkinterp.tables import sink_verdict
 
 NASTY = "</script><img src=x onerror=alert(1)>"
 
@@ -19,7 +19,7 @@ def headings(report):
 
 def test_the_verdict_comes_first_and_the_protocol_last():
     read = Reader(measurement_page(REPORT, 0.3).replace(PLOTLY, ""))
-    assert read.inside("p")[0] == verdict(REPORT, 0.3)
+    assert read.inside("p")[0] == sink_verdict(REPORT, 0.3)
     assert read.inside("h2")[0] == "Is there a sink on the first token?" and read.inside("h2")[-1] == "Protocol"
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sinkinterp.plots import curves, heatmaps, norms, training
+from sinkinterp.plots import curves, heatmaps, norms, swaps, training
 from sinkinterp.plots.theme import COLOURS, colour
 from sinkinterp.table import Table
 
@@ -52,7 +52,7 @@ FIGURES = {
     "heads": lambda: heatmaps.heads_overview(HEADS),
     "residuals": lambda: norms.residual_norms(RESIDUALS),
     "training": lambda: training.training(TRAINING),
-    "swaps": lambda: curves.swaps(SWAPS),
+    "swaps": lambda: swaps.swap_chart(SWAPS),
     "positions": lambda: curves.by_position(POSITIONS),
     "seeds": lambda: curves.seeds(SEEDS, "Sink_1", "reported"),
 }
@@ -141,7 +141,7 @@ def test_swaps_draw_both_rates_with_their_intervals_in_the_panel_of_their_input(
 
 def test_swaps_show_the_papers_values_as_hollow_marks_where_they_are_known():
     known = Table("", "", tuple(row | {"paper Sink_1": 0.625} for row in SWAPS.rows))
-    marks = [trace for trace in curves.swaps(known).data if trace.type == "scatter"]
+    marks = [trace for trace in swaps.swap_chart(known).data if trace.type == "scatter"]
     assert [(list(mark.y), mark.marker.symbol) for mark in marks] == [([0.625] * 3, "circle-open")] * 2
 
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from views.test_figures import interval
+from plots.test_figures import interval
 
 from sinkinterp.plots import massive, qk
 from sinkinterp.plots.theme import DIVERGING, MAGNITUDE, caption_of

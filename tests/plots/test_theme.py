@@ -4,7 +4,7 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from sinkinterp.plots.jsonable import plain
+from sinkinterp.plots.jsonable import json_ready
 from sinkinterp.plots.theme import (
     COLOURS,
     DARK,
@@ -84,8 +84,8 @@ def test_nothing_at_all_fades_into_the_background(theme):
 
 def test_every_colour_of_a_theme_has_one_role():
     for theme in (LIGHT, DARK):
-        assert len(set(theme.every())) == len(theme.every())
-    assert len(translation(DARK)) == len(LIGHT.every()) == len(DARK.every())
+        assert len(set(theme.all_colours())) == len(theme.all_colours())
+    assert len(translation(DARK)) == len(LIGHT.all_colours()) == len(DARK.all_colours())
 
 
 def drawn():
@@ -104,13 +104,13 @@ def test_a_figure_in_the_dark_theme_has_every_colour_translated_and_every_word_k
     assert (template.paper_bgcolor, template.font.color) == (DARK.background, DARK.text)
     assert template.colorway == DARK.colours and template.xaxis.gridcolor == DARK.faint
     assert dark.data[0].name == LIGHT.text and list(dark.data[1].x) == [LIGHT.background, "b"]
-    assert plain(dark)["data"][0]["z"] == plain(light)["data"][0]["z"] == [[1.0, None], [2.0, 3.0]]
+    assert json_ready(dark)["data"][0]["z"] == json_ready(light)["data"][0]["z"] == [[1.0, None], [2.0, 3.0]]
     assert caption_of(dark) == "what it shows"
     assert light.data[1].line.color == COLOURS[2]
 
 
 def test_the_light_theme_changes_nothing():
-    assert plain(in_theme(drawn(), LIGHT)) == plain(drawn())
+    assert json_ready(in_theme(drawn(), LIGHT)) == json_ready(drawn())
 
 
 def test_a_figure_from_elsewhere_has_no_caption():

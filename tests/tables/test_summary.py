@@ -5,9 +5,18 @@ import pytest
 import torch
 
 from sinkinterp.errors import InputError
-from sinkinterp.measurement.report import Protocol, Report
-from sinkinterp.metrics.bootstrap import estimate
-from sinkinterp.tables import cells, grid, heads, note, plain, positions, residuals, signature
+from sinkinterp.measurement.provenance import Protocol
+from sinkinterp.measurement.report import Report
+from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.tables import (
+    protocol_note,
+    residual_norms_by_block,
+    sink_summary,
+    sinks_by_epsilon,
+    sinks_by_head,
+    sinks_by_position,
+    tables_as_json,
+)
 
 PROTOCOL = Protocol(
     "toy",
@@ -58,8 +67,8 @@ def of(table, quantity):
     return row["value"], row["null"]
 
 
-def test_the_signature_worked_by_hand():
-    table = signature(REPORT)
+def test_the_summary_worked_by_hand():
+    table = sink_summary(REPORT)
     assert of(table, "Sink_1") == pytest.approx((11 / 24, 0.5))
     assert of(table, "alpha_1, mean") == pytest.approx((1 / 3, 0.3))
     assert of(table, "value-norm") == pytest.approx((17 / 4, 1))
@@ -68,31 +77,31 @@ def test_the_signature_worked_by_hand():
     assert len(table.rows) == 5
 
 
-def test_the_signature_follows_epsilon():
-    assert of(signature(REPORT, 0.6), "Sink_1 at epsilon 0.6") == pytest.approx((1 / 8, 0.0))
+def test_the_summary_follows_epsilon():
+    assert of(sink_summary(REPORT, 0.6), "Sink_1 at epsilon 0.6") == pytest.approx((1 / 8, 0.0))
     with pytest.raises(InputError, match="between 0 and 1"):
-        signature(REPORT, 1.0)
+        sink_summary(REPORT, 1.0)
 
 
 def test_intervals_are_over_sequences():
-    (row,) = [row for row in signature(REPORT).rows if row["quantity"].startswith("Sink_1")]
-    assert row | cells("value", estimate(torch.tensor([3 / 8, 0.0, 1.0]))) == row
+    (row,) = [row for row in sink_summary(REPORT).rows if row["quantity"].startswith("Sink_1")]
+    assert row | estimate_cells("value", estimate(torch.tensor([3 / 8, 0.0, 1.0]))) == row
 
 
 def test_raw_weights_are_told_only_where_they_differ():
-    table = signature(replace(REPORT, raw_importance=REPORT.importance * -2))
+    table = sink_summary(replace(REPORT, raw_importance=REPORT.importance * -2))
     value, null = of(table, "alpha_1 of raw weights")
     assert (value, null) == (pytest.approx(-2 / 3), None)
 
 
 def test_a_slot_has_its_own_rows():
-    table = signature(replace(REPORT, slot_importance=FIRST, slot_null=NULL))
+    table = sink_summary(replace(REPORT, slot_importance=FIRST, slot_null=NULL))
     assert of(table, "Sink_* at epsilon 0.3 (slot)") == pytest.approx((11 / 24, 0.5))
     assert of(table, "alpha_*") == pytest.approx((1 / 3, 0.3))
 
 
 def test_heads_stand_beside_the_ratios_of_the_kv_head_they_share():
-    rows = heads(REPORT).rows
+    rows = sinks_by_head(REPORT).rows
     assert [(row["layer"], row["head"]) for row in rows] == [(layer, head) for layer in (1, 4) for head in range(4)]
     assert [row["value ratio"] for row in rows] == pytest.approx([2, 2, 3, 3, 5, 5, 7, 7])
     assert [row["key ratio"] for row in rows] == pytest.approx([0.2, 0.2, 0.3, 0.3, 0.5, 0.5, 0.7, 0.7])
@@ -104,8 +113,8 @@ def test_heads_stand_beside_the_ratios_of_the_kv_head_they_share():
 
 
 def test_positions_stand_beside_their_own_null():
-    first, second, *_, last = positions(REPORT).rows
-    assert [row["paper"] for row in positions(REPORT).rows] == [f"Sink_{k}" for k in range(1, 6)]
+    first, second, *_, last = sinks_by_position(REPORT).rows
+    assert [row["paper"] for row in sinks_by_position(REPORT).rows] == [f"Sink_{k}" for k in range(1, 6)]
     assert [first[name] for name in ("sink rate", "null rate", "alpha", "null alpha")] == pytest.approx(
         [11 / 24, 0.5, 1 / 3, 0.3]
     )
@@ -115,7 +124,7 @@ def test_positions_stand_beside_their_own_null():
     assert last["position"] == 4
 
 
-@pytest.mark.parametrize("table", [signature, heads])
+@pytest.mark.parametrize("table", [sink_summary, sinks_by_head])
 def test_the_order_of_the_measured_positions_does_not_matter(table):
     turned = {
         name: getattr(REPORT, name)[..., [4, 0]] for name in ("importance", "raw_importance", "null", "bias_null")
@@ -128,11 +137,11 @@ def test_the_order_of_the_measured_positions_does_not_matter(table):
 def test_a_first_position_that_was_not_measured_names_those_that_were():
     part = {name: getattr(REPORT, name)[..., 2:4] for name in ("importance", "raw_importance", "null", "bias_null")}
     with pytest.raises(InputError, match=r"position 0 was not measured; .* 2, 3 of a sequence of 5"):
-        signature(replace(REPORT, positions=(2, 3), **part))
+        sink_summary(replace(REPORT, positions=(2, 3), **part))
 
 
 def test_residuals_are_told_per_block_and_model():
-    rows = residuals({"a": REPORT, "b": replace(REPORT, residual_norms=REPORT.residual_norms * 3)}).rows
+    rows = residual_norms_by_block({"a": REPORT, "b": replace(REPORT, residual_norms=REPORT.residual_norms * 3)}).rows
     assert [(row["model"], row["block"]) for row in rows] == [(model, block) for model in "ab" for block in range(3)]
     assert [row["first token"] for row in rows] == pytest.approx([2, 22, 8, 6, 66, 24])
     assert [row["other tokens"] for row in rows] == pytest.approx([2, 2, 2, 6, 6, 6])
@@ -143,15 +152,17 @@ def test_residuals_are_told_per_block_and_model():
 
 def test_every_table_carries_its_protocol():
     text = "toy: n=3, T=5, BOS never (none), float32, a.txt, edits Swap(), epsilon=0.25"
-    assert note(REPORT, 0.25).startswith(text)
-    assert all(table(REPORT, 0.25).note.startswith(text) for table in (signature, heads, positions))
+    assert protocol_note(REPORT, 0.25).startswith(text)
+    assert all(table(REPORT, 0.25).note.startswith(text) for table in (sink_summary, sinks_by_head, sinks_by_position))
 
 
 def test_everything_goes_through_json():
-    found = json.loads(json.dumps(plain(REPORT, 0.25), allow_nan=False))
+    found = json.loads(json.dumps(tables_as_json(REPORT, 0.25), allow_nan=False))
     assert found["protocol"]["epsilon"] == 0.25
     assert found["protocol"]["versions"] == {"torch": "2"}
-    tables = [table(REPORT, 0.25) for table in (signature, heads, positions, grid)] + [residuals({"toy": REPORT})]
+    tables = [table(REPORT, 0.25) for table in (sink_summary, sinks_by_head, sinks_by_position, sinks_by_epsilon)] + [
+        residual_norms_by_block({"toy": REPORT})
+    ]
     assert found["tables"] == [table.to_dict() for table in tables]
     assert found["importance"][1][3] == pytest.approx([0.7 / 3, 0.05, 0.05, 0.05, 0.05])
     assert found["null"][1][3] == pytest.approx([0.4, 0.03, 0.03, 0.03, 0.03])

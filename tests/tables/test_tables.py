@@ -8,7 +8,18 @@ import torch
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.provenance import Protocol
 from sinkinterp.measurement.report import Report
-from sinkinterp.tables import domains, geometry, grid, losses, massive, overview, secondary, strongest, tokens, writes
+from sinkinterp.tables import (
+    loss_by_position,
+    massive_by_block,
+    overview_tables,
+    score_gaps_by_head,
+    secondary_by_token,
+    sinks_by_domain,
+    sinks_by_epsilon,
+    sinks_by_token,
+    top_heads,
+    writes_by_head,
+)
 
 N, T = 3, 11  # two layers of two heads that share one kv head; 4 residuals
 PROTOCOL = Protocol("toy", N, T, "float32", "none", "a.txt", "abc", 0, (), "queries that can see the key", "", {})
@@ -47,23 +58,23 @@ REPORT = Report(
 
 
 def test_the_score_gap_is_split_by_hand():
-    rows = geometry(REPORT).rows
+    rows = score_gaps_by_head(REPORT).rows
     assert [(row["layer"], row["head"]) for row in rows] == [(0, 0), (0, 1), (3, 0), (3, 1)]
     # 0.8 * 10 - 0.2 * 5 = 7 = (0.8 - 0.2) * (10 + 5) / 2 + (10 - 5) * (0.8 + 0.2) / 2
     assert [rows[0][name] for name in ("score gap", "by angle", "by norms")] == pytest.approx([7, 4.5, 2.5])
 
 
 def test_only_sink_heads_are_called_no_op_or_broadcast():
-    assert [row["kind of sink"] for row in writes(REPORT).rows] == ["no-op", "none", "broadcast", "none"]
-    assert [row["stable rank of keys"] for row in writes(REPORT).rows] == [1.5, 1.5, 2.5, 2.5]
+    assert [row["kind of sink"] for row in writes_by_head(REPORT).rows] == ["no-op", "none", "broadcast", "none"]
+    assert [row["stable rank of keys"] for row in writes_by_head(REPORT).rows] == [1.5, 1.5, 2.5, 2.5]
 
 
 def test_the_strongest_heads_come_first():
-    assert [row["alpha_1"] for row in strongest(writes(REPORT), 3).rows] == pytest.approx([0.7, 0.4, 0.2])
+    assert [row["alpha_1"] for row in top_heads(writes_by_head(REPORT), 3).rows] == pytest.approx([0.7, 0.4, 0.2])
 
 
 def test_massive_activations_are_told_with_their_place_and_their_lifetime():
-    table = massive(REPORT)
+    table = massive_by_block(REPORT)
     assert [row["massive entries"] for row in table.rows] == [0, 2, 1, 0]
     assert table.rows[1]["max |x|"] == 200 and table.rows[1]["max / median"] == 2000
     assert table.rows[0]["usual entry"] == "position 0, channel 7 (100%)"
@@ -71,7 +82,7 @@ def test_massive_activations_are_told_with_their_place_and_their_lifetime():
 
 
 def test_first_and_later_tokens_are_told_apart():
-    first, later = tokens(REPORT, lambda token: f"<{token}>").rows
+    first, later = sinks_by_token(REPORT, token_text=lambda token: f"<{token}>").rows
     assert (first["place"], first["token"], first["occurrences"]) == ("first", 99, 3)
     assert first["share of heads"] == pytest.approx(0.5) and first["text"] == "<99>"  # 0.7 and 0.4 of four heads
     assert (later["place"], later["token"], later["share of heads"]) == ("later", 2, pytest.approx(1 / 4))
@@ -80,41 +91,45 @@ def test_first_and_later_tokens_are_told_apart():
 def test_tokens_that_hardly_any_query_follows_do_not_count():
     late = ALPHA.clone()
     late[..., -1] = 0.9
-    assert all(row["place"] == "first" or row["token"] == 2 for row in tokens(replace(REPORT, importance=late)).rows)
+    assert all(
+        row["place"] == "first" or row["token"] == 2 for row in sinks_by_token(replace(REPORT, importance=late)).rows
+    )
 
 
 def test_secondary_sinks_lie_between_the_steps_of_the_norm():
-    (row,) = secondary(REPORT).rows
+    (row,) = secondary_by_token(REPORT).rows
     assert (row["token"], row["times"], row["of"]) == (int(TOKENS[1, 5]), 1, 1)
-    assert "steps up at block 1, down at block 3" in secondary(REPORT).note
-    flat = secondary(replace(REPORT, residual_norms=torch.ones_like(RATIOS)))
+    assert "steps up at block 1, down at block 3" in secondary_by_token(REPORT).note
+    flat = secondary_by_token(replace(REPORT, residual_norms=torch.ones_like(RATIOS)))
     assert flat.rows == () and "makes no step" in flat.note
 
 
 def test_the_grid_falls_with_epsilon_beside_its_null():
-    rows = {row["epsilon"]: row for row in grid(REPORT, epsilons=(0.05, 0.3, 0.6)).rows}
+    rows = {row["epsilon"]: row for row in sinks_by_epsilon(REPORT, epsilons=(0.05, 0.3, 0.6)).rows}
     assert [rows[e]["Sink_1"] for e in (0.05, 0.3, 0.6)] == pytest.approx([1, 0.5, 0.25])
     assert [rows[e]["null"] for e in (0.05, 0.3, 0.6)] == [1, 0, 0]
     assert rows[0.3]["largest other"] == pytest.approx(1 / 12)  # one of 3 sequences x 4 heads
 
 
 def test_losses_stand_at_the_position_of_the_token_that_was_predicted():
-    assert [(row["position"], row["loss"]) for row in losses(REPORT).rows] == [(i, float(i)) for i in range(1, T)]
+    assert [(row["position"], row["loss"]) for row in loss_by_position(REPORT).rows] == [
+        (i, float(i)) for i in range(1, T)
+    ]
 
 
 def test_domains_have_a_row_each():
-    rows = domains({"a": REPORT, "b": replace(REPORT, importance=ALPHA / 10)}).rows
+    rows = sinks_by_domain({"a": REPORT, "b": replace(REPORT, importance=ALPHA / 10)}).rows
     assert [(row["domain"], row["Sink_1"]) for row in rows] == [("a", 0.5), ("b", 0.0)]
 
 
 def test_what_was_not_measured_is_left_out_of_the_overview_and_refused_alone():
     bare = replace(REPORT, extras={})
-    assert len(overview(REPORT)) == 7 and len(overview(bare)) == 3
-    for table in (geometry, writes, massive, secondary, losses):
+    assert len(overview_tables(REPORT)) == 7 and len(overview_tables(bare)) == 3
+    for table in (score_gaps_by_head, writes_by_head, massive_by_block, secondary_by_token, loss_by_position):
         with pytest.raises(InputError, match=r"was not measured; measure with instruments"):
             table(bare)
 
 
 def test_tables_become_frames_with_their_note():
-    frame = geometry(REPORT).to_pandas()
+    frame = score_gaps_by_head(REPORT).to_pandas()
     assert len(frame) == 4 and frame.attrs["note"].startswith("toy: n=3, T=11")

@@ -8,13 +8,13 @@ from jaxtyping import Float
 
 from ... import tables
 from ...backends.subject import Subject
-from ...data.tokens import TokenSet
+from ...data.tokens import Tokens, TokenSet
 from ...errors import InputError
 from ...interventions.edit import Edit
-from ...measurement.measure import Tokens, measure
+from ...measurement.measure import measure
 from ...measurement.report import Report
 from ...table import Table
-from ...tables.positions import Word
+from ...tables import TokenText
 from .cells import Cells, MapKeys, read_cells
 from .contents import SLOT, Atlas, State
 from .detail import LIMIT, richest
@@ -31,7 +31,7 @@ LEAD = (
 def view_page(
     subject: Subject,
     tokens: Tokens | TokenSet,
-    word: Word = str,
+    word: TokenText = str,
     *,
     edits: Sequence[Edit] = (),
     heads: MapKeys | None = None,
@@ -50,7 +50,7 @@ def view_page(
 def atlas(
     subject: Subject,
     tokens: Tokens | TokenSet,
-    word: Word = str,
+    word: TokenText = str,
     *,
     edits: Sequence[Edit] = (),
     heads: MapKeys | None = None,
@@ -77,8 +77,8 @@ def atlas(
         places=places,
         states=[_state(name, reports[name], cells[name], places) for name in runs],
         bits=detail.bits,
-        lead=f"{tables.verdict(first)} {LEAD}",
-        note=tables.note(last, EPSILON),
+        lead=f"{tables.sink_verdict(first)} {LEAD}",
+        note=tables.protocol_note(last, EPSILON),
         protocol=_protocol(reports.values()),
         tables=_tables(list(reports.values()), word),
     )
@@ -114,11 +114,11 @@ def _places(report: Report) -> list[int]:
     return [*sorted(strongest), *([SLOT] if report.slot_importance is not None else [])]
 
 
-def _tables(reports: Sequence[Report], word: Word) -> list[Table]:
+def _tables(reports: Sequence[Report], word: TokenText) -> list[Table]:
     if len(reports) == 2:
         before, after = reports
         return [tables.compare(before, after)]
-    return tables.overview(reports[0], word)[:3]
+    return tables.overview_tables(reports[0], token_text=word)[:3]
 
 
 def _protocol(reports: Iterable[Report]) -> str:

@@ -13,7 +13,7 @@ from ...attention.call import AttentionCall
 from ...backends.subject import CallRead, Subject
 from ...data.tokens import TokenSet
 from ...interventions.edit import Edit
-from ...metrics import sink
+from ...metrics.importance import proxy
 from .channels import Channel
 from .contents import Maps
 from .detail import Detail
@@ -35,7 +35,7 @@ def read_cells(subject: Subject, token_set: TokenSet, maps: MapKeys, detail: Det
     chosen = _Chosen(maps, detail.stats)
     n = -(-token_set.tokens.shape[1] // detail.side)
     reads = {channel.name: chosen.read(_cells_of(channel, detail.side), n, n) for channel in detail.channels}
-    reads["slot"] = chosen.read(lambda call: tiles.slot_cells(sink.proxy(call), detail.side), n)
+    reads["slot"] = chosen.read(lambda call: tiles.slot_cells(proxy(call), detail.side), n)
     reads["pairs"] = lambda call: tiles.pairs(call, detail.side)
     layers = subject.shape.attention_layers
     calls = subject.run(token_set.tokens, calls=reads, edits=edits).calls

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...attention import tiles
-from ...metrics import sink
+from ...metrics.importance import proxy
 from .codes import Scale, Values, linear, logarithmic
 
 
@@ -35,7 +35,7 @@ class Channel:
 WEIGHT = Channel(
     "weight",
     "attention weight",
-    lambda call, keys, rows: tiles.weights(sink.proxy(call), keys, rows),
+    lambda call, keys, rows: tiles.weights(proxy(call), keys, rows),
     logarithmic,
     _from_zero,
 )

@@ -146,8 +146,8 @@ def _captions(atlas: Atlas, scales: Scales) -> CaptionData:
 
 
 def _table(table: Table) -> TableData:
-    rows = table.words()
-    columns = [ColumnData(name, table.is_wordy(name)) for name in (rows[0] if rows else ())]
+    rows = table.display_rows()
+    columns = [ColumnData(name, table.is_text(name)) for name in (rows[0] if rows else ())]
     return TableData(table.title, table.note, columns, [list(row.values()) for row in rows])
 
 

@@ -1,4 +1,4 @@
-"""Maps and counts of pairs against the definitions written out, and against the means of `geometry`."""
+"""Maps and counts of pairs against the definitions written out, and against the means of `qk`."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from einops import einsum, repeat
 
 from sinkinterp.attention.slots import SinkLogit
 from sinkinterp.errors import InputError
-from sinkinterp.metrics import angles, qk
+from sinkinterp.metrics import qk, qk_pairs
 
 
 def products(call):
@@ -21,9 +21,9 @@ def test_maps_are_dots_and_lengths_and_their_ratio_where_keys_are_seen(make_call
     dots, lengths = products(call)
     future = torch.ones(11, 11).triu(1).bool()
     for found, expected in (
-        (angles.score_map(call), dots * call.scale),
-        (angles.norm_map(call), lengths * call.scale),
-        (angles.angle_map(call), dots / lengths),
+        (qk_pairs.score_map(call), dots * call.scale),
+        (qk_pairs.norm_product_map(call), lengths * call.scale),
+        (qk_pairs.cosine_map(call), dots / lengths),
     ):
         assert found.isnan().equal(future.expand_as(found))
         torch.testing.assert_close(found, expected.masked_fill(future, torch.nan), equal_nan=True)
@@ -33,8 +33,8 @@ def test_maps_are_dots_and_lengths_and_their_ratio_where_keys_are_seen(make_call
 def test_counts_are_those_of_the_map(make_call, length):
     call = make_call(queries=length)
     for counts, found, edges in (
-        (angles.angle_counts(call), angles.angle_map(call), angles.COSINES),
-        (angles.norm_counts(call), angles.norm_map(call), angles.NORMS),
+        (qk_pairs.cosine_counts(call), qk_pairs.cosine_map(call), qk_pairs.COSINES),
+        (qk_pairs.norm_product_counts(call), qk_pairs.norm_product_map(call), qk_pairs.NORMS),
     ):
         watching = found[..., 1:, :]  # the first query sees the first key alone
         for which, keys in enumerate((slice(0, 1), slice(1, None))):
@@ -46,15 +46,15 @@ def test_counts_are_those_of_the_map(make_call, length):
 
 def test_all_pairs_are_counted_even_beyond_the_edges(make_call):
     call = make_call(scale=1e9)
-    first, others = angles.norm_counts(call).unbind(2)
+    first, others = qk_pairs.norm_product_counts(call).unbind(2)
     assert first.sum(-1).eq(10).all() and others.sum(-1).eq(10 * 11 / 2).all()
     assert first[..., -1].eq(10).all()
 
 
-def test_means_of_the_counts_are_near_the_means_of_geometry(make_call):
+def test_means_of_the_counts_are_near_the_means_of_qk(make_call):
     call = make_call(queries=61)
-    centres = torch.tensor(angles.COSINES).unfold(0, 2, 1).mean(-1)
-    first = angles.angle_counts(call)[:, :, 0]
+    centres = torch.tensor(qk_pairs.COSINES).unfold(0, 2, 1).mean(-1)
+    first = qk_pairs.cosine_counts(call)[:, :, 0]
     torch.testing.assert_close(
         (first * centres).sum(-1) / first.sum(-1), qk.qk_angles(call)[..., 0], atol=0.025, rtol=0
     )
@@ -64,17 +64,17 @@ def test_a_window_hides_pairs(make_call):
     index = torch.arange(11)
     near = index[:, None] - index
     call = make_call(mask=((near >= 0) & (near < 3))[None, None])
-    first, others = angles.angle_counts(call).sum(-1).unbind(2)
+    first, others = qk_pairs.cosine_counts(call).sum(-1).unbind(2)
     assert first.eq(2).all() and others.eq(1 + 2).all()
 
 
 def test_one_key_alone_is_refused(make_call):
     with pytest.raises(InputError, match="at least 2 tokens"):
-        angles.angle_counts(make_call(queries=1))
+        qk_pairs.cosine_counts(make_call(queries=1))
 
 
 def test_bias_softcap_and_slot_change_nothing(make_call):
     call = make_call()
     changed = replace(call, bias=torch.randn(1, 6, 11, 11), softcap=0.1, slot=SinkLogit(torch.ones(6)))
-    for read in (angles.angle_counts, angles.norm_counts, angles.score_map):
+    for read in (qk_pairs.cosine_counts, qk_pairs.norm_product_counts, qk_pairs.score_map):
         torch.testing.assert_close(read(changed), read(call), equal_nan=True)

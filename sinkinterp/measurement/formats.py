@@ -1,0 +1,107 @@
+"""The formats of a report: a .safetensors file, a dictionary for JSON, and a pandas DataFrame.
+
+What is read back is handed, as keyword arguments, to the class of report that is to be made.
+"""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..errors import InputError
+from ..files import replacing
+from .provenance import Protocol
+from .readings import EXTRA, Readings
+
+R = TypeVar("R", bound=Readings)
+_METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is no tensor
+
+
+def write_file(readings: Readings, path: Path | str) -> None:
+    """Writes a .safetensors file, whole or not at all; positions, layers and protocol are in its metadata."""
+    metadata = {_METADATA: json.dumps(_about(readings))}
+    with replacing(path) as draft:
+        save_file({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, draft, metadata)
+
+
+def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
+    """The report that `write_file` wrote. Raises InputError for any other file."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})[_METADATA])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return report_class(**_fields(about, tensors))
+    except Exception as error:
+        raise InputError(f"{path} is no saved report; give a file that Report.save wrote") from error
+
+
+def to_dict(readings: Readings) -> dict[str, Any]:
+    """A JSON-ready copy, with the numbers that JSON cannot hold as text; `from_dict` gives back every bit."""
+    return _about(readings) | {"tensors": {name: _tensor_dict(tensor) for name, tensor in readings.tensors().items()}}
+
+
+def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
+    """The inverse of `to_dict`. Raises InputError for anything else."""
+    try:
+        tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
+        return report_class(**_fields(plain, tensors))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError("this is no report; give what Report.to_dict made") from error
+
+
+def to_pandas(readings: Readings) -> Any:
+    """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
+    import pandas
+
+    n, _, n_heads, _ = readings.importance.shape
+    index = pandas.MultiIndex.from_product(
+        (range(n), readings.attention_layers, range(n_heads), readings.positions),
+        names=("sequence", "layer", "head", "position"),
+    )
+    columns = {
+        "importance": readings.importance,
+        "raw_importance": readings.raw_importance,
+        "null": readings.null,
+        "bias_null": readings.bias_null,
+    }
+    data = {name: values.flatten().numpy() for name, values in columns.items()}
+    return pandas.DataFrame(data, index=index).dropna().reset_index()
+
+
+def _about(readings: Readings) -> dict[str, Any]:
+    """What is no tensor."""
+    return {
+        "positions": readings.positions,
+        "attention_layers": readings.attention_layers,
+        "protocol": asdict(readings.protocol),
+    }
+
+
+def _fields(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(EXTRA)}
+    return {
+        "slot_importance": None,
+        "slot_null": None,
+        **own,
+        "positions": tuple(about["positions"]),
+        "attention_layers": tuple(about["attention_layers"]),
+        "protocol": Protocol.from_dict(about["protocol"]),
+        "extras": {name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)},
+    }
+
+
+def _tensor_dict(tensor: Tensor) -> dict[str, Any]:
+    values = [value if math.isfinite(value) else str(value) for value in tensor.flatten().tolist()]
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "values": values}
+
+
+def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str]) -> Tensor:
+    numbers = [float(value) if isinstance(value, str) else value for value in values]
+    return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))

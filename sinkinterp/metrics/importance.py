@@ -1,0 +1,104 @@
+"""How much attention a key receives (Gu et al. 2025, section 3.2)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ..attention.call import AttentionCall
+from ..attention.flash import key_blocks
+from ..attention.shapes import KeyIndex
+from .shapes import Importance
+
+Counts = Int[Tensor, "#batch #head pos"]
+
+
+def proxy(call: AttentionCall) -> AttentionCall:
+    """The call whose weights are |sim| / sum |sim|: itself where rows sum to one already (section 7.2)."""
+    return call if call.is_normalised else call.proxy()
+
+
+def queries_that_see(call: AttentionCall, positions: KeyIndex) -> Counts:
+    """How many queries can see each position."""
+    return call.watchers(positions)
+
+
+def queries_from(call: AttentionCall, positions: KeyIndex) -> Counts:
+    """T - k + 1 for position k, counted from 1: how many queries stand at the position or after it."""
+    first = positions + call.q.shape[2] - call.k.shape[2]
+    return (call.q.shape[2] - first.clamp(min=0))[None, None]
+
+
+@dataclass(frozen=True)
+class Convention:
+    """How a column of the pattern becomes an importance. Three conventions are in use; their numbers differ.
+
+    description: stands in every protocol. divisor: what the column's sum is divided by. past_only: whether queries
+    before the key are left out where a prefix mask lets them see it. dtype: that of weights, quotients and sums.
+    """
+
+    description: str
+    divisor: Callable[[AttentionCall, KeyIndex], Counts]
+    past_only: bool = False
+    dtype: torch.dtype = torch.float32
+
+    def importance(self, call: AttentionCall, positions: KeyIndex) -> Importance:
+        """alpha_k of the weights that `call` computes. In half precision, or under a prefix mask, for small T."""
+        looks_ahead = self.past_only and call.mask is not None and bool((call.mask & ~self._causal(call)).any())
+        if self.dtype is torch.float32 and not looks_ahead:
+            return call.column_mass(positions) / self.divisor(call, positions)
+        weights = call.pattern()[..., -call.k.shape[2] :]
+        weights = (weights * self._causal(call) if self.past_only else weights)[..., positions].to(self.dtype)
+        return (weights / self.divisor(call, positions)[:, :, None].to(self.dtype)).sum(2).float()
+
+    def uniform(self, call: AttentionCall, positions: KeyIndex) -> Importance:
+        """The null: alpha_k if every query attended equally to all columns that it can see; H_T / T for key 0."""
+        share = 1 / call.columns_seen().clamp(min=1).double()
+        if call.mask is None:
+            first = (positions + call.q.shape[2] - call.k.shape[2]).clamp(min=0)
+            mass = share.flip(-1).cumsum(-1).flip(-1)[..., first]
+        else:
+            seen = call.mask & self._causal(call) if self.past_only else call.mask
+            mass = torch.cat([(seen[..., keys] * share[..., None]).sum(2) for keys in key_blocks(positions)], -1)
+        alpha = (mass / self.divisor(call, positions)).float()
+        return alpha.expand(*call.q.shape[:2], -1)
+
+    def _causal(self, call: AttentionCall) -> Bool[Tensor, "1 1 query key"]:
+        return replace(call.scoring.visibility, mask=None).allowed()
+
+
+VISIBLE = Convention("queries that can see the key", queries_that_see)
+PAPER = Convention("T - k + 1, queries from the key on", queries_from, past_only=True)
+RELEASED = Convention("T - k + 1, in bfloat16", queries_from, dtype=torch.bfloat16)  # the release's own models
+
+
+def importance(call: AttentionCall, positions: KeyIndex, convention: Convention = VISIBLE) -> Importance:
+    """alpha_k: the mean attention, or proxy score, that each position receives from the queries that can see it."""
+    return convention.importance(proxy(call), positions)
+
+
+def raw_importance(call: AttentionCall, positions: KeyIndex, convention: Convention = VISIBLE) -> Importance:
+    """As `importance`, of the weights that really multiply the values."""
+    return convention.importance(call, positions)
+
+
+def importance_and_raw(
+    call: AttentionCall, positions: KeyIndex, convention: Convention = VISIBLE
+) -> Float[Tensor, "batch 2 head pos"]:
+    """`importance` beside `raw_importance`, computed once where they are the same."""
+    alpha = importance(call, positions, convention)
+    return torch.stack((alpha, alpha if proxy(call) is call else raw_importance(call, positions, convention)), 1)
+
+
+def slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
+    """alpha_*: the mean attention that the slot receives from all queries; 0 without a slot."""
+    return proxy(call).slot_mass() / call.q.shape[2]
+
+
+def off_sequence(call: AttentionCall) -> Float[Tensor, "batch head"]:
+    """1 - row sum over tokens, mean over queries: what a slot takes, or no column gets; below 0 if rows exceed 1."""
+    if call.is_normalised:
+        return call.slot_mass() / call.q.shape[2]
+    return 1 - call.column_mass().sum(-1) / call.q.shape[2]
