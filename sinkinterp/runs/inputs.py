@@ -14,8 +14,9 @@ from ..data.drawn import Drawn
 from ..data.texts import embedded_texts, is_local, texts_of
 from ..data.tokens import TokenSet, from_rows, from_texts, random_tokens, repeated_token
 from ..errors import InputError
+from ..files import cache_folder
 from ..train.recipe import prepared
-from .trained import default_cache, held_out_tokens, recipe_of
+from .trained import held_out_tokens, recipe_of
 
 OnFile = Callable[[int, int], None]
 
@@ -55,7 +56,7 @@ class Inputs:
         if tokenizer is None:
             return self._task_tokens(Path(located(model)))
         if self.text is None:
-            return self._from_texts(embedded_texts(default_cache(), on_file), tokenizer, "embedded docstrings")
+            return self._from_texts(embedded_texts(cache_folder(), on_file), tokenizer, "embedded docstrings")
         return self._from_texts(texts_of(self.text, self.column), tokenizer, _name(self.text))
 
     def domain_token_sets(self, model: str, sources: Sequence[str], field: str) -> dict[str, TokenSet]:
@@ -71,7 +72,7 @@ class Inputs:
         return from_texts(texts, tokenizer, self.length, self.sequences, self.bos, source)
 
     def _task_tokens(self, folder: Path) -> TokenSet:
-        task = prepared(recipe_of(folder).data, default_cache())
+        task = prepared(recipe_of(folder).data, cache_folder())
         if self.text is not None or self.length > task.length:
             raise InputError(
                 f"{folder} was trained on {task.length} symbols of a task, not on text; use --length {task.length}"

@@ -1,7 +1,6 @@
 """Runs: train or load once, cached under the recipe's key, and read while they train."""
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from ..backends.subject import Subject
 from ..data.packing import PreparedText
 from ..data.tokens import TokenSet
 from ..errors import InputError
+from ..files import cache_folder
 from ..lm.model import SinkForCausalLM
 from ..measurement.batching import sequences_per_pass
 from ..measurement.measure import measure
@@ -46,12 +46,6 @@ class Run:
         return checkpoint.history_of(self.folder)
 
 
-def default_cache() -> Path:
-    """Where runs and texts are kept: $SINKINTERP_CACHE, else `sinkinterp` in the user's cache folder."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SINKINTERP_CACHE") or Path(home) / "sinkinterp")
-
-
 def trained(
     recipe: Recipe,
     cache: Path | None = None,
@@ -60,12 +54,12 @@ def trained(
     world: World = World(),
     on_data: Callable[[int, int], None] = lambda done, of: None,
 ) -> Run:
-    """The run of `recipe`: found in `cache` (default `default_cache()`), finished there, or trained.
+    """The run of `recipe`: found in `cache` (default `cache_folder()`), finished there, or trained.
 
     It lies in `folder` where one is given, else in the cache under the recipe's key. `on_data` is told how the data
     come along. Raises InputError as `loop.train` does.
     """
-    home = cache or default_cache()
+    home = cache or cache_folder()
     task = prepared(recipe.data, home, on_data)
     run = folder or home / "runs" / recipe.key()
     if isinstance(task, PreparedText):  # its recipe names the text that it found
