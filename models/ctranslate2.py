@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sinkinterp.errors import InputError
 
-_DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Bytes:
         """Name, rank, shape, type, number of bytes, and the bytes themselves."""
         name = self.name()
         shape = [self.number("I") for _ in range(self.number("B"))]
-        dtype, size = _DTYPES[self.number("B")], self.number("I")
+        dtype, size = DTYPES[self.number("B")], self.number("I")
         count = size // dtype.itemsize
         values = torch.frombuffer(self.content, dtype=dtype, count=count, offset=self.place).clone()
         self.place += size
