@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test figures clean
+.PHONY: demo test figures models clean
 export HF_HUB_DISABLE_TELEMETRY := 1
 test: export OMP_NUM_THREADS := 1
 
@@ -11,6 +11,9 @@ demo: $(INSTALLED)  ## train the three twins, measure them, move the sink, draw 
 
 figures: $(INSTALLED)  ## draw every view from the checkpoints that ship: figures/gallery.html and its pictures
 	$(BIN)/sinkinterp gallery
+
+models: $(INSTALLED)  ## download and convert local/smollm2-135m-instruct and local/whisper-tiny.en
+	$(BIN)/python -m models
 
 test: $(INSTALLED)  ## lint, types, tests
 	$(BIN)/ruff check .

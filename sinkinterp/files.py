@@ -16,6 +16,12 @@ _NAME_BYTES = 255  # the longest name that common file systems allow
 _DRAFT = ".draft-"  # a name that no other process shares follows
 
 
+def cache_folder() -> Path:
+    """Where runs, texts and converted models are kept: $SINKINTERP_CACHE, else `sinkinterp` in the user's cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("SINKINTERP_CACHE") or Path(home) / "sinkinterp")
+
+
 @contextmanager
 def replacing(path: Path | str, fix: str = "free some space or choose another place") -> Iterator[Path]:
     """Yields a draft path. When the block ends, the file or folder written there takes the place of `path`.

@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..interventions.edit import Edit
 from .subject import Subject, Tokens
 
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}  # of logits and row sums; 0.1 in half precision
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}  # of row sums, and relative to the largest logit; else 0.1
 
 
 def tokens_for(vocab: int) -> Tokens:
@@ -49,7 +49,7 @@ def excess(call: AttentionCall) -> Tensor:
 
 def judge(name: str, bare: Tensor, logits: Tensor, excess: Tensor) -> None:
     """Raises InputError for `logits` of `tokens_for`, then of `later`, that break the contract, or for such excess."""
-    tolerance = TOLERANCE.get(logits.dtype, 0.1)
+    tolerance = TOLERANCE.get(logits.dtype, 0.1) * bare.abs().max().clamp(min=1).item()
     first, second = logits.split(len(bare))
     checks = {
         "its logits are not the bare model's": _distance(first, bare) <= tolerance,

@@ -1,17 +1,21 @@
 """From a name, a folder, or an object of one of the three libraries to a subject."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import InputError
+from ..files import cache_folder
+from . import gguf
 from .huggingface import HuggingFaceSubject
 from .subject import Subject
 
 SHIPPED = Path(__file__).parents[1] / "checkpoints"
+ORIGIN = "SOURCE.json"  # in a model folder: where its weights come from
 DeviceMap = str | dict[str, int | str | torch.device] | None
 
 
@@ -24,29 +28,33 @@ def load(
     name: str | None = None,
     remote: bool = False,
 ) -> Subject:
-    """A subject from a Hugging Face name, a local model folder, a checkpoint that ships with us, or a model in memory.
+    """A subject from a Hugging Face name, a model folder, a GGUF file, a model that we name, or a model in memory.
 
-    Shipped ones are named sinkinterp/NAME, as in "sinkinterp/demo-softmax". A model in memory is a transformers model,
-    an nnsight model around one, or a TransformerLens bridge. `backend` is "huggingface", "nnsight" or
-    "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
-    names and folders. Weights are read from safetensors only, in `dtype` (default float32), to where `device_map` says
-    (as in transformers: "auto" spreads a model that is too large for one device), and no code of the repository is run.
-    `remote` runs a model of the Hub on an NDIF server instead, in its dtype there: backend "nnsight" only. Raises
-    InputError where nothing can be loaded, weights are absent, the backend cannot do it, or a dtype or device is asked
-    of a model that is in memory or on a server already.
+    sinkinterp/NAME are the checkpoints that ship with us, local/NAME the models that `make models` downloads. A model
+    in memory is a transformers model, an nnsight model around one, or a TransformerLens bridge. `backend` is
+    "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface"
+    for names, folders and files. Weights are read from safetensors or GGUF (dequantised) only, in `dtype` (default
+    float32), to where `device_map` says (as in transformers: "auto" spreads a model that is too large for one device),
+    and no code of the repository is run. `remote` runs a model of the Hub on an NDIF server instead, in its dtype
+    there: backend "nnsight" only. Raises InputError where nothing can be loaded, weights are absent, the backend cannot
+    do it, or a dtype or device is asked of a model that is in memory or on a server already.
     """
     if (dtype or device_map) and (remote or not isinstance(source, str | Path)):
         raise InputError("dtype and device_map are for names and folders; move the model yourself: model.to(...)")
     if remote:
         return _remote(source, backend, name)
+    origin = ""
     if isinstance(source, str | Path):
         name = name or str(source)
+        origin = origin_of(source)
         source = load_model(source, dtype or torch.float32, device_map)
     library = _library_of(source)
     backend = backend or library
     if backend not in _SUBJECTS or library not in ("huggingface", backend):
         raise InputError(f"{name or type(source).__name__} cannot run on {backend!r}; backends: {', '.join(_SUBJECTS)}")
-    return _SUBJECTS[backend](source, name)
+    subject = _SUBJECTS[backend](source, name)
+    subject.revision = origin or subject.revision
+    return subject
 
 
 def _nnsight(model: Any, name: str | None) -> Subject:
@@ -87,17 +95,23 @@ def _library_of(model: object) -> str:
 def load_model(
     source: str | Path, dtype: torch.dtype | str = torch.float32, device_map: DeviceMap = None
 ) -> PreTrainedModel:
-    """The transformers model of a name or folder, from safetensors only. Raises InputError where that fails."""
+    """The transformers model of a name, a folder or a GGUF file. Raises InputError where it cannot be loaded whole."""
     source = located(source)
-    _check_folder(source)
+    if gguf.is_gguf(source):
+        place = {**gguf.reading(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
+        refusals: tuple[type[Exception], ...] = (Exception,)  # a damaged file can fail in any way
+        fix = "download it again, or take the model's own weights"
+    else:
+        _check_folder(source)
+        place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
+        refusals = (OSError, ValueError, KeyError)
+        fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
     try:
         model, loading = AutoModelForCausalLM.from_pretrained(
-            source, dtype=dtype, device_map=device_map, use_safetensors=True, trust_remote_code=False,
-            output_loading_info=True,
-        )  # fmt: skip
-    except (OSError, ValueError, KeyError) as error:
-        fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
-        raise InputError(f"cannot load {source}: {str(error).splitlines()[0]} Fix: {fix}") from error
+            **place, dtype=dtype, device_map=device_map, trust_remote_code=False, output_loading_info=True
+        )
+    except refusals as error:
+        raise InputError(f"cannot load {source}: {_first_line(error)} Fix: {fix}") from error
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if absent:
         raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
@@ -105,35 +119,75 @@ def load_model(
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside a model; None where a local folder holds none."""
+    """The tokenizer beside a model, or in its GGUF file; None where there is none."""
     source = located(source)
-    folder = Path(source)
-    if folder.is_dir() and not any(folder.glob("tokenizer*")):
+    if not _has_tokenizer(Path(source)):
         return None
+    place = gguf.reading(Path(source)) if gguf.is_gguf(source) else {"pretrained_model_name_or_path": source}
     try:
-        return AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"cannot load the tokenizer of {source}: {str(error).splitlines()[0]}") from error
+        raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}") from error
 
 
 def located(source: str | Path) -> str | Path:
-    """The folder of a shipped checkpoint; any other name or folder as it is. Raises InputError for one we do not ship.
+    """The folder of a model that we name, sinkinterp/NAME or local/NAME; any other source as it is.
 
-    A local folder of that name comes first.
+    A folder of that name in the working directory comes first. Raises InputError for a model that is not there.
     """
     owner, _, name = str(source).partition("/")
-    if owner != "sinkinterp" or Path(source).exists():
+    if owner not in ("sinkinterp", "local") or Path(source).exists():
         return source
-    names = sorted(folder.name for folder in SHIPPED.iterdir() if folder.is_dir())
+    if owner == "local":
+        return _downloaded(name)
+    names = _folders(SHIPPED)
     if name not in names:
         raise InputError(f"no checkpoint {source} ships; there are {', '.join(f'sinkinterp/{n}' for n in names)}")
     return SHIPPED / name
+
+
+def downloads() -> Path:
+    """The folder of the models that are named local/NAME."""
+    return cache_folder() / "models"
+
+
+def origin_of(source: str | Path) -> str:
+    """Where the weights of a GGUF file or of a folder with a SOURCE.json come from; empty for any other source."""
+    path = Path(located(source))
+    if gguf.is_gguf(path):
+        return gguf.description(path)
+    file = path / ORIGIN
+    return json.loads(file.read_text(encoding="utf-8"))["from"] if file.is_file() else ""
 
 
 def words_of(source: str | Path) -> Callable[[int], str]:
     """What gives a token id its text; its number where the model has no tokenizer."""
     tokenizer = load_tokenizer(source)
     return str if tokenizer is None else lambda token: tokenizer.decode([token])
+
+
+def _downloaded(name: str) -> Path:
+    names = _folders(downloads())
+    if name not in names:
+        fix = "`make models` in a clone of sinkinterp downloads local/smollm2-135m-instruct and local/whisper-tiny.en"
+        raise InputError(f"there is no model local/{name} in {downloads()}; {fix}")
+    return downloads() / name
+
+
+def _folders(parent: Path) -> list[str]:
+    """The names of the folders in a folder, hidden ones apart; none where it does not exist."""
+    return sorted(path.name for path in parent.glob("[!.]*") if path.is_dir())
+
+
+def _has_tokenizer(path: Path) -> bool:
+    """Whether a GGUF file or a local folder holds a tokenizer; of a model on the Hub this is not known, so yes."""
+    if gguf.is_gguf(path):
+        return gguf.has_tokenizer(path)
+    return not path.is_dir() or any(path.glob("tokenizer*"))
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _check_folder(source: str | Path) -> None:

@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from ..errors import InputError
+from ..files import cache_folder
 from .terminal import console, errors, plain_errors, quiet_libraries
 
 EVERY = 5.0  # seconds between lines where standard error is no terminal
@@ -54,7 +55,7 @@ def train(
         base = with_variant(_one_of(RECIPES, recipe, "recipe"), _one_of(VARIANTS, variant, "variant"))
         base = base if text is None else on_text(base, text)
         chosen = changed(base, [f"seed={seed}", *settings])
-        folder = out or trained.default_cache() / "runs" / chosen.key()
+        folder = out or cache_folder() / "runs" / chosen.key()
         with joined(device) as world, _told(chosen, folder, log, world.is_first, variant) as (on_step, on_data):
             run = trained.trained(chosen, on_step=on_step, folder=folder, world=world, on_data=on_data)
     if world.is_first:

@@ -17,8 +17,9 @@ from ..data.texts import is_path, texts_of
 from ..data.token_sources import from_rows, from_texts, random_tokens, repeated_token
 from ..data.tokens import TokenSet
 from ..errors import InputError
+from ..files import cache_folder
 from ..train.task import prepared
-from .trained import default_cache, held_out_tokens, recipe_of
+from .trained import held_out_tokens, recipe_of
 
 TEXTS_PER_SEQUENCE = 20  # texts of a domain that are read, at most, for each sequence: many are too short
 
@@ -61,7 +62,7 @@ class Inputs:
         if tokenizer is None:
             return self._task_tokens(Path(located(model)))
         if self.text is None:
-            return self._from_texts(embedded_texts(default_cache(), on_file), tokenizer, "embedded docstrings")
+            return self._from_texts(embedded_texts(cache_folder(), on_file), tokenizer, "embedded docstrings")
         return self._from_texts(texts_of(self.text, self.column), tokenizer, _source_name(self.text))
 
     def domain_token_sets(self, model: str, sources: Sequence[str], field: str) -> dict[str, TokenSet]:
@@ -83,7 +84,7 @@ class Inputs:
 
     def _task_tokens(self, folder: Path) -> TokenSet:
         """Held-out sequences of the task that a checkpoint of ours was trained on."""
-        task = prepared(recipe_of(folder).data, default_cache())
+        task = prepared(recipe_of(folder).data, cache_folder())
         if self.text is not None or self.length > task.length:
             raise InputError(
                 f"{folder} was trained on {task.length} symbols of a task, not on text; use --length {task.length}"

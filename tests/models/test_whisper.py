@@ -1,0 +1,106 @@
+import pytest
+import torch
+from tiny_whisper import tensors_of, tiny_whisper, write_binary, write_settings, write_tokenizer
+from transformers import AutoTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
+
+from models import ctranslate2, whisper
+from sinkinterp.errors import InputError
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(0)
+    return tiny_whisper()
+
+
+@pytest.fixture
+def tensors(model):
+    return tensors_of(model)
+
+
+@pytest.fixture
+def folder(tmp_path, tensors):
+    binary = write_binary(tmp_path / "model.bin", tensors)
+    settings, tokenizer = write_settings(tmp_path / "config.json"), write_tokenizer(tmp_path / "tokenizer.json")
+    whisper.convert(binary, tokenizer, settings, tmp_path / "folder")
+    return tmp_path / "folder"
+
+
+def logits_of(model):
+    sound = torch.randn(2, 13, 34, generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(50371, (2, 9), generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        return model(input_features=sound, decoder_input_ids=tokens).logits
+
+
+def test_a_binary_is_read_as_it_was_written(tmp_path, tensors):
+    tensors |= {f"kind/{dtype}": torch.tensor([[3, -1, 2]], dtype=dtype) for dtype in ctranslate2.DTYPES}
+    binary = ctranslate2.read(write_binary(tmp_path / "model.bin", tensors))
+    assert binary.specification == "WhisperSpec" and list(binary.tensors) == list(tensors)
+    assert binary.aliases == {"decoder/projection/weight": "decoder/embeddings/weight"}
+    for name, tensor in tensors.items():
+        assert binary.tensors[name].dtype == tensor.dtype and binary.tensors[name].equal(tensor), name
+
+
+@pytest.mark.parametrize("last", [0, 3, 40, 5000, -1])
+def test_a_binary_that_ends_too_early_is_refused(tmp_path, tensors, last):
+    file = write_binary(tmp_path / "model.bin", tensors)
+    file.write_bytes(file.read_bytes()[:last])
+    with pytest.raises(InputError, match=r"model\.bin is no whole CTranslate2 binary .*; download it again"):
+        ctranslate2.read(file)
+
+
+def test_a_binary_of_another_version_or_with_more_behind_its_end_is_refused(tmp_path, tensors):
+    with pytest.raises(InputError, match="its version is 5"):
+        ctranslate2.read(write_binary(tmp_path / "model.bin", tensors, version=5))
+    file = write_binary(tmp_path / "model.bin", tensors)
+    file.write_bytes(file.read_bytes() + b"ab")
+    with pytest.raises(InputError, match="2 bytes follow its end"):
+        ctranslate2.read(file)
+
+
+def test_a_converted_model_has_the_logits_of_the_model_that_was_written(model, folder):
+    again = WhisperForConditionalGeneration.from_pretrained(folder)
+    assert again.dtype == torch.float32
+    assert logits_of(again).equal(logits_of(model))
+
+
+def test_a_converted_folder_has_its_sizes_its_tokenizer_and_its_settings(folder):
+    model = WhisperForConditionalGeneration.from_pretrained(folder)
+    config, generation = model.config, model.generation_config
+    assert (config.encoder_layers, config.decoder_layers, config.d_model, config.vocab_size) == (2, 3, 30, 50371)
+    assert (config.encoder_attention_heads, config.decoder_attention_heads) == (3, 5)
+    assert (config.encoder_ffn_dim, config.decoder_ffn_dim, config.max_target_positions) == (7, 11, 19)
+    assert (config.decoder_start_token_id, config.eos_token_id) == (50257, 50256)
+    assert generation.suppress_tokens == [1, 2] and generation.begin_suppress_tokens == [220]
+    assert WhisperFeatureExtractor.from_pretrained(folder).feature_size == 13
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    words = ["<|startoftranscript|>", "<|notimestamps|>", "ab", "<|endoftext|>"]
+    assert tokenizer.convert_ids_to_tokens(tokenizer("ab")["input_ids"]) == words
+    assert tokenizer.bos_token == words[0]
+
+
+@pytest.mark.parametrize("name", ["decoder/layer_2/ffn/linear_1/bias", "encoder/conv1/weight", "decoder/pre_norm"])
+def test_a_binary_that_lacks_a_tensor_is_refused_by_its_name(tmp_path, tensors, name):
+    del tensors[name]
+    with pytest.raises(InputError, match=f"is no Whisper model: it lacks '{name}'"):
+        whisper.converted(ctranslate2.read(write_binary(tmp_path / "model.bin", tensors)))
+
+
+def test_a_tensor_that_nothing_takes_is_refused_by_its_name(tmp_path, tensors):
+    tensors["decoder/layer_0/attention/gate"] = torch.ones(2)
+    with pytest.raises(InputError, match="nothing in one takes decoder/layer_0/attention/gate"):
+        whisper.converted(ctranslate2.read(write_binary(tmp_path / "model.bin", tensors)))
+
+
+def test_keys_with_a_bias_are_refused(tmp_path, tensors):
+    bias = tensors["decoder/layer_1/self_attention/linear_0/bias"]
+    bias[len(bias) // 3] = 1
+    with pytest.raises(InputError, match="the keys of decoder/layer_1/self_attention/linear_0 have a bias"):
+        whisper.converted(ctranslate2.read(write_binary(tmp_path / "model.bin", tensors)))
+
+
+def test_another_kind_of_model_is_refused(tmp_path, tensors):
+    tensors["decoder/activation"] = torch.tensor(0, dtype=torch.int8)
+    with pytest.raises(InputError, match="its activation is not 3"):
+        whisper.converted(ctranslate2.read(write_binary(tmp_path / "model.bin", tensors)))
