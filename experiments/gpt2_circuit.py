@@ -7,7 +7,8 @@ import plotly.graph_objects as go
 import torch
 from torch import Tensor
 
-from sinkinterp.backends.subject import Residual, Subject
+from sinkinterp.attention.shapes import Residual
+from sinkinterp.backends.subject import Subject
 from sinkinterp.data.tokens import TokenSet, random_tokens
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import (

@@ -8,7 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..backends.subject import CallRead, Residual, ResidualRead
+from ..attention.shapes import Residual
+from ..backends.subject import CallRead, ResidualRead
 from ..metrics import angles, loss, massive, qk, secondary
 
 LogitsRead = Callable[[Float[Tensor, "sequence pos vocab"], Int[Tensor, "sequence pos"]], Tensor]

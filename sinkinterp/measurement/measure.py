@@ -13,7 +13,8 @@ from ..attention.call import AttentionCall
 from ..backends.subject import CallRead, Subject
 from ..data.tokens import TokenSet
 from ..errors import InputError
-from ..interventions.edit import Edit, words
+from ..interventions.description import description
+from ..interventions.edit import Edit
 from ..metrics import nulls, sink
 from ..metrics.norms import norms
 from .batching import sequences_per_pass
@@ -163,7 +164,7 @@ def _protocol(subject: Subject, token_set: TokenSet, edits: Sequence[Edit], conv
     n, length = token_set.tokens.shape
     return Protocol(
         subject.name, n, length, str(subject.dtype).removeprefix("torch."), token_set.bos, token_set.source,
-        token_set.sha256, token_set.too_short, tuple(map(words, edits)), convention.words, subject.revision,
+        token_set.sha256, token_set.too_short, tuple(map(description, edits)), convention.words, subject.revision,
         {"python": platform.python_version()} | {name: version(name) for name in packages},
         None if token_set.lengths is None else int(token_set.lengths.min()),
     )  # fmt: skip

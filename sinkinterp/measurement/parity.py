@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..backends.load import BACKENDS, load
-from ..backends.subject import Tokens
+from ..data.tokens import Tokens
 from ..errors import InputError
 from ..table import Cell, Table
 from .instruments import ALL

@@ -14,11 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..backends.subject import Subject
-from ..errors import InputError
+from ..interventions.change import Change
 from ..interventions.edit import Edit
 from ..interventions.operations import Add, Put, Zero
 from ..interventions.selectors import OnHeads
-from ..interventions.sites import Change, ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
+from ..interventions.sites import ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
 from .batching import sequences_per_pass
 
 Tokens = Int[Tensor, "sequence pos"]
@@ -32,11 +32,10 @@ def taken(site: Change, subject: Subject, tokens: Tokens, edits: Sequence[Edit] 
 
     Raises InputError for embeddings, which are not read.
     """
-    _check(site, subject, tokens)
+    site.check(subject.shape, tokens.shape[1])
     parts = []
     for batch in tokens.split(sequences_per_pass(subject, tokens.shape[1])):
-        trace = subject.run(batch, **_reads(site), edits=edits)
-        parts.append(getattr(trace, site.reads)["site"])
+        parts.append(subject.run(batch, **site.reads("site"), edits=edits).answers["site"])
     return _by_layer(site, subject, torch.cat(parts))
 
 
@@ -80,15 +79,15 @@ def attribution(site: Change, subject: Subject, tokens: Tokens, source: Taken, s
     One pass forward and one back for all places: gradient of the score times what a patch would add, summed over
     dimensions (Nanda 2023, attribution patching). `score(logits, tokens)` gives a number per sequence.
     """
-    _check(site, subject, tokens)
+    site.check(subject.shape, tokens.shape[1])
     parts: list[Taken] = []
     rows = torch.arange(len(tokens)).split(sequences_per_pass(subject, tokens.shape[1]))
     for some in rows:
         theirs = {layer: x[some].to(subject.device) for layer, x in source.items()}
         nothing = {layer: torch.zeros_like(x, requires_grad=True) for layer, x in theirs.items()}
         edits = [replace(site, operation=Add(nothing))]
-        trace = subject.run(tokens[some], **_reads(site), edits=edits, gradients=True)
-        own = _by_layer(site, subject, getattr(trace, site.reads)["site"].detach())
+        trace = subject.run(tokens[some], **site.reads("site"), edits=edits, gradients=True)
+        own = _by_layer(site, subject, trace.answers["site"].detach())
         total = score(trace.logits, tokens[some].to(trace.logits.device)).sum()
         slopes = torch.autograd.grad(total, list(nothing.values()))
         parts.append(
@@ -124,13 +123,3 @@ def _exchange(subject: Subject, first: int, second: int, length: int, after: int
 def _by_layer(site: Change, subject: Subject, whole: Tensor) -> Taken:
     layers = site.layers_of(subject.shape)
     return {layer: whole[:, i] for i, layer in enumerate(layers) if site.acts_in(layer)}
-
-
-def _reads(site: Change) -> dict[str, Any]:
-    return {site.reads: {"site": site.taken}}
-
-
-def _check(site: Change, subject: Subject, tokens: Tokens) -> None:
-    if not site.reads:
-        raise InputError(f"{type(site).__name__} is not read; take ChangeResidual(layers=[0]), which both tables make")
-    site.check(subject.shape, tokens.shape[1])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.rolling_cache import SinkCache, check_stream, streamed
-from ..backends.subject import Tokens
+from ..data.tokens import Tokens
 from ..errors import InputError
 from ..metrics.bootstrap import estimate
 from ..metrics.loss import loss_of, next_token_loss

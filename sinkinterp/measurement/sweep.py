@@ -10,7 +10,8 @@ from torch import Tensor
 from ..backends.subject import Subject
 from ..data.tokens import TokenSet
 from ..errors import InputError
-from ..interventions.edit import Edit, words
+from ..interventions.description import description
+from ..interventions.edit import Edit
 from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, cells, estimate
 from ..table import Cell, Table
@@ -78,7 +79,7 @@ def sweep(
     before = next(values)
     rows = [_row("none", before, before, [before] * bool(seeds))]
     for group, others in zip(groups, controls, strict=True):
-        rows.append(_row(" + ".join(map(words, group)), before, next(values), [next(values) for _ in others]))
+        rows.append(_row(" + ".join(map(description, group)), before, next(values), [next(values) for _ in others]))
     note = f"{subject.name}: {lines[0]}; {_name(metric)}; changes by sequence; {BY_SEQUENCE}"
     if seeds:
         note += f"; control: the mean of {seeds} random ones of equal size"
