@@ -1,5 +1,7 @@
 """Specs: immutable recipes, their round trip through JSON, and the short hash that names what they make."""
 
+import hashlib
+import json
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
@@ -54,9 +56,6 @@ class Spec:
 
     def key(self) -> str:
         """Twelve hexadecimal digits that name this spec's checkpoints and results."""
-        import hashlib  # here, because specs also travel to servers that offer torch only
-        import json
-
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -1,150 +1,165 @@
-"""What a subject must keep, whichever library runs it: checked when it is made, so that nothing is wrong silently."""
+"""What every subject guarantees, whichever library runs it; checked when the subject is made."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
+from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
+from ..attention.shapes import HeadOutput, Residual
+from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import Edit
-from .subject import Subject, Tokens
+from ..interventions.edit import CALL, MLP, OUTPUT, RESIDUAL, Edit, Site
+from .subject import CallRead, Logits, Subject
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}  # of row sums, and relative to the largest logit; else 0.1
 
 
-def tokens_for(vocab: int) -> Tokens:
-    """The few random tokens that the contract is checked on."""
+@dataclass(frozen=True)
+class Check:
+    """One forward pass, and what must be true of it.
+
+    summary: what is kept of its logits. verify: raises InputError, naming the failure, for the answers of `calls` and
+    the summary that a subject gave.
+    """
+
+    tokens: Tokens
+    summary: Callable[[Logits], Tensor]
+    verify: Callable[[Mapping[str, Tensor], Tensor], None]
+    calls: Mapping[str, CallRead] = field(default_factory=dict)
+    edits: Sequence[Edit] = ()
+
+
+def check(subject: Subject, bare: Logits) -> None:
+    """Raises InputError, naming the failure, where a subject fails `logits_check` or `edits_check`.
+
+    bare: the logits of the bare model for `sample_tokens`.
+    """
+    for part in (logits_check(subject.name, bare, subject.shape.vocab), edits_check(subject.name, subject.shape)):
+        trace = subject.run(part.tokens, calls=part.calls, edits=part.edits)
+        part.verify(trace.calls, part.summary(trace.logits))
+
+
+def sample_tokens(vocab: int) -> Tokens:
+    """A few random tokens, always the same for a vocabulary of this size."""
     return torch.randint(vocab, (2, 7), generator=torch.Generator().manual_seed(0))
 
 
-def check(subject: Subject, bare: Tensor) -> None:
-    """Raises InputError, naming the check, unless on `tokens_for` the subject
+def logits_check(name: str, bare: Logits, vocab: int) -> Check:
+    """A pass on `sample_tokens`, and on the same tokens with another last one. It verifies that the subject
 
-    - gives the logits of the bare model (`bare`, batch pos vocab);
-    - lets no later token change an earlier logit;
-    - attends in the layers that its shape names;
-    - has rows that sum to one, slots counted, wherever its kernel says so;
-    - gives other logits wherever an edit changes a residual, a call, or what heads or feed-forward layers return.
+    - returns the logits of the bare model;
+    - changes no logit of a position when a later token changes;
+    - has attention rows that sum to one, slots included, where its kernel is normalised.
     """
-    tokens = tokens_for(subject.shape.vocab)
-    trace = subject.run(torch.cat((tokens, later(tokens))), calls={"excess": excess})
-    judge(subject.name, bare, trace.logits, trace.calls["excess"])
-    trace = subject.run(nudged_tokens(subject.shape), edits=nudges(subject.shape))
-    judge_edits(subject.name, subject.shape, reach(trace.logits))
+    tokens = sample_tokens(vocab)
+    other_ending = tokens.clone()
+    other_ending[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, 1)
+
+    def verify(calls: Mapping[str, Tensor], logits: Tensor) -> None:
+        tolerance = TOLERANCE.get(logits.dtype, 0.1) * bare.abs().max().clamp(min=1).item()
+        first, second = logits.split(len(bare))
+        passed = {
+            "its logits are not the bare model's": _distance(first, bare) <= tolerance,
+            "a later token changes earlier logits, so it is not causal": (
+                _distance(first[:, :-1], second[:, :-1]) <= tolerance
+            ),
+            "its attention rows do not sum to one": calls["excess"].max().item() <= tolerance,
+        }
+        for failure, has_passed in passed.items():
+            if not has_passed:
+                raise InputError(f"{name} cannot be measured: {failure}")
+
+    return Check(torch.cat((tokens, other_ending)), all_logits, verify, calls={"excess": row_excess})
 
 
-def later(tokens: Tokens) -> Tokens:
-    """The same tokens, but for the last of every sequence."""
-    changed = tokens.clone()
-    changed[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, 1)
-    return changed
+def edits_check(name: str, shape: ModelShape) -> Check:
+    """One pass of equal sequences. In each, an edit changes one site of one block: it must change the logits too."""
+    rows = [(site, block) for site in _PERTURBATIONS for block in site.layers(shape)]
+    tokens = sample_tokens(shape.vocab)[:1, :3].expand(len(rows) + 2, -1).contiguous()  # nothing edits the last two
+    edits = [
+        kind({block: row for row, (at, block) in enumerate(rows) if at is site})
+        for site, kind in _PERTURBATIONS.items()
+    ]
+
+    def verify(calls: Mapping[str, Tensor], changes: Tensor) -> None:
+        *edited, noise, _ = changes.tolist()
+        for (site, block), change in zip(rows, edited, strict=True):
+            if not change > 10 * noise:
+                raise InputError(f"{name} cannot be edited: the {site.label} of block {block} changes no logit")
+
+    return Check(tokens, changes_to_last, verify, edits=edits)
 
 
-def excess(call: AttentionCall) -> Tensor:
-    """How far the rows of a call are from summing to one, at most, by sequence; 0 where its kernel need not."""
-    return (call.pattern().sum(-1) - 1).abs().amax((1, 2)) * call.kernel.is_normalised
+def all_logits(logits: Logits) -> Logits:
+    """The logits themselves."""
+    return logits
 
 
-def judge(name: str, bare: Tensor, logits: Tensor, excess: Tensor) -> None:
-    """Raises InputError for `logits` of `tokens_for`, then of `later`, that break the contract, or for such excess."""
-    tolerance = TOLERANCE.get(logits.dtype, 0.1) * bare.abs().max().clamp(min=1).item()
-    first, second = logits.split(len(bare))
-    checks = {
-        "its logits are not the bare model's": _distance(first, bare) <= tolerance,
-        "a later token changes earlier logits, so it is not causal": (
-            _distance(first[:, :-1], second[:, :-1]) <= tolerance
-        ),
-        "its attention rows do not sum to one": excess.max().item() <= tolerance,
-    }
-    for failure, passed in checks.items():
-        if not passed:
-            raise InputError(f"{name} cannot be measured: {failure}")
-
-
-def nudged_rows(shape: ModelShape) -> list[tuple[str, int]]:
-    """Site and block of every sequence that `nudges` edit, in their order; all equal sequences of one pass."""
-    sites = {
-        "the residual": range(shape.n_layers + 1),
-        "the attention call": shape.attention_layers,
-        "the attention output": shape.attention_layers,
-        "the feed-forward update": shape.mlp_layers,
-    }
-    return [(site, block) for site, blocks in sites.items() for block in blocks]
-
-
-def nudges(shape: ModelShape) -> tuple[Edit, ...]:
-    """Edits that, together, change every sequence of `nudged_rows` at its site in its block, and nothing else."""
-    rows = {row: i for i, row in enumerate(nudged_rows(shape))}
-    kinds = {
-        "the residual": _NudgeResidual,
-        "the attention call": _NudgeCall,
-        "the attention output": _NudgeOutput,
-        "the feed-forward update": _NudgeMLP,
-    }
-    return tuple(
-        kind({block: i for (where, block), i in rows.items() if where == site}) for site, kind in kinds.items()
-    )
-
-
-def nudged_tokens(shape: ModelShape) -> Tokens:
-    """As many equal sequences as there are nudged rows, and two that nothing edits."""
-    return tokens_for(shape.vocab)[:1, :3].expand(len(nudged_rows(shape)) + 2, -1)
-
-
-def reach(logits: Tensor) -> Tensor:
-    """How far the logits of every sequence are from those of the last one."""
+def changes_to_last(logits: Logits) -> Float[Tensor, " sequence"]:
+    """The largest difference between the logits of each sequence and those of the last sequence."""
     return (logits.float() - logits[-1].float()).abs().amax((1, 2))
 
 
-def judge_edits(name: str, shape: ModelShape, reached: Tensor) -> None:
-    """Raises InputError where an edit reached no logit, two unedited sequences being the noise."""
-    *moved, noise, _ = reached.tolist()
-    deaf = [row for row, distance in zip(nudged_rows(shape), moved, strict=True) if not distance > 10 * noise]
-    if deaf:
-        site, block = deaf[0]
-        raise InputError(f"{name} cannot be edited: {site} of block {block} changes no logit")
+def row_excess(call: AttentionCall) -> Float[Tensor, " sequence"]:
+    """How far the sum of a row is from one, at most, by sequence; 0 where the kernel is not normalised."""
+    return (call.pattern().sum(-1) - 1).abs().amax((1, 2)) * call.kernel.is_normalised
 
 
 @dataclass(frozen=True)
-class _Nudge(Edit):
-    """Turns around what one sequence gives a site in one block: by block, the sequence."""
+class _Perturbation(Edit):
+    """Replaces x by 1 - x in one sequence of each block: `rows` has the sequence by block."""
 
     rows: dict[int, int]
 
-    def _turned(self, block: int, x: Tensor) -> Tensor:
+    def _perturbed(self, block: int, x: Tensor) -> Tensor:
         x = x.clone()
         x[self.rows[block]] = 1 - x[self.rows[block]]
         return x
 
 
 @dataclass(frozen=True)
-class _NudgeResidual(_Nudge):
-    def residual(self, block: int, x: Tensor) -> Tensor:
-        return self._turned(block, x)
+class _PerturbResidual(_Perturbation):
+    @override
+    def residual(self, block: int, x: Residual) -> Residual:
+        return self._perturbed(block, x)
 
 
 @dataclass(frozen=True)
-class _NudgeCall(_Nudge):
-    """Its sequence also looks at all values, since a slot may have taken all weight."""
+class _PerturbCall(_Perturbation):
+    """Its sequence also attends to all values alike, since a slot may have taken all weight."""
 
+    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         weights = call.pattern()
         weights[self.rows[call.layer]] = 1 / weights.shape[-1]
-        return replace(call, v=self._turned(call.layer, call.v)).with_pattern(weights)
+        return replace(call, v=self._perturbed(call.layer, call.v)).with_pattern(weights)
 
 
 @dataclass(frozen=True)
-class _NudgeOutput(_Nudge):
-    def output(self, call: AttentionCall, z: Tensor) -> Tensor:
-        return self._turned(call.layer, z)
+class _PerturbOutput(_Perturbation):
+    @override
+    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
+        return self._perturbed(call.layer, z)
 
 
 @dataclass(frozen=True)
-class _NudgeMLP(_Nudge):
-    def mlp(self, block: int, x: Tensor) -> Tensor:
-        return self._turned(block, x) if block in self.rows else x
+class _PerturbMLP(_Perturbation):
+    @override
+    def mlp(self, block: int, x: Residual) -> Residual:
+        return self._perturbed(block, x) if block in self.rows else x
+
+
+_PERTURBATIONS: dict[Site, type[_Perturbation]] = {
+    RESIDUAL: _PerturbResidual,
+    CALL: _PerturbCall,
+    OUTPUT: _PerturbOutput,
+    MLP: _PerturbMLP,
+}
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

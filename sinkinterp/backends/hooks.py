@@ -1,4 +1,4 @@
-"""How a transformers model is watched: its attention function, its blocks, its position table. Nothing is patched."""
+"""How a transformers model shows a recorder its attention calls and its residual stream. Nothing is patched."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +17,8 @@ from ..attention.interface import call_of_interface
 from ..errors import InputError
 from .recorder import Recorder
 
-BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be watched
-
-
-RECORDER: ContextVar[Recorder | None] = ContextVar("sinkinterp_watch", default=None)
+BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be recorded
+RECORDER: ContextVar[Recorder | None] = ContextVar("sinkinterp_recorder", default=None)
 
 
 def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -32,17 +30,17 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
         recorder = RECORDER.get()
-        seen = call if recorder is None else recorder.attend(call)
-        fused = seen.is_fused and (base == "sdpa" or "kernel" in kwargs)
-        if fused or seen is not call:
-            z, weights = seen.output(), None
+        edited = call if recorder is None else recorder.attend(call)
+        fused = edited.is_fused and (base == "sdpa" or "kernel" in kwargs)
+        if fused or edited is not call:
+            z, weights = edited.output(), None
         else:
-            own = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
-            function = ALL_ATTENTION_FUNCTIONS.get_interface(base, own)
+            eager = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
+            function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
             z, weights = function(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
             z = z.transpose(1, 2)
         if recorder is not None:
-            z = recorder.output(seen, z)
+            z = recorder.output(edited, z)
         return z.transpose(1, 2).contiguous(), weights
 
     return attention
@@ -63,12 +61,13 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     return list(stacks[0])
 
 
-_FEED_FORWARD = ("post_feedforward_layernorm", "mlp", "feed_forward", "fc2")  # the first that a block has writes last
+# what the last module of a feed-forward branch is called; of several such modules in a block, the first name counts
+_FEED_FORWARD = ("post_feedforward_layernorm", "mlp", "feed_forward", "fc2")
 
 
 @dataclass(frozen=True)
-class Sites:
-    """The modules of a model whose inputs or outputs edits of residual width change.
+class StreamModules:
+    """The modules of a model that read and write its residual stream.
 
     tables: those of learned positions. mlps: the last module of every block's feed-forward branch; None where unknown.
     """
@@ -84,22 +83,25 @@ class Sites:
 
 
 @contextmanager
-def stream_hooks(sites: Sites, recorder: Recorder) -> Iterator[None]:
-    """Shows `recorder` embeddings, residuals and feed-forward updates, and hands the model what it gives back."""
+def recorded_stream(modules: StreamModules, recorder: Recorder) -> Iterator[None]:
+    """Inside, the recorder is shown embeddings, residuals and feed-forward updates, and its result replaces them."""
 
-    def entering(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+    def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         if args:
             return (recorder.residual(args[0]), *args[1:]), kwargs
         return args, kwargs | {"hidden_states": recorder.residual(kwargs["hidden_states"])}
 
-    def leaving(show: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-        return lambda module, args, output: through(show, output)
+    def after(record: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+            return (record(output[0]), *output[1:]) if isinstance(output, tuple) else record(output)
 
-    handles = [block.register_forward_pre_hook(entering, with_kwargs=True) for block in sites.blocks]
-    shown = [(sites.embedding, recorder.token_embedding), (sites.blocks[-1], recorder.residual)]
-    shown += [(table, recorder.position_embedding) for table in sites.tables]
-    shown += [(mlp, partial(recorder.mlp, i)) for i, mlp in enumerate(sites.mlps) if mlp is not None]
-    handles += [module.register_forward_hook(leaving(show)) for module, show in shown]
+        return hook
+
+    handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in modules.blocks]
+    outputs = [(modules.embedding, recorder.token_embedding), (modules.blocks[-1], recorder.residual)]
+    outputs += [(table, recorder.position_embedding) for table in modules.tables]
+    outputs += [(mlp, partial(recorder.mlp, i)) for i, mlp in enumerate(modules.mlps) if mlp is not None]
+    handles += [module.register_forward_hook(after(record)) for module, record in outputs]
     try:
         yield
     finally:
@@ -107,34 +109,32 @@ def stream_hooks(sites: Sites, recorder: Recorder) -> Iterator[None]:
             handle.remove()
 
 
-def through(show: Callable[[Tensor], Tensor], output: Any) -> Any:
-    """A module's output with its tensor, the first of several, as `show` leaves it."""
-    return (show(output[0]), *output[1:]) if isinstance(output, tuple) else show(output)
-
-
 @contextmanager
-def position_lookups(model: PreTrainedModel, length: int) -> Iterator[list[nn.Module]]:
-    """The tables that are asked for consecutive rows while the model runs: its learned positions."""
-    found: list[nn.Module] = []
+def position_tables(model: PreTrainedModel, length: int) -> Iterator[list[nn.Module]]:
+    """A list that fills, while the model runs, with the tables that are asked for consecutive rows: learned positions.
 
-    def looked_up(table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    length: of the sequences that the model runs on.
+    """
+    tables: list[nn.Module] = []
+
+    def before(table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for ids in (*args, *kwargs.values()):
-            whole = isinstance(ids, Tensor) and not ids.is_floating_point() and ids.shape[-1:] == (length,)
-            if whole and (ids.long().diff() == 1).all():
-                found.append(table)
+            is_ids = isinstance(ids, Tensor) and not ids.is_floating_point() and ids.shape[-1:] == (length,)
+            if is_ids and (ids.long().diff() == 1).all():
+                tables.append(table)
 
-    tables = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
-    handles = [table.register_forward_pre_hook(looked_up, with_kwargs=True) for table in tables]
+    others = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
+    handles = [table.register_forward_pre_hook(before, with_kwargs=True) for table in others]
     try:
-        yield found
+        yield tables
     finally:
         for handle in handles:
             handle.remove()
 
 
 @contextmanager
-def attending(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
-    """The model with another attention function, and back."""
+def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
+    """Inside, the model has another attention implementation; None leaves its own."""
     before = model.config._attn_implementation
     if implementation is not None and model._can_set_attn_implementation():
         model.set_attn_implementation(implementation)
@@ -146,8 +146,8 @@ def attending(model: PreTrainedModel, implementation: str | None) -> Iterator[No
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model without dropout, and back."""
+def eval_mode(model: nn.Module) -> Iterator[None]:
+    """Inside, the model has no dropout."""
     training = model.training
     model.eval()
     try:

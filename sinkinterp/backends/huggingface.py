@@ -1,30 +1,37 @@
 """Transformers models as subjects, through transformers' own attention interface: untouched weights, no patching."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
+from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import Edit, HeadWeights, touches
+from ..interventions.edit import POSITION_EMBEDDING, Edit, HeadWeights
 from . import contract
-from .hooks import BASES, RECORDER, Sites, attending, blocks_of, evaluating, position_lookups, stream_hooks
-from .projections import SITES, edited_weights, weights_of
-from .recorder import Recorder
-from .subject import CallRead, ResidualRead, Tokens, Trace
-
-Fetch = Callable[[], Tensor]
+from .hooks import (
+    BASES,
+    RECORDER,
+    StreamModules,
+    attention_set_to,
+    blocks_of,
+    eval_mode,
+    position_tables,
+    recorded_stream,
+)
+from .projections import WEIGHT_SITES, Role, edited_weights, weights_of
+from .recorder import Answers, Recorder, stacked
+from .subject import CallRead, Logits, ResidualRead, Trace
 
 
 class HuggingFaceSubject:
-    """A causal transformers model, read while it runs. The model is left as it was found.
+    """A causal transformers model that is read and edited while it runs. Afterwards it is as it was before.
 
-    Raises InputError where the model does not go through the attention interface, or breaks the contract.
+    Raises InputError where the model does not use transformers' attention interface, or fails the contract.
     """
 
     libraries: tuple[str, ...] = ()
@@ -36,10 +43,10 @@ class HuggingFaceSubject:
         self._base = model.config._attn_implementation
         if self._base not in BASES:
             raise InputError(f"{self.name} runs {self._base!r} attention; load it with attn_implementation='sdpa'")
-        tokens = contract.tokens_for(self._embedding.num_embeddings)
-        with position_lookups(model, tokens.shape[1]) as lookups:
+        tokens = contract.sample_tokens(self._embedding.num_embeddings)
+        with position_tables(model, tokens.shape[1]) as tables:
             bare = self._forward(tokens, None)
-        self.sites = Sites(self._embedding, tuple(dict.fromkeys(lookups)), blocks_of(model))
+        self.modules = StreamModules(self._embedding, tuple(dict.fromkeys(tables)), blocks_of(model))
         self.shape = self._shape(tokens)
         contract.check(self, bare)
         backwards = torch.arange(tokens.shape[1]).flip(0)[None].to(self.device)
@@ -58,31 +65,42 @@ class HuggingFaceSubject:
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
         self._check_tokens(tokens)
         self.check_edits(edits, tokens.shape[1])
-        if gradients and any(touches(edit, site) for edit in edits for site in SITES):
+        if gradients and any(site.touched_by(edit) for edit in edits for site in WEIGHT_SITES.values()):
             raise InputError("weights are put back before gradients are taken; use edits of activations with gradients")
         recorder = Recorder(calls, residuals, mlps, edits, gradients)
         positions = self.positions(edits, tokens.shape[1])
         with edited_weights(self.shape, self.weights, edits):
-            fetch = self._pass(tokens, recorder, **positions)
+            return self._trace(tokens, recorder, positions)
+
+    def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor]) -> Trace:
+        """The trace of one forward pass that is shown to `recorder`."""
+        logits = self._pass(tokens, recorder, **positions)
+        return Trace(*self._answers(recorder), logits)
+
+    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
+        """The logits of one forward pass that is shown to `recorder`."""
+        with recorded_stream(self.modules, recorder):
+            return self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
+
+    def _answers(self, recorder: Recorder) -> tuple[Answers, Answers, Answers]:
+        """What reads of calls, residuals and feed-forward updates returned, stacked over layers.
+
+        Raises InputError where the recorder was not shown all layers.
+        """
         recorder.check(self.shape)
-        layers = self.shape.attention_layers
-        if tuple(sorted(recorder.rows)) != layers:
-            raise InputError(f"{self.name}: layers {sorted(recorder.rows)} attended, not {layers}")
-        updates = [recorder.updates[block] for block in self.shape.mlp_layers] if mlps else []
-        return Trace(
-            Trace.stack([recorder.rows[layer] for layer in layers], self.device),
-            Trace.stack(recorder.streams, self.device), Trace.stack(updates, self.device), fetch,
-        )  # fmt: skip
+        calls, layers = recorder.call_answers, self.shape.attention_layers
+        if tuple(sorted(calls)) != layers:
+            raise InputError(f"{self.name}: layers {sorted(calls)} attended, not {layers}")
+        mlps = [recorder.mlp_answers[block] for block in self.shape.mlp_layers] if recorder.mlps else []
+        return (
+            stacked([calls[layer] for layer in layers], self.device),
+            stacked(recorder.residual_answers, self.device),
+            stacked(mlps, self.device),
+        )
 
-    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Fetch:
-        """What gets the logits of one forward pass that is shown to `recorder`."""
-        with stream_hooks(self.sites, recorder):
-            logits = self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
-        return lambda: logits
-
-    def weights(self, layer: int, role: int) -> HeadWeights | None:
-        """What makes a layer's queries, keys or values (role 0, 1, 2), as views of its parameters."""
-        return weights_of(self.sites.blocks[layer], role, self.shape.d_head)
+    def weights(self, layer: int, role: Role) -> HeadWeights | None:
+        """What makes a layer's queries, keys or values, as views of its parameters; None where unknown."""
+        return weights_of(self.modules.blocks[layer], role, self.shape.d_head)
 
     @property
     def recorded_attention(self) -> str:
@@ -93,15 +111,13 @@ class HuggingFaceSubject:
     def _embedding(self) -> torch.nn.Embedding:
         return self.model.get_input_embeddings()
 
-    def _forward(
-        self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **kwargs: Any
-    ) -> Float[Tensor, "sequence pos vocab"]:
-        """Logits; through the watched attention function where there is a recorder, else through the model's own."""
+    def _forward(self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **kwargs: Any) -> Logits:
+        """Logits. Attention runs through the recorded function where there is a recorder, else through the model's."""
         tokens = tokens.to(self.device)
         # an explicit all-ones mask: without it, transformers takes swapped position ids for packed sequences
         kwargs |= {"attention_mask": torch.ones_like(tokens), "use_cache": False}
         function = None if recorder is None else self.recorded_attention
-        with torch.set_grad_enabled(gradients), evaluating(self.model), attending(self.model, function):
+        with torch.set_grad_enabled(gradients), eval_mode(self.model), attention_set_to(self.model, function):
             token = RECORDER.set(recorder)
             try:
                 return self.model(tokens, **kwargs).logits
@@ -109,9 +125,9 @@ class HuggingFaceSubject:
                 RECORDER.reset(token)
 
     def _shape(self, tokens: Tokens) -> ModelShape:
-        recorder = Recorder({"sizes": sizes_of})
+        recorder = Recorder({"sizes": head_sizes})
         self._pass(tokens, recorder)
-        return self._shape_of({layer: row["sizes"] for layer, row in recorder.rows.items()})
+        return self._shape_of({layer: answers["sizes"] for layer, answers in recorder.call_answers.items()})
 
     def _shape_of(self, sizes: Mapping[int, Tensor]) -> ModelShape:
         if not sizes:
@@ -122,13 +138,19 @@ class HuggingFaceSubject:
         n_heads, n_kv_heads, d_head = next(iter(sizes.values())).tolist()
         embedding = self._embedding
         return ModelShape(
-            len(self.sites.blocks), tuple(sorted(sizes)), n_heads, n_kv_heads, d_head,
-            embedding.embedding_dim, embedding.num_embeddings,
-            getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
-            tuple(i for i, mlp in enumerate(self.sites.mlps) if mlp is not None),
-        )  # fmt: skip
+            n_layers=len(self.modules.blocks),
+            attention_layers=tuple(sorted(sizes)),
+            n_heads=n_heads,
+            n_kv_heads=n_kv_heads,
+            d_head=d_head,
+            d_model=embedding.embedding_dim,
+            vocab=embedding.num_embeddings,
+            n_ctx=getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
+            mlp_layers=tuple(i for i, mlp in enumerate(self.modules.mlps) if mlp is not None),
+        )
 
     def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
+        """The model's keyword for the positions that edits give to tokens; empty where they change none."""
         ids = torch.arange(length)
         edited = ids
         for edit in edits:
@@ -141,14 +163,15 @@ class HuggingFaceSubject:
                 "positions (GPT-2, OPT) or with rotary ones (Llama, GPT-NeoX)"
             )
         rows = self.shape.n_ctx
-        if self.sites.tables and rows is not None and int(edited.max()) >= rows:
+        if self.modules.tables and rows is not None and int(edited.max()) >= rows:
             raise InputError(f"position {int(edited.max())} is outside {self.name}'s table of {rows}; shift by less")
         return {"position_ids": edited[None].to(self.device)}
 
     def check_edits(self, edits: Sequence[Edit], length: int) -> None:
+        """Raises InputError for an edit that does not fit the model, or sequences of this length."""
         for edit in edits:
             edit.check(self.shape, length)
-            if touches(edit, "position_embedding") and not self.sites.tables:
+            if POSITION_EMBEDDING.touched_by(edit) and not self.modules.tables:
                 raise InputError(f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)")
 
     def _check_tokens(self, tokens: Tokens) -> None:
@@ -160,6 +183,6 @@ class HuggingFaceSubject:
             raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use --length {limit}")
 
 
-def sizes_of(call: AttentionCall) -> Tensor:
-    """Its heads, key heads, and their size."""
+def head_sizes(call: AttentionCall) -> Tensor:
+    """How many query heads and kv heads a call has, and their size."""
     return torch.tensor([call.q.shape[1], call.k.shape[1], call.q.shape[3]])

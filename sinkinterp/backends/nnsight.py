@@ -1,4 +1,4 @@
-"""nnsight models as subjects: the same reads, evaluated inside a trace, in forward order, in callback style."""
+"""nnsight models as subjects: the same reads and edits, made inside a trace, in forward order."""
 
 import inspect
 from collections.abc import Callable
@@ -11,34 +11,42 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.interface import call_of_interface
+from ..data.tokens import Tokens
 from ..errors import InputError
-from .hooks import Sites, evaluating
-from .huggingface import Fetch, HuggingFaceSubject
+from ..interventions.edit import MLP, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING
+from .hooks import StreamModules, eval_mode
+from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
-from .subject import Tokens
+from .subject import Logits
 
-Rows = dict[int, dict[str, Tensor]]
-Answers = tuple[Rows, list[dict[str, Tensor]], Rows, list[Tensor]]
 _OPERATION = "attention_interface_"  # as transformers' own models call it; the last such operation is the call itself
 
 
 @dataclass(frozen=True)
-class Paths:
-    """Where in a model its sites are.
+class BlockPaths:
+    """Names of a block and of two modules in it: the one that calls the attention interface, and the last of the MLP.
 
-    table: of learned positions; empty without one. blocks: of each, its own path, that of the module in it that calls
-    the attention interface, if any, and that of what writes last in its feed-forward branch, if that is known.
+    None for a module that the block lacks, or that is not known.
     """
+
+    block: str
+    attention: str | None
+    mlp: str | None
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The names of the modules that are read and edited. table: of learned positions; empty without one."""
 
     embedding: str
     table: str
-    blocks: tuple[tuple[str, str | None, str | None], ...]
+    blocks: tuple[BlockPaths, ...]
 
 
 class NNsightSubject(HuggingFaceSubject):
     """A transformers model inside nnsight's `NNsight` or `TransformersModel`.
 
-    Raises InputError where the wrapped model has no weights yet, or breaks the contract.
+    Raises InputError where the wrapped model has no weights yet, or fails the contract.
     """
 
     libraries: tuple[str, ...] = ("nnsight",)
@@ -54,82 +62,78 @@ class NNsightSubject(HuggingFaceSubject):
 
     @cached_property
     def _paths(self) -> Paths:
-        return paths_of(self.model, self.sites)
+        return paths_of(self.model, self.modules)
 
-    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Fetch:
+    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
         import nnsight
 
         tokens = tokens.to(self.device)
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
-        paths, asked = self._paths, asked_of(recorder)
-        with torch.set_grad_enabled(recorder.gradients), evaluating(self.model), self._envoy.trace(tokens, **inputs):
-            answers = nnsight.save(visit(self._envoy, paths, asked, self._base))
+        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), self._envoy.trace(tokens, **inputs):
+            visit(self._envoy, self._paths, recorder, self._base)
             logits = nnsight.save(self._envoy.output.logits)
-        recorder.rows, recorder.streams, recorder.updates, recorder.finite = answers
-        return lambda: logits
+        return logits  # noqa: RET504  the trace writes it here
 
 
-def asked_of(recorder: Recorder) -> tuple[Any, ...]:
-    """What a recorder is made of again inside a trace."""
-    return (
-        dict(recorder.calls),
-        dict(recorder.residuals),
-        dict(recorder.mlps),
-        tuple(recorder.edits),
-        recorder.gradients,
-    )
+def visit(envoy: Any, paths: Paths, recorder: Recorder, base: str) -> None:
+    """Inside a trace, shows a recorder all sites of a model in forward order, and writes what it changed.
+
+    base: the model's attention implementation.
+    """
+    if recorder.edits_at(TOKEN_EMBEDDING):
+        _replace_output(envoy.get(paths.embedding), recorder.token_embedding)
+    if recorder.edits_at(POSITION_EMBEDDING):
+        _replace_output(envoy.get(paths.table), recorder.position_embedding)
+    for layer, names in enumerate(paths.blocks):
+        block = envoy.get(names.block)
+        x = block.input
+        edited = recorder.residual(x)
+        if edited is not x:
+            block.input = edited
+        if names.attention is not None:
+            _attend(envoy.get(names.attention), layer, recorder, base)
+        if names.mlp is not None and (recorder.mlps or recorder.edits_at(MLP)):
+            _replace_output(envoy.get(names.mlp), partial(recorder.mlp, layer))
+    _replace_output(envoy.get(paths.blocks[-1].block), recorder.residual)
 
 
-def visit(envoy: Any, paths: Paths, asked: tuple[Any, ...], base: str) -> Answers:
-    """Shows a recorder all sites of a model inside a trace, in forward order, and writes back what it changed."""
-    recorder = Recorder(*asked)
-    if recorder.edits_at("token_embedding"):
-        _change(envoy.get(paths.embedding), recorder.token_embedding)
-    if recorder.edits_at("position_embedding"):
-        _change(envoy.get(paths.table), recorder.position_embedding)
-    for layer, (block, attention, mlp) in enumerate(paths.blocks):
-        inside = envoy.get(block)
-        x = inside.input
-        changed = recorder.residual(x)
-        if changed is not x:
-            inside.input = changed
-        if attention is not None:
-            _attend(envoy.get(attention), layer, recorder, base)
-        if mlp is not None and (recorder.mlps or recorder.edits_at("mlp")):
-            _change(envoy.get(mlp), partial(recorder.mlp, layer))
-    _change(envoy.get(paths.blocks[-1][0]), recorder.residual)
-    return recorder.rows, recorder.streams, recorder.updates, recorder.finite
-
-
-def _change(module: Any, show: Callable[[Tensor], Tensor]) -> None:
+def _replace_output(module: Any, record: Callable[[Tensor], Tensor]) -> None:
+    """The tensor that a module returns, the first of several, becomes what `record` makes of it."""
     output = module.output
-    x, *rest = output if isinstance(output, tuple) else (output,)
-    changed = show(x)
-    if changed is not x:
-        module.output = (changed, *rest) if isinstance(output, tuple) else changed
+    x, *others = output if isinstance(output, tuple) else (output,)
+    edited = record(x)
+    if edited is not x:
+        module.output = (edited, *others) if isinstance(output, tuple) else edited
 
 
 def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
+    """Shows the recorder a layer's call and what its heads return, and writes what it changed."""
     operation = getattr(envoy.source, [op for op in envoy.source.names if op.startswith(_OPERATION)][-1])
     (_, q, k, v, mask), extra = operation.inputs
     call = call_of_interface(layer, q, k, v, mask, **{"scale": extra.get("scaling"), **extra})
-    seen = recorder.attend(call)
-    if seen is not call or (seen.is_fused and (base == "sdpa" or "kernel" in extra)):
-        operation.skip((recorder.output(seen, seen.output()).transpose(1, 2).contiguous(), None))
-    elif recorder.edits_at("output"):
-        z, *rest = operation.output
-        operation.output = (recorder.output(seen, z.transpose(1, 2)).transpose(1, 2).contiguous(), *rest)
+    edited = recorder.attend(call)
+    if edited is not call or (edited.is_fused and (base == "sdpa" or "kernel" in extra)):
+        operation.skip((recorder.output(edited, edited.output()).transpose(1, 2).contiguous(), None))
+    elif recorder.edits_at(OUTPUT):
+        z, *others = operation.output
+        operation.output = (recorder.output(edited, z.transpose(1, 2)).transpose(1, 2).contiguous(), *others)
 
 
-def paths_of(model: PreTrainedModel, sites: Sites) -> Paths:
-    """Where the sites of a transformers model are."""
+def paths_of(model: PreTrainedModel, modules: StreamModules) -> Paths:
+    """The names, in a transformers model, of the modules that are read and edited."""
     names = {id(module): name for name, module in model.named_modules()}
-    attending = [[module for module in block.modules() if _calls_interface(module)] for block in sites.blocks]
-    blocks = [
-        (names[id(block)], names[id(attention[0])] if attention else None, None if mlp is None else names[id(mlp)])
-        for block, attention, mlp in zip(sites.blocks, attending, sites.mlps, strict=True)
-    ]
-    return Paths(names[id(sites.embedding)], names[id(sites.tables[0])] if sites.tables else "", tuple(blocks))
+    blocks = []
+    for block, mlp in zip(modules.blocks, modules.mlps, strict=True):
+        attention = next((module for module in block.modules() if _calls_interface(module)), None)
+        blocks.append(
+            BlockPaths(
+                names[id(block)],
+                None if attention is None else names[id(attention)],
+                None if mlp is None else names[id(mlp)],
+            )
+        )
+    table = names[id(modules.tables[0])] if modules.tables else ""
+    return Paths(names[id(modules.embedding)], table, tuple(blocks))
 
 
 def _calls_interface(module: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Recorder: what one forward pass is asked, what it is told to change, and what it has answered so far."""
+"""Recorder: the reads and edits of one forward pass, and what the reads have returned so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,18 +9,21 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
 from ..errors import InputError
-from ..interventions.edit import Edit, touches
+from ..interventions.edit import MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Site
 from .subject import CallRead, ResidualRead
+
+Answers = dict[str, Tensor]  # by the name of the read
 
 
 @dataclass
 class Recorder:
-    """Every adapter shows it, in forward order, the embeddings and all residuals, calls and feed-forward updates.
+    """Every backend shows it, in forward order, the embeddings and all residuals, calls and feed-forward updates.
 
-    past: how many positions a cache already holds; edits are shown NaN in their place, so that positions count from the
-    start of the sequence. gradients: whether edits are to be differentiated. rows: answers by attention layer.
-    streams: answers by block, the last output after them. updates: answers by block, of its feed-forward layer.
-    finite: whether each residual was. size: sequences and positions of the residual.
+    gradients: whether edits are to be differentiated. past: how many positions a cache already holds; edits are shown
+    NaN in their place, so that positions count from the start of the sequence.
+    call_answers: of the reads of calls, by attention layer. residual_answers: of the reads of residuals, by block, then
+    of the last output. mlp_answers: of the reads of feed-forward updates, by block.
+    finite: for each residual, whether all its entries are. size: how many sequences and positions the residuals have.
     """
 
     calls: Mapping[str, CallRead] = field(default_factory=dict)
@@ -29,42 +32,42 @@ class Recorder:
     edits: Sequence[Edit] = ()
     gradients: bool = False
     past: int = 0
-    rows: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    streams: list[dict[str, Tensor]] = field(default_factory=list)
-    updates: dict[int, dict[str, Tensor]] = field(default_factory=dict)
+    call_answers: dict[int, Answers] = field(default_factory=dict)
+    residual_answers: list[Answers] = field(default_factory=list)
+    mlp_answers: dict[int, Answers] = field(default_factory=dict)
     finite: list[Tensor] = field(default_factory=list)
     size: tuple[int, int] = (0, 0)
 
     def begin(self, edits: Sequence[Edit], past: int) -> None:
-        """Another forward pass, under these edits, differentiated where gradients are on."""
+        """Starts another forward pass, under these edits, differentiated where gradients are on."""
         self.edits, self.past, self.gradients = edits, past, torch.is_grad_enabled()
-        for answers in (self.rows, self.streams, self.updates, self.finite):
+        for answers in (self.call_answers, self.residual_answers, self.mlp_answers, self.finite):
             answers.clear()
 
-    def edits_at(self, site: str) -> bool:
-        """Whether any edit changes what is at this site, a method of `Edit`."""
-        return any(touches(edit, site) for edit in self.edits)
+    def edits_at(self, site: Site) -> bool:
+        """Whether any edit changes what is at this site."""
+        return any(map(site.touched_by, self.edits))
 
     def token_embedding(self, x: Tensor) -> Tensor:
-        """What the table of tokens gives, as the edits leave it."""
-        return self._edited("token_embedding", x)
+        """What the table of tokens returns, after the edits."""
+        return self._edited(TOKEN_EMBEDDING, x)
 
     def position_embedding(self, x: Tensor) -> Tensor:
-        """What the table of positions gives, as the edits leave it."""
-        return self._edited("position_embedding", x)
+        """What the table of positions returns, after the edits."""
+        return self._edited(POSITION_EMBEDDING, x)
 
     def residual(self, x: Tensor) -> Tensor:
-        """The next block's input as the edits leave it, `x` itself where they do not change it."""
+        """The next block's input after the edits; `x` itself where they do not change it."""
         self.size = (x.shape[0], x.shape[1])
-        x = self._edited("residual", x, len(self.streams))
+        x = self._edited(RESIDUAL, x, len(self.residual_answers))
         with torch.no_grad():
             self.finite.append(x.sum(dtype=torch.float32).isfinite())  # an infinity or NaN anywhere reaches the sum
-            self.streams.append({name: read(x) for name, read in self.residuals.items()})
+            self.residual_answers.append({name: read(x) for name, read in self.residuals.items()})
         return x
 
     def attend(self, call: AttentionCall) -> AttentionCall:
-        """A layer's call as the edits leave it, `call` itself where they do not change it."""
-        if call.layer in self.rows:
+        """A layer's call after the edits; `call` itself where they do not change it."""
+        if call.layer in self.call_answers:
             raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
         if self.past and self.edits and call.k.shape[2] - call.q.shape[2] != self.past:
             raise InputError(
@@ -74,37 +77,41 @@ class Recorder:
             for edit in self.edits:
                 call = edit.call(call)
         with torch.no_grad():
-            self.rows[call.layer] = {name: read(call) for name, read in self.calls.items()}
+            self.call_answers[call.layer] = {name: read(call) for name, read in self.calls.items()}
         return call
 
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
-        """What the heads of `call` return, `batch head pos d_value`, as the edits leave it."""
-        return self._edited("output", z, call)
+        """What the heads of `call` return, `batch head pos d_value`, after the edits."""
+        return self._edited(OUTPUT, z, call)
 
     def mlp(self, block: int, x: Tensor) -> Tensor:
-        """What a block's feed-forward layer adds, as the edits leave it; OPT's comes with its sequences flattened."""
-        whole = x.view(*self.size, -1)
-        edited = self._edited("mlp", whole, block)
+        """What a block's feed-forward layer adds, after the edits. In OPT `x` has its sequences flattened."""
+        update = x.view(*self.size, -1)
+        edited = self._edited(MLP, update, block)
         with torch.no_grad():
-            self.updates[block] = {name: read(edited) for name, read in self.mlps.items()}
-        return x if edited is whole else edited.reshape(x.shape)
+            self.mlp_answers[block] = {name: read(edited) for name, read in self.mlps.items()}
+        return x if edited is update else edited.reshape(x.shape)
 
-    def _edited(self, site: str, x: Tensor, *where: int | AttentionCall) -> Tensor:
+    def _edited(self, site: Site, x: Tensor, *place: int | AttentionCall) -> Tensor:
         if not self.edits_at(site):
             return x
         unseen = x.new_full((*x.shape[:-2], self.past, x.shape[-1]), torch.nan)
-        given = whole = torch.cat((unseen, x), -2) if self.past else x
+        padded = edited = torch.cat((unseen, x), -2) if self.past else x
         with torch.set_grad_enabled(self.gradients):
             for edit in self.edits:
-                whole = getattr(edit, site)(*where, whole)
-        return x if whole is given else whole[..., self.past :, :]
+                edited = site.apply(edit, *place, edited)
+        return x if edited is padded else edited[..., self.past :, :]
 
     def check(self, shape: ModelShape) -> None:
-        """Raises InputError where a residual was not finite, or a residual or feed-forward update was never shown."""
-        if len(self.streams) != shape.n_layers + 1:
-            raise InputError(f"{len(self.streams)} residuals were read of {shape.n_layers + 1}; a hook did not fire")
-        if (self.mlps or self.edits_at("mlp")) and tuple(sorted(self.updates)) != shape.mlp_layers:
-            raise InputError(f"of the feed-forward layers {shape.mlp_layers}, only {sorted(self.updates)} were seen")
+        """Raises InputError where a residual is not finite, or a residual or feed-forward update was not shown."""
+        if len(self.residual_answers) != shape.n_layers + 1:
+            raise InputError(
+                f"{len(self.residual_answers)} residuals were read of {shape.n_layers + 1}; a hook did not fire"
+            )
+        if (self.mlps or self.edits_at(MLP)) and tuple(sorted(self.mlp_answers)) != shape.mlp_layers:
+            raise InputError(
+                f"of the feed-forward layers {shape.mlp_layers}, only {sorted(self.mlp_answers)} were seen"
+            )
         for block, finite in enumerate(self.finite):
             if not finite:
                 where = f"block {block - 1}" if block else "the embedding"
@@ -112,3 +119,8 @@ class Recorder:
                     f"activations after {where} are not finite; check the weights, or load with dtype float32 or "
                     "bfloat16 (float16 overflows above 65,504)"
                 )
+
+
+def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:
+    """Answers stacked over layers, `sequence layer ...`, from those of each layer, which may be on any device."""
+    return {name: torch.stack([layer[name].to(device) for layer in layers], 1) for name in layers[0]} if layers else {}

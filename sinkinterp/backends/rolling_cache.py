@@ -1,43 +1,44 @@
-"""A rolling cache for transformers models: the first tokens and the last ones stay, those between are evicted."""
+"""A rolling cache for transformers models: it keeps the first tokens and the last ones, and evicts those between."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from ..attention.call import AttentionCall
+from ..attention.shapes import Keys, Values
+from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.window import Evict
 from .contract import TOLERANCE
-from .hooks import evaluating
+from .hooks import eval_mode
 from .huggingface import HuggingFaceSubject
-from .subject import Tokens
+from .subject import Logits
 
-Keys = Float[Tensor, "sequence kv_head key d_head"]
-Turn = Callable[[Keys, Int[Tensor, " key"]], Keys]
-PROBED = 256  # tokens of cache that are compared with a dense pass, whose maps would be large beyond
+Rotate = Callable[[Keys, Int[Tensor, " key"]], Keys]  # each key by a number of positions
+MOST_CHECKED = 256  # tokens of cache that are compared with a dense pass; beyond it, maps are large
 
 
 class SinkLayer(DynamicLayer):
     """One layer's keys and values of the first `sinks` tokens and of the last `window - sinks`.
 
-    Keys are kept as they were written. `turn` rotates each by a number of positions: where it is given, a token lies
-    at its place in the cache; where it is None, at its place in the text.
+    Keys are kept as they were written. With `rotate`, a token's position is its place in the cache; without it, its
+    place in the text.
     """
 
     is_croppable = False
 
-    def __init__(self, window: int, sinks: int, turn: Turn | None = None) -> None:
+    def __init__(self, window: int, sinks: int, rotate: Rotate | None = None) -> None:
         super().__init__()
-        self.window, self.sinks, self.turn = window, sinks, turn
+        self.window, self.sinks, self.rotate = window, sinks, rotate
         self.cumulative_length = 0  # tokens seen; transformers resets a counter of this name
 
-    def update(self, key_states: Keys, value_states: Keys, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """What the new tokens see, themselves included, after those that no longer fit are evicted.
+    def update(self, key_states: Keys, value_states: Values, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Keys and values that the new tokens see, their own included, after those that no longer fit are evicted.
 
         Raises InputError for several tokens at once that would have to see different keys.
         """
@@ -47,7 +48,7 @@ class SinkLayer(DynamicLayer):
         self.cumulative_length += count
         keys, values = super().update(key_states, value_states)
         self.keys, self.values = self._kept(keys), self._kept(values)
-        return self.keys if self.turn is None else self.turn(self.keys, self._moved()), self.values
+        return self.keys if self.rotate is None else self.rotate(self.keys, self._moved()), self.values
 
     def get_seq_length(self) -> int:
         """Tokens that stand before the next one."""
@@ -66,33 +67,33 @@ class SinkLayer(DynamicLayer):
         return torch.cat((rows[..., : self.sinks, :], rows[..., rows.shape[-2] - self.window + self.sinks :, :]), -2)
 
     def _moved(self) -> Int[Tensor, " key"]:
-        """How far every key now is from the place it was written at: no token is written behind the last place."""
+        """How far every key has moved since it was written. A token is written at the last place or before it."""
         place = torch.arange(self.keys.shape[-2], device=self.keys.device)
         in_text = torch.where(place < self.sinks, place, place + self.cumulative_length - len(place))
         return place - in_text.clamp(max=self.window - 1)
 
 
 class SinkCache(Cache):
-    """A rolling cache of `window` tokens, those that are read included, for any batch of equally long texts.
+    """A rolling cache of `window` tokens, the one that is read included, for any batch of equally long texts.
 
-    By default tokens keep the positions of the text; with `rerotate` they take those of their places in the cache, as
-    in StreamingLLM (arXiv:2309.17453), and the text may outrun the context. Raises InputError unless `window` is wider
-    than `sinks`, every layer of the model keeps all its keys, and these, if re-rotated, are rotated as Llama's or know
-    no position.
+    By default a token keeps its position in the text. With `rerotate` its position is its place in the cache, as in
+    StreamingLLM (arXiv:2309.17453), and the text may be longer than the context. Raises InputError unless `window` is
+    wider than `sinks`, every layer of the model keeps all its keys, and these, for `rerotate`, hold positions as
+    Llama's keys do, or none.
     """
 
     def __init__(self, model: PreTrainedModel, window: int, sinks: int, *, rerotate: bool = False) -> None:
         Evict(window, sinks)  # refuses sizes that make no cache
-        own = DynamicCache(config=model.config).layers
-        odd = next((type(layer).__name__ for layer in own if type(layer) is not DynamicLayer), None)
-        if odd is not None:
+        layers = DynamicCache(config=model.config).layers
+        other = next((type(layer).__name__ for layer in layers if type(layer) is not DynamicLayer), None)
+        if other is not None:
             raise InputError(
-                f"{type(model).__name__} caches in a {odd}, which keeps no key of every token; "
+                f"{type(model).__name__} caches in a {other}, which keeps no key of every token; "
                 "take a model whose layers all attend to the whole text (GPT-2, OPT, GPT-NeoX, Llama, Qwen)"
             )
         self.rerotate = rerotate
-        turn = turn_of(model, window) if rerotate else None
-        super().__init__(layers=[SinkLayer(window, sinks, turn) for _ in own])
+        rotate = rotation_of(model, window) if rerotate else None
+        super().__init__(layers=[SinkLayer(window, sinks, rotate) for _ in layers])
 
     def position_ids(self, count: int) -> Int[Tensor, "1 pos"]:
         """Positions of the next `count` tokens."""
@@ -100,13 +101,13 @@ class SinkCache(Cache):
         return torch.arange(first, first + count)[None]
 
 
-def streamed(model: PreTrainedModel, tokens: Tokens, cache: SinkCache) -> Iterator[Float[Tensor, "sequence pos vocab"]]:
-    """Logits of the tokens that fill the empty cache, in one pass, then of every later token in a pass of its own."""
+def streamed(model: PreTrainedModel, tokens: Tokens, cache: SinkCache) -> Iterator[Logits]:
+    """Logits of the tokens that fill the empty cache, in one pass, then of each later token in a pass of its own."""
     window = cache.get_max_length()
     tokens = tokens.to(model.device)
     for chunk in (tokens[:, :window], *(tokens[:, i : i + 1] for i in range(window, tokens.shape[1]))):
         positions = cache.position_ids(chunk.shape[1]).to(model.device)
-        with torch.no_grad(), evaluating(model):
+        with torch.no_grad(), eval_mode(model):
             output = model(chunk, position_ids=positions, past_key_values=cache, use_cache=True)
         yield output.logits
 
@@ -114,23 +115,22 @@ def streamed(model: PreTrainedModel, tokens: Tokens, cache: SinkCache) -> Iterat
 def check_stream(
     subject: HuggingFaceSubject, tokens: Tokens, window: int, sinks: int, *, rerotate: bool = False
 ) -> None:
-    """Raises InputError unless a rolling cache gives the first tokens the logits of a dense pass so masked.
+    """Raises InputError unless the first tokens get the same logits from a rolling cache as from a dense, masked pass.
 
-    Re-rotated, it does so without sinks only: distances among the last tokens are alike in cache and text.
+    With `rerotate` this is checked without sinks: only then are all distances the same in cache and text.
     """
-    window = min(window, PROBED)
+    window = min(window, MOST_CHECKED)
     sinks = 0 if rerotate else min(sinks, window - 1)
-    some = tokens[:1, : window + 3]
+    start = tokens[:1, : window + 3]
     if subject.shape.n_ctx is not None:
-        some = some[:, : subject.shape.n_ctx]
-    masked = subject.run(some, edits=[Evict(window, sinks)], calls={"biased": _is_biased})
+        start = start[:, : subject.shape.n_ctx]
+    masked = subject.run(start, edits=[Evict(window, sinks)], calls={"biased": _is_biased})
     if sinks and masked.calls["biased"].any():
         raise InputError(
             f"{subject.name} biases scores by distance, which it counts between places in the cache; use rerotate=True"
         )
-    rolled = torch.cat(
-        list(streamed(subject.model, some, SinkCache(subject.model, window, sinks, rerotate=rerotate))), 1
-    )
+    cache = SinkCache(subject.model, window, sinks, rerotate=rerotate)
+    rolled = torch.cat(list(streamed(subject.model, start, cache)), 1)
     if not _distance(rolled, masked.logits) <= TOLERANCE.get(subject.dtype, 0.1):
         raise InputError(
             f"{subject.name} does not compute from a rolling cache what it computes from the same tokens at once; "
@@ -142,39 +142,39 @@ def _is_biased(call: AttentionCall) -> Tensor:
     return torch.full((len(call.q),), call.bias is not None)
 
 
-def turn_of(model: PreTrainedModel, window: int) -> Turn:
-    """What rotates the model's cached keys by a number of positions; nothing where positions are in no key.
+def rotation_of(model: PreTrainedModel, window: int) -> Rotate:
+    """Rotates the model's cached keys by numbers of positions; leaves keys that hold no position as they are.
 
-    Raises InputError unless that is all they need.
+    Raises InputError where rotation does not make the keys of one position those of another.
     """
     rotary = getattr(model.base_model, "rotary_emb", None)
 
-    def turn(keys: Keys, by: Int[Tensor, " key"]) -> Keys:
+    def rotate(keys: Keys, by: Int[Tensor, " key"]) -> Keys:
         if rotary is None:
             return keys
         cos, sin = (wave[:, None] / rotary.attention_scaling for wave in rotary(keys.float(), by[None]))
-        turned, rest = keys.float().tensor_split([cos.shape[-1]], -1)
-        a, b = turned.chunk(2, -1)
-        return torch.cat((turned * cos + torch.cat((-b, a), -1) * sin, rest), -1).to(keys.dtype)
+        rotated, others = keys.float().tensor_split([cos.shape[-1]], -1)
+        a, b = rotated.chunk(2, -1)
+        return torch.cat((rotated * cos + torch.cat((-b, a), -1) * sin, others), -1).to(keys.dtype)
 
-    # a token alone attends to itself wherever it stands, so its position is in its keys only, in every layer
-    near, far = (_alone(model, position) for position in (0, window - 1))
+    # a single token attends to itself at any position, so in every layer only its key depends on the position
+    near, far = (_cache_of_one_token(model, position) for position in (0, window - 1))
     back = torch.tensor([1 - window], device=model.device)
-    pairs = [(a.keys, turn(b.keys, back)) for a, b in zip(near.layers, far.layers, strict=True)]
+    pairs = [(a.keys, rotate(b.keys, back)) for a, b in zip(near.layers, far.layers, strict=True)]
     pairs += [(a.values, b.values) for a, b in zip(near.layers, far.layers, strict=True)]
     if any(_distance(b, a) > TOLERANCE.get(model.dtype, 0.1) * a.abs().max().item() for a, b in pairs):
         raise InputError(
             f"{type(model).__name__} has no positions that a cached key could be rotated to; "
             "leave out rerotate, or take a Llama-style model (Llama, Qwen, GPT-NeoX)"
         )
-    return turn
+    return rotate
 
 
-def _alone(model: PreTrainedModel, position: int) -> DynamicCache:
-    """What a text of one token leaves in the cache."""
+def _cache_of_one_token(model: PreTrainedModel, position: int) -> DynamicCache:
+    """The cache after a text of one token at a position."""
     cache, device = DynamicCache(config=model.config), model.device
     token, positions = torch.zeros(1, 1, dtype=torch.long), torch.tensor([[position]])
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         model(token.to(device), position_ids=positions.to(device), past_key_values=cache, use_cache=True)
     return cache
 

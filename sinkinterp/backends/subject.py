@@ -1,27 +1,27 @@
-"""What a measurement asks of a model, whichever library runs it."""
+"""What a measurement needs of a model, whichever library runs it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
+from ..attention.shapes import Residual
+from ..data.tokens import Tokens
 from ..interventions.edit import Edit
 
-Tokens = Int[Tensor, "sequence pos"]
-Residual = Float[Tensor, "sequence pos d_model"]
+Logits = Float[Tensor, "sequence pos vocab"]
 CallRead = Callable[[AttentionCall], Tensor]
 ResidualRead = Callable[[Residual], Tensor]
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What the reads returned during one forward pass, and its logits, which `fetch` gets.
+    """What the reads returned during one forward pass, and the logits of the model.
 
     calls: read name -> `sequence layer ...`, over attention layers.
     residuals: read name -> `sequence block ...`: the input of every block, then the output of the last one, before
@@ -32,22 +32,17 @@ class Trace:
     calls: dict[str, Tensor]
     residuals: dict[str, Tensor]
     mlps: dict[str, Tensor]
-    fetch: Callable[[], Tensor]
+    logits: Logits
 
-    @cached_property
-    def logits(self) -> Float[Tensor, "sequence pos vocab"]:
-        """What the model returned. On a server it is made and sent only when first asked for."""
-        return self.fetch()
-
-    @staticmethod
-    def stack(rows: Sequence[Mapping[str, Tensor]], device: torch.device) -> dict[str, Tensor]:
-        """A dictionary of tensors stacked over layers, from one dictionary per layer; layers may be on any device."""
-        return {name: torch.stack([row[name].to(device) for row in rows], 1) for name in rows[0]} if rows else {}
+    @property
+    def answers(self) -> dict[str, Tensor]:
+        """What all reads returned, by name, whatever they saw."""
+        return self.calls | self.residuals | self.mlps
 
 
 @runtime_checkable
 class Subject(Protocol):
-    """A language model that answers questions about its attention calls while it runs."""
+    """A language model whose attention calls and residuals can be read and edited while it runs."""
 
     name: str
     shape: ModelShape
@@ -66,8 +61,8 @@ class Subject(Protocol):
         edits: Sequence[Edit] = (),
         gradients: bool = False,
     ) -> Trace:
-        """One forward pass. Reads are pure functions evaluated during it; nothing else is kept.
+        """One forward pass. Reads are pure functions that are evaluated during it; nothing else is kept.
 
-        With `gradients`, logits can be differentiated by tensors that edits brought in.
+        With `gradients`, logits can be differentiated by tensors that edits hold.
         """
         ...

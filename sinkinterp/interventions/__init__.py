@@ -1,5 +1,6 @@
-"""Interventions: frozen values that say what changes, in which layers, heads, positions; adapters say how."""
+"""Interventions: frozen values that say what changes and in which layers, heads and positions; backends apply it."""
 
+from .change import Change
 from .columns import AttendSelfOnly, BiasColumn, Dropped, RemoveColumn, Renormalised, SpreadEvenly
 from .edit import Edit, HeadWeights
 from .normalisation import ClipPattern, PatchNormalization, Temperature
@@ -19,7 +20,6 @@ from .operations import (
 from .positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
 from .projections import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from .sites import (
-    Change,
     ChangeKeys,
     ChangeMLP,
     ChangeOutputs,

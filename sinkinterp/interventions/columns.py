@@ -1,4 +1,4 @@
-"""Interventions on the sink's column of the pattern: bias it, remove it, spread its mass, or make another sink."""
+"""Interventions on columns of the pattern, the sink's above all: bias it, remove it, share it out, make another."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -6,13 +6,15 @@ from dataclasses import dataclass, field, replace
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
+from ..attention.shapes import Pattern
 from .edit import Edit
-from .selectors import OnHeads, drawn, inside, settle
+from .selectors import OnHeads, check_chosen, draw_others, store_chosen
 
-Pattern = Float[Tensor, "batch head query column"]
+Removed = Float[Tensor, "batch head query 1"]
 Allowed = Bool[Tensor, "#batch #head query column"]
 
 
@@ -20,8 +22,8 @@ Allowed = Bool[Tensor, "#batch #head query column"]
 class Share:
     """What becomes of the attention that removed columns received."""
 
-    def share(self, removed: Float[Tensor, "batch head query 1"], rest: Pattern, allowed: Allowed) -> Pattern:
-        """The pattern after `removed` was taken from it, `rest` being what is left on the `allowed` columns."""
+    def share(self, removed: Removed, kept: Pattern, allowed: Allowed) -> Pattern:
+        """The new pattern. `removed` was taken from columns that are now 0; `kept` is what `allowed` columns have."""
         raise NotImplementedError
 
 
@@ -29,25 +31,25 @@ class Share:
 class Dropped(Share):
     """It is lost: rows sum to less than before."""
 
-    def share(self, removed: Float[Tensor, "batch head query 1"], rest: Pattern, allowed: Allowed) -> Pattern:
-        return rest
+    def share(self, removed: Removed, kept: Pattern, allowed: Allowed) -> Pattern:
+        return kept
 
 
 @dataclass(frozen=True)
 class Renormalised(Share):
     """The other columns receive it in proportion to what they have; it is lost where they have nothing in fp32."""
 
-    def share(self, removed: Float[Tensor, "batch head query 1"], rest: Pattern, allowed: Allowed) -> Pattern:
-        left = rest.sum(-1, keepdim=True)
-        return rest * (1 + removed / torch.where(left == 0, 1, left))
+    def share(self, removed: Removed, kept: Pattern, allowed: Allowed) -> Pattern:
+        total = kept.sum(-1, keepdim=True)
+        return kept * (1 + removed / torch.where(total == 0, 1, total))
 
 
 @dataclass(frozen=True)
 class SpreadEvenly(Share):
     """The other columns that the query sees receive equal parts of it."""
 
-    def share(self, removed: Float[Tensor, "batch head query 1"], rest: Pattern, allowed: Allowed) -> Pattern:
-        return rest + removed * allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
+    def share(self, removed: Removed, kept: Pattern, allowed: Allowed) -> Pattern:
+        return kept + removed * allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -58,66 +60,68 @@ class _Columns(OnHeads):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        settle(self, "positions")
+        store_chosen(self, "positions")
 
     def check(self, shape: ModelShape, length: int) -> None:
         super().check(shape, length)
-        inside(self.positions, range(length), "position")
+        check_chosen(self.positions, range(length), "position")
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return drawn(self, "positions", range(length), generator)
+        return draw_others(self, "positions", range(length), generator)
 
 
 @dataclass(frozen=True)
 class RemoveColumn(_Columns):
-    """Positions receive no attention; queries do with it what `share` says. For small T.
+    """Positions receive no attention; `share` says where it goes instead. For small T.
 
-    A query that would be left with nothing to look at keeps what it has, as the first does where it sees itself alone.
+    A query that sees no other column keeps its row, such as the first query, which sees only itself.
     """
 
     share: Share = Renormalised()
 
+    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
         pattern = call.pattern()
         first = pattern.shape[-1] - call.k.shape[2]
         allowed = torch.nn.functional.pad(call.allowed(), (first, 0), value=True)
-        gone = torch.zeros(pattern.shape[-1], dtype=torch.bool, device=pattern.device)
-        gone[[first + position for position in self.positions]] = True
-        kept = allowed & ~gone
-        rest = pattern * ~gone
-        shared = self.share.share((pattern * gone).sum(-1, keepdim=True), rest, kept)
+        removed = torch.zeros(pattern.shape[-1], dtype=torch.bool, device=pattern.device)
+        removed[[first + position for position in self.positions]] = True
+        kept = allowed & ~removed
+        shared = self.share.share((pattern * removed).sum(-1, keepdim=True), pattern * ~removed, kept)
         return self.on_heads(call, call.with_pattern(torch.where(kept.any(-1, keepdim=True), shared, pattern)))
 
 
 @dataclass(frozen=True)
 class BiasColumn(_Columns):
-    """`bias` is added to the scores of positions, before normalisation: ZeroTuning's knob on the first token."""
+    """`bias` is added to the scores of positions, before normalisation; ZeroTuning does so with the first token."""
 
     bias: float
 
+    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
         added = call.q.new_zeros(1, 1, 1, call.k.shape[2])
         added[..., list(self.positions)] = self.bias
-        whole = added.expand(-1, -1, call.q.shape[2], -1)
-        return self.on_heads(call, replace(call, bias=whole if call.bias is None else call.bias + whole))
+        bias = added.expand(-1, -1, call.q.shape[2], -1)
+        return self.on_heads(call, replace(call, bias=bias if call.bias is None else call.bias + bias))
 
 
 @dataclass(frozen=True)
 class AttendSelfOnly(_Columns):
-    """Positions attend to themselves, and a slot, alone, as the first token must: it makes sinks (arXiv:2605.06611)."""
+    """Positions attend only to themselves and a slot, as the first token must; that makes sinks (arXiv:2605.06611)."""
 
     positions: Iterable[int] = field(kw_only=True)
 
+    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
         past = call.k.shape[2] - call.q.shape[2]
-        here = [position - past for position in self.positions if position >= past]
+        queries = [position - past for position in self.positions if position >= past]
         mask = call.allowed().clone()
-        mask[..., here, :] = False
-        mask[..., here, [row + past for row in here]] = True
+        mask[..., queries, :] = False
+        mask[..., queries, [query + past for query in queries]] = True
         return self.on_heads(call, replace(call, mask=mask))

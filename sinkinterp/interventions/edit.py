@@ -1,8 +1,8 @@
-"""The base of every intervention."""
+"""Edit: the base of every intervention. Site: a place in a model that edits change."""
 
-from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields, is_dataclass
-from types import NoneType
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
 
 import torch
 from jaxtyping import Float, Int
@@ -10,19 +10,18 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
+from ..attention.shapes import HeadOutput, Residual
 from ..errors import InputError
 
 PositionIds = Int[Tensor, " pos"]
-Residual = Float[Tensor, "#sequence pos d_model"]
-Output = Float[Tensor, "sequence head pos d_value"]
-Rows = Int[Tensor, " sequence"]
 
 
 @dataclass(frozen=True)
 class HeadWeights:
     """The linear map from a block's normed residual to the queries, keys or values of its heads.
 
-    Keys and values count kv heads, each shared by `group` query heads. `bias` is None where the map has none.
+    For keys and values, `head` counts kv heads, each shared by `group` query heads. `bias` is None where the map has
+    none.
     """
 
     weight: Float[Tensor, "head d_head d_model"]
@@ -32,22 +31,22 @@ class HeadWeights:
 
 @dataclass(frozen=True)
 class Edit:
-    """What changes while a model runs. Override the method of the site that changes; the others pass through.
+    """What changes while a model runs. Override the method of each site that changes; the other methods change nothing.
 
-    Edits are applied in the order they are given in, and reads see what they leave. A method returns what it was given,
-    the very same object, where nothing changes. Weights are changed before a pass and put back after it.
+    Edits are applied in the order in which they are given, and reads see the result. A method that changes nothing
+    returns its argument, the very same object. Weights are changed before a pass and restored after it.
     """
 
     def position_ids(self, ids: PositionIds) -> PositionIds:
-        """Positions that the tokens are given, by place in the sequence: rows of a table, or angles of a rotation."""
+        """The position that each token is given: a row of a table, or the angle of a rotation."""
         return ids
 
     def token_embedding(self, x: Residual) -> Residual:
-        """What the table of tokens gives."""
+        """What the table of tokens returns."""
         return x
 
     def position_embedding(self, x: Residual) -> Residual:
-        """What the table of learned positions gives."""
+        """What the table of learned positions returns."""
         return x
 
     def residual(self, block: int, x: Residual) -> Residual:
@@ -67,10 +66,10 @@ class Edit:
         return weights
 
     def call(self, call: AttentionCall) -> AttentionCall:
-        """What an attention layer consumes; `with_pattern` of a call sets its pattern itself."""
+        """What an attention layer computes from; `with_pattern` of a call sets its pattern itself."""
         return call
 
-    def output(self, call: AttentionCall, z: Output) -> Output:
+    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
         """What an attention layer's heads return, before they are mixed."""
         return z
 
@@ -81,44 +80,65 @@ class Edit:
     def check(self, shape: ModelShape, length: int) -> None:
         """Raises InputError where the edit does not fit a model of this shape, or sequences of this length."""
 
-    def for_rows(self, rows: Rows) -> "Edit":
-        """The edit of these sequences alone, counted in the tokens that are measured; itself where all are alike."""
+    def for_rows(self, rows: Int[Tensor, " sequence"]) -> "Edit":
+        """The edit for these of the measured sequences; itself where it treats all sequences alike."""
         return self
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> "Edit":
-        """The same edit of as many heads, positions or dimensions, others than these, drawn at random.
+        """The same edit of as many other heads, positions or dimensions, drawn at random.
 
         Raises InputError for an edit that has no such control.
         """
         raise InputError(f"{type(self).__name__} chooses nothing that could be drawn at random; run it with no control")
 
 
-def touches(edit: Edit, site: str) -> bool:
-    """Whether an edit overrides the method of a site."""
-    return getattr(type(edit), site) is not getattr(Edit, site)
+class Reads(TypedDict, total=False):
+    """The keywords with which `Subject.run` is asked for reads. Each read has a name."""
+
+    calls: Mapping[str, Callable[[AttentionCall], Tensor]]
+    residuals: Mapping[str, Callable[[Tensor], Tensor]]
+    mlps: Mapping[str, Callable[[Tensor], Tensor]]
 
 
-def words(edit: Edit) -> str:
-    """The edit as it would be written, without what is left at its default; tensors by their shape."""
-    return _written(edit)
+@dataclass(frozen=True)
+class Site:
+    """A place in a model that edits change.
+
+    method: the method of `Edit` that changes it. label: its name in messages. layers: the blocks of a model that have
+    it. reads: from a read's name and the read, the keyword of `Subject.run` that shows the site to it; None for a site
+    that no read sees.
+    """
+
+    method: Callable[..., Any]
+    label: str
+    layers: Callable[[ModelShape], Sequence[int]]
+    reads: Callable[[str, Callable[[Any], Tensor]], Reads] | None = None
+
+    def touched_by(self, edit: Edit) -> bool:
+        """Whether an edit overrides the method of this site."""
+        return getattr(type(edit), self.method.__name__) is not self.method
+
+    def apply(self, edit: Edit, *arguments: Any) -> Any:
+        """What the edit's method returns for these arguments."""
+        return getattr(edit, self.method.__name__)(*arguments)
 
 
-def _written(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"tensor{tuple(value.shape)}"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_written(one)}" for key, one in value.items()) + "}"
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(_written, value)) + "]"
-    if not is_dataclass(value):
-        return repr(value)
-    given = [f for f in fields(value) if not (f.kw_only and _is_default(f, getattr(value, f.name)))]
-    own = [_written(getattr(value, f.name)) for f in given if not f.kw_only]
-    named = [f"{f.name}={_written(getattr(value, f.name))}" for f in given if f.kw_only]
-    return f"{type(value).__name__}({', '.join(own + named)})"
+def _first_block(shape: ModelShape) -> Sequence[int]:
+    return (0,)
 
 
-def _is_default(field: Field, value: object) -> bool:
-    return value is field.default or (
-        isinstance(value, int | float | str | tuple | NoneType) and value == field.default
-    )
+def _attention_layers(shape: ModelShape) -> Sequence[int]:
+    return shape.attention_layers
+
+
+TOKEN_EMBEDDING = Site(Edit.token_embedding, "token embedding", _first_block)
+POSITION_EMBEDDING = Site(Edit.position_embedding, "position embedding", _first_block)
+RESIDUAL = Site(
+    Edit.residual, "residual", lambda shape: range(shape.n_layers + 1), lambda name, read: {"residuals": {name: read}}
+)
+QUERY_WEIGHTS = Site(Edit.query_weights, "query weights", _attention_layers)
+KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _attention_layers)
+VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _attention_layers)
+CALL = Site(Edit.call, "attention call", _attention_layers, lambda name, read: {"calls": {name: read}})
+OUTPUT = Site(Edit.output, "attention output", _attention_layers, lambda name, read: {"calls": {name: read}})
+MLP = Site(Edit.mlp, "feed-forward update", lambda shape: shape.mlp_layers, lambda name, read: {"mlps": {name: read}})

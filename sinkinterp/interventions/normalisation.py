@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, replace
 
+from typing_extensions import override
+
 from ..attention.call import AttentionCall
 from ..attention.kernels import Kernel, PNorm, Similarity, Unit
 from ..errors import InputError
@@ -12,12 +14,13 @@ from .selectors import OnHeads
 class PatchNormalization(OnHeads):
     """Any kernel of `attention.kernels` in place of a model's own, per layer and head.
 
-    A similarity alone stands for its kernel without normalisation, as in `PatchNormalization(Sigmoid())`; but `Exp()`
-    for softmax, and `ExpMinusOne()` over the sum of its magnitudes, for these drop a factor per row.
+    A similarity stands for its kernel without normalisation, as in `PatchNormalization(Sigmoid())`. Two drop a factor
+    per row and so are normalised: `Exp()` stands for softmax, `ExpMinusOne()` is divided by the sum of its magnitudes.
     """
 
     kernel: Kernel | Similarity
 
+    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
@@ -44,6 +47,7 @@ class Temperature(OnHeads):
         if not self.temperature > 0:
             raise InputError(f"a temperature is above 0; got {self.temperature}")
 
+    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
@@ -60,6 +64,7 @@ class ClipPattern(OnHeads):
     low: float = -0.03
     high: float = 1.0
 
+    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call

@@ -1,4 +1,4 @@
-"""Operations: what becomes of an activation. Every site of `sites` takes any of them."""
+"""Operations: what becomes of an activation. Every class of `sites` takes any of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ Activation = Float[Tensor, "*sequence_head pos d"]
 
 @dataclass(frozen=True)
 class Operation:
-    """Makes new activations of a layer from old ones; its site takes the chosen entries of them, and no others."""
+    """Makes new activations of a layer from old ones. A `Change` uses the entries that it chooses, and no others."""
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         raise NotImplementedError
@@ -23,7 +23,7 @@ class Operation:
         """Raises InputError where the operation does not fit sequences of this length."""
 
     def for_rows(self, rows: Int[Tensor, " sequence"]) -> "Operation":
-        """The operation on these sequences alone; itself where all are treated alike."""
+        """The operation for these of the measured sequences; itself where it treats all sequences alike."""
         return self
 
 
@@ -37,7 +37,7 @@ class Keep(Operation):
 
 @dataclass(frozen=True)
 class Zero(Operation):
-    """Nothing is left."""
+    """Zero in every chosen entry."""
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         return torch.zeros_like(x)
@@ -82,7 +82,7 @@ class ClampNorm(Operation):
 class MeanOfOthers(Operation):
     """Every chosen vector becomes the mean over the positions after the first `skip`, of its own sequence.
 
-    Sees the whole sequence: of use where a position is to look like any other, not where causality matters.
+    It reads the whole sequence. Use it to make a position look like any other, not where causality matters.
     """
 
     skip: int = 1
@@ -99,7 +99,7 @@ class MeanOfOthers(Operation):
 class MatchedNoise(Operation):
     """Random numbers with the mean and variance that each dimension has over the positions of its own sequence.
 
-    Drawn from `seed`, the same for all sequences.
+    They are drawn from `seed`, and are the same for all sequences.
     """
 
     seed: int = 0
@@ -129,8 +129,8 @@ class SwapWith(Operation):
 
 
 @dataclass(frozen=True, eq=False)
-class Given(Operation):
-    """Activations that were taken before, by layer: of every sequence, or of all alike (one sequence)."""
+class _WithValues(Operation):
+    """Base of operations with given activations, by layer: of each sequence, or of one that stands for all."""
 
     values: Mapping[int, Tensor]
 
@@ -140,7 +140,7 @@ class Given(Operation):
         chosen = {n: v if len(v) == 1 else v[rows.to(v.device)] for n, v in self.values.items()}
         return replace(self, values=chosen)
 
-    def _fitting(self, layer: int, x: Activation) -> Activation:
+    def _values_like(self, layer: int, x: Activation) -> Activation:
         if layer not in self.values:
             raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self.values)}")
         value = self.values[layer].to(x)
@@ -152,15 +152,15 @@ class Given(Operation):
         return value.expand_as(x)
 
 
-class Put(Given):
-    """They stand in for the model's own."""
+class Put(_WithValues):
+    """The given activations replace the model's own."""
 
     def __call__(self, layer: int, x: Activation) -> Activation:
-        return self._fitting(layer, x)
+        return self._values_like(layer, x)
 
 
-class Add(Given):
-    """They are added to the model's own."""
+class Add(_WithValues):
+    """The given activations are added to the model's own."""
 
     def __call__(self, layer: int, x: Activation) -> Activation:
-        return x + self._fitting(layer, x)
+        return x + self._values_like(layer, x)

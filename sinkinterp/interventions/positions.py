@@ -1,21 +1,19 @@
-"""Interventions on positions: what Table 7 of Gu et al. (2025) does to GPT-2, and what rotary models allow.
+"""Interventions on positions: those of Table 7 of Gu et al. (2025) in GPT-2, and those that rotary models allow.
 
-The first two give tokens other position ids: rows of a table of learned positions, angles under rotary positions.
+All but the last give tokens other position ids: rows of a table of learned positions, or angles of a rotation.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
+from typing_extensions import override
 
 from ..attention.model_shape import ModelShape
+from ..attention.shapes import Residual
 from ..errors import InputError
-from .edit import Edit, Residual
-from .selectors import drawn, inside, settle
-
-PositionIds = Int[Tensor, " pos"]
+from .edit import Edit, PositionIds
+from .selectors import check_chosen, draw_others, store_chosen
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class _PositionPair(Edit):
             )
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        """The same of two other positions."""
+        """The same edit of two other positions, drawn at random."""
         others = [position for position in range(length) if position not in (self.first, self.second)]
         if len(others) < 2:
             raise InputError(f"a control needs two other positions; sequences of {length} have {len(others)}")
@@ -50,6 +48,7 @@ class _PositionPair(Edit):
 class SwapPositions(_PositionPair):
     """The tokens at two positions exchange positions: p_first <-> p_second."""
 
+    @override
     def position_ids(self, ids: PositionIds) -> PositionIds:
         swapped = ids.clone()
         swapped[[self.first, self.second]] = ids[[self.second, self.first]]
@@ -60,6 +59,7 @@ class SwapPositions(_PositionPair):
 class ReplacePosition(_PositionPair):
     """The token at `first` is given the position of `second`: p_first <- p_second."""
 
+    @override
     def position_ids(self, ids: PositionIds) -> PositionIds:
         replaced = ids.clone()
         replaced[self.first] = ids[self.second]
@@ -68,7 +68,7 @@ class ReplacePosition(_PositionPair):
 
 @dataclass(frozen=True)
 class ShiftPositions(Edit):
-    """Tokens from position `start` on stand `by` positions later, which leaves a gap before them.
+    """Tokens from position `start` on move `by` positions later, which leaves a gap before them.
 
     Under rotary positions, a shift of all tokens together (start 0) changes nothing.
     """
@@ -81,8 +81,9 @@ class ShiftPositions(Edit):
             raise InputError(f"a shift is by 1 or more, from position 0 or later; got {self.by} from {self.start}")
 
     def check(self, shape: ModelShape, length: int) -> None:
-        inside((self.start,), range(length), "position")
+        check_chosen((self.start,), range(length), "position")
 
+    @override
     def position_ids(self, ids: PositionIds) -> PositionIds:
         later = torch.arange(len(ids), device=ids.device) >= self.start
         return ids + self.by * later
@@ -90,19 +91,20 @@ class ShiftPositions(Edit):
 
 @dataclass(frozen=True)
 class RemovePosition(Edit):
-    """The tokens at `positions` (all by default) are given no learned position: zero is added in its place."""
+    """The tokens at `positions` (all by default) get no learned position: zero is added in its place."""
 
     positions: Iterable[int] | None = None
 
     def __post_init__(self) -> None:
-        settle(self, "positions")
+        store_chosen(self, "positions")
 
     def check(self, shape: ModelShape, length: int) -> None:
-        inside(self.positions, range(length), "position")
+        check_chosen(self.positions, range(length), "position")
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return drawn(self, "positions", range(length), generator)
+        return draw_others(self, "positions", range(length), generator)
 
+    @override
     def position_embedding(self, x: Residual) -> Residual:
         rows = list(range(x.shape[-2]) if self.positions is None else self.positions)
         x = x.clone()

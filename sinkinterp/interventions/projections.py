@@ -1,18 +1,19 @@
 """Interventions on projection biases, b_Q, b_K and b_V, and on what keys read of the residual stream.
 
 These are not the paper's key biases k*, which are slots (`slots`). Without rotary positions b_K adds the same number to
-all scores of a query, which softmax cancels: zeroing it there is a null control. Under rotary positions it is real.
+all scores of a query, and softmax cancels it: zeroing b_K is then a null control. With rotary positions it has effects.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
+from typing_extensions import override
 
 from ..attention.model_shape import ModelShape
 from ..errors import InputError
 from .edit import Edit, HeadWeights
-from .selectors import InLayers, OnHeads, drawn, inside, settle
+from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chosen
 
 
 @dataclass(frozen=True)
@@ -25,20 +26,22 @@ class _ZeroBias(OnHeads):
         if weights.bias is None:
             raise InputError(f"layer {layer} has no such bias to zero; take a model with biases (GPT-2, OPT, Qwen2)")
         n_heads = len(weights.bias)
-        heads = self.of_heads(layer, n_heads, n_heads * weights.group).to(weights.bias.device)
+        heads = self.head_mask(layer, n_heads, n_heads * weights.group).to(weights.bias.device)
         return replace(weights, bias=weights.bias.masked_fill(heads[:, None], 0))
 
 
 class ZeroQueryBias(_ZeroBias):
-    """b_Q = 0. With layer norms before it, b_Q carries what a query asks whatever the token."""
+    """b_Q = 0. Behind a layer norm, b_Q is the part of a query that does not depend on the token."""
 
+    @override
     def query_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         return self._zeroed(layer, weights)
 
 
 class ZeroKeyBias(_ZeroBias):
-    """b_K = 0: a null control without rotary positions, where it leaves the pattern as it was."""
+    """b_K = 0: a null control without rotary positions, since it then leaves the pattern unchanged."""
 
+    @override
     def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         return self._zeroed(layer, weights)
 
@@ -46,6 +49,7 @@ class ZeroKeyBias(_ZeroBias):
 class ZeroValueBias(_ZeroBias):
     """b_V = 0, which shifts what every head returns by the same vector."""
 
+    @override
     def value_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         return self._zeroed(layer, weights)
 
@@ -58,15 +62,16 @@ class BlindKeys(InLayers):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        settle(self, "dims")
+        store_chosen(self, "dims")
 
     def check(self, shape: ModelShape, length: int) -> None:
         super().check(shape, length)
-        inside(self.dims, range(shape.d_model), "dimension")
+        check_chosen(self.dims, range(shape.d_model), "dimension")
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return drawn(self, "dims", range(shape.d_model), generator)
+        return draw_others(self, "dims", range(shape.d_model), generator)
 
+    @override
     def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         if not self.acts_in(layer):
             return weights

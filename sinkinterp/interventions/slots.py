@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.slots import SinkLogit, SlotRow
@@ -15,6 +16,7 @@ from .selectors import InLayers, OnHeads
 class RemoveKeySlot(InLayers):
     """Layers attend to tokens only: no k*, no sink logit."""
 
+    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
@@ -26,19 +28,21 @@ class RemoveKeySlot(InLayers):
 class ZeroKeySlot(OnHeads):
     """k* = 0, or a sink logit of 0: with v* = 0 that is softmax-off-by-one."""
 
+    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        slot, heads = _slot_of(call), self.of_heads(call.layer, call.q.shape[1], call.q.shape[1])
+        slot, heads = _slot_of(call), self.head_mask(call.layer, call.q.shape[1], call.q.shape[1])
         return replace(call, slot=_without_key(slot, heads.to(call.q.device)))
 
 
 @dataclass(frozen=True)
 class AddSinkLogit(InLayers):
-    """A column of value zero and score `logit`; 0 is softmax-off-by-one. Refused where there is a slot already."""
+    """A column of value zero and score `logit`; 0 is softmax-off-by-one. Raises InputError where there is a slot."""
 
     logit: float = 0.0
 
+    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call

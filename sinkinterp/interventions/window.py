@@ -1,8 +1,9 @@
-"""What a rolling cache leaves of the past, in one dense pass: on every backend, and open to every read."""
+"""The mask of a rolling cache, in one dense pass: on every backend, and with every read."""
 
 from dataclasses import dataclass, replace
 
 import torch
+from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.masks import Prefix, Window
@@ -12,10 +13,10 @@ from .edit import Edit
 
 @dataclass(frozen=True)
 class Evict(Edit):
-    """Queries see the first `sinks` keys and the last `window - sinks` up to their own; not those between.
+    """Queries see the first `sinks` keys and the last `window - sinks` up to their own, but not those between.
 
-    Positions stay those of the text. What deeper layers read was itself made so, as in a cache (arXiv:2309.17453).
-    Raises InputError unless `window` is wider than `sinks`.
+    Positions stay those of the text. Deeper layers read activations that were made under the same mask, as in a cache
+    (arXiv:2309.17453). Raises InputError unless `window` is wider than `sinks`.
     """
 
     window: int
@@ -28,6 +29,7 @@ class Evict(Edit):
                 "ask for 0 sinks or more and a wider window"
             )
 
+    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         n_queries, n_keys = call.q.shape[2], call.k.shape[2]
         key = call.keys

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from ..backends.subject import Subject
 from ..data.tokens import Tokens
-from ..errors import InputError
+from ..interventions.change import Change
 from ..interventions.edit import Edit
 from ..interventions.operations import Add, Put, Zero
 from ..interventions.selectors import OnHeads
-from ..interventions.sites import Change, ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
+from ..interventions.sites import ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
 from .batching import passes
 
 Score = Callable[[Float[Tensor, "sequence pos vocab"], Tokens], Float[Tensor, " sequence"]]
@@ -32,11 +32,10 @@ def activations(site: Change, subject: Subject, tokens: Tokens, edits: Sequence[
 
     Raises InputError for embeddings, which are not read.
     """
-    _check(site, subject, tokens)
+    site.check(subject.shape, tokens.shape[1])
     parts = []
     for _, batch in passes(subject, tokens):
-        trace = subject.run(batch, **_reads(site), edits=edits)
-        parts.append(getattr(trace, site.reads)["site"])
+        parts.append(subject.run(batch, **site.reads("site"), edits=edits).answers["site"])
     return _by_layer(site, subject, torch.cat(parts))
 
 
@@ -83,7 +82,7 @@ def attribution(site: Change, subject: Subject, tokens: Tokens, source: Activati
     One pass forward and one back for all places: gradient of the score times what a patch would add, summed over
     dimensions (Nanda 2023, attribution patching). `score(logits, tokens)` gives a number per sequence.
     """
-    _check(site, subject, tokens)
+    site.check(subject.shape, tokens.shape[1])
     parts = []
     for rows, batch in passes(subject, tokens):
         patched = {layer: x[rows.to(x.device)].to(subject.device) for layer, x in source.items()}
@@ -94,8 +93,8 @@ def attribution(site: Change, subject: Subject, tokens: Tokens, source: Activati
 def _first_order(site: Change, subject: Subject, tokens: Tokens, patched: Activations, score: Score) -> Activations:
     """`attribution` of the sequences of one pass."""
     zeros = {layer: torch.zeros_like(x, requires_grad=True) for layer, x in patched.items()}
-    trace = subject.run(tokens, **_reads(site), edits=[replace(site, operation=Add(zeros))], gradients=True)
-    present = _by_layer(site, subject, getattr(trace, site.reads)["site"].detach())
+    trace = subject.run(tokens, **site.reads("site"), edits=[replace(site, operation=Add(zeros))], gradients=True)
+    present = _by_layer(site, subject, trace.answers["site"].detach())
     total = score(trace.logits, tokens.to(trace.logits.device)).sum()
     gradients = torch.autograd.grad(total, list(zeros.values()))
     return {
@@ -131,13 +130,3 @@ def _exchange(subject: Subject, first: int, second: int, length: int, block: int
 def _by_layer(site: Change, subject: Subject, stacked: Tensor) -> Activations:
     layers = site.layers_of(subject.shape)
     return {layer: stacked[:, i] for i, layer in enumerate(layers) if site.acts_in(layer)}
-
-
-def _reads(site: Change) -> dict[str, Any]:
-    return {site.reads: {"site": site.taken}}
-
-
-def _check(site: Change, subject: Subject, tokens: Tokens) -> None:
-    if not site.reads:
-        raise InputError(f"{type(site).__name__} is not read; take ChangeResidual(layers=[0]), which both tables make")
-    site.check(subject.shape, tokens.shape[1])

@@ -8,7 +8,8 @@ from typing import Any
 
 from ..backends.subject import Subject
 from ..data.tokens import TokenSet
-from ..interventions.edit import Edit, words
+from ..interventions.description import description
+from ..interventions.edit import Edit
 from ..metrics.importance import Convention
 
 PACKAGES = ("sinkinterp", "torch", "transformers")  # whose versions are noted, beside those of the backend
@@ -56,7 +57,7 @@ def protocol_of(subject: Subject, token_set: TokenSet, edits: Sequence[Edit], co
         source=token_set.source,
         source_sha256=token_set.sha256,
         texts_too_short=token_set.too_short,
-        edits=tuple(map(words, edits)),
+        edits=tuple(map(description, edits)),
         divisor=convention.description,
         revision=subject.revision,
         versions={"python": platform.python_version()}

@@ -8,7 +8,8 @@ import torch
 from ..backends.subject import Subject
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
-from ..interventions.edit import Edit, words
+from ..interventions.description import description
+from ..interventions.edit import Edit
 from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
 from ..metrics.importance import VISIBLE
@@ -95,7 +96,7 @@ def _rows(groups: Sequence[Sequence[Edit]], values: Sequence[PerSequence], seeds
     rows = [_row("none", before, before, [before] * bool(seeds))]
     for i, group in enumerate(groups):
         after, *controls = others[i * (1 + seeds) : (i + 1) * (1 + seeds)]
-        rows.append(_row(" + ".join(map(words, group)), before, after, controls))
+        rows.append(_row(" + ".join(map(description, group)), before, after, controls))
     return tuple(rows)
 
 

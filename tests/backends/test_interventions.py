@@ -368,7 +368,7 @@ def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
     subject = load(model_of(name), backend=backend)
     plain = run(subject)
     for site in SITES:
-        taken = getattr(subject.run(TOKENS, **{site.reads: {"site": site.taken}}), site.reads)["site"]
+        taken = subject.run(TOKENS, **site.reads("site")).answers["site"]
         values = {layer: taken[:, i] for i, layer in enumerate(site.layers_of(subject.shape))}
         for operation in (Put(values), Add({layer: torch.zeros_like(x) for layer, x in values.items()})):
             again = run(subject, replace(site, operation=operation))

@@ -6,7 +6,7 @@ from backends.zoo import LEARNED_POSITIONS, model_of, tokens_of
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.backends.rolling_cache import SinkCache, SinkLayer, check_stream, streamed, turn_of
+from sinkinterp.backends.rolling_cache import SinkCache, SinkLayer, check_stream, rotation_of, streamed
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.window import Evict
 from sinkinterp.lm.model import build
@@ -71,8 +71,8 @@ def test_without_sinks_distances_are_the_same_in_cache_and_text(name):
     torch.testing.assert_close(in_cache, in_text, atol=1e-4, rtol=1e-4)
 
 
-def filled(steps: int, window: int, sinks: int, turn=None) -> tuple[SinkLayer, torch.Tensor]:
-    layer = SinkLayer(window, sinks, turn)
+def filled(steps: int, window: int, sinks: int, rotate=None) -> tuple[SinkLayer, torch.Tensor]:
+    layer = SinkLayer(window, sinks, rotate)
     for i in range(steps):
         row = torch.full((2, 3, 1, 5), float(i))
         keys, values = layer.update(row, -row)
@@ -101,11 +101,11 @@ def test_the_cache_holds_the_first_tokens_and_the_last(steps, window, sinks, kep
 def test_every_key_is_turned_from_where_it_was_written_to_its_place():
     by: list[list[int]] = []
 
-    def turn(keys, places):
+    def rotate(keys, places):
         by.append(places.tolist())
         return keys
 
-    filled(9, 5, 2, turn)
+    filled(9, 5, 2, rotate)
     assert by[:5] == [[0] * n for n in range(1, 6)]  # nothing has moved yet
     assert by[5] == [0, 0, -1, -1, 0]  # tokens 0 1 3 4 5, written at 0 1 3 4 4
     assert by[6] == [0, 0, -2, -1, 0]  # tokens 0 1 4 5 6, written at 0 1 4 4 4
@@ -128,7 +128,7 @@ def test_a_turned_key_is_the_key_of_its_place(name):
             out[..., half + i] = b * cos[0, :, i] + a * sin[0, :, i]
         return out
 
-    turned = turn_of(model, 11)(at([0, 1, 10, 10, 10, 10]), torch.tensor([0, 0, -7, -6, -3, 0]))
+    turned = rotation_of(model, 11)(at([0, 1, 10, 10, 10, 10]), torch.tensor([0, 0, -7, -6, -3, 0]))
     torch.testing.assert_close(turned, at([0, 1, 3, 4, 7, 10]))
 
 
@@ -141,7 +141,7 @@ def test_a_scaled_rotation_is_turned_without_scaling_twice():
         )
     ).eval()  # fmt: skip
     assert model.base_model.rotary_emb.attention_scaling != 1
-    turn_of(model, 13)  # which compares every layer's keys with those of another place
+    rotation_of(model, 13)  # which compares every layer's keys with those of another place
 
 
 def test_a_cache_that_was_reset_starts_again():
@@ -185,7 +185,7 @@ def test_learned_positions_cannot_be_rerotated(name):
 @pytest.mark.parametrize("spoil", [lambda cos: cos.sort(-1).values, lambda cos: 1.01 * cos])
 def test_a_rotation_that_is_not_the_keys_own_is_refused(spoil):
     model = model_of("llama")
-    turn_of(model, 7)
+    rotation_of(model, 7)
     honest, asked = model.base_model.rotary_emb.forward, []
 
     def forward(x, position_ids):
@@ -195,7 +195,7 @@ def test_a_rotation_that_is_not_the_keys_own_is_refused(spoil):
 
     model.base_model.rotary_emb.forward = forward
     with pytest.raises(InputError, match="leave out rerotate"):
-        turn_of(model, 7)
+        rotation_of(model, 7)
 
 
 def own(name: str) -> HuggingFaceSubject:

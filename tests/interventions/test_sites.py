@@ -122,15 +122,15 @@ def test_an_exchange_of_two_positions_may_be_of_some_heads_only(make_call):
 @pytest.mark.parametrize("site", [*IN_CALL, ChangePattern], ids=lambda site: site.__name__)
 def test_what_was_taken_is_put_back_bit_for_bit(site, make_call):
     call = make_call(slot=SinkLogit(torch.randn(6)))
-    taken = site(Zero()).taken(call)
+    taken = site(Zero()).activations(call)
     again = site(Put({LAYER: taken})).call(call)
-    assert site(Zero()).taken(again).equal(taken)
+    assert site(Zero()).activations(again).equal(taken)
     torch.testing.assert_close(again.output(), call.output(), rtol=0, atol=1e-6)
 
 
 def test_outputs_that_were_taken_are_what_the_heads_return(make_call):
     call = make_call()
-    taken = ChangeOutputs(Zero()).taken(call)
+    taken = ChangeOutputs(Zero()).activations(call)
     assert taken.equal(call.output())
     assert ChangeOutputs(Put({LAYER: taken}), positions=[2]).output(call, call.output()).equal(taken)
 

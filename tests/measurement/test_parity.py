@@ -25,9 +25,9 @@ def test_backends_and_dense_eager_attention_agree_on_the_zoo(name):
 def test_a_backend_that_is_wrong_is_found_and_the_command_fails(monkeypatch, tmp_path):
     honest = NNsightSubject._pass
 
-    def shifted(self, tokens, watch, **positions):
-        logits = honest(self, tokens, watch, **positions)
-        for row in watch.rows.values():
+    def shifted(self, tokens, recorder, **positions):
+        logits = honest(self, tokens, recorder, **positions)
+        for row in recorder.call_answers.values():
             row |= {name: value + 1e-4 for name, value in row.items() if value.is_floating_point() and name != "excess"}
         return logits
 

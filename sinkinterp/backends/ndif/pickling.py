@@ -1,8 +1,8 @@
-"""What is sent to a server that has torch, transformers and nnsight, but not us: source text, chosen by need.
+"""What is sent to a server that has torch, transformers and nnsight, but not this package: the source that is needed.
 
 A read or an edit is pickled as nnsight pickles it, functions by their source. Where it names something of this package,
 or a class of the user's, the payload names one *program* instead: a function whose text holds the definitions that are
-needed, module by module, without annotations. So nothing of ours is imported there, and no bytecode travels.
+needed, module by module, without annotations. So the server imports nothing of this package, and no bytecode is sent.
 """
 
 import ast
@@ -18,19 +18,20 @@ from typing import Any
 from nnsight.intervention.serialization import CustomCloudPickler, reduce_block
 
 from ...errors import InputError
-from .source import IMPORTABLE, SERVER, check_import, imports_in, is_local, is_ours, text_of
+from .program import text_of
+from .source import IMPORTABLE, SERVER, check_import, imports_in, is_local, is_ours
 
 
 def payload(tracer: Any, compress: bool) -> bytes:
-    """The request that runs a traced block on a server, as nnsight's own but for what belongs to this package.
+    """The request that runs a traced block on a server: nnsight's own, except for what belongs to this package.
 
     Raises InputError for reads and edits that need a library which the server lacks, or that cannot be pickled.
     """
     frame = tracer.info.frame
     block = (tracer, reduce_block(tracer.node, frame.f_globals, dict(frame.f_locals)))
     program = _Program(frozenset())
-    _pickled(block, program)  # finds what the program must hold
-    data = _pickled(block, _Program(frozenset(program.asked)))
+    _pickled(block, program)  # records what the program must define
+    data = _pickled(block, _Program(frozenset(program.requested)))
     if compress:
         import zstandard
 
@@ -52,10 +53,13 @@ def _pickled(value: Any, program: "_Program") -> bytes:
 
 
 class _Program:
-    """Stands, while pickling, for the function that finds a definition of the program on the server."""
+    """Stands, while pickling, for the function that finds a definition of the program on the server.
+
+    names: of the definitions in the program, as (module, name). requested: those that pickling asked for.
+    """
 
     def __init__(self, names: frozenset[tuple[str, str]]) -> None:
-        self.names, self.asked = names, set[tuple[str, str]]()
+        self.names, self.requested = names, set[tuple[str, str]]()
 
     def __call__(self, module: str, name: str) -> Any:
         raise NotImplementedError("a program runs on the server only")
@@ -72,13 +76,13 @@ class _Pickler(CustomCloudPickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, ModuleType):
             if is_ours(obj.__name__):
-                return self._sent(obj.__name__, "")
+                return self._by_program(obj.__name__, "")
             check_import(obj.__name__, SERVER)
         elif isinstance(obj, type | FunctionType | BuiltinFunctionType) and obj.__module__ is not None:
             home, name = obj.__module__, obj.__qualname__
             is_named = _named(home, name) is obj
             if is_named and (is_ours(home) or (isinstance(obj, type) and is_local(home))):
-                return self._sent(home, name)
+                return self._by_program(home, name)
             if isinstance(obj, FunctionType) and (is_local(home) or is_ours(home) or not is_named):
                 return self._dynamic_function_reduce(obj)
             if isinstance(obj, type) and not is_named and home.split(".")[0] not in SERVER:
@@ -95,16 +99,17 @@ class _Pickler(CustomCloudPickler):
             args = (*args[:4], None, *args[5:])
         return (function, args, *rest)
 
-    def _sent(self, module: str, name: str) -> tuple[_Program, tuple[str, str]]:
-        self._program.asked.add((module, name))
+    def _by_program(self, module: str, name: str) -> tuple[_Program, tuple[str, str]]:
+        self._program.requested.add((module, name))
         return self._program, (module, name)
 
 
 def _named(module: str, name: str) -> Any:
-    found: Any = sys.modules.get(module)
+    """What a name like `Class.method` stands for in a module; None where it stands for nothing."""
+    value: Any = sys.modules.get(module)
     for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+        value = getattr(value, part, None)
+    return value
 
 
 @cache

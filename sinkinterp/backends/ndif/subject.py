@@ -1,7 +1,8 @@
-"""nnsight models on an NDIF server: the same reads and edits, carried out there; only the answers come back."""
+"""nnsight models on an NDIF server: the same reads and edits run there, and only the answers come back."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +12,46 @@ from nnsight.intervention.backends.remote import RemoteBackend
 from torch import Tensor
 
 from ...attention.model_shape import ModelShape
+from ...data.tokens import Tokens
 from ...errors import InputError
 from ...interventions.edit import HeadWeights
 from .. import contract
-from ..hooks import BASES, Sites, blocks_of
-from ..huggingface import Fetch, sizes_of
-from ..nnsight import NNsightSubject, asked_of, visit
-from ..recorder import Recorder
-from ..subject import Tokens
+from ..hooks import BASES, StreamModules, blocks_of
+from ..huggingface import head_sizes
+from ..nnsight import NNsightSubject, Paths, visit
+from ..projections import Role
+from ..recorder import Answers, Recorder, stacked
+from ..subject import Logits, Trace
 from .pickling import payload
 
-LogitRead = Callable[[Tensor], Tensor]
+LogitsRead = Callable[[Tensor], Tensor]
 
 
 class Request(RemoteBackend):
-    """One request to NDIF, whose payload names nothing of ours."""
+    """One request to NDIF, whose payload names nothing of this package."""
 
     def _serialize(self, tracer: Any) -> bytes:
         return payload(tracer, self.compress)
 
 
+class RemoteTrace(Trace):
+    """A trace whose logits are computed again and sent when they are first asked for: `fetch` gets them."""
+
+    def __init__(self, calls: Answers, residuals: Answers, mlps: Answers, fetch: Callable[[], Logits]) -> None:
+        vars(self).update(calls=calls, residuals=residuals, mlps=mlps, _fetch=fetch)
+
+    @cached_property
+    def logits(self) -> Logits:
+        """What the model returned."""
+        return vars(self)["_fetch"]()
+
+
 class RemoteSubject(NNsightSubject):
     """A transformers model on a server. Here it has sizes, but no weights.
 
-    `request` makes the nnsight backend that carries one forward pass. Construction takes four requests. What reads and
-    edits capture arrives on the CPU, so they move it to where the model is. Raises InputError where the contract
-    is broken.
+    `request` makes the nnsight backend that carries one forward pass. Construction takes four requests. Tensors that
+    reads and edits hold arrive on the CPU, so reads and edits move them to where the model is. Raises InputError where
+    the contract fails.
     """
 
     def __init__(self, envoy: Any, name: str, request: Callable[[], RemoteBackend]) -> None:
@@ -45,63 +60,80 @@ class RemoteSubject(NNsightSubject):
         self._base = self.model.config._attn_implementation
         if self._base not in BASES:
             raise InputError(f"{name} runs {self._base!r} attention on the server; sinkinterp reads sdpa and eager")
-        self.sites = Sites(self._embedding, (), blocks_of(self.model))
-        tokens = contract.tokens_for(self._embedding.num_embeddings)
+        self.modules = StreamModules(self._embedding, (), blocks_of(self.model))
+        tokens = contract.sample_tokens(self._embedding.num_embeddings)
         bare = self._bare(tokens)
         self.dtype, self.device = bare.dtype, bare.device
-        self.shape = self._checked_shape(tokens, bare)
+        self.shape = self._checked_shape(bare)
         backwards = torch.arange(tokens.shape[1]).flip(0)[None]
         self._takes_positions = not self._bare(tokens, {"position_ids": backwards}).equal(bare)
         if self._takes_positions:
-            self.sites = replace(self.sites, tables=self._tables())
+            self.modules = replace(self.modules, tables=self._tables())
             del self._paths
 
-    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Fetch:
+    def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor]) -> Trace:
         if recorder.gradients:
             raise InputError(f"{self.name} runs on a server, which sends no gradients back; load it here")
         self._ask(tokens, recorder, _nothing, positions)
-        return lambda: self._ask(tokens, Recorder(edits=recorder.edits), _whole, positions)
+        only_edits = Recorder(edits=recorder.edits)
+        fetch = lambda: self._ask(tokens, only_edits, contract.all_logits, positions)  # noqa: E731
+        return RemoteTrace(*self._answers(recorder), fetch)
 
-    def weights(self, layer: int, role: int) -> HeadWeights | None:
+    def weights(self, layer: int, role: Role) -> HeadWeights | None:
         raise InputError(f"{self.name} runs on a server, where weights are not to be changed; load it here")
 
-    def _ask(self, tokens: Tokens, recorder: Recorder, read: LogitRead, positions: Mapping[str, Tensor] = {}) -> Tensor:
-        """What `read` says of the logits of one forward pass that is shown to `recorder`."""
-        inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
-        envoy, paths, base, asked = self._envoy, self._paths, self._base, asked_of(recorder)
-        with envoy.trace(tokens, **inputs, backend=self._request()):
-            answers = nnsight.save(visit(envoy, paths, asked, base))
-            logits = nnsight.save(read(envoy.output.logits.detach()))
-        recorder.rows, recorder.streams, recorder.updates, recorder.finite = answers
-        return logits
+    def _ask(
+        self, tokens: Tokens, recorder: Recorder, read: LogitsRead, positions: Mapping[str, Tensor] = {}
+    ) -> Tensor:
+        """What `read` returns for the logits of one forward pass that is shown to a copy of `recorder` on the server.
 
-    def _bare(self, tokens: Tokens, positions: Mapping[str, Tensor] = {}) -> Tensor:
-        """Logits of the model that nothing watches."""
+        The answers that the copy recorded are stored in `recorder`.
+        """
+        inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
+        envoy, paths, base, asked = self._envoy, self._paths, self._base, _asked_of(recorder)
+        with envoy.trace(tokens, **inputs, backend=self._request()):
+            answers = nnsight.save(_record_there(envoy, paths, asked, base))
+            summary = nnsight.save(read(envoy.output.logits.detach()))
+        recorder.call_answers, recorder.residual_answers, recorder.mlp_answers, recorder.finite = answers
+        return summary
+
+    def _bare(self, tokens: Tokens, positions: Mapping[str, Tensor] = {}) -> Logits:
+        """Logits of the model without a recorder."""
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
         envoy, logits = self._envoy, tokens
         with envoy.trace(tokens, **inputs, backend=self._request()):
             logits = nnsight.save(envoy.output.logits.detach())
         return logits  # noqa: RET504  the trace writes it here
 
-    def _checked_shape(self, tokens: Tokens, bare: Tensor) -> ModelShape:
-        recorder = Recorder({"sizes": sizes_of, "excess": contract.excess})
-        logits = self._ask(torch.cat((tokens, contract.later(tokens))), recorder, _whole)
-        shape = self._shape_of({layer: row["sizes"] for layer, row in recorder.rows.items()})
-        contract.judge(self.name, bare, logits, torch.stack([row["excess"] for row in recorder.rows.values()]))
-        edited = Recorder(edits=contract.nudges(shape))
-        reached = self._ask(contract.nudged_tokens(shape).contiguous(), edited, contract.reach)
-        contract.judge_edits(self.name, shape, reached)
+    def _checked_shape(self, bare: Logits) -> ModelShape:
+        """The sizes of the model. Raises InputError where the contract fails."""
+        check = contract.logits_check(self.name, bare, self._embedding.num_embeddings)
+        recorder = Recorder({**check.calls, "sizes": head_sizes})
+        logits = self._ask(check.tokens, recorder, check.summary)
+        shape = self._shape_of({layer: answers["sizes"] for layer, answers in recorder.call_answers.items()})
+        check.verify(stacked(list(recorder.call_answers.values()), self.device), logits)
+        check = contract.edits_check(self.name, shape)
+        check.verify({}, self._ask(check.tokens, Recorder(edits=check.edits), check.summary))
         return shape
 
     def _tables(self) -> tuple[torch.nn.Module, ...]:
         """The tables that are as long as the context: those of learned positions, in a model that has some."""
-        own, limit = self._embedding, self.shape.n_ctx or 0
-        tables = [m for m in self.model.modules() if isinstance(m, torch.nn.Embedding) and m is not own]
+        embedding, limit = self._embedding, self.shape.n_ctx or 0
+        tables = [m for m in self.model.modules() if isinstance(m, torch.nn.Embedding) and m is not embedding]
         return tuple(table for table in tables if table.num_embeddings >= limit > 0)
 
 
-def _whole(logits: Tensor) -> Tensor:
-    return logits
+def _asked_of(recorder: Recorder) -> tuple[Any, ...]:
+    """What `_record_there` makes a recorder from."""
+    reads = (dict(recorder.calls), dict(recorder.residuals), dict(recorder.mlps))
+    return *reads, tuple(recorder.edits), recorder.gradients
+
+
+def _record_there(envoy: Any, paths: Paths, asked: tuple[Any, ...], base: str) -> tuple[Any, ...]:
+    """On the server, shows a new recorder one forward pass; returns what it recorded, as plain tensors."""
+    recorder = Recorder(*asked)
+    visit(envoy, paths, recorder, base)
+    return recorder.call_answers, recorder.residual_answers, recorder.mlp_answers, recorder.finite
 
 
 def _nothing(logits: Tensor) -> Tensor:

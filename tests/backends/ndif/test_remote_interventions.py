@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from backends.fresh_process import REQUESTS, Server, remote_subject
+from backends.ndif.fresh_process import REQUESTS, Server, remote_subject
 from backends.zoo import model_of, tokens_of
 
 from sinkinterp.attention.kernels import SOFTMAX, Sigmoid

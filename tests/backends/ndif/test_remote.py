@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from backends.fresh_process import REQUESTS, Server, remote_subject
+from backends.ndif.fresh_process import REQUESTS, Server, remote_subject
 from backends.zoo import model_of, tokens_of
 from torch import Tensor
 
 import sinkinterp as si
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
-from sinkinterp.backends.ndif.source import text_of
+from sinkinterp.backends.ndif.program import text_of
 from sinkinterp.backends.nnsight import NNsightSubject
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
