@@ -45,7 +45,7 @@ def _block_part(scoring: Scoring, v: Values, keys: KeyIndex, rows: slice) -> Hea
 
 def _slot_part(call: AttentionCall) -> HeadOutput:
     z = call.q.new_zeros((*call.q.shape[:3], call.v.shape[-1]), dtype=torch.float)
-    scores = call.slot_scores()
+    scores = call.scoring.slot_scores()
     if scores is None or not isinstance(call.slot, SlotRow):
         return z
     weights = call.kernel.pattern(scores, torch.ones_like(scores, dtype=torch.bool), call.scoring.queries())

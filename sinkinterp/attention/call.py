@@ -74,10 +74,6 @@ class AttentionCall:
         """Scores of a run of queries with the chosen keys (default all), masked pairs included; fp32."""
         return self.scoring.scores(keys, rows)
 
-    def slot_scores(self) -> Float[Tensor, "batch head query 1"] | None:
-        """Scores of every query with the slot; None without a slot."""
-        return self.scoring.slot_scores()
-
     def allowed(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomeAllowed:
         """Which of a run of queries may attend to the chosen keys (default all)."""
         return self.scoring.visibility.allowed(keys, rows)

@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..spec import Dims, Part
 from .shapes import Queries
 
-Heads = Int[Tensor, " some_head"]
+HeadIndex = Int[Tensor, " some_head"]
 Column = Float[Tensor, "batch head query 1"]
 
 
@@ -29,7 +29,7 @@ class SlotRow:
         """The score of every query with the slot."""
         return torch.einsum("bhid,hjd->bhij", queries, self.key.to(queries.dtype)) * scale
 
-    def of_heads(self, heads: Heads) -> "SlotRow":
+    def of_heads(self, heads: HeadIndex) -> "SlotRow":
         """The slot of some heads only."""
         return SlotRow(self.key[heads], self.value[heads])
 
@@ -44,7 +44,7 @@ class SinkLogit:
         """The logit, once for every query."""
         return self.logit.to(queries.dtype)[None, :, None, None].repeat(len(queries), 1, queries.shape[2], 1)
 
-    def of_heads(self, heads: Heads) -> "SinkLogit":
+    def of_heads(self, heads: HeadIndex) -> "SinkLogit":
         """The slot of some heads only."""
         return SinkLogit(self.logit[heads])
 
@@ -76,7 +76,7 @@ class ZeroRow(Part):
     """The zero vector, never trained."""
 
     def build(self, dims: Dims) -> nn.Parameter:
-        return _fixed(torch.zeros(1, 1, dims.d_head))
+        return _untrained(torch.zeros(1, 1, dims.d_head))
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class FirstAxis(Part):
     length: float = 1.0
 
     def build(self, dims: Dims) -> nn.Parameter:
-        return _fixed(self.length * torch.eye(1, dims.d_head)[None])
+        return _untrained(self.length * torch.eye(1, dims.d_head)[None])
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ class EvenRow(Part):
     length: float = 1.0
 
     def build(self, dims: Dims) -> nn.Parameter:
-        return _fixed(torch.full((1, 1, dims.d_head), self.length * dims.d_head**-0.5))
+        return _untrained(torch.full((1, 1, dims.d_head), self.length * dims.d_head**-0.5))
 
 
-def _fixed(row: Tensor) -> nn.Parameter:
+def _untrained(row: Tensor) -> nn.Parameter:
     # a parameter, so that checkpoints hold it: from_pretrained builds on the meta device, where its values are lost
     return nn.Parameter(row, requires_grad=False)
 

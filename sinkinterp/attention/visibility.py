@@ -92,5 +92,5 @@ class QueryRun:
 
     @property
     def n_visible(self) -> Int[Tensor, "#batch #head some_query"]:
-        """How many keys each query can see, itself included and a slot not."""
+        """How many keys each query can see; a slot does not count."""
         return self.visibility.n_visible[..., self.rows]

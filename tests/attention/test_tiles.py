@@ -41,13 +41,13 @@ def expected(dense, allowed, side):
     """Largest and mean over allowed pairs of each square, one square after the other."""
     allowed = np.broadcast_to(allowed, dense.shape)
     rows, columns = -(-dense.shape[2] // side), -(-dense.shape[3] // side)
-    found = np.full((*dense.shape[:2], 2, rows, columns), np.nan)
+    cells = np.full((*dense.shape[:2], 2, rows, columns), np.nan)
     for b, h, i, j in np.ndindex(*dense.shape[:2], rows, columns):
         square = (b, h, slice(i * side, (i + 1) * side), slice(j * side, (j + 1) * side))
         values = dense[square][allowed[square]]
         if len(values):
-            found[b, h, :, i, j] = values.max(), values.mean()
-    return found
+            cells[b, h, :, i, j] = values.max(), values.mean()
+    return cells
 
 
 @pytest.fixture(params=[1, 2, 3, 7, 11, 40])
@@ -67,25 +67,25 @@ def test_cells_are_the_largest_and_the_mean_of_the_dense_pattern(make_call, monk
 @pytest.mark.parametrize("fields", CALLS.values(), ids=CALLS)
 def test_slot_cells_are_those_of_the_patterns_first_column(make_call, fields, side):
     call = make_call(queries=T, **fields)
-    found = slot_cells(call, side).numpy()
+    cells = slot_cells(call, side).numpy()
     if call.slot is None:
-        assert np.isnan(found).all() and found.shape == (2, 6, 2, -(-T // side))
+        assert np.isnan(cells).all() and cells.shape == (2, 6, 2, -(-T // side))
     else:
         column = call.pattern()[..., :1].double().numpy()
         oracle = expected(column.repeat(side, 3), np.ones_like(column, bool).repeat(side, 3), side)[..., 0]
-        np.testing.assert_allclose(found, oracle, rtol=1e-4)
+        np.testing.assert_allclose(cells, oracle, rtol=1e-4)
 
 
 @pytest.mark.parametrize("fields", CALLS.values(), ids=CALLS)
 def test_pairs_count_what_may_attend(make_call, monkeypatch, fields, side):
     monkeypatch.setattr(tiles, "SPAN", 5)
     call = make_call(queries=T, **fields)
-    found, allowed = pairs(call, side), call.allowed()[:, :1].expand(2, -1, -1, -1)
-    assert found.sum((1, 2)).tolist() == allowed.sum((1, 2, 3)).tolist()
+    counts, allowed = pairs(call, side), call.allowed()[:, :1].expand(2, -1, -1, -1)
+    assert counts.sum((1, 2)).tolist() == allowed.sum((1, 2, 3)).tolist()
     oracle = np.isnan(expected(allowed.double().numpy(), allowed.numpy(), side)[:, 0, 0])
-    assert np.array_equal(found.numpy() == 0, oracle)
+    assert np.array_equal(counts.numpy() == 0, oracle)
     corner = allowed[:, 0, :side, :side].sum((1, 2))
-    assert found[:, 0, 0].tolist() == corner.tolist()
+    assert counts[:, 0, 0].tolist() == corner.tolist()
 
 
 @pytest.mark.parametrize("name", ["causal", "window", "slot", "after a cache"])
