@@ -12,7 +12,7 @@ from ..attention.flash import key_blocks
 from ..attention.shapes import KeyIndex
 from .shapes import Importance
 
-Counts = Int[Tensor, "#batch #head pos"]
+QueryCounts = Int[Tensor, "#batch #head pos"]
 
 
 def proxy(call: AttentionCall) -> AttentionCall:
@@ -20,12 +20,12 @@ def proxy(call: AttentionCall) -> AttentionCall:
     return call if call.is_normalised else call.proxy()
 
 
-def queries_that_see(call: AttentionCall, positions: KeyIndex) -> Counts:
+def queries_that_see(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
     """How many queries can see each position."""
     return call.watchers(positions)
 
 
-def queries_from(call: AttentionCall, positions: KeyIndex) -> Counts:
+def queries_from(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
     """T - k + 1 for position k, counted from 1: how many queries stand at the position or after it."""
     first = positions + call.q.shape[2] - call.k.shape[2]
     return (call.q.shape[2] - first.clamp(min=0))[None, None]
@@ -40,7 +40,7 @@ class Convention:
     """
 
     description: str
-    divisor: Callable[[AttentionCall, KeyIndex], Counts]
+    divisor: Callable[[AttentionCall, KeyIndex], QueryCounts]
     past_only: bool = False
     dtype: torch.dtype = torch.float32
 

@@ -18,7 +18,7 @@ BINS = 40
 COSINES = tuple(i / 20 - 1 for i in range(BINS + 1))  # edges of bins, from -1 to 1
 NORMS = tuple(2.0 ** (i / 2 - 8) for i in range(BINS + 1))  # from 1/256 to 4,096; what lies beyond counts at the ends
 
-Counts = Float[Tensor, "batch head 2 bin"]  # of pairs with the first key, and of pairs with the others
+PairCounts = Float[Tensor, "batch head 2 bin"]  # of pairs with the first key, and of pairs with the others
 
 
 def cosine_map(call: AttentionCall) -> Scores:
@@ -36,7 +36,7 @@ def score_map(call: AttentionCall) -> Scores:
     return _visible_scores(product_call(call))
 
 
-def cosine_counts(call: AttentionCall) -> Counts:
+def cosine_counts(call: AttentionCall) -> PairCounts:
     """How many visible pairs have a cosine in each bin of `COSINES`: [of the first key, of the others].
 
     Only queries that see the first key and another count. Raises InputError for a single key.
@@ -44,7 +44,7 @@ def cosine_counts(call: AttentionCall) -> Counts:
     return _counts(cosine_call(call), COSINES)
 
 
-def norm_product_counts(call: AttentionCall) -> Counts:
+def norm_product_counts(call: AttentionCall) -> PairCounts:
     """As `cosine_counts`, of |q_i| |k_j| * scale in the bins of `NORMS`."""
     return _counts(norm_product_call(call), NORMS)
 
@@ -53,7 +53,7 @@ def _visible_scores(call: AttentionCall) -> Scores:
     return call.scores().masked_fill(~call.allowed(), torch.nan)
 
 
-def _counts(call: AttentionCall, edges: tuple[float, ...]) -> Counts:
+def _counts(call: AttentionCall, edges: tuple[float, ...]) -> PairCounts:
     if len(call.keys) < 2:
         raise InputError("a single key has no others to be compared with; give at least 2 tokens")
     inner_edges = torch.tensor(edges[1:-1], device=call.k.device)

@@ -11,10 +11,10 @@ from ..table import Table
 from .columns import ALPHA_1, KEY_RATIO, LAYER, NULL, SINK_RATE, VALUE_RATIO
 from .theme import MAGNITUDE, escaped, themed
 
-Pattern = Float[np.ndarray, "query column"]
+AttentionMap = Float[np.ndarray, "query column"]  # a column is a key, or the slot, which comes first
 
 
-def attention_maps(maps: Mapping[str, Pattern], title: str, note: str = "") -> go.Figure:
+def attention_maps(maps: Mapping[str, AttentionMap], title: str, note: str = "") -> go.Figure:
     """Mean attention maps side by side on one colour scale; a slot's column is labelled *."""
     figure = make_subplots(1, len(maps), subplot_titles=[escaped(name) for name in maps], horizontal_spacing=0.06)
     for i, pattern in enumerate(maps.values()):
@@ -30,7 +30,7 @@ def attention_maps(maps: Mapping[str, Pattern], title: str, note: str = "") -> g
     return themed(figure, title, 440, f"{caption} {note}")
 
 
-def _map(pattern: Pattern, has_scale: bool) -> go.Heatmap:
+def _map(pattern: AttentionMap, has_scale: bool) -> go.Heatmap:
     n_queries, n_columns = pattern.shape
     n_slots = n_columns - n_queries
     queries = np.arange(1, n_queries + 1)
