@@ -187,9 +187,9 @@ def test_another_recipe_in_the_folder_is_refused_by_the_keys_that_differ(tmp_pat
     other = replace(RECIPE, lr=0.5, model=replace(RECIPE.model, n_layers=2))
     with pytest.raises(InputError) as caught:
         train(other, tmp_path)
-    words = str(caught.value)
-    assert "lr is 0.02 there, 0.5 here" in words and "model.n_layers is 1 there, 2 here" in words
-    assert "steps is 6 there, 24 here" in words and "vocab" not in words and "\n" not in words
+    message = str(caught.value)
+    assert "lr is 0.02 there, 0.5 here" in message and "model.n_layers is 1 there, 2 here" in message
+    assert "steps is 6 there, 24 here" in message and "vocab" not in message and "\n" not in message
     assert checkpoint.latest(tmp_path) == 6
 
 
@@ -247,8 +247,8 @@ def poison(part, monkeypatch):
         monkeypatch.setattr("sinkinterp.train.update._targets", lambda batch: float("nan"))
 
 
-@pytest.mark.parametrize(("part", "words"), [("gradient", "gradient norm is inf"), ("loss", "loss is nan")])
-def test_what_is_not_finite_stops_the_run_before_the_step_and_says_it(tmp_path, monkeypatch, part, words):
+@pytest.mark.parametrize(("part", "message"), [("gradient", "gradient norm is inf"), ("loss", "loss is nan")])
+def test_what_is_not_finite_stops_the_run_before_the_step_and_says_it(tmp_path, monkeypatch, part, message):
     recipe = replace(RECIPE, micro_batch=5)  # pieces are weighted by their targets
     job = job_of(recipe, recipe.data, evaluate)
 
@@ -257,7 +257,7 @@ def test_what_is_not_finite_stops_the_run_before_the_step_and_says_it(tmp_path, 
             poison(part, monkeypatch)
         return job.batch(step)
 
-    with pytest.raises(InputError, match=rf"the {words} at step 9; lower lr .* the last checkpoint is kept"):
+    with pytest.raises(InputError, match=rf"the {message} at step 9; lower lr .* the last checkpoint is kept"):
         loop.train(replace(job, batch=batch), tmp_path)
     assert checkpoint.latest(tmp_path) == 6
     assert all(tensor.isfinite().all() for tensor in load_file(tmp_path / "step-0000006/model.safetensors").values())
