@@ -106,10 +106,19 @@ class Transformers:
         tokens = Noise(recipe.model.vocab, recipe.data.length).sample(recipe.batch)
         rows = [{"input_ids": row, "labels": row} for row in tokens] * steps
         arguments = TrainingArguments(
-            folder, per_device_train_batch_size=recipe.batch, max_steps=steps, learning_rate=recipe.lr, use_cpu=True,
-            adam_beta2=0.95, optim="adamw_torch_fused", report_to=[], save_strategy="no", logging_strategy="no",
-            disable_tqdm=True, dataloader_pin_memory=False,
-        )  # fmt: skip
+            folder,
+            per_device_train_batch_size=recipe.batch,
+            max_steps=steps,
+            learning_rate=recipe.lr,
+            use_cpu=True,
+            adam_beta2=0.95,
+            optim="adamw_torch_fused",
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+        )
         self.trainer = Trainer(model=build(recipe.model).to_llama(), args=arguments, train_dataset=rows)
 
     def __call__(self) -> None:
@@ -140,8 +149,8 @@ def rows(length: int, repeats: int) -> Iterator[tuple[str, str, float, float]]:
     for kernel, name in kernels.items():
         if not kernel.is_normalised:
             spec = replace(VARIANTS["llama"], attention=AttentionSpec(kernel=kernel))
-            found = pairs(ours, partial(seconds, Ours(recipe_of(spec, length))), repeats)
-            yield f"our {name}", "our softmax", statistics.median(a / b for a, b in found), 0.7
+            seconds_of_both = pairs(ours, partial(seconds, Ours(recipe_of(spec, length))), repeats)
+            yield f"our {name}", "our softmax", statistics.median(a / b for a, b in seconds_of_both), 0.7
 
 
 def overhead(recipe: Recipe, repeats: int) -> float:

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
 import sinkinterp as si
 from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.runs.trained import held_out_tokens
 
 
+@pytest.mark.timeout(600)
 def test_softmax_makes_a_drained_sink_of_bos_and_none_of_the_token_behind_it(tmp_path):
     data = BigramBackcopy(vocab=65, length=32, first=BosFirst())
     model = replace(si.VARIANTS["softmax"], vocab=65, n_ctx=32)

@@ -19,6 +19,7 @@ from sinkinterp.train.distributed import World, joined
 from sinkinterp.train.job import job_of
 from sinkinterp.train.recipe import Recipe
 
+pytestmark = pytest.mark.timeout(600)  # several processes, which import everything
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=11, batch=14, micro_batch=3, warmup=5, watch_every=1, save_every=4)
 
 
@@ -26,10 +27,8 @@ def codes_of(run, recipe, *stages):
     """The exit codes of every stage's processes; see `processes`."""
     command = [sys.executable, processes.__file__, json.dumps(recipe.to_dict()), str(run), json.dumps(stages)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    printed = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, text=True, timeout=120, check=True
-    ).stdout
-    return printed.splitlines()
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.splitlines()
 
 
 def assert_same_losses(run, other, steps):
@@ -72,7 +71,7 @@ def test_the_command_runs_in_every_process_that_a_launcher_starts_and_speaks_onc
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", processes.free_port()]
     command = [sys.executable, *launcher, *train, "--out", str(tmp_path / "run")]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ACCELERATE_USE_FSDP": "true"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count("trained:") == 1, done.stderr
     assert checkpoint.latest(tmp_path / "run") == 3
 

@@ -49,15 +49,15 @@ def test_a_cosine_falls_from_the_peak_to_its_floor():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"steps": 0}, "steps is at least 1; got 0"),
         ({"micro_batch": 0}, "micro_batch is at least 1; got 0"),
         ({"lr": 0.0}, "lr and clip are above 0"),
     ],
 )
-def test_numbers_that_train_nothing_are_refused(change, words):
-    with pytest.raises(ValueError, match=words):
+def test_numbers_that_train_nothing_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
         Recipe(**change)
     with pytest.raises(ValueError, match="share of the steps"):
         CooldownRate(last=1.0)

@@ -51,7 +51,7 @@ def test_sizes_that_fit_only_together_are_set_together():
 
 
 @pytest.mark.parametrize(
-    ("setting", "words"),
+    ("setting", "message"),
     [
         ("lrr=1", "no setting 'lrr'; near ones: lr"),
         ("n_layers=4", "near ones: model.n_layers"),
@@ -69,7 +69,7 @@ def test_sizes_that_fit_only_together_are_set_together():
         ("=3", "takes key=value"),
     ],
 )
-def test_what_cannot_be_set_is_one_line_that_says_what_can(setting, words):
+def test_what_cannot_be_set_is_one_line_that_says_what_can(setting, message):
     with pytest.raises(InputError) as caught:
         changed(Recipe(), [setting])
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
