@@ -24,7 +24,7 @@ class Share:
     """What becomes of the attention that removed columns received."""
 
     def share(self, removed: Removed, kept: Pattern, allowed: Allowed) -> Pattern:
-        """The new pattern: `removed` was taken from columns that are now 0; `kept` is what the `allowed` others have."""
+        """The new pattern. `removed` was taken from columns that are now 0; `kept` is what `allowed` columns have."""
         raise NotImplementedError
 
 
