@@ -9,13 +9,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
-from sinkinterp.backends.nnsight import NNsightSubject
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.positions import ReplacePosition, SwapPositions
 from sinkinterp.measurement.measure import measure
 
 every_model = pytest.mark.parametrize("name", CONFIGS)
-either_way = pytest.mark.parametrize("subject", [HuggingFaceSubject, NNsightSubject])
 
 
 def dense_patterns(model, tokens):
@@ -154,20 +152,18 @@ def test_every_attention_function_of_ours_has_a_mask_function():
     assert ours == {"sinkinterp_sdpa", "sinkinterp_eager"} and ours <= set(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping)
 
 
-@either_way
-def test_a_model_outside_the_attention_interface_is_refused_by_name(subject):
+def test_a_model_outside_the_attention_interface_is_refused_by_name():
     model = BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=4))
     with pytest.raises(InputError, match=r"BloomForCausalLM .* outside .* take a family"):
-        subject(model)
+        HuggingFaceSubject(model)
 
 
-@either_way
-def test_activations_that_are_not_finite_are_placed(subject):
+def test_activations_that_are_not_finite_are_placed():
     model = model_of("llama")
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight[3, 3] = torch.inf
     with pytest.raises(InputError, match="after block 1 are not finite"):
-        subject(model)
+        HuggingFaceSubject(model)
 
 
 @pytest.mark.parametrize("bad", [-1, VOCAB])

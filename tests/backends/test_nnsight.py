@@ -1,12 +1,15 @@
 import inspect
+import re
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
-from backends.zoo import CONFIGS, model_of, tokens_of
+from backends.zoo import CONFIGS, VOCAB, model_of, tokens_of
 from nnsight import NNsight
+from transformers import BloomConfig, BloomForCausalLM
 
 import sinkinterp as si
 from sinkinterp.backends.huggingface import HuggingFaceSubject
@@ -95,6 +98,35 @@ def test_what_cannot_be_loaded_is_refused_by_name():
         si.load(NNsight(model_of("llama")), backend="huggingface")
     with pytest.raises(InputError, match="a Linear is no model"):
         si.load(torch.nn.Linear(3, 5))
+
+
+def test_a_model_outside_the_attention_interface_is_refused_by_name():
+    model = BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=4))
+    with pytest.raises(InputError, match=r"BloomForCausalLM .* outside .* take a family"):
+        NNsightSubject(model)
+
+
+def test_activations_that_are_not_finite_are_placed():
+    model = model_of("llama")
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[3, 3] = torch.inf
+    with pytest.raises(InputError, match="after block 1 are not finite"):
+        NNsightSubject(model)
+
+
+def test_only_the_registry_and_the_remote_backend_know_this_one():
+    package = Path(si.__file__).parent
+    importers = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if re.search(r"^\s*(from|import) .*\bnnsight\b", path.read_text(), re.MULTILINE)
+    }
+    assert importers == {
+        "backends/load.py",
+        "backends/nnsight.py",
+        "backends/ndif/pickling.py",
+        "backends/ndif/subject.py",
+    }
 
 
 def test_foreign_libraries_are_imported_inside_functions_only():

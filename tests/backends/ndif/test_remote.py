@@ -1,8 +1,10 @@
 """Requests as NDIF would get them, each run in a process that has torch, transformers and nnsight, but not us."""
 
+import re
 import threading
 from contextlib import closing
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -171,6 +173,14 @@ def test_a_program_holds_what_is_needed_without_annotations():
     text = text_of({("sinkinterp.metrics.importance", "importance")})
     assert "def importance(call, " in text
     assert not any(word in text for word in ("jaxtyping", "Float", "-> ", '"""', "hashlib", "class Slots", "sink_rate"))
+
+
+def test_only_the_registry_knows_that_there_is_a_server():
+    package = Path(si.__file__).parent
+    others = [path for path in (package / "backends").glob("*.py") if path.name != "load.py"]
+    others += [path for name in ("interventions", "measurement", "metrics") for path in (package / name).glob("*.py")]
+    for path in [*others, package / "spec.py"]:
+        assert not re.search(r"\bndif\b|\bserver|\bremote", path.read_text(), re.IGNORECASE), path
 
 
 def test_remote_needs_nnsight_a_name_on_the_hub_and_a_key(tmp_path, monkeypatch):
