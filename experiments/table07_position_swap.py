@@ -6,16 +6,16 @@ from sinkinterp.data.bos import Bos
 from sinkinterp.data.tokens import random_tokens, repeated_token
 from sinkinterp.measurement.position_swap import REPORTED as REPORTED
 from sinkinterp.measurement.position_swap import swap_table
-from sinkinterp.pages import demo
 from sinkinterp.plots import curves
 from sinkinterp.runs.experiment import Case, Model, Tell
 from sinkinterp.table import Table
+from sinkinterp.train.recipes import demo_recipe
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
 TARGETS = (5, 10, 15, 20, 25, 30)  # t, from 1
 MODELS: dict[str, list[Model]] = {
     "smoke": ["sinkinterp/demo-softmax"],
-    "full": [demo.recipe("softmax", seed) for seed in range(5)],
+    "full": [demo_recipe("softmax", seed) for seed in range(5)],
 }
 LEAST = 4  # queries that must see position t, for its importance to be a mean of some
 

@@ -5,11 +5,11 @@ import plotly.graph_objects as go
 from sinkinterp.data.tokens import random_tokens
 from sinkinterp.measurement.measure import measure as measured
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, cells
-from sinkinterp.pages import demo
 from sinkinterp.plots import curves
 from sinkinterp.runs import trained
 from sinkinterp.runs.experiment import Case, Model, Tell
 from sinkinterp.table import Cell, Table
+from sinkinterp.train.recipes import DEMO_EPSILON, DEMO_TWINS, demo_recipe
 
 CLAIM = (
     "At equal loss, softmax attention puts a sink on the first position, sigmoid attention without normalisation has "
@@ -22,8 +22,8 @@ REPORTED: dict[str | None, dict[str, float | None]] = {
     "k_bias": {"Sink_1": 0.0, "Sink_*": 0.7334, "loss": 3.72},
 }
 MODELS: dict[str, list[Model]] = {
-    "smoke": [f"sinkinterp/demo-{variant}" for variant in demo.TWINS],
-    "full": [demo.recipe(variant, seed) for seed in range(5) for variant in demo.TWINS],
+    "smoke": [f"sinkinterp/demo-{variant}" for variant in DEMO_TWINS],
+    "full": [demo_recipe(variant, seed) for seed in range(5) for variant in DEMO_TWINS],
 }
 
 
@@ -34,8 +34,8 @@ def measure(case: Case, tell: Tell) -> Table:
     token_set = natural or random_tokens(subject.shape.vocab, length, sequences)
     report = measured(subject, token_set, on_batch=tell(f"measuring {subject.name}"))
     first, slot, loss = (
-        report.sink(0, demo.EPSILON),
-        report.slot_rate(demo.EPSILON),
+        report.sink(0, DEMO_EPSILON),
+        report.slot_rate(DEMO_EPSILON),
         trained.valid_loss(subject, token_set),
     )
     row: dict[str, Cell] = {"model": case.variant or subject.name, "seed": case.seed, "loss": loss.mean}
@@ -45,7 +45,7 @@ def measure(case: Case, tell: Tell) -> Table:
     row |= {"residual ratio": report.residual_ratio().mean(0).max().item()}
     published = REPORTED.get(case.variant, {})
     row |= {f"paper {key}": published.get(key) for key in ("Sink_1", "Sink_*", "loss")}
-    note = f"{report.protocol.line()}, epsilon={demo.EPSILON}; {BY_SEQUENCE}; sigmoid: proxy scores"
+    note = f"{report.protocol.line()}, epsilon={DEMO_EPSILON}; {BY_SEQUENCE}; sigmoid: proxy scores"
     return Table(CLAIM, f"{note}; paper: 60M models", (row,))
 
 

@@ -1,4 +1,4 @@
-"""Pages of results: tables and arrays handed to the views that draw them."""
+"""The pages of a measurement and of the demo: which tables and figures they show, in which order."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,9 +15,9 @@ Sections = Iterator[Section]
 
 
 def measurement_page(report: Report, epsilon: float, word: Word = str) -> str:
-    """The page that `sinkinterp measure --html` writes: summary first, protocol last. `word` gives ids their text.
+    """The page that `sinkinterp measure --html` writes: the summary first, the protocol last.
 
-    Views of what was not measured are left out.
+    `word` gives token ids their text. Figures of what was not measured are left out.
     """
     summary, *others = tables.overview(report, word, epsilon)
     protocol = tables.protocol(report, epsilon)
@@ -25,12 +25,7 @@ def measurement_page(report: Report, epsilon: float, word: Word = str) -> str:
         Section(summary.title, summary.note, tables=[summary]),
         *_sinks(report, epsilon),
         *_norms(report, epsilon, word),
-        *(
-            section
-            for needed, make in _MEASURED.items()
-            if report.has(needed)
-            for section in make(report, epsilon, word)
-        ),
+        *_extras(report, epsilon, word),
         *(Section(table.title, table.note, tables=[table]) for table in others),
         Section("Every head in numbers", summary.note, tables=[tables.heads(report, epsilon)]),
         Section(protocol.title, "Positions count from 0; Sink_1 and alpha_1 are position 0.", tables=[protocol]),
@@ -61,7 +56,7 @@ def demo_page(result: Result) -> str:
 
 
 def _drawn(title: str, *figures: go.Figure) -> Section:
-    """A section of figures, whose captions say the rest."""
+    """A section of figures. Their captions say what they show."""
     return Section(title, "", figures)
 
 
@@ -96,18 +91,25 @@ def _massive(report: Report, epsilon: float, word: Word) -> Sections:
 
 
 def _surface(report: Report, epsilon: float, word: Word) -> Sections:
-    yield _drawn("Residual stream", surface_of(tables.surface(report, word)))
+    surface = tables.surface(report, word)
+    yield _drawn("Residual stream", surface_figure(surface, f"Residual magnitudes at block {surface.block}"))
 
 
-def surface_of(found: tables.Surface) -> go.Figure:
+def surface_figure(surface: tables.Surface, title: str) -> go.Figure:
     """The surface of one block's residual."""
-    title = f"Residual magnitudes at block {found.block}"
-    return massive.surface(found.sizes, found.channels, found.tokens, title, found.note)
+    return massive.surface(surface.sizes, surface.channels, surface.tokens, title, surface.note)
 
 
-_MEASURED: dict[str, Callable[[Report, float, Word], Sections]] = {
+_SECTIONS: dict[str, Callable[[Report, float, Word], Sections]] = {
     "qk_angles": _angles,
     "angle_counts": _pairs,
     "massive_entries": _massive,
     "residuals": _surface,
 }  # what a report must hold -> the sections that show it
+
+
+def _extras(report: Report, epsilon: float, word: Word) -> Sections:
+    """The sections of what some instruments measured."""
+    for needed, sections in _SECTIONS.items():
+        if report.has(needed):
+            yield from sections(report, epsilon, word)

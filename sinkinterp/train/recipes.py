@@ -11,7 +11,7 @@ from ..data.tokenisers import ByteBPE
 from ..errors import InputError
 from ..lm.ffn import GatedFFN
 from ..lm.model import LMSpec
-from ..lm.variants import BASE, variants
+from ..lm.variants import BASE, VARIANTS, variants
 from ..spec import Spec
 from .objectives import PrefixLM
 from .recipe import Recipe, Task, shown_ahead
@@ -96,3 +96,14 @@ def with_variant(recipe: Recipe, variant: LMSpec) -> Recipe:
     last = shown_ahead(variant.attention.mask, recipe.data.length)
     objective = PrefixLM(last + 1) if last else recipe.objective
     return replace(recipe, model=replace(recipe.model, **changed), objective=objective)
+
+
+DEMO_TWINS = ("softmax", "sigmoid", "k_bias")  # the variants that the demo trains on one task
+DEMO_STEPS = 1500
+DEMO_SEQUENCES = 512  # held-out sequences that the demo measures its models on
+DEMO_EPSILON = 0.3
+
+
+def demo_recipe(variant: str, seed: int = 0, steps: int = DEMO_STEPS) -> Recipe:
+    """How the demo trains one of its twins."""
+    return Recipe(model=VARIANTS[variant], seed=seed, steps=steps)

@@ -11,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pages.atlases import NASTY, cells_of, pairs_of, small_atlas
-from plotly.colors import sample_colorscale
 
 from sinkinterp.pages.atlas.channels import SCORE, WEIGHT
 from sinkinterp.pages.atlas.page import atlas_page, in_script
-from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE
+from sinkinterp.plots.theme import DARK, LIGHT
 from sinkinterp.table import Table
 
 BROWSER = next(
@@ -310,8 +309,8 @@ def pixel(page, x, y):
 
 
 def colour_of(share):
-    (found,) = sample_colorscale(MAGNITUDE, [share], colortype="tuple")
-    return [255 * part for part in found]
+    stops = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in LIGHT.sequential])
+    return [np.interp(share, np.linspace(0, 1, len(stops)), part) for part in stops.T]
 
 
 def test_known_cells_have_the_colours_of_their_weights(exact):
