@@ -36,12 +36,12 @@ def measurement_page(report: Report, epsilon: float, word: Word = str) -> str:
 def demo_page(result: Result) -> str:
     """The page that `sinkinterp demo` writes."""
     maps = {name: pattern.numpy() for name, pattern in result.maps.items()}
-    words = (
+    note = (
         "Sigmoid: proxy scores, rows divided by their sum; * is the learned key k* of the K-bias model. The last query "
         f"predicts nothing, so its row is untrained. {result.twins.note}"
     )
     figures = {
-        "Where attention goes": heatmaps.attention_maps(maps, "Mean attention maps of three twins", words),
+        "Where attention goes": heatmaps.attention_maps(maps, "Mean attention maps of three twins", note),
         result.swaps.title: curves.swaps(result.swaps),
         result.residuals.title: norms.residual_norms(result.residuals),
         result.training.title: training.training(result.training),
