@@ -22,8 +22,8 @@ sites = {
 }
 
 for subject, source in ((model, twin), (twin, model)):
-    runs = {"as it is": []} | {words: [patch(site, source, tokens)] for words, site in sites.items()}
+    runs = {"as it is": []} | {label: [patch(site, source, tokens)] for label, site in sites.items()}
     print(f"{subject.name}, patched from {source.name}:")
-    for words, edits in runs.items():
+    for label, edits in runs.items():
         report = si.measure(subject, tokens, edits=edits, positions=(0,), instruments=[si.measurement.instruments.LOSS])
-        print(f"  {words:28} Sink_1 {report.sink()}   loss {estimate(si.measurement.sweep.loss(report))}")
+        print(f"  {label:28} Sink_1 {report.sink()}   loss {estimate(si.measurement.sweep.loss(report))}")

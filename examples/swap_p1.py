@@ -11,7 +11,7 @@ token_set = repeated_token(subject.shape.vocab, length=min(64, subject.shape.n_c
 
 edits = {"as it is": [], "p1 <-> p5": [si.SwapPositions(0, 4)], "control: p5 <-> p6": [si.SwapPositions(4, 5)]}
 print(f"{name}: share of heads with a sink, epsilon 0.3, [95% interval]")
-for words, edit in edits.items():
+for label, edit in edits.items():
     report = si.measure(subject, token_set, edits=edit, positions=(0, 4))
-    print(f"{words:20} on token 1: {report.sink(0)}   on token 5: {report.sink(4)}")
+    print(f"{label:20} on token 1: {report.sink(0)}   on token 5: {report.sink(4)}")
 print(report.protocol.line())

@@ -1,6 +1,7 @@
 """Zeroing b_K changes no pattern without rotary positions: a null control. python examples/zero_key_biases.py [MODEL]
 
-b_K adds the same number to all scores of a query, which softmax cancels; a rotation makes it depend on the key's place.
+b_K adds the same number to all scores of a query, and softmax cancels it. A rotation makes it depend on the key's
+position.
 """
 
 import sys
@@ -18,7 +19,7 @@ SIZES |= {"bos_token_id": None, "eos_token_id": None}
 
 
 def random_model(config):
-    """With biases drawn, too: transformers begins with zeros."""
+    """A model with random weights and random biases: transformers sets biases to zero."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config)
     for name, parameter in model.named_parameters():
@@ -33,6 +34,6 @@ for subject in subjects:
     tokens = random_tokens(subject.shape.vocab, length=32, sequences=25).tokens
     patterns = {"pattern": lambda call: call.pattern()}
     before = subject.run(tokens, calls=patterns).calls["pattern"]
-    for words, edit in {"b_K = 0": ZeroKeyBias(), "b_Q = 0": ZeroQueryBias()}.items():
+    for label, edit in {"b_K = 0": ZeroKeyBias(), "b_Q = 0": ZeroQueryBias()}.items():
         change = (subject.run(tokens, calls=patterns, edits=[edit]).calls["pattern"] - before).abs()
-        print(f"{subject.name:24} {words}: largest change of a weight {estimate(change.amax((1, 2, 3, 4)))}")
+        print(f"{subject.name:24} {label}: largest change of a weight {estimate(change.amax((1, 2, 3, 4)))}")

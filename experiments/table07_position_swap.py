@@ -7,17 +7,17 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.data.token_sources import random_tokens, repeated_token
 from sinkinterp.measurement.position_swap import REPORTED as REPORTED
 from sinkinterp.measurement.position_swap import swap_table
-from sinkinterp.pages import demo
 from sinkinterp.plots import swaps
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.table import Table
+from sinkinterp.train.recipes import demo_recipe
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
 TARGETS = (5, 10, 15, 20, 25, 30)  # t, from 1
 MIN_QUERIES = 4  # that see position t, so that its importance is a mean over several queries
 MODELS: dict[str, list[Model]] = {
     "smoke": ["sinkinterp/demo-softmax"],
-    "full": [demo.recipe("softmax", seed) for seed in range(5)],
+    "full": [demo_recipe("softmax", seed) for seed in range(5)],
 }
 
 

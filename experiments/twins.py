@@ -5,11 +5,11 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate_cells
-from sinkinterp.pages import demo
 from sinkinterp.plots import curves
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.trained import valid_loss
 from sinkinterp.table import Cell, Table
+from sinkinterp.train.recipes import DEMO_EPSILON, DEMO_TWINS, demo_recipe
 
 CLAIM = (
     "At equal loss, softmax attention puts a sink on the first position, sigmoid attention without normalisation has "
@@ -22,8 +22,8 @@ REPORTED: dict[str | None, dict[str, float | None]] = {
     "k_bias": {"Sink_1": 0.0, "Sink_*": 0.7334, "loss": 3.72},
 }
 MODELS: dict[str, list[Model]] = {
-    "smoke": [f"sinkinterp/demo-{variant}" for variant in demo.TWINS],
-    "full": [demo.recipe(variant, seed) for seed in range(5) for variant in demo.TWINS],
+    "smoke": [f"sinkinterp/demo-{variant}" for variant in DEMO_TWINS],
+    "full": [demo_recipe(variant, seed) for seed in range(5) for variant in DEMO_TWINS],
 }
 
 
@@ -31,12 +31,12 @@ def measure(case: Case, progress: Progress) -> Table:
     """One row: the loss, sinks and norms of one model."""
     subject, token_set = case.subject, case.tokens(case.size(), progress)
     report = measure_model(subject, token_set, on_batch=progress(f"measuring {subject.name}"))
-    slot, published = report.slot_rate(demo.EPSILON), REPORTED.get(case.variant, {})
+    slot, published = report.slot_rate(DEMO_EPSILON), REPORTED.get(case.variant, {})
     row: dict[str, Cell] = {
         "model": case.variant or subject.name,
         "seed": case.seed,
         "loss": valid_loss(subject, token_set).mean,
-        **estimate_cells("Sink_1", report.sink(0, demo.EPSILON)),
+        **estimate_cells("Sink_1", report.sink(0, DEMO_EPSILON)),
         "alpha_1": report.alpha().mean().item(),
         "null alpha_1": report.null[..., 0].mean().item(),
         "Sink_*": slot.mean if slot else None,
@@ -45,7 +45,7 @@ def measure(case: Case, progress: Progress) -> Table:
         "residual ratio": report.residual_ratio().mean(0).max().item(),
         **{f"paper {name}": published.get(name) for name in ("Sink_1", "Sink_*", "loss")},
     }
-    note = f"{report.protocol.line()}, epsilon={demo.EPSILON}; {BY_SEQUENCE}; sigmoid: proxy scores"
+    note = f"{report.protocol.line()}, epsilon={DEMO_EPSILON}; {BY_SEQUENCE}; sigmoid: proxy scores"
     return Table(CLAIM, f"{note}; paper: 60M models", (row,))
 
 

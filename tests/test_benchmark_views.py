@@ -27,6 +27,6 @@ def test_every_row_has_a_figure_and_a_verdict_and_the_promises_are_those_that_we
 
 
 def test_the_maps_that_are_measured_are_peaked():
-    drawn = views.drawn_atlas(2, 3, 37, width=4)
+    drawn = views.random_atlas(2, 3, 37, width=4)
     weights = drawn.states[0].channels[WEIGHT][:, 0, -1]
     assert weights.shape == (6, 37) and (weights.max(1) > 3 / 37).all()

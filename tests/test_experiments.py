@@ -16,11 +16,11 @@ from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
-from sinkinterp.pages import demo
 from sinkinterp.runs import case as cases
 from sinkinterp.runs import experiment as experiments
 from sinkinterp.runs.case import open_case
 from sinkinterp.runs.experiment import experiment_names, load_experiment, reproduce
+from sinkinterp.train.recipes import demo_recipe
 
 TABLE07, CIRCUIT, TWINS = "table07_position_swap", "gpt2_circuit", "twins"
 SOFTMAX = "sinkinterp/demo-softmax"
@@ -57,7 +57,7 @@ def call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     app = typer.Typer(pretty_exceptions_enable=False)
     app.callback()(lambda: None)  # so that the only command is called by its name
-    command.mount(app)
+    app.command()(command.reproduce)
 
     def run(*words):
         result = CliRunner().invoke(app, [*map(str, words)])
@@ -192,7 +192,7 @@ def test_columns_are_those_in_which_the_first_token_is_largest():
 
 def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp_path):
     reports = []
-    recipes = [demo.recipe("k_bias", seed, steps=2) for seed in (3, 5)]
+    recipes = [demo_recipe("k_bias", seed, steps=2) for seed in (3, 5)]
 
     def progress(work):
         return lambda done, total: reports.append((work, done, total))

@@ -1,11 +1,12 @@
-"""The command that draws the gallery: parses, calls, prints."""
+"""The command that draws the gallery."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .terminal import plain_errors, progress_bars, quiet_libraries, write, wrote
+from ..files import write_text
+from .terminal import plain_errors, print_written, progress_bars, quiet_libraries
 
 
 def gallery(
@@ -16,15 +17,16 @@ def gallery(
     with plain_errors():
         with progress_bars() as progress:
             from ..pages.export import save_figure
-            from ..pages.gallery import gallery as drawn
+            from ..pages.gallery import gallery as draw_gallery
 
             quiet_libraries()
-            found = drawn(lambda name: progress.update(progress.add_task(f"measuring {name}", total=1), completed=1))
-        write(out / "gallery.html", found.html)
-        for name, figure in found.previews.items() if pictures else ():
-            wrote(save_figure(figure, out / f"{name}.png"))
 
+            def on_model(name: str) -> None:
+                progress.update(progress.add_task(f"measuring {name}", total=1), completed=1)
 
-def mount(app: typer.Typer) -> None:
-    """Adds the commands of this file to the command line."""
-    app.command()(gallery)
+            drawn = draw_gallery(on_model)
+        page = out / "gallery.html"
+        write_text(page, drawn.html)
+        print_written(page)
+        for name, figure in drawn.previews.items() if pictures else ():
+            print_written(save_figure(figure, out / f"{name}.png"))

@@ -1,6 +1,5 @@
-"""The command that runs experiments: parses, calls, prints. No maths."""
+"""The command that runs experiments."""
 
-import json
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -8,7 +7,12 @@ from typing import Annotated
 
 import typer
 
-from .terminal import bar, plain_errors, progress_bars, quiet_libraries, show, write
+from ..files import write_json, write_text
+from .options import DeviceMap
+from .terminal import plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
+
+MODEL = "Run it on this model instead: a Hugging Face name, folder, or one of ours."
+SCALE = "smoke: models that ship, seconds. full: all models, trained or downloaded, minutes."
 
 
 class Scale(StrEnum):
@@ -19,15 +23,11 @@ class Scale(StrEnum):
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="An experiment, or as much of its name as tells it from the others.")],
-    model: Annotated[
-        str | None, typer.Option(help="Run it on this model instead: a Hugging Face name, folder, or one of ours.")
-    ] = None,
-    scale: Annotated[
-        Scale, typer.Option(help="smoke: models that ship, seconds. full: all, trained or downloaded, minutes.")
-    ] = Scale.SMOKE,
+    name: Annotated[str, typer.Argument(help="An experiment, or a beginning of its name that no other one has.")],
+    model: Annotated[str | None, typer.Option(help=MODEL)] = None,
+    scale: Annotated[Scale, typer.Option(help=SCALE)] = Scale.SMOKE,
     out: Annotated[Path, typer.Option(help="Folder of the page and the numbers.")] = Path("figures"),
-    device_map: Annotated[str | None, typer.Option(help="Where weights go, as in transformers: auto, cuda:0.")] = None,
+    device_map: DeviceMap = None,
 ) -> None:
     """Reproduce one table or figure of a paper: numbers beside the published ones, as NAME.json and NAME.html."""
     with plain_errors(), progress_bars() as progress:
@@ -35,16 +35,14 @@ def reproduce(
         from ..runs import experiment as experiments
 
         quiet_libraries()
-        full = experiments.full_name(name)
-        experiment = experiments.load_experiment(full)
+        full_name = experiments.full_name(name)
+        experiment = experiments.load_experiment(full_name)
         models = experiment.MODELS[scale] if model is None else [model]
-        table = experiments.reproduce(experiment, models, partial(bar, progress), device_map=device_map)
-        html = page(full, table.title, [Section(full, table.note, [experiment.draw(table)], [table])])
-    show(experiments.without_constant_names(table))
-    write(out / f"{full}.json", json.dumps(table.to_dict(), indent=1))
-    write(out / f"{full}.html", html)
-
-
-def mount(app: typer.Typer) -> None:
-    """Adds the command of this file to the command line."""
-    app.command()(reproduce)
+        table = experiments.reproduce(experiment, models, partial(progress_bar, progress), device_map=device_map)
+        html = page(full_name, table.title, [Section(full_name, table.note, [experiment.draw(table)], [table])])
+    print_table(experiments.without_constant_names(table))
+    numbers, figures = out / f"{full_name}.json", out / f"{full_name}.html"
+    write_json(numbers, table.to_dict(), indent=1)
+    print_written(numbers)
+    write_text(figures, html)
+    print_written(figures)

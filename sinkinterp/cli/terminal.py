@@ -1,4 +1,4 @@
-"""The terminal: errors as one line, progress bars, tables, files written whole."""
+"""The terminal: errors as one line, progress bars, tables, and names of files that were written."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,55 +12,54 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table as RichTable
 
 from ..errors import InputError
-from ..files import write_text
 from ..table import Table
 
-WIDE = 120  # columns of a pipe or a file
-console = Console(width=None if sys.stdout.isatty() else WIDE)
-errors = Console(stderr=True)
+PIPE_WIDTH = 120  # columns where standard output is a pipe or a file
+console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+error_console = Console(stderr=True)
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """A user's mistake as one line on standard error and exit code 2; an interrupt as exit code 130."""
+    """Prints a user's mistake as one line on standard error and exits with code 2; with code 130 at an interrupt."""
     try:
         yield
     except InputError as error:
-        errors.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        error_console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(2) from error
     except KeyboardInterrupt as interrupt:
-        errors.print("interrupted; what was saved so far is kept, and the same command goes on from there")
+        error_console.print("interrupted; what was saved so far is kept, and the same command goes on from there")
         raise typer.Exit(130) from interrupt
 
 
 def progress_bars() -> Progress:
-    """Bars with what is done, on standard error."""
+    """Progress bars on standard error."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=errors)
+    return Progress(*columns, console=error_console)
 
 
-def bar(progress: Progress, words: str) -> Callable[[int, int], None]:
-    """A progress bar that appears with its first news."""
+def progress_bar(progress: Progress, description: str) -> Callable[[int, int], None]:
+    """Returns a function that takes how much is done, of how much; its first call adds a bar to the progress bars."""
     bars: list[TaskID] = []
 
-    def on_news(done: int, of: int) -> None:
+    def update(done: int, total: int) -> None:
         if not bars:
-            bars.append(progress.add_task(words, total=of))
+            bars.append(progress.add_task(description, total=total))
         progress.update(bars[0], completed=done)
 
-    return on_news
+    return update
 
 
 def quiet_libraries() -> None:
-    """Transformers' own progress bars off: ours are enough."""
+    """Turns the progress bars and warnings of transformers off: the commands show their own."""
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
     disable_progress_bar()
     set_verbosity_error()
 
 
-def show(table: Table) -> None:
-    """The table on the terminal."""
+def print_table(table: Table) -> None:
+    """Prints a table with its title above and its note below."""
     grid = RichTable(title=table.title, caption=table.note, title_justify="left", caption_justify="left")
     rows = table.display_rows()
     for name in rows[0] if rows else ():
@@ -70,12 +69,6 @@ def show(table: Table) -> None:
     console.print(grid)
 
 
-def write(path: Path, text: str) -> None:
-    """Writes a file, whole or not at all, and says so."""
-    write_text(path, text)
-    wrote(path)
-
-
-def wrote(path: Path) -> None:
-    """Says that a file was written."""
+def print_written(path: Path) -> None:
+    """Prints that a file was written, and its size."""
     console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", highlight=False)

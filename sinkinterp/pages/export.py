@@ -1,4 +1,4 @@
-"""Figures and tables as files: pages, data, pictures. The suffix says which."""
+"""Writes figures and tables to files: pages, data or pictures. The suffix of the file says which."""
 
 import csv
 import io
@@ -18,40 +18,24 @@ from ..table import Table
 from .page import Section, page
 
 SCALE = 2  # pixels of a PNG per point, for screens and print
-WIDTH = 1100
+WIDTH = 1100  # points
 
 
 def save_figure(figure: go.Figure, path: Path | str) -> Path:
-    """Writes a figure to .html (whole in itself), .json (its data and layout), .png, .svg or .pdf; whole or not at all.
+    """Writes a figure to .html (a self-contained page), .json (data and layout), .png, .svg or .pdf; returns the path.
 
-    Returns the path. Raises InputError for another suffix, and for pictures where kaleido or a browser is absent.
+    The file is written whole or not at all. Raises InputError for another suffix, and for pictures
+    where kaleido or a browser is missing.
     """
     return _saved(_FIGURES, figure, Path(path))
 
 
 def save_table(table: Table, path: Path | str) -> Path:
-    """Writes a table to .csv (every column as it is), .json (with title and note) or .html; whole or not at all.
+    """Writes a table to .csv (every column as it is), .json (with title and note) or .html; returns the path.
 
-    Returns the path. Raises InputError for another suffix.
+    The file is written whole or not at all. Raises InputError for another suffix.
     """
     return _saved(_TABLES, table, Path(path))
-
-
-def load_figure(path: Path | str) -> go.Figure:
-    """The figure that `save_figure` wrote as .json. Raises InputError for any other file."""
-    return _loaded(go.Figure, path, "figure")
-
-
-def load_table(path: Path | str) -> Table:
-    """The table that `save_table` wrote as .json. Raises InputError for any other file."""
-    return _loaded(Table.from_dict, path, "table")
-
-
-def _loaded(made: Callable[[Any], Any], path: Path | str, what: str) -> Any:
-    try:
-        return made(json.loads(Path(path).read_text(encoding="utf-8")))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is no saved {what}; give a .json file that save_{what} wrote") from error
 
 
 def _saved(writers: Mapping[str, Callable[[Any], bytes]], value: Any, path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Pages of results: tables and arrays handed to the views that draw them."""
+"""The pages of a measurement and of the demo: which tables and figures they show, in which order."""
 
 from collections.abc import Iterator
 
@@ -16,9 +16,9 @@ Sections = Iterator[Section]
 
 
 def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> str:
-    """The page that `sinkinterp measure --html` writes: summary first, protocol last. `word` gives ids their text.
+    """The page that `sinkinterp measure --html` writes: the summary first, the protocol last.
 
-    Views of what was not measured are left out.
+    `word` gives token ids their text. Figures of what was not measured are left out.
     """
     summary, *others = tables.overview_tables(report, epsilon, word)
     protocol = tables.protocol_table(report, epsilon)
@@ -38,12 +38,12 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
 def demo_page(result: Result) -> str:
     """The page that `sinkinterp demo` writes."""
     maps = {name: pattern.numpy() for name, pattern in result.maps.items()}
-    words = (
+    note = (
         "Sigmoid: proxy scores, rows divided by their sum; * is the learned key k* of the K-bias model. The last query "
         f"predicts nothing, so its row is untrained. {result.twins.note}"
     )
     figures = {
-        "Where attention goes": heatmaps.attention_maps(maps, "Mean attention maps of three twins", words),
+        "Where attention goes": heatmaps.attention_maps(maps, "Mean attention maps of three twins", note),
         result.swaps.title: swaps.swap_chart(result.swaps),
         result.residuals.title: norms.residual_norms(result.residuals),
         result.training.title: training.training(result.training),
@@ -58,7 +58,7 @@ def demo_page(result: Result) -> str:
 
 
 def _drawn(title: str, *figures: go.Figure) -> Section:
-    """A section of figures, whose captions say the rest."""
+    """A section of figures. Their captions say what they show."""
     return Section(title, "", figures)
 
 
@@ -87,10 +87,10 @@ def _exhibits(report: Report, epsilon: float, word: TokenText) -> Sections:
 
 def _surface(report: Report, word: TokenText) -> Sections:
     if report.has(ALL_ENTRIES):
-        yield _drawn("Residual stream", surface_of(tables.residual_surface(report, word)))
+        surface = tables.residual_surface(report, word)
+        yield _drawn("Residual stream", surface_figure(surface, f"Residual magnitudes at block {surface.block}"))
 
 
-def surface_of(found: tables.Surface) -> go.Figure:
+def surface_figure(surface: tables.Surface, title: str) -> go.Figure:
     """The surface of one block's residual."""
-    title = f"Residual magnitudes at block {found.block}"
-    return massive.surface(found.sizes, found.channels, found.tokens, title, found.note)
+    return massive.surface(surface.sizes, surface.channels, surface.tokens, title, surface.note)

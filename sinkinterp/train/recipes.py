@@ -12,7 +12,7 @@ from ..data.tokenisers import ByteBPE
 from ..errors import InputError
 from ..lm.config import LMSpec
 from ..lm.ffn import GatedFFN
-from ..lm.variants import BASE, variants
+from ..lm.variants import BASE, VARIANTS, variants
 from ..spec import Spec
 from .objectives import PrefixLM
 from .recipe import Recipe, shown_ahead
@@ -131,3 +131,14 @@ def _changes_of(variant: LMSpec, model: LMSpec) -> dict[str, Any]:
     if width is not None and hasattr(changes.get("ffn"), "width"):
         changes["ffn"] = replace(changes["ffn"], width=width)
     return changes
+
+
+DEMO_TWINS = ("softmax", "sigmoid", "k_bias")  # the variants that the demo trains on one task
+DEMO_STEPS = 1500
+DEMO_SEQUENCES = 512  # held-out sequences that the demo measures its models on
+DEMO_EPSILON = 0.3
+
+
+def demo_recipe(variant: str, seed: int = 0, steps: int = DEMO_STEPS) -> Recipe:
+    """How the demo trains one of its twins."""
+    return Recipe(model=VARIANTS[variant], seed=seed, steps=steps)

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sinkinterp.cli import train
+from sinkinterp.cli import finetune, train, training_progress
 from sinkinterp.runs.trained import recipe_of
 from sinkinterp.train import checkpoint, loop
 
@@ -19,7 +19,8 @@ def call(tmp_path, monkeypatch):
     """Runs the command with an empty cache; returns exit code and output."""
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
     app = typer.Typer(pretty_exceptions_enable=False)
-    train.mount(app)
+    app.command()(train.train)
+    app.command()(finetune.finetune)
 
     def run(*words):
         result = CliRunner().invoke(app, [*map(str, words)])
@@ -80,20 +81,20 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, monkeypatch, word
 
 def test_a_terminal_gets_a_bar(monkeypatch, capsys):
 
-    monkeypatch.setattr(train, "errors", Console(force_terminal=True, width=150))
-    news = {"train_loss": 2.5, "sink_1": 0.25, "grad_norm": 0.5, "tokens": 10}
-    with train._narrator("softmax", 7) as on_step:
-        on_step(5, news)
-        on_step(7, news)
+    monkeypatch.setattr(training_progress, "error_console", Console(force_terminal=True, width=150))
+    metrics = {"train_loss": 2.5, "sink_1": 0.25, "grad_norm": 0.5, "tokens": 10}
+    with training_progress.step_progress("softmax", 7) as on_step:
+        on_step(5, metrics)
+        on_step(7, metrics)
     shown = capsys.readouterr().out
     assert "loss 2.500" in shown and "Sink_1 25%" in shown and "7/7" in shown and "tokens/s" in shown
 
 
 def test_lines_come_every_few_seconds_with_speed_and_time_left(monkeypatch, capsys):
     clock = iter([0.0, 1.0, 1.0, 2.0, 2.0, 7.0, 7.0, 7.0, 7.0])
-    monkeypatch.setattr(train.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(train, "errors", Console(width=150))
-    on_step = train._lines("softmax", 100, train._Speed())
+    monkeypatch.setattr(training_progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(training_progress, "error_console", Console(width=150))
+    on_step = training_progress.step_lines("softmax", 100, training_progress.Speed())
     for step in (1, 2, 3):
         on_step(step, {"train_loss": 2.5, "grad_norm": 0.5, "tokens": 12})
     (line,) = capsys.readouterr().out.splitlines()
@@ -103,9 +104,9 @@ def test_lines_come_every_few_seconds_with_speed_and_time_left(monkeypatch, caps
 
 def test_data_that_take_long_say_how_far_they_are(monkeypatch, capsys):
     clock = iter([0.0, 4.0, 6.0, 6.0, 12.0, 12.0])
-    monkeypatch.setattr(train.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(train, "errors", Console(width=150))
-    on_data = train._data_lines()
+    monkeypatch.setattr(training_progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(training_progress, "error_console", Console(width=150))
+    on_data = training_progress.data_lines()
     for done, of in ((1, 0), (2000, 0), (3000, 4000)):
         on_data(done, of)
     assert capsys.readouterr().out.splitlines() == ["data: 2,000", "data: 3,000 of 4,000"]

@@ -21,7 +21,7 @@ def call(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     app = typer.Typer(pretty_exceptions_enable=False)
-    view.mount(app)
+    app.command()(view.view)
 
     def run(*words):
         result = CliRunner().invoke(app, [*map(str, words)])

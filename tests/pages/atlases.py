@@ -54,10 +54,16 @@ def small_atlas(length=7, side=1, states=("as it is",), slot=False, bits=16, **f
         return State(name, channels, importance, column)
 
     values = {
-        "model": "a model", "tokens": [*NASTY, *(f"w{i}" for i in range(length))][:length], "layers": LAYERS,
-        "maps": maps, "side": side, "pairs": dict.fromkeys(LAYERS, pairs_of(length, side)),
+        "model": "a model",
+        "tokens": [*NASTY, *(f"w{i}" for i in range(length))][:length],
+        "layers": LAYERS,
+        "maps": maps,
+        "side": side,
+        "pairs": dict.fromkeys(LAYERS, pairs_of(length, side)),
         "places": [*range(length), *([SLOT] if slot else [])],
-        "states": [state(i, name) for i, name in enumerate(states)], "bits": bits,
-        "note": "n=1, T=7", "tables": (Table("a table", "its note", ({"name": "x", "n": 0.5},)),),
-    }  # fmt: skip
+        "states": [state(i, name) for i, name in enumerate(states)],
+        "bits": bits,
+        "note": "n=1, T=7",
+        "tables": (Table("a table", "its note", ({"name": "x", "n": 0.5},)),),
+    }
     return Atlas(**{**values, **fields}), dense

@@ -6,11 +6,11 @@ from dataclasses import is_dataclass
 from typing import get_args, get_origin, get_type_hints
 
 from sinkinterp.pages.assets import asset
-from sinkinterp.pages.atlas.page import _SCRIPTS
+from sinkinterp.pages.atlas.page import SCRIPTS
 from sinkinterp.pages.atlas.schema import PageData
 
 NAMES = {str: "string", int: "number", float: "number", bool: "boolean"}
-READERS = "".join(asset(f"atlas/{name}") for name in _SCRIPTS if name != "schema.js")
+READERS = "".join(asset(f"atlas/{name}") for name in SCRIPTS if name != "schema.js")
 
 
 def declared(kind):

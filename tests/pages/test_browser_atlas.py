@@ -11,11 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pages.atlases import NASTY, cells_of, pairs_of, small_atlas
-from plotly.colors import sample_colorscale
 
 from sinkinterp.pages.atlas.channels import SCORE, WEIGHT
 from sinkinterp.pages.atlas.page import atlas_page, in_script
-from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE
+from sinkinterp.plots.theme import DARK, LIGHT
 from sinkinterp.table import Table
 
 BROWSER = next(
@@ -69,9 +68,14 @@ def long_atlas(length=1203, side=2):
     channels = {WEIGHT: np.stack([cells_of(one, side, stat) for stat in (0, 1)])[None]}
     state = replace(base.states[0], channels=channels, importance=np.ones((2, 3, 1)))
     atlas = replace(
-        base, tokens=[f"t{i}" for i in range(length)], maps=[(1, 0)], places=[0], states=[state], side=side,
+        base,
+        tokens=[f"t{i}" for i in range(length)],
+        maps=[(1, 0)],
+        places=[0],
+        states=[state],
+        side=side,
         pairs={1: pairs_of(length, side)},
-    )  # fmt: skip
+    )
     return atlas, one
 
 
@@ -179,9 +183,12 @@ def test_hover_says_query_key_weight_score_and_rank(exact):
     row, scores = dense[0][0][5], atlas.states[0].channels[SCORE][0, 0]
     place = 1 + int((row > row[2]).sum())
     assert tip_at(exact, 5, 2).split("\n") == [
-        f"query 5 ‘{NASTY[5]}’", f"key 2 ‘{NASTY[2]}’", f"weight: {row[2]:#.3g}",
-        f"score: {scores[5, 2]:.3f}", f"rank: {place} of 6 keys in its row",
-    ]  # fmt: skip
+        f"query 5 ‘{NASTY[5]}’",
+        f"key 2 ‘{NASTY[2]}’",
+        f"weight: {row[2]:#.3g}",
+        f"score: {scores[5, 2]:.3f}",
+        f"rank: {place} of 6 keys in its row",
+    ]
 
 
 def test_nothing_is_said_where_no_query_may_look(exact):
@@ -277,8 +284,9 @@ def test_an_intervention_stands_before_after_and_as_a_difference(changed):
     slots = [state.slot[0, 0] for state in atlas.states]
     np.testing.assert_allclose(rows(changed, 5)[:, 0], slots[1] - slots[0], atol=3e-4)
     assert tip_at(changed, 5, 2, axis="xaxis2").split("\n")[2:4] == [
-        f"weight, before: {before[0][5, 2]:#.3g}", f"weight, after: {after[0][5, 2]:#.3g}",
-    ]  # fmt: skip
+        f"weight, before: {before[0][5, 2]:#.3g}",
+        f"weight, after: {after[0][5, 2]:#.3g}",
+    ]
     changed.select_option("#state", "2")
     changed.wait_for_selector("#overview[data-shown='2-0']")
     one, two = (state.importance[..., 0] for state in atlas.states)
@@ -310,8 +318,8 @@ def pixel(page, x, y):
 
 
 def colour_of(share):
-    (found,) = sample_colorscale(MAGNITUDE, [share], colortype="tuple")
-    return [255 * part for part in found]
+    stops = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in LIGHT.sequential])
+    return [np.interp(share, np.linspace(0, 1, len(stops)), part) for part in stops.T]
 
 
 def test_known_cells_have_the_colours_of_their_weights(exact):

@@ -28,9 +28,14 @@ def rgb(colour):
 
 def look(theme):
     return {
-        "page": rgb(theme.background), "words": rgb(theme.text), "caption": rgb(theme.quiet),
-        "line": theme.colours[1], "scale": theme.sequential[0], "paper": theme.background, "name": LIGHT.text,
-    }  # fmt: skip
+        "page": rgb(theme.background),
+        "words": rgb(theme.text),
+        "caption": rgb(theme.quiet),
+        "line": theme.colours[1],
+        "scale": theme.sequential[0],
+        "paper": theme.background,
+        "name": LIGHT.text,
+    }
 
 
 @pytest.fixture(scope="module")

@@ -21,12 +21,15 @@ TABLE = Table(
 )  # fmt: skip
 
 
+def loaded(path):
+    return json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN, which JSON lacks
+
+
 @pytest.mark.parametrize("draw", FIGURES.values(), ids=FIGURES)
 def test_a_figure_goes_through_json_and_back(draw, tmp_path):
     figure = draw()
     path = export.save_figure(figure, tmp_path / "f.json")
-    assert json_ready(export.load_figure(path)) == json_ready(figure)
-    json.loads(path.read_text(), parse_constant=pytest.fail)  # no NaN, which JSON lacks
+    assert json_ready(go.Figure(loaded(path))) == json_ready(figure)
 
 
 def test_json_holds_plain_lists_in_the_order_of_the_array(tmp_path):
@@ -37,13 +40,13 @@ def test_json_holds_plain_lists_in_the_order_of_the_array(tmp_path):
 
 
 def test_a_table_goes_through_json_and_back(tmp_path):
-    assert export.load_table(export.save_table(TABLE, tmp_path / "t.json")) == TABLE
+    assert Table.from_dict(loaded(export.save_table(TABLE, tmp_path / "t.json"))) == TABLE
 
 
 def test_numbers_that_json_lacks_are_null(tmp_path):
     row = {"x": float("inf"), "y": float("nan"), "z": 1.5}
     path = export.save_table(Table("t", "", (row,)), tmp_path / "t.json")
-    assert export.load_table(path).rows == ({"x": None, "y": None, "z": 1.5},)
+    assert Table.from_dict(loaded(path)).rows == ({"x": None, "y": None, "z": 1.5},)
 
 
 def test_csv_parses_back_to_the_bit(tmp_path):
@@ -118,11 +121,3 @@ def test_a_picture_is_what_the_browser_drew(tmp_path, monkeypatch):
     monkeypatch.setattr(go.Figure, "to_image", lambda figure, kind, **options: asked.append((kind, options)) or b"ink")
     assert export.save_figure(go.Figure(layout={"width": 700}), tmp_path / "x.pdf").read_bytes() == b"ink"
     assert asked == [("pdf", {"width": 700, "scale": export.SCALE})]
-
-
-@pytest.mark.parametrize("text", ["", "[1]", '{"title": 1}', "<svg>"])
-def test_a_file_that_is_not_ours_is_refused(text, tmp_path):
-    (tmp_path / "x.json").write_text(text)
-    for load in (export.load_table, export.load_figure):
-        with pytest.raises(InputError, match=r"x\.json is no saved"):
-            load(tmp_path / "x.json")

@@ -18,7 +18,7 @@ from sinkinterp.plots.theme import caption_of
 def few():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gallery, "SEQUENCES", 11)
-        patch.setattr("sinkinterp.pages.demo.SEQUENCES", 11)
+        patch.setattr("sinkinterp.pages.demo.DEMO_SEQUENCES", 11)
         yield patch
 
 

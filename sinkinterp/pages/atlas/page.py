@@ -22,7 +22,7 @@ from .codes import text_of
 from .contents import Atlas
 from .encode import encode
 
-_SCRIPTS = (
+SCRIPTS = (
     "schema.js",
     "cells.js",
     "data.js",
@@ -39,7 +39,7 @@ _SCRIPTS = (
 def atlas_page(atlas: Atlas) -> str:
     """The page as HTML text."""
     data, blocks = encode(atlas)
-    script = "".join(asset(f"atlas/{name}") for name in _SCRIPTS)
+    script = "".join(asset(f"atlas/{name}") for name in SCRIPTS)
     return Template(asset("atlas/atlas.html")).substitute(
         title=escape(f"sinkinterp: {atlas.model}"),
         policy=_policy(get_plotlyjs(), script),
