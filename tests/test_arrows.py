@@ -1,20 +1,13 @@
 """The layers are part of the design: a package imports from layers above it in this list, and from the ground."""
 
 import ast
+import runpy
 from graphlib import TopologicalSorter
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "sinkinterp"
 GROUND = {"errors", "files", "spec", "table"}
-LAYERS = (
-    {"attention", "data", "plots"},
-    {"lm", "metrics", "interventions"},
-    {"backends", "train"},
-    {"measurement"},
-    {"tables", "runs"},
-    {"pages"},
-    {"cli"},
-)
+LAYERS = tuple(map(set, runpy.run_path(str(PACKAGE.parent / "docs" / "layers.py"))["LAYERS"]))  # as the picture shows them
 WITHIN_A_LAYER: set[tuple[str, str]] = set()  # arrows between packages of one layer; none is needed
 DOORS = {"__init__", "__main__"}  # they hand out what lies behind them
 
@@ -103,3 +96,8 @@ def test_pre_commit_and_constraints_pin_one_ruff():
     root = PACKAGE.parent
     (pinned,) = [line for line in (root / "constraints.txt").read_text().split() if line.startswith("ruff==")]
     assert f"rev: v{pinned.removeprefix('ruff==')} " in (root / ".pre-commit-config.yaml").read_text()
+
+
+def test_the_picture_of_the_layers_is_drawn_from_the_code_as_it_is():
+    docs = PACKAGE.parent / "docs"
+    assert (docs / "layers.svg").read_text(encoding="utf-8") == runpy.run_path(str(docs / "layers.py"))["picture"]()
