@@ -247,7 +247,8 @@ def test_a_model_spread_by_a_device_map_is_read_as_the_whole_one(tmp_path):
     whole = measure(load(model), tokens_of())
     for subject in (spread, load(offloaded)):
         report = measure(subject, tokens_of())
-        assert report.importance.equal(whole.importance) and report.residual_norms.equal(whole.residual_norms)
+        for name, values in whole.tensors().items():  # weights at other addresses may be summed in another order
+            torch.testing.assert_close(report.tensors()[name], values, rtol=1e-5, atol=1e-6)
 
 
 def test_weights_are_read_in_the_dtype_that_is_asked_for(tmp_path):
