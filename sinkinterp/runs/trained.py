@@ -14,7 +14,7 @@ from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..data.progress import OnProgress
-from ..data.stream import HELD_OUT
+from ..data.split import HELD_OUT
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
 from ..files import cache_folder

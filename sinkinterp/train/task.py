@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from ..data.progress import OnProgress
-from ..data.stream import Split
+from ..data.split import Split
 from ..data.tokens import Tokens
 from ..spec import Spec
 

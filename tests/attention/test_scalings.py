@@ -12,7 +12,7 @@ from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.interventions import PatchNormalization
-from sinkinterp.interventions.edit import words
+from sinkinterp.interventions.description import description
 from sinkinterp.lm.model import build
 from sinkinterp.spec import Spec
 
@@ -99,5 +99,5 @@ def test_a_trained_model_and_a_patched_one_agree():
 def test_a_kernel_without_scaling_is_written_as_before_there_were_scalings():
     kernel = Kernel(similarity=Sigmoid())
     assert "scaling" not in kernel.to_dict() and kernel.to_dict() != SSMAX.to_dict()
-    assert "Unscaled" not in words(PatchNormalization(kernel)) and "LogLength(0.7)" in words(PatchNormalization(SSMAX))
+    assert "Unscaled" not in description(PatchNormalization(kernel)) and "LogLength(0.7)" in description(PatchNormalization(SSMAX))
     assert Spec.from_dict(SSMAX.to_dict()) == SSMAX and not SSMAX.is_softmax and SOFTMAX.is_softmax

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from sinkinterp.data.stream import Split
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
+from sinkinterp.data.split import Split
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
