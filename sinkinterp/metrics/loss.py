@@ -1,21 +1,27 @@
 """How well a model predicts the next token."""
 
+import torch
 import torch.nn.functional as F
-from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from .metric import LogitsMetric
+
+POSITIONS = 16  # whose logits a CPU looks at together
 
 
 def target_loss(
     logits: Float[Tensor, "sequence pos vocab"], targets: Int[Tensor, "sequence pos"]
 ) -> Float[Tensor, "sequence pos"]:
     """Cross-entropy of the target at every position, in nats, in fp32."""
-    flat = F.cross_entropy(
-        rearrange(logits.float(), "s p v -> (s p) v"), rearrange(targets.long(), "s p -> (s p)"), reduction="none"
-    )
-    return rearrange(flat, "(s p) -> s p", s=len(targets))
+    return torch.stack([_sequence_loss(*sequence) for sequence in zip(logits, targets.long(), strict=True)])
+
+
+def _sequence_loss(logits: Float[Tensor, "pos vocab"], targets: Int[Tensor, " pos"]) -> Float[Tensor, " pos"]:
+    """The losses of one sequence; on a CPU of a few positions at a time, whose log-softmax stays in its cache."""
+    block = POSITIONS if logits.device.type == "cpu" else max(1, len(targets))
+    parts = zip(logits.split(block), targets.split(block), strict=True)
+    return torch.cat([F.cross_entropy(some.float(), goal, reduction="none") for some, goal in parts])
 
 
 def next_token_loss(

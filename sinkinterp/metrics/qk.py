@@ -12,17 +12,19 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from ..attention import flash
 from ..attention.call import AttentionCall
 from ..attention.kernels import SOFTMAX
-from ..attention.shapes import KeyIndex, Keys, Queries, Rows
+from ..attention.shapes import Keys, Queries
 from ..errors import InputError
 from .metric import CallMetric
+from .norms import vector_norms
 
 Pair = Float[Tensor, "batch head 2"]
+_TINY = 1e-12  # what `F.normalize` divides a vector of zeros by
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,9 @@ def qk_angles(call: AttentionCall, position: int = 0) -> Pair:
 
     Raises InputError where the call has no such key, or no other. Source: Gu et al. 2025, Figures 2 and 15-18.
     """
-    return _chosen_and_others(cosine_call(call), position)
+    q, k = _featured(call)
+    products = _with_chosen_and_others(call, q, F.normalize(k, dim=-1), position)
+    return _mean_over_queries(call, products / vector_norms(q).clamp(min=_TINY)[..., None], position)
 
 
 def qk_norm_products(call: AttentionCall, position: int = 0) -> Pair:
@@ -48,7 +52,9 @@ def qk_norm_products(call: AttentionCall, position: int = 0) -> Pair:
     The scale is a factor because some models (OPT) multiply their queries by it beforehand. Errors as above. Source:
     Gu et al. 2025, Figures 2 and 15-18, which leave it out.
     """
-    return _chosen_and_others(norm_product_call(call), position)
+    q, k = _featured(call)
+    products = _with_chosen_and_others(call, vector_norms(q)[..., None], vector_norms(k)[..., None], position)
+    return _mean_over_queries(call, products * call.scale, position)
 
 
 def score_gap(angles: Float[Tensor, "*stack 2"], norm_products: Float[Tensor, "*stack 2"]) -> ScoreGap:
@@ -90,24 +96,44 @@ def _featured(call: AttentionCall) -> tuple[Queries, Keys]:
     return call.kernel.feature(call.q.float()), call.kernel.feature(call.k.float())
 
 
-def _chosen_and_others(call: AttentionCall, position: int) -> Pair:
-    n = call.k.shape[2]
+def _with_chosen_and_others(
+    call: AttentionCall, q: Queries, k: Keys, position: int
+) -> Float[Tensor, "batch head query 2"]:
+    """Every query's product with the chosen key, and its mean product with the others that it can see.
+
+    A mean of products is the product with the mean key, so no query is multiplied by every key.
+    """
+    n = k.shape[2]
     if not 0 <= position < n or n < 2:
         raise InputError(f"position counts from 0 to {n - 1}, among at least 2 keys; got {position} of {n}")
-    chosen, n_chosen = _sum_of_scores(call, call.keys[position : position + 1])
-    others, n_others = torch.zeros_like(chosen), torch.zeros_like(n_chosen)
-    for keys in flash.key_blocks(call.keys[call.keys != position]):
-        total, count = _sum_of_scores(call, keys)
-        others, n_others = others + total, n_others + count
-    pair = torch.stack((chosen, others / n_others.clamp(min=1)), -1)
-    sees_both = (n_chosen > 0) & (n_others > 0)
+    chosen = call.keys[position : position + 1]
+    n_others = call.scoring.visibility.n_visible - call.allowed(chosen)[..., 0].long()
+    by_kv_head = q.unflatten(1, (k.shape[1], -1))  # batch kv_head group query d
+    to_chosen = by_kv_head @ k[:, :, None, chosen].mT
+    sums = _sum_of_visible_keys(call, k.index_fill(2, chosen, 0))
+    to_others = torch.linalg.vecdot(by_kv_head, sums.expand_as(by_kv_head))
+    sums_of_products = torch.stack((to_chosen[..., 0], to_others), -1).flatten(1, 2)
+    return sums_of_products / torch.stack((torch.ones_like(n_others), n_others.clamp(min=1)), -1)
+
+
+def _sum_of_visible_keys(call: AttentionCall, k: Keys) -> Float[Tensor, "batch kv_head group query d"]:
+    """For every query, the sum of the keys that it can see; one group where it is the same for all."""
+    if call.mask is None:
+        past = call.k.shape[2] - call.q.shape[2]
+        return k.cumsum(2)[:, :, None, past:]
+    sums = k.new_zeros(())
+    for keys in flash.key_blocks(call.keys):
+        allowed = call.allowed(keys).to(k.dtype)
+        by_kv_head = allowed[:, None] if allowed.shape[1] == 1 else allowed.unflatten(1, (k.shape[1], -1))
+        sums = sums + by_kv_head @ k[:, :, None, keys]
+    return sums
+
+
+def _mean_over_queries(call: AttentionCall, pair: Float[Tensor, "batch head query 2"], position: int) -> Pair:
+    """The mean over the queries that can see the chosen key and another."""
+    sees_chosen = call.allowed(call.keys[position : position + 1])[..., 0]
+    sees_both = sees_chosen & (call.scoring.visibility.n_visible > 1)
     return (pair * sees_both[..., None]).sum(2) / sees_both.sum(2)[..., None]
-
-
-def _sum_of_scores(call: AttentionCall, keys: KeyIndex) -> tuple[Rows, Int[Tensor, "#batch #head query"]]:
-    """Every query's scores with these keys, summed over those that it can see, and the number of those."""
-    allowed = call.allowed(keys)
-    return call.scores(keys).masked_fill(~allowed, 0).sum(-1), allowed.sum(-1)
 
 
 QK_ANGLES = CallMetric("qk_angles", qk_angles)

@@ -1,17 +1,22 @@
 """Secondary sinks: later tokens whose residual points the way of the first token's (Wong et al., arXiv 2512.22213)."""
 
-import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention.shapes import Residual
 from ..errors import InputError
 from .metric import ResidualMetric
+from .norms import vector_norms
+
+_TINY = 1e-8  # shorter vectors count as this long
 
 
 def cosine_to_first(x: Residual) -> Float[Tensor, "batch pos"]:
     """Cosine of every token's residual with the first token's; 0 for a vector of zeros."""
-    return F.cosine_similarity(x.float(), x[:, :1].float(), dim=-1)
+    x = x.float()
+    lengths = vector_norms(x).clamp(min=_TINY)
+    products = (x @ x[:, 0, :, None])[..., 0]
+    return products / lengths / lengths[:, :1]
 
 
 def secondary_sinks(

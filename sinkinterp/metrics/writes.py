@@ -1,18 +1,21 @@
 """What a head writes: next to nothing, or one vector to all positions (Fesser, arXiv 2606.08105)."""
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..errors import InputError
+from .eigenvalues import largest_eigenvalue
 from .metric import CallMetric
 
 
 def stable_rank(x: Float[Tensor, "*stack row column"]) -> Float[Tensor, "*stack"]:
     """||X||_F^2 / ||X||_2^2 in fp32, from 1 to the rank; NaN for a matrix of zeros."""
-    energies = torch.linalg.svdvals(x.float()).square()
-    return energies.sum(-1) / energies.amax(-1)
+    x = x.float()
+    gram = x.mT @ x if x.shape[-1] <= x.shape[-2] else x @ x.mT
+    energy = gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+    shares = gram / energy[..., None, None]  # eigenvalues sum to 1
+    return 1 / largest_eigenvalue(shares.reshape(energy.numel(), *gram.shape[-2:])).reshape(energy.shape)
 
 
 def key_rank(call: AttentionCall) -> Float[Tensor, "batch kv_head"]:

@@ -4,11 +4,13 @@ import torch
 
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.massive import (
+    METRICS,
     Entries,
     Lifetime,
     is_massive,
     kurtosis,
     lifetime,
+    massive_count,
     peak,
     peak_over_median,
     top_entries,
@@ -49,6 +51,31 @@ def test_only_an_entry_over_both_thresholds_is_massive():
     assert not is_massive(spiked(100.0)).any()  # large enough next to the median 0.1, not in itself
     assert not is_massive(spiked(25.0) * 5).any()  # large enough in itself, not next to the median 0.5
     assert is_massive(spiked(60.0), least=50.0, times=500.0).nonzero().tolist() == [[1, 2, 4]]
+
+
+def test_massive_entries_are_counted_by_sequence():
+    x = torch.randn(3, 17, 13) ** 9
+    x[2] *= 1e-4
+    for thresholds in ((100.0, 1000.0), (0.5, 2.0), (1e9, 1.0)):
+        assert massive_count(x, *thresholds).equal(is_massive(x, *thresholds).sum((1, 2))), thresholds
+
+
+@pytest.mark.parametrize("count", [1, 5, 17, 40, 17 * 13])
+def test_top_entries_are_those_of_a_full_sort(count):
+    x = torch.randn(3, 17, 13)
+    top = top_entries(x, count)
+    largest = x.flatten(1).abs().sort(descending=True)
+    index = largest.indices[:, :count]
+    assert top.values.abs().equal(largest.values[:, :count])
+    assert (top.positions * 13 + top.channels).equal(index)
+
+
+def test_residuals_are_left_as_they_are():
+    x = torch.randn(3, 5, 7)
+    before = x.clone()
+    for metric in METRICS:
+        metric.read(x)
+    assert x.equal(before)
 
 
 def test_a_thousand_medians_are_enough():

@@ -74,10 +74,32 @@ def test_a_contrast_is_what_loops_over_pairs_find(make_call, fields, position):
 
 @pytest.mark.parametrize("contrast", CONTRASTS)
 def test_a_contrast_does_not_depend_on_the_size_of_a_block_of_keys(make_call, contrast, monkeypatch):
-    call = make_call(queries=13)
+    call = make_call(queries=13, mask=windowed(13, 7))
     whole = contrast(call, 3)
     monkeypatch.setattr(flash, "key_blocks", partial(flash.key_blocks, block=5))
     torch.testing.assert_close(contrast(call, 3), whole)
+
+
+@pytest.mark.parametrize("position", [0, 2])
+def test_a_mask_may_differ_between_sequences_and_heads(make_call, position):
+    call = make_call(mask=torch.rand(2, 6, 11, 11) < 0.7)
+    for contrast, expected in zip(CONTRASTS, dense(call, position)[:2], strict=True):
+        torch.testing.assert_close(contrast(call, position), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_contrast_under_the_causal_mask_is_that_without_a_mask(make_call):
+    call = make_call(queries=13)
+    masked = replace(call, mask=call.allowed())
+    for contrast in CONTRASTS:
+        torch.testing.assert_close(contrast(masked, 3), contrast(call, 3))
+
+
+def test_a_chosen_key_that_is_a_million_times_longer_does_not_drown_the_others(make_call):
+    call = make_call(queries=13)
+    k = call.k.clone()
+    k[:, :, 0] *= 1e6
+    for contrast in CONTRASTS:
+        torch.testing.assert_close(contrast(replace(call, k=k))[..., 1], contrast(call)[..., 1])
 
 
 def test_contrasts_worked_by_hand():

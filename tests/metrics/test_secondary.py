@@ -57,3 +57,11 @@ def test_the_cosine_to_the_first_token_worked_by_hand():
     x = torch.tensor([[[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [3.0, 4.0], [0.0, 0.0]]])
     torch.testing.assert_close(cosine_to_first(x), torch.tensor([[1.0, 0.0, -1.0, 0.6, 0.0]]))
     torch.testing.assert_close(cosine_to_first(x.half() * 1e4), cosine_to_first(x))
+
+
+def test_the_cosine_to_the_first_token_is_that_of_torch():
+    x = torch.randn(3, 17, 13)
+    x[1, 4] = x[2, 0] = 0
+    x[0, 5] *= 1e6
+    expected = torch.nn.functional.cosine_similarity(x, x[:, :1], dim=-1)
+    torch.testing.assert_close(cosine_to_first(x), expected, rtol=1e-5, atol=1e-6)
