@@ -7,7 +7,8 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "sinkinterp"
 GROUND = {"errors", "files", "spec", "table"}
-LAYERS = tuple(map(set, runpy.run_path(str(PACKAGE.parent / "docs" / "layers.py"))["LAYERS"]))  # as the picture shows them
+PICTURE = PACKAGE.parent / "docs" / "layers.py"
+LAYERS = tuple(map(set, runpy.run_path(str(PICTURE))["LAYERS"]))
 WITHIN_A_LAYER: set[tuple[str, str]] = set()  # arrows between packages of one layer; none is needed
 DOORS = {"__init__", "__main__"}  # they hand out what lies behind them
 

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
+from ..data.packing import HELD_OUT
 from ..data.progress import OnProgress
-from ..data.split import HELD_OUT
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
 from ..files import cache_folder

@@ -99,5 +99,6 @@ def test_a_trained_model_and_a_patched_one_agree():
 def test_a_kernel_without_scaling_is_written_as_before_there_were_scalings():
     kernel = Kernel(similarity=Sigmoid())
     assert "scaling" not in kernel.to_dict() and kernel.to_dict() != SSMAX.to_dict()
-    assert "Unscaled" not in description(PatchNormalization(kernel)) and "LogLength(0.7)" in description(PatchNormalization(SSMAX))
+    assert "Unscaled" not in description(PatchNormalization(kernel))
+    assert "LogLength(0.7)" in description(PatchNormalization(SSMAX))
     assert Spec.from_dict(SSMAX.to_dict()) == SSMAX and not SSMAX.is_softmax and SOFTMAX.is_softmax
