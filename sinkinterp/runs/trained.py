@@ -104,7 +104,7 @@ def _evaluation_sequences(task: Task) -> int:
 
 def held_out_tokens(task: Task, sequences: int) -> TokenSet:
     """Sequences of the task that no training sees."""
-    return TokenSet.of(task.sample(sequences, HELD_OUT), f"held-out {task.title}")
+    return TokenSet.of(task.sample(sequences, *HELD_OUT), f"held-out {task.title}")
 
 
 def valid_loss(subject: Subject, token_set: TokenSet, objective: Objective = NextToken()) -> Estimate:

@@ -138,7 +138,7 @@ def test_an_interrupted_fine_tuning_ends_as_if_it_had_not_been(tmp_path, tokeniz
     ("text", "words"),
     [
         ("", "holds no chats"),
-        ("{", "line 1: .*JSON object a line"),
+        ("{", "line 1: .*every line should hold a JSON object"),
         ('{"text": "hi"}', "row 1 is no chat; each is"),
         ('{"messages": [{"role": "user"}]}', "row 1 is no chat"),
     ],

@@ -15,6 +15,7 @@ from sinkinterp.data.split import Split
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.measurement import batching
 from sinkinterp.metrics.loss import next_token_loss
 from sinkinterp.runs import trained
 from sinkinterp.spec import Spec
@@ -117,5 +118,5 @@ def test_losses_in_many_passes_are_those_in_one(monkeypatch):
 
     subject, token_set = HuggingFaceSubject(build(VARIANTS["softmax"])), trained.held_out_tokens(BigramBackcopy(), 23)
     whole = trained.valid_loss(subject, token_set)
-    monkeypatch.setattr(trained, "sequences_per_pass", lambda subject, length: 5)
+    monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 5)
     assert trained.valid_loss(subject, token_set).mean == pytest.approx(whole.mean, abs=1e-6)
