@@ -1,6 +1,6 @@
 """The metrics that every report holds in fields of its own, and their answers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -23,18 +23,24 @@ _VALUE_NORMS = CallMetric("value_norms", lambda call: vector_norms(call.v))
 _RESIDUAL_NORMS = ResidualMetric("residual_norms", vector_norms)
 
 
+@dataclass(frozen=True)
+class _AtPositions:
+    """A read of some positions. It is a value and no closure, so that it can be pickled with its class."""
+
+    read: Callable[[AttentionCall, KeyIndex, Convention], Tensor]
+    positions: KeyIndex
+    convention: Convention
+
+    def __call__(self, call: AttentionCall) -> Tensor:
+        positions = self.positions.to(call.k.device)  # every layer may be on another device
+        return self.read(call, positions, self.convention)
+
+
 def core_metrics(positions: KeyIndex, convention: Convention) -> tuple[Metric, ...]:
     """The metrics of every report, with importance at `positions`."""
-
-    def importances(call: AttentionCall) -> Tensor:  # every layer may be on another device
-        return importance_and_raw(call, positions.to(call.k.device), convention)
-
-    def nulls(call: AttentionCall) -> Tensor:
-        return uniform_and_content_free(call, positions.to(call.k.device), convention)
-
     return (
-        CallMetric(_IMPORTANCES, importances),
-        CallMetric(_NULLS, nulls),
+        CallMetric(_IMPORTANCES, _AtPositions(importance_and_raw, positions, convention)),
+        CallMetric(_NULLS, _AtPositions(uniform_and_content_free, positions, convention)),
         _SLOT_IMPORTANCE,
         _SLOT_NULL,
         _OFF_SEQUENCE,
