@@ -8,7 +8,7 @@ from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
 from sinkinterp.attention.slots import SlotRow
 from sinkinterp.errors import InputError
 from sinkinterp.metrics import importance as metrics
-from sinkinterp.metrics import nulls
+from sinkinterp.metrics import nulls, qk
 
 
 def random_call(**change):
@@ -84,8 +84,8 @@ def test_a_pattern_may_be_set_again():
 def test_reads_of_queries_keys_and_masks_do_not_mind_a_pattern():
     call = random_call(slot=None, mask=torch.ones(1, 1, 7, 7).tril().bool())
     fixed = call.with_pattern(call.pattern())
-    for contrast in (qk.qk_angles, qk.qk_norm_products, qk.qk_scores):
+    for contrast in (qk.qk_angles, qk.qk_norm_products):
         assert contrast(fixed).equal(contrast(call))
-    for read in (sink.importance, nulls.uniform_importance):
-        paper = (read(x, call.keys, sink.PAPER) for x in (fixed, call))
+    for read in (metrics.importance, nulls.uniform_importance):
+        paper = (read(x, call.keys, metrics.PAPER) for x in (fixed, call))
         torch.testing.assert_close(*paper)

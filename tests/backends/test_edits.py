@@ -69,7 +69,7 @@ READS = {"alpha": lambda call: importance(call, POSITIONS), "slot": slot_importa
 
 
 def answers(subject, *edits):
-    trace = subject.run(tokens_of(), calls=READS, residuals={"norm": norms}, edits=edits)
+    trace = subject.run(tokens_of(), calls=READS, residuals={"norm": vector_norms}, edits=edits)
     return {**trace.calls, **trace.residuals, "logits": trace.logits}
 
 
