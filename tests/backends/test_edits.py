@@ -14,6 +14,7 @@ from sinkinterp.interventions.edit import Edit
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics.importance import importance, slot_importance
+from sinkinterp.metrics.norms import vector_norms
 
 POSITIONS = torch.arange(17)
 
