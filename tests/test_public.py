@@ -65,3 +65,9 @@ def test_checkpoints_load_through_auto_classes_in_either_order_of_import(first, 
     )
     load = f"AutoModelForCausalLM.from_pretrained({str(tmp_path)!r})"
     assert run("\n".join((*imports, f"print(type({load}).__name__)"))) == "SinkForCausalLM\n"
+
+
+@pytest.mark.parametrize("first", ["LlamaForCausalLM", "GPT2LMHeadModel", "AutoTokenizer"])
+def test_our_type_is_known_whatever_is_imported_first_of_transformers(first):
+    names = f"from transformers import {first}; from transformers import AutoConfig"
+    assert run(f"import sinkinterp; {names}; print(AutoConfig.for_model('sinkinterp').model_type)") == "sinkinterp\n"

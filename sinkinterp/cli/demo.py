@@ -1,7 +1,7 @@
 """The command that runs the demo."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import TaskID
@@ -23,7 +23,7 @@ def demo(
         quiet_libraries()
         bars: dict[str, TaskID] = {}
 
-        def on_step(variant: str, step: int, metrics: dict[str, float]) -> None:
+        def on_step(variant: str, step: int, metrics: dict[str, Any]) -> None:
             if variant not in bars:
                 bars[variant] = progress.add_task(variant, total=DEMO_STEPS)
             sinks = f"Sink_1 {metrics['sink_1']:.0%}  Sink_* {metrics['sink_slot']:.0%}"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import PreTrainedModel
 
 from ..errors import InputError
 from .attention import AttentionSpec
@@ -16,8 +16,10 @@ from .positions import Rotary
 from .sink_token import Nothing
 
 
-def to_llama(spec: LMSpec, weights: Mapping[str, Tensor]) -> LlamaForCausalLM:
+def to_llama(spec: LMSpec, weights: Mapping[str, Tensor]) -> PreTrainedModel:
     """A `LlamaForCausalLM` with these weights. Raises InputError unless the architecture is Llama's."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # here: our type registers while they may be loading
+
     if not isinstance(spec.position, Rotary) or not isinstance(spec.ffn, GatedFFN) or spec != _as_llama(spec):
         raise InputError(
             "only rotary positions, plain causal softmax attention and SwiGLU are Llama; export such a model"

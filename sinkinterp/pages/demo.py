@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -22,10 +23,10 @@ from ..table import Cell, Table
 from ..train.recipes import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, demo_recipe
 
 TARGETS = (4, 6, 9, 12)  # positions, from 0, that p1 is replaced by or swapped with
-OnStep = Callable[[str, int, dict[str, float]], None]
+OnStep = Callable[[str, int, dict[str, Any]], None]
 
 
-def _silent(variant: str, step: int, metrics: dict[str, float]) -> None:
+def _silent(variant: str, step: int, metrics: dict[str, Any]) -> None:
     """Reports nothing."""
 
 
