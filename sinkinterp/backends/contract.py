@@ -61,14 +61,15 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check:
     other_ending[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, 1)
 
     def verify(calls: Mapping[str, Tensor], logits: Tensor) -> None:
-        tolerance = TOLERANCE.get(logits.dtype, 0.1) * bare.abs().max().clamp(min=1).item()
+        of_rows = TOLERANCE.get(logits.dtype, 0.1)
+        tolerance = of_rows * bare.abs().max().clamp(min=1).item()
         first, second = logits.split(len(bare))
         passed = {
             "its logits are not the bare model's": _distance(first, bare) <= tolerance,
             "a later token changes earlier logits, so it is not causal": (
                 _distance(first[:, :-1], second[:, :-1]) <= tolerance
             ),
-            "its attention rows do not sum to one": calls["excess"].max().item() <= tolerance,
+            "its attention rows do not sum to one": calls["excess"].max().item() <= of_rows,
         }
         for failure, has_passed in passed.items():
             if not has_passed:

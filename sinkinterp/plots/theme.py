@@ -55,7 +55,6 @@ DARK = Theme(
     diverging=("#FFCF9E", "#D8863A", "#6E4520", "#24272E", "#36407A", "#6E7FD8", "#C3CCFF"),
 )
 COLOURS, GREY = LIGHT.colours, LIGHT.quiet
-SEQUENTIAL = "Cividis"  # Plotly's name of a scale that reads well on light and on dark, for pages that paint pixels
 FAMILY = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
