@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock
 from torch import nn
 from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel
 
 from ..errors import InputError
+from ..files import sole_writer
 from . import checkpoint, distributed, interrupt
 from .checkpoint import History
 from .job import Job
@@ -37,7 +37,7 @@ def train(job: Job[Fit], run: Path, on_step: OnStep = lambda step, metrics: None
     with ExitStack() as stack:
         stack.enter_context(threads(fit.threads))
         if world.is_first:
-            stack.enter_context(_locked(run))
+            stack.enter_context(sole_writer(run, "give another folder"))
         done = world.broadcast(checkpoint.opened(run, fit) if world.is_first else 0)
         if done < fit.steps:
             _continue(job, run, done, on_step)
@@ -82,21 +82,6 @@ def _evaluation(job: Job[Fit], step: int, model: PreTrainedModel) -> dict[str, A
         metrics = job.evaluate(model) if job.world.is_first else {}
         model.train()
     return {"step": step} | metrics
-
-
-@contextmanager
-def _locked(run: Path) -> Iterator[None]:
-    """Keeps other processes out of the run's folder."""
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(run / "lock")
-        lock.acquire()
-    except OSError as error:
-        raise InputError(f"cannot write to {run}: {error.strerror}; give another folder") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextmanager
