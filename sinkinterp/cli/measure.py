@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..data.bos import Bos
-from ..data.drawn import Drawn
+from ..data.random_inputs import Drawn
 from ..files import write_json, write_text
 from .options import BOS, EPSILON, Backend, Column, DeviceMap, Json, Model
 from .terminal import console, plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries

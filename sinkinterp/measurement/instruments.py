@@ -4,13 +4,13 @@ A new metric of a family needs no line here: it joins METRICS in its family's fi
 instrument, as in `si.measure(subject, tokens, instruments=[(ResidualMetric("first", first),)])`.
 """
 
-from ..metrics import loss, massive, qk, qk_pairs, secondary, writes
+from ..metrics import loss, massive, qk, qk_pairs, secondary_sinks, writes
 from ..metrics.metric import Metric
 
 Instrument = tuple[Metric, ...]
 
 GEOMETRY: Instrument = (*qk.METRICS, *writes.METRICS)
-MASSIVE: Instrument = (*massive.METRICS, *secondary.METRICS)
+MASSIVE: Instrument = (*massive.METRICS, *secondary_sinks.METRICS)
 DISTRIBUTIONS: Instrument = qk_pairs.METRICS
 """How queries' angles with keys and their norm products are distributed: 160 numbers a head and sequence."""
 RESIDUALS: Instrument = (massive.ALL_ENTRIES,)

@@ -14,7 +14,7 @@ from ..interventions.edit import Edit
 from ..metrics.importance import VISIBLE, Convention, proxy
 from ..metrics.metric import CallMetric, LogitsMetric, Metric, ResidualMetric
 from .batching import passes
-from .core import Core, core_metrics
+from .core_metrics import Core, core_metrics
 from .instruments import Instrument
 from .provenance import protocol_of
 from .report import Report

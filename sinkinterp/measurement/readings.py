@@ -9,7 +9,7 @@ from torch import Tensor
 from ..errors import InputError
 from ..metrics.metric import Metric
 from ..metrics.shapes import PerHead
-from .core import Core
+from .core_metrics import Core
 from .provenance import Protocol
 
 EXTRA = "extra."  # before the names of instruments' answers, among all tensors

@@ -11,8 +11,8 @@ from ..backends.load import load_tokenizer, located
 from ..data.bos import Bos
 from ..data.docstrings import embedded_texts
 from ..data.domains import domains_of
-from ..data.drawn import Drawn
 from ..data.progress import OnProgress, no_progress
+from ..data.random_inputs import Drawn
 from ..data.texts import is_path, texts_of
 from ..data.token_sources import from_rows, from_texts, random_tokens, repeated_token
 from ..data.tokens import TokenSet

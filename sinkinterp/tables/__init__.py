@@ -3,6 +3,8 @@
 No function here is named as a module of this package, so that neither can hide the other.
 """
 
+from .comparison import compare
+from .domains import sinks_by_domain
 from .exhibits import Exhibit, TokenText
 from .heads import score_gaps_by_head, sinks_by_head, strongest_head, top_heads, writes_by_head
 from .json import tables_as_json
@@ -15,7 +17,7 @@ from .qk import qk_distributions, qk_means_by_head
 from .registry import EXHIBITS, exhibits_of
 from .residual import massive_by_block, residual_norms_by_block
 from .series import sinks_by_length, training_history
-from .summary import compare, sink_summary, sinks_by_domain
+from .summary import sink_summary
 from .verdict import protocol_table, sink_verdict
 
 __all__ = [

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from ..measurement.report import Report
 from ..metrics.bootstrap import estimate, estimate_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS
-from ..metrics.secondary import COSINE_TO_FIRST, secondary_sinks
+from ..metrics.secondary_sinks import COSINE_TO_FIRST, secondary_sinks
 from ..metrics.sink import sink_grid, sink_tokens
 from ..plots.columns import EPSILON, NULL, POSITION, SINK_1, SINK_RATE
 from ..plots.curves import ALPHA, LARGEST_OTHER, NULL_ALPHA

@@ -9,7 +9,7 @@ import sinkinterp as si
 from sinkinterp.measurement.instruments import ALL, LOSS, MASSIVE
 from sinkinterp.metrics import massive, qk
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
-from sinkinterp.metrics.secondary import COSINE_TO_FIRST
+from sinkinterp.metrics.secondary_sinks import COSINE_TO_FIRST
 from sinkinterp.metrics.writes import KEY_RANK, UPDATE_RANK
 
 

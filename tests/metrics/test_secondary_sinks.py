@@ -2,14 +2,14 @@ import pytest
 import torch
 
 from sinkinterp.errors import InputError
-from sinkinterp.metrics import secondary
-from sinkinterp.metrics.secondary import cosine_to_first
+from sinkinterp.metrics import secondary_sinks as module
+from sinkinterp.metrics.secondary_sinks import cosine_to_first
 
 
 def secondary_sinks(residuals, *options, **named):
     """From residuals `block sequence pos d_model`."""
     cosines = torch.stack([cosine_to_first(x) for x in residuals], 1)
-    return secondary.secondary_sinks(cosines, *options, **named)
+    return module.secondary_sinks(cosines, *options, **named)
 
 
 def test_secondary_sinks_worked_by_hand():
