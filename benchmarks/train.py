@@ -190,7 +190,7 @@ def _bare(recipe: Recipe) -> None:
 
 def on_cuda(peak_tflops: float, repeats: int) -> None:
     """Tokens per second and model FLOP utilisation of the paper's 60M model: 6 per weight and token, 12 L d T."""
-    recipe = replace(with_variant(RECIPES["paper-60m"], VARIANTS["llama"]), batch=16)
+    recipe = replace(with_variant(RECIPES["paper-60m"], "llama"), batch=16)
     ours = Ours(recipe, World(torch.device("cuda")))
     ours()
     torch.cuda.synchronize()

@@ -1,11 +1,10 @@
 """The command that trains."""
 
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
-from ..errors import InputError
 from ..files import cache_folder
 from .options import Device, Log, Settings
 from .terminal import console, plain_errors, quiet_libraries
@@ -14,7 +13,6 @@ from .training_progress import run_progress
 VARIANT = "What is changed in the architecture: softmax, sigmoid, k_bias, ..."
 TEXT = "Train on text instead: a file, a folder, the name of a dataset, or `embedded` for the docstrings."
 OUT = "The run's folder; by default in the cache, named by the recipe."
-Choice = TypeVar("Choice")
 
 
 def train(
@@ -39,13 +37,12 @@ def train(
     """
     with plain_errors():
         quiet_libraries()
-        from ..lm.variants import VARIANTS
         from ..runs import trained
         from ..train.distributed import joined
-        from ..train.recipes import RECIPES, on_text, with_variant
+        from ..train.recipes import on_text, recipe_named, with_variant
         from ..train.settings import changed
 
-        base = with_variant(_choice(RECIPES, recipe, "recipe"), _choice(VARIANTS, variant, "variant"))
+        base = with_variant(recipe_named(recipe), variant)
         base = base if text is None else on_text(base, text)
         chosen = changed(base, [f"seed={seed}", *settings])
         folder = out or cache_folder() / "runs" / chosen.key()
@@ -55,10 +52,3 @@ def train(
         last = run.history()[-1]
         console.print(f"loss {last['valid_loss']:.3f}  Sink_1 {last['sink_1']:.1%}", highlight=False)
         console.print(f"trained: {run.folder}", highlight=False, soft_wrap=True)
-
-
-def _choice(choices: dict[str, Choice], name: str, kind: str) -> Choice:
-    """The choice of that name. Raises InputError that names all of them."""
-    if name not in choices:
-        raise InputError(f"there is no {kind} {name!r}; choose from {', '.join(choices)}")
-    return choices[name]

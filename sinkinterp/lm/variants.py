@@ -23,9 +23,12 @@ BASE = LMSpec(position=Learned())
 
 
 def variants(base: LMSpec) -> dict[str, LMSpec]:
-    """Every architecture of the study as a change of `base`, which is its "softmax". Some of them may equal `base`."""
+    """Every architecture of the study as a change of `base`, which is its "softmax". Some of them may equal `base`.
+
+    Sizes are those of `base`, the width of the feed-forward layers included. "llama" is Llama at these sizes.
+    """
     return (
-        {"softmax": base}
+        {"llama": _llama(base), "softmax": base}
         | _positions(base)
         | _parts(base)
         | _biases(base)
@@ -33,6 +36,16 @@ def variants(base: LMSpec) -> dict[str, LMSpec]:
         | _beyond_the_paper(base)
         | _masks(base)
     )
+
+
+def _llama(base: LMSpec) -> LMSpec:
+    sizes = {name: getattr(base, name) for name in ("vocab", "d_model", "n_heads", "n_layers", "n_ctx", "norm_eps")}
+    return LMSpec(ffn=GatedFFN(width=_width(base)), **sizes)
+
+
+def _width(base: LMSpec) -> int:
+    assert isinstance(base.ffn, FFN | GatedFFN)
+    return base.ffn.width
 
 
 def attn(base: LMSpec = BASE, **change: Any) -> LMSpec:
@@ -63,13 +76,14 @@ def _positions(base: LMSpec) -> dict[str, LMSpec]:
 
 def _parts(base: LMSpec) -> dict[str, LMSpec]:
     """Feed-forward layers (Table 11), norms (equation 3), heads (Table 12), initialisation."""
+    width = _width(base)
     return {
-        "relu": replace(base, ffn=FFN(act=Relu())),
-        "gelu": replace(base, ffn=FFN(act=Gelu())),
-        "swish": replace(base, ffn=FFN(act=Swish())),
-        "reglu": replace(base, ffn=GatedFFN(act=Relu())),
-        "geglu": replace(base, ffn=GatedFFN(act=Gelu())),
-        "swiglu": replace(base, ffn=GatedFFN(act=Swish())),
+        "relu": replace(base, ffn=FFN(width, Relu())),
+        "gelu": replace(base, ffn=FFN(width, Gelu())),
+        "swish": replace(base, ffn=FFN(width, Swish())),
+        "reglu": replace(base, ffn=GatedFFN(width, Relu())),
+        "geglu": replace(base, ffn=GatedFFN(width, Gelu())),
+        "swiglu": replace(base, ffn=GatedFFN(width, Swish())),
         "post_norm": replace(base, branch=PostNorm()),
         "heads_1": replace(base, n_heads=1),
         "heads_2": replace(base, n_heads=2),
@@ -159,4 +173,4 @@ def distinct(specs: dict[str, LMSpec]) -> dict[str, LMSpec]:
     return {name: spec for spec, name in names.items()}
 
 
-VARIANTS = distinct({"llama": LMSpec()} | variants(BASE))
+VARIANTS = distinct(variants(BASE))

@@ -24,6 +24,17 @@ ALPHA_1 = "alpha_1"
 NULL = "null"
 VALUE_RATIO = "value ratio"
 KEY_RATIO = "key ratio"
+EXCESS = "alpha_1 over null"  # alpha_1 less its null
+RESIDUAL_RATIO = "residual ratio"
+SLOT_RATE = "Sink_*"
+ALPHA_SLOT = "alpha_*"
+NULL_SLOT = "null alpha_*"
+LOSS = "loss"
+STATE = "state"  # of a training: whether it ended well
+STRONGEST = "strongest position"  # from 1
+ALPHA_THERE = "alpha there"  # at the strongest position
+NULL_THERE = "null there"
+ONSET = "onset step"
 
 SCORE = "score"
 COSINE = "cosine"

@@ -1,8 +1,8 @@
 """Every named recipe, and functions that put a text or a variant of the architecture into one."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
@@ -88,6 +88,15 @@ RECIPES: dict[str, Recipe] = {
     "paper-60m": _PAPER,
     "paper-1b": _PAPER_1B,
 }
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of that name. Raises InputError that lists all names."""
+    if name not in RECIPES:
+        raise InputError(f"there is no recipe {name!r}; choose from {', '.join(RECIPES)}")
+    return RECIPES[name]
+
+
 NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
 
 
@@ -105,32 +114,17 @@ def on_text(recipe: Recipe, source: str) -> Recipe:
     return replace(recipe, model=replace(recipe.model, vocab=vocab), data=data)
 
 
-def with_variant(recipe: Recipe, variant: LMSpec) -> Recipe:
-    """The recipe with every change that the variant makes to BASE; the recipe keeps its sizes.
+def with_variant(recipe: Recipe, name: str) -> Recipe:
+    """The recipe with the architecture of that name in place of its own, at the recipe's sizes.
 
-    A variant that depends on the length of the context takes the recipe's. With a prefix mask the loss begins after the
-    prefix.
+    "softmax" leaves the architecture as it is. With a prefix mask the loss begins after the prefix. Raises InputError
+    for a name that no architecture has.
     """
-    variant = _at_context(variant, recipe.model.n_ctx)
-    last = shown_ahead(variant.attention.mask, recipe.data.length)
-    objective = PrefixLM(last + 1) if last else recipe.objective
-    return replace(recipe, model=replace(recipe.model, **_changes_of(variant, recipe.model)), objective=objective)
-
-
-def _at_context(variant: LMSpec, n_ctx: int) -> LMSpec:
-    """A named variant as it is for a context of this length; any other spec unchanged."""
-    at_context = variants(replace(BASE, n_ctx=n_ctx))
-    return next((at_context[name] for name, spec in variants(BASE).items() if spec == variant), variant)
-
-
-def _changes_of(variant: LMSpec, model: LMSpec) -> dict[str, Any]:
-    """The fields that a variant changes in BASE, with the feed-forward width of `model`."""
-    values = {f.name: getattr(variant, f.name) for f in fields(variant) if f.name != "n_ctx"}
-    changes = {name: value for name, value in values.items() if value != getattr(BASE, name)}
-    width = getattr(model.ffn, "width", None)
-    if width is not None and hasattr(changes.get("ffn"), "width"):
-        changes["ffn"] = replace(changes["ffn"], width=width)
-    return changes
+    choices = variants(recipe.model)
+    if name not in choices:
+        raise InputError(f"there is no variant {name!r}; choose from {', '.join(choices)}")
+    last = shown_ahead(choices[name].attention.mask, recipe.data.length)
+    return replace(recipe, model=choices[name], objective=PrefixLM(last + 1) if last else recipe.objective)
 
 
 DEMO_TWINS = ("softmax", "sigmoid", "k_bias")  # the variants that the demo trains on one task

@@ -11,8 +11,10 @@ from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import PythonCode, Texts
 from sinkinterp.errors import InputError
 from sinkinterp.lm.config import LMSpec
+from sinkinterp.lm.ffn import FFN, Relu
 from sinkinterp.lm.model import build
-from sinkinterp.lm.variants import BASE, VARIANTS, attn
+from sinkinterp.lm.positions import Learned
+from sinkinterp.lm.variants import VARIANTS, attn
 from sinkinterp.train.objectives import NextToken, PrefixLM
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import RECIPES, on_text, with_variant
@@ -124,21 +126,29 @@ def test_gains_positions_and_slots_are_not_decayed_unless_everything_is():
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_demo_recipe_holds_the_variant_itself(variant):
     objective = PrefixLM(int(variant.removeprefix("prefix_"))) if variant.startswith("prefix_") else NextToken()
-    assert with_variant(RECIPES["demo"], VARIANTS[variant]) == Recipe(model=VARIANTS[variant], objective=objective)
+    assert with_variant(RECIPES["demo"], variant) == Recipe(model=VARIANTS[variant], objective=objective)
 
 
 def test_a_variant_keeps_the_sizes_of_its_recipe():
-    sigmoid = with_variant(RECIPES["paper-1b"], VARIANTS["sigmoid"]).model
+    sigmoid = with_variant(RECIPES["paper-1b"], "sigmoid").model
     assert sigmoid.attention == VARIANTS["sigmoid"].attention
     assert (sigmoid.n_layers, sigmoid.d_model, sigmoid.n_heads, sigmoid.ffn.width) == (22, 2048, 16, 5632)
-    wider = replace(BASE, ffn=replace(BASE.ffn, width=7))
-    assert with_variant(RECIPES["paper-1b"], wider).model.ffn.width == 5632
+    assert with_variant(RECIPES["paper-1b"], "relu").model.ffn == FFN(5632, Relu())
+
+
+def test_an_architecture_is_a_change_of_the_recipes_own():
+    """A recipe with rotary positions gets learned ones where they are asked for, and keeps its own for softmax."""
+    paper = RECIPES["paper-60m"]
+    assert with_variant(paper, "softmax") == paper and with_variant(paper, "rotary") == paper
+    assert with_variant(paper, "learned").model == replace(paper.model, position=Learned())
+    with pytest.raises(InputError, match="there is no variant 'no_such'; choose from llama, softmax"):
+        with_variant(paper, "no_such")
 
 
 def test_a_variant_that_depends_on_the_context_takes_the_recipes():
-    text = with_variant(RECIPES["text"], VARIANTS["sigmoid_length"]).model
+    text = with_variant(RECIPES["text"], "sigmoid_length").model
     assert text.n_ctx == 128 and text.attention.kernel.similarity == Sigmoid(128.0)
-    relu = with_variant(RECIPES["paper-60m"], VARIANTS["relu_attention"]).model
+    relu = with_variant(RECIPES["paper-60m"], "relu_attention").model
     assert relu.n_ctx == 2048 and relu.attention.kernel.alpha == 1 / 2048
 
 

@@ -1,0 +1,29 @@
+"""Figures 5 (right) and 28: with few training data the model overfits, and the sink does not come."""
+
+from dataclasses import replace
+
+from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.data.edited import Limited
+from sinkinterp.runs.arm import setting
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.study import Study
+from sinkinterp.runs.verdict import HasSink, Higher
+
+AMOUNTS = (100, 1000, 5000, 20_000)
+STUDY = Study(
+    claim="With few different training sequences the model overfits and has no sink, at the same number of steps.",
+    arms=(
+        setting("all", lambda recipe: recipe),
+        *(
+            setting(f"{n} sequences", lambda recipe, n=n: replace(recipe, data=Limited(n, BigramBackcopy())))
+            for n in AMOUNTS
+        ),
+    ),
+    rules=(
+        HasSink("all"),
+        Higher("all", than="100 sequences", at_equal_loss=False),
+        Higher("all", than="1000 sequences", at_equal_loss=False),
+    ),
+    scales=(Scale.SMOKE, Scale.DEMO),
+    note="overfitting is part of the claim, so losses differ; the whole run sees 51,200 sequences once each",
+)

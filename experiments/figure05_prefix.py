@@ -1,0 +1,29 @@
+"""Figure 5 (left and middle): with prefix language modeling the sink stands on one token of the prefix."""
+
+from dataclasses import replace
+
+from sinkinterp.attention.masks import Causal, Prefix
+from sinkinterp.lm.variants import attn
+from sinkinterp.runs.arm import Arm, setting
+from sinkinterp.runs.study import Study
+from sinkinterp.runs.verdict import SinkAt
+from sinkinterp.train.objectives import PrefixLM
+from sinkinterp.train.recipe import Recipe
+
+
+def _arm(length: int) -> Arm:
+    """The base with a prefix whose tokens see each other; the loss begins after it."""
+
+    def change(recipe: Recipe) -> Recipe:
+        model = attn(recipe.model, mask=Causal() | Prefix(length))
+        return replace(recipe, model=model, objective=PrefixLM(length))
+
+    return setting(f"prefix {length}", change)
+
+
+LENGTHS = (1, 2, 3, 4, 5, 10)
+STUDY = Study(
+    claim="With a prefix the sink comes as well; it stands among the tokens of the prefix, not always on the first.",
+    arms=tuple(_arm(length) for length in LENGTHS),
+    rules=tuple(SinkAt(f"prefix {length}", tuple(range(1, length + 1))) for length in LENGTHS),
+)

@@ -1,0 +1,19 @@
+"""Section 7.2 and Figure 7 (left): a model with norms after its branches has a sink too."""
+
+from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.study import Study
+from sinkinterp.runs.verdict import HasSink, NotAsked
+
+STUDY = Study(
+    claim="Where the norms stand does not matter: with norms after the branches the sink is still there.",
+    arms=(architecture("softmax", "pre_norm", sink=18.18, loss=3.73), architecture("post_norm", sink=13.54)),
+    rules=(
+        HasSink("pre_norm"),
+        HasSink("post_norm", baseline="pre_norm"),
+        NotAsked(
+            "massive activations of a post-norm model stand before its norms",
+            "the first token's residual of the toy is about 3 times as long as the others', where a massive activation "
+            "makes it hundreds of times as long",
+        ),
+    ),
+)

@@ -1,0 +1,31 @@
+"""Table 2: weight decay makes sinks stronger, until it ruins the model."""
+
+from dataclasses import replace
+
+from sinkinterp.runs.arm import Arm, setting
+from sinkinterp.runs.study import Study
+from sinkinterp.runs.verdict import HasSink, Higher
+from sinkinterp.train.recipe import Recipe
+
+SINKS = {0.0: 15.20, 0.001: 15.39, 0.01: 15.23, 0.1: 18.18, 0.5: 41.08, 1.0: 37.71, 2.0: 6.13, 5.0: 0.01}
+LOSSES = {0.0: 3.72, 0.001: 3.72, 0.01: 3.72, 0.1: 3.73, 0.5: 3.80, 1.0: 3.90, 2.0: 4.23, 5.0: 5.24}
+
+
+def _arm(decay: float) -> Arm:
+    def change(recipe: Recipe) -> Recipe:
+        return replace(recipe, weight_decay=decay)
+
+    return setting(f"decay {decay:g}", change, sink=SINKS[decay], loss=LOSSES[decay])
+
+
+STUDY = Study(
+    claim="More weight decay makes the sink stronger; much more ruins the model, and then the sink is gone.",
+    arms=tuple(_arm(decay) for decay in SINKS),
+    rules=(
+        HasSink("decay 0"),
+        Higher("decay 0.5", than="decay 0", at_equal_loss=False),
+        Higher("decay 1", than="decay 0.1", at_equal_loss=False),
+        Higher("decay 1", than="decay 5", at_equal_loss=False),
+    ),
+    note="the paper compares models of unequal loss here, so losses stand beside the sinks",
+)

@@ -1,0 +1,23 @@
+"""Table 4: learned keys take the sink over; learned values do not."""
+
+from sinkinterp.plots.columns import ALPHA_SLOT, NULL_SLOT
+from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.study import Study
+from sinkinterp.runs.verdict import HasSink, Higher
+
+SLOTS = ("sink_token", "kv_bias", "k_bias")
+STUDY = Study(
+    claim="With a sink token, KV biases or K biases the sink leaves the first token for them; with V biases it stays.",
+    arms=(
+        architecture("softmax", sink=18.18, loss=3.73),
+        architecture("sink_token", slot=74.12, sink=0.0, loss=3.72),
+        architecture("kv_bias", slot=72.76, sink=0.04, loss=3.72),
+        architecture("k_bias", slot=73.34, sink=0.0, loss=3.72),
+        architecture("v_bias", sink=17.53, loss=3.73),
+    ),
+    rules=(
+        *(Higher("softmax", than=slot) for slot in SLOTS),
+        *(HasSink(slot, ALPHA_SLOT, NULL_SLOT) for slot in SLOTS),
+        HasSink("v_bias"),
+    ),
+)

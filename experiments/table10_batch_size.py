@@ -1,0 +1,26 @@
+"""Table 10 (left): the batch size does not matter."""
+
+from dataclasses import replace
+
+from sinkinterp.runs.arm import Arm, setting
+from sinkinterp.runs.study import Study
+from sinkinterp.runs.verdict import HasSink
+from sinkinterp.train.recipe import Recipe
+
+REPORTED = {0.25: (16.45, 3.92), 0.5: (17.19, 3.78), 1: (18.18, 3.73), 2: (16.19, 3.68)}
+
+
+def _arm(factor: float) -> Arm:
+    def change(recipe: Recipe) -> Recipe:
+        return replace(recipe, batch=max(1, int(recipe.batch * factor)))
+
+    sink, loss = REPORTED[factor]
+    return setting(f"batch x {factor:g}", change, sink=sink, loss=loss)
+
+
+STUDY = Study(
+    claim="The batch size does not matter: the sink comes with each.",
+    arms=tuple(_arm(factor) for factor in REPORTED),
+    rules=tuple(HasSink(f"batch x {factor:g}") for factor in REPORTED),
+    note="the number of steps stays, so larger batches see more data",
+)

@@ -1,0 +1,29 @@
+"""Table 12: the number of heads and how they are joined do not matter; biases that heads share hold less sink."""
+
+from sinkinterp.plots.columns import ALPHA_SLOT
+from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.study import Study
+from sinkinterp.runs.verdict import HasSink, Higher
+
+HEADS = ("heads_1", "heads_2", "heads_4", "heads_8", "heads_added")
+STUDY = Study(
+    claim="The number of heads and how they are joined do not matter. Heads that share KV biases send a part of the "
+    "sink back to the first token; K biases are less affected.",
+    arms=(
+        architecture("heads_1", sink=19.50, loss=3.78),
+        architecture("heads_2", sink=12.95, loss=3.76),
+        architecture("heads_4", sink=10.68, loss=3.74),
+        architecture("heads_8", sink=18.18, loss=3.73),
+        architecture("heads_added", sink=21.76, loss=3.74),
+        architecture("kv_bias", slot=72.76, sink=0.04, loss=3.72),
+        architecture("kv_bias_shared", slot=56.61, sink=12.44, loss=3.72),
+        architecture("k_bias", slot=73.34, sink=0.0, loss=3.72),
+        architecture("k_bias_shared", slot=68.31, sink=0.23, loss=3.72),
+    ),
+    rules=(
+        *(HasSink(name, baseline="heads_2") for name in HEADS),
+        Higher("kv_bias_shared", than="kv_bias"),
+        Higher("kv_bias", than="kv_bias_shared", quantity=ALPHA_SLOT),
+        Higher("kv_bias_shared", than="k_bias_shared"),
+    ),
+)

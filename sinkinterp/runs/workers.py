@@ -1,0 +1,88 @@
+"""Where independent runs are made: in processes of this machine, or on a Ray cluster."""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from ..errors import InputError
+
+A, B = TypeVar("A"), TypeVar("B")
+
+
+class Workers(Protocol):
+    """Calls a function for many arguments at once."""
+
+    def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
+        """The index of every argument and the result for it, in the order in which they are finished."""
+        ...
+
+
+@dataclass(frozen=True)
+class Here:
+    """One argument after the other, in this process."""
+
+    def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
+        yield from ((i, function(argument)) for i, argument in enumerate(arguments))
+
+
+@dataclass(frozen=True)
+class Processes:
+    """Processes of this machine, each with one thread."""
+
+    count: int = os.cpu_count() or 1
+
+    def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
+        context = multiprocessing.get_context("spawn")  # forked processes hang where threads of torch were started
+        count = min(self.count, max(1, len(arguments)))
+        with ProcessPoolExecutor(count, mp_context=context, initializer=_quiet_and_single_threaded) as pool:
+            futures = {pool.submit(function, argument): i for i, argument in enumerate(arguments)}
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+@dataclass(frozen=True)
+class Ray:
+    """A Ray cluster: "auto" for the one that this machine belongs to, or its address.
+
+    A run whose worker dies is made again. All machines must see the same cache folder. Raises InputError where Ray is
+    not installed or not reached.
+    """
+
+    address: str = "auto"
+
+    def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
+        ray = self._connected()
+        remote = ray.remote(num_cpus=1, max_retries=-1)(function)
+        waiting: dict[Any, int] = {remote.remote(argument): i for i, argument in enumerate(arguments)}
+        while waiting:
+            (done,), _ = ray.wait(list(waiting), num_returns=1)
+            yield waiting.pop(done), ray.get(done)
+
+    def _connected(self) -> Any:
+        try:
+            import ray
+        except ImportError as error:
+            raise InputError("Ray is not installed; pip install 'sinkinterp[ray]'") from error
+        try:
+            ray.init(self.address, ignore_reinit_error=True, log_to_driver=False)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(
+                f"no Ray cluster at {self.address}: {reason}; start one with `ray start --head`"
+            ) from error
+        return ray
+
+
+def _quiet_and_single_threaded() -> None:
+    torch.set_num_threads(1)
+    disable_progress_bar()  # of loading weights: the study has its own
