@@ -78,10 +78,10 @@ class Case:
         inputs = Inputs(length, sequences, bos, self.text)
         return inputs.token_set(self.source, self.subject.shape.vocab, on_file)
 
-    def tokens(self, size: tuple[int, int], progress: Progress = silent) -> TokenSet:
-        """The natural input, with BOS if the tokenizer has one; random tokens where it is not known."""
+    def tokens(self, size: tuple[int, int], progress: Progress = silent, bos: Bos | None = None) -> TokenSet:
+        """The natural input, by default with BOS if the tokenizer has one; random tokens where it is not known."""
         sequences, length = size
-        natural = self.natural_tokens(size, self.bos, progress(READING))
+        natural = self.natural_tokens(size, self.bos if bos is None else bos, progress(READING))
         return natural or random_tokens(self.subject.shape.vocab, length, sequences)
 
     def token_sets(self, size: tuple[int, int], bos: Bos, progress: Progress = silent) -> dict[str, TokenSet]:
