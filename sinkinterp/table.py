@@ -112,4 +112,6 @@ def _text(cell: Cell) -> str:
         return ""
     if not isinstance(cell, float):
         return str(cell)
+    if 1e3 <= abs(cell) < 1e6:
+        return f"{float(f'{cell:.3g}'):,.0f}"
     return f"{cell:.3f}" if 1e-3 <= abs(cell) < 100 else f"{cell:.3g}"

@@ -19,6 +19,7 @@ from sinkinterp.lm.model import build
 from sinkinterp.runs import case as cases
 from sinkinterp.runs import experiment as experiments
 from sinkinterp.runs.case import open_case
+from sinkinterp.runs.effects import REASON
 from sinkinterp.runs.experiment import experiment_names, load_experiment, reproduce
 from sinkinterp.train.recipes import demo_recipe
 
@@ -46,8 +47,7 @@ def gpt2(tmp_path_factory):
 def smoke():
     """Every experiment's table on what ships."""
     return {
-        name: reproduce(load_experiment(name), load_experiment(name).MODELS["smoke"])
-        for name in (TABLE07, CIRCUIT, TWINS)
+        name: reproduce(load_experiment(name), load_experiment(name).MODELS["smoke"]) for name in experiment_names()
     }
 
 
@@ -71,11 +71,11 @@ def cuts(table):
 
 
 def test_the_experiments_that_there_are_run_at_smoke_scale_and_draw(smoke):
-    assert set(smoke) == set(experiment_names())
     for name, table in smoke.items():
         module = load_experiment(name)
         assert table.title == module.CLAIM and table.note and module.REPORTED
-        assert len(module.draw(table).data) > 0 and set(module.MODELS) == set(command.Scale)
+        assert len(module.draw(table).data) > 0
+        assert {"smoke"} < set(module.MODELS) <= set(command.Scale)
 
 
 @pytest.mark.parametrize("given", ["repeated", "random", "natural"])
@@ -205,7 +205,7 @@ def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp
 
 
 def test_the_command_writes_the_table_that_it_prints(call):
-    code, output, files = call("reproduce", "table07")
+    code, output, files = call("reproduce", "table07", "--scale", "smoke")
     rows = json.loads(Path(f"figures/{TABLE07}.json").read_text())["rows"]
     assert code == 0 and files == [f"figures/{TABLE07}.html", f"figures/{TABLE07}.json"]
     swapped = next(row for row in rows if row["edit"] == "p1 <-> p_t" and row["input"] == "repeated")
@@ -230,8 +230,8 @@ def test_the_module_is_the_command():
 def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
     model_of("llama").save_pretrained(tmp_path / "m")
     for words, message in {
-        ("table99",): "'table99' is the beginning of 0 experiments; choose one of gpt2_circuit, table07_position_swap",
-        ("t",): "'t' is the beginning of 2 experiments",
+        ("table99",): "'table99' is the beginning of 0 experiments; choose one of figure02_norms_angles, figure03",
+        ("t",): "'t' is the beginning of 3 experiments",
         (CIRCUIT, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", "./absent"): "there is no folder absent",
@@ -247,3 +247,100 @@ def test_without_the_repository_the_command_says_where_experiments_are(call, tmp
     assert code == 2 and "experiments lie in the repository, not in the package; clone it" in output
     with pytest.raises(InputError, match="clone it"):
         experiment_names()
+
+
+def test_inputs_are_measured_with_and_without_bos(smoke):
+    rows = smoke["table01_inputs"]
+    model = si.load(rows.rows[0]["model"])
+    tokens = si.data.token_sources.repeated_token(model.shape.vocab, 64, 67).tokens
+    repeated = rows.where(input="repeated", BOS="none")
+    assert repeated.numbers("alpha_1") == pytest.approx([si.measure(model, tokens).alpha().mean().item()], abs=1e-6)
+    assert repeated.numbers("null Sink_1") == [0] and repeated.column("paper GPT2-XL") == [0.6228]
+    assert [row["input"] for row in rows.rows] == ["natural", "random", "repeated"] * 2
+    assert len(set(rows.column("BOS"))) == 2
+
+
+def test_the_scale_is_real_where_its_models_were_made(tmp_path, monkeypatch):
+    module = load_experiment("table01_inputs")
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path))
+    assert experiments.models_of(module) == module.MODELS["smoke"]
+    (tmp_path / "models" / "smollm2-135m-instruct").mkdir(parents=True)
+    assert experiments.models_of(module) == module.MODELS["real"]
+    with pytest.raises(InputError, match="no models of scale real; choose smoke or full"):
+        experiments.models_of(load_experiment(TWINS), "real")
+
+
+def test_text_of_the_user_takes_the_place_of_docstrings(tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text("\n\n".join(f"The harbour of town {i} was built by monks who carried stones." for i in range(5)))
+    case = open_case("sinkinterp/text-softmax-48k", text=str(file))
+    assert case.natural_tokens((3, 7), Bos.NEVER).source == "mine.txt"
+
+
+def test_every_copy_of_a_repeated_token_has_the_same_entries(smoke):
+    """Gu et al. 2025, appendix B.1: with rotary positions all hidden states are the same."""
+    rows = smoke["massive_activations"].where(input="repeated")
+    case = open_case(rows.rows[0]["model"])
+    tokens = case.token_sets(case.size(), Bos.NEVER)["repeated"].tokens
+    x = case.subject.run(tokens, residuals={"x": lambda x: x}).residuals["x"][:, rows.rows[0]["block"]]
+    torch.testing.assert_close(x, x[:, :1].expand_as(x), atol=1e-4, rtol=1e-3)
+    dims = rows.column("dimension")
+    assert len(dims) == 3 and rows.numbers("first token") == pytest.approx(x[:, 0, dims].mean(0).tolist(), abs=1e-5)
+    assert rows.numbers("others |x|") == pytest.approx(x[:, 1:, dims].abs().mean((0, 1)).tolist(), abs=1e-5)
+
+
+def test_a_patch_that_a_model_cannot_have_is_an_empty_row(smoke):
+    rows = {row["edit"]: row for row in smoke["normalisation_patch"].where(layers="all").rows}
+    assert rows["b_K = 0"]["Sink_1"] is None and "no such bias" in rows["b_K = 0"][REASON]
+    assert rows["none"]["loss change"] == 0 and rows["none"]["Sink_1"] > 0.9
+    alpha = [rows[name]["alpha_1"] for name in ("sink logit 5", "softmax-off-by-one", "none")]
+    assert alpha == sorted(alpha) and alpha[2] - alpha[1] > 0.1
+    assert rows["sink logit 5"]["Sink_*"] > 0.9 and rows["first column dropped"]["Sink_1"] == 0
+
+
+def test_a_patch_of_the_mean_or_of_another_input_is_smaller_than_what_it_replaces(smoke):
+    removed = {row["edit"]: row for row in smoke["removing_massive"].rows}
+    change = {name: abs(row["alpha_1"] - removed["none"]["alpha_1"]) for name, row in removed.items()}
+    assert change["massive entries to their mean"] < 0.1 * change["massive entries to zero"]
+    patched = {row["edit"]: row for row in smoke["patching_massive"].rows}
+    assert next(iter(patched)) == "none" and len(patched) == 7 and "alpha_10" in patched["none"]
+
+
+def test_the_figures_of_a_model_are_what_its_report_says(smoke):
+    case = open_case(smoke["figure19_heads"].rows[0]["model"])
+    token_set = case.tokens(case.size(), bos=Bos.NEVER)
+    report = si.measure(case.subject, token_set, positions=(0,))
+    heads, norms, lengths = (smoke[name] for name in ("figure19_heads", "figure02_norms_angles", "figure03_thresholds"))
+    assert heads.numbers("alpha_1") == pytest.approx(report.alpha().mean(0).flatten().tolist(), abs=1e-6)
+    first = norms.where(tokens="first token")
+    assert first.numbers("residual norm") == pytest.approx(report.residual_norms[..., 0].mean(0).tolist(), rel=1e-5)
+    assert first.column("key norm")[-1] is None  # no layer reads the last block
+    assert sorted(set(lengths.column("T"))) == [16, 32, 64, 128]  # the model's context
+
+
+def test_lengths_are_beginnings_of_the_same_texts(smoke):
+    rows = smoke["figure03_thresholds"].where(T=16, epsilon=0.1)
+    case = open_case(rows.rows[0]["model"])
+    report = si.measure(case.subject, case.tokens(case.size(length=128), bos=Bos.NEVER).tokens[:, :16])
+    assert rows.numbers("Sink_1") == pytest.approx([report.sink_rate(0, 0.1)])
+
+
+def test_norm_ratios_stand_for_every_architecture(smoke):
+    rows = smoke["figure07_norm_ratios"]
+    ratio = {name: max(rows.where(model=name).numbers("ratio")) for name in rows.column("model")}
+    assert ratio["sinkinterp/text-softmax-48k"] > 5 > 1.5 > ratio["sinkinterp/text-k_bias"]
+
+
+def test_all_caches_agree_until_tokens_are_evicted(smoke):
+    rows = smoke["streaming"]
+    assert rows.column("cache") == ["all", "0 + 32", "1 + 31", "2 + 30", "4 + 28", "8 + 24"]
+    assert rows.numbers("perplexity before") == pytest.approx([rows.numbers("perplexity before")[0]] * 6)
+
+
+def test_texts_that_are_too_short_to_stream_are_joined(tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text("\n\n".join(f"The harbour of town {i} was built by {i} monks." for i in range(9)))
+    streaming = load_experiment("streaming")
+    streaming.DOCUMENTS, streaming.JOINED = 1, 7
+    tokens, source = streaming._long_texts(open_case("sinkinterp/text-softmax-48k", text=str(file)), 45, silent)
+    assert tokens.shape == (1, 45) and source == "mine.txt, each joined from the first 7 tokens of several texts"

@@ -49,7 +49,7 @@ def test_a_column_that_merely_ends_in_low_keeps_its_cell():
         (100.0, "100"),
         (0.00099, "0.00099"),
         (-0.5, "-0.500"),
-        (1234.5, "1.23e+03"),
+        (1234.5, "1,230"),
     ],
 )
 def test_ordinary_numbers_have_three_decimals_and_others_three_digits(number, text):

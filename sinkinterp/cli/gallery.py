@@ -13,7 +13,7 @@ def gallery(
     out: Annotated[Path, typer.Option(help="Folder of the page and its pictures.")] = Path("figures"),
     pictures: Annotated[bool, typer.Option(help="Also write some of the figures as .png: needs kaleido.")] = True,
 ) -> None:
-    """Draw every view from the checkpoints that ship."""
+    """Draw every view from the checkpoints that ship, and from the models of `make models` where they are here."""
     with plain_errors():
         with progress_bars() as progress:
             from ..pages.export import save_figure

@@ -37,7 +37,8 @@ class Protocol:
         """The part of the protocol that belongs beside every number."""
         edits = f", edits {'; '.join(self.edits)}" if self.edits else ""
         length = self.length if self.shortest is None else f"{self.shortest} to {self.length}"
-        return f"n={self.sequences}, T={length}, BOS {self.bos}, {self.dtype}, {self.source}{edits}"
+        weights = f", weights: {self.revision}" if self.revision else ""
+        return f"n={self.sequences}, T={length}, BOS {self.bos}, {self.dtype}, {self.source}{weights}{edits}"
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Protocol":

@@ -52,7 +52,7 @@ def peak(x: Residual) -> PerSequence:
 
 def peak_over_median(x: Residual) -> PerSequence:
     """Psi = max |x| / median |x| over all tokens and channels of a sequence; inf where the median is 0."""
-    return peak(x) / _median(x)
+    return peak(x) / median_size(x)
 
 
 def is_massive(x: Residual, least: float = 100.0, times: float = 1000.0) -> Bool[Tensor, "batch pos d_model"]:
@@ -62,7 +62,7 @@ def is_massive(x: Residual, least: float = 100.0, times: float = 1000.0) -> Bool
     """
     _check_thresholds(least, times)
     size = x.float().abs()
-    return (size > least) & (size >= times * _median(x)[:, None, None])
+    return (size > least) & (size >= times * median_size(x)[:, None, None])
 
 
 def massive_count(x: Residual, least: float = 100.0, times: float = 1000.0) -> Int[Tensor, " batch"]:
@@ -70,8 +70,18 @@ def massive_count(x: Residual, least: float = 100.0, times: float = 1000.0) -> I
     _check_thresholds(least, times)
     sequence, position = (_peaks(x) > least).nonzero().unbind(1)  # few tokens have such an entry
     size = x[sequence, position].float().abs()
-    massive = (size > least) & (size >= times * _median(x)[sequence, None])
+    massive = (size > least) & (size >= times * median_size(x)[sequence, None])
     return sequence.new_zeros(len(x)).index_add(0, sequence, massive.sum(1))
+
+
+def median_size(x: Residual) -> PerSequence:
+    """Median |x| of every sequence, over all tokens and channels."""
+    size = x.detach().float().abs().flatten(1)
+    if size.device.type != "cpu":
+        return size.median(-1).values
+    middle = (size.shape[1] - 1) // 2
+    size.numpy().partition(middle)  # in place; several times faster than torch.median
+    return size[:, middle]
 
 
 def kurtosis(x: Residual) -> PerSequence:
@@ -111,15 +121,6 @@ def _peaks(x: Residual) -> Float[Tensor, "batch pos"]:
     """Largest |x| of every token, without a copy of x."""
     low, high = x.aminmax(dim=-1)
     return torch.maximum(-low, high).float()
-
-
-def _median(x: Residual) -> PerSequence:
-    size = x.detach().float().abs().flatten(1)
-    if size.device.type != "cpu":
-        return size.median(-1).values
-    middle = (size.shape[1] - 1) // 2
-    size.numpy().partition(middle)  # in place; several times faster than torch.median
-    return size[:, middle]
 
 
 def _kept_entries(x: Residual) -> Float[Tensor, "batch entry 3"]:

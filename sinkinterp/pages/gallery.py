@@ -1,4 +1,4 @@
-"""The gallery: every view, drawn from the checkpoints that ship."""
+"""The gallery: every view, drawn from the checkpoints that ship, and from pretrained models where they are here."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from ..table import Table
 from ..tables import TokenText
 from ..train.checkpoint import history_of
 from ..train.recipe import Recipe
-from . import demo
+from . import demo, pretrained
 from .page import Section, page
 from .report import surface_figure
 
@@ -37,6 +37,7 @@ PREVIEWS = {
     "swaps": "demo-softmax: the sink follows p1",
     "angles": "demo-softmax: pairs of queries and keys",
     "lengths": "demo: thresholds and lengths",
+    "smollm2": pretrained.first_title("SmolLM2-135M-Instruct"),
 }  # file name -> title of the section whose first figure it shows
 
 
@@ -79,21 +80,23 @@ class Gallery:
 
 
 def gallery(on_model: Callable[[str], None] = lambda name: None) -> Gallery:
-    """Measures every checkpoint that ships and draws every view of it. Raises InputError as `measure` does.
+    """Measures the checkpoints that ship and the pretrained models that are here, and draws every view of them.
 
-    `on_model` receives the name of each checkpoint before it is measured.
+    Raises InputError as `measure` does. `on_model` receives the name of each model before it is measured.
     """
     checkpoints = {}
     for folder in sorted(path for path in SHIPPED.iterdir() if (path / "recipe.json").is_file()):
         on_model(folder.name)
         checkpoints[folder.name] = _measured(folder.name)
-    sections = [section for family in _families(checkpoints) for section in _family_sections(family)]
+    sections = list(pretrained.sections(on_model))
+    sections += [section for family in _families(checkpoints) for section in _family_sections(family)]
     for name, shipped in checkpoints.items():
         sections += _model_sections(name, shipped)
     first_figures = {section.title: section.figures[0] for section in sections if section.figures}
+    here = "".join(f", and from {name}" for name in pretrained.language_models().values())
     lead = (
-        f"Every view of sinkinterp, drawn from the {len(checkpoints)} checkpoints that ship with it. What is plotted "
-        "stands under each figure; drag to zoom, click a name in a legend to hide its line."
+        f"Every view of sinkinterp, drawn from the {len(checkpoints)} checkpoints that ship with it{here}. What is "
+        "plotted stands under each figure; drag to zoom, click a name in a legend to hide its line."
     )
     previews = {file: first_figures[title] for file, title in PREVIEWS.items() if title in first_figures}
     return Gallery(page("sinkinterp: gallery", lead, sections), previews)

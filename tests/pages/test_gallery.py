@@ -4,13 +4,14 @@ import json
 import re
 import sys
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 from typer.testing import CliRunner
 
-from sinkinterp.backends.load import SHIPPED
+from sinkinterp.backends.load import SHIPPED, downloads
 from sinkinterp.cli.main import app
-from sinkinterp.pages import gallery
+from sinkinterp.pages import gallery, pretrained
 from sinkinterp.plots.theme import caption_of
 
 
@@ -19,6 +20,7 @@ def few():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gallery, "SEQUENCES", 11)
         patch.setattr("sinkinterp.pages.demo.DEMO_SEQUENCES", 11)
+        patch.setattr(pretrained, "LANGUAGE_MODELS", {})  # real weights have a test of their own
         yield patch
 
 
@@ -42,7 +44,7 @@ def test_every_checkpoint_that_ships_is_shown(drawn):
 
 def test_every_preview_is_a_figure_with_title_and_protocol(drawn):
     names = {path.stem for path in drawn.glob("*.png")}
-    assert names == set(gallery.PREVIEWS)
+    assert names == set(gallery.PREVIEWS) - {"smollm2"}
     for name in names:
         figure = go.Figure(json.loads((drawn / f"{name}.png").read_text()))
         assert figure.layout.title.text
@@ -57,3 +59,23 @@ def test_pictures_can_be_left_out_and_are_missed_in_one_line(few, tmp_path):
     result = CliRunner().invoke(app, ["gallery", "--out", str(tmp_path)])
     assert result.exit_code == 2 and "pip install 'sinkinterp[export]'" in result.output
     assert (tmp_path / "gallery.html").read_text() == "<html>"
+
+
+@pytest.mark.skipif(
+    not (downloads() / "smollm2-135m-instruct").is_dir(), reason="needs local/smollm2-135m-instruct: run make models"
+)
+def test_a_pretrained_model_that_is_here_is_shown(monkeypatch):
+    monkeypatch.setattr(pretrained, "SEQUENCES", 5)
+    monkeypatch.setattr(pretrained, "LANGUAGE_MODELS", {"smollm2-135m-instruct": "SmolLM2-135M-Instruct"})
+    named = []
+    sections = list(pretrained.sections(named.append))
+    assert named == ["SmolLM2-135M-Instruct"] and sections[0].title == gallery.PREVIEWS["smollm2"]
+    natural, repeated = (np.array(trace.z) for trace in sections[0].figures[0].data[:2])
+    assert natural.shape == repeated.shape == (30, 9) and natural.mean() > 0.4 > 0.1 > repeated.mean()
+    for figure in (figure for section in sections for figure in section.figures):
+        assert "GGUF Q4_1" in caption_of(figure) and "fine-tuned for chat" in caption_of(figure)
+
+
+def test_without_pretrained_models_nothing_is_drawn_of_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path))
+    assert not list(pretrained.sections())

@@ -1,0 +1,48 @@
+"""Figures 7 and 8: the first token's residual norm over the others', by block and architecture."""
+
+import plotly.graph_objects as go
+
+from sinkinterp.data.progress import Progress
+from sinkinterp.measurement.measure import measure as measure_model
+from sinkinterp.plots import norms
+from sinkinterp.plots.columns import ALPHA_1
+from sinkinterp.runs.case import Case, Model
+from sinkinterp.table import Cell, Table
+from sinkinterp.tables.residual import residual_norms_by_block
+from sinkinterp.train.recipes import demo_recipe
+
+CLAIM = (
+    "Massive activations exist in models with softmax attention; models with K biases, or with sigmoid attention "
+    "without normalisation, have none."
+)
+RULE = (
+    "the largest ratio over blocks is above 10 with softmax, and below 2 with K biases and with sigmoid; where softmax "
+    "itself stays below 10, the models are too small to be asked"
+)
+REPORTED = {
+    "Gu et al. 2025, Figures 7 and 8": "massive activations with softmax, none with K biases and sigmoid (curves only)",
+}
+MODELS: dict[str, list[Model]] = {
+    "smoke": [f"sinkinterp/text-{name}" for name in ("softmax", "softmax-48k", "k_bias", "sigmoid_length")],
+    "real": ["local/smollm2-135m-instruct"],
+    "full": [demo_recipe(variant, seed) for seed in range(5) for variant in ("softmax", "k_bias", "sigmoid")],
+}
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """A row per block: norms of the first token and of the others, and their ratio with its interval."""
+    token_set = case.tokens(case.size(), progress)
+    on_batch = progress(f"measuring {case.subject.name}")
+    report = measure_model(case.subject, token_set, positions=(0,), on_batch=on_batch)
+    table = residual_norms_by_block({case.subject.name: report})
+    alpha: dict[str, Cell] = {
+        ALPHA_1: report.alpha().mean().item(),
+        f"null {ALPHA_1}": report.null_alpha().mean().item(),
+    }
+    note = f"{table.note}; alpha_1: mean over layers and heads; null of the ratio: 1; rule: {RULE}"
+    return Table(CLAIM, note, tuple({**case.names, **row, **alpha} for row in table.rows))
+
+
+def draw(table: Table) -> go.Figure:
+    """Norms and their ratio by block, a line per model."""
+    return norms.residual_norms(table)

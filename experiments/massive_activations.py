@@ -1,0 +1,101 @@
+"""Massive activations: where they stand, how large and constant they are; every repeated token has them."""
+
+import plotly.graph_objects as go
+from jaxtyping import Float
+from torch import Tensor
+
+from sinkinterp.data.bos import Bos
+from sinkinterp.data.progress import Progress
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.measurement.measure import measure as measure_model
+from sinkinterp.measurement.report import Report
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from sinkinterp.metrics.massive import is_massive, lifetime, median_size
+from sinkinterp.metrics.metric import ResidualMetric
+from sinkinterp.plots import sweeps
+from sinkinterp.plots.columns import BLOCK, INPUT
+from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.massive import massive_dims
+from sinkinterp.table import Cell, Table
+
+CLAIM = (
+    "A few dimensions of the first token are massive, of nearly the same value whatever the input; where positions are "
+    "rotary, every copy of a repeated token has them."
+)
+RULE = (
+    "on natural text, at least one and at most ten dimensions of the first token are massive in most sequences, with a "
+    "standard deviation below a tenth of their mean; on repeated tokens the other tokens' entries there are within 1% "
+    "of the first token's (rotary positions)"
+)
+REPORTED = {
+    "Sun et al. 2024 (2402.17762)": "LLaMA2-7B: 2556.8 with a standard deviation of 141.0 over 100 sequences",
+    "Gu et al. 2025, appendix B.1": "with rotary positions, all copies of a repeated token have the same hidden states",
+}
+MODELS: dict[str, list[Model]] = {
+    "smoke": ["sinkinterp/text-softmax-48k"],
+    "real": ["local/smollm2-135m-instruct"],
+    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "HuggingFaceTB/SmolLM2-135M"],
+}
+TOP = 3  # dimensions with a row each
+ENTRY = "input, dimension"
+MEDIAN = ResidualMetric("median", median_size)
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """A row per input and dimension: the first token's value, the other tokens', and where they are massive."""
+    token_sets = case.token_sets(case.size(), Bos.NEVER, progress)
+    on_row = progress(f"measuring {case.subject.name}")
+    place = massive_dims(case.subject, next(iter(token_sets.values())))
+    dims = list(place.largest[:TOP])
+
+    def values(x: Tensor) -> Float[Tensor, "batch dim pos"]:
+        return x[:, :, dims].float().transpose(1, 2)
+
+    def massive(x: Tensor) -> Float[Tensor, "batch dim pos"]:
+        return is_massive(x)[:, :, dims].float().transpose(1, 2)
+
+    metrics = (ResidualMetric("values", values), ResidualMetric("massive", massive), MEDIAN)
+    rows: list[dict[str, Cell]] = []
+    for done, (name, token_set) in enumerate(token_sets.items()):
+        on_row(done, len(token_sets))
+        report = measure_model(case.subject, token_set, positions=(0,), instruments=[metrics])
+        x, is_large = (report.extra(metric) for metric in metrics[:2])  # sequence block dim pos
+        median = report.extra(MEDIAN)[:, place.tallest].mean().item()
+        for i, dim in enumerate(dims):
+            cells = _row(x[:, :, i], is_large[:, :, i], place.tallest)
+            rows.append({**case.names, INPUT: name, "dimension": dim, BLOCK: place.tallest, **cells, "median": median})
+    on_row(len(token_sets), len(token_sets))
+    return Table(CLAIM, _note(report, token_sets), tuple(rows))
+
+
+def draw(table: Table) -> go.Figure:
+    """The first token's value in every dimension and input of the first model."""
+    first = of_first_model(table, "Massive activations")
+    rows = tuple({ENTRY: f"{row[INPUT]}, {row['dimension']}", **row} for row in first.rows)
+    return sweeps.sweep_figure(Table(first.title, first.note, rows), ENTRY, ("first token", "others |x|"))
+
+
+def _row(x: Float[Tensor, "batch block pos"], massive: Float[Tensor, "batch block pos"], block: int) -> dict[str, Cell]:
+    first = x[:, block, 0]
+    life = lifetime(massive[:, :, 0].mean(0) > 0.5)
+    return {
+        **estimate_cells("first token", estimate(first)),
+        "standard deviation": first.std().item(),
+        **estimate_cells("others |x|", estimate(x[:, block, 1:].abs().mean(1))),
+        "massive first": massive[:, block, 0].mean().item(),
+        "massive others": massive[:, block, 1:].mean().item(),
+        "first block": None if life is None else life.first,
+        "last block": None if life is None else life.last,
+    }
+
+
+def _note(report: Report, token_sets: dict[str, TokenSet]) -> str:
+    p, sources = report.protocol, ", ".join(token_set.source for token_set in token_sets.values())
+    return (
+        f"{p.model} ({p.revision or 'as saved'}): n={p.sequences} an input, T={p.length}, no BOS, {p.dtype}; "
+        f"{sources}; the {TOP} dimensions in which first tokens are largest; block 0 is the embedding, block b the "
+        "output of layer b - 1; standard deviation: over sequences; null: median |x| of the block, over all tokens and "
+        "dimensions; massive: share of tokens with |x| > 100 and at least 1,000 x the median of their sequence; first "
+        f"and last block: the first token's entry is massive in most sequences; {BY_SEQUENCE}; rule: {RULE}"
+    )

@@ -1,0 +1,85 @@
+"""The normalisation of attention replaced in a trained model: what is left of the sink, and what it costs."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.data.bos import Bos
+from sinkinterp.data.progress import Progress
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.interventions import AddSinkLogit, Edit, PatchNormalization, RemoveColumn, ZeroKeyBias
+from sinkinterp.interventions.columns import Dropped
+from sinkinterp.measurement.measure import measure as measure_model
+from sinkinterp.plots import sweeps
+from sinkinterp.plots.columns import ALPHA_1, EDIT, SINK_1
+from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
+from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.table import Cell, Table
+from sinkinterp.tables.note import protocol_note
+
+CLAIM = (
+    "The first token acts as a key bias: it holds extra attention and adds nothing to the values. A column without "
+    "value can hold that attention in its place, and without normalisation there is no sink."
+)
+RULE = (
+    "in all layers: dropping what the first token's column adds costs less than .02 nats; softmax-off-by-one lowers "
+    "alpha_1 by at least .05 at less than .02 nats; sigmoid lowers proxy alpha_1 by at least .05. One layer: the same "
+    "in the layer with the strongest sink, compared with the layer with the weakest"
+)
+REPORTED = {
+    "Gu et al. 2025, section 7.3": "the sink token acts as key biases, non-informative, not contributing to the values",
+    "Gu et al. 2025, Table 6": "models that are trained with sigmoid attention without normalisation have no sink",
+    "Miller 2023": "softmax-off-by-one lets a head attend to nothing",
+}
+MODELS: dict[str, list[Model]] = {
+    "smoke": ["sinkinterp/demo-softmax"],
+    "real": ["local/smollm2-135m-instruct"],
+    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "Qwen/Qwen2-0.5B"],
+}
+EPSILON, LOGIT = 0.3, 5.0
+LAYERS = "layers"
+Layers = Sequence[int] | None
+PATCHES: Mapping[str, Callable[[Layers], Edit]] = {
+    "sigmoid": lambda layers: PatchNormalization(Sigmoid(), layers=layers),
+    "softmax-off-by-one": lambda layers: AddSinkLogit(0.0, layers=layers),
+    f"sink logit {LOGIT:g}": lambda layers: AddSinkLogit(LOGIT, layers=layers),
+    "first column dropped": lambda layers: RemoveColumn(Dropped(), layers=layers),
+    "control: first column given to others": lambda layers: RemoveColumn(layers=layers),
+    "b_K = 0": lambda layers: ZeroKeyBias(layers=layers),
+}
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """A row per patch in all layers, in the layer with the strongest sink, and in the one with the weakest."""
+    token_set = case.tokens(case.size(), progress, Bos.NEVER)
+    report = measure_model(case.subject, token_set, positions=(0,))
+    alpha = report.alpha().mean((0, 2))
+    strongest, weakest = (report.attention_layers[int(i)] for i in (alpha.argmax(), alpha.argmin()))
+    places: dict[str, Layers] = {"all": None, f"{strongest}, strongest sink": (strongest,)}
+    if weakest != strongest:
+        places[f"{weakest}, weakest sink"] = (weakest,)
+    rows = [row for name, layers in places.items() for row in _rows(case, token_set, progress, name, layers)]
+    note = (
+        f"{protocol_note(report, EPSILON)}; nothing is trained after a patch; sinks of the patched layers; sigmoid: "
+        "proxy scores, raw: weights as they multiply values; Sink_*: of the column without value; the first query "
+        "keeps its row where the first column is removed; nulls: uniform attention; loss in nats, without the "
+        f"prediction at position 0; rule: {RULE}"
+    )
+    return Table(CLAIM, note, tuple(rows))
+
+
+def draw(table: Table) -> go.Figure:
+    """What every patch leaves of the sink, and what it adds to the loss, in the first model."""
+    first = of_first_model(table, "Normalisation patched")
+    rows = tuple({**row, EDIT: f"{row[EDIT]}, layers {row[LAYERS]}"} for row in first.rows if row[EDIT] != NONE)
+    return sweeps.sweep_figure(Table(first.title, first.note, rows), EDIT, (SINK_1, ALPHA_1, SLOT_RATE, LOSS_CHANGE))
+
+
+def _rows(case: Case, token_set: TokenSet, progress: Progress, name: str, layers: Layers) -> list[dict[str, Cell]]:
+    """The rows of the patches in some layers."""
+    edits = {patch: [[edit(layers)]] for patch, edit in PATCHES.items()}
+    on_run = progress(f"patching {case.subject.name}, layers {name}")
+    effects = Effects(layers=None if layers is None else tuple(layers), epsilon=EPSILON)
+    return [{**case.names, LAYERS: name, **row} for row in effects.rows(case.subject, token_set, edits, on_run)]

@@ -1,0 +1,84 @@
+"""The first token's massive activations put from one input into another: does anything of the input come with them?"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import plotly.graph_objects as go
+import torch
+
+from sinkinterp.data.bos import Bos
+from sinkinterp.data.progress import Progress
+from sinkinterp.interventions import ChangeResidual
+from sinkinterp.interventions.operations import Put
+from sinkinterp.measurement.patching import activations
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE
+from sinkinterp.plots import sweeps
+from sinkinterp.plots.columns import ALPHA_1, EDIT
+from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.effects import LOSS_CHANGE, Effects, Runs, without
+from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.massive import massive_dims
+from sinkinterp.table import Table
+
+CLAIM = (
+    "Massive activations carry the sink and nothing of the input: another input's change nothing, those of a later "
+    "token remove the sink, and a later token that is given them becomes a sink."
+)
+RULE = (
+    "p1 <- p1 of another input: alpha_1 changes by less than .05 and the loss by less than .02 nats; p1 <- later "
+    "token: alpha_1 falls by at least .05; later token <- p1: the later token's alpha rises by at least .05"
+)
+REPORTED: dict[str, str] = {
+    "Sun et al. 2024 (2402.17762)": "massive activations act as fixed biases, whatever the input; no patch is reported",
+}
+MODELS: dict[str, list[Model]] = {
+    "smoke": ["sinkinterp/text-softmax-48k"],
+    "real": ["local/smollm2-135m-instruct"],
+    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2"],
+}
+LATER = 9  # the other position, from 0
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """A row per patch, without BOS; sinks are of the first position, and of the later one."""
+    subject = case.subject
+    token_set = case.tokens(case.size(), progress, Bos.NEVER)
+    place = massive_dims(subject, token_set)
+    site = ChangeResidual(layers=[place.onset], positions=[0])
+    ((layer, x),) = activations(site, subject, token_set.tokens).items()
+    another, exchanged = x.roll(1, 0), x.clone()
+    exchanged[:, [0, LATER]] = x[:, [LATER, 0]]
+
+    def put(values: torch.Tensor, positions: Sequence[int], dims: Sequence[int] | None = place.dims) -> Runs:
+        return [[replace(site, operation=Put({layer: values}), positions=positions, dims=dims)]]
+
+    edits: dict[str, Runs] = {
+        "p1 <- p1 of another input": put(another, [0]),
+        "p1 <- p1 of another input, all dimensions": put(another, [0], None),
+        "p1 <- later token": put(exchanged, [0]),
+        "later token <- p1": put(exchanged, [LATER]),
+        "p1 <-> later token": put(exchanged, [0, LATER]),
+        "control: later token <- p1, other dimensions": put(exchanged, [LATER], _others(place.dims, x.shape[-1])),
+    }
+    effects = Effects(positions=(0, LATER), layers=tuple(range(place.onset, subject.shape.n_layers)))
+    rows = effects.rows(subject, token_set, edits, progress(f"measuring {subject.name}"))
+    n, length = token_set.tokens.shape
+    note = (
+        f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, no BOS, {token_set.source}, "
+        f"epsilon={effects.epsilon}; {BY_SEQUENCE}; residual before block {place.onset}: {place.line()}; sinks of the "
+        f"layers from {place.onset} on; the later token is the {LATER + 1}th; another input: the sequence before; "
+        "other dimensions: all but the massive ones; nulls: uniform attention; loss in nats, without the predictions "
+        f"at the two positions; rule: {RULE}"
+    )
+    names = case.names
+    return Table(CLAIM, note, tuple({**names, **row} for row in without(rows, "raw ", "Sink_*")))
+
+
+def draw(table: Table) -> go.Figure:
+    """What every patch does to the first token's sink, to the later token's, and to the loss, in the first model."""
+    first = of_first_model(table, "Massive activations patched")
+    return sweeps.sweep_figure(first, EDIT, (ALPHA_1, f"alpha_{LATER + 1}", LOSS_CHANGE))
+
+
+def _others(dims: Sequence[int], d_model: int) -> list[int]:
+    return [dim for dim in range(d_model) if dim not in dims]

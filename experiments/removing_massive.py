@@ -1,0 +1,82 @@
+"""Massive activations of the first token set to zero or to their mean: what becomes of the sink and of the loss."""
+
+from dataclasses import replace
+
+import plotly.graph_objects as go
+import torch
+
+from sinkinterp.data.bos import Bos
+from sinkinterp.data.progress import Progress
+from sinkinterp.interventions import ChangeResidual, Zero
+from sinkinterp.interventions.operations import Add
+from sinkinterp.measurement.patching import Activations, activations, mean_patch
+from sinkinterp.measurement.sweep import SEEDS
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE
+from sinkinterp.plots import sweeps
+from sinkinterp.plots.columns import ALPHA_1, EDIT, SINK_1
+from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.effects import LOSS_CHANGE, Effects, Runs, without
+from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.massive import massive_dims
+from sinkinterp.table import Table
+
+CLAIM = (
+    "Setting the first token's massive activations to zero removes the sink and breaks the model; setting them to "
+    "their mean over inputs changes nothing."
+)
+RULE = (
+    "to zero: alpha_1 falls by at least .05 more than under either control, and the loss rises by at least .02 nats "
+    "more than with as many others at zero; to their mean: alpha_1 changes by less than .05 and the loss by less than "
+    ".02 nats"
+)
+REPORTED = {
+    "Sun et al. 2024 (2402.17762), LLaMA2-7B": "perplexity on WikiText: 5.47, to zero infinite, to the mean 5.47"
+}
+MODELS: dict[str, list[Model]] = {
+    "smoke": ["sinkinterp/text-softmax-48k"],
+    "real": ["local/smollm2-135m-instruct"],
+    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2"],
+}
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """A row per edit of the first token before the block where its massive activations begin, without BOS."""
+    subject, size = case.subject, case.size()
+    token_set = case.tokens(size, progress, Bos.NEVER)
+    place = massive_dims(subject, token_set)
+    site = ChangeResidual(layers=[place.onset], positions=[0], dims=place.dims)
+    zero = replace(site, operation=Zero())
+    held = activations(site, subject, token_set.tokens)
+    generators = [torch.Generator().manual_seed(seed) for seed in range(SEEDS)]
+    others = [zero.control(subject.shape, size[1], generator) for generator in generators]
+    edits: dict[str, Runs] = {
+        "massive entries to zero": [[zero]],
+        "massive entries to their mean": [[mean_patch(site, subject, token_set.tokens)]],
+        "control: others to zero": [[edit] for edit in others],
+        "control: as much added to others": [[_as_much(site, edit.dims, held)] for edit in others],
+    }
+    layers = tuple(range(place.onset, subject.shape.n_layers))
+    rows = Effects(layers=layers).rows(subject, token_set, edits, progress(f"measuring {subject.name}"))
+    n, length = token_set.tokens.shape
+    note = (
+        f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, no BOS, {token_set.source}, "
+        f"epsilon=0.3; {BY_SEQUENCE}; edits of position 0 before block {place.onset}: {place.line()}; sinks of the "
+        f"layers from {place.onset} on; controls: as many other dimensions of that position, mean of {SEEDS} seeds; "
+        f"loss in nats, without the prediction at position 0; rule: {RULE}"
+    )
+    names = case.names
+    return Table(CLAIM, note, tuple({**names, **row} for row in without(rows, "raw ", "Sink_*")))
+
+
+def draw(table: Table) -> go.Figure:
+    """What every edit leaves of the sink, and what it adds to the loss, in the first model."""
+    first = of_first_model(table, "Massive activations removed")
+    return sweeps.sweep_figure(first, EDIT, (SINK_1, ALPHA_1, LOSS_CHANGE))
+
+
+def _as_much(site: ChangeResidual, dims: tuple[int, ...], held: Activations) -> ChangeResidual:
+    """The mean values of the massive dimensions, added to other dimensions."""
+    ((layer, x),) = held.items()
+    added = torch.zeros_like(x[:1])
+    added[0, 0, list(dims)] = x[:, 0, list(site.dims or ())].mean(0)
+    return replace(site, operation=Add({layer: added}), dims=dims)

@@ -1,0 +1,60 @@
+"""What edits leave of a sink and of the loss."""
+
+import pytest
+import torch
+
+import sinkinterp as si
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.interventions import ChangeResidual, Scale, ZeroKeyBias
+from sinkinterp.measurement.instruments import LOSS
+from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.runs.effects import LOSS_CHANGE, NONE, REASON, Effects, without
+
+TOKENS = torch.randint(1024, (5, 13), generator=torch.Generator().manual_seed(3))
+EDIT = ChangeResidual(Scale(3.0), layers=[1], positions=[0])
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return si.load("sinkinterp/text-softmax-48k")
+
+
+@pytest.fixture(scope="module")
+def rows(subject):
+    edits = {"scaled": [[EDIT]], "mean": [[], [EDIT]], "biases": [[ZeroKeyBias()]]}
+    effects = Effects(positions=(0, 3), layers=(1, 2), epsilon=0.1)
+    return {row["edit"]: row for row in effects.rows(subject, TokenSet.of(TOKENS), edits)}
+
+
+def test_the_first_row_is_the_untouched_model(rows):
+    assert next(iter(rows)) == NONE and rows[NONE][LOSS_CHANGE] == 0
+
+
+def test_effects_are_those_of_a_measurement_in_the_chosen_layers(subject, rows):
+    report = si.measure(subject, TOKENS, edits=[EDIT], instruments=[LOSS])
+    alpha = report.importance[:, 1:, :, 3]
+    assert rows["scaled"]["alpha_4"] == pytest.approx(alpha.mean().item(), abs=1e-6)
+    assert rows["scaled"]["Sink_4"] == pytest.approx((alpha > 0.1).float().mean().item(), abs=1e-6)
+    assert rows["scaled"]["null alpha_4"] == pytest.approx(report.null[:, 1:, :, 3].mean().item(), abs=1e-6)
+
+
+def test_predictions_at_the_edited_positions_do_not_count(subject, rows):
+    losses = [si.measure(subject, TOKENS, edits=edits, instruments=[LOSS]) for edits in ([], [EDIT])]
+    before, after = (report.extra(NEXT_TOKEN_LOSS)[:, [1, 2, *range(4, 12)]].mean().item() for report in losses)
+    assert rows[NONE]["loss"] == pytest.approx(before, abs=1e-5)
+    assert rows["scaled"][LOSS_CHANGE] == pytest.approx(after - before, abs=1e-5) and abs(after - before) > 1e-3
+
+
+def test_several_runs_count_by_their_mean(rows):
+    for quantity in ("alpha_1", "loss"):
+        mean = (rows[NONE][quantity] + rows["scaled"][quantity]) / 2
+        assert rows["mean"][quantity] == pytest.approx(mean, abs=1e-6)
+
+
+def test_what_a_model_lacks_is_an_empty_row_with_a_reason(rows):
+    assert rows["biases"]["Sink_1"] is None and rows["biases"][REASON] == "layer 0 has no such bias to zero"
+    assert all(row[REASON] == "" for name, row in rows.items() if name != "biases")
+
+
+def test_columns_are_left_out_by_the_beginning_of_their_names():
+    assert without([{"raw a": 1, "a": 2, "b": 3}], "raw ", "b") == [{"a": 2}]
