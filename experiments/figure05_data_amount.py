@@ -4,21 +4,25 @@ from dataclasses import replace
 
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.edited import Limited
-from sinkinterp.runs.arm import setting
+from sinkinterp.runs.arm import Arm, setting
 from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.study import Study
 from sinkinterp.runs.verdict import HasSink, Higher
+from sinkinterp.train.recipe import Recipe
 
 AMOUNTS = (100, 1000, 5000, 20_000)
+
+
+def _arm(sequences: int) -> Arm:
+    def change(recipe: Recipe) -> Recipe:
+        return replace(recipe, data=Limited(sequences, BigramBackcopy()))
+
+    return setting(f"{sequences} sequences", change)
+
+
 STUDY = Study(
     claim="With few different training sequences the model overfits and has no sink, at the same number of steps.",
-    arms=(
-        setting("all", lambda recipe: recipe),
-        *(
-            setting(f"{n} sequences", lambda recipe, n=n: replace(recipe, data=Limited(n, BigramBackcopy())))
-            for n in AMOUNTS
-        ),
-    ),
+    arms=(setting("all", lambda recipe: recipe), *map(_arm, AMOUNTS)),
     rules=(
         HasSink("all"),
         Higher("all", than="100 sequences", at_equal_loss=False),

@@ -1,52 +1,101 @@
 """The command that runs experiments."""
 
-from enum import StrEnum
+import time
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..files import write_json, write_text
+from ..runs.scale import Scale
 from .options import DeviceMap
-from .terminal import plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
+from .terminal import console, plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
 
+if TYPE_CHECKING:  # importing it imports torch
+    from ..runs.experiment import Experiment, Scope
+
+NAMES = "Experiments, or beginnings of their names that no other has; `all` for every one."
 MODEL = "Run it on this model instead: a Hugging Face name, folder, or one of ours; repeatable."
-SCALE = "smoke: models that ship, seconds. real: models of `make models`. full: all models, trained or downloaded."
+SCALE = (
+    "smoke: what ships, no result. demo: toys, seconds each. text: small models of text. real: models of `make "
+    "models`. paper: the paper's models."
+)
 TEXT = "Natural input: file, folder or dataset; by default the embedded docstrings, or the task of a model of ours."
-
-
-class Scale(StrEnum):
-    """Which models an experiment runs on."""
-
-    SMOKE = "smoke"
-    REAL = "real"
-    FULL = "full"
+RAY = "Train on a Ray cluster: `auto`, or its address. By default in processes of this machine."
+DRY = "Say how many runs, tokens and hours it takes, and run nothing."
+ALL = "all"
 
 
 def reproduce(
-    name: Annotated[str, typer.Argument(help="An experiment, or a beginning of its name that no other one has.")],
+    names: Annotated[list[str], typer.Argument(help=NAMES)],
     model: Annotated[list[str], typer.Option(help=MODEL)] = [],
-    scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="real where it was made, else smoke")] = None,
+    scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="demo, real where made, else smoke")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many models of every kind are trained.")] = 5,
     text: Annotated[str | None, typer.Option(help=TEXT)] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the page and the numbers.")] = Path("figures"),
+    ray: Annotated[str | None, typer.Option(help=RAY)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
+    out: Annotated[Path, typer.Option(help="Folder of the pages and the numbers.")] = Path("figures"),
     device_map: DeviceMap = None,
 ) -> None:
-    """Reproduce one table or figure of a paper: numbers beside the published ones, as NAME.json and NAME.html."""
+    """Reproduce tables and figures of a paper: numbers beside the published ones, and a verdict on every claim.
+
+    Writes NAME.json and NAME.html for each, and index.html with the verdicts of all that lie in the folder.
+    """
     with plain_errors(), progress_bars() as progress:
-        from ..pages.page import Section, page
         from ..runs import experiment as experiments
+        from ..runs.workers import Processes, Ray
 
         quiet_libraries()
-        full_name = experiments.full_name(name)
-        experiment = experiments.load_experiment(full_name)
-        models = model or experiments.models_of(experiment, scale)
-        on_work = partial(progress_bar, progress)
-        table = experiments.reproduce(experiment, models, on_work, device_map=device_map, text=text)
-        html = page(full_name, table.title, [Section(full_name, table.note, [experiment.draw(table)], [table])])
-    print_table(experiments.without_constant_names(table))
-    numbers, figures = out / f"{full_name}.json", out / f"{full_name}.html"
-    write_json(numbers, table.to_dict(), indent=1)
-    print_written(numbers)
-    write_text(figures, html)
-    print_written(figures)
+        is_all = list(names) == [ALL]
+        chosen = experiments.experiment_names() if is_all else list(map(experiments.full_name, names))
+        for name in chosen:
+            experiment = experiments.load_experiment(name)
+            has_scale = scale is not None and (scale in experiment.scales or not is_all)
+            scope = experiments.Scope(
+                scale if has_scale and scale is not None else experiment.default_scale(),
+                models=model,
+                seeds=seeds,
+                text=text,
+                workers=Processes() if ray is None else Ray(ray),
+                progress=partial(progress_bar, progress),
+                device_map=device_map,
+            )
+            experiments.check_scope(name, experiment, scope)
+            if dry_run:
+                _print_cost(name, experiment, scope)
+            else:
+                _write_chapter(name, experiment, scope, out)
+
+
+def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
+    from ..runs.estimate import cost_of
+
+    cost = cost_of(experiment.recipes_at(scope), scope.cache)
+    console.print(
+        f"{name} at scale {scope.scale}: {cost.runs} runs, {cost.cached} of them in the cache; the others read "
+        f"{cost.tokens:,} tokens, {cost.hours:.2f} hours one after the other",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path) -> None:
+    from ..pages.book import INDEX, Chapter, chapter_page, chapters_in, front_page, verdict_table
+    from ..runs.experiment import summary_of, without_constant_names
+    from ..runs.provenance import provenance
+
+    start = time.perf_counter()
+    table = experiment.table(scope)
+    seconds = round(time.perf_counter() - start, 1)
+    command = f"sinkinterp reproduce {name} --scale {scope.scale} --seeds {scope.seeds}"
+    made = {"command": command, "scale": scope.scale.value, **provenance(), "seconds": seconds}
+    chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table), made)
+    print_table(without_constant_names(table))
+    print_table(verdict_table(chapter.verdicts))
+    files = {out / f"{name}.html": chapter_page(chapter, experiment.draw(table))}
+    write_json(out / f"{name}.json", chapter.to_dict(), indent=1)
+    files[out / INDEX] = front_page(chapters_in(out))
+    for file, html in files.items():
+        write_text(file, html)
+        print_written(file)

@@ -1,8 +1,11 @@
-"""Experiments: what a module of the folder `experiments` holds, how it is found, and how it becomes a table."""
+"""Experiments: one table or figure of a paper each: its claim, its models by scale, its figure and its verdicts."""
 
+import ast
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from ..backends.load import DeviceMap, downloads
@@ -10,19 +13,72 @@ from ..data.progress import Progress, silent
 from ..errors import InputError
 from ..plots.columns import MODEL, SEED
 from ..table import Table
+from ..train.recipe import Recipe
 from .case import Case, Model, open_case
+from .scale import Scale
+from .verdict import Verdict
+from .workers import Processes, Workers
 
-SMOKE, REAL = "smoke", "real"  # scales: models that ship, models that `make models` downloads
 FOLDER = Path(__file__).parents[2] / "experiments"
+SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How an experiment is run: on which models, with what, and where.
+
+    models: names or folders in place of those of the scale; only for experiments on models that exist.
+    seeds: how many models of every kind are trained. text: the user's own text as natural input.
+    """
+
+    scale: Scale
+    models: Sequence[Model] = ()
+    seeds: int = SEEDS
+    text: str | None = None
+    workers: Workers = Processes()
+    progress: Progress = silent
+    cache: Path | None = None
+    device_map: DeviceMap = None
 
 
 @runtime_checkable
 class Experiment(Protocol):
-    """A module of `experiments`: a claim of a paper, the published numbers, the models by scale, and two functions."""
+    """What the command `reproduce` needs of an experiment."""
+
+    @property
+    def claim(self) -> str: ...
+
+    @property
+    def scales(self) -> Sequence[Scale]: ...
+
+    def default_scale(self) -> Scale:
+        """The scale at which it is run where none is given."""
+        ...
+
+    def recipes_at(self, scope: Scope) -> list[Recipe]:
+        """The models that it trains."""
+        ...
+
+    def table(self, scope: Scope) -> Table:
+        """The rows of all models."""
+        ...
+
+    def draw(self, table: Table) -> Any:
+        """The plotly figure of the rows."""
+        ...
+
+    def verdicts(self, table: Table) -> list[Verdict]:
+        """What the rows say about the claim, by rules that are stated before the run."""
+        ...
+
+
+@runtime_checkable
+class OnModels(Protocol):
+    """A module of `experiments` that measures models one by one: constants, and three functions."""
 
     CLAIM: str
     REPORTED: Mapping[Any, Any]
-    MODELS: Mapping[str, Sequence[Model]]
+    MODELS: Mapping[Scale, Sequence[Model]]
 
     def measure(self, case: Case, progress: Progress) -> Table:
         """The rows of one model."""
@@ -31,6 +87,52 @@ class Experiment(Protocol):
     def draw(self, table: Table) -> Any:
         """The figure of all rows."""
         ...
+
+    def verdicts(self, table: Table) -> list[Verdict]:
+        """What the rows say about the claim."""
+        ...
+
+
+@dataclass(frozen=True)
+class ModelByModel:
+    """An experiment that measures models one after the other, as its module says."""
+
+    module: OnModels
+
+    @property
+    def claim(self) -> str:
+        return self.module.CLAIM
+
+    @property
+    def scales(self) -> Sequence[Scale]:
+        return tuple(self.module.MODELS)
+
+    def default_scale(self) -> Scale:
+        """The real models where `make models` made them all, else those that ship."""
+        real = self.module.MODELS.get(Scale.REAL, ())
+        is_made = real and all((downloads() / Path(_source(model)).name).is_dir() for model in real)
+        return Scale.REAL if is_made else Scale.SMOKE
+
+    def recipes_at(self, scope: Scope) -> list[Recipe]:
+        return [model for model in self._models(scope) if isinstance(model, Recipe)]
+
+    def table(self, scope: Scope) -> Table:
+        return reproduce(self.module, self._models(scope), scope.progress, scope.cache, scope.device_map, scope.text)
+
+    def draw(self, table: Table) -> Any:
+        return self.module.draw(table)
+
+    def verdicts(self, table: Table) -> list[Verdict]:
+        return self.module.verdicts(table)
+
+    def _models(self, scope: Scope) -> Sequence[Model]:
+        """The models that are named, or those of the scale with the first seeds."""
+        models = scope.models or self.module.MODELS[scope.scale]
+        return [model for model in models if not isinstance(model, Recipe) or model.seed < scope.seeds]
+
+
+def _source(model: Model) -> str:
+    return str(getattr(model, "source", model))
 
 
 def experiment_names() -> list[str]:
@@ -55,44 +157,54 @@ def full_name(beginning: str) -> str:
 
 
 def load_experiment(name: str) -> Experiment:
-    """The experiment of that name, loaded from its file because other packages may also be called `experiments`."""
+    """The experiment of that name: the STUDY of its module, or the module itself, which measures model by model."""
+    module = load_module(name)
+    study = getattr(module, "STUDY", None)
+    if isinstance(study, Experiment):
+        return study
+    assert isinstance(module, OnModels), f"{name} lacks a part of an experiment"
+    return ModelByModel(module)
+
+
+def load_module(name: str) -> ModuleType:
+    """The module of an experiment, from its file, because other packages may also be called `experiments`."""
     spec = spec_from_file_location(f"experiments.{name}", FOLDER / f"{name}.py")
     if spec is None or spec.loader is None:
         raise InputError(f"{name} is no Python file of {FOLDER}")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert isinstance(module, Experiment), f"{name} lacks a part of an experiment"
     return module
 
 
-def models_of(experiment: Experiment, scale: str | None = None) -> Sequence[Model]:
-    """The models of a scale; by default the real ones where `make models` made them all, else those that ship.
+def summary_of(name: str) -> str:
+    """The first line of an experiment's docstring, without the full stop."""
+    tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    return (ast.get_docstring(tree) or name).splitlines()[0].rstrip(".")
 
-    Raises InputError for a scale that the experiment does not have.
-    """
-    if scale is None:
-        real = experiment.MODELS.get(REAL, ())
-        scale = REAL if real and all((downloads() / Path(str(model)).name).is_dir() for model in real) else SMOKE
-    if scale not in experiment.MODELS:
-        raise InputError(f"there are no models of scale {scale}; choose {' or '.join(experiment.MODELS)}, or --model")
-    return experiment.MODELS[scale]
+
+def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
+    """Raises InputError where an experiment has no such scale, or trains its models and cannot take others."""
+    if scope.models and not isinstance(experiment, ModelByModel):
+        raise InputError(f"{name} trains its models itself; leave --model away")
+    if not scope.models and scope.scale not in experiment.scales:
+        raise InputError(f"{name} has no models of scale {scope.scale}; choose {' or '.join(experiment.scales)}")
 
 
 def reproduce(
-    experiment: Experiment,
+    module: OnModels,
     models: Iterable[Model],
     progress: Progress = silent,
     cache: Path | None = None,
     device_map: DeviceMap = None,
     text: str | None = None,
 ) -> Table:
-    """The experiment's table: each model is loaded, or trained where it is not in `cache`, and measured.
+    """The table of a module: each model is loaded, or trained where it is not in `cache`, and measured.
 
     `text` is read in place of the natural input of models with a tokenizer.
     """
-    tables = [experiment.measure(open_case(model, progress, cache, device_map, text), progress) for model in models]
+    tables = [module.measure(open_case(model, progress, cache, device_map, text), progress) for model in models]
     note = "; ".join(dict.fromkeys(table.note for table in tables))
-    return Table(experiment.CLAIM, note, tuple(row for table in tables for row in table.rows))
+    return Table(module.CLAIM, note, tuple(row for table in tables for row in table.rows))
 
 
 def of_first_model(table: Table, title: str) -> Table:

@@ -1,5 +1,6 @@
 """Verdicts: what runs of several seeds say about a claim, by rules that are stated before the runs."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +10,7 @@ import torch
 
 from ..metrics.bootstrap import Estimate, estimate
 from ..plots.columns import ALPHA_1, ALPHA_THERE, EXCESS, LOSS, MODEL, NULL, NULL_THERE, SEED, STATE, STRONGEST
-from ..table import Cell, Table, low_of
+from ..table import Cell, Table, high_of, low_of
 
 TRAINED = "trained"  # the state of a run that ended well; any other text says why it did not
 LEAST_SEEDS = 3  # fewer decide nothing
@@ -141,6 +142,58 @@ class SinkAt:
 
 
 @dataclass(frozen=True)
+class Above:
+    """A cell is above another: its interval lies above the other's interval, which `factor` and `shift` may change.
+
+    `of` and `than` choose rows by their cells; every pair of rows of one model must show it. It fails where an interval
+    lies below the other's.
+    """
+
+    claim: str
+    column: str
+    of: Mapping[str, Cell]
+    than: Mapping[str, Cell]
+    factor: float = 1.0
+    shift: float = 0.0
+
+    def verdict(self, runs: Table) -> Verdict:
+        pairs = [
+            (high, low)
+            for high in runs.where(**self.of).rows
+            for low in runs.where(**self.than).rows
+            if high.get(MODEL) == low.get(MODEL) and None not in (high[self.column], low[self.column])
+        ]
+        outcomes, reasons = [], []
+        for high, low in pairs:
+            bound = Estimate(*(self.factor * value + self.shift for value in _interval(low, self.column)))
+            value = Estimate(*_interval(high, self.column))
+            outcomes.append(_beside(value.low > bound.high, value.high < bound.low))
+            reasons.append(f"{value} against {bound}")
+        return _together(self.claim, outcomes, reasons)
+
+
+@dataclass(frozen=True)
+class Within:
+    """The intervals of a cell lie between two bounds; it fails where one lies outside them."""
+
+    claim: str
+    column: str
+    of: Mapping[str, Cell]
+    low: float = -math.inf
+    high: float = math.inf
+
+    def verdict(self, runs: Table) -> Verdict:
+        outcomes, reasons = [], []
+        for row in runs.where(**self.of).rows:
+            if row[self.column] is not None:
+                value = Estimate(*_interval(row, self.column))
+                is_inside = self.low <= value.low and value.high <= self.high
+                outcomes.append(_beside(is_inside, value.low > self.high or value.high < self.low))
+                reasons.append(str(value))
+        return _together(self.claim, outcomes, reasons)
+
+
+@dataclass(frozen=True)
 class TrainingFails:
     """Training ends in a loss that is not finite, in at least four of five seeds."""
 
@@ -164,6 +217,25 @@ class NotAsked:
 
     def verdict(self, runs: Table) -> Verdict:
         return Verdict(self.claim, Outcome.NOT_ASKED, self.why)
+
+
+def _interval(row: Mapping[str, Cell], column: str) -> tuple[float, float, float]:
+    """A cell and the ends of its interval; without an interval the cell itself is both ends."""
+    value = _number(row[column])
+    low, high = (row.get(end(column)) for end in (low_of, high_of))
+    return value, value if low is None else _number(low), value if high is None else _number(high)
+
+
+def _beside(shows: bool, shows_opposite: bool) -> Outcome:
+    return Outcome.HOLDS if shows else Outcome.FAILS if shows_opposite else Outcome.UNDECIDED
+
+
+def _together(claim: str, outcomes: Sequence[Outcome], reasons: Sequence[str]) -> Verdict:
+    """One verdict for several models: it holds if it holds for all, and fails if it fails for one."""
+    if not outcomes:
+        return Verdict(claim, Outcome.NOT_ASKED, "no model here can be asked")
+    order = (Outcome.FAILS, Outcome.UNDECIDED, Outcome.HOLDS)
+    return Verdict(claim, next(outcome for outcome in order if outcome in outcomes), "; ".join(reasons))
 
 
 def _counted(claim: str, runs: Table, model: str, shows: Callable[[Mapping[str, Cell]], bool], what: str) -> Verdict:

@@ -1,0 +1,115 @@
+"""The book of experiments: a page for each, and a front page with every claim and its verdicts."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+
+from ..runs.verdict import Outcome, Verdict
+from ..table import Cell, Table
+from .assets import asset
+from .page import PAGE_STYLE, Section, page
+
+INDEX = "index.html"
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What the book says of one experiment.
+
+    provenance: how the numbers were made: command, scale, versions, commit, machine, seconds.
+    """
+
+    name: str
+    summary: str
+    table: Table
+    verdicts: Sequence[Verdict]
+    provenance: Mapping[str, Cell]
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready copy: the table's title, note and rows, and beside them verdicts and provenance."""
+        verdicts = [asdict(verdict) for verdict in self.verdicts]
+        return {
+            **self.table.to_dict(),
+            "name": self.name,
+            "summary": self.summary,
+            "verdicts": verdicts,
+            "provenance": dict(self.provenance),
+        }
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "Chapter":
+        """The inverse of `to_dict`."""
+        verdicts = [Verdict(v["claim"], Outcome(v["outcome"]), v["reason"]) for v in plain["verdicts"]]
+        return Chapter(plain["name"], plain["summary"], Table.from_dict(plain), verdicts, plain["provenance"])
+
+
+def chapter_page(chapter: Chapter, figure: go.Figure) -> str:
+    """The page of one experiment: claim, verdicts, figure, table, and how the numbers were made."""
+    command = chapter.provenance.get("command")
+    sections = [
+        Section("Verdicts", "The rules were stated before the runs.", tables=[verdict_table(chapter.verdicts)]),
+        Section("Figure", "", [figure]),
+        Section("Table", chapter.table.note, tables=[chapter.table]),
+        Section("How these numbers were made", f"Make them again: {command}", tables=[_provenance(chapter)]),
+    ]
+    return page(chapter.summary, f"The claim: {chapter.table.title}", sections)
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> Table:
+    """A row per rule."""
+    rows = tuple({"rule": v.claim, "verdict": v.outcome.value, "because": v.reason} for v in verdicts)
+    return Table("Verdicts", "", rows)
+
+
+def chapters_in(folder: Path) -> list[Chapter]:
+    """The chapters whose numbers lie in a folder, by name."""
+    plain = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
+    return [Chapter.from_dict(content) for content in plain if isinstance(content, dict) and "verdicts" in content]
+
+
+def front_page(chapters: Sequence[Chapter]) -> str:
+    """Every claim with its verdicts, as a page that filters them. All text from data is escaped."""
+    counts = {outcome: sum(v.outcome is outcome for c in chapters for v in c.verdicts) for outcome in Outcome}
+    buttons = "".join(
+        f'<button data-show="{outcome}" class="{_style(outcome)}">{outcome} ({count})</button>'
+        for outcome, count in counts.items()
+        if count
+    )
+    cards = "\n".join(map(_card, chapters))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Claims about attention sinks</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" '
+        f'content="light dark"><style>{PAGE_STYLE}{asset("book.css")}</style></head>\n<body>'
+        "<h1>Claims about attention sinks, and what our runs say</h1>"
+        '<p class="lead">Each card is a table or figure of a paper. A rule says, before any model is run, which numbers '
+        "would support its claim. Click a card for the numbers.</p>"
+        f'<nav><button data-show="">all ({sum(counts.values())})</button>{buttons}</nav>\n<main>{cards}</main>\n'
+        f"<script>{asset('book.js')}</script></body></html>\n"
+    )
+
+
+def _card(chapter: Chapter) -> str:
+    chips = "".join(
+        f'<li data-outcome="{v.outcome}"><b class="{_style(v.outcome)}">{v.outcome}</b> {escape(v.claim)}'
+        f"<small>{escape(v.reason)}</small></li>"
+        for v in chapter.verdicts
+    )
+    scale = escape(str(chapter.provenance.get("scale", "")))
+    return (
+        f'<article><h2><a href="{escape(chapter.name)}.html">{escape(chapter.summary)}</a></h2>'
+        f"<p>{escape(chapter.table.title)}</p><ul>{chips}</ul><footer>scale: {scale}</footer></article>"
+    )
+
+
+def _style(outcome: Outcome) -> str:
+    return outcome.value.replace(" ", "-")
+
+
+def _provenance(chapter: Chapter) -> Table:
+    rows = tuple({"what": name, "value": str(value)} for name, value in chapter.provenance.items())
+    return Table("Provenance", "", rows)
