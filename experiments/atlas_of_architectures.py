@@ -19,7 +19,7 @@ class Atlas(Study):
 
 NAMES = tuple(name for name in distinct(variants(BASE)) if name not in ("llama", "heads_8"))
 STUDY = Atlas(
-    claim="Which architectures make a sink? The paper asks of some; each rule says that one does, so `fails` means none.",
+    claim="Which architectures make a sink? Each rule says that one does, so `fails` means none.",
     arms=tuple(architecture(name) for name in NAMES),
     rules=tuple(HasSink(name, baseline="softmax") for name in NAMES),
 )

@@ -1,5 +1,8 @@
 """Figures 2 and 11 to 18: norms of hidden states, keys and values by block, and queries' angles with the first key."""
 
+from collections.abc import Sequence
+from functools import partial
+
 import plotly.graph_objects as go
 
 from sinkinterp.data.bos import Bos
@@ -14,6 +17,8 @@ from sinkinterp.plots.columns import ALPHA_1, BLOCK, COSINE, NORM_PRODUCT
 from sinkinterp.plots.norms import FIRST_TOKEN, KIND, OTHER_TOKENS
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Asked, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 from sinkinterp.tables.note import protocol_note
 
@@ -28,10 +33,10 @@ RULE = (
 REPORTED = {
     "Gu et al. 2025, Figures 2 and 11 to 18": "long first hidden states, short first keys and values, larger cosines",
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": ["sinkinterp/text-softmax-48k"],
-    "real": ["local/smollm2-135m-instruct"],
-    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2-large", "EleutherAI/pythia-1b"],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2-large", "EleutherAI/pythia-1b"],
 }
 EPSILON = 0.3
 QUANTITIES = ("residual norm", "key norm", "value norm", COSINE, NORM_PRODUCT)
@@ -82,3 +87,33 @@ def _row(report: Report, block: int, kind: str) -> dict[str, Cell]:
 
 def _no_cells(name: str) -> dict[str, Cell]:
     return {name: None, low_of(name): None, high_of(name): None}
+
+
+def _most_blocks(table: Table, quantity: str, is_larger: bool) -> tuple[bool | None, str]:
+    """Whether the first token's quantity lies above (or below) the others', outside each other's intervals."""
+    first, others = (table.where(**{KIND: kind}).rows for kind in (FIRST_TOKEN, OTHER_TOKENS))
+    pairs = [(a, b) for a, b in zip(first, others, strict=True) if float(a[ALPHA_1] or 0) > EPSILON]
+    if not pairs:
+        return None, "no block has a sink"
+    shows = sum(
+        float(high[low_of(quantity)] or 0) > float(low[high_of(quantity)] or 0)
+        for high, low in (pair if is_larger else pair[::-1] for pair in pairs)
+    )
+    return 2 * shows > len(pairs), f"in {shows} of {len(pairs)} blocks"
+
+
+_CLAIMS = (
+    ("the first token's residual is longer", "residual norm", True),
+    ("its key is shorter", "key norm", False),
+    ("its value is shorter", "value norm", False),
+    ("queries have a larger cosine with its key", COSINE, True),
+    ("their norm product with it is smaller", NORM_PRODUCT, False),
+)
+
+
+RULES: Sequence[Rule] = (
+    *(
+        Asked(f"in most blocks with a sink, {words}", partial(_most_blocks, quantity=quantity, is_larger=is_larger))
+        for words, quantity, is_larger in _CLAIMS
+    ),
+)

@@ -1,5 +1,6 @@
 """Figure 3: how the sink rate depends on the threshold epsilon and on the length T."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import plotly.graph_objects as go
@@ -9,9 +10,12 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.plots import curves
+from sinkinterp.plots.columns import EPSILON, LENGTH, SINK_1
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.table import Table
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Asked, Rule
+from sinkinterp.table import Cell, Table, high_of, low_of
 from sinkinterp.tables.series import sinks_by_length
 
 CLAIM = "Sink_1 tends to decrease with larger token lengths T, and more so with larger thresholds epsilon."
@@ -22,10 +26,10 @@ RULE = (
 REPORTED = {
     "Gu et al. 2025, Figure 3": "Sink_1 falls as T grows, more so at larger epsilon",
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": ["sinkinterp/text-softmax-48k"],
-    "real": ["local/smollm2-135m-instruct"],
-    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "EleutherAI/pythia-160m"],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "EleutherAI/pythia-160m"],
 }
 LENGTHS = (16, 32, 64, 128, 256)
 
@@ -49,3 +53,32 @@ def measure(case: Case, progress: Progress) -> Table:
 def draw(table: Table) -> go.Figure:
     """Sink_1 over T, a line per epsilon, of the first model."""
     return curves.over_length(of_first_model(table, "Sink_1 by length and threshold"))
+
+
+def _ends(table: Table) -> list[tuple[float, Mapping[str, Cell], Mapping[str, Cell]]]:
+    """For every epsilon its rows of the shortest and the longest texts."""
+    lengths = table.numbers(LENGTH)
+
+    def row(epsilon: float, length: float) -> Mapping[str, Cell]:
+        return table.where(**{EPSILON: epsilon, LENGTH: int(length)}).rows[0]
+
+    epsilons = sorted(set(table.numbers(EPSILON)))
+    return [(epsilon, row(epsilon, min(lengths)), row(epsilon, max(lengths))) for epsilon in epsilons]
+
+
+def _falls_with_length(table: Table) -> tuple[bool | None, str]:
+    ends = _ends(table)
+    falls = sum(float(long[high_of(SINK_1)] or 0) < float(short[low_of(SINK_1)] or 0) for _, short, long in ends)
+    return 2 * falls > len(ends), f"for {falls} of {len(ends)} epsilon"
+
+
+def _falls_faster_above(table: Table) -> tuple[bool | None, str]:
+    ends = _ends(table)
+    left = [float(long[SINK_1] or 0) / max(float(short[SINK_1] or 0), 1e-9) for _, short, long in (ends[0], ends[-1])]
+    return left[1] < left[0], f"{left[0]:.0%} is left at epsilon {ends[0][0]:g}, {left[1]:.0%} at {ends[-1][0]:g}"
+
+
+RULES: Sequence[Rule] = (
+    Asked("Sink_1 at the largest T is below that at the smallest, for most epsilon", _falls_with_length),
+    Asked("it loses a larger share at the largest epsilon than at the smallest", _falls_faster_above),
+)

@@ -1,12 +1,16 @@
 """Figures 7 and 8: the first token's residual norm over the others', by block and architecture."""
 
+from collections.abc import Mapping, Sequence
+
 import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.plots import norms
-from sinkinterp.plots.columns import ALPHA_1
+from sinkinterp.plots.columns import ALPHA_1, MODEL
 from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Asked, Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.tables.residual import residual_norms_by_block
 from sinkinterp.train.recipes import demo_recipe
@@ -22,10 +26,10 @@ RULE = (
 REPORTED = {
     "Gu et al. 2025, Figures 7 and 8": "massive activations with softmax, none with K biases and sigmoid (curves only)",
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": [f"sinkinterp/text-{name}" for name in ("softmax", "softmax-48k", "k_bias", "sigmoid_length")],
-    "real": ["local/smollm2-135m-instruct"],
-    "full": [demo_recipe(variant, seed) for seed in range(5) for variant in ("softmax", "k_bias", "sigmoid")],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: [f"sinkinterp/text-{name}" for name in ("softmax", "softmax-48k", "k_bias", "sigmoid_length")],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.DEMO: [demo_recipe(variant, seed) for seed in range(5) for variant in ("softmax", "k_bias", "sigmoid")],
 }
 
 
@@ -46,3 +50,29 @@ def measure(case: Case, progress: Progress) -> Table:
 def draw(table: Table) -> go.Figure:
     """Norms and their ratio by block, a line per model."""
     return norms.residual_norms(table)
+
+
+def _largest(table: Table, *kinds: str) -> dict[str, float]:
+    """The largest ratio over blocks of each model whose name holds one of these words."""
+    names = [str(name) for name in dict.fromkeys(table.column(MODEL)) if any(kind in str(name) for kind in kinds)]
+    return {name: max(table.where(**{MODEL: name}).numbers("ratio")) for name in names}
+
+
+def _in_words(ratios: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {ratio:.1f}" for name, ratio in ratios.items()) or "no such model here"
+
+
+def _has_peak(table: Table) -> tuple[bool | None, str]:
+    ratios = _largest(table, "softmax", "smollm", "gpt2", "SmolLM", "pythia")
+    return (max(ratios.values()) > 10 or None) if ratios else None, _in_words(ratios)
+
+
+def _has_none(table: Table) -> tuple[bool | None, str]:
+    ratios = _largest(table, "k_bias", "sigmoid")
+    return (max(ratios.values()) < 2) if ratios else None, _in_words(ratios)
+
+
+RULES: Sequence[Rule] = (
+    Asked("the largest ratio is above 10 with softmax", _has_peak),
+    Asked("it is below 2 with K biases and with sigmoid", _has_none),
+)

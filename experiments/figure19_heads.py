@@ -1,13 +1,19 @@
 """Figures 19 to 24: which heads look at the first token, as a map over layers and heads."""
 
+from collections.abc import Sequence
+from statistics import fmean
+
 import plotly.graph_objects as go
 
 from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.plots import heatmaps
+from sinkinterp.plots.columns import ALPHA_1, LAYER
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Asked, Rule
 from sinkinterp.table import Table
 from sinkinterp.tables.heads import sinks_by_head
 
@@ -16,10 +22,10 @@ RULE = "the mean alpha_1 of the first quarter of the layers is below that of the
 REPORTED = {
     "Gu et al. 2025, Figures 19 to 24": "sinks are less obvious in earlier blocks; instruction tuning changes little",
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": ["sinkinterp/text-softmax-48k"],
-    "real": ["local/smollm2-135m-instruct"],
-    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "EleutherAI/pythia-160m"],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "EleutherAI/pythia-160m"],
 }
 EPSILON = 0.3
 
@@ -37,3 +43,18 @@ def measure(case: Case, progress: Progress) -> Table:
 def draw(table: Table) -> go.Figure:
     """The map of the first model."""
     return heatmaps.heads_overview(of_first_model(table, "Importance of the first position per head"))
+
+
+def _is_weak_early(table: Table) -> tuple[bool | None, str]:
+    layers = sorted(set(table.numbers(LAYER)))
+    early = layers[: max(1, len(layers) // 4)]
+    if len(layers) < 4:
+        return None, f"the model has {len(layers)} layers"
+    alphas = list(zip(table.numbers(LAYER), table.numbers(ALPHA_1), strict=True))
+    first, rest = (fmean(a for layer, a in alphas if (layer in early) == is_early) for is_early in (True, False))
+    return first < rest - 0.05, f"mean {first:.3f} in the first {len(early)} layers, {rest:.3f} in the others"
+
+
+RULES: Sequence[Rule] = (
+    Asked("alpha_1 in the first quarter of the layers is below that of the rest by .05", _is_weak_early),
+)

@@ -30,6 +30,8 @@ from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, 
 from sinkinterp.metrics.metric import ResidualMetric
 from sinkinterp.plots import bars
 from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Rule, Within
 from sinkinterp.table import Cell, Table
 
 CLAIM = (
@@ -52,9 +54,9 @@ REPORTED: dict[str, tuple[float, float, float]] = {
     "zero 3 columns of W_K": (0.652, 0.282, 0.421),
     "control: zero 3 random": (1.001, 1.002, 0.999),
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": ["sinkinterp/demo-softmax"],
-    "full": ["openai-community/gpt2", "openai-community/gpt2-medium", "openai-community/gpt2-large"],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/demo-softmax"],
+    Scale.PAPER: ["openai-community/gpt2", "openai-community/gpt2-medium", "openai-community/gpt2-large"],
 }
 UNIFORM = "null: uniform attention"
 OTHER = 9  # the position, from 0, that p1 is swapped with
@@ -169,3 +171,14 @@ def _row(name: str, alpha: Tensor, untouched: Tensor) -> dict[str, Cell]:
 
 def _published(name: str) -> dict[str, Cell]:
     return {"cut": name, **dict(zip(PUBLISHED, REPORTED.get(name, (None,) * len(PUBLISHED)), strict=True))}
+
+
+_LEFT = "{} leaves less than 60% of the attention to the first token"
+_CONTROL = "{} leaves at least 90% of it"
+RULES: Sequence[Rule] = (
+    *(Within(_LEFT.format(cut), "left", {"cut": cut}, high=0.6) for cut in ("drop p1", "no positions")),
+    *(
+        Within(_CONTROL.format(cut), "left", {"cut": cut}, low=0.9)
+        for cut in ("control: b_K = 0", "control: no first token")
+    ),
+)

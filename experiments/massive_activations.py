@@ -1,5 +1,7 @@
 """Massive activations: where they stand, how large and constant they are; every repeated token has them."""
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 from jaxtyping import Float
 from torch import Tensor
@@ -17,6 +19,8 @@ from sinkinterp.plots.columns import BLOCK, INPUT
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.experiment import of_first_model
 from sinkinterp.runs.massive import massive_dims
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Asked, Rule
 from sinkinterp.table import Cell, Table
 
 CLAIM = (
@@ -32,10 +36,10 @@ REPORTED = {
     "Sun et al. 2024 (2402.17762)": "LLaMA2-7B: 2556.8 with a standard deviation of 141.0 over 100 sequences",
     "Gu et al. 2025, appendix B.1": "with rotary positions, all copies of a repeated token have the same hidden states",
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": ["sinkinterp/text-softmax-48k"],
-    "real": ["local/smollm2-135m-instruct"],
-    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "HuggingFaceTB/SmolLM2-135M"],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "HuggingFaceTB/SmolLM2-135M"],
 }
 TOP = 3  # dimensions with a row each
 ENTRY = "input, dimension"
@@ -99,3 +103,27 @@ def _note(report: Report, token_sets: dict[str, TokenSet]) -> str:
         "dimensions; massive: share of tokens with |x| > 100 and at least 1,000 x the median of their sequence; first "
         f"and last block: the first token's entry is massive in most sequences; {BY_SEQUENCE}; rule: {RULE}"
     )
+
+
+def _is_massive(table: Table) -> tuple[bool | None, str]:
+    shares = table.where(**{INPUT: "natural"}).numbers("massive first")
+    return any(share > 0.5 for share in shares), f"share of sequences: {', '.join(f'{share:.0%}' for share in shares)}"
+
+
+def _is_constant(table: Table) -> tuple[bool | None, str]:
+    row = table.where(**{INPUT: "natural"}).rows[0]
+    mean, deviation = float(row["first token"] or 0), float(row["standard deviation"] or 0)
+    return deviation < abs(mean) / 10, f"{mean:.4g} with a standard deviation of {deviation:.3g}"
+
+
+def _is_in_all_copies(table: Table) -> tuple[bool | None, str]:
+    row = table.where(**{INPUT: "repeated"}).rows[0]
+    first, others = abs(float(row["first token"] or 0)), float(row["others |x|"] or 0)
+    return abs(first - others) < 0.01 * first, f"first copy {first:.4g}, the others {others:.4g}"
+
+
+RULES: Sequence[Rule] = (
+    Asked("at least one dimension of the first token of natural text is massive in most sequences", _is_massive),
+    Asked("its standard deviation over texts is below a tenth of its mean", _is_constant),
+    Asked("every copy of a repeated token has it, within 1% (rotary positions)", _is_in_all_copies),
+)

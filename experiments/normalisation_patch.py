@@ -16,6 +16,8 @@ from sinkinterp.plots.columns import ALPHA_1, EDIT, SINK_1
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
 from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Above, Rule, Within
 from sinkinterp.table import Cell, Table
 from sinkinterp.tables.note import protocol_note
 
@@ -33,10 +35,10 @@ REPORTED = {
     "Gu et al. 2025, Table 6": "models that are trained with sigmoid attention without normalisation have no sink",
     "Miller 2023": "softmax-off-by-one lets a head attend to nothing",
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": ["sinkinterp/demo-softmax"],
-    "real": ["local/smollm2-135m-instruct"],
-    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "Qwen/Qwen2-0.5B"],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/demo-softmax"],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "Qwen/Qwen2-0.5B"],
 }
 EPSILON, LOGIT = 0.3, 5.0
 LAYERS = "layers"
@@ -83,3 +85,20 @@ def _rows(case: Case, token_set: TokenSet, progress: Progress, name: str, layers
     on_run = progress(f"patching {case.subject.name}, layers {name}")
     effects = Effects(layers=None if layers is None else tuple(layers), epsilon=EPSILON)
     return [{**case.names, LAYERS: name, **row} for row in effects.rows(case.subject, token_set, edits, on_run)]
+
+
+def _all_layers(edit: str) -> dict[str, Cell]:
+    return {EDIT: edit, LAYERS: "all"}
+
+
+OFF_BY_ONE, DROPPED = "softmax-off-by-one", "first column dropped"
+RULES: Sequence[Rule] = (
+    Within(f"{DROPPED} in all layers costs less than .02 nats", LOSS_CHANGE, _all_layers(DROPPED), high=0.02),
+    Within(f"{OFF_BY_ONE} in all layers costs less than .02 nats", LOSS_CHANGE, _all_layers(OFF_BY_ONE), high=0.02),
+    *(
+        Above(
+            f"{patch} in all layers lowers alpha_1 by .05", ALPHA_1, _all_layers(NONE), _all_layers(patch), shift=0.05
+        )
+        for patch in (OFF_BY_ONE, "sigmoid")
+    ),
+)

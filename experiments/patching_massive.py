@@ -15,9 +15,11 @@ from sinkinterp.metrics.bootstrap import BY_SEQUENCE
 from sinkinterp.plots import sweeps
 from sinkinterp.plots.columns import ALPHA_1, EDIT
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.effects import LOSS_CHANGE, Effects, Runs, without
+from sinkinterp.runs.effects import LOSS_CHANGE, NONE, Effects, Runs, without
 from sinkinterp.runs.experiment import of_first_model
 from sinkinterp.runs.massive import massive_dims
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Above, Rule, Within
 from sinkinterp.table import Table
 
 CLAIM = (
@@ -31,10 +33,10 @@ RULE = (
 REPORTED: dict[str, str] = {
     "Sun et al. 2024 (2402.17762)": "massive activations act as fixed biases, whatever the input; no patch is reported",
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": ["sinkinterp/text-softmax-48k"],
-    "real": ["local/smollm2-135m-instruct"],
-    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2"],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2"],
 }
 LATER = 9  # the other position, from 0
 
@@ -53,10 +55,10 @@ def measure(case: Case, progress: Progress) -> Table:
         return [[replace(site, operation=Put({layer: values}), positions=positions, dims=dims)]]
 
     edits: dict[str, Runs] = {
-        "p1 <- p1 of another input": put(another, [0]),
+        ANOTHER: put(another, [0]),
         "p1 <- p1 of another input, all dimensions": put(another, [0], None),
-        "p1 <- later token": put(exchanged, [0]),
-        "later token <- p1": put(exchanged, [LATER]),
+        FROM_LATER: put(exchanged, [0]),
+        TO_LATER: put(exchanged, [LATER]),
         "p1 <-> later token": put(exchanged, [0, LATER]),
         "control: later token <- p1, other dimensions": put(exchanged, [LATER], _others(place.dims, x.shape[-1])),
     }
@@ -82,3 +84,12 @@ def draw(table: Table) -> go.Figure:
 
 def _others(dims: Sequence[int], d_model: int) -> list[int]:
     return [dim for dim in range(d_model) if dim not in dims]
+
+
+ANOTHER, FROM_LATER, TO_LATER = "p1 <- p1 of another input", "p1 <- later token", "later token <- p1"
+LATER_ALPHA = f"alpha_{LATER + 1}"
+RULES: Sequence[Rule] = (
+    Within("those of another input change the loss by less than .02 nats", LOSS_CHANGE, {EDIT: ANOTHER}, -0.02, 0.02),
+    Above("those of a later token lower alpha_1 by .05", ALPHA_1, {EDIT: NONE}, {EDIT: FROM_LATER}, shift=0.05),
+    Above("a later token that is given them gets .05 more", LATER_ALPHA, {EDIT: TO_LATER}, {EDIT: NONE}, shift=0.05),
+)

@@ -1,5 +1,6 @@
 """Massive activations of the first token set to zero or to their mean: what becomes of the sink and of the loss."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import plotly.graph_objects as go
@@ -15,9 +16,11 @@ from sinkinterp.metrics.bootstrap import BY_SEQUENCE
 from sinkinterp.plots import sweeps
 from sinkinterp.plots.columns import ALPHA_1, EDIT, SINK_1
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.effects import LOSS_CHANGE, Effects, Runs, without
+from sinkinterp.runs.effects import LOSS_CHANGE, NONE, Effects, Runs, without
 from sinkinterp.runs.experiment import of_first_model
 from sinkinterp.runs.massive import massive_dims
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Above, Asked, Rule, Within
 from sinkinterp.table import Table
 
 CLAIM = (
@@ -32,11 +35,13 @@ RULE = (
 REPORTED = {
     "Sun et al. 2024 (2402.17762), LLaMA2-7B": "perplexity on WikiText: 5.47, to zero infinite, to the mean 5.47"
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": ["sinkinterp/text-softmax-48k"],
-    "real": ["local/smollm2-135m-instruct"],
-    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2"],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2"],
 }
+TO_ZERO, TO_MEAN = "massive entries to zero", "massive entries to their mean"
+CONTROLS = ("control: others to zero", "control: as much added to others")
 
 
 def measure(case: Case, progress: Progress) -> Table:
@@ -48,12 +53,13 @@ def measure(case: Case, progress: Progress) -> Table:
     zero = replace(site, operation=Zero())
     held = activations(site, subject, token_set.tokens)
     generators = [torch.Generator().manual_seed(seed) for seed in range(SEEDS)]
-    others = [zero.control(subject.shape, size[1], generator) for generator in generators]
+    controls = [zero.control(subject.shape, size[1], generator) for generator in generators]
+    others = [edit for edit in controls if isinstance(edit, ChangeResidual)]
     edits: dict[str, Runs] = {
-        "massive entries to zero": [[zero]],
-        "massive entries to their mean": [[mean_patch(site, subject, token_set.tokens)]],
-        "control: others to zero": [[edit] for edit in others],
-        "control: as much added to others": [[_as_much(site, edit.dims, held)] for edit in others],
+        TO_ZERO: [[zero]],
+        TO_MEAN: [[mean_patch(site, subject, token_set.tokens)]],
+        CONTROLS[0]: [[edit] for edit in others],
+        CONTROLS[1]: [[_as_much(site, edit.dims, held)] for edit in others],
     }
     layers = tuple(range(place.onset, subject.shape.n_layers))
     rows = Effects(layers=layers).rows(subject, token_set, edits, progress(f"measuring {subject.name}"))
@@ -80,3 +86,20 @@ def _as_much(site: ChangeResidual, dims: tuple[int, ...], held: Activations) -> 
     added = torch.zeros_like(x[:1])
     added[0, 0, list(dims)] = x[:, 0, list(site.dims or ())].mean(0)
     return replace(site, operation=Add({layer: added}), dims=dims)
+
+
+def _keeps_sink(table: Table) -> tuple[bool | None, str]:
+    before, after = (table.where(**{EDIT: name}).numbers(ALPHA_1)[0] for name in (NONE, TO_MEAN))
+    return abs(after - before) < 0.05, f"{before:.3f} before, {after:.3f} after"
+
+
+_FALLS, _COSTS = (
+    "to zero: alpha_1 falls by .05 more than under {}",
+    "to zero: the loss rises by .02 nats more than under {}",
+)
+RULES: Sequence[Rule] = (
+    *(Above(_FALLS.format(name), ALPHA_1, {EDIT: name}, {EDIT: TO_ZERO}, shift=0.05) for name in CONTROLS),
+    Above(_COSTS.format(CONTROLS[0]), LOSS_CHANGE, {EDIT: TO_ZERO}, {EDIT: CONTROLS[0]}, shift=0.02),
+    Within("to their mean: the loss changes by less than .02 nats", LOSS_CHANGE, {EDIT: TO_MEAN}, -0.02, 0.02),
+    Asked("to their mean: alpha_1 changes by less than .05", _keeps_sink),
+)

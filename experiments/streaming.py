@@ -1,5 +1,7 @@
 """StreamingLLM on trained models: the perplexity of long texts that are read through a rolling cache."""
 
+from collections.abc import Mapping, Sequence
+
 import plotly.graph_objects as go
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
@@ -11,7 +13,9 @@ from sinkinterp.measurement.streaming import streaming_table
 from sinkinterp.plots import sweeps
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.table import Table
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Asked, Rule
+from sinkinterp.table import Cell, Table, high_of, low_of
 
 CLAIM = "A cache that forgets the first tokens breaks the model; keeping four of them is enough."
 RULE = (
@@ -22,10 +26,10 @@ REPORTED: dict[str, dict[str, float]] = {
     # Xiao et al. 2024 (2309.17453), Table 2, perplexity on PG-19 by kept + last tokens; second-hand
     "LLaMA-2-7B": {"0 + 4096": 3359.95, "1 + 4095": 11.88, "2 + 4094": 10.51, "4 + 4092": 9.59, "8 + 4088": 9.54}
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": ["sinkinterp/text-softmax-48k"],
-    "real": ["local/smollm2-135m-instruct"],
-    "full": ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "EleutherAI/pythia-160m"],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "EleutherAI/pythia-160m"],
 }
 SINKS = (0, 1, 2, 4, 8)
 DOCUMENTS, LENGTH, PARTS = 8, 2048, 4  # PARTS: windows in a text
@@ -64,3 +68,28 @@ def _long_texts(case: Case, length: int, progress: Progress) -> tuple[Tokens, st
     if token_set is None:
         raise InputError(f"{case.subject.name} has no tokenizer, so there is no text to stream; give a model with one")
     return token_set.tokens.flatten()[: DOCUMENTS * length].view(DOCUMENTS, length), f"{token_set.source}, {kind}"
+
+
+def _added(table: Table, sinks: int) -> Mapping[str, Cell]:
+    return table.where(sinks=sinks).rows[0]
+
+
+def _breaks(table: Table) -> tuple[bool | None, str]:
+    none, four = (_added(table, sinks) for sinks in (0, 4))
+    apart = float(none[low_of(ADDED)] or 0) > float(four[high_of(ADDED)] or 0)
+    gap = float(none[ADDED] or 0) - float(four[ADDED] or 0)
+    return apart and gap >= 0.5, f"{gap:.3f} nats more than with four"
+
+
+def _four_are_enough(table: Table) -> tuple[bool | None, str]:
+    gap = float(_added(table, 8)[ADDED] or 0) - float(_added(table, 4)[ADDED] or 0)
+    return abs(gap) < 0.02, f"{gap:+.3f} nats"
+
+
+ADDED = "added loss"
+
+
+RULES: Sequence[Rule] = (
+    Asked("without kept tokens the loss rises by half a nat more than with four", _breaks),
+    Asked("eight kept tokens differ from four by less than .02 nats", _four_are_enough),
+)

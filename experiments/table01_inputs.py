@@ -1,5 +1,7 @@
 """Table 1: the sink on natural, random and repeated tokens; base against chat with `--model BASE --model CHAT`."""
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 
 from sinkinterp.data.bos import Bos
@@ -10,6 +12,8 @@ from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
 from sinkinterp.plots import bars
 from sinkinterp.plots.columns import ALPHA_1, INPUT, MODEL, SINK_1, published
 from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Above, NotAsked, Rule, Within
 from sinkinterp.table import Cell, Table
 
 CLAIM = (
@@ -28,10 +32,10 @@ REPORTED: dict[str, dict[str, float]] = {
     "LLaMA2-13B": {"natural": 0.9169, "chat": 0.9094},
     "LLaMA3-8B": {"natural": 0.9902, "random": 0.9123, "repeated": 0.0, "chat": 0.9885},
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": ["sinkinterp/text-softmax-48k"],
-    "real": ["local/smollm2-135m-instruct"],
-    "full": ["openai-community/gpt2-xl", "mistralai/Mistral-7B-v0.1", "mistralai/Mistral-7B-Instruct-v0.1"],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.PAPER: ["openai-community/gpt2-xl", "mistralai/Mistral-7B-v0.1", "mistralai/Mistral-7B-Instruct-v0.1"],
 }
 EPSILON = 0.3
 CHATS = ", chat models on natural text: " + ", ".join(
@@ -81,3 +85,16 @@ def _sinks(report: Report) -> dict[str, Cell]:
 
 def _reported(model: str, name: str, bos: Bos) -> float | None:
     return REPORTED[model].get(name) if bos is Bos.NEVER else None
+
+
+RULES: Sequence[Rule] = (
+    Above(
+        "random tokens have at least half of the sink rate of natural text",
+        SINK_1,
+        {INPUT: "random", "BOS": "none"},
+        {INPUT: "natural", "BOS": "none"},
+        factor=0.5,
+    ),
+    Within("repeated tokens have no sink (rotary positions)", SINK_1, {INPUT: "repeated", "BOS": "none"}, high=0.05),
+    NotAsked("chat models have the sinks of their base models", "give both: --model BASE --model CHAT"),
+)

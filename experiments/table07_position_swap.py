@@ -1,5 +1,7 @@
 """Table 7: in a model with learned positions, the sink goes where p1 goes."""
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 
 from sinkinterp.data.bos import Bos
@@ -8,16 +10,19 @@ from sinkinterp.data.token_sources import random_tokens, repeated_token
 from sinkinterp.measurement.position_swap import REPORTED as REPORTED
 from sinkinterp.measurement.position_swap import swap_table
 from sinkinterp.plots import swaps
+from sinkinterp.plots.columns import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.table import Table
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Above, Rule
+from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import demo_recipe
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
 TARGETS = (5, 10, 15, 20, 25, 30)  # t, from 1
 MIN_QUERIES = 4  # that see position t, so that its importance is a mean over several queries
-MODELS: dict[str, list[Model]] = {
-    "smoke": ["sinkinterp/demo-softmax"],
-    "full": [demo_recipe("softmax", seed) for seed in range(5)],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/demo-softmax"],
+    Scale.DEMO: [demo_recipe("softmax", seed) for seed in range(5)],
 }
 
 
@@ -47,3 +52,17 @@ def draw(table: Table) -> go.Figure:
     """The swap chart of the first model."""
     first = table.rows[0]
     return swaps.swap_chart(table.where(model=first["model"], seed=first["seed"]))
+
+
+def _repeated(edit: str) -> dict[str, Cell]:
+    return {INPUT: "repeated", EDIT: edit}
+
+
+UNTOUCHED, REPLACED, SWAPPED, CONTROL = map(_repeated, ("none", "p1 <- p_t", "p1 <-> p_t", "p_t <-> p_t+1"))
+BY_TARGET = (MODEL, SEED, TARGET)
+RULES: Sequence[Rule] = (
+    Above("replacing p1 by p_t halves Sink_1", SINK_1, UNTOUCHED, REPLACED, factor=2),
+    Above("swapping p1 and p_t halves Sink_1", SINK_1, UNTOUCHED, SWAPPED, factor=2),
+    Above("after the swap Sink_t is twice that after the control", SINK_T, SWAPPED, CONTROL, 2, by=BY_TARGET),
+    Above("the control leaves at least 90% of Sink_1", SINK_1, CONTROL, UNTOUCHED, factor=0.9),
+)

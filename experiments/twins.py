@@ -1,13 +1,18 @@
 """Softmax makes a sink of the first position; sigmoid without normalisation and K biases do not."""
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate_cells
 from sinkinterp.plots import curves
+from sinkinterp.plots.columns import ALPHA_1
 from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.trained import valid_loss
+from sinkinterp.runs.verdict import Higher, Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import DEMO_EPSILON, DEMO_TWINS, demo_recipe
 
@@ -21,9 +26,9 @@ REPORTED: dict[str | None, dict[str, float | None]] = {
     "sigmoid": {"Sink_1": 0.0044, "Sink_*": None, "loss": 3.70},
     "k_bias": {"Sink_1": 0.0, "Sink_*": 0.7334, "loss": 3.72},
 }
-MODELS: dict[str, list[Model]] = {
-    "smoke": [f"sinkinterp/demo-{variant}" for variant in DEMO_TWINS],
-    "full": [demo_recipe(variant, seed) for seed in range(5) for variant in DEMO_TWINS],
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: [f"sinkinterp/demo-{variant}" for variant in DEMO_TWINS],
+    Scale.DEMO: [demo_recipe(variant, seed) for seed in range(5) for variant in DEMO_TWINS],
 }
 
 
@@ -52,3 +57,10 @@ def measure(case: Case, progress: Progress) -> Table:
 def draw(table: Table) -> go.Figure:
     """Sink rate of every model, the paper's values as hollow marks."""
     return curves.seeds(table, "Sink_1", "paper Sink_1")
+
+
+RULES: Sequence[Rule] = (
+    Higher("softmax", than="sigmoid", quantity=ALPHA_1),
+    Higher("softmax", than="k_bias", quantity=ALPHA_1),
+    Higher("k_bias", than="softmax", quantity="Sink_*"),
+)

@@ -86,8 +86,8 @@ def front_page(chapters: Sequence[Chapter]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" '
         f'content="light dark"><style>{PAGE_STYLE}{asset("book.css")}</style></head>\n<body>'
         "<h1>Claims about attention sinks, and what our runs say</h1>"
-        '<p class="lead">Each card is a table or figure of a paper. A rule says, before any model is run, which numbers '
-        "would support its claim. Click a card for the numbers.</p>"
+        '<p class="lead">Each card is a table or figure of a paper. Rules say, before any model is run, which '
+        "numbers would support its claim. Click a card for the numbers.</p>"
         f'<nav><button data-show="">all ({sum(counts.values())})</button>{buttons}</nav>\n<main>{cards}</main>\n'
         f"<script>{asset('book.js')}</script></body></html>\n"
     )

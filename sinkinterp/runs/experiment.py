@@ -16,7 +16,7 @@ from ..table import Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case
 from .scale import Scale
-from .verdict import Verdict
+from .verdict import Rule, Verdict
 from .workers import Processes, Workers
 
 FOLDER = Path(__file__).parents[2] / "experiments"
@@ -74,11 +74,12 @@ class Experiment(Protocol):
 
 @runtime_checkable
 class OnModels(Protocol):
-    """A module of `experiments` that measures models one by one: constants, and three functions."""
+    """A module of `experiments` that measures models one by one: constants, and two functions."""
 
     CLAIM: str
     REPORTED: Mapping[Any, Any]
     MODELS: Mapping[Scale, Sequence[Model]]
+    RULES: Sequence[Rule]
 
     def measure(self, case: Case, progress: Progress) -> Table:
         """The rows of one model."""
@@ -86,10 +87,6 @@ class OnModels(Protocol):
 
     def draw(self, table: Table) -> Any:
         """The figure of all rows."""
-        ...
-
-    def verdicts(self, table: Table) -> list[Verdict]:
-        """What the rows say about the claim."""
         ...
 
 
@@ -123,7 +120,7 @@ class ModelByModel:
         return self.module.draw(table)
 
     def verdicts(self, table: Table) -> list[Verdict]:
-        return self.module.verdicts(table)
+        return [rule.verdict(table) for rule in self.module.RULES]
 
     def _models(self, scope: Scope) -> Sequence[Model]:
         """The models that are named, or those of the scale with the first seeds."""

@@ -145,8 +145,8 @@ class SinkAt:
 class Above:
     """A cell is above another: its interval lies above the other's interval, which `factor` and `shift` may change.
 
-    `of` and `than` choose rows by their cells; every pair of rows of one model must show it. It fails where an interval
-    lies below the other's.
+    `of` and `than` choose rows by their cells; every pair of rows that agree in the columns `by` must show it. It fails
+    where an interval lies below the other's.
     """
 
     claim: str
@@ -155,13 +155,15 @@ class Above:
     than: Mapping[str, Cell]
     factor: float = 1.0
     shift: float = 0.0
+    by: Sequence[str] = (MODEL, SEED)
 
     def verdict(self, runs: Table) -> Verdict:
         pairs = [
             (high, low)
             for high in runs.where(**self.of).rows
             for low in runs.where(**self.than).rows
-            if high.get(MODEL) == low.get(MODEL) and None not in (high[self.column], low[self.column])
+            if all(high.get(name) == low.get(name) for name in self.by)
+            and None not in (high[self.column], low[self.column])
         ]
         outcomes, reasons = [], []
         for high, low in pairs:
@@ -170,6 +172,19 @@ class Above:
             outcomes.append(_beside(value.low > bound.high, value.high < bound.low))
             reasons.append(f"{value} against {bound}")
         return _together(self.claim, outcomes, reasons)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A rule of one experiment: a function that says whether the rows show the claim (None: undecided), and why."""
+
+    claim: str
+    decide: Callable[[Table], tuple[bool | None, str]]
+
+    def verdict(self, runs: Table) -> Verdict:
+        shows, reason = self.decide(runs)
+        outcome = {True: Outcome.HOLDS, False: Outcome.FAILS, None: Outcome.UNDECIDED}[shows]
+        return Verdict(self.claim, outcome, reason)
 
 
 @dataclass(frozen=True)

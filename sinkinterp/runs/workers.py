@@ -70,7 +70,7 @@ class Ray:
 
     def _connected(self) -> Any:
         try:
-            import ray
+            import ray  # an extra
         except ImportError as error:
             raise InputError("Ray is not installed; pip install 'sinkinterp[ray]'") from error
         try:
