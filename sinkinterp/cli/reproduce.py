@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..files import write_json, write_text
 from ..runs.scale import Scale
 from .options import DeviceMap
 from .terminal import console, plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
@@ -81,21 +80,19 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
 
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path) -> None:
-    from ..pages.book import INDEX, Chapter, chapter_page, chapters_in, front_page, verdict_table
-    from ..runs.experiment import summary_of, without_constant_names
+    from ..pages.book import Chapter, verdict_table, write_chapter
+    from ..runs.experiment import summary_of
     from ..runs.provenance import provenance
 
     start = time.perf_counter()
     table = experiment.table(scope)
     seconds = round(time.perf_counter() - start, 1)
-    command = f"sinkinterp reproduce {name} --scale {scope.scale} --seeds {scope.seeds}"
+    models = "".join(f" --model {model}" for model in scope.models)
+    command = f"sinkinterp reproduce {name} --scale {scope.scale} --seeds {scope.seeds}{models}"
     made = {"command": command, "scale": scope.scale.value, **provenance(), "seconds": seconds}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table), made)
-    print_table(without_constant_names(table))
+    digest = experiment.digest(table)
+    print_table(digest)
     print_table(verdict_table(chapter.verdicts))
-    files = {out / f"{name}.html": chapter_page(chapter, experiment.draw(table))}
-    write_json(out / f"{name}.json", chapter.to_dict(), indent=1)
-    files[out / INDEX] = front_page(chapters_in(out))
-    for file, html in files.items():
-        write_text(file, html)
+    for file in write_chapter(out, chapter, digest, experiment.draw(table)):
         print_written(file)

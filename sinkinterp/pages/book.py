@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.offline import get_plotlyjs
 
+from ..files import write_json, write_text
 from ..runs.verdict import Outcome, Verdict
 from ..table import Cell, Table
 from .assets import asset
 from .page import PAGE_STYLE, Section, page
 
 INDEX = "index.html"
+PLOTLY = "plotly.min.js"  # one for all pages of a book
 
 
 @dataclass(frozen=True)
@@ -48,16 +51,30 @@ class Chapter:
         return Chapter(plain["name"], plain["summary"], Table.from_dict(plain), verdicts, plain["provenance"])
 
 
-def chapter_page(chapter: Chapter, figure: go.Figure) -> str:
-    """The page of one experiment: claim, verdicts, figure, table, and how the numbers were made."""
+def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure) -> list[Path]:
+    """The files of a chapter, and of the front page that counts it, written to the folder of the book."""
+    numbers, html, library, index = (
+        folder / name for name in (f"{chapter.name}.json", f"{chapter.name}.html", PLOTLY, INDEX)
+    )
+    write_json(numbers, chapter.to_dict(), indent=1)
+    if not library.is_file():
+        write_text(library, get_plotlyjs())
+    write_text(html, chapter_page(chapter, digest, figure))
+    write_text(index, front_page(chapters_in(folder)))
+    return [numbers, html, index]
+
+
+def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
+    """The page of one experiment: claim, verdicts, figure, digest, all rows, and how the numbers were made."""
     command = chapter.provenance.get("command")
     sections = [
         Section("Verdicts", "The rules were stated before the runs.", tables=[verdict_table(chapter.verdicts)]),
         Section("Figure", "", [figure]),
-        Section("Table", chapter.table.note, tables=[chapter.table]),
+        Section("In short", chapter.table.note, tables=[digest]),
+        *([] if digest.rows == chapter.table.rows else [Section("All rows", "", tables=[chapter.table])]),
         Section("How these numbers were made", f"Make them again: {command}", tables=[_provenance(chapter)]),
     ]
-    return page(chapter.summary, f"The claim: {chapter.table.title}", sections)
+    return page(chapter.summary, f"The claim: {chapter.table.title}", sections, PLOTLY)
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:

@@ -30,14 +30,18 @@ class Section:
     tables: Sequence[Table] = ()
 
 
-def page(title: str, lead: str, sections: Iterable[Section]) -> str:
-    """The page as HTML text. All text that comes from data is escaped."""
+def page(title: str, lead: str, sections: Iterable[Section], plotly: str | None = None) -> str:
+    """The page as HTML text. All text that comes from data is escaped.
+
+    `plotly` is the path of a file with plotly.js, from the page on; without it the page holds plotly.js itself.
+    """
+    library = f"<script>{get_plotlyjs()}</script>" if plotly is None else f'<script src="{escape(plotly)}"></script>'
     body = "\n".join(_section(section, f"s{i}") for i, section in enumerate(sections))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{PAGE_STYLE}</style>'
         f'<meta name="color-scheme" content="light dark">'
-        f"<script>{get_plotlyjs()}</script><script>{THEME_SCRIPT}</script></head>\n"
+        f"{library}<script>{THEME_SCRIPT}</script></head>\n"
         f'<body><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>\n{body}\n</body></html>\n'
     )
 

@@ -63,6 +63,10 @@ class Experiment(Protocol):
         """The rows of all models."""
         ...
 
+    def digest(self, table: Table) -> Table:
+        """The rows in short, for people."""
+        ...
+
     def draw(self, table: Table) -> Any:
         """The plotly figure of the rows."""
         ...
@@ -115,6 +119,9 @@ class ModelByModel:
 
     def table(self, scope: Scope) -> Table:
         return reproduce(self.module, self._models(scope), scope.progress, scope.cache, scope.device_map, scope.text)
+
+    def digest(self, table: Table) -> Table:
+        return without_constant_names(table)
 
     def draw(self, table: Table) -> Any:
         return self.module.draw(table)

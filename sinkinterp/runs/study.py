@@ -1,13 +1,28 @@
 """Studies: experiments that train models of ours, a row per arm and seed."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from statistics import fmean
 
 import plotly.graph_objects as go
 
 from ..plots import arms
-from ..plots.columns import LOSS, MODEL, SEED, SINK_1, SLOT_RATE, published
+from ..plots.columns import (
+    ALPHA_1,
+    ALPHA_SLOT,
+    LOSS,
+    MODEL,
+    NULL,
+    ONSET,
+    SEED,
+    SINK_1,
+    SLOT_RATE,
+    STATE,
+    STRONGEST,
+    published,
+)
 from ..table import Cell, Table
 from ..train.recipe import Recipe
 from ..train.recipes import RECIPES, demo_recipe, with_variant
@@ -15,8 +30,10 @@ from .arm import EPSILON, Arm, measured
 from .experiment import Scope
 from .scale import Scale
 from .trained import SINK_LENGTH
-from .verdict import Rule, Verdict
+from .verdict import TRAINED, Rule, Verdict
 
+SHOWN = (LOSS, SINK_1, ALPHA_1, NULL, SLOT_RATE, ALPHA_SLOT, ONSET)
+RANGE = "its range"
 PUBLISHED = (SINK_1, SLOT_RATE, LOSS)  # the quantities of the paper's tables
 
 _TOY = replace(  # a sink of middle strength, so that it can become stronger and weaker: experiments/LOG.md
@@ -67,6 +84,13 @@ class Study:
             on_run(len(rows), len(runs))
         return Table(self.claim, self._note(scope), tuple(rows[i] for i in sorted(rows)))
 
+    def digest(self, table: Table) -> Table:
+        """A row per arm: how many trainings ended well, and the mean over seeds of every quantity."""
+        names = dict.fromkeys(map(str, table.column(MODEL)))
+        rows = [_in_short(name, table.where(**{MODEL: name})) for name in names]
+        note = f"mean over seeds; {RANGE}: over seeds; strongest: position, from 1; {table.note}"
+        return Table(table.title, note, _without_empty_columns(rows))
+
     def draw(self, table: Table) -> go.Figure:
         """Sinks and losses of every arm: a mark per seed, the mean, the null, and the paper's value where known."""
         return arms.by_model(table)
@@ -99,3 +123,21 @@ class Study:
 def _sequences(scale: Scale) -> int:
     """Held-out sequences that every run is measured on."""
     return 16 if scale is Scale.SMOKE else 512
+
+
+def _in_short(name: str, runs: Table) -> dict[str, Cell]:
+    failed = sum(state != TRAINED for state in runs.column(STATE))
+    row: dict[str, Cell] = {MODEL: name, "trained": f"{len(runs.rows) - failed} of {len(runs.rows)}"}
+    for quantity in SHOWN:
+        values = [value for value in runs.numbers(quantity) if math.isfinite(value)]
+        row[quantity] = fmean(values) if values else None
+        if quantity == ALPHA_1:
+            row[RANGE] = f"{min(values):.2f} to {max(values):.2f}" if values else ""
+    places = [str(place) for place in runs.column(STRONGEST) if place is not None]
+    row["strongest"] = ", ".join(dict.fromkeys(places))
+    return row | {column: runs.rows[0][column] for column in map(published, PUBLISHED) if column in runs.columns}
+
+
+def _without_empty_columns(rows: Sequence[Mapping[str, Cell]]) -> tuple[Mapping[str, Cell], ...]:
+    kept = [name for name in rows[0] if any(row[name] not in (None, "") for row in rows)]
+    return tuple({name: row[name] for name in kept} for row in rows)

@@ -14,7 +14,6 @@ from ..table import Cell, Table, high_of, low_of
 
 TRAINED = "trained"  # the state of a run that ended well; any other text says why it did not
 LEAST_SEEDS = 3  # fewer decide nothing
-MOST = 0.8  # the share of seeds that must show something, where they need not all agree
 LOSS_GAP = 0.02  # nats; runs that differ by more are not compared at equal loss
 
 
@@ -265,8 +264,7 @@ def _of_share(claim: str, count: int, of: int, what: str) -> Verdict:
     reason = f"{count} of {of} {what}"
     if of < LEAST_SEEDS:
         return Verdict(claim, Outcome.UNDECIDED, reason)
-    share = count / of
-    outcome = Outcome.HOLDS if share >= MOST else Outcome.FAILS if share <= 1 - MOST else Outcome.UNDECIDED
+    outcome = Outcome.HOLDS if 5 * count >= 4 * of else Outcome.FAILS if 5 * count <= of else Outcome.UNDECIDED
     return Verdict(claim, outcome, reason)
 
 

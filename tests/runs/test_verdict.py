@@ -1,0 +1,161 @@
+"""Every outcome of every rule, from numbers worked by hand."""
+
+import pytest
+
+from sinkinterp.plots.columns import ALPHA_1, ALPHA_THERE, EXCESS, LOSS, MODEL, NULL, NULL_THERE, SEED, STATE, STRONGEST
+from sinkinterp.runs.verdict import (
+    TRAINED,
+    Above,
+    Asked,
+    HasSink,
+    Higher,
+    NotAsked,
+    Outcome,
+    SinkAt,
+    TrainingFails,
+    Within,
+)
+from sinkinterp.table import Table, high_of, low_of
+
+
+def runs(**models):
+    """A row per model and seed; each seed gives its columns, or the words of its failure."""
+    rows = []
+    for model, seeds in models.items():
+        for seed, numbers in enumerate(seeds):
+            state = {STATE: numbers} if isinstance(numbers, str) else {STATE: TRAINED, **numbers}
+            rows.append({MODEL: model, SEED: seed, **state})
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return Table("", "", tuple({name: row.get(name) for name in columns} for row in rows))
+
+
+def of_excess(*values, loss=2.0):
+    return [{EXCESS: value, LOSS: loss} for value in values]
+
+
+@pytest.mark.parametrize(
+    ("high", "low", "outcome"),
+    [
+        (of_excess(0.30, 0.30, 0.30, 0.30, 0.30), of_excess(0.2, 0.2, 0.2, 0.2, 0.29), Outcome.HOLDS),
+        (of_excess(0.30, 0.30, 0.30, 0.30, 0.28), of_excess(0.2, 0.2, 0.2, 0.2, 0.29), Outcome.UNDECIDED),
+        (of_excess(0.24, 0.24, 0.24), of_excess(0.2, 0.2, 0.2), Outcome.UNDECIDED),  # .04 on average
+        (of_excess(0.2, 0.2, 0.2), of_excess(0.24, 0.23, 0.25), Outcome.FAILS),
+        (of_excess(0.5, 0.5, 0.5), of_excess(0.2, 0.2, 0.2, loss=2.021), Outcome.CONFOUNDED),
+        (of_excess(0.5, 0.5, 0.5), of_excess(0.2, 0.2, 0.2, loss=2.019), Outcome.HOLDS),
+        (of_excess(0.5, 0.5), of_excess(0.2, 0.2), Outcome.UNDECIDED),  # two seeds decide nothing
+        ([*of_excess(0.5, 0.5), "the loss is nan at step 3"], of_excess(0.2, 0.2, 0.2), Outcome.DIVERGED),
+    ],
+)
+def test_a_direction_holds_where_all_seeds_agree_at_equal_loss(high, low, outcome):
+    assert Higher("a", than="b").verdict(runs(a=high, b=low)).outcome is outcome
+
+
+def test_unequal_losses_do_not_matter_where_the_paper_compares_them():
+    table = runs(a=of_excess(0.5, 0.5, 0.5), b=of_excess(0.2, 0.2, 0.2, loss=3.0))
+    assert Higher("a", than="b", at_equal_loss=False).verdict(table).outcome is Outcome.HOLDS
+
+
+def test_the_reason_gives_difference_agreement_and_losses():
+    table = runs(a=of_excess(0.5, 0.4, 0.6, loss=2.5), b=of_excess(0.2, 0.2, 0.2))
+    reason = Higher("a", than="b", at_equal_loss=False).verdict(table).reason
+    assert reason.startswith("mean difference 0.3 [") and reason.endswith(
+        "3 of 3 seeds agree, losses differ by +0.500 nats"
+    )
+
+
+def test_seeds_are_paired_by_their_number_and_not_by_the_order_of_the_rows():
+    a, b = of_excess(0.1, 0.2, 0.3), of_excess(0.04, 0.14, 0.24)
+    table = runs(a=a, b=b)
+    turned = Table("", "", table.rows[::-1])
+    assert Higher("a", than="b").verdict(table) == Higher("a", than="b").verdict(turned)
+    assert Higher("a", than="b").verdict(table).outcome is Outcome.HOLDS
+
+
+def of_alpha(*lows, loss=2.0):
+    return [{ALPHA_1: low + 0.01, low_of(ALPHA_1): low, NULL: 0.2, LOSS: loss} for low in lows]
+
+
+@pytest.mark.parametrize(
+    ("alphas", "outcome"),
+    [
+        ((0.3, 0.3, 0.3, 0.3, 0.195), Outcome.HOLDS),
+        ((0.3, 0.3, 0.3, 0.195, 0.195), Outcome.UNDECIDED),
+        ((0.3, 0.195, 0.195, 0.195, 0.195), Outcome.FAILS),  # means lie above the null, intervals do not
+        ((0.3, 0.3), Outcome.UNDECIDED),
+    ],
+)
+def test_a_sink_is_there_in_four_of_five_seeds(alphas, outcome):
+    assert HasSink("a").verdict(runs(a=of_alpha(*alphas))).outcome is outcome
+
+
+def test_no_sink_in_a_model_that_was_trained_less_well_is_confounded():
+    without, worse = of_alpha(0.1, 0.1, 0.1, loss=2.03), of_alpha(0.3, 0.3, 0.3, loss=2.03)
+    table = runs(a=without, b=of_alpha(0.3, 0.3, 0.3), c=worse, d=of_alpha(0.1, 0.1, 0.1, loss=2.01))
+    outcomes = {name: HasSink(name, baseline="b").verdict(table).outcome for name in "acd"}
+    assert outcomes == {"a": Outcome.CONFOUNDED, "c": Outcome.HOLDS, "d": Outcome.FAILS}
+    assert HasSink("a").verdict(table).outcome is Outcome.FAILS
+
+
+def test_a_sink_stands_at_one_of_the_positions_and_above_its_null_there():
+    def at(position, alpha=0.4):
+        return {STRONGEST: position, ALPHA_THERE: alpha, NULL_THERE: 0.3}
+
+    table = runs(a=[at(2)] * 4 + [at(1)], b=[at(2, 0.2)] * 5, c=[at(3)] * 2 + [at(1)] * 3)
+    assert [SinkAt(name, (2, 3)).verdict(table).outcome for name in "abc"] == [
+        Outcome.HOLDS,
+        Outcome.FAILS,
+        Outcome.UNDECIDED,
+    ]
+
+
+def test_failed_trainings_are_counted():
+    table = runs(a=["loss is inf"] * 4 + [{LOSS: 2.0}], b=[{LOSS: 2.0}] * 5)
+    assert TrainingFails("a").verdict(table).outcome is Outcome.HOLDS
+    assert TrainingFails("b").verdict(table).outcome is Outcome.FAILS
+    reason = HasSink("a").verdict(table).reason
+    assert reason == "4 trainings failed, such as a, seed 0: loss is inf"
+
+
+def with_interval(model, edit, value, low, high):
+    return {MODEL: model, SEED: None, "edit": edit, "x": value, low_of("x"): low, high_of("x"): high}
+
+
+@pytest.mark.parametrize(
+    ("other", "options", "outcome"),
+    [
+        ((0.3, 0.2, 0.39), {}, Outcome.HOLDS),
+        ((0.3, 0.2, 0.41), {}, Outcome.UNDECIDED),
+        ((0.7, 0.61, 0.8), {}, Outcome.FAILS),
+        ((0.3, 0.2, 0.39), {"factor": 2.0}, Outcome.UNDECIDED),  # 0.4 to 0.78 beside 0.4 to 0.6
+        ((0.3, 0.2, 0.34), {"shift": 0.05}, Outcome.HOLDS),
+        ((0.3, 0.2, 0.36), {"shift": 0.05}, Outcome.UNDECIDED),
+    ],
+)
+def test_intervals_that_overlap_decide_nothing(other, options, outcome):
+    rows = (with_interval("m", "a", 0.5, 0.4, 0.6), with_interval("m", "b", *other))
+    rule = Above("", "x", {"edit": "a"}, {"edit": "b"}, **options)
+    assert rule.verdict(Table("", "", rows)).outcome is outcome
+
+
+def test_a_claim_about_models_holds_for_all_and_fails_for_one():
+    def rows(*values):
+        return Table("", "", tuple(with_interval(f"m{i}", "a", v, v - 0.1, v + 0.1) for i, v in enumerate(values)))
+
+    rule = Within("", "x", {"edit": "a"}, low=0.5, high=1.5)
+    assert rule.verdict(rows(0.7, 1.2)).outcome is Outcome.HOLDS
+    assert rule.verdict(rows(0.7, 1.45)).outcome is Outcome.UNDECIDED
+    assert rule.verdict(rows(0.7, 1.45, 1.7)).outcome is Outcome.FAILS
+    assert rule.verdict(Table("", "", ())).outcome is Outcome.NOT_ASKED
+
+
+def test_other_models_are_never_compared_with_each_other():
+    rows = (with_interval("m", "a", 0.5, 0.4, 0.6), with_interval("n", "b", 0.1, 0.1, 0.1))
+    assert Above("", "x", {"edit": "a"}, {"edit": "b"}).verdict(Table("", "", rows)).outcome is Outcome.NOT_ASKED
+
+
+def test_what_cannot_be_asked_says_why():
+    assert NotAsked("big models have more", "the toy is small").verdict(runs()).reason == "the toy is small"
+    asked = [
+        Asked("", lambda table, shows=shows: (shows, "why")).verdict(runs()).outcome for shows in (True, False, None)
+    ]
+    assert asked == [Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED]
