@@ -36,9 +36,9 @@ class Scoring:
         return QueryRun(self.visibility, rows)
 
     def scores(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
-        """Scores of a run of queries with the chosen keys (default all), masked pairs included; fp32, a new tensor."""
+        """Scores of some queries with the chosen keys (default all), masked ones too; a new tensor, at least fp32."""
         k = self.k if keys is None else self.k[:, :, keys]
-        k = self.kernel.feature(k.float())
+        k = self.kernel.feature(_at_least_fp32(k))
         # einsum, not einops: a remote server, which runs this too, may have torch only
         q = self.scaled_queries[:, :, rows].unflatten(1, (k.shape[1], -1))  # batch kv_head group query d_head
         scores = torch.einsum("bkrd,bkjd->bkrj", q.flatten(2, 3), k).unflatten(2, q.shape[2:4]).flatten(1, 2)
@@ -51,9 +51,14 @@ class Scoring:
 
     @cached_property
     def scaled_queries(self) -> Queries:
-        """Queries after the feature map, times the scale; fp32."""
-        return self.kernel.feature(self.q.float()) * self.scale
+        """Queries after the feature map, times the scale; at least fp32."""
+        return self.kernel.feature(_at_least_fp32(self.q)) * self.scale
 
     def slot_scores(self) -> Float[Tensor, "batch head query 1"] | None:
         """Scores of every query with the slot; None without a slot."""
-        return None if self.slot is None else self.slot.scores(self.kernel.feature(self.q.float()), self.scale)
+        return None if self.slot is None else self.slot.scores(self.kernel.feature(_at_least_fp32(self.q)), self.scale)
+
+
+def _at_least_fp32(x: Tensor) -> Tensor:
+    """Half precision is not enough for scores; fp64 stays, for exact comparisons."""
+    return x if x.dtype == torch.float64 else x.float()

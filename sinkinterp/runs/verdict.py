@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -37,6 +37,7 @@ class Verdict:
     reason: str
 
 
+@runtime_checkable
 class Rule(Protocol):
     """How runs decide about a claim: a function of a table with a row per model and seed."""
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from transformers.utils.logging import disable_progress_bar
@@ -15,6 +15,7 @@ from ..errors import InputError
 A, B = TypeVar("A"), TypeVar("B")
 
 
+@runtime_checkable
 class Workers(Protocol):
     """Calls a function for many arguments at once."""
 

@@ -1,0 +1,100 @@
+"""Equations 32 to 42: scaling the attention weights by alpha is scaling the initial W_O and its learning rate."""
+
+from dataclasses import replace
+
+import plotly.graph_objects as go
+import torch
+from torch import nn
+
+from sinkinterp.attention.kernels import Kernel
+from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.lm.model import SinkForCausalLM, build
+from sinkinterp.lm.variants import BASE, attn
+from sinkinterp.plots import bars
+from sinkinterp.runs.calculation import Calculation
+from sinkinterp.runs.experiment import Scope
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Rule, Within
+from sinkinterp.table import Cell, Table
+
+SPEC = replace(BASE, d_model=16, n_heads=2, n_layers=2)
+RATE, DECAY, EPSILON = 1e-2, 0.1, 1e-8
+ALPHAS = (0.2, 0.05, 2.0)
+CASE, DISTANCE = "optimiser, alpha, change", "largest distance"
+EXACT = "by equations 34 to 42"
+
+
+def _is_output(name: str) -> bool:
+    return name.endswith("o_proj.weight")
+
+
+def _optimizer(model: nn.Module, adam: bool, of_output: dict[str, float]) -> torch.optim.Optimizer:
+    """SGD or AdamW with settings of its own for W_O."""
+    named = list(model.named_parameters())
+    groups = [
+        {"params": [p for name, p in named if _is_output(name)], **of_output},
+        {"params": [p for name, p in named if not _is_output(name)]},
+    ]
+    if adam:
+        return torch.optim.AdamW(groups, lr=RATE, weight_decay=DECAY, eps=EPSILON)
+    return torch.optim.SGD(groups, lr=RATE)
+
+
+def _distance(alpha: float, adam: bool, of_output: dict[str, float], steps: int) -> float:
+    """The largest distance of the two models' logits, over `steps` steps on the same batches, in fp64."""
+    scaled = build(attn(SPEC, kernel=Kernel(alpha=alpha))).double()
+    plain = build(SPEC).double()
+    with torch.no_grad():
+        for name, parameter in plain.named_parameters():
+            if _is_output(name):
+                parameter.mul_(alpha)
+    models: tuple[SinkForCausalLM, SinkForCausalLM] = (scaled, plain)
+    optimizers = (_optimizer(scaled, adam, {}), _optimizer(plain, adam, of_output))
+    largest = 0.0
+    for step in range(steps):
+        tokens = BigramBackcopy().sample(16, "scaled normalisation", step)
+        outputs = [model(input_ids=tokens, labels=tokens, use_cache=False) for model in models]
+        largest = max(largest, (outputs[0].logits - outputs[1].logits).abs().max().item())
+        for output, optimizer in zip(outputs, optimizers, strict=True):
+            optimizer.zero_grad()
+            output.loss.backward()
+            optimizer.step()
+    return largest
+
+
+def rows(scope: Scope) -> Table:
+    """A row per optimiser, alpha and way to change the plain model's optimiser; without a change is the control."""
+    steps = 5 if scope.scale is Scale.SMOKE else 200
+    on_row = scope.progress("training in pairs")
+    made: list[dict[str, Cell]] = []
+    for alpha in ALPHAS:
+        exact = {"lr": alpha * RATE, "eps": EPSILON / alpha, "weight_decay": DECAY / alpha}
+        settings = {"SGD": {"lr": alpha**2 * RATE}, "AdamW": exact}
+        for name, of_output in settings.items():
+            for change, chosen in ((EXACT, of_output), ("control: initial W_O alone", {})):
+                distance = _distance(alpha, name == "AdamW", chosen, steps)
+                place = {"optimiser": name, "alpha": alpha, "change of W_O's settings": change}
+                made.append({CASE: f"{name}, {alpha:g}, {change}", **place, DISTANCE: distance})
+                on_row(len(made), 4 * len(ALPHAS))
+    note = f"largest |difference of logits| over {steps} steps of 16 sequences, fp64; 2 layers x 2 heads, d_model 16"
+    return Table("", note, tuple(made))
+
+
+def draw(table: Table) -> go.Figure:
+    """The distance of every pair, on a logarithmic axis."""
+    figure = bars.beside_published(Table("Distance of the two models", table.note, table.rows), CASE, DISTANCE, ())
+    return figure.update_yaxes(type="log", tickformat=".0e")
+
+
+def _rule(optimiser: str) -> Rule:
+    claim = f"with {optimiser} the two models stay equal to 1e-6"
+    return Within(claim, DISTANCE, {"optimiser": optimiser, "change of W_O's settings": EXACT}, high=1e-6)
+
+
+STUDY = Calculation(
+    claim="Attention weights that are scaled by alpha train as unscaled ones do with W_O's initial values, learning "
+    "rate, epsilon and weight decay changed.",
+    rows=rows,
+    figure=draw,
+    rules=(_rule("SGD"), _rule("AdamW")),
+)

@@ -1,0 +1,64 @@
+"""Figure 4 (left) and Table 8: sinks in small and large models of several families."""
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from sinkinterp.data.bos import Bos
+from sinkinterp.data.progress import Progress
+from sinkinterp.measurement.measure import measure as measure_model
+from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.plots import bars
+from sinkinterp.plots.columns import ALPHA_1, MODEL, NULL, SINK_1
+from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import NotAsked, Rule, Within
+from sinkinterp.table import Table
+from sinkinterp.tables.note import protocol_note
+
+CLAIM = "Attention sinks emerge in small models, too, down to 14 million parameters; in Pythia larger models have more."
+REPORTED = {"Gu et al. 2025, Figure 4": "curves only"}
+TABLE_8: list[Model] = [
+    *(f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")),
+    *(
+        f"EleutherAI/pythia-{size}"
+        for size in ("14m", "31m", "70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b")
+    ),
+    *(f"facebook/opt-{size}" for size in ("125m", "350m", "1.3b", "2.7b", "6.7b", "13b")),
+    *(f"meta-llama/Llama-2-{size}-hf" for size in ("7b", "7b-chat", "13b", "13b-chat")),
+    *(f"meta-llama/Meta-Llama-{name}" for name in ("3-8B", "3-8B-Instruct", "3.1-8B", "3.1-8B-Instruct")),
+    *(f"mistralai/Mistral-7B-{name}" for name in ("v0.1", "Instruct-v0.1")),
+    *(f"ai21labs/{name}" for name in ("Jamba-v0.1", "AI21-Jamba-1.5-Mini")),
+]
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax", "sinkinterp/text-softmax-48k"],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.PAPER: TABLE_8,
+}
+EPSILON = 0.3
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """The row of one model: its size, Sink_1 and alpha_1 on natural text without BOS."""
+    token_set = case.tokens(case.size(), progress, Bos.NEVER)
+    report = measure_model(case.subject, token_set, positions=(0,), on_batch=progress(f"measuring {case.subject.name}"))
+    shape = case.subject.shape
+    row = {
+        **case.names,
+        "layers x heads": f"{shape.n_layers} x {shape.n_heads}",
+        **estimate_cells(SINK_1, report.sink(0, EPSILON)),
+        **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
+        NULL: report.null_alpha().mean().item(),
+    }
+    return Table(CLAIM, f"{protocol_note(report, EPSILON)}; null of alpha_1: uniform attention", (row,))
+
+
+def draw(table: Table) -> go.Figure:
+    """Sink_1 of every model."""
+    return bars.beside_published(Table("Sink_1 by model", table.note, table.rows), MODEL, SINK_1, ())
+
+
+RULES: Sequence[Rule] = (
+    Within("a model of 135 million parameters has a sink", SINK_1, {MODEL: "local/smollm2-135m-instruct"}, low=0.1),
+    NotAsked("larger Pythia models have more obvious sinks", "needs the models of the Hub: --scale paper"),
+)

@@ -1,0 +1,42 @@
+"""Calculations: experiments that need no trained model, such as identities that hold for every model."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from ..table import Table
+from ..train.recipe import Recipe
+from .experiment import Scope, without_constant_names
+from .scale import Scale
+from .verdict import Rule, Verdict
+
+
+@dataclass(frozen=True)
+class Calculation:
+    """What a paper claims, a function that makes the rows, one that draws them, and the rules of the verdicts."""
+
+    claim: str
+    rows: Callable[[Scope], Table]
+    figure: Callable[[Table], go.Figure]
+    rules: Sequence[Rule]
+    scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO)
+
+    def default_scale(self) -> Scale:
+        return Scale.DEMO
+
+    def recipes_at(self, scope: Scope) -> list[Recipe]:
+        return []
+
+    def table(self, scope: Scope) -> Table:
+        made = self.rows(scope)
+        return Table(self.claim, made.note, made.rows)
+
+    def digest(self, table: Table) -> Table:
+        return without_constant_names(table)
+
+    def draw(self, table: Table) -> go.Figure:
+        return self.figure(table)
+
+    def verdicts(self, table: Table) -> list[Verdict]:
+        return [rule.verdict(table) for rule in self.rules]

@@ -1,0 +1,53 @@
+import json
+
+import plotly.graph_objects as go
+import pytest
+
+from sinkinterp.pages.book import Chapter, chapters_in, front_page, write_chapter
+from sinkinterp.runs.verdict import Outcome, Verdict
+from sinkinterp.table import Table
+
+HOSTILE = "<script>alert(1)</script>"
+
+
+def chapter(name="table99_x", *outcomes):
+    verdicts = [Verdict(f"claim {HOSTILE}", outcome, f"because {HOSTILE}") for outcome in outcomes]
+    table = Table(f"what the paper says {HOSTILE}", "n=3", ({"model": HOSTILE, "x": 0.5},))
+    return Chapter(name, f"Table 99: {HOSTILE}", table, verdicts, {"command": "sinkinterp", "scale": "demo"})
+
+
+@pytest.fixture
+def book(tmp_path):
+    for i, outcomes in enumerate([(Outcome.HOLDS, Outcome.FAILS), (Outcome.HOLDS,)]):
+        made = chapter(f"table{i}", *outcomes)
+        write_chapter(tmp_path, made, made.table, go.Figure().add_scatter(y=[1]))
+    return tmp_path
+
+
+def test_a_chapter_survives_json(book):
+    (first, second) = chapters_in(book)
+    assert first == chapter("table0", Outcome.HOLDS, Outcome.FAILS) and second.name == "table1"
+
+
+def test_other_json_files_are_no_chapters(book):
+    (book / "numbers.json").write_text(json.dumps({"rows": []}))
+    (book / "list.json").write_text("[1]")
+    assert [made.name for made in chapters_in(book)] == ["table0", "table1"]
+
+
+def test_the_front_page_counts_and_shows_every_verdict(book):
+    html = (book / "index.html").read_text()
+    assert "holds (2)" in html and "fails (1)" in html and "all (3)" in html and "undecided" not in html
+    assert html.count('data-outcome="holds"') == 2 and 'href="table1.html"' in html
+
+
+def test_text_of_data_is_escaped_on_every_page(book):
+    for page in book.glob("*.html"):
+        assert HOSTILE not in page.read_text() and "&lt;script&gt;alert(1)" in page.read_text()
+
+
+def test_pages_share_one_plotly_and_request_nothing_else(book):
+    pages = [page.read_text() for page in book.glob("table*.html")]
+    assert all('<script src="plotly.min.js"></script>' in page and len(page) < 100_000 for page in pages)
+    assert (book / "plotly.min.js").stat().st_size > 1e6
+    assert not any("http://" in page or "https://" in page for page in [front_page(chapters_in(book)), *pages])

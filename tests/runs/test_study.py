@@ -1,0 +1,153 @@
+import math
+from dataclasses import replace
+
+import pytest
+from runs.test_verdict import runs
+
+import sinkinterp as si
+from sinkinterp.lm.positions import Rotary
+from sinkinterp.plots.columns import (
+    ALPHA_1,
+    EXCESS,
+    LOSS,
+    MODEL,
+    NULL,
+    ONSET,
+    SEED,
+    SINK_1,
+    STATE,
+    STRONGEST,
+    published,
+)
+from sinkinterp.runs.arm import NUMBERS, architecture, measured, onset, setting
+from sinkinterp.runs.estimate import cost_of, tokens_per_second
+from sinkinterp.runs.experiment import Scope, experiment_names, load_experiment
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.study import BASES, Study
+from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
+from sinkinterp.runs.verdict import TRAINED, Higher, Outcome
+from sinkinterp.runs.workers import Here, Processes
+from sinkinterp.train.recipes import RECIPES
+from sinkinterp.train.schedules import ConstantRate
+from sinkinterp.train.weight_decay import Everything
+
+TINY = replace(BASES[Scale.SMOKE], steps=2)
+STUDY = Study(
+    claim="softmax has more than sigmoid",
+    arms=(
+        architecture("softmax", sink=18.18, loss=3.73),
+        architecture("sigmoid", sink=0.44),
+        setting("too fast", lambda recipe: replace(recipe, lr=1e30, clip=1e30, warmup=0)),
+    ),
+    rules=(Higher("softmax", than="sigmoid"),),
+)
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Three arms with two seeds, a few steps each; the last arm cannot be trained."""
+    return STUDY.table(Scope(Scale.SMOKE, seeds=2, workers=Here(), cache=tmp_path_factory.mktemp("cache")))
+
+
+def test_a_study_has_a_row_for_every_arm_and_seed(table):
+    assert [(row[MODEL], row[SEED]) for row in table.rows] == [
+        (name, seed) for seed in (0, 1) for name in ("softmax", "sigmoid", "too fast")
+    ]
+    assert table.where(model="softmax").column(published(SINK_1)) == [0.1818] * 2
+    assert table.where(model="sigmoid").column(published(LOSS)) == [None] * 2
+    assert "2 seeds" in table.note and "T=16" in table.note
+
+
+def test_a_training_that_fails_is_a_state_of_its_row(table):
+    failed = table.where(model="too fast").rows
+    assert all("at step" in row[STATE] and row[LOSS] is None for row in failed)
+    assert set(table.where(model="softmax").column(STATE)) == {TRAINED}
+    assert STUDY.verdicts(table)[0].outcome is Outcome.UNDECIDED  # two seeds
+    assert [row["trained"] for row in STUDY.digest(table).rows] == ["2 of 2", "2 of 2", "0 of 2"]
+
+
+def test_the_numbers_of_a_run_are_those_of_its_report(tmp_path):
+    row, run = measured(TINY, 16, tmp_path), trained(TINY, tmp_path)
+    tokens = held_out_tokens(TINY.data, 16)
+    report = si.measure(run.subject(), tokens)
+    assert set(row) == {STATE, *NUMBERS}
+    assert row[ALPHA_1] == pytest.approx(report.alpha().mean().item())
+    assert row[EXCESS] == pytest.approx(row[ALPHA_1] - row[NULL], abs=1e-6)
+    assert row[LOSS] == pytest.approx(valid_loss(run.subject(), tokens).mean)
+    alphas = report.importance.mean((0, 1, 2))[:13]  # positions that at least four queries see
+    assert row[STRONGEST] == int(alphas.argmax()) + 1
+
+
+def test_processes_make_the_rows_that_this_process_makes(table, tmp_path):
+    one = replace(STUDY, arms=STUDY.arms[:1])
+    rows = one.table(Scope(Scale.SMOKE, seeds=2, workers=Processes(2), cache=tmp_path)).rows
+    assert list(rows) == [row for row in table.rows if row[MODEL] == "softmax"]
+
+
+def test_what_is_cached_is_not_trained_again(tmp_path, monkeypatch):
+    scope = Scope(Scale.SMOKE, seeds=1, workers=Here(), cache=tmp_path)
+    one = replace(STUDY, arms=STUDY.arms[:1])
+    first = one.table(scope)
+    monkeypatch.setattr("sinkinterp.train.loop.update", lambda *_: pytest.fail("trained again"))
+    assert one.table(scope) == first
+
+
+@pytest.mark.parametrize(
+    ("alphas", "step"),
+    [([0.2, 0.2, 0.3, 0.4], 20), ([0.3, 0.2, 0.3, 0.4], 20), ([0.3, 0.3, 0.3, 0.25], None), ([0.3], 0)],
+)
+def test_the_onset_is_the_first_step_from_which_alpha_stays_above_its_null(alphas, step):
+    history = [{"step": 10 * i, "alpha_1": alpha} for i, alpha in enumerate(alphas)]
+    assert onset(history, null=0.2) == step
+
+
+def test_the_cost_counts_runs_once_and_leaves_out_what_is_cached(tmp_path):
+    recipes = [TINY, TINY, replace(TINY, seed=1)]
+    trained(TINY, tmp_path)
+    cost = cost_of(recipes, tmp_path)
+    assert (cost.runs, cost.cached, cost.tokens) == (2, 1, TINY.steps * TINY.batch * 16)
+    assert 0 < cost.hours < 1 and tokens_per_second(TINY, tmp_path) > 0
+    assert cost_of(recipes[:1], tmp_path).hours == 0
+
+
+def test_the_paper_scale_is_the_paper_field_by_field():
+    """Gu et al. 2025, section 4, with the constant rate and the decay of the released configuration."""
+    base = BASES[Scale.PAPER]
+    assert (base.model.n_layers, base.model.d_model, base.model.n_heads, base.model.ffn.width) == (10, 768, 8, 1536)
+    assert (base.steps, base.batch * base.data.length, base.warmup) == (20_000, 2**20, 100)
+    assert (base.lr, base.weight_decay, base.schedule, base.decay) == (4e-4, 0.1, ConstantRate(), Everything())
+    assert base.model.position == Rotary() and base.bf16
+
+
+def test_every_row_at_paper_scale_changes_only_what_it_says():
+    """Table 3's rotary row, Table 4's softmax row and so on are the paper's default model."""
+    base = BASES[Scale.PAPER]
+    defaults = {
+        "table02_weight_decay": "decay 0.1", "table03_positions": "rotary", "table04_attention_biases": "softmax",
+        "table06_attention_operations": "softmax", "table09_learning_rate": "rate x 1, steps x 1",
+        "table10_batch_size": "batch x 1", "table11_feed_forward": "swiglu", "table12_heads": "heads_8",
+        "table14_scale": "softmax", "section7_post_norm": "pre_norm", "figure06_windows": "causal",
+    }  # fmt: skip
+    for name, default in defaults.items():
+        arms = {arm.name: arm for arm in load_experiment(name).arms}
+        assert arms[default].recipe(base, 0) == base, name
+        changed = [arm.recipe(base, 0).key() for arm in arms.values()]
+        assert len(set(changed)) == len(changed), f"{name}: two arms are one"
+    assert RECIPES["paper-60m"] == base
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_rule_names_models_that_the_study_has(name):
+    study = load_experiment(name)
+    if not isinstance(study, Study):
+        return
+    known = {arm.name for arm in study.arms}
+    for rule in study.rules:
+        named = {getattr(rule, field, None) for field in ("of", "than", "model", "baseline")} - {None}
+        assert named <= known, f"{name}: {rule.claim}"
+
+
+def test_verdicts_do_not_depend_on_numbers_that_are_missing():
+    table = runs(a=[{EXCESS: None, LOSS: 2.0}] * 3, b=[{EXCESS: 0.1, LOSS: 2.0}] * 3)
+    assert Higher("a", than="b").verdict(table).outcome is Outcome.UNDECIDED
+    assert math.isfinite(len(table.rows)) and ONSET in NUMBERS
