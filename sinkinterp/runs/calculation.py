@@ -1,4 +1,4 @@
-"""Calculations: experiments that need no trained model, such as identities that hold for every model."""
+"""Calculations: experiments whose rows a function of their own makes, such as identities that hold for every model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,19 +14,23 @@ from .verdict import Rule, Verdict
 
 @dataclass(frozen=True)
 class Calculation:
-    """What a paper claims, a function that makes the rows, one that draws them, and the rules of the verdicts."""
+    """What a paper claims, a function that makes the rows, one that draws them, and the rules of the verdicts.
+
+    recipes: the models that the rows are trained for, if any.
+    """
 
     claim: str
     rows: Callable[[Scope], Table]
     figure: Callable[[Table], go.Figure]
     rules: Sequence[Rule]
     scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO)
+    recipes: Callable[[Scope], list[Recipe]] = lambda scope: []
 
     def default_scale(self) -> Scale:
         return Scale.DEMO
 
     def recipes_at(self, scope: Scope) -> list[Recipe]:
-        return []
+        return self.recipes(scope)
 
     def table(self, scope: Scope) -> Table:
         made = self.rows(scope)

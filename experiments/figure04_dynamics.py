@@ -1,0 +1,97 @@
+"""Figure 4 (middle and right): the sink comes after some steps of training, and later with a small learning rate."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import plotly.graph_objects as go
+
+from sinkinterp.plots import training
+from sinkinterp.plots.columns import MODEL, SEED
+from sinkinterp.runs.arm import onset
+from sinkinterp.runs.calculation import Calculation
+from sinkinterp.runs.experiment import Scope
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.study import BASES
+from sinkinterp.runs.trained import trained
+from sinkinterp.runs.verdict import Asked
+from sinkinterp.table import Table
+from sinkinterp.train.recipe import Recipe
+
+RATES = (1.0, 0.5, 0.25)
+ALPHA = "alpha_1"  # as histories call it
+
+
+def recipes(scope: Scope) -> list[Recipe]:
+    """The base with every rate and seed."""
+    base = BASES[scope.scale]
+    return [replace(base, lr=base.lr * rate, seed=seed) for rate in RATES for seed in range(scope.seeds)]
+
+
+def _history(recipe: Recipe, cache: Path | None) -> list[dict[str, Any]]:
+    return trained(recipe, cache).history()
+
+
+def rows(scope: Scope) -> Table:
+    """A row per rate, seed and evaluation during training."""
+    base, runs = BASES[scope.scale], recipes(scope)
+    on_run = scope.progress("training")
+    histories: dict[int, list[dict[str, Any]]] = {}
+    for i, history in scope.workers.results(partial(_history, cache=scope.cache), runs):
+        histories[i] = history
+        on_run(len(histories), len(runs))
+    columns = ("step", "valid_loss", ALPHA, "sink_1")
+    made = tuple(
+        {MODEL: f"rate x {run.lr / base.lr:g}", SEED: run.seed} | {name: row[name] for name in columns}
+        for i, run in enumerate(runs)
+        for row in histories[i]
+    )
+    note = f"{base.steps} steps of {base.batch} sequences, lr {base.lr:g} x rate, {scope.seeds} seeds, epsilon=0.3"
+    return Table(
+        "", f"{note}; alpha_1 and Sink_1 of up to 256 held-out sequences; uniform alpha_1: {_null():.3f}", made
+    )
+
+
+def draw(table: Table) -> go.Figure:
+    """Loss and sink rate over steps, a line per rate, of seed 0."""
+    return training.training(Table("Training", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows))
+
+
+def _null() -> float:
+    """alpha_1 under uniform attention over 16 positions: H_16 / 16."""
+    return fmean(1 / k for k in range(1, 17))
+
+
+def _onsets(table: Table, rate: float) -> list[int | None]:
+    """The step of every seed from which alpha_1 stays above its null."""
+    runs = table.where(**{MODEL: f"rate x {rate:g}"})
+    seeds = dict.fromkeys(runs.column(SEED))
+    return [onset([dict(row) for row in runs.where(**{SEED: seed}).rows], _null()) for seed in seeds]
+
+
+def _comes_after_some_steps(table: Table) -> tuple[bool | None, str]:
+    steps = _onsets(table, 1.0)
+    comes = sum(step is not None and step > 0 for step in steps)
+    return (5 * comes >= 4 * len(steps) or None) if len(steps) > 2 else None, f"steps of onset: {steps}"
+
+
+def _comes_later(table: Table) -> tuple[bool | None, str]:
+    last = max(table.numbers("step"))
+    means = [fmean(last if step is None else step for step in _onsets(table, rate)) for rate in RATES]
+    words = ", ".join(f"rate x {rate:g}: step {mean:.0f}" for rate, mean in zip(RATES, means, strict=True))
+    return means == sorted(means) and means[0] < means[-1], f"{words} ({last:.0f} where it does not come)"
+
+
+STUDY = Calculation(
+    claim="The sink emerges after certain optimisation steps, and small learning rates delay it.",
+    rows=rows,
+    figure=draw,
+    rules=(
+        Asked("alpha_1 rises above its null after the first steps and stays there", _comes_after_some_steps),
+        Asked("the smaller the learning rate, the later the sink comes", _comes_later),
+    ),
+    scales=(Scale.SMOKE, Scale.DEMO),
+    recipes=recipes,
+)
