@@ -1,6 +1,7 @@
 """Equations 32 to 42: scaling the attention weights by alpha is scaling the initial W_O and its learning rate."""
 
 from dataclasses import replace
+from typing import Any
 
 import plotly.graph_objects as go
 import torch
@@ -31,7 +32,7 @@ def _is_output(name: str) -> bool:
 def _optimizer(model: nn.Module, adam: bool, of_output: dict[str, float]) -> torch.optim.Optimizer:
     """SGD or AdamW with settings of its own for W_O."""
     named = list(model.named_parameters())
-    groups = [
+    groups: list[dict[str, Any]] = [
         {"params": [p for name, p in named if _is_output(name)], **of_output},
         {"params": [p for name, p in named if not _is_output(name)]},
     ]
@@ -73,7 +74,7 @@ def rows(scope: Scope) -> Table:
         for name, of_output in settings.items():
             for change, chosen in ((EXACT, of_output), ("control: initial W_O alone", {})):
                 distance = _distance(alpha, name == "AdamW", chosen, steps)
-                place = {"optimiser": name, "alpha": alpha, "change of W_O's settings": change}
+                place: dict[str, Cell] = {"optimiser": name, "alpha": alpha, "change of W_O's settings": change}
                 made.append({CASE: f"{name}, {alpha:g}, {change}", **place, DISTANCE: distance})
                 on_row(len(made), 4 * len(ALPHAS))
     note = f"largest |difference of logits| over {steps} steps of 16 sequences, fp64; 2 layers x 2 heads, d_model 16"

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -10,12 +9,11 @@ import plotly.graph_objects as go
 
 from sinkinterp.plots import training
 from sinkinterp.plots.columns import MODEL, SEED
-from sinkinterp.runs.arm import onset
+from sinkinterp.runs.arm import history_of, onset
 from sinkinterp.runs.calculation import Calculation
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.study import BASES
-from sinkinterp.runs.trained import trained
 from sinkinterp.runs.verdict import Asked
 from sinkinterp.table import Table
 from sinkinterp.train.recipe import Recipe
@@ -30,16 +28,12 @@ def recipes(scope: Scope) -> list[Recipe]:
     return [replace(base, lr=base.lr * rate, seed=seed) for rate in RATES for seed in range(scope.seeds)]
 
 
-def _history(recipe: Recipe, cache: Path | None) -> list[dict[str, Any]]:
-    return trained(recipe, cache).history()
-
-
 def rows(scope: Scope) -> Table:
     """A row per rate, seed and evaluation during training."""
     base, runs = BASES[scope.scale], recipes(scope)
     on_run = scope.progress("training")
     histories: dict[int, list[dict[str, Any]]] = {}
-    for i, history in scope.workers.results(partial(_history, cache=scope.cache), runs):
+    for i, history in scope.workers.results(partial(history_of, cache=scope.cache), runs):
         histories[i] = history
         on_run(len(histories), len(runs))
     columns = ("step", "valid_loss", ALPHA, "sink_1")

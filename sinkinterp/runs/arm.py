@@ -101,6 +101,11 @@ def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[
     return none | {STATE: TRAINED} | _numbers(run, sequences, cache or cache_folder())
 
 
+def history_of(recipe: Recipe, cache: Path | None = None) -> list[dict[str, Any]]:
+    """Losses and sinks during a recipe's run, which is made where it is not in the cache."""
+    return trained(recipe, cache).history()
+
+
 def _numbers(run: Run, sequences: int, cache: Path) -> dict[str, Cell]:
     """The numbers of a finished run on `sequences` held-out sequences; sinks in their first 64 positions."""
     held_out, subject = held_out_tokens(prepared(run.recipe.data, cache), sequences), run.subject()
