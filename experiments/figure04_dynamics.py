@@ -1,5 +1,6 @@
 """Figure 4 (middle and right): the sink comes after some steps of training, and later with a small learning rate."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -15,7 +16,7 @@ from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.study import BASES
 from sinkinterp.runs.verdict import Asked
-from sinkinterp.table import Table
+from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipe import Recipe
 
 RATES = (1.0, 0.5, 0.25)
@@ -37,7 +38,7 @@ def rows(scope: Scope) -> Table:
         histories[i] = history
         on_run(len(histories), len(runs))
     columns = ("step", "valid_loss", ALPHA, "sink_1")
-    made = tuple(
+    made: tuple[Mapping[str, Cell], ...] = tuple(
         {MODEL: f"rate x {run.lr / base.lr:g}", SEED: run.seed} | {name: row[name] for name in columns}
         for i, run in enumerate(runs)
         for row in histories[i]
@@ -78,6 +79,10 @@ def _comes_later(table: Table) -> tuple[bool | None, str]:
     return means == sorted(means) and means[0] < means[-1], f"{words} ({last:.0f} where it does not come)"
 
 
+def _last_steps(table: Table) -> Table:
+    return Table(table.title, f"at the last step; {table.note}", table.where(step=int(max(table.numbers("step")))).rows)
+
+
 STUDY = Calculation(
     claim="The sink emerges after certain optimisation steps, and small learning rates delay it.",
     rows=rows,
@@ -88,4 +93,5 @@ STUDY = Calculation(
     ),
     scales=(Scale.SMOKE, Scale.DEMO),
     recipes=recipes,
+    shown=_last_steps,
 )

@@ -16,7 +16,7 @@ from .verdict import Rule, Verdict
 class Calculation:
     """What a paper claims, a function that makes the rows, one that draws them, and the rules of the verdicts.
 
-    recipes: the models that the rows are trained for, if any.
+    recipes: the models that the rows are trained for, if any. shown: the rows in short, for people.
     """
 
     claim: str
@@ -25,6 +25,7 @@ class Calculation:
     rules: Sequence[Rule]
     scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO)
     recipes: Callable[[Scope], list[Recipe]] = lambda scope: []
+    shown: Callable[[Table], Table] = without_constant_names
 
     def default_scale(self) -> Scale:
         return Scale.DEMO
@@ -37,7 +38,7 @@ class Calculation:
         return Table(self.claim, made.note, made.rows)
 
     def digest(self, table: Table) -> Table:
-        return without_constant_names(table)
+        return self.shown(table)
 
     def draw(self, table: Table) -> go.Figure:
         return self.figure(table)
