@@ -1,12 +1,13 @@
 """Encoder-decoder models as subjects: what is measured is the decoder, while its encoder's output stays the same."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
@@ -14,7 +15,7 @@ from ..data.tokens import Tokens
 from ..errors import InputError
 from . import contract
 from .encoder_input import EncoderInput, States
-from .hooks import asked_for, blocks_of, eval_mode
+from .hooks import asked_for, blocks_of, cross_attention, eval_mode
 from .huggingface import HuggingFaceSubject
 from .subject import Logits
 
@@ -41,19 +42,22 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         return self.model.get_decoder().get_input_embeddings()
 
     def _logits(self, tokens: Tokens, *, position_ids: torch.Tensor | None = None) -> Logits:
-        """What the model returns. Positions are changed where its tables are asked: not every model takes them."""
+        """What the model returns. Where it has tables of positions, they are asked for others: BART takes no ids."""
         return self._logits_given(self._states, tokens, position_ids)
 
     def _logits_given(self, states: States, tokens: Tokens, position_ids: torch.Tensor | None = None) -> Logits:
         with ExitStack() as stack:
-            if position_ids is not None:
+            stack.enter_context(_projected_once(self.model, len(tokens)))
+            if position_ids is not None and self.modules.tables:
                 stack.enter_context(asked_for(self.modules.tables, position_ids))
+                position_ids = None
             if not self._encoder_input.runs_cross_attention:
                 stack.enter_context(without_cross_attention(self.model))
             return self.model(
                 encoder_outputs=BaseModelOutput(states.expand(len(tokens), -1, -1)),
                 decoder_input_ids=tokens,
                 decoder_attention_mask=torch.ones_like(tokens),
+                decoder_position_ids=position_ids,
                 use_cache=False,
             ).logits
 
@@ -70,7 +74,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
 
 @contextmanager
 def without_cross_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the blocks of a model's decoder are given no encoder output."""
+    """Inside, the blocks of a model's decoder are given no encoder output. InputError where they cannot do without."""
 
     def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         given = inspect.signature(block.forward).bind(*args, **kwargs)
@@ -78,6 +82,35 @@ def without_cross_attention(model: PreTrainedModel) -> Iterator[None]:
         return given.args, given.kwargs
 
     handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in blocks_of(model)]
+    with _removed_after(handles):
+        try:
+            yield
+        except InputError:
+            raise
+        except ValueError as error:  # T5Gemma's
+            raise InputError(f"{type(model).__name__} does not run without its encoder: {error}") from error
+
+
+@contextmanager
+def _projected_once(model: PreTrainedModel, n_sequences: int) -> Iterator[None]:
+    """Inside, cross-attention makes its keys and values once: the states of all sequences are the same."""
+
+    def before(linear: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        return (args[0][:1],) if args[0].stride(0) == 0 else args  # an expanded tensor: the states
+
+    def after(linear: nn.Module, args: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        return output.expand(n_sequences, -1, -1)
+
+    modules = [module for block in blocks_of(model) for attention in cross_attention(block) for module in attention.children()]
+    linears = [module for module in modules if isinstance(module, nn.Linear)]
+    handles = [linear.register_forward_pre_hook(before) for linear in linears]
+    handles += [linear.register_forward_hook(after) for linear in linears]
+    with _removed_after(handles):
+        yield
+
+
+@contextmanager
+def _removed_after(handles: Sequence[RemovableHandle]) -> Iterator[None]:
     try:
         yield
     finally:

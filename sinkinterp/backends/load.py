@@ -165,15 +165,28 @@ def _class_of(source: str | Path) -> Any:
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside a model, or in its GGUF file; None where there is none."""
+    """The tokenizer beside a model, or in its GGUF file; None where there is none.
+
+    In an encoder-decoder model, its BOS is the token that the decoder starts with, whatever the tokenizer says.
+    """
     source = located(source)
     if not _has_tokenizer(Path(source)):
         return None
     place = gguf.reading(Path(source)) if gguf.is_gguf(source) else {"pretrained_model_name_or_path": source}
     try:
-        return AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
+        start = None if gguf.is_gguf(source) else _decoder_start(source)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}") from error
+    if start is not None:
+        tokenizer.bos_token = tokenizer.convert_ids_to_tokens(start)
+    return tokenizer
+
+
+def _decoder_start(source: str | Path) -> int | None:
+    """The first token of every text that the decoder of an encoder-decoder model writes; None for other models."""
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    return getattr(config, "decoder_start_token_id", None) if config.is_encoder_decoder else None
 
 
 def located(source: str | Path) -> str | Path:
