@@ -46,8 +46,7 @@ def gpt2(tmp_path_factory):
 def smoke():
     """Every experiment's table on what ships."""
     return {
-        name: reproduce(load_experiment(name), load_experiment(name).MODELS["smoke"])
-        for name in (TABLE07, CIRCUIT, TWINS)
+        name: reproduce(load_experiment(name), load_experiment(name).MODELS["smoke"]) for name in experiment_names()
     }
 
 
@@ -71,11 +70,11 @@ def cuts(table):
 
 
 def test_the_experiments_that_there_are_run_at_smoke_scale_and_draw(smoke):
-    assert set(smoke) == set(experiment_names())
     for name, table in smoke.items():
         module = load_experiment(name)
         assert table.title == module.CLAIM and table.note and module.REPORTED
-        assert len(module.draw(table).data) > 0 and set(module.MODELS) == set(command.Scale)
+        assert len(module.draw(table).data) > 0
+        assert {"smoke"} < set(module.MODELS) <= set(command.Scale)
 
 
 @pytest.mark.parametrize("given", ["repeated", "random", "natural"])
@@ -205,7 +204,7 @@ def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp
 
 
 def test_the_command_writes_the_table_that_it_prints(call):
-    code, output, files = call("reproduce", "table07")
+    code, output, files = call("reproduce", "table07", "--scale", "smoke")
     rows = json.loads(Path(f"figures/{TABLE07}.json").read_text())["rows"]
     assert code == 0 and files == [f"figures/{TABLE07}.html", f"figures/{TABLE07}.json"]
     swapped = next(row for row in rows if row["edit"] == "p1 <-> p_t" and row["input"] == "repeated")
@@ -230,8 +229,10 @@ def test_the_module_is_the_command():
 def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
     model_of("llama").save_pretrained(tmp_path / "m")
     for words, message in {
-        ("table99",): "'table99' is the beginning of 0 experiments; choose one of gpt2_circuit, table07_position_swap",
-        ("t",): "'t' is the beginning of 2 experiments",
+        (
+            "table99",
+        ): "'table99' is the beginning of 0 experiments; choose one of gpt2_circuit, table01_inputs,",
+        ("t",): "'t' is the beginning of 3 experiments",
         (CIRCUIT, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", "./absent"): "there is no folder absent",
@@ -247,3 +248,31 @@ def test_without_the_repository_the_command_says_where_experiments_are(call, tmp
     assert code == 2 and "experiments lie in the repository, not in the package; clone it" in output
     with pytest.raises(InputError, match="clone it"):
         experiment_names()
+
+
+def test_inputs_are_measured_with_and_without_bos(smoke):
+    rows = smoke["table01_inputs"]
+    model = si.load(rows.rows[0]["model"])
+    tokens = si.data.token_sources.repeated_token(model.shape.vocab, 64, 67).tokens
+    repeated = rows.where(input="repeated", BOS="none")
+    assert repeated.numbers("alpha_1") == pytest.approx([si.measure(model, tokens).alpha().mean().item()], abs=1e-6)
+    assert repeated.numbers("null Sink_1") == [0] and repeated.column("paper GPT2-XL") == [0.6228]
+    assert [row["input"] for row in rows.rows] == ["natural", "random", "repeated"] * 2
+    assert len(set(rows.column("BOS"))) == 2
+
+
+def test_the_scale_is_real_where_its_models_were_made(tmp_path, monkeypatch):
+    module = load_experiment("table01_inputs")
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path))
+    assert experiments.models_of(module) == module.MODELS["smoke"]
+    (tmp_path / "models" / "smollm2-135m-instruct").mkdir(parents=True)
+    assert experiments.models_of(module) == module.MODELS["real"]
+    with pytest.raises(InputError, match="no models of scale real; choose smoke or full"):
+        experiments.models_of(load_experiment(TWINS), "real")
+
+
+def test_text_of_the_user_takes_the_place_of_docstrings(tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text("\n\n".join(f"The harbour of town {i} was built by monks who carried stones." for i in range(5)))
+    case = open_case("sinkinterp/text-softmax-48k", text=str(file))
+    assert case.natural_tokens((3, 7), Bos.NEVER).source == "mine.txt"

@@ -11,21 +11,24 @@ from ..files import write_json, write_text
 from .options import DeviceMap
 from .terminal import plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
 
-MODEL = "Run it on this model instead: a Hugging Face name, folder, or one of ours."
-SCALE = "smoke: models that ship, seconds. full: all models, trained or downloaded, minutes."
+MODEL = "Run it on this model instead: a Hugging Face name, folder, or one of ours; repeatable."
+SCALE = "smoke: models that ship, seconds. real: models of `make models`. full: all models, trained or downloaded."
+TEXT = "Natural input: file, folder or dataset; by default the embedded docstrings, or the task of a model of ours."
 
 
 class Scale(StrEnum):
     """Which models an experiment runs on."""
 
     SMOKE = "smoke"
+    REAL = "real"
     FULL = "full"
 
 
 def reproduce(
     name: Annotated[str, typer.Argument(help="An experiment, or a beginning of its name that no other one has.")],
-    model: Annotated[str | None, typer.Option(help=MODEL)] = None,
-    scale: Annotated[Scale, typer.Option(help=SCALE)] = Scale.SMOKE,
+    model: Annotated[list[str], typer.Option(help=MODEL)] = [],
+    scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="real where it was made, else smoke")] = None,
+    text: Annotated[str | None, typer.Option(help=TEXT)] = None,
     out: Annotated[Path, typer.Option(help="Folder of the page and the numbers.")] = Path("figures"),
     device_map: DeviceMap = None,
 ) -> None:
@@ -37,8 +40,9 @@ def reproduce(
         quiet_libraries()
         full_name = experiments.full_name(name)
         experiment = experiments.load_experiment(full_name)
-        models = experiment.MODELS[scale] if model is None else [model]
-        table = experiments.reproduce(experiment, models, partial(progress_bar, progress), device_map=device_map)
+        models = model or experiments.models_of(experiment, scale)
+        on_work = partial(progress_bar, progress)
+        table = experiments.reproduce(experiment, models, on_work, device_map=device_map, text=text)
         html = page(full_name, table.title, [Section(full_name, table.note, [experiment.draw(table)], [table])])
     print_table(experiments.without_constant_names(table))
     numbers, figures = out / f"{full_name}.json", out / f"{full_name}.html"

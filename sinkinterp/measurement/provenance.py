@@ -39,7 +39,8 @@ class Protocol:
         edits = f", edits {'; '.join(self.edits)}" if self.edits else ""
         length = self.length if self.shortest is None else f"{self.shortest} to {self.length}"
         encoder = f"encoder {self.encoder}, " if self.encoder else ""
-        return f"n={self.sequences}, T={length}, BOS {self.bos}, {encoder}{self.dtype}, {self.source}{edits}"
+        weights = f", weights: {self.revision}" if self.revision else ""
+        return f"n={self.sequences}, T={length}, BOS {self.bos}, {encoder}{self.dtype}, {self.source}{weights}{edits}"
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Protocol":

@@ -9,25 +9,33 @@ from ..backends.load import DeviceMap, load, load_tokenizer, located
 from ..backends.subject import Subject
 from ..data.bos import Bos
 from ..data.progress import OnProgress, Progress, no_progress, silent
-from ..data.token_sources import random_tokens
+from ..data.token_sources import random_tokens, repeated_token
 from ..data.tokens import TokenSet
 from ..interventions.positions import RemovePosition
 from ..lm.variants import VARIANTS
+from ..plots.columns import MODEL, SEED
+from ..table import Cell
 from ..train.recipe import Recipe
 from . import trained
 from .inputs import Inputs
 
 OUR_SEQUENCES = 512  # for models of ours, as in their cards
+READING = "reading docstrings"
 Model = str | Recipe  # a name or folder, or how a model of ours is trained
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model that an experiment measures: its name or folder, its subject, and its recipe if it is one of ours."""
+    """A model that an experiment measures: its name or folder, its subject, and its recipe if it is one of ours.
+
+    text: the user's own text, as the option --text names it; None for the model's natural input by default: English
+    docstrings, or the task of a model of ours.
+    """
 
     source: str
     subject: Subject
     recipe: Recipe | None
+    text: str | None = None
 
     @property
     def variant(self) -> str | None:
@@ -40,10 +48,20 @@ class Case:
         return None if self.recipe is None else self.recipe.seed
 
     @property
+    def names(self) -> dict[str, Cell]:
+        """The first cells of each of the model's rows: its name, and the seed of its training."""
+        return {MODEL: self.subject.name, SEED: self.seed}
+
+    @property
     def bos(self) -> Bos:
         """Always BOS for models whose tokenizer has one."""
+        return Bos.NEVER if self.bos_token is None else Bos.ALWAYS
+
+    @property
+    def bos_token(self) -> int | None:
+        """The id of BOS, if the model has a tokenizer with one."""
         tokenizer = load_tokenizer(self.source)
-        return Bos.NEVER if tokenizer is None or tokenizer.bos_token_id is None else Bos.ALWAYS
+        return None if tokenizer is None else tokenizer.bos_token_id
 
     def size(self, sequences: int = 100, length: int = 64) -> tuple[int, int]:
         """How many sequences to measure, and their length; the defaults are those of Gu et al. (2025).
@@ -57,13 +75,24 @@ class Case:
         if self.recipe is None and load_tokenizer(self.source) is None:
             return None
         sequences, length = size
-        return Inputs(length, sequences, bos).token_set(self.source, self.subject.shape.vocab, on_file)
+        inputs = Inputs(length, sequences, bos, self.text)
+        return inputs.token_set(self.source, self.subject.shape.vocab, on_file)
 
     def tokens(self, size: tuple[int, int], progress: Progress = silent) -> TokenSet:
         """The natural input, with BOS if the tokenizer has one; random tokens where it is not known."""
         sequences, length = size
-        natural = self.natural_tokens(size, self.bos, progress("reading docstrings"))
+        natural = self.natural_tokens(size, self.bos, progress(READING))
         return natural or random_tokens(self.subject.shape.vocab, length, sequences)
+
+    def token_sets(self, size: tuple[int, int], bos: Bos, progress: Progress = silent) -> dict[str, TokenSet]:
+        """The inputs of Gu et al. (2025), Table 1, by name: natural (where it is known), random and repeated tokens."""
+        (sequences, length), vocab = size, self.subject.shape.vocab
+        first = self.bos_token if bos is Bos.ALWAYS else None
+        natural = self.natural_tokens(size, bos, progress(READING))
+        return ({} if natural is None else {"natural": natural}) | {
+            "random": random_tokens(vocab, length, sequences, first=first),
+            "repeated": repeated_token(vocab, length, sequences, first=first),
+        }
 
     def check_positions(self) -> None:
         """Raises InputError for a model without a table of learned positions."""
@@ -71,14 +100,18 @@ class Case:
 
 
 def open_case(
-    model: Model, progress: Progress = silent, cache: Path | None = None, device_map: DeviceMap = None
+    model: Model,
+    progress: Progress = silent,
+    cache: Path | None = None,
+    device_map: DeviceMap = None,
+    text: str | None = None,
 ) -> Case:
     """A model, loaded, or trained first where it is not in `cache`. Raises InputError where neither can be done."""
     source = model if isinstance(model, str) else _train(model, progress, cache)
     folder = Path(located(source))
     recipe = trained.recipe_of(folder) if (folder / "recipe.json").is_file() else None
     name = source if isinstance(model, str) else _variant_of(model) or model.key()
-    return Case(source, load(source, device_map=device_map, name=name), recipe)
+    return Case(source, load(source, device_map=device_map, name=name), recipe, text)
 
 
 def _train(recipe: Recipe, progress: Progress, cache: Path | None) -> str:
