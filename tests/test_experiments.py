@@ -229,9 +229,7 @@ def test_the_module_is_the_command():
 def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
     model_of("llama").save_pretrained(tmp_path / "m")
     for words, message in {
-        (
-            "table99",
-        ): "'table99' is the beginning of 0 experiments; choose one of gpt2_circuit, table01_inputs,",
+        ("table99",): "'table99' is the beginning of 0 experiments; choose one of gpt2_circuit, table01_inputs,",
         ("t",): "'t' is the beginning of 3 experiments",
         (CIRCUIT, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",

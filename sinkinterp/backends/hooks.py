@@ -113,9 +113,7 @@ class StreamModules:
     def layers(self) -> dict[nn.Module, int]:
         """The block of every module whose attention calls are read."""
         return {
-            module: i
-            for i, block in enumerate(self.blocks)
-            for module in set(block.modules()) - cross_attention(block)
+            module: i for i, block in enumerate(self.blocks) for module in set(block.modules()) - cross_attention(block)
         }
 
 

@@ -3,13 +3,18 @@
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..files import write_json, write_text
-from .options import DeviceMap
+from .options import DeviceMap, Encoder
 from .terminal import plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..runs.case import Model
 
 MODEL = "Run it on this model instead: a Hugging Face name, folder, or one of ours; repeatable."
 SCALE = "smoke: models that ship, seconds. real: models of `make models`. full: all models, trained or downloaded."
@@ -29,18 +34,23 @@ def reproduce(
     model: Annotated[list[str], typer.Option(help=MODEL)] = [],
     scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="real where it was made, else smoke")] = None,
     text: Annotated[str | None, typer.Option(help=TEXT)] = None,
+    encoder: Encoder = None,
     out: Annotated[Path, typer.Option(help="Folder of the page and the numbers.")] = Path("figures"),
     device_map: DeviceMap = None,
 ) -> None:
     """Reproduce one table or figure of a paper: numbers beside the published ones, as NAME.json and NAME.html."""
     with plain_errors(), progress_bars() as progress:
+        from ..backends.encoder_input import encoder_input
         from ..pages.page import Section, page
         from ..runs import experiment as experiments
+        from ..runs.case import Encoded
 
         quiet_libraries()
         full_name = experiments.full_name(name)
         experiment = experiments.load_experiment(full_name)
-        models = model or experiments.models_of(experiment, scale)
+        models: "Sequence[Model]" = model or experiments.models_of(experiment, scale)
+        if encoder is not None:
+            models = [Encoded(str(name), encoder_input(encoder)) for name in models]
         on_work = partial(progress_bar, progress)
         table = experiments.reproduce(experiment, models, on_work, device_map=device_map, text=text)
         html = page(full_name, table.title, [Section(full_name, table.note, [experiment.draw(table)], [table])])
