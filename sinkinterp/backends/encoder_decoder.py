@@ -101,10 +101,8 @@ def _projected_once(model: PreTrainedModel, n_sequences: int) -> Iterator[None]:
     def after(linear: nn.Module, args: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
         return output.expand(n_sequences, -1, -1)
 
-    modules = [
-        module for block in blocks_of(model) for attention in cross_attention(block) for module in attention.children()
-    ]
-    linears = [module for module in modules if isinstance(module, nn.Linear)]
+    modules = [module for block in blocks_of(model) for module in cross_attention(block)]
+    linears = [part for module in modules for part in module.children() if isinstance(part, nn.Linear)]
     handles = [linear.register_forward_pre_hook(before) for linear in linears]
     handles += [linear.register_forward_hook(after) for linear in linears]
     with _removed_after(handles):

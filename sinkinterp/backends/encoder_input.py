@@ -1,4 +1,4 @@
-"""What the encoder of an encoder-decoder model is given: part of the protocol, since the decoder's sink depends on it."""
+"""What the encoder of an encoder-decoder model is given. It belongs to the protocol: the sink depends on it."""
 
 import hashlib
 import textwrap
@@ -168,7 +168,7 @@ _FILES = {".wav": Sound, ".txt": lambda path: Text(path.read_text(encoding="utf-
 
 
 def _decoded(data: bytes, width: int) -> Samples:
-    """Samples from -1 to 1 of whole numbers of `width` bytes: one unsigned byte, or several with a sign, lowest first."""
+    """Samples from -1 to 1, of whole numbers of `width` bytes, lowest first; those of one byte have no sign."""
     digits = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, width).to(torch.int64)
     numbers = (digits << (8 * torch.arange(width))).sum(1)
     half = 1 << (8 * width - 1)

@@ -52,7 +52,7 @@ class HuggingFaceSubject:
         with position_tables(model, tokens.shape[1]) as tables:
             bare = self._forward(tokens, None)
         self.modules = StreamModules(self._embedding, tuple(dict.fromkeys(tables)), blocks_of(model))
-        if any(map(cross_attention, self.modules.blocks)):
+        if any(map(cross_attention, self.modules.blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
             self.encoder = Off.description
         self.shape = self._shape(tokens)
         contract.check(self, bare)

@@ -96,9 +96,8 @@ def _reported(input_name: str, run: Run) -> dict[str, Cell]:
 def _note(report: Report, token_sets: Mapping[str, TokenSet], epsilon: float) -> str:
     protocol = report.protocol
     sources = ", ".join(f"{name}: {token_set.source}" for name, token_set in token_sets.items())
-    bos = (
-        "no BOS" if all(" first" not in name for name in token_sets) else "no BOS, or BOS first where the input says so"
-    )
+    has_bos = any(" first" in token_set.bos for token_set in token_sets.values())
+    bos = "no BOS unless the input says so" if has_bos else "no BOS"
     weights = f", weights: {protocol.revision}" if protocol.revision else ""
     encoder = f", encoder {protocol.encoder}" if protocol.encoder else ""
     return (

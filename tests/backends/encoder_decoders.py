@@ -1,4 +1,6 @@
-"""Tiny random encoder-decoder models: encoder and decoder differ in depth and heads, so that none passes for the other."""
+"""Tiny random encoder-decoder models, whose encoder and decoder differ in depth and heads."""
+
+from dataclasses import dataclass
 
 import torch
 from transformers import (
@@ -15,6 +17,8 @@ from transformers import (
     WhisperConfig,
     WhisperForConditionalGeneration,
 )
+
+from sinkinterp.backends.encoder_input import EncoderInput, TokenIds
 
 VOCAB, DEPTH, HEADS, SOURCE = 101, 3, 4, (5, 9, 2, 77, 13, 40, 8, 31, 60, 3, 19)
 IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
@@ -45,7 +49,7 @@ LEARNED_POSITIONS = ("whisper", "bart")
 def model_of(name: str) -> PreTrainedModel:
     torch.manual_seed(0)
     model = MODELS[name]().eval()
-    peaked = ("q_proj", "k_proj", ".q.", ".k.", "embed_positions", "relative_attention_bias")
+    peaked = ("q_proj", "k_proj", "embed_positions")  # T5 begins with peaked attention
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if any(part in parameter_name for part in peaked):
@@ -57,3 +61,17 @@ def model_of(name: str) -> PreTrainedModel:
 
 def tokens_of(length: int = 17) -> torch.Tensor:
     return torch.randint(3, VOCAB, (5, length), generator=torch.Generator().manual_seed(1))
+
+
+@dataclass(frozen=True)
+class Mel(EncoderInput):
+    """A spectrogram of noise."""
+
+    description = "noise"
+
+    def features(self, model):
+        return {"input_features": torch.randn(1, 8, 100, generator=torch.Generator().manual_seed(3))}
+
+
+def source_of(name: str) -> EncoderInput:
+    return Mel() if name == "whisper" else TokenIds(SOURCE)
