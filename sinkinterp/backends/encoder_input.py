@@ -48,7 +48,7 @@ class EncoderInput:
 
 @dataclass(frozen=True)
 class Off(EncoderInput):
-    """No encoder: the blocks of the decoder skip cross-attention and its norm, as in transformers' WhisperForCausalLM."""
+    """No encoder: blocks of the decoder skip cross-attention and its norm, as transformers' WhisperForCausalLM does."""
 
     runs_cross_attention = False
     description = "off (no cross-attention)"
