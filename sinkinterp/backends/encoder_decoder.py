@@ -1,8 +1,10 @@
 """Encoder-decoder models as subjects: what is measured is the decoder, while its encoder's output stays the same."""
 
+import copy
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,10 +15,12 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ..data.tokens import Tokens
 from ..errors import InputError
+from ..interventions.edit import HeadWeights
 from . import contract
 from .encoder_input import EncoderInput, States
-from .hooks import asked_for, blocks_of, cross_attention, eval_mode
+from .hooks import RECORDING, asked_for, blocks_of, cross_attention, eval_mode
 from .huggingface import HuggingFaceSubject
+from .projections import Role, weights_of
 from .subject import Logits
 
 
@@ -41,13 +45,14 @@ class EncoderDecoderSubject(HuggingFaceSubject):
     def _embedding(self) -> nn.Embedding:
         return self.model.get_decoder().get_input_embeddings()
 
-    def _logits(self, tokens: Tokens, *, position_ids: torch.Tensor | None = None) -> Logits:
+    def _logits(self, tokens: Tokens, **positions: torch.Tensor) -> Logits:
         """What the model returns. Where it has tables of positions, they are asked for others: BART takes no ids."""
-        return self._logits_given(self._states, tokens, position_ids)
+        return self._logits_given(self._states, tokens, positions.get("position_ids"))
 
     def _logits_given(self, states: States, tokens: Tokens, position_ids: torch.Tensor | None = None) -> Logits:
         with ExitStack() as stack:
-            stack.enter_context(_projected_once(self.model, len(tokens)))
+            if RECORDING.get() is not None:  # the bare model, which the contract compares with, runs as it is
+                stack.enter_context(_projected_once(self.model, len(tokens)))
             if position_ids is not None and self.modules.tables:
                 stack.enter_context(asked_for(self.modules.tables, position_ids))
                 position_ids = None
@@ -60,6 +65,28 @@ class EncoderDecoderSubject(HuggingFaceSubject):
                 decoder_position_ids=position_ids,
                 use_cache=False,
             ).logits
+
+    def cross_attention(self) -> "EncoderDecoderSubject":
+        """The same model as another subject, whose attention calls are those of cross-attention.
+
+        Its keys, and the positions of importance and norms, are places in the encoder's output. Raises InputError where
+        cross-attention is off, or where the contract fails.
+        """
+        if not self._encoder_input.runs_cross_attention:
+            raise InputError(f"{self.name} runs without cross-attention; give its encoder an input")
+        crossing = copy.copy(self)
+        crossing.name = f"{self.name}, cross-attention"
+        crossing.n_keys = self._states.shape[1]
+        crossing.modules = replace(self.modules, is_cross=True)
+        tokens = contract.sample_tokens(self.shape.vocab)
+        crossing.shape = crossing._shape(tokens)
+        contract.check(crossing, self._forward(tokens, None))
+        return crossing
+
+    def weights(self, layer: int, role: Role) -> HeadWeights | None:
+        block = self.modules.blocks[layer]
+        attention = next(iter(cross_attention(block))) if self.modules.is_cross else block
+        return weights_of(attention, role, self.shape.d_head)
 
     def _check_states(self) -> None:
         """Raises InputError unless logits depend on the encoder's output exactly where cross-attention runs."""
@@ -99,7 +126,7 @@ def _projected_once(model: PreTrainedModel, n_sequences: int) -> Iterator[None]:
         return (args[0][:1],) if args[0].stride(0) == 0 else args  # an expanded tensor: the states
 
     def after(linear: nn.Module, args: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
-        return output.expand(n_sequences, -1, -1)
+        return output.expand(n_sequences, -1, -1) if output.ndim == 3 and len(output) == 1 else output
 
     modules = [module for block in blocks_of(model) for module in cross_attention(block)]
     linears = [part for module in modules for part in module.children() if isinstance(part, nn.Linear)]

@@ -98,11 +98,13 @@ class StreamModules:
     """The modules of a model that read and write its residual stream.
 
     tables: those of learned positions. mlps: the last module of every block's feed-forward branch; None where unknown.
+    is_cross: whether cross-attention is read, in place of self-attention.
     """
 
     embedding: nn.Module
     tables: tuple[nn.Module, ...]
     blocks: Sequence[nn.Module]
+    is_cross: bool = False
 
     @property
     def mlps(self) -> list[nn.Module | None]:
@@ -112,9 +114,11 @@ class StreamModules:
     @cached_property
     def layers(self) -> dict[nn.Module, int]:
         """The block of every module whose attention calls are read."""
-        return {
-            module: i for i, block in enumerate(self.blocks) for module in set(block.modules()) - cross_attention(block)
-        }
+        layers = {}
+        for i, block in enumerate(self.blocks):
+            cross = cross_attention(block)
+            layers |= dict.fromkeys(cross if self.is_cross else set(block.modules()) - cross, i)
+        return layers
 
 
 def _submodule(block: nn.Module, name: str) -> nn.Module | None:

@@ -38,6 +38,7 @@ class HuggingFaceSubject:
 
     libraries: tuple[str, ...] = ()
     encoder = ""
+    n_keys: int | None = None
     has_encoder = False  # whether this class runs encoder-decoder models
 
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:

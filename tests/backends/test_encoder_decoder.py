@@ -22,6 +22,7 @@ from transformers import BartForCausalLM, MarianForCausalLM, WhisperForCausalLM
 import sinkinterp as si
 from sinkinterp.backends.encoder_input import Off, Silence, TokenIds
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.projections import Role
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
@@ -251,3 +252,33 @@ def test_whispers_mel_features_reach_its_encoder():
         states = model.model.encoder(**Mel().features(model)).last_hidden_state
         want = model(encoder_outputs=(states.expand(5, -1, -1),), decoder_input_ids=TOKENS, use_cache=False).logits
     close(si.load(model, encoder=Mel()).run(TOKENS).logits, want)
+
+
+@every_model
+def test_cross_attention_is_a_second_set_of_calls(name):
+    patterns = torch.stack(eager_output(name).cross_attentions, 1)
+    subject = subject_of(name)
+    crossing = subject.cross_attention()
+    report = si.measure(crossing, TOKENS)
+    close(report.importance, patterns.mean(-2))
+    assert report.importance.shape[-1] == report.value_norms.shape[-1] == crossing.n_keys != TOKENS.shape[1]
+    assert report.protocol.model.endswith(", cross-attention") and "cross" not in subject.name
+    close(report.null, torch.full_like(report.null, 1 / crossing.n_keys))
+    assert report.bias_null.equal(report.null)
+    alone = si.measure(crossing, TOKENS, positions=(crossing.n_keys - 1,))
+    close(alone.importance[..., 0], report.importance[..., -1])
+    close(report.residual_norms, si.measure(subject, TOKENS).residual_norms)
+
+
+def test_edits_of_calls_reach_the_attention_that_is_read():
+    subject = subject_of("bart")
+    crossing, plain = subject.cross_attention(), subject.run(TOKENS).logits
+    silenced = [each.run(TOKENS, edits=[Silent()]).logits for each in (subject, crossing)]
+    assert not any(a.allclose(b, atol=1e-3) for a, b in ((silenced[0], plain), (silenced[1], plain), silenced))
+    weights = crossing.weights(1, Role.KEY).weight
+    assert weights.flatten(0, 1).equal(subject.model.model.decoder.layers[1].encoder_attn.k_proj.weight)
+
+
+def test_cross_attention_that_is_off_cannot_be_read():
+    with pytest.raises(InputError, match="runs without cross-attention; give its encoder an input"):
+        subject_of("bart", Off()).cross_attention()
