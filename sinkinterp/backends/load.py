@@ -80,7 +80,7 @@ def _encoder_decoder(model: PreTrainedModel, encoder: EncoderInput | None, name:
     if encoder is None:
         raise InputError(
             f"{name or type(model).__name__} is an encoder-decoder model, and its sink depends on what its encoder is "
-            "given: add --encoder silence, off, FILE or TEXT (measure, view), in Python encoder=Silence(), Off(), "
+            "given: add --encoder silence, off, FILE or TEXT, in Python encoder=Silence(), Off(), "
             "Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder_input"
         )
     return EncoderDecoderSubject(model, encoder, name)
