@@ -114,7 +114,7 @@ class StreamModules:
     @cached_property
     def layers(self) -> dict[nn.Module, int]:
         """The block of every module whose attention calls are read."""
-        layers = {}
+        layers: dict[nn.Module, int] = {}
         for i, block in enumerate(self.blocks):
             cross = cross_attention(block)
             layers |= dict.fromkeys(cross if self.is_cross else set(block.modules()) - cross, i)
