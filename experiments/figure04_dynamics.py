@@ -1,6 +1,5 @@
 """Figure 4 (middle and right): the sink comes after some steps of training, and later with a small learning rate."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
@@ -38,11 +37,10 @@ def rows(scope: Scope) -> Table:
         histories[i] = history
         on_run(len(histories), len(runs))
     columns = ("step", "valid_loss", ALPHA, "sink_1")
-    made: tuple[Mapping[str, Cell], ...] = tuple(
-        {MODEL: f"rate x {run.lr / base.lr:g}", SEED: run.seed} | {name: row[name] for name in columns}
-        for i, run in enumerate(runs)
-        for row in histories[i]
-    )
+    made: list[dict[str, Cell]] = []
+    for i, run in enumerate(runs):
+        name = f"rate x {run.lr / base.lr:g}"
+        made += [{MODEL: name, SEED: run.seed, **{column: row[column] for column in columns}} for row in histories[i]]
     note = f"{base.steps} steps of {base.batch} sequences, lr {base.lr:g} x rate, {scope.seeds} seeds, epsilon=0.3"
     return Table(
         "", f"{note}; alpha_1 and Sink_1 of up to 256 held-out sequences; uniform alpha_1: {_null():.3f}", made

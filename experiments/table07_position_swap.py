@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from sinkinterp.backends.encoder_input import Off, Silence
 from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import Progress
-from sinkinterp.data.token_sources import random_tokens, repeated_token
 from sinkinterp.measurement.position_swap import REPORTED as REPORTED
 from sinkinterp.measurement.position_swap import swap_table
 from sinkinterp.plots import swaps
 from sinkinterp.plots.columns import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET
-from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.case import Case, Encoded, Model
 from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.verdict import Above, Rule
 from sinkinterp.table import Cell, Table
@@ -22,23 +22,24 @@ TARGETS = (5, 10, 15, 20, 25, 30)  # t, from 1
 MIN_QUERIES = 4  # that see position t, so that its importance is a mean over several queries
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/demo-softmax"],
+    Scale.REAL: [Encoded("local/whisper-tiny.en", Silence()), Encoded("local/whisper-tiny.en", Off())],
     Scale.DEMO: [demo_recipe("softmax", seed) for seed in range(5)],
 }
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """Sink_1 and Sink_t under every edit on natural (where known), random and repeated inputs, without BOS."""
+    """Sink_1 and Sink_t under every edit on natural (where known), random and repeated inputs.
+
+    Without BOS, as in the paper, and with BOS first where the model has a tokenizer with one.
+    """
     case.check_positions()
-    (sequences, length), vocab = case.size(), case.subject.shape.vocab
-    inputs = {
-        "natural": case.natural_tokens((sequences, length), Bos.NEVER, progress("reading docstrings")),
-        "random": random_tokens(vocab, length, sequences),
-        "repeated": repeated_token(vocab, length, sequences),
-    }
-    known = {name: token_set for name, token_set in inputs.items() if token_set is not None}
-    swaps = swap_table(case.subject, known, targets(length), on_run=progress(f"measuring {case.subject.name}"))
-    model = {"model": case.subject.name, "seed": case.seed}
-    return Table(swaps.title, swaps.note, tuple({**model, **row} for row in swaps.rows))
+    size = case.size()
+    token_sets = case.token_sets(size, Bos.NEVER, progress)
+    if case.bos is Bos.ALWAYS:
+        with_bos = case.token_sets(size, Bos.ALWAYS, progress)
+        token_sets |= {f"{name}, id {case.bos_token} first": token_set for name, token_set in with_bos.items()}
+    swaps = swap_table(case.subject, token_sets, targets(size[1]), on_run=progress(f"measuring {case.subject.name}"))
+    return Table(swaps.title, swaps.note, tuple({**case.names, **row} for row in swaps.rows))
 
 
 def targets(length: int) -> list[int]:

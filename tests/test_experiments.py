@@ -20,9 +20,12 @@ from sinkinterp.runs import case as cases
 from sinkinterp.runs import experiment as experiments
 from sinkinterp.runs.case import open_case
 from sinkinterp.runs.effects import REASON
-from sinkinterp.runs.experiment import experiment_names, load_experiment, reproduce
+from sinkinterp.runs.experiment import Scope, experiment_names, load_experiment, load_module, reproduce, summary_of
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.workers import Here
 from sinkinterp.train.recipes import demo_recipe
 
+pytestmark = pytest.mark.timeout(600)  # the first test waits for all experiments
 TABLE07, CIRCUIT, TWINS = "table07_position_swap", "gpt2_circuit", "twins"
 SOFTMAX = "sinkinterp/demo-softmax"
 
@@ -44,11 +47,10 @@ def gpt2(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def smoke():
-    """Every experiment's table on what ships."""
-    return {
-        name: reproduce(load_experiment(name), load_experiment(name).MODELS["smoke"]) for name in experiment_names()
-    }
+def smoke(tmp_path_factory):
+    """Every experiment's table at scale smoke."""
+    scope = Scope(Scale.SMOKE, seeds=1, workers=Here(), cache=tmp_path_factory.mktemp("cache"))
+    return {name: load_experiment(name).table(scope) for name in experiment_names()}
 
 
 @pytest.fixture
@@ -70,12 +72,24 @@ def cuts(table):
     return {row["cut"]: row for row in table.rows}
 
 
-def test_the_experiments_that_there_are_run_at_smoke_scale_and_draw(smoke):
+def test_every_experiment_runs_at_smoke_scale_and_draws(smoke):
     for name, table in smoke.items():
-        module = load_experiment(name)
-        assert table.title == module.CLAIM and table.note and module.REPORTED
-        assert len(module.draw(table).data) > 0
-        assert {"smoke"} < set(module.MODELS) <= set(command.Scale)
+        experiment = load_experiment(name)
+        assert table.title == experiment.claim and table.note and table.rows, name
+        assert len(experiment.draw(table).data) > 0 and experiment.digest(table).rows, name
+        assert {Scale.SMOKE} < set(experiment.scales), name
+
+
+def test_every_experiment_has_a_verdict_on_every_rule(smoke):
+    for name, table in smoke.items():
+        verdicts = load_experiment(name).verdicts(table)
+        assert verdicts and all(verdict.claim and verdict.reason for verdict in verdicts), name
+        assert len({verdict.claim for verdict in verdicts}) == len(verdicts), name
+
+
+def test_every_experiment_says_in_one_line_what_it_is():
+    summaries = list(map(summary_of, experiment_names()))
+    assert all(30 < len(summary) <= 120 for summary in summaries) and len(set(summaries)) == len(summaries)
 
 
 @pytest.mark.parametrize("given", ["repeated", "random", "natural"])
@@ -103,11 +117,11 @@ def test_published_numbers_stand_beside_repeated_tokens_alone(smoke):
     [(64, [5, 10, 15, 20, 25, 30]), (33, [5, 10, 15, 20, 25, 30]), (32, [5, 10, 15, 20, 25, 29]), (13, [5, 10])],
 )
 def test_targets_are_the_papers_and_seen_by_four_queries(length, from_one):
-    assert [t + 1 for t in load_experiment(TABLE07).targets(length)] == from_one
+    assert [t + 1 for t in load_module(TABLE07).targets(length)] == from_one
 
 
 def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(gpt2):
-    module = load_experiment(TABLE07)
+    module = load_module(TABLE07)
     module.TARGETS = (5, 30)
     table = reproduce(module, [gpt2])
     assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100 a row, T=64, no BOS" in table.note
@@ -153,7 +167,7 @@ def test_without_positions_nothing_is_left_but_uniform_attention(smoke):
 
 def test_the_cuts_of_a_gpt2_are_what_they_say(gpt2):
     """Against the same model with its parameters changed by hand."""
-    module = load_experiment(CIRCUIT)
+    module = load_module(CIRCUIT)
     rows = cuts(module.measure(open_case(gpt2), silent))
     assert rows["control: b_K = 0"]["left low"] == pytest.approx(1, abs=1e-5) == rows["control: b_K = 0"]["left high"]
     assert rows["b_Q = 0"]["left high"] < 0.999 and not any(row["empty because"] for row in rows.values())
@@ -181,7 +195,7 @@ def test_the_cuts_of_a_gpt2_are_what_they_say(gpt2):
 
 
 def test_columns_are_those_in_which_the_first_token_is_largest():
-    circuit = load_experiment(CIRCUIT)
+    circuit = load_module(CIRCUIT)
     report = si.measure(si.load(SOFTMAX), torch.arange(14).view(2, 7), instruments=[(circuit.FIRST_RESIDUAL,)])
     first = torch.zeros(2, 3, 11)
     first[:, 1, 4], first[:, 1, 7], first[:, 1, 2] = -9, 5, 3
@@ -198,7 +212,7 @@ def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp
         return lambda done, total: reports.append((work, done, total))
 
     for _ in range(2):
-        table = reproduce(load_experiment(TWINS), recipes, progress, tmp_path)
+        table = reproduce(load_module(TWINS), recipes, progress, tmp_path)
     assert [(row["model"], row["seed"]) for row in table.rows] == [("k_bias", 3), ("k_bias", 5)]
     assert reports.count(("training k_bias, seed 3", 2, 2)) == 1
     assert table.note.count("n=67") == 1  # of both models, said once
@@ -261,13 +275,12 @@ def test_inputs_are_measured_with_and_without_bos(smoke):
 
 
 def test_the_scale_is_real_where_its_models_were_made(tmp_path, monkeypatch):
-    module = load_experiment("table01_inputs")
+    experiment = load_experiment("table01_inputs")
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path))
-    assert experiments.models_of(module) == module.MODELS["smoke"]
+    assert experiment.default_scale() is Scale.SMOKE
     (tmp_path / "models" / "smollm2-135m-instruct").mkdir(parents=True)
-    assert experiments.models_of(module) == module.MODELS["real"]
-    with pytest.raises(InputError, match="no models of scale real; choose smoke or full"):
-        experiments.models_of(load_experiment(TWINS), "real")
+    assert experiment.default_scale() is Scale.REAL
+    assert load_experiment("table04_attention_biases").default_scale() is Scale.DEMO
 
 
 def test_text_of_the_user_takes_the_place_of_docstrings(tmp_path):
@@ -340,7 +353,7 @@ def test_all_caches_agree_until_tokens_are_evicted(smoke):
 def test_texts_that_are_too_short_to_stream_are_joined(tmp_path):
     file = tmp_path / "mine.txt"
     file.write_text("\n\n".join(f"The harbour of town {i} was built by {i} monks." for i in range(9)))
-    streaming = load_experiment("streaming")
+    streaming = load_module("streaming")
     streaming.DOCUMENTS, streaming.JOINED = 1, 7
     tokens, source = streaming._long_texts(open_case("sinkinterp/text-softmax-48k", text=str(file)), 45, silent)
     assert tokens.shape == (1, 45) and source == "mine.txt, each joined from the first 7 tokens of several texts"

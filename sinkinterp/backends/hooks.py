@@ -1,11 +1,11 @@
 """How a transformers model shows a recorder its attention calls and its residual stream. Nothing is patched."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,35 +13,48 @@ from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ..attention.interface import call_of_interface
+from ..attention.interface import call_of_interface, is_causal_call
 from ..errors import InputError
 from .recorder import Recorder
 
 BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be recorded
-RECORDER: ContextVar[Recorder | None] = ContextVar("sinkinterp_recorder", default=None)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recorder, and the block of every module whose calls it is shown. Calls of other modules are left alone."""
+
+    recorder: Recorder
+    layers: Mapping[nn.Module, int]
+
+
+RECORDING: ContextVar[Recording | None] = ContextVar("sinkinterp_recording", default=None)
 
 
 def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
-    """The attention function `base`, which also shows every call to the recorder."""
+    """The attention function `base`, which also shows the calls of known modules to the recorder."""
 
     def attention(
         module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
         scaling: float | None = None, **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        call = call_of_interface(module.layer_idx, query, key, value, attention_mask, scaling, **kwargs)
-        recorder = RECORDER.get()
-        edited = call if recorder is None else recorder.attend(call)
-        fused = edited.is_fused and (base == "sdpa" or "kernel" in kwargs)
-        if fused or edited is not call:
-            z, weights = edited.output(), None
-        else:
+        def of_transformers() -> tuple[Tensor, Tensor | None]:
             eager = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
             function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
-            z, weights = function(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+            return function(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
+
+        recording = RECORDING.get()
+        if recording is None or module not in recording.layers:
+            return of_transformers()
+        layer, extra = recording.layers[module], {**kwargs, "is_causal": is_causal_call(module, kwargs)}
+        call = call_of_interface(layer, query, key, value, attention_mask, scaling, **extra)
+        edited = recording.recorder.attend(call)
+        if edited is not call or (edited.is_fused and (base == "sdpa" or "kernel" in kwargs)):
+            z, weights = edited.output(), None
+        else:
+            z, weights = of_transformers()
             z = z.transpose(1, 2)
-        if recorder is not None:
-            z = recorder.output(edited, z)
-        return z.transpose(1, 2).contiguous(), weights
+        return recording.recorder.output(edited, z).transpose(1, 2).contiguous(), weights
 
     return attention
 
@@ -52,17 +65,32 @@ for _base in BASES:
     AttentionMaskInterface.register(f"sinkinterp_{_base}", ALL_MASK_ATTENTION_FUNCTIONS[_base])
 
 
+_DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")  # where `num_hidden_layers` is the encoder's
+
+
 def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
-    """The model's stack of blocks: the first list of modules that is as long as the configuration says."""
-    depth = model.config.get_text_config().num_hidden_layers
-    stacks = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth]
+    """The model's stack of blocks: the first list of modules that is as long as the configuration says.
+
+    In an encoder-decoder model, that of the decoder.
+    """
+    config = model.config
+    depths = [getattr(config, name) for name in _DECODER_DEPTHS if hasattr(config, name)]
+    depth = depths[0] if depths else config.get_text_config().num_hidden_layers
+    root: nn.Module = model.get_decoder() if config.is_encoder_decoder else model
+    stacks = [m for m in root.modules() if isinstance(m, nn.ModuleList) and len(m) == depth]
     if not stacks:
         raise InputError(f"{type(model).__name__} keeps its {depth} blocks in no list, so residuals cannot be read")
     return list(stacks[0])
 
 
+def cross_attention(block: nn.Module) -> set[nn.Module]:
+    """The modules of a block that attend to an encoder: they are not causal and stand beside one that is."""
+    is_causal = {m: m.is_causal for m in block.modules() if isinstance(getattr(m, "is_causal", None), bool)}
+    return {m for m, causal in is_causal.items() if not causal} if any(is_causal.values()) else set()
+
+
 # what the last module of a feed-forward branch is called; of several such modules in a block, the first name counts
-_FEED_FORWARD = ("post_feedforward_layernorm", "mlp", "feed_forward", "fc2")
+_FEED_FORWARD = ("post_feedforward_layernorm", "mlp", "feed_forward", "fc2", "layer.2.DenseReluDense")
 
 
 @dataclass(frozen=True)
@@ -70,16 +98,34 @@ class StreamModules:
     """The modules of a model that read and write its residual stream.
 
     tables: those of learned positions. mlps: the last module of every block's feed-forward branch; None where unknown.
+    is_cross: whether cross-attention is read, in place of self-attention.
     """
 
     embedding: nn.Module
     tables: tuple[nn.Module, ...]
     blocks: Sequence[nn.Module]
+    is_cross: bool = False
 
     @property
     def mlps(self) -> list[nn.Module | None]:
         inner = [getattr(block, "original_component", block) for block in self.blocks]  # TransformerLens wraps it
-        return [next((getattr(b, name) for name in _FEED_FORWARD if hasattr(b, name)), None) for b in inner]
+        return [next(filter(None, (_submodule(b, name) for name in _FEED_FORWARD)), None) for b in inner]
+
+    @cached_property
+    def layers(self) -> dict[nn.Module, int]:
+        """The block of every module whose attention calls are read."""
+        layers: dict[nn.Module, int] = {}
+        for i, block in enumerate(self.blocks):
+            cross = cross_attention(block)
+            layers |= dict.fromkeys(cross if self.is_cross else set(block.modules()) - cross, i)
+        return layers
+
+
+def _submodule(block: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return block.get_submodule(name)
+    except AttributeError:
+        return None
 
 
 @contextmanager
@@ -118,10 +164,8 @@ def position_tables(model: PreTrainedModel, length: int) -> Iterator[list[nn.Mod
     tables: list[nn.Module] = []
 
     def before(table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for ids in (*args, *kwargs.values()):
-            is_ids = isinstance(ids, Tensor) and not ids.is_floating_point() and ids.shape[-1:] == (length,)
-            if is_ids and (ids.long().diff() == 1).all():
-                tables.append(table)
+        if any(_is_consecutive(ids, length) for ids in (*args, *kwargs.values())):
+            tables.append(table)
 
     others = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
     handles = [table.register_forward_pre_hook(before, with_kwargs=True) for table in others]
@@ -130,6 +174,41 @@ def position_tables(model: PreTrainedModel, length: int) -> Iterator[list[nn.Mod
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def asked_for(tables: Sequence[nn.Module], positions: Tensor) -> Iterator[None]:
+    """Inside, the tables of learned positions return other rows than the model asks for.
+
+    positions: `#sequence pos`, the positions that tokens are given, counted from the first row that the model asks for.
+    """
+    n_sequences, length = positions.shape
+
+    def edited(ids: Any) -> Any:
+        if not _is_consecutive(ids, length):
+            return ids
+        rows = ids.flatten()[0] + positions.flatten()
+        return rows.view(*(1,) * (ids.ndim - 1), -1)
+
+    def before(table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+        return tuple(map(edited, args)), {name: edited(value) for name, value in kwargs.items()}
+
+    def after(table: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return output.reshape(n_sequences, length, -1)
+
+    handles = [table.register_forward_pre_hook(before, with_kwargs=True) for table in tables]
+    handles += [table.register_forward_hook(after, prepend=True) for table in tables]  # before a recorder sees it
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _is_consecutive(ids: Any, length: int) -> bool:
+    """Whether this is a tensor of `length` consecutive integers, or of several such rows."""
+    is_ids = isinstance(ids, Tensor) and not ids.is_floating_point() and ids.shape[-1:] == (length,)
+    return is_ids and bool((ids.long().diff() == 1).all())
 
 
 @contextmanager

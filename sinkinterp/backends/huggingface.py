@@ -1,7 +1,6 @@
 """Transformers models as subjects, through transformers' own attention interface: untouched weights, no patching."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,12 +12,15 @@ from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import POSITION_EMBEDDING, Edit, HeadWeights
 from . import contract
+from .encoder_input import Off
 from .hooks import (
     BASES,
-    RECORDER,
+    RECORDING,
+    Recording,
     StreamModules,
     attention_set_to,
     blocks_of,
+    cross_attention,
     eval_mode,
     position_tables,
     recorded_stream,
@@ -35,9 +37,13 @@ class HuggingFaceSubject:
     """
 
     libraries: tuple[str, ...] = ()
+    encoder = ""
+    n_keys: int | None = None
+    has_encoder = False  # whether this class runs encoder-decoder models
 
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
         self.model, self.name = model, name or type(model).__name__
+        check_encoder(model, self.name, self.has_encoder)
         self.dtype, self.device = model.dtype, model.device
         self.revision = getattr(model.config, "_commit_hash", None) or ""
         self._base = model.config._attn_implementation
@@ -47,6 +53,8 @@ class HuggingFaceSubject:
         with position_tables(model, tokens.shape[1]) as tables:
             bare = self._forward(tokens, None)
         self.modules = StreamModules(self._embedding, tuple(dict.fromkeys(tables)), blocks_of(model))
+        if any(map(cross_attention, self.modules.blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
+            self.encoder = Off.description
         self.shape = self._shape(tokens)
         contract.check(self, bare)
         backwards = torch.arange(tokens.shape[1]).flip(0)[None].to(self.device)
@@ -111,18 +119,23 @@ class HuggingFaceSubject:
     def _embedding(self) -> torch.nn.Embedding:
         return self.model.get_input_embeddings()
 
-    def _forward(self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **kwargs: Any) -> Logits:
+    def _forward(
+        self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **positions: Tensor
+    ) -> Logits:
         """Logits. Attention runs through the recorded function where there is a recorder, else through the model's."""
         tokens = tokens.to(self.device)
-        # an explicit all-ones mask: without it, transformers takes swapped position ids for packed sequences
-        kwargs |= {"attention_mask": torch.ones_like(tokens), "use_cache": False}
         function = None if recorder is None else self.recorded_attention
         with torch.set_grad_enabled(gradients), eval_mode(self.model), attention_set_to(self.model, function):
-            token = RECORDER.set(recorder)
+            token = RECORDING.set(None if recorder is None else Recording(recorder, self.modules.layers))
             try:
-                return self.model(tokens, **kwargs).logits
+                return self._logits(tokens, **positions)
             finally:
-                RECORDER.reset(token)
+                RECORDING.reset(token)
+
+    def _logits(self, tokens: Tokens, **positions: Tensor) -> Logits:
+        """What the model returns for these tokens."""
+        # an explicit all-ones mask: without it, transformers takes swapped position ids for packed sequences
+        return self.model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **positions).logits
 
     def _shape(self, tokens: Tokens) -> ModelShape:
         recorder = Recorder({"sizes": head_sizes})
@@ -145,9 +158,16 @@ class HuggingFaceSubject:
             d_head=d_head,
             d_model=embedding.embedding_dim,
             vocab=embedding.num_embeddings,
-            n_ctx=getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
+            n_ctx=self._context,
             mlp_layers=tuple(i for i, mlp in enumerate(self.modules.mlps) if mlp is not None),
         )
+
+    @property
+    def _context(self) -> int | None:
+        """The longest sequence that the model's configuration knows."""
+        config = self.model.config.get_text_config()
+        lengths = (getattr(config, name, None) for name in ("max_target_positions", "max_position_embeddings"))
+        return next((length for length in lengths if length is not None), None)
 
     def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
         """The model's keyword for the positions that edits give to tokens; empty where they change none."""
@@ -186,3 +206,12 @@ class HuggingFaceSubject:
 def head_sizes(call: AttentionCall) -> Tensor:
     """How many query heads and kv heads a call has, and their size."""
     return torch.tensor([call.q.shape[1], call.k.shape[1], call.q.shape[3]])
+
+
+def check_encoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:
+    """Raises InputError for an encoder-decoder model, unless the subject runs its encoder."""
+    if model.config.is_encoder_decoder and not is_run:
+        raise InputError(
+            f"{name} is an encoder-decoder model, which runs on the Hugging Face backend alone, with an encoder input: "
+            "si.load(..., encoder=Silence())"
+        )

@@ -6,12 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from ..errors import InputError
 from ..files import cache_folder
 from . import gguf
-from .huggingface import HuggingFaceSubject
+from .encoder_decoder import EncoderDecoderSubject
+from .encoder_input import EncoderInput
+from .huggingface import HuggingFaceSubject, check_encoder
 from .subject import Subject
 
 SHIPPED = Path(__file__).parents[1] / "checkpoints"
@@ -27,6 +39,7 @@ def load(
     device_map: DeviceMap = None,
     name: str | None = None,
     remote: bool = False,
+    encoder: EncoderInput | None = None,
 ) -> Subject:
     """A subject from a Hugging Face name, a model folder, a GGUF file, a model that we name, or a model in memory.
 
@@ -36,12 +49,15 @@ def load(
     for names, folders and files. Weights are read from safetensors or GGUF (dequantised) only, in `dtype` (default
     float32), to where `device_map` says (as in transformers: "auto" spreads a model that is too large for one device),
     and no code of the repository is run. `remote` runs a model of the Hub on an NDIF server instead, in its dtype
-    there: backend "nnsight" only. Raises InputError where nothing can be loaded, weights are absent, the backend cannot
-    do it, or a dtype or device is asked of a model that is in memory or on a server already.
+    there: backend "nnsight" only. Encoder-decoder models (Whisper, BART, T5) need an `encoder` input, `Silence()`,
+    `Off()`, `Sound(file)` or `Text(text)` of `sinkinterp.backends.encoder_input`; what is measured is their decoder.
+    Raises InputError where nothing can be loaded, weights are absent, the backend cannot do it, an encoder's input is
+    missing or has no encoder, or a dtype or device is asked of a model that is in memory or on a server already.
     """
     if (dtype or device_map) and (remote or not isinstance(source, str | Path)):
         raise InputError("dtype and device_map are for names and folders; move the model yourself: model.to(...)")
     if remote:
+        _check_has_no_encoder(encoder, name or str(source))
         return _remote(source, backend, name)
     origin = ""
     if isinstance(source, str | Path):
@@ -52,9 +68,28 @@ def load(
     backend = backend or library
     if backend not in _SUBJECTS or library not in ("huggingface", backend):
         raise InputError(f"{name or type(source).__name__} cannot run on {backend!r}; backends: {', '.join(_SUBJECTS)}")
-    subject = _SUBJECTS[backend](source, name)
+    is_encoded = isinstance(source, PreTrainedModel) and source.config.is_encoder_decoder and backend == "huggingface"
+    subject = _encoder_decoder(source, encoder, name) if is_encoded else _SUBJECTS[backend](source, name)
+    if not is_encoded:
+        _check_has_no_encoder(encoder, subject.name)
     subject.revision = origin or subject.revision
     return subject
+
+
+def _encoder_decoder(model: PreTrainedModel, encoder: EncoderInput | None, name: str | None) -> Subject:
+    if encoder is None:
+        raise InputError(
+            f"{name or type(model).__name__} is an encoder-decoder model, and its sink depends on what its encoder is "
+            "given: add --encoder silence, off, FILE or TEXT, in Python encoder=Silence(), Off(), "
+            "Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder_input"
+        )
+    return EncoderDecoderSubject(model, encoder, name)
+
+
+def _check_has_no_encoder(encoder: EncoderInput | None, name: str) -> None:
+    """Raises InputError where an input is given to an encoder that a model does not have."""
+    if encoder is not None:
+        raise InputError(f"{name} has no encoder that could be given an input; leave it out")
 
 
 def _nnsight(model: Any, name: str | None) -> Subject:
@@ -74,6 +109,8 @@ def _remote(source: Any, backend: str | None, name: str | None) -> Subject:
 def _transformer_lens(model: Any, name: str | None) -> Subject:
     from .transformer_lens import TransformerLensSubject, bridge_of
 
+    if isinstance(model, PreTrainedModel):
+        check_encoder(model, name or type(model).__name__)
     bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
     return TransformerLensSubject(bridge, name or type(model).__name__)
 
@@ -107,7 +144,7 @@ def load_model(
         refusals = (OSError, ValueError, KeyError)
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
     try:
-        model, loading = AutoModelForCausalLM.from_pretrained(
+        model, loading = _class_of(source).from_pretrained(
             **place, dtype=dtype, device_map=device_map, trust_remote_code=False, output_loading_info=True
         )
     except refusals as error:
@@ -118,16 +155,38 @@ def load_model(
     return model
 
 
+def _class_of(source: str | Path) -> Any:
+    """The class of transformers that reads a model whole: encoder and decoder, where it has both."""
+    config = None if gguf.is_gguf(source) else AutoConfig.from_pretrained(source, trust_remote_code=False)
+    if config is None or not config.is_encoder_decoder:
+        return AutoModelForCausalLM
+    is_speech = type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
+    return AutoModelForSpeechSeq2Seq if is_speech else AutoModelForSeq2SeqLM
+
+
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside a model, or in its GGUF file; None where there is none."""
+    """The tokenizer beside a model, or in its GGUF file; None where there is none.
+
+    In an encoder-decoder model, its BOS is the token that the decoder starts with, whatever the tokenizer says.
+    """
     source = located(source)
     if not _has_tokenizer(Path(source)):
         return None
     place = gguf.reading(Path(source)) if gguf.is_gguf(source) else {"pretrained_model_name_or_path": source}
     try:
-        return AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
+        start = None if gguf.is_gguf(source) else _decoder_start(source)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}") from error
+    if start is not None:
+        tokenizer.bos_token = tokenizer.convert_ids_to_tokens(start)
+    return tokenizer
+
+
+def _decoder_start(source: str | Path) -> int | None:
+    """The first token of every text that the decoder of an encoder-decoder model writes; None for other models."""
+    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    return getattr(config, "decoder_start_token_id", None) if config.is_encoder_decoder else None
 
 
 def located(source: str | Path) -> str | Path:

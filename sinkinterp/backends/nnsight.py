@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..attention.interface import call_of_interface
+from ..attention.interface import call_of_interface, is_causal_call
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import MLP, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING
@@ -109,8 +109,9 @@ def _replace_output(module: Any, record: Callable[[Tensor], Tensor]) -> None:
 def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
     """Shows the recorder a layer's call and what its heads return, and writes what it changed."""
     operation = getattr(envoy.source, [op for op in envoy.source.names if op.startswith(_OPERATION)][-1])
-    (_, q, k, v, mask), extra = operation.inputs
-    call = call_of_interface(layer, q, k, v, mask, **{"scale": extra.get("scaling"), **extra})
+    (module, q, k, v, mask), extra = operation.inputs
+    about = {"scale": extra.get("scaling"), **extra, "is_causal": is_causal_call(module, extra)}
+    call = call_of_interface(layer, q, k, v, mask, **about)
     edited = recorder.attend(call)
     if edited is not call or (edited.is_fused and (base == "sdpa" or "kernel" in extra)):
         operation.skip((recorder.output(edited, edited.output()).transpose(1, 2).contiguous(), None))

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError
 from ..interventions.edit import Edit
-from .hooks import RECORDER, attention_set_to, recorded_stream
+from .hooks import RECORDING, Recording, attention_set_to, recorded_stream
 from .huggingface import HuggingFaceSubject
 from .projections import edited_weights
 from .recorder import Recorder
@@ -57,7 +57,7 @@ class _Patch:
     subject: HuggingFaceSubject
     edits: tuple[Edit, ...] = ()
     recorder: Recorder = field(default_factory=Recorder)
-    recorders_before: list[Token[Recorder | None]] = field(default_factory=list)
+    recordings_before: list[Token[Recording | None]] = field(default_factory=list)
 
     def before_pass(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         """A forward pre-hook: starts the recorder, and gives the model the edited positions."""
@@ -69,13 +69,13 @@ class _Patch:
         self.subject.check_edits(self.edits, past + inputs.shape[1])
         self.recorder.begin(self.edits, past)
         kwargs |= self._positions(inputs, past)
-        self.recorders_before.append(RECORDER.set(self.recorder))
+        self.recordings_before.append(RECORDING.set(Recording(self.recorder, self.subject.modules.layers)))
         return args, kwargs
 
     def after_pass(self, model: Any, args: tuple[Any, ...], output: Any) -> None:
         """A forward hook, which is also called after an exception: its output is then None."""
-        if self.recorders_before:  # none where the pass was refused
-            RECORDER.reset(self.recorders_before.pop())
+        if self.recordings_before:  # none where the pass was refused
+            RECORDING.reset(self.recordings_before.pop())
         if output is not None:
             self.recorder.check(self.subject.shape)
 

@@ -61,6 +61,7 @@ def _interleaved(linear: nn.Linear, role: Role, d_head: int) -> HeadWeights:
 
 _LAYOUTS: dict[tuple[str, str, str], tuple[type[nn.Module], Callable[..., HeadWeights]]] = {
     ("q_proj", "k_proj", "v_proj"): (nn.Linear, lambda linear, role, d_head: weights_of_linear(linear, d_head)),
+    ("q", "k", "v"): (nn.Linear, lambda linear, role, d_head: weights_of_linear(linear, d_head)),
     ("c_attn",) * 3: (Conv1D, _stacked),
     ("query_key_value",) * 3: (nn.Linear, _interleaved),
 }

@@ -49,6 +49,8 @@ class Subject(Protocol):
     dtype: torch.dtype
     device: torch.device
     libraries: tuple[str, ...]  # what runs it, beside torch and transformers
+    n_keys: int | None  # of every attention call; None where there are as many keys as tokens
+    encoder: str  # what the encoder of an encoder-decoder model is given; empty for other models
     revision: str  # commit of the weights on the Hub; empty for a model in memory or in a folder
 
     def run(

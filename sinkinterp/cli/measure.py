@@ -9,7 +9,7 @@ import typer
 from ..data.bos import Bos
 from ..data.random_inputs import Drawn
 from ..files import write_json, write_text
-from .options import BOS, EPSILON, Backend, Column, DeviceMap, Json, Model
+from .options import BOS, EPSILON, Backend, Column, DeviceMap, Encoder, Json, Model
 from .terminal import console, plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ def measure(
     epsilon: Annotated[float | None, typer.Option(help=f"{EPSILON} [default: 0.3]")] = None,
     preset: Annotated[str | None, typer.Option(help=PRESET)] = None,
     backend: Backend = "huggingface",
+    encoder: Encoder = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16. [default: float32]")] = None,
     device_map: DeviceMap = None,
     first_only: Annotated[bool, typer.Option("--first-only", help=FIRST_ONLY)] = False,
@@ -46,6 +47,7 @@ def measure(
     """Measure the attention sinks of a model."""
     with plain_errors(), progress_bars() as progress:
         from .. import tables
+        from ..backends.encoder_input import encoder_input
         from ..backends.load import load, words_of
         from ..measurement import instruments
         from ..measurement.measure import measure as measure_sinks
@@ -54,7 +56,8 @@ def measure(
         settings = _settings(preset, length=length, sequences=sequences, bos=bos, epsilon=epsilon, dtype=dtype)
         inputs = Inputs(settings.length, settings.sequences, settings.bos, text, column, tokens, drawn, seed)
         quiet_libraries()
-        subject = load(model, backend=backend, dtype=settings.dtype, device_map=device_map)
+        given = None if encoder is None else encoder_input(encoder)
+        subject = load(model, backend=backend, dtype=settings.dtype, device_map=device_map, encoder=given)
         token_set = inputs.token_set(model, subject.shape.vocab, progress_bar(progress, "reading docstrings"))
         report = measure_sinks(
             subject,

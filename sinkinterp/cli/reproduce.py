@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..runs.scale import Scale
-from .options import DeviceMap
+from .options import DeviceMap, Encoder
 from .terminal import console, plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
 
 if TYPE_CHECKING:  # importing it imports torch
@@ -32,6 +32,7 @@ def reproduce(
     scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="demo, real where made, else smoke")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many models of every kind are trained.")] = 5,
     text: Annotated[str | None, typer.Option(help=TEXT)] = None,
+    encoder: Encoder = None,
     ray: Annotated[str | None, typer.Option(help=RAY)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
     out: Annotated[Path, typer.Option(help="Folder of the pages and the numbers.")] = Path("figures"),
@@ -42,18 +43,21 @@ def reproduce(
     Writes NAME.json and NAME.html for each, and index.html with the verdicts of all that lie in the folder.
     """
     with plain_errors(), progress_bars() as progress:
+        from ..backends.encoder_input import encoder_input
         from ..runs import experiment as experiments
+        from ..runs.case import Encoded
         from ..runs.workers import Processes, Ray
 
         quiet_libraries()
         is_all = list(names) == [ALL]
         chosen = experiments.experiment_names() if is_all else list(map(experiments.full_name, names))
+        models = model if encoder is None else [Encoded(name, encoder_input(encoder)) for name in model]
         for name in chosen:
             experiment = experiments.load_experiment(name)
             has_scale = scale is not None and (scale in experiment.scales or not is_all)
             scope = experiments.Scope(
                 scale if has_scale and scale is not None else experiment.default_scale(),
-                models=model,
+                models=models,
                 seeds=seeds,
                 text=text,
                 workers=Processes() if ray is None else Ray(ray),

@@ -10,7 +10,7 @@ import typer
 from ..data.bos import Bos
 from ..errors import InputError
 from ..files import write_text
-from .options import BOS, Backend, Model
+from .options import BOS, Backend, Encoder, Model
 from .terminal import console, plain_errors, print_written, progress_bar, progress_bars, quiet_libraries
 
 if TYPE_CHECKING:
@@ -31,11 +31,13 @@ def view(
     swap: Annotated[tuple[int, int] | None, typer.Option(help=SWAP)] = None,
     limit: Annotated[float, typer.Option(min=0.001, help="MB that all maps may take before compression.")] = 8.0,
     backend: Backend = "huggingface",
+    encoder: Encoder = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("figures/view.html"),
     serve: Annotated[bool, typer.Option("--serve", help="Open the page in the browser, from this machine.")] = False,
 ) -> None:
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with plain_errors(), progress_bars() as progress:
+        from ..backends.encoder_input import encoder_input
         from ..backends.load import load, words_of
         from ..interventions.positions import SwapPositions
         from ..pages.atlas.build import view_page
@@ -44,7 +46,8 @@ def view(
         quiet_libraries()
         heads = [_layer_and_head(name) for name in head] or None
         edits = [SwapPositions(*swap)] if swap is not None else []
-        subject = load(model, backend=backend)
+        given = None if encoder is None else encoder_input(encoder)
+        subject = load(model, backend=backend, encoder=given)
         if text is None:
             inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, bos)
             token_set = inputs.token_set(model, subject.shape.vocab, progress_bar(progress, "reading docstrings"))

@@ -43,10 +43,11 @@ def from_texts(
     if bos is Bos.ALWAYS and tokenizer.bos_token_id is None:
         raise InputError("this tokenizer has no BOS token; use --bos never or --bos tokenizer")
     digest = hashlib.sha256()
+    appended = appended_tokens(tokenizer) if bos is Bos.TOKENIZER else 0
 
     def rows() -> Iterator[list[int]]:
         for text in texts:
-            ids = _first_ids(text, tokenizer, length, bos)
+            ids = _first_ids(text, tokenizer, length, bos, appended)
             if len(ids) == length:
                 digest.update(hashlib.sha256(text.encode()).digest())
             yield ids
@@ -76,11 +77,26 @@ def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first
     return _with_first(tokens.expand(-1, length), f"repeated token, seed {seed}", vocab, first)
 
 
-def _first_ids(text: str, tokenizer: Tokenizer, length: int, bos: Bos) -> list[int]:
-    """The first `length` ids of a text, BOS included; fewer where the text is shorter."""
+def appended_tokens(tokenizer: Tokenizer) -> int:
+    """How many tokens the tokenizer puts behind every text, such as T5's end token."""
+    with_special, alone = (
+        tokenizer("a", add_special_tokens=special, truncation=True, max_length=64)["input_ids"]
+        for special in (True, False)
+    )
+    starts = [i for i in range(len(with_special)) if with_special[i : i + len(alone)] == alone]
+    return len(with_special) - len(alone) - starts[0] if starts else 0
+
+
+def _first_ids(text: str, tokenizer: Tokenizer, length: int, bos: Bos, appended: int) -> list[int]:
+    """The first `length` ids of a text, BOS included; fewer where the text is shorter.
+
+    The last `appended` tokens of what the tokenizer returns belong to no text, and are left out.
+    """
+    most = length + appended
     ids: list[int] = tokenizer(
-        text[: CHARACTERS * length], add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=length
+        text[: CHARACTERS * length], add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most
     )["input_ids"]
+    ids = ids[: len(ids) - appended]
     return [tokenizer.bos_token_id or 0, *ids][:length] if bos is Bos.ALWAYS else ids
 
 

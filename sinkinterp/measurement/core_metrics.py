@@ -71,8 +71,8 @@ class Core:
     slot_null: PerHead | None
     off_sequence: PerHead
     residual_norms: Float[Tensor, "batch block pos_all"]
-    key_norms: Float[Tensor, "batch layer kv_head pos_all"]
-    value_norms: Float[Tensor, "batch layer kv_head pos_all"]
+    key_norms: Float[Tensor, "batch layer kv_head key"]
+    value_norms: Float[Tensor, "batch layer kv_head key"]
 
     @staticmethod
     def of(answers: Mapping[str, Tensor]) -> "Core":

@@ -44,11 +44,11 @@ def measure(
     token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
     metrics = _distinct_metrics(instruments)
     _check_tokens(token_set.tokens)
-    length = token_set.tokens.shape[1]
+    length = subject.n_keys or token_set.tokens.shape[1]
     chosen = torch.arange(length) if positions is None else torch.tensor(_inside(positions, length))
 
     def metrics_at(length: int) -> Sequence[Metric]:
-        return (*core_metrics(chosen[chosen < length], convention), *metrics)
+        return (*core_metrics(chosen[chosen < (subject.n_keys or length)], convention), *metrics)
 
     answers = _answers_of_all(subject, token_set, metrics_at, edits, on_batch)
     return Report(

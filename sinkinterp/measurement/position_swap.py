@@ -54,7 +54,7 @@ def swap_table(
 ) -> Table:
     """Sink_1 and Sink_t while p1 is replaced by p_t or swapped with it; swapping p_t and p_{t+1} is the control.
 
-    `token_sets` by the name of the input, all of one size, without BOS; `targets` are positions from 0, while t in the
+    `token_sets` by the name of the input, all of one size; `targets` are positions from 0, while t in the
     table counts from 1. The paper's values stand beside repeated tokens.
     """
     runs = _runs(targets)
@@ -96,8 +96,12 @@ def _reported(input_name: str, run: Run) -> dict[str, Cell]:
 def _note(report: Report, token_sets: Mapping[str, TokenSet], epsilon: float) -> str:
     protocol = report.protocol
     sources = ", ".join(f"{name}: {token_set.source}" for name, token_set in token_sets.items())
+    has_bos = any(" first" in token_set.bos for token_set in token_sets.values())
+    bos = "no BOS unless the input says so" if has_bos else "no BOS"
+    weights = f", weights: {protocol.revision}" if protocol.revision else ""
+    encoder = f", encoder {protocol.encoder}" if protocol.encoder else ""
     return (
-        f"{protocol.model}: n={protocol.sequences} a row, T={protocol.length}, no BOS, "
+        f"{protocol.model}: n={protocol.sequences} a row, T={protocol.length}, {bos}{encoder}{weights}, "
         f"{protocol.dtype}, epsilon={epsilon}; {BY_SEQUENCE}; t counts from 1; "
         f"null: the larger rate under uniform attention; {sources}; "
         "paper: GPT2-XL, repeated tokens, T=64"

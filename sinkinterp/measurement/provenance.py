@@ -32,13 +32,15 @@ class Protocol:
     revision: str
     versions: Mapping[str, str]
     shortest: int | None = None  # where sequences differ in length; `length` is then the longest
+    encoder: str = ""  # what the encoder of an encoder-decoder model was given
 
     def line(self) -> str:
         """The part of the protocol that belongs beside every number."""
         edits = f", edits {'; '.join(self.edits)}" if self.edits else ""
         length = self.length if self.shortest is None else f"{self.shortest} to {self.length}"
+        encoder = f"encoder {self.encoder}, " if self.encoder else ""
         weights = f", weights: {self.revision}" if self.revision else ""
-        return f"n={self.sequences}, T={length}, BOS {self.bos}, {self.dtype}, {self.source}{weights}{edits}"
+        return f"n={self.sequences}, T={length}, BOS {self.bos}, {encoder}{self.dtype}, {self.source}{weights}{edits}"
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Protocol":
@@ -64,4 +66,5 @@ def protocol_of(subject: Subject, token_set: TokenSet, edits: Sequence[Edit], co
         versions={"python": platform.python_version()}
         | {name: version(name) for name in (*PACKAGES, *subject.libraries)},
         shortest=None if token_set.lengths is None else int(token_set.lengths.min()),
+        encoder=subject.encoder,
     )

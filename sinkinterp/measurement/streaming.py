@@ -136,8 +136,8 @@ def _note(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: bo
 
 
 def _check(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: bool) -> None:
-    if subject.libraries:
-        raise InputError(f"{subject.name} must run on transformers' own cache; load it with backend='huggingface'")
+    if subject.libraries or subject.has_encoder:
+        raise InputError(f"{subject.name} has no rolling cache here; give a causal model, with backend='huggingface'")
     length, limit = tokens.shape[1], subject.shape.n_ctx
     if length < 2:
         raise InputError(f"a text of {length} token predicts nothing; give at least 2 tokens")

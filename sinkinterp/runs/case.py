@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from ..backends.encoder_input import EncoderInput
 from ..backends.load import DeviceMap, load, load_tokenizer, located
 from ..backends.subject import Subject
 from ..data.bos import Bos
@@ -21,7 +22,20 @@ from .inputs import Inputs
 
 OUR_SEQUENCES = 512  # for models of ours, as in their cards
 READING = "reading docstrings"
-Model = str | Recipe  # a name or folder, or how a model of ours is trained
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A model with an encoder: its name or folder, and what its encoder is given."""
+
+    source: str
+    encoder: EncoderInput
+
+    def __str__(self) -> str:
+        return self.source
+
+
+Model = str | Recipe | Encoded  # a name or folder, or how a model of ours is trained
 
 
 @dataclass(frozen=True)
@@ -107,6 +121,10 @@ def open_case(
     text: str | None = None,
 ) -> Case:
     """A model, loaded, or trained first where it is not in `cache`. Raises InputError where neither can be done."""
+    if isinstance(model, Encoded):
+        name = f"{model.source}, encoder {model.encoder.description}"
+        subject = load(model.source, device_map=device_map, name=name, encoder=model.encoder)
+        return Case(model.source, subject, None, text)
     source = model if isinstance(model, str) else _train(model, progress, cache)
     folder = Path(located(source))
     recipe = trained.recipe_of(folder) if (folder / "recipe.json").is_file() else None

@@ -70,7 +70,7 @@ def finetuned(
     on_message(f"{len(training.rows)} chats, loss on {training.rule}; {training.left_out} chats had none")
     job = Job(
         recipe,
-        lambda: load_model(recipe.model),
+        lambda: _model(recipe.model),
         lambda step: training.batch(recipe.batch, recipe.seed, step),
         _watch_on(held_out),
         world,
@@ -79,6 +79,14 @@ def finetuned(
     if world.is_first and not (run / "model").exists():
         _save_model(run / "model", recipe.model, last, tokenizer)
     return run / "model"
+
+
+def _model(name: str) -> PreTrainedModel:
+    """The model to be trained. Raises InputError for one that reads chats with an encoder."""
+    model = load_model(name)
+    if model.config.is_encoder_decoder:
+        raise InputError(f"{name} is an encoder-decoder model, which is not trained here; give a causal one")
+    return model
 
 
 def _split(chats: Chats) -> tuple[Chats, Chats]:
@@ -115,7 +123,7 @@ def _loss(model: PreTrainedModel, chats: Chats) -> float:
 
 def _save_model(folder: Path, base: str, last: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """Writes the model of the last checkpoint and its tokenizer, as transformers reads them."""
-    model = load_model(base)
+    model = _model(base)
     checkpoint.fill(last, model)
     with replacing(folder, "make room, then run the same command") as draft:
         model.save_pretrained(draft)

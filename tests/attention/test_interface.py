@@ -1,8 +1,10 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 
-from sinkinterp.attention.interface import call_of_interface
+from sinkinterp.attention.interface import call_of_interface, is_causal_call
 from sinkinterp.attention.masks import Causal, Window
 
 T = 11
@@ -23,3 +25,29 @@ def test_an_additive_mask_that_adds_nothing_leaves_no_bias(make_call):
     call = make_call()
     additive = torch.zeros(1, 1, T, T).masked_fill(~BAND, torch.finfo(torch.float32).min)
     assert call_of_interface(3, call.q, call.k, call.v, additive, None).bias is None
+
+
+def test_without_a_mask_a_call_that_is_not_causal_sees_every_key(make_call):
+    call = make_call(queries=T, keys=T + 6)
+    read = call_of_interface(3, call.q, call.k, call.v, None, call.scale, is_causal=False)
+    k = call.k.repeat_interleave(2, 1)
+    torch.testing.assert_close(read.pattern(), (call.q @ k.mT * call.scale).softmax(-1))
+    torch.testing.assert_close(read.output(), F.scaled_dot_product_attention(call.q, k, call.v.repeat_interleave(2, 1)))
+    assert read.watchers(read.keys).eq(T).all()
+
+
+def test_a_call_is_causal_where_the_interface_or_else_the_module_says_so():
+    module = SimpleNamespace(is_causal=False)
+    assert (
+        is_causal_call(object(), {})
+        and not is_causal_call(module, {})
+        and not is_causal_call(module, {"is_causal": None})
+    )
+    assert is_causal_call(module, {"is_causal": True}) and not is_causal_call(object(), {"is_causal": False})
+
+
+def test_a_bias_of_zeros_is_none_where_every_key_is_seen(make_call):
+    call, zeros = make_call(), torch.zeros(1, 6, T, T)
+    for bias, is_none in ((zeros, True), (zeros + 0.1, False)):
+        read = call_of_interface(3, call.q, call.k, call.v, None, 1.0, is_causal=False, position_bias=bias)
+        assert (read.bias is None) is is_none

@@ -16,7 +16,7 @@ from ...data.tokens import Tokens
 from ...errors import InputError
 from ...interventions.edit import HeadWeights
 from .. import contract
-from ..hooks import BASES, StreamModules, blocks_of
+from ..hooks import BASES, StreamModules, blocks_of, cross_attention
 from ..huggingface import head_sizes
 from ..nnsight import NNsightSubject, Paths, visit
 from ..projections import Role
@@ -61,6 +61,8 @@ class RemoteSubject(NNsightSubject):
         if self._base not in BASES:
             raise InputError(f"{name} runs {self._base!r} attention on the server; sinkinterp reads sdpa and eager")
         self.modules = StreamModules(self._embedding, (), blocks_of(self.model))
+        if self.model.config.is_encoder_decoder or any(map(cross_attention, self.modules.blocks)):
+            raise InputError(f"{name} attends to an encoder; such models run on the Hugging Face backend alone")
         tokens = contract.sample_tokens(self._embedding.num_embeddings)
         bare = self._bare(tokens)
         self.dtype, self.device = bare.dtype, bare.device

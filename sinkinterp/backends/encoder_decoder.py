@@ -1,0 +1,145 @@
+"""Encoder-decoder models as subjects: what is measured is the decoder, while its encoder's output stays the same."""
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from ..data.tokens import Tokens
+from ..errors import InputError
+from ..interventions.edit import HeadWeights
+from . import contract
+from .encoder_input import EncoderInput, States
+from .hooks import RECORDING, asked_for, blocks_of, cross_attention, eval_mode
+from .huggingface import HuggingFaceSubject
+from .projections import Role, weights_of
+from .subject import Logits
+
+
+class EncoderDecoderSubject(HuggingFaceSubject):
+    """A transformers encoder-decoder model (Whisper, BART, T5, ...): tokens, calls and residuals are the decoder's.
+
+    The encoder runs once, here, and is never edited. Raises InputError as `HuggingFaceSubject` does, and for an encoder
+    input that does not fit the model.
+    """
+
+    has_encoder = True
+
+    def __init__(self, model: PreTrainedModel, encoder: EncoderInput, name: str | None = None) -> None:
+        self._encoder_input = encoder
+        with eval_mode(model):
+            self._states: States = encoder.states(model)
+        super().__init__(model, name)
+        self.encoder = encoder.description
+        self._check_states()
+
+    @property
+    def _embedding(self) -> nn.Embedding:
+        return self.model.get_decoder().get_input_embeddings()
+
+    def _logits(self, tokens: Tokens, **positions: torch.Tensor) -> Logits:
+        """What the model returns. Where it has tables of positions, they are asked for others: BART takes no ids."""
+        return self._logits_given(self._states, tokens, positions.get("position_ids"))
+
+    def _logits_given(self, states: States, tokens: Tokens, position_ids: torch.Tensor | None = None) -> Logits:
+        with ExitStack() as stack:
+            if RECORDING.get() is not None:  # the bare model, which the contract compares with, runs as it is
+                stack.enter_context(_projected_once(self.model, len(tokens)))
+            if position_ids is not None and self.modules.tables:
+                stack.enter_context(asked_for(self.modules.tables, position_ids))
+                position_ids = None
+            if not self._encoder_input.runs_cross_attention:
+                stack.enter_context(without_cross_attention(self.model))
+            return self.model(
+                encoder_outputs=BaseModelOutput(states.expand(len(tokens), -1, -1)),
+                decoder_input_ids=tokens,
+                decoder_attention_mask=torch.ones_like(tokens),
+                decoder_position_ids=position_ids,
+                use_cache=False,
+            ).logits
+
+    def cross_attention(self) -> "EncoderDecoderSubject":
+        """The same model as another subject, whose attention calls are those of cross-attention.
+
+        Its keys, and the positions of importance and norms, are places in the encoder's output. Raises InputError where
+        cross-attention is off, or where the contract fails.
+        """
+        if not self._encoder_input.runs_cross_attention:
+            raise InputError(f"{self.name} runs without cross-attention; give its encoder an input")
+        crossing = copy.copy(self)
+        crossing.name = f"{self.name}, cross-attention"
+        crossing.n_keys = self._states.shape[1]
+        crossing.modules = replace(self.modules, is_cross=True)
+        tokens = contract.sample_tokens(self.shape.vocab)
+        crossing.shape = crossing._shape(tokens)
+        contract.check(crossing, self._forward(tokens, None))
+        return crossing
+
+    def weights(self, layer: int, role: Role) -> HeadWeights | None:
+        block = self.modules.blocks[layer]
+        attention = next(iter(cross_attention(block))) if self.modules.is_cross else block
+        return weights_of(attention, role, self.shape.d_head)
+
+    def _check_states(self) -> None:
+        """Raises InputError unless logits depend on the encoder's output exactly where cross-attention runs."""
+        tokens = contract.sample_tokens(self.shape.vocab).to(self.device)
+        others = self._states.roll(1, -1) + 1
+        with torch.no_grad(), eval_mode(self.model):
+            logits, changed = (self._logits_given(states, tokens) for states in (self._states, others))
+        if logits.equal(changed) == self._encoder_input.runs_cross_attention:
+            state = "changes no logit" if self._encoder_input.runs_cross_attention else "changes logits while it is off"
+            raise InputError(f"{self.name} cannot be measured: its encoder's output {state}")
+
+
+@contextmanager
+def without_cross_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Inside, the blocks of a model's decoder are given no encoder output. InputError where they cannot do without."""
+
+    def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+        given = inspect.signature(block.forward).bind(*args, **kwargs)
+        given.arguments["encoder_hidden_states"] = None
+        return given.args, given.kwargs
+
+    handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in blocks_of(model)]
+    with _removed_after(handles):
+        try:
+            yield
+        except InputError:
+            raise
+        except ValueError as error:  # T5Gemma's
+            raise InputError(f"{type(model).__name__} does not run without its encoder: {error}") from error
+
+
+@contextmanager
+def _projected_once(model: PreTrainedModel, n_sequences: int) -> Iterator[None]:
+    """Inside, cross-attention makes its keys and values once: the states of all sequences are the same."""
+
+    def before(linear: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        return (args[0][:1],) if args[0].stride(0) == 0 else args  # an expanded tensor: the states
+
+    def after(linear: nn.Module, args: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        return output.expand(n_sequences, -1, -1) if output.ndim == 3 and len(output) == 1 else output
+
+    modules = [module for block in blocks_of(model) for module in cross_attention(block)]
+    linears = [part for module in modules for part in module.children() if isinstance(part, nn.Linear)]
+    handles = [linear.register_forward_pre_hook(before) for linear in linears]
+    handles += [linear.register_forward_hook(after) for linear in linears]
+    with _removed_after(handles):
+        yield
+
+
+@contextmanager
+def _removed_after(handles: Sequence[RemovableHandle]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,77 @@
+"""Tiny random encoder-decoder models, whose encoder and decoder differ in depth and heads."""
+
+from dataclasses import dataclass
+
+import torch
+from transformers import (
+    BartConfig,
+    BartForConditionalGeneration,
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+    T5Config,
+    T5ForConditionalGeneration,
+    T5GemmaConfig,
+    T5GemmaForConditionalGeneration,
+    T5GemmaModuleConfig,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
+
+from sinkinterp.backends.encoder_input import EncoderInput, TokenIds
+
+VOCAB, DEPTH, HEADS, SOURCE = 101, 3, 4, (5, 9, 2, 77, 13, 40, 8, 31, 60, 3, 19)
+IDS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+SIZES = IDS | {
+    "vocab_size": VOCAB, "d_model": 24, "encoder_layers": 2, "decoder_layers": DEPTH, "encoder_attention_heads": 3,
+    "decoder_attention_heads": HEADS, "encoder_ffn_dim": 20, "decoder_ffn_dim": 28,
+}  # fmt: skip
+WHISPER = SIZES | {"num_mel_bins": 8, "max_source_positions": 50, "max_target_positions": 40}
+T5 = IDS | {
+    "vocab_size": VOCAB, "d_model": 24, "d_kv": 6, "d_ff": 20, "num_layers": 2, "num_decoder_layers": DEPTH,
+    "num_heads": HEADS,
+}  # fmt: skip
+_GEMMA = T5GemmaModuleConfig(
+    vocab_size=VOCAB, hidden_size=24, intermediate_size=20, num_hidden_layers=DEPTH, num_attention_heads=HEADS,
+    num_key_value_heads=2, head_dim=6, sliding_window=5, max_position_embeddings=40,
+)  # fmt: skip
+MODELS = {
+    "whisper": lambda: WhisperForConditionalGeneration(WhisperConfig(**WHISPER)),
+    "bart": lambda: BartForConditionalGeneration(BartConfig(**SIZES, max_position_embeddings=40)),
+    "marian": lambda: MarianMTModel(MarianConfig(**SIZES, max_position_embeddings=40)),
+    "t5": lambda: T5ForConditionalGeneration(T5Config(**T5)),
+    "t5gemma": lambda: T5GemmaForConditionalGeneration(T5GemmaConfig(encoder=_GEMMA, decoder=_GEMMA)),
+}
+TEXT_MODELS = tuple(name for name in MODELS if name != "whisper")
+LEARNED_POSITIONS = ("whisper", "bart")
+
+
+def model_of(name: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    peaked = ("q_proj", "k_proj", "embed_positions")  # T5 begins with peaked attention
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if any(part in parameter_name for part in peaked):
+                parameter.mul_(8)
+            if parameter_name.endswith("bias"):
+                parameter.normal_(std=0.3)
+    return model
+
+
+def tokens_of(length: int = 17) -> torch.Tensor:
+    return torch.randint(3, VOCAB, (5, length), generator=torch.Generator().manual_seed(1))
+
+
+@dataclass(frozen=True)
+class Mel(EncoderInput):
+    """A spectrogram of noise."""
+
+    description = "noise"
+
+    def features(self, model):
+        return {"input_features": torch.randn(1, 8, 100, generator=torch.Generator().manual_seed(3))}
+
+
+def source_of(name: str) -> EncoderInput:
+    return Mel() if name == "whisper" else TokenIds(SOURCE)

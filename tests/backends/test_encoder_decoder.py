@@ -1,0 +1,284 @@
+"""Encoder-decoder models: the decoder's self-attention, beside what transformers' eager model returns."""
+
+import copy
+
+import pytest
+import torch
+from backends import zoo
+from backends.encoder_decoders import (
+    DEPTH,
+    HEADS,
+    LEARNED_POSITIONS,
+    MODELS,
+    SOURCE,
+    TEXT_MODELS,
+    Mel,
+    model_of,
+    source_of,
+    tokens_of,
+)
+from transformers import BartForCausalLM, MarianForCausalLM, WhisperForCausalLM
+
+import sinkinterp as si
+from sinkinterp.backends.encoder_input import Off, Silence, TokenIds
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.projections import Role
+from sinkinterp.errors import InputError
+from sinkinterp.interventions.edit import Edit
+from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
+from sinkinterp.measurement.provenance import Protocol
+
+every_model = pytest.mark.parametrize("name", MODELS)
+TOKENS = tokens_of()
+
+
+def subject_of(name, encoder=None):
+    return si.load(model_of(name), encoder=encoder or source_of(name))
+
+
+@torch.no_grad()
+def eager_output(name, **inputs):
+    """What the eager model returns, encoder and all."""
+    model = model_of(name)
+    model.set_attn_implementation("eager")
+    features = {
+        key: value.expand(len(TOKENS), *value.shape[1:]) for key, value in source_of(name).features(model).items()
+    }
+    return model(**features, decoder_input_ids=TOKENS, output_attentions=True, **inputs)
+
+
+def close(a, b, atol=1e-6):
+    torch.testing.assert_close(a, b, rtol=1e-5, atol=atol)
+
+
+@every_model
+def test_importance_is_that_of_the_decoders_own_self_attention(name):
+    patterns = torch.stack(eager_output(name).decoder_attentions, 1)
+    report = si.measure(subject_of(name), TOKENS)
+    seen = patterns.ne(0).any(2).any(0).sum(1)  # any: a weight of T5 may underflow
+    close(report.raw_importance, patterns.sum(-2) / seen[:, None])
+    assert report.attention_layers == tuple(range(DEPTH)) and report.importance.shape == (5, DEPTH, HEADS, 17)
+
+
+@every_model
+def test_logits_are_those_of_encoder_and_decoder_together(name):
+    bare = eager_output(name).logits
+    close(subject_of(name).run(TOKENS).logits, bare, atol=1e-5 * bare.abs().max().item())
+
+
+@every_model
+def test_residuals_and_updates_are_the_decoders(name):
+    subject = subject_of(name)
+    keep = {"all": lambda x: x}
+    trace = subject.run(TOKENS, residuals=keep, mlps=keep)
+    assert trace.residuals["all"].shape == (5, DEPTH + 1, 17, 24) and trace.mlps["all"].shape == (5, DEPTH, 17, 24)
+    assert subject.shape.n_layers == DEPTH and subject.shape.n_heads == HEADS
+    assert subject.shape.n_ctx == (None if name == "t5" else 40)
+
+
+class Silent(Edit):
+    """No head returns anything."""
+
+    def output(self, call, z):
+        return torch.zeros_like(z)
+
+
+@pytest.mark.parametrize("name", ["whisper", "t5"])  # the others normalise the sum
+def test_without_attention_residuals_gain_the_updates_that_are_read_and_a_bias(name):
+    keep = {"all": lambda x: x}
+    trace = subject_of(name, Off()).run(TOKENS, residuals=keep, mlps=keep, edits=[Silent()])
+    gained = trace.residuals["all"].diff(dim=1) - trace.mlps["all"]
+    close(gained, gained[:1, :, :1].expand_as(gained), atol=1e-5)
+    assert trace.mlps["all"].std() > 0.01
+
+
+def test_the_relative_bias_of_t5_is_the_bias_of_its_calls():
+    model = model_of("t5")
+    read = {"bias": lambda call: call.bias.expand(len(call.q), -1, -1, -1)}
+    bias = si.load(model, encoder=source_of("t5")).run(TOKENS, calls=read).calls["bias"]
+    table = model.decoder.block[0].layer[0].SelfAttention
+    with torch.no_grad():
+        assert bias.equal(table.compute_bias(17, 17)[:, None].expand(5, DEPTH, -1, -1, -1))
+    report = si.measure(subject_of("t5"), TOKENS)
+    assert not report.bias_null.equal(report.null)
+
+
+@pytest.mark.parametrize("name", ["whisper", "t5"])  # the others skip a norm behind cross-attention, too
+def test_off_is_a_decoder_whose_cross_attention_adds_nothing(name):
+    model = model_of(name)
+    cross = [m for key, m in model.named_modules() if key.endswith(("encoder_attn.out_proj", "EncDecAttention.o"))]
+    assert len(cross) == DEPTH
+    for linear in cross:
+        for parameter in linear.parameters():
+            torch.nn.init.zeros_(parameter)
+    with torch.no_grad():
+        states = torch.randn(5, 3, 24)
+        silenced = model(encoder_outputs=(states,), decoder_input_ids=TOKENS, use_cache=False).logits
+    subject = subject_of(name, Off())
+    close(subject.run(TOKENS).logits, silenced)
+    with pytest.raises(InputError, match="its encoder's output changes no logit"):
+        si.load(model, encoder=source_of(name))
+
+
+def test_a_decoder_that_needs_its_encoder_is_refused_without_it():
+    with pytest.raises(InputError, match="T5GemmaForConditionalGeneration does not run without its encoder"):
+        subject_of("t5gemma", Off())
+
+
+@pytest.mark.parametrize(
+    ("name", "decoder_class"),
+    [("whisper", WhisperForCausalLM), ("bart", BartForCausalLM), ("marian", MarianForCausalLM)],
+)
+def test_a_decoder_alone_is_measured_as_off_and_says_so(name, decoder_class):
+    model = model_of(name)
+    alone = decoder_class(copy.deepcopy(model.config))
+    alone.load_state_dict(model.state_dict(), strict=False)
+    report, off = si.measure(si.load(alone), TOKENS), si.measure(subject_of(name, Off()), TOKENS)
+    assert report.protocol.encoder == off.protocol.encoder == "off (no cross-attention)"
+    close(report.importance, off.importance)
+    assert not report.importance.allclose(si.measure(subject_of(name), TOKENS).importance, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", LEARNED_POSITIONS)
+@pytest.mark.parametrize("edit", [SwapPositions(0, 4), ReplacePosition(0, 4), ShiftPositions(5, start=2)], ids=str)
+def test_other_positions_are_other_rows_of_the_decoders_table(name, edit):
+    edited = si.measure(subject_of(name), TOKENS, edits=[edit])
+    model, offset = model_of(name), {"whisper": 0, "bart": 2}[name]
+    weight = model.get_decoder().embed_positions.weight
+    with torch.no_grad():
+        weight[offset : offset + 17] = weight[offset + edit.position_ids(torch.arange(17))].clone()
+    close(edited.importance, si.measure(si.load(model, encoder=source_of(name)), TOKENS).importance)
+    assert not edited.importance.allclose(si.measure(subject_of(name), TOKENS).importance, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["whisper", "t5gemma"])
+def test_a_swap_is_what_the_models_own_argument_does(name):
+    ids = SwapPositions(0, 4).position_ids(torch.arange(17))[None].expand(5, -1)
+    own = eager_output(name, decoder_position_ids=ids, decoder_attention_mask=torch.ones_like(TOKENS)).logits
+    close(subject_of(name).run(TOKENS, edits=[SwapPositions(0, 4)]).logits, own)
+
+
+def test_a_position_is_removed_from_the_decoder():
+    model = model_of("bart")
+    removed = si.measure(subject_of("bart"), TOKENS, edits=[RemovePosition([0])])
+    with torch.no_grad():
+        model.model.decoder.embed_positions.weight[2] = 0
+    close(removed.importance, si.measure(si.load(model, encoder=source_of("bart")), TOKENS).importance)
+
+
+def test_positions_outside_the_table_are_refused():
+    with pytest.raises(InputError, match=r"position 46 is outside .* table of 40"):
+        subject_of("bart").run(TOKENS, edits=[ShiftPositions(30)])
+    with pytest.raises(InputError, match=r"41 tokens exceed .* context of 40"):
+        subject_of("whisper").run(tokens_of(41))
+
+
+def test_relative_positions_cannot_be_swapped():
+    with pytest.raises(InputError, match="no positions that could be swapped"):
+        subject_of("t5").run(TOKENS, edits=[SwapPositions(0, 4)])
+
+
+@every_model
+def test_the_encoder_runs_once_and_the_model_is_left_as_it_was(name):
+    model, passes = model_of(name), []
+    handle = model.get_encoder().register_forward_hook(lambda *_: passes.append(1))
+    subject = si.load(model, encoder=source_of(name))
+    before, weights = model.config._attn_implementation, copy.deepcopy(model.state_dict())
+    si.measure(subject, TOKENS, edits=[] if name == "t5" else [SwapPositions(0, 4)])
+    handle.remove()
+    assert passes == [1] and model.config._attn_implementation == before
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert all(weights[key].equal(value) for key, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("name", TEXT_MODELS)
+def test_what_the_encoder_reads_matters(name):
+    reports = [si.measure(subject_of(name, TokenIds(ids)), TOKENS) for ids in (SOURCE, SOURCE[:4])]
+    assert not reports[0].importance.equal(reports[1].importance)
+    assert reports[0].protocol.encoder != reports[1].protocol.encoder
+
+
+def test_the_protocol_names_the_encoders_input_and_old_files_load():
+    protocol = si.measure(subject_of("whisper", Off()), TOKENS).protocol
+    assert ", encoder off (no cross-attention), float32" in protocol.line()
+    old = {key: value for key, value in vars(protocol).items() if key != "encoder"}
+    assert Protocol.from_dict(old).encoder == ""
+    plain = si.measure(si.load(zoo.model_of("gpt2")), zoo.tokens_of()).protocol
+    assert plain.encoder == "" and "encoder" not in plain.line()
+
+
+def test_without_an_encoder_input_the_user_is_asked_for_one(tmp_path):
+    model_of("bart").save_pretrained(tmp_path)
+    for source in (tmp_path, model_of("bart")):
+        with pytest.raises(InputError, match="add --encoder silence, off, FILE or TEXT"):
+            si.load(source)
+
+
+def test_an_input_that_does_not_fit_is_refused():
+    with pytest.raises(InputError, match="reads text; give Text"):
+        subject_of("bart", Silence())
+    with pytest.raises(InputError, match=r"reads sound; give Silence\(\)"):
+        subject_of("whisper", TokenIds(SOURCE))
+    with pytest.raises(InputError, match="GPT2LMHeadModel has no encoder"):
+        si.load(zoo.model_of("gpt2"), encoder=Off())
+    with pytest.raises(InputError, match="a model in memory holds no FeatureExtractor"):
+        subject_of("whisper", Silence())
+
+
+def test_other_backends_and_patches_refuse_in_one_line():
+    model = model_of("bart")
+    for refused in (
+        lambda: si.load(model, backend="nnsight", encoder=Off()),
+        lambda: si.load(model, backend="transformer_lens", encoder=Off()),
+        lambda: HuggingFaceSubject(model),
+        lambda: si.patched(model, SwapPositions(0, 4)).__enter__(),
+    ):
+        with pytest.raises(InputError, match="runs on the Hugging Face backend alone, with an encoder input"):
+            refused()
+
+
+def test_a_model_that_is_not_causal_is_refused():
+    model = zoo.model_of("llama")
+    for module in model.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = False
+    with pytest.raises(InputError, match="not causal"):
+        si.load(model)
+
+
+def test_whispers_mel_features_reach_its_encoder():
+    model = model_of("whisper")
+    with torch.no_grad():
+        states = model.model.encoder(**Mel().features(model)).last_hidden_state
+        want = model(encoder_outputs=(states.expand(5, -1, -1),), decoder_input_ids=TOKENS, use_cache=False).logits
+    close(si.load(model, encoder=Mel()).run(TOKENS).logits, want)
+
+
+@every_model
+def test_cross_attention_is_a_second_set_of_calls(name):
+    patterns = torch.stack(eager_output(name).cross_attentions, 1)
+    subject = subject_of(name)
+    crossing = subject.cross_attention()
+    report = si.measure(crossing, TOKENS)
+    close(report.importance, patterns.mean(-2))
+    assert report.importance.shape[-1] == report.value_norms.shape[-1] == crossing.n_keys != TOKENS.shape[1]
+    assert report.protocol.model.endswith(", cross-attention") and "cross" not in subject.name
+    close(report.null, torch.full_like(report.null, 1 / crossing.n_keys))
+    assert report.bias_null.equal(report.null)
+    alone = si.measure(crossing, TOKENS, positions=(crossing.n_keys - 1,))
+    close(alone.importance[..., 0], report.importance[..., -1])
+    close(report.residual_norms, si.measure(subject, TOKENS).residual_norms)
+
+
+def test_edits_of_calls_reach_the_attention_that_is_read():
+    subject = subject_of("bart")
+    crossing, plain = subject.cross_attention(), subject.run(TOKENS).logits
+    silenced = [each.run(TOKENS, edits=[Silent()]).logits for each in (subject, crossing)]
+    assert not any(a.allclose(b, atol=1e-3) for a, b in ((silenced[0], plain), (silenced[1], plain), silenced))
+    weights = crossing.weights(1, Role.KEY).weight
+    assert weights.flatten(0, 1).equal(subject.model.model.decoder.layers[1].encoder_attn.k_proj.weight)
+
+
+def test_cross_attention_that_is_off_cannot_be_read():
+    with pytest.raises(InputError, match="runs without cross-attention; give its encoder an input"):
+        subject_of("bart", Off()).cross_attention()
