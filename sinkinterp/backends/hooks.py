@@ -62,24 +62,36 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
 
 
 # what the last module of a feed-forward branch is called; of several such modules in a block, the first name counts
-_FEED_FORWARD = ("post_feedforward_layernorm", "mlp", "feed_forward", "fc2")
+_FEED_FORWARD = ("post_feedforward_layernorm", "post_mlp_layernorm", "mlp", "feed_forward", "fc2")
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """The last module of a block's feed-forward branch, and the factor by which the block then multiplies (Granite)."""
+
+    module: nn.Module
+    factor: float
+
+
+def feed_forwards_of(blocks: Sequence[nn.Module]) -> list[FeedForward | None]:
+    """The feed-forward branch of every block; None where unknown."""
+    inner = [getattr(block, "original_component", block) for block in blocks]  # TransformerLens wraps it
+    modules = [next((getattr(block, name) for name in _FEED_FORWARD if hasattr(block, name)), None) for block in inner]
+    factors = [float(getattr(block, "residual_multiplier", 1)) for block in inner]
+    return [None if m is None else FeedForward(m, factor) for m, factor in zip(modules, factors, strict=True)]
 
 
 @dataclass(frozen=True)
 class StreamModules:
     """The modules of a model that read and write its residual stream.
 
-    tables: those of learned positions. mlps: the last module of every block's feed-forward branch; None where unknown.
+    tables: those of learned positions. mlps: of every block; None where it is not to be read.
     """
 
     embedding: nn.Module
     tables: tuple[nn.Module, ...]
     blocks: Sequence[nn.Module]
-
-    @property
-    def mlps(self) -> list[nn.Module | None]:
-        inner = [getattr(block, "original_component", block) for block in self.blocks]  # TransformerLens wraps it
-        return [next((getattr(b, name) for name in _FEED_FORWARD if hasattr(b, name)), None) for b in inner]
+    mlps: Sequence[FeedForward | None]
 
 
 @contextmanager
@@ -100,7 +112,9 @@ def recorded_stream(modules: StreamModules, recorder: Recorder) -> Iterator[None
     handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in modules.blocks]
     outputs = [(modules.embedding, recorder.token_embedding), (modules.blocks[-1], recorder.residual)]
     outputs += [(table, recorder.position_embedding) for table in modules.tables]
-    outputs += [(mlp, partial(recorder.mlp, i)) for i, mlp in enumerate(modules.mlps) if mlp is not None]
+    for block, mlp in enumerate(modules.mlps):
+        if mlp is not None:
+            outputs.append((mlp.module, partial(recorder.mlp, block, factor=mlp.factor)))
     handles += [module.register_forward_hook(after(record)) for module, record in outputs]
     try:
         yield

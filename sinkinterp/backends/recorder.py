@@ -84,13 +84,18 @@ class Recorder:
         """What the heads of `call` return, `batch head pos d_value`, after the edits."""
         return self._edited(OUTPUT, z, call)
 
-    def mlp(self, block: int, x: Tensor) -> Tensor:
-        """What a block's feed-forward layer adds, after the edits. In OPT `x` has its sequences flattened."""
-        update = x.view(*self.size, -1)
+    def mlp(self, block: int, x: Tensor, factor: float = 1.0) -> Tensor:
+        """A block's feed-forward output after the edits, which change `factor` times it: what the block adds.
+
+        In OPT `x` has its sequences flattened.
+        """
+        update = x.view(*self.size, -1) if factor == 1 else x.view(*self.size, -1) * factor
         edited = self._edited(MLP, update, block)
         with torch.no_grad():
             self.mlp_answers[block] = {name: read(edited) for name, read in self.mlps.items()}
-        return x if edited is update else edited.reshape(x.shape)
+        if edited is update:
+            return x
+        return edited.reshape(x.shape) if factor == 1 else edited.reshape(x.shape) / factor
 
     def _edited(self, site: Site, x: Tensor, *place: int | AttentionCall) -> Tensor:
         if not self.edits_at(site):

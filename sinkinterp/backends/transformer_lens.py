@@ -74,7 +74,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         distances: list[float] = []
         tokens = contract.sample_tokens(self.shape.vocab)
         self._recorded(tokens, Recorder(), {}, lambda call, pattern: distances.append(_distance(call, pattern)))
-        if not max(distances) <= contract.TOLERANCE.get(self.dtype, 0.1):
+        if not max(distances) <= contract.weight_tolerance(self.dtype):
             raise InputError(
                 f"{self.name} under TransformerLens cannot be measured: the queries, keys and masks that its hooks "
                 f"show do not give its own pattern; {FIX}"

@@ -1,0 +1,43 @@
+"""What is read and edited as a feed-forward update is what the block adds to the residual stream."""
+
+import pytest
+import torch
+from backends.zoo import SIZES, peaked, tokens_of
+from transformers import AutoModelForCausalLM, CohereConfig, Glm4Config, GraniteConfig, Olmo2Config
+
+from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import ChangeMLP, Scale, SetTo
+
+CONFIGS = {
+    "glm4": Glm4Config(**SIZES, num_key_value_heads=2, head_dim=12),
+    "olmo2": Olmo2Config(**SIZES, num_key_value_heads=2),
+    "granite": GraniteConfig(**SIZES, num_key_value_heads=2, residual_multiplier=0.22),
+    "cohere": CohereConfig(**SIZES, num_key_value_heads=2),
+}
+
+
+def model_of(name: str):
+    torch.manual_seed(0)
+    return peaked(AutoModelForCausalLM.from_config(CONFIGS[name]).eval())
+
+
+def reads(subject, *edits):
+    entries = {"residual": lambda x: x}
+    trace = subject.run(tokens_of(), residuals=entries, mlps={"update": lambda x: x}, edits=edits)
+    return trace.residuals["residual"], trace.mlps["update"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_update_that_is_set_is_what_the_residual_gains(name, backend):
+    try:
+        subject = load(model_of(name), backend=backend)
+    except InputError as error:
+        assert backend == "transformer_lens"
+        pytest.skip(str(error))
+    stream, updates = reads(subject)
+    without, _ = reads(subject, ChangeMLP(SetTo(0.0), layers=[1]))
+    torch.testing.assert_close(stream[:, 2] - without[:, 2], updates[:, 1], rtol=1e-3, atol=1e-5)
+    larger, _ = reads(subject, ChangeMLP(Scale(100.0), layers=[1]))
+    torch.testing.assert_close(larger[:, 2] - stream[:, 2], 99 * updates[:, 1], rtol=1e-3, atol=1e-4)
