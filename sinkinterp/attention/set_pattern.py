@@ -79,7 +79,7 @@ class SetPattern:
 
     def log_normaliser(self) -> Rows:
         """Raises InputError: weights that were set have no normaliser."""
-        raise InputError(f"the pattern of layer {self.layer} was set by an edit, so it has no normaliser")
+        raise InputError(f"the pattern of layer {self.layer} was set by an edit, so its normaliser is not defined")
 
     def at(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
         """The weights of a run of queries on the chosen keys (default all)."""

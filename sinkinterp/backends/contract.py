@@ -7,15 +7,14 @@ from typing import Generic, TypeVar
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
-from ..attention.shapes import HeadOutput, Residual
+from ..attention.shapes import Residual
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import CALL, MLP, OUTPUT, RESIDUAL, Edit, Site
-from . import abilities
+from ..interventions.edit import Edit
+from . import abilities, perturbations
 from .abilities import Abilities
 from .subject import CallRead, Logits, ResidualRead
 
@@ -84,35 +83,29 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check[None]:
 
 
 def edits_check(name: str, shape: ModelShape, bare: Logits) -> Check[Abilities]:
-    """One pass of equal sequences. In each, an edit changes one site of one block: it must change the logits too.
+    """One pass of equal sequences. It verifies that an edit at any site of any block changes what the block returns.
 
     The last sequences find the abilities of the subject. Feed-forward updates that are not what their block adds to the
     residual stream count as not found.
     """
-    rows = [(site, block) for site in _PERTURBATIONS for block in site.layers(shape)]
-    tokens = sample_tokens(shape.vocab)[:1, :3].expand(len(rows) + abilities.N_SEQUENCES, -1).contiguous()
-    edits = [
-        kind({block: row for row, (at, block) in enumerate(rows) if at is site})
-        for site, kind in _PERTURBATIONS.items()
-        if site.layers(shape)
-    ]
+    n = perturbations.N_SEQUENCES + abilities.N_SEQUENCES
+    tokens = sample_tokens(shape.vocab)[:1, :3].expand(n, -1).contiguous()
 
     def verify(answers: Mapping[str, Tensor], summary: Tensor) -> Abilities:
-        changes = abilities.Changes(summary, len(tokens))
+        changes = abilities.Changes(summary, n)
         able = abilities.of(answers, changes, shape.mlp_layers, _is_close(changes.plain, bare[0, tokens.shape[1] - 1]))
-        for (site, block), change in zip(rows, changes.of_sequences, strict=False):
-            is_known = site is not MLP or block in able.mlp_layers
-            if is_known and not change > 10 * changes.noise:
-                raise InputError(f"{name} cannot be edited: the {site.label} of block {block} changes no logit")
+        readable = replace(shape, mlp_layers=able.mlp_layers)
+        for site, block in perturbations.lost(answers["changes"], changes.of_sequences, readable):
+            raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
         return able
 
     return Check(
         tokens,
         abilities.changes,
         verify,
-        residuals=abilities.STREAM,
+        residuals={**perturbations.RECORDS, **abilities.STREAM},
         mlps=abilities.UPDATES if shape.mlp_layers else {},
-        edits=[*edits, *abilities.EDITS],
+        edits=(*perturbations.EDITS, *abilities.EDITS),
         position_ids=abilities.position_ids(tokens),
     )
 
@@ -137,60 +130,8 @@ def width(x: Residual) -> Int[Tensor, " 1"]:
     return torch.tensor([x.shape[-1]])
 
 
-@dataclass(frozen=True)
-class _Perturbation(Edit):
-    """Replaces x by 1 - x in one sequence of each block: `rows` has the sequence by block."""
-
-    rows: dict[int, int]
-
-    def _perturbed(self, block: int, x: Tensor) -> Tensor:
-        x = x.clone()
-        x[self.rows[block]] = 1 - x[self.rows[block]]
-        return x
-
-
-@dataclass(frozen=True)
-class _PerturbResidual(_Perturbation):
-    @override
-    def residual(self, block: int, x: Residual) -> Residual:
-        return self._perturbed(block, x)
-
-
-@dataclass(frozen=True)
-class _PerturbCall(_Perturbation):
-    """Its sequence also attends to all values alike, since a slot may have taken all weight."""
-
-    @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        weights = call.pattern()
-        weights[self.rows[call.layer]] = 1 / weights.shape[-1]
-        return replace(call, v=self._perturbed(call.layer, call.v)).with_pattern(weights)
-
-
-@dataclass(frozen=True)
-class _PerturbOutput(_Perturbation):
-    @override
-    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
-        return self._perturbed(call.layer, z)
-
-
-@dataclass(frozen=True)
-class _PerturbMLP(_Perturbation):
-    @override
-    def mlp(self, block: int, x: Residual) -> Residual:
-        return self._perturbed(block, x) if block in self.rows else x
-
-
-_PERTURBATIONS: dict[Site, type[_Perturbation]] = {
-    RESIDUAL: _PerturbResidual,
-    CALL: _PerturbCall,
-    OUTPUT: _PerturbOutput,
-    MLP: _PerturbMLP,
-}
-
-
 def _is_close(logits: Tensor, bare: Tensor) -> bool:
-    return _distance(logits, bare) <= TOLERANCE.get(bare.dtype, 0.1) * bare.abs().max().clamp(min=1).item()
+    return _distance(logits, bare) <= weight_tolerance(bare.dtype) * bare.abs().max().clamp(min=1).item()
 
 
 def _distance(a: Tensor, b: Tensor) -> float:

@@ -7,7 +7,7 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.interface import call_of_interface
@@ -139,7 +139,7 @@ def paths_of(model: PreTrainedModel, modules: StreamModules) -> Paths:
 
 
 @cache
-def _calls_interface(kind: type[nn.Module]) -> bool:
+def _calls_interface(kind: type) -> bool:
     try:
         return "attention_interface(" in inspect.getsource(kind.forward)
     except (OSError, TypeError):

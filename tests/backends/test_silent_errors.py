@@ -3,7 +3,7 @@
 import pytest
 import torch
 from backends.zoo import SIZES, model_of, peaked, tokens_of
-from transformers import AutoModelForCausalLM, OPTConfig, RecurrentGemmaConfig
+from transformers import AutoModelForCausalLM, OPTConfig, RecurrentGemmaConfig, XLMRobertaConfig
 
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
@@ -37,6 +37,14 @@ def test_positions_that_also_reset_a_recurrence_are_refused():
     with pytest.raises(InputError, match="uses positions outside embeddings and rotations") as error:
         si.measure(subject, tokens_of(), edits=[SwapPositions(0, 4)])
     assert "\n" not in str(error.value)
+
+
+def test_positions_that_count_from_another_number_are_refused():
+    config = XLMRobertaConfig(**SIZES, is_decoder=True)
+    config.pad_token_id = 1
+    subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(config).eval()))
+    with pytest.raises(InputError, match="counts them from another number than 0"):
+        si.measure(subject, tokens_of(), edits=[SwapPositions(0, 4)])
 
 
 @pytest.mark.parametrize("edit", [RemoveColumn(), PatchNormalization(Sigmoid(), heads=[(1, 2)])], ids=str)
