@@ -14,7 +14,9 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from ..attention.interface import call_of_interface
+from ..attention.shapes import HeadOutput
 from ..errors import InputError
+from . import own_attention
 from .recorder import Recorder
 
 BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be recorded
@@ -46,6 +48,19 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     return attention
 
 
+def _attended(
+    layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, bias: Tensor | None = None
+) -> HeadOutput:
+    """What heads return in a model that does not use the attention interface; see `own_attention.Attend`."""
+    bias = None if bias is None else bias.expand(-1, -1, q.shape[2], -1)
+    call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, position_bias=bias)
+    recorder = RECORDER.get()
+    if recorder is not None:
+        call = recorder.attend(call)
+    z = call.output()
+    return (z if recorder is None else recorder.output(call, z)).to(v.dtype)
+
+
 for _base in BASES:
     AttentionInterface.register(f"sinkinterp_{_base}", _recorded(_base))
     # without a mask function of the same name, transformers passes no mask and the model is no longer causal
@@ -62,7 +77,7 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
 
 
 # what the last module of a feed-forward branch is called; of several such modules in a block, the first name counts
-_FEED_FORWARD = ("post_feedforward_layernorm", "post_mlp_layernorm", "mlp", "feed_forward", "fc2")
+_FEED_FORWARD = ("post_feedforward_layernorm", "post_mlp_layernorm", "mlp", "feed_forward", "mlp_block", "fc2")
 
 
 @dataclass(frozen=True)
@@ -76,9 +91,16 @@ class FeedForward:
 def feed_forwards_of(blocks: Sequence[nn.Module]) -> list[FeedForward | None]:
     """The feed-forward branch of every block; None where unknown."""
     inner = [getattr(block, "original_component", block) for block in blocks]  # TransformerLens wraps it
-    modules = [next((getattr(block, name) for name in _FEED_FORWARD if hasattr(block, name)), None) for block in inner]
+    modules = [_last_feed_forward(block) for block in inner]
     factors = [float(getattr(block, "residual_multiplier", 1)) for block in inner]
     return [None if m is None else FeedForward(m, factor) for m, factor in zip(modules, factors, strict=True)]
+
+
+def _last_feed_forward(block: nn.Module) -> nn.Module | None:
+    family = own_attention.family_of(block)
+    if family is not None and family.feed_forward is not None:
+        return dict(block.named_modules()).get(family.feed_forward)
+    return next((getattr(block, name) for name in _FEED_FORWARD if hasattr(block, name)), None)
 
 
 @dataclass(frozen=True)
@@ -105,7 +127,7 @@ def recorded_stream(modules: StreamModules, recorder: Recorder) -> Iterator[None
 
     def after(record: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            return (record(output[0]), *output[1:]) if isinstance(output, tuple) else record(output)
+            return (record(output[0]), *output[1:]) if isinstance(output, tuple | list) else record(output)
 
         return hook
 
@@ -148,12 +170,17 @@ def position_tables(model: PreTrainedModel, length: int) -> Iterator[list[nn.Mod
 
 @contextmanager
 def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
-    """Inside, the model has another attention implementation; None leaves its own."""
+    """Inside, the model has another attention implementation; None leaves its own.
+
+    A model outside transformers' attention interface shows its calls to the recorder instead; see `own_attention`.
+    """
     before = model.config._attn_implementation
+    blocks = () if implementation is None else blocks_of(model)
     if implementation is not None and model._can_set_attn_implementation():
         model.set_attn_implementation(implementation)
     try:
-        yield
+        with own_attention.replaced(blocks, _attended):
+            yield
     finally:
         if model.config._attn_implementation != before:
             model.set_attn_implementation(before)

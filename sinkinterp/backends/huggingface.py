@@ -26,6 +26,7 @@ from .hooks import (
     position_tables,
     recorded_stream,
 )
+from .own_attention import family_of
 from .projections import WEIGHT_SITES, Role, edited_weights, weights_of
 from .recorder import Answers, Recorder, stacked
 from .subject import CallRead, Logits, ResidualRead, Trace
@@ -164,7 +165,7 @@ class HuggingFaceSubject:
         if not sizes:
             raise InputError(
                 f"{type(self.model).__name__} computes attention outside transformers' attention interface, so its "
-                "calls cannot be read; take a family that uses it (GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen, ...)"
+                f"calls cannot be read here; {self._fix}"
             )
         n_heads, n_kv_heads, d_head, d_value = next(iter(sizes.values())).tolist()
         embedding = self._embedding
@@ -181,6 +182,13 @@ class HuggingFaceSubject:
             d_embedding=embedding.embedding_dim,
             d_value=d_value,
         )
+
+    @property
+    def _fix(self) -> str:
+        """What a user does where no call is read."""
+        if any(map(family_of, self.modules.blocks)):
+            return "read it with the Hugging Face backend, backend='huggingface'"
+        return "take a family that uses it (GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen, ...)"
 
     def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
         """The model's keyword for the positions that edits give to tokens; empty where they change none."""

@@ -125,7 +125,7 @@ def paths_of(model: PreTrainedModel, modules: StreamModules) -> Paths:
     names = {id(module): name for name, module in model.named_modules()}
     blocks = []
     for block, mlp in zip(modules.blocks, modules.mlps, strict=True):
-        attention = next((module for module in block.modules() if _calls_interface(type(module))), None)
+        attention = next((module for module in block.modules() if _calls_interface(type(module).forward)), None)
         blocks.append(
             BlockPaths(
                 names[id(block)],
@@ -139,8 +139,8 @@ def paths_of(model: PreTrainedModel, modules: StreamModules) -> Paths:
 
 
 @cache
-def _calls_interface(kind: type) -> bool:
+def _calls_interface(forward: Callable[..., Any]) -> bool:
     try:
-        return "attention_interface(" in inspect.getsource(kind.forward)
+        return "attention_interface(" in inspect.getsource(forward)
     except (OSError, TypeError):
         return False

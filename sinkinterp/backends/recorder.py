@@ -58,6 +58,11 @@ class Recorder:
 
     def residual(self, x: Tensor) -> Tensor:
         """The next block's input after the edits; `x` itself where they do not change it."""
+        if x.ndim != 3:
+            raise InputError(
+                f"blocks hand on {x.ndim} axes {tuple(x.shape)}, not one residual stream (sequence, position, d_model); "
+                "such models (Gemma3n) cannot be read"
+            )
         self.size = (x.shape[0], x.shape[1])
         x = self._edited(RESIDUAL, x, len(self.residual_answers))
         with torch.no_grad():
@@ -92,7 +97,8 @@ class Recorder:
         update = x.view(*self.size, -1) if factor == 1 else x.view(*self.size, -1) * factor
         edited = self._edited(MLP, update, block)
         with torch.no_grad():
-            self.mlp_answers[block] = {name: read(edited) for name, read in self.mlps.items()}
+            shown = edited.clone() if self.mlps else edited  # Falcon then adds to it in place
+            self.mlp_answers[block] = {name: read(shown) for name, read in self.mlps.items()}
         if edited is update:
             return x
         return edited.reshape(x.shape) if factor == 1 else edited.reshape(x.shape) / factor
