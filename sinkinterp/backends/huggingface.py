@@ -31,6 +31,8 @@ from .projections import WEIGHT_SITES, Role, edited_weights, weights_of
 from .recorder import Answers, Recorder, stacked
 from .subject import CallRead, Logits, ResidualRead, Trace
 
+_CONTEXT = ("max_position_embeddings", "max_seq_len")  # what configurations call the longest sequence
+
 
 class HuggingFaceSubject:
     """A causal transformers model that is read and edited while it runs. Afterwards it is as it was before.
@@ -164,11 +166,11 @@ class HuggingFaceSubject:
         sizes = {layer: answers["sizes"] for layer, answers in recorder.call_answers.items()}
         if not sizes:
             raise InputError(
-                f"{type(self.model).__name__} computes attention outside transformers' attention interface, so its "
-                f"calls cannot be read here; {self._fix}"
+                f"{type(self.model).__name__} has no attention, or computes it outside transformers' attention "
+                f"interface, so its calls cannot be read here; {self._fix}"
             )
         n_heads, n_kv_heads, d_head, d_value = next(iter(sizes.values())).tolist()
-        embedding = self._embedding
+        embedding, config = self._embedding, self.model.config.get_text_config()
         return ModelShape(
             n_layers=len(self.modules.blocks),
             attention_layers=tuple(sorted(sizes)),
@@ -177,7 +179,7 @@ class HuggingFaceSubject:
             d_head=d_head,
             d_model=int(recorder.residual_answers[0]["width"].item()),
             vocab=embedding.num_embeddings,
-            n_ctx=getattr(self.model.config.get_text_config(), "max_position_embeddings", None),
+            n_ctx=next((getattr(config, name) for name in _CONTEXT if hasattr(config, name)), None),
             mlp_layers=tuple(i for i, mlp in enumerate(self.modules.mlps) if mlp is not None),
             d_embedding=embedding.embedding_dim,
             d_value=d_value,

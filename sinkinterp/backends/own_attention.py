@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ..attention.shapes import HeadOutput
 
 
+@runtime_checkable
 class Attend(Protocol):
     """What the heads of one layer return; shows the recorder their call.
 
@@ -32,7 +33,7 @@ class Attend(Protocol):
 class Family:
     """method: that of the attention module which is replaced. function: what replaces it, of the module and `Attend`.
 
-    feed_forward: inside a block, the last module of the feed-forward branch, where its own `mlp` also adds the residual.
+    feed_forward: inside a block, the last module of the feed-forward branch, where its `mlp` also adds the residual.
     """
 
     method: str

@@ -60,8 +60,8 @@ class Recorder:
         """The next block's input after the edits; `x` itself where they do not change it."""
         if x.ndim != 3:
             raise InputError(
-                f"blocks hand on {x.ndim} axes {tuple(x.shape)}, not one residual stream (sequence, position, d_model); "
-                "such models (Gemma3n) cannot be read"
+                f"blocks pass on {tuple(x.shape)} numbers, not one residual stream (sequence, position, d_model); such "
+                "models (Gemma3n) cannot be read"
             )
         self.size = (x.shape[0], x.shape[1])
         x = self._edited(RESIDUAL, x, len(self.residual_answers))

@@ -28,7 +28,7 @@ def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 
     vocab = model.get_input_embeddings().num_embeddings
     tokens = torch.randint(vocab, (sequences, length), generator=torch.Generator().manual_seed(0))
     reference = measure(load(model, name=name), tokens, instruments=ALL)
-    dense = _largest_difference(reference.raw_importance, _dense_importance(model, tokens))
+    dense = _largest_difference(reference.raw_importance, dense_importance(model, tokens))
     rows = [_row("dense eager attention", "importance", dense)]
     for backend in BACKENDS:
         if backend != REFERENCE:
@@ -71,7 +71,7 @@ def _largest_difference(a: Tensor, b: Tensor) -> float:
 
 
 @torch.no_grad()
-def _dense_importance(model: PreTrainedModel, tokens: Tokens) -> Alpha:
+def dense_importance(model: PreTrainedModel, tokens: Tokens) -> Alpha:
     """Importance from the patterns that transformers itself returns."""
     eager = copy.deepcopy(model).eval()
     eager.set_attn_implementation("eager")
