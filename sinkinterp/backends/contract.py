@@ -82,18 +82,22 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check[None]:
     return Check(tokens, all_logits, verify, calls=reads, residuals={"width": width})
 
 
-def edits_check(name: str, shape: ModelShape, bare: Logits) -> Check[Abilities]:
+def edits_check(name: str, shape: ModelShape, bare: Logits, gives_positions: bool) -> Check[Abilities]:
     """One pass of equal sequences. It verifies that an edit at any site of any block changes what the block returns.
 
     The last sequences find the abilities of the subject. Feed-forward updates that are not what their block adds to the
-    residual stream count as not found.
+    residual stream count as not found. Where the model counts positions itself (`gives_positions` false), it also
+    verifies that the weights and values of calls make up the logits.
     """
     n = perturbations.N_SEQUENCES + abilities.N_SEQUENCES
     tokens = sample_tokens(shape.vocab)[:1, :3].expand(n, -1).contiguous()
 
     def verify(answers: Mapping[str, Tensor], summary: Tensor) -> Abilities:
         changes = abilities.Changes(summary, n)
-        able = abilities.of(answers, changes, shape.mlp_layers, _is_close(changes.plain, bare[0, tokens.shape[1] - 1]))
+        is_plain = _is_close(changes.plain, bare[0, tokens.shape[1] - 1])
+        if not (is_plain or gives_positions):
+            raise InputError(f"{name} cannot be measured: its queries, keys and values do not give its logits")
+        able = abilities.of(answers, changes, shape.mlp_layers, is_plain)
         readable = replace(shape, mlp_layers=able.mlp_layers)
         for site, block in perturbations.lost(answers["changes"], changes.of_sequences, readable):
             raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
@@ -106,7 +110,7 @@ def edits_check(name: str, shape: ModelShape, bare: Logits) -> Check[Abilities]:
         residuals={**perturbations.RECORDS, **abilities.STREAM},
         mlps=abilities.UPDATES if shape.mlp_layers else {},
         edits=(*perturbations.EDITS, *abilities.EDITS),
-        position_ids=abilities.position_ids(tokens),
+        position_ids=abilities.position_ids(tokens) if gives_positions else None,
     )
 
 

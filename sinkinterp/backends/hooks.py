@@ -68,21 +68,34 @@ for _base in BASES:
 
 
 def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
-    """The model's stack of blocks: the first list of modules that is as long as the configuration says."""
+    """The decoder's stack of blocks: the first list of modules that is as long as the configuration says."""
     depth = model.config.get_text_config().num_hidden_layers
-    stacks = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == depth]
+    parts = (model.get_decoder(), model)  # a vision tower or an encoder may be as deep as the decoder
+    modules = [module for part in parts for module in part.modules()]
+    stacks = [module for module in modules if isinstance(module, nn.ModuleList) and len(module) == depth]
     if not stacks:
         raise InputError(f"{type(model).__name__} keeps its {depth} blocks in no list, so residuals cannot be read")
     return list(stacks[0])
 
 
 # what the last module of a feed-forward branch is called; of several such modules in a block, the first name counts
-_FEED_FORWARD = ("post_feedforward_layernorm", "post_mlp_layernorm", "mlp", "feed_forward", "mlp_block", "fc2")
+_FEED_FORWARD = (
+    "post_feedforward_layernorm",
+    "post_mlp_layernorm",
+    "post_norm2",
+    "mlp",
+    "feed_forward",
+    "mlp_block",
+    "block_sparse_moe",
+    "fc2",
+)
+
+_FACTORS = ("residual_multiplier", "residual_scale")  # Granite, MiniCPM3
 
 
 @dataclass(frozen=True)
 class FeedForward:
-    """The last module of a block's feed-forward branch, and the factor by which the block then multiplies (Granite)."""
+    """The last module of a block's feed-forward branch, and what the block multiplies its output by."""
 
     module: nn.Module
     factor: float
@@ -92,7 +105,7 @@ def feed_forwards_of(blocks: Sequence[nn.Module]) -> list[FeedForward | None]:
     """The feed-forward branch of every block; None where unknown."""
     inner = [getattr(block, "original_component", block) for block in blocks]  # TransformerLens wraps it
     modules = [_last_feed_forward(block) for block in inner]
-    factors = [float(getattr(block, "residual_multiplier", 1)) for block in inner]
+    factors = [float(next((getattr(block, name) for name in _FACTORS if hasattr(block, name)), 1)) for block in inner]
     return [None if m is None else FeedForward(m, factor) for m, factor in zip(modules, factors, strict=True)]
 
 
@@ -127,7 +140,12 @@ def recorded_stream(modules: StreamModules, recorder: Recorder) -> Iterator[None
 
     def after(record: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            return (record(output[0]), *output[1:]) if isinstance(output, tuple | list) else record(output)
+            has_others = isinstance(output, tuple | list)
+            x = output[0] if has_others else output
+            edited = record(x)
+            if edited is x:
+                return None  # leaves the output as it is
+            return (edited, *output[1:]) if has_others else edited
 
         return hook
 

@@ -14,6 +14,7 @@ from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import MLP, POSITION_EMBEDDING, Edit, HeadWeights
 from . import contract
+from .abilities import Abilities
 from .contract import Check
 from .hooks import (
     BASES,
@@ -62,13 +63,19 @@ class HuggingFaceSubject:
         recorder, logits = self._asked(check)
         self.shape = self._shape_of(recorder)
         check.verify(self._answers_by_name(recorder), logits)
-        edits_check = contract.edits_check(self.name, self.shape, bare)
-        recorder, changes = self._asked(edits_check)
-        self._abilities = edits_check.verify(self._answers_by_name(recorder), changes)
+        self._abilities = self._abilities_found(bare, gives_positions=True)
+        if not self._abilities.positions_are_plain:
+            self._abilities_found(bare, gives_positions=False)
         able = self._abilities.mlp_layers
         self.shape = replace(self.shape, mlp_layers=able)
         mlps = [mlp if block in able else None for block, mlp in enumerate(self.modules.mlps)]
         self.modules = replace(self.modules, mlps=mlps)
+
+    def _abilities_found(self, bare: Logits, gives_positions: bool) -> Abilities:
+        """What `contract.edits_check` finds."""
+        check = contract.edits_check(self.name, self.shape, bare, gives_positions)
+        recorder, changes = self._asked(check)
+        return check.verify(self._answers_by_name(recorder), changes)
 
     def _asked(self, check: Check[Any]) -> tuple[Recorder, Tensor]:
         """What a check's forward pass was shown, and the summary of its logits."""
@@ -169,6 +176,8 @@ class HuggingFaceSubject:
                 f"{type(self.model).__name__} has no attention, or computes it outside transformers' attention "
                 f"interface, so its calls cannot be read here; {self._fix}"
             )
+        if not recorder.residual_answers:
+            raise InputError(f"{self.name} cannot be measured: its residuals are not found")
         n_heads, n_kv_heads, d_head, d_value = next(iter(sizes.values())).tolist()
         embedding, config = self._embedding, self.model.config.get_text_config()
         return ModelShape(

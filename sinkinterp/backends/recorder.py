@@ -133,5 +133,15 @@ class Recorder:
 
 
 def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:
-    """Answers stacked over layers, `sequence layer ...`, from those of each layer, which may be on any device."""
+    """Answers stacked over layers, `sequence layer ...`, from those of each layer, which may be on any device.
+
+    Raises InputError where layers answer with different shapes.
+    """
+    for name in layers[0] if layers else ():
+        shapes = {tuple(layer[name].shape) for layer in layers}
+        if len(shapes) > 1:
+            raise InputError(
+                f"layers answer {name} with different shapes, {' and '.join(map(str, sorted(shapes)))}, so they cannot "
+                "be put side by side; their heads differ in number or size"
+            )
     return {name: torch.stack([layer[name].to(device) for layer in layers], 1) for name in layers[0]} if layers else {}
