@@ -193,9 +193,11 @@ def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iter
     A model outside transformers' attention interface shows its calls to the recorder instead; see `own_attention`.
     """
     before = model.config._attn_implementation
-    blocks = () if implementation is None else blocks_of(model)
+    blocks: Sequence[nn.Module] = ()
     if implementation is not None and model._can_set_attn_implementation():
         model.set_attn_implementation(implementation)
+    elif implementation is not None:
+        blocks = blocks_of(model)
     try:
         with own_attention.replaced(blocks, _attended):
             yield

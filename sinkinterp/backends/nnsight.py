@@ -101,10 +101,11 @@ def visit(envoy: Any, paths: Paths, recorder: Recorder, base: str) -> None:
 def _replace_output(module: Any, record: Callable[[Tensor], Tensor]) -> None:
     """The tensor that a module returns, the first of several, becomes what `record` makes of it."""
     output = module.output
-    x, *others = output if isinstance(output, tuple) else (output,)
+    has_others = isinstance(output, tuple | list)
+    x, *others = output if has_others else (output,)
     edited = record(x)
     if edited is not x:
-        module.output = (edited, *others) if isinstance(output, tuple) else edited
+        module.output = (edited, *others) if has_others else edited
 
 
 def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:

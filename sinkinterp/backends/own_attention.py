@@ -89,7 +89,7 @@ def _scaled(
 
 def _falcon(
     module: Any, attend: Attend, hidden_states: Tensor, alibi: Tensor | None, attention_mask: Tensor,
-    layer_past: Any = None, position_embeddings: tuple[Tensor, Tensor] | None = None, **_: Any,
+    layer_past: Any = None, position_embeddings: Any = None, **_: Any,
 ) -> tuple[Tensor, None]:  # fmt: skip
     q, k, v = (x.transpose(1, 2) for x in module._split_heads(module.query_key_value(hidden_states)))
     bias = None

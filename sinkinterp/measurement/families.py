@@ -33,7 +33,7 @@ _HEAD = 16
 # what configurations call their sizes; those that a configuration has are set
 _SIZES: Mapping[str, Any] = {
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input", "encoder_hash_byte_group_vocab"), _VOCAB),
-    **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 64),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model", "emb_dim"), 64),
     **dict.fromkeys(("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "encoder_layers"), 4),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads"), 4),
     **dict.fromkeys(("decoder_attention_heads", "encoder_attention_heads", "linear_num_value_heads"), 4),
@@ -41,9 +41,12 @@ _SIZES: Mapping[str, Any] = {
     **dict.fromkeys(("head_dim", "global_head_dim", "linear_key_head_dim", "linear_value_head_dim"), _HEAD),
     **dict.fromkeys(("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size"), 40),
     **dict.fromkeys(("ffn_dim", "decoder_ffn_dim", "encoder_ffn_dim", "shared_intermediate_size"), 40),
+    **dict.fromkeys(("ffn_hidden_size", "expert_ffn_hidden_size"), 40),
     **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "model_max_length"), 64),
     **dict.fromkeys(("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"), 4),
-    **dict.fromkeys(("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k"), 2),
+    **dict.fromkeys(
+        ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k", "zero_expert_num"), 2
+    ),
     **dict.fromkeys(("n_group", "topk_group", "num_expert_group", "n_shared_experts"), 1),
     **dict.fromkeys(("kv_lora_rank", "q_lora_rank"), 32),
     **dict.fromkeys(("v_head_dim", "index_head_dim"), _HEAD),
@@ -76,7 +79,7 @@ _MORE: Mapping[str, Mapping[str, Any]] = {  # what else a family needs to attend
     "xmod": {"default_language": "en_XX"},
     "zamba": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
     "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2},
-    "zaya": {"layer_types": ["hybrid"] * 4},
+    "zaya": {"layer_types": ["hybrid"] * 4, "num_experts_per_tok": 1},
 }
 
 
@@ -143,6 +146,8 @@ def _row(family: str, seconds: int) -> dict[str, Cell]:
             return _measured(family, model)
     except InputError as refusal:
         return _verdict(family, REFUSED, str(refusal))
+    except TimeoutError as limit:
+        return _verdict(family, NOT_BUILT, str(limit))
     except Exception as error:  # what this table looks for
         return _verdict(family, ERROR, f"{type(error).__name__}: {_first_line(error)}")
 
@@ -183,7 +188,7 @@ def _verdict(family: str, verdict: str, why: str, subject: Subject | None = None
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
 
 
 @contextmanager

@@ -204,6 +204,15 @@ def test_the_window_of_local_attention_is_in_the_mask():
     assert trace.calls["seen"][0].tolist() == [17, 5, 17, 5]
 
 
-def test_other_backends_name_the_one_that_reads_them():
-    with pytest.raises(InputError, match="Hugging Face backend"):
-        load(model_of("bloom"), backend="nnsight")
+@every_family
+def test_other_backends_read_the_same_or_name_the_one_that_does(name):
+    model, tokens = model_of(name), tokens_of()
+    want = measure(HuggingFaceSubject(model), tokens).raw_importance
+    for backend in ("nnsight", "transformer_lens"):
+        try:
+            subject = load(model, backend=backend)
+        except InputError as refusal:
+            assert "Hugging Face backend" in str(refusal) and "\n" not in str(refusal), (backend, str(refusal))
+        else:
+            torch.testing.assert_close(measure(subject, tokens).raw_importance, want, rtol=0, atol=1e-5)
+            assert backend == "transformer_lens"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from backends.zoo import SIZES, model_of, peaked, tokens_of
-from transformers import AutoModelForCausalLM, OPTConfig, RecurrentGemmaConfig, XLMRobertaConfig
+from transformers import AutoModelForCausalLM, DeepseekV3Config, OPTConfig, RecurrentGemmaConfig, XLMRobertaConfig
 
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
@@ -13,7 +13,9 @@ from sinkinterp.interventions import (
     BiasColumn,
     BlindKeys,
     ChangeMLP,
+    ChangeOutputs,
     ChangeTokenEmbedding,
+    ChangeValues,
     PatchNormalization,
     RemoveColumn,
     Scale,
@@ -80,6 +82,19 @@ def test_widths_are_those_of_blocks_embeddings_and_values():
     assert not subject.run(tokens_of(), edits=[BlindKeys([40])]).logits.equal(plain)
     with pytest.raises(InputError, match="there is no dimension 24"):
         subject.run(tokens_of(), edits=[ChangeTokenEmbedding(Zero(), dims=[24])])
+
+
+def test_values_may_be_wider_than_queries():
+    latent = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 20}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+    config = DeepseekV3Config(**SIZES, **latent, **experts, num_key_value_heads=4, moe_intermediate_size=8)
+    subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(config).eval()))
+    assert (subject.shape.d_head, subject.shape.d_value) == (12, 20)
+    plain = subject.run(tokens_of()).logits
+    for change in (ChangeValues, ChangeOutputs):
+        assert not subject.run(tokens_of(), edits=[change(Zero(), dims=[18])]).logits.equal(plain)
+        with pytest.raises(InputError, match="there is no dimension 20"):
+            subject.run(tokens_of(), edits=[change(Zero(), dims=[20])])
 
 
 def test_updates_that_a_norm_follows_the_sum_of_are_refused():
