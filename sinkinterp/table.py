@@ -92,6 +92,14 @@ class Table:
         )
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
+    def to_markdown(self) -> str:
+        """Title, rows and note in Markdown."""
+        rows = self.display_rows()
+        head = [list(rows[0]), ["---"] * len(rows[0])] if rows else []
+        lines = [*head, *(list(row.values()) for row in rows)]
+        cells = [" | ".join(cell.replace("|", "\\|") for cell in line) for line in lines]
+        return "\n".join([f"# {self.title}", "", *(f"| {line} |" for line in cells), "", self.note, ""])
+
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return f"<b>{escape(self.title)}</b>{self.to_html()}<small>{escape(self.note)}</small>"

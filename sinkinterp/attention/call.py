@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from . import dense
@@ -47,14 +47,17 @@ class AttentionCall:
         if self.set_pattern is not None:
             self.set_pattern.check_replaces(self)
 
-    def with_pattern(self, weights: Pattern | None) -> "AttentionCall":
+    def with_pattern(self, weights: Pattern | None, heads: Bool[Tensor, " head"] | None = None) -> "AttentionCall":
         """The call with these weights, dense, the slot's column first; with None, with those its kernel computes.
 
+        heads: those whose weights differ from the call's; default all. Scores of the others can still be edited.
         Raises InputError where the shape of the weights is not that of the call's pattern.
         """
         if weights is None:
             return replace(self, set_pattern=None)
-        return replace(self, set_pattern=SetPattern(self.layer, weights.float(), self.scoring))
+        if self.set_pattern is not None:
+            heads = self.set_pattern.also(heads)
+        return replace(self, set_pattern=SetPattern(self.layer, weights.float(), self.scoring, heads))
 
     @cached_property
     def scoring(self) -> Scoring:

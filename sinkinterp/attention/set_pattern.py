@@ -5,6 +5,8 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from ..errors import InputError
 from .scoring import Scoring
@@ -16,13 +18,15 @@ from .visibility import ALL
 class SetPattern:
     """Dense weights of one layer, and the scoring whose weights they replace; the methods of `KernelWeights`.
 
-    The slot's column comes first where there is a slot. For small T. Raises InputError where the shape of the weights
+    The slot's column comes first where there is a slot. heads: those whose weights differ from what their scores give;
+    None for all. For small T. Raises InputError where the shape of the weights
     is not that of the pattern they replace.
     """
 
     layer: int
     weights: Pattern
     replaced: Scoring
+    heads: Bool[Tensor, " head"] | None = None
     is_fused = False
 
     def __post_init__(self) -> None:
@@ -37,10 +41,22 @@ class SetPattern:
         An edit of the scores would otherwise be lost, since the weights no longer depend on them.
         """
         if any(getattr(call, field.name) is not getattr(self.replaced, field.name) for field in fields(Scoring)):
-            raise InputError(
-                f"the pattern of layer {self.layer} was set by an edit before, so its scores no longer matter; "
-                "give edits of scores first, and one for all heads that it is to change"
-            )
+            raise self._lost()
+
+    def check_computes(self, heads: Bool[Tensor, " head"]) -> None:
+        """Raises InputError unless the weights of these heads are still those that their scores give."""
+        if self.heads is None or (self.heads & heads).any():
+            raise self._lost()
+
+    def _lost(self) -> InputError:
+        return InputError(
+            f"the pattern of layer {self.layer} was set by an edit before, so its scores no longer matter; "
+            "give edits of scores first, and one for all heads that it is to change"
+        )
+
+    def also(self, heads: Bool[Tensor, " head"] | None) -> Bool[Tensor, " head"] | None:
+        """The heads whose weights were set, and these."""
+        return None if heads is None or self.heads is None else self.heads | heads
 
     @cached_property
     def is_normalised(self) -> bool:
@@ -63,7 +79,7 @@ class SetPattern:
 
     def log_normaliser(self) -> Rows:
         """Raises InputError: weights that were set have no normaliser."""
-        raise InputError(f"the pattern of layer {self.layer} was set by an edit, so it has no normaliser")
+        raise InputError(f"the pattern of layer {self.layer} was set by an edit, so its normaliser is not defined")
 
     def at(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
         """The weights of a run of queries on the chosen keys (default all)."""

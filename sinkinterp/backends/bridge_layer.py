@@ -96,7 +96,7 @@ class BridgeLayer:
     def _call(self) -> AttentionCall:
         attention = self.attention.original_component
         q, k, v = self._heads(attention)
-        if self.mask is None and getattr(attention.config, "sliding_window", None):
+        if self.mask is None and getattr(getattr(attention, "config", None), "sliding_window", None):
             raise InputError(f"{type(attention).__name__} shows no mask, and has a window; {FIX}")
         sinks = getattr(attention, "sinks", None)
         return AttentionCall(

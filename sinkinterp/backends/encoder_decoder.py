@@ -17,6 +17,8 @@ from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import HeadWeights
 from . import contract
+from .abilities import Abilities
+from .contract import Check
 from .encoder_input import EncoderInput, States
 from .hooks import RECORDING, asked_for, blocks_of, cross_attention, eval_mode
 from .huggingface import HuggingFaceSubject
@@ -79,14 +81,31 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         crossing.n_keys = self._states.shape[1]
         crossing.modules = replace(self.modules, is_cross=True)
         tokens = contract.sample_tokens(self.shape.vocab)
-        crossing.shape = crossing._shape(tokens)
-        contract.check(crossing, self._forward(tokens, None))
+        crossing._check_contract(self._forward(tokens, None))
         return crossing
 
     def weights(self, layer: int, role: Role) -> HeadWeights | None:
         block = self.modules.blocks[layer]
         attention = next(iter(cross_attention(block))) if self.modules.is_cross else block
         return weights_of(attention, role, self.shape.d_head)
+
+    def _ids_of(self, check: Check[Any]) -> dict[str, torch.Tensor]:
+        takes_ids = "decoder_position_ids" in inspect.signature(self.model.forward).parameters
+        if check.position_ids is None or not (takes_ids or self.modules.tables):
+            return {}
+        return {"position_ids": check.position_ids.to(self.device)}
+
+    def _abilities_found(self, bare: Logits, gives_positions: bool) -> Abilities:
+        """As for other models. Where it can, the decoder runs alone: cross-attention looks like a part of updates."""
+        if self.modules.is_cross or not self._encoder_input.runs_cross_attention:
+            return super()._abilities_found(bare, gives_positions)
+        try:
+            with without_cross_attention(self.model):
+                alone = self._forward(contract.sample_tokens(self.shape.vocab), None)
+        except InputError:  # T5Gemma's decoder does not run alone
+            return super()._abilities_found(bare, gives_positions)
+        with without_cross_attention(self.model):
+            return super()._abilities_found(alone, gives_positions)
 
     def _check_states(self) -> None:
         """Raises InputError unless logits depend on the encoder's output exactly where cross-attention runs."""

@@ -14,7 +14,9 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMa
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
 from ..attention.interface import call_of_interface, is_causal_call
+from ..attention.shapes import HeadOutput
 from ..errors import InputError
+from . import own_attention
 from .recorder import Recorder
 
 BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be recorded
@@ -59,6 +61,20 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     return attention
 
 
+def _attended(
+    layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, bias: Tensor | None = None
+) -> HeadOutput:
+    """What heads return in a model that does not use the attention interface; see `own_attention.Attend`."""
+    bias = None if bias is None else bias.expand(-1, -1, q.shape[2], -1)
+    call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, position_bias=bias)
+    recording = RECORDING.get()
+    recorder = None if recording is None else recording.recorder
+    if recorder is not None:
+        call = recorder.attend(call)
+    z = call.output()
+    return (z if recorder is None else recorder.output(call, z)).to(v.dtype)
+
+
 for _base in BASES:
     AttentionInterface.register(f"sinkinterp_{_base}", _recorded(_base))
     # without a mask function of the same name, transformers passes no mask and the model is no longer causal
@@ -76,8 +92,9 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     config = model.config
     depths = [getattr(config, name) for name in _DECODER_DEPTHS if hasattr(config, name)]
     depth = depths[0] if depths else config.get_text_config().num_hidden_layers
-    root: nn.Module = model.get_decoder() if config.is_encoder_decoder else model
-    stacks = [m for m in root.modules() if isinstance(m, nn.ModuleList) and len(m) == depth]
+    parts = (model.get_decoder(), *(() if config.is_encoder_decoder else (model,)))  # a vision tower may be as deep
+    modules = [module for part in parts for module in part.modules()]
+    stacks = [module for module in modules if isinstance(module, nn.ModuleList) and len(module) == depth]
     if not stacks:
         raise InputError(f"{type(model).__name__} keeps its {depth} blocks in no list, so residuals cannot be read")
     return list(stacks[0])
@@ -90,26 +107,58 @@ def cross_attention(block: nn.Module) -> set[nn.Module]:
 
 
 # what the last module of a feed-forward branch is called; of several such modules in a block, the first name counts
-_FEED_FORWARD = ("post_feedforward_layernorm", "mlp", "feed_forward", "fc2", "layer.2.DenseReluDense")
+_FEED_FORWARD = (
+    "post_feedforward_layernorm",
+    "post_mlp_layernorm",
+    "post_norm2",
+    "mlp",
+    "feed_forward",
+    "mlp_block",
+    "block_sparse_moe",
+    "fc2",
+    "layer.2.DenseReluDense",
+)
+
+_FACTORS = ("residual_multiplier", "residual_scale")  # Granite, MiniCPM3
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """The last module of a block's feed-forward branch, and what the block multiplies its output by."""
+
+    module: nn.Module
+    factor: float
+
+
+def feed_forwards_of(blocks: Sequence[nn.Module]) -> list[FeedForward | None]:
+    """The feed-forward branch of every block; None where unknown."""
+    inner = [getattr(block, "original_component", block) for block in blocks]  # TransformerLens wraps it
+    modules = [_last_feed_forward(block) for block in inner]
+    factors = [float(next((getattr(block, name) for name in _FACTORS if hasattr(block, name)), 1)) for block in inner]
+    return [None if m is None else FeedForward(m, factor) for m, factor in zip(modules, factors, strict=True)]
+
+
+def _last_feed_forward(block: nn.Module) -> nn.Module | None:
+    family = own_attention.family_of(block)
+    modules = dict(block.named_modules())
+    if family is not None and family.feed_forward is not None:
+        return modules.get(family.feed_forward)
+    return next((modules[name] for name in _FEED_FORWARD if name in modules), None)
 
 
 @dataclass(frozen=True)
 class StreamModules:
     """The modules of a model that read and write its residual stream.
 
-    tables: those of learned positions. mlps: the last module of every block's feed-forward branch; None where unknown.
-    is_cross: whether cross-attention is read, in place of self-attention.
+    tables: those of learned positions. mlps: of every block; None where it is not to be read. is_cross: whether
+    cross-attention is read, in place of self-attention.
     """
 
     embedding: nn.Module
     tables: tuple[nn.Module, ...]
     blocks: Sequence[nn.Module]
+    mlps: Sequence[FeedForward | None]
     is_cross: bool = False
-
-    @property
-    def mlps(self) -> list[nn.Module | None]:
-        inner = [getattr(block, "original_component", block) for block in self.blocks]  # TransformerLens wraps it
-        return [next(filter(None, (_submodule(b, name) for name in _FEED_FORWARD)), None) for b in inner]
 
     @cached_property
     def layers(self) -> dict[nn.Module, int]:
@@ -119,13 +168,6 @@ class StreamModules:
             cross = cross_attention(block)
             layers |= dict.fromkeys(cross if self.is_cross else set(block.modules()) - cross, i)
         return layers
-
-
-def _submodule(block: nn.Module, name: str) -> nn.Module | None:
-    try:
-        return block.get_submodule(name)
-    except AttributeError:
-        return None
 
 
 @contextmanager
@@ -139,14 +181,21 @@ def recorded_stream(modules: StreamModules, recorder: Recorder) -> Iterator[None
 
     def after(record: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            return (record(output[0]), *output[1:]) if isinstance(output, tuple) else record(output)
+            has_others = isinstance(output, tuple | list)
+            x = output[0] if has_others else output
+            edited = record(x)
+            if edited is x:
+                return None  # leaves the output as it is
+            return (edited, *output[1:]) if has_others else edited
 
         return hook
 
     handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in modules.blocks]
     outputs = [(modules.embedding, recorder.token_embedding), (modules.blocks[-1], recorder.residual)]
     outputs += [(table, recorder.position_embedding) for table in modules.tables]
-    outputs += [(mlp, partial(recorder.mlp, i)) for i, mlp in enumerate(modules.mlps) if mlp is not None]
+    for block, mlp in enumerate(modules.mlps):
+        if mlp is not None:
+            outputs.append((mlp.module, partial(recorder.mlp, block, factor=mlp.factor)))
     handles += [module.register_forward_hook(after(record)) for module, record in outputs]
     try:
         yield
@@ -213,12 +262,19 @@ def _is_consecutive(ids: Any, length: int) -> bool:
 
 @contextmanager
 def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
-    """Inside, the model has another attention implementation; None leaves its own."""
+    """Inside, the model has another attention implementation; None leaves its own.
+
+    A model outside transformers' attention interface shows its calls to the recorder instead; see `own_attention`.
+    """
     before = model.config._attn_implementation
+    blocks: Sequence[nn.Module] = ()
     if implementation is not None and model._can_set_attn_implementation():
         model.set_attn_implementation(implementation)
+    elif implementation is not None:
+        blocks = blocks_of(model)
     try:
-        yield
+        with own_attention.replaced(blocks, _attended):
+            yield
     finally:
         if model.config._attn_implementation != before:
             model.set_attn_implementation(before)

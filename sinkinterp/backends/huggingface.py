@@ -1,17 +1,21 @@
 """Transformers models as subjects, through transformers' own attention interface: untouched weights, no patching."""
 
+import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import POSITION_EMBEDDING, Edit, HeadWeights
+from ..interventions.edit import MLP, POSITION_EMBEDDING, Edit, HeadWeights
 from . import contract
+from .abilities import Abilities
+from .contract import Check
 from .encoder_input import Off
 from .hooks import (
     BASES,
@@ -22,12 +26,20 @@ from .hooks import (
     blocks_of,
     cross_attention,
     eval_mode,
+    feed_forwards_of,
     position_tables,
     recorded_stream,
 )
+from .own_attention import family_of
 from .projections import WEIGHT_SITES, Role, edited_weights, weights_of
 from .recorder import Answers, Recorder, stacked
 from .subject import CallRead, Logits, ResidualRead, Trace
+
+_CONTEXT = (
+    "max_target_positions",
+    "max_position_embeddings",
+    "max_seq_len",
+)  # what configurations call the longest sequence
 
 
 class HuggingFaceSubject:
@@ -52,13 +64,48 @@ class HuggingFaceSubject:
         tokens = contract.sample_tokens(self._embedding.num_embeddings)
         with position_tables(model, tokens.shape[1]) as tables:
             bare = self._forward(tokens, None)
-        self.modules = StreamModules(self._embedding, tuple(dict.fromkeys(tables)), blocks_of(model))
-        if any(map(cross_attention, self.modules.blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
+        blocks = blocks_of(model)
+        self.modules = StreamModules(self._embedding, tuple(dict.fromkeys(tables)), blocks, feed_forwards_of(blocks))
+        if any(map(cross_attention, blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
             self.encoder = Off.description
-        self.shape = self._shape(tokens)
-        contract.check(self, bare)
-        backwards = torch.arange(tokens.shape[1]).flip(0)[None].to(self.device)
-        self._takes_positions = not self._forward(tokens, None, position_ids=backwards).equal(bare)
+        self._check_contract(bare)
+
+    def _check_contract(self, bare: Logits) -> None:
+        """Finds the sizes and abilities of the model. Raises InputError where it fails the contract."""
+        check = contract.logits_check(self.name, bare, self._embedding.num_embeddings)
+        recorder, logits = self._asked(check)
+        self.shape = self._shape_of(recorder)
+        check.verify(self._answers_by_name(recorder), logits)
+        self._abilities = self._abilities_found(bare, gives_positions=True)
+        if not self._abilities.positions_are_plain:
+            self._abilities_found(bare, gives_positions=False)
+        able = self._abilities.mlp_layers
+        self.shape = replace(self.shape, mlp_layers=able)
+        mlps = [mlp if block in able else None for block, mlp in enumerate(self.modules.mlps)]
+        self.modules = replace(self.modules, mlps=mlps)
+
+    def _abilities_found(self, bare: Logits, gives_positions: bool) -> Abilities:
+        """What `contract.edits_check` finds."""
+        check = contract.edits_check(self.name, self.shape, bare, gives_positions)
+        recorder, changes = self._asked(check)
+        return check.verify(self._answers_by_name(recorder), changes)
+
+    def _asked(self, check: Check[Any]) -> tuple[Recorder, Tensor]:
+        """What a check's forward pass was shown, and the summary of its logits."""
+        recorder = Recorder(check.calls, check.residuals, check.mlps, check.edits)
+        return recorder, check.summary(self._pass(check.tokens, recorder, **self._ids_of(check)))
+
+    def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:
+        """The model's keyword for the positions of a check; empty where it takes none."""
+        parameters = inspect.signature(self.model.forward).parameters
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        if check.position_ids is None or not (takes_any or "position_ids" in parameters):
+            return {}
+        return {"position_ids": check.position_ids.to(self.device)}
+
+    def _answers_by_name(self, recorder: Recorder) -> Answers:
+        calls, residuals, mlps = self._answers(recorder)
+        return calls | residuals | mlps
 
     def run(
         self,
@@ -73,6 +120,8 @@ class HuggingFaceSubject:
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
         self._check_tokens(tokens)
         self.check_edits(edits, tokens.shape[1])
+        if mlps:
+            self._check_updates()
         if gradients and any(site.touched_by(edit) for edit in edits for site in WEIGHT_SITES.values()):
             raise InputError("weights are put back before gradients are taken; use edits of activations with gradients")
         recorder = Recorder(calls, residuals, mlps, edits, gradients)
@@ -137,37 +186,38 @@ class HuggingFaceSubject:
         # an explicit all-ones mask: without it, transformers takes swapped position ids for packed sequences
         return self.model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **positions).logits
 
-    def _shape(self, tokens: Tokens) -> ModelShape:
-        recorder = Recorder({"sizes": head_sizes})
-        self._pass(tokens, recorder)
-        return self._shape_of({layer: answers["sizes"] for layer, answers in recorder.call_answers.items()})
-
-    def _shape_of(self, sizes: Mapping[int, Tensor]) -> ModelShape:
+    def _shape_of(self, recorder: Recorder) -> ModelShape:
+        """The sizes of the model, from a pass with the reads `sizes` and `width`."""
+        sizes = {layer: answers["sizes"] for layer, answers in recorder.call_answers.items()}
         if not sizes:
             raise InputError(
-                f"{type(self.model).__name__} computes attention outside transformers' attention interface, so its "
-                "calls cannot be read; take a family that uses it (GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen, ...)"
+                f"{type(self.model).__name__} has no attention, or computes it outside transformers' attention "
+                f"interface, so its calls cannot be read here; {self._fix}"
             )
-        n_heads, n_kv_heads, d_head = next(iter(sizes.values())).tolist()
-        embedding = self._embedding
+        if not recorder.residual_answers:
+            raise InputError(f"{self.name} cannot be measured: its residuals are not found")
+        n_heads, n_kv_heads, d_head, d_value = next(iter(sizes.values())).tolist()
+        embedding, config = self._embedding, self.model.config.get_text_config()
         return ModelShape(
             n_layers=len(self.modules.blocks),
             attention_layers=tuple(sorted(sizes)),
             n_heads=n_heads,
             n_kv_heads=n_kv_heads,
             d_head=d_head,
-            d_model=embedding.embedding_dim,
+            d_model=int(recorder.residual_answers[0]["width"].item()),
             vocab=embedding.num_embeddings,
-            n_ctx=self._context,
+            n_ctx=next((getattr(config, name) for name in _CONTEXT if getattr(config, name, None) is not None), None),
             mlp_layers=tuple(i for i, mlp in enumerate(self.modules.mlps) if mlp is not None),
+            d_embedding=embedding.embedding_dim,
+            d_value=d_value,
         )
 
     @property
-    def _context(self) -> int | None:
-        """The longest sequence that the model's configuration knows."""
-        config = self.model.config.get_text_config()
-        lengths = (getattr(config, name, None) for name in ("max_target_positions", "max_position_embeddings"))
-        return next((length for length in lengths if length is not None), None)
+    def _fix(self) -> str:
+        """What a user does where no call is read."""
+        if any(map(family_of, self.modules.blocks)):
+            return "read it with the Hugging Face backend, backend='huggingface'"
+        return "take a family that uses it (GPT-2, OPT, GPT-NeoX, Llama, Mistral, Qwen, ...)"
 
     def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
         """The model's keyword for the positions that edits give to tokens; empty where they change none."""
@@ -177,10 +227,15 @@ class HuggingFaceSubject:
             edited = edit.position_ids(edited)
         if edited.equal(ids):
             return {}
-        if not self._takes_positions:
+        if not self._abilities.takes_positions:
             raise InputError(
                 f"{self.name} has no positions that could be swapped or replaced; take a model with a table of learned "
                 "positions (GPT-2, OPT) or with rotary ones (Llama, GPT-NeoX)"
+            )
+        if not self._abilities.positions_are_plain:
+            raise InputError(
+                f"{self.name} uses positions outside embeddings and rotations too (in a recurrence, say), or counts "
+                "them from another number than 0, so an edit of them would change more; take another family"
             )
         rows = self.shape.n_ctx
         if self.modules.tables and rows is not None and int(edited.max()) >= rows:
@@ -190,9 +245,18 @@ class HuggingFaceSubject:
     def check_edits(self, edits: Sequence[Edit], length: int) -> None:
         """Raises InputError for an edit that does not fit the model, or sequences of this length."""
         for edit in edits:
+            if MLP.touched_by(edit):
+                self._check_updates()
             edit.check(self.shape, length)
             if POSITION_EMBEDDING.touched_by(edit) and not self.modules.tables:
                 raise InputError(f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)")
+
+    def _check_updates(self) -> None:
+        if not self.shape.mlp_layers:
+            raise InputError(
+                f"{self.name}: what its feed-forward layers add to the residual stream is not found, so it cannot be "
+                "read or edited; take residuals (ChangeResidual) or another family"
+            )
 
     def _check_tokens(self, tokens: Tokens) -> None:
         low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
@@ -201,11 +265,6 @@ class HuggingFaceSubject:
         limit = self.shape.n_ctx
         if limit is not None and tokens.shape[1] > limit:
             raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use --length {limit}")
-
-
-def head_sizes(call: AttentionCall) -> Tensor:
-    """How many query heads and kv heads a call has, and their size."""
-    return torch.tensor([call.q.shape[1], call.k.shape[1], call.q.shape[3]])
 
 
 def check_encoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:

@@ -3,11 +3,11 @@
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.interface import call_of_interface, is_causal_call
@@ -26,12 +26,13 @@ _OPERATION = "attention_interface_"  # as transformers' own models call it; the 
 class BlockPaths:
     """Names of a block and of two modules in it: the one that calls the attention interface, and the last of the MLP.
 
-    None for a module that the block lacks, or that is not known.
+    None for a module that the block lacks, or that is not to be read. mlp_factor: see `FeedForward`.
     """
 
     block: str
     attention: str | None
     mlp: str | None
+    mlp_factor: float
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class NNsightSubject(HuggingFaceSubject):
             raise InputError(f"{type(module).__name__} has no weights yet; wrap it with dispatch=True")
         super().__init__(module, name)
 
-    @cached_property
+    @property
     def _paths(self) -> Paths:
         return paths_of(self.model, self.modules)
 
@@ -93,17 +94,18 @@ def visit(envoy: Any, paths: Paths, recorder: Recorder, base: str) -> None:
         if names.attention is not None:
             _attend(envoy.get(names.attention), layer, recorder, base)
         if names.mlp is not None and (recorder.mlps or recorder.edits_at(MLP)):
-            _replace_output(envoy.get(names.mlp), partial(recorder.mlp, layer))
+            _replace_output(envoy.get(names.mlp), partial(recorder.mlp, layer, factor=names.mlp_factor))
     _replace_output(envoy.get(paths.blocks[-1].block), recorder.residual)
 
 
 def _replace_output(module: Any, record: Callable[[Tensor], Tensor]) -> None:
     """The tensor that a module returns, the first of several, becomes what `record` makes of it."""
     output = module.output
-    x, *others = output if isinstance(output, tuple) else (output,)
+    has_others = isinstance(output, tuple | list)
+    x, *others = output if has_others else (output,)
     edited = record(x)
     if edited is not x:
-        module.output = (edited, *others) if isinstance(output, tuple) else edited
+        module.output = (edited, *others) if has_others else edited
 
 
 def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
@@ -125,20 +127,22 @@ def paths_of(model: PreTrainedModel, modules: StreamModules) -> Paths:
     names = {id(module): name for name, module in model.named_modules()}
     blocks = []
     for block, mlp in zip(modules.blocks, modules.mlps, strict=True):
-        attention = next((module for module in block.modules() if _calls_interface(module)), None)
+        attention = next((module for module in block.modules() if _calls_interface(type(module).forward)), None)
         blocks.append(
             BlockPaths(
                 names[id(block)],
                 None if attention is None else names[id(attention)],
-                None if mlp is None else names[id(mlp)],
+                None if mlp is None else names[id(mlp.module)],
+                1.0 if mlp is None else mlp.factor,
             )
         )
     table = names[id(modules.tables[0])] if modules.tables else ""
     return Paths(names[id(modules.embedding)], table, tuple(blocks))
 
 
-def _calls_interface(module: nn.Module) -> bool:
+@cache
+def _calls_interface(forward: Callable[..., Any]) -> bool:
     try:
-        return "attention_interface(" in inspect.getsource(type(module).forward)
+        return "attention_interface(" in inspect.getsource(forward)
     except (OSError, TypeError):
         return False

@@ -58,6 +58,11 @@ class Recorder:
 
     def residual(self, x: Tensor) -> Tensor:
         """The next block's input after the edits; `x` itself where they do not change it."""
+        if x.ndim != 3:
+            raise InputError(
+                f"blocks pass on {tuple(x.shape)} numbers, not one residual stream (sequence, position, d_model); such "
+                "models (Gemma3n) cannot be read"
+            )
         self.size = (x.shape[0], x.shape[1])
         x = self._edited(RESIDUAL, x, len(self.residual_answers))
         with torch.no_grad():
@@ -84,13 +89,19 @@ class Recorder:
         """What the heads of `call` return, `batch head pos d_value`, after the edits."""
         return self._edited(OUTPUT, z, call)
 
-    def mlp(self, block: int, x: Tensor) -> Tensor:
-        """What a block's feed-forward layer adds, after the edits. In OPT `x` has its sequences flattened."""
-        update = x.view(*self.size, -1)
+    def mlp(self, block: int, x: Tensor, factor: float = 1.0) -> Tensor:
+        """A block's feed-forward output after the edits, which change `factor` times it: what the block adds.
+
+        In OPT `x` has its sequences flattened.
+        """
+        update = x.view(*self.size, -1) if factor == 1 else x.view(*self.size, -1) * factor
         edited = self._edited(MLP, update, block)
         with torch.no_grad():
-            self.mlp_answers[block] = {name: read(edited) for name, read in self.mlps.items()}
-        return x if edited is update else edited.reshape(x.shape)
+            shown = edited.clone() if self.mlps else edited  # Falcon then adds to it in place
+            self.mlp_answers[block] = {name: read(shown) for name, read in self.mlps.items()}
+        if edited is update:
+            return x
+        return edited.reshape(x.shape) if factor == 1 else edited.reshape(x.shape) / factor
 
     def _edited(self, site: Site, x: Tensor, *place: int | AttentionCall) -> Tensor:
         if not self.edits_at(site):
@@ -122,5 +133,15 @@ class Recorder:
 
 
 def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:
-    """Answers stacked over layers, `sequence layer ...`, from those of each layer, which may be on any device."""
+    """Answers stacked over layers, `sequence layer ...`, from those of each layer, which may be on any device.
+
+    Raises InputError where layers answer with different shapes.
+    """
+    for name in layers[0] if layers else ():
+        shapes = {tuple(layer[name].shape) for layer in layers}
+        if len(shapes) > 1:
+            raise InputError(
+                f"layers answer {name} with different shapes, {' and '.join(map(str, sorted(shapes)))}, so they cannot "
+                "be put side by side; their heads differ in number or size"
+            )
     return {name: torch.stack([layer[name].to(device) for layer in layers], 1) for name in layers[0]} if layers else {}

@@ -40,6 +40,12 @@ class TransformerLensSubject(HuggingFaceSubject):
         super().__init__(bridge.original_model, name)
         self._check_patterns()
 
+    def _check_contract(self, bare: Logits) -> None:
+        try:
+            super()._check_contract(bare)
+        except InputError as error:
+            raise InputError(f"{error}; {FIX}") from error
+
     @property
     def _embedding(self) -> nn.Embedding:
         return self._bridge.embed.original_component
@@ -74,7 +80,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         distances: list[float] = []
         tokens = contract.sample_tokens(self.shape.vocab)
         self._recorded(tokens, Recorder(), {}, lambda call, pattern: distances.append(_distance(call, pattern)))
-        if not max(distances) <= contract.TOLERANCE.get(self.dtype, 0.1):
+        if not max(distances) <= contract.weight_tolerance(self.dtype):
             raise InputError(
                 f"{self.name} under TransformerLens cannot be measured: the queries, keys and masks that its hooks "
                 f"show do not give its own pattern; {FIX}"
@@ -95,7 +101,7 @@ def bridge_of(model: PreTrainedModel) -> Any:
     copied.set_attn_implementation("eager")
     try:
         bridge = build_bridge_from_module(copied, type(copied).__name__, hf_config=copied.config)
-    except (ValueError, NotImplementedError) as error:
+    except (ValueError, RuntimeError) as error:  # its own kinds of refusal, and weights of a shape that it lacks
         raise InputError(f"TransformerLens cannot run {name}: {str(error).splitlines()[0]}; {FIX}") from error
     tokens = contract.sample_tokens(model.get_input_embeddings().num_embeddings).to(model.device)
     with torch.no_grad(), eval_mode(model), eval_mode(copied):

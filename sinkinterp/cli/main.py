@@ -5,6 +5,7 @@ import typer
 from .check import check
 from .demo import demo
 from .domains import domains
+from .families import families
 from .finetune import finetune
 from .gallery import gallery
 from .measure import measure
@@ -18,5 +19,5 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (train, finetune, gallery, view, reproduce, demo, measure, domains, check):
+for command in (train, finetune, gallery, view, reproduce, demo, measure, domains, check, families):
     app.command()(command)

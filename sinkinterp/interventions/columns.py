@@ -1,7 +1,7 @@
 """Interventions on columns of the pattern, the sink's above all: bias it, remove it, share it out, make another."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float
@@ -40,8 +40,8 @@ class Renormalised(Share):
     """The other columns receive it in proportion to what they have; it is lost where they have nothing in fp32."""
 
     def share(self, removed: Removed, kept: Pattern, allowed: Allowed) -> Pattern:
-        total = kept.sum(-1, keepdim=True)
-        return kept * (1 + removed / torch.where(total == 0, 1, total))
+        shares = kept / kept.sum(-1, keepdim=True)  # first, since `removed` over a tiny sum can overflow
+        return kept + removed * shares.nan_to_num(0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class BiasColumn(_Columns):
         added = call.q.new_zeros(1, 1, 1, call.k.shape[2])
         added[..., list(self.positions)] = self.bias
         bias = added.expand(-1, -1, call.q.shape[2], -1)
-        return self.on_heads(call, replace(call, bias=bias if call.bias is None else call.bias + bias))
+        return self.rescored(call, bias=bias if call.bias is None else call.bias + bias)
 
 
 @dataclass(frozen=True)
@@ -124,4 +124,4 @@ class AttendSelfOnly(_Columns):
         mask = call.allowed().clone()
         mask[..., queries, :] = False
         mask[..., queries, [query + past for query in queries]] = True
-        return self.on_heads(call, replace(call, mask=mask))
+        return self.rescored(call, mask=mask)

@@ -1,6 +1,6 @@
 """Interventions on how scores become weights: another kernel, another temperature, clipped weights."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -24,7 +24,7 @@ class PatchNormalization(OnHeads):
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        return self.on_heads(call, replace(call, kernel=self._kernel))
+        return self.rescored(call, kernel=self._kernel)
 
     @property
     def _kernel(self) -> Kernel:
@@ -51,7 +51,7 @@ class Temperature(OnHeads):
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        return self.on_heads(call, replace(call, scale=call.scale / self.temperature))
+        return self.rescored(call, scale=call.scale / self.temperature)
 
 
 @dataclass(frozen=True)

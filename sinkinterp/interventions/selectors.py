@@ -73,11 +73,26 @@ class OnHeads(InLayers):
 
     def on_heads(self, call: AttentionCall, edited: AttentionCall) -> AttentionCall:
         """`edited` on the chosen heads and `call` on the others, with one dense pattern for all; both have one slot."""
-        n_heads = call.q.shape[1]
-        chosen = self.head_mask(call.layer, n_heads, n_heads).to(call.q.device)
+        chosen = self._chosen_heads(call)
         if chosen.all():
             return edited
-        return edited.with_pattern(torch.where(chosen[:, None, None], edited.pattern(), call.pattern()))
+        return call.with_pattern(torch.where(chosen[:, None, None], edited.pattern(), call.pattern()), chosen)
+
+    def rescored(self, call: AttentionCall, **fields: Any) -> AttentionCall:
+        """The call with other fields that scores are made of, on the chosen heads.
+
+        Where only some are chosen, one dense pattern is set for all. Raises InputError where an edit set the pattern
+        of a chosen head before.
+        """
+        chosen = self._chosen_heads(call)
+        if chosen.all() or call.set_pattern is None:
+            return self.on_heads(call, replace(call, **fields))
+        call.set_pattern.check_computes(chosen)
+        return self.on_heads(call, replace(call.with_pattern(None), **fields))
+
+    def _chosen_heads(self, call: AttentionCall) -> Bool[Tensor, " head"]:
+        n_heads = call.q.shape[1]
+        return self.head_mask(call.layer, n_heads, n_heads).to(call.q.device)
 
 
 def draw_others(edit: Edit, selector: str, choices: Sequence[Any], generator: torch.Generator) -> Edit:

@@ -27,6 +27,9 @@ class ChangeTokenEmbedding(Change):
 
     site = TOKEN_EMBEDDING
 
+    def _width(self, shape: ModelShape, length: int) -> int:
+        return shape.d_embedding or shape.d_model
+
     @override
     def token_embedding(self, x: Residual) -> Residual:
         return self._changed(0, x)
@@ -117,6 +120,9 @@ class ChangeKeys(_ChangeInCall):
 class ChangeValues(_ChangeInCall):
     """`operation` on values."""
 
+    def _width(self, shape: ModelShape, length: int) -> int:
+        return shape.d_value or shape.d_head
+
     def activations(self, shown: AttentionCall) -> Tensor:
         return shown.v
 
@@ -139,7 +145,8 @@ class ChangePattern(_ChangeInCall):
         return shown.pattern()
 
     def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
-        return call.with_pattern(new)
+        n_heads = call.q.shape[1]
+        return call.with_pattern(new, self.head_mask(call.layer, n_heads, n_heads).to(new.device))
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return length
@@ -154,6 +161,9 @@ class ChangeOutputs(_ChangeHeads):
     """`operation` on what heads return, before they are mixed."""
 
     site = OUTPUT
+
+    def _width(self, shape: ModelShape, length: int) -> int:
+        return shape.d_value or shape.d_head
 
     @override
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:

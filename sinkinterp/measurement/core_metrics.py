@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import KeyIndex
-from ..metrics.importance import Convention, importance_and_raw, off_sequence, slot_importance
+from ..metrics.importance import Convention, hidden_queries, importance_and_raw, off_sequence, slot_importance
 from ..metrics.metric import CallMetric, Metric, ResidualMetric
 from ..metrics.norms import vector_norms
 from ..metrics.nulls import uniform_and_content_free, uniform_slot_importance
@@ -18,6 +18,7 @@ _IMPORTANCES, _NULLS = "importances", "nulls"
 _SLOT_IMPORTANCE = CallMetric("slot_importance", slot_importance)
 _SLOT_NULL = CallMetric("slot_null", uniform_slot_importance)
 _OFF_SEQUENCE = CallMetric("off_sequence", off_sequence)
+_HIDDEN_QUERIES = CallMetric("hidden_queries", hidden_queries)
 _KEY_NORMS = CallMetric("key_norms", lambda call: vector_norms(call.k))
 _VALUE_NORMS = CallMetric("value_norms", lambda call: vector_norms(call.v))
 _RESIDUAL_NORMS = ResidualMetric("residual_norms", vector_norms)
@@ -44,10 +45,16 @@ def core_metrics(positions: KeyIndex, convention: Convention) -> tuple[Metric, .
         _SLOT_IMPORTANCE,
         _SLOT_NULL,
         _OFF_SEQUENCE,
+        _HIDDEN_QUERIES,
         _KEY_NORMS,
         _VALUE_NORMS,
         _RESIDUAL_NORMS,
     )
+
+
+def hides_first_key(answers: Mapping[str, Tensor]) -> bool:
+    """Whether a window hides the first key from some query, in the answers to `core_metrics`."""
+    return bool(answers[_HIDDEN_QUERIES.name].any())
 
 
 @dataclass(frozen=True)

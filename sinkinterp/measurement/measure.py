@@ -14,7 +14,7 @@ from ..interventions.edit import Edit
 from ..metrics.importance import VISIBLE, Convention, proxy
 from ..metrics.metric import CallMetric, LogitsMetric, Metric, ResidualMetric
 from .batching import passes
-from .core_metrics import Core, core_metrics
+from .core_metrics import Core, core_metrics, hides_first_key
 from .instruments import Instrument
 from .provenance import protocol_of
 from .report import Report
@@ -55,7 +55,7 @@ def measure(
         tokens=token_set.tokens.cpu(),
         positions=tuple(chosen.tolist()),
         attention_layers=subject.shape.attention_layers,
-        protocol=protocol_of(subject, token_set, edits, convention),
+        protocol=protocol_of(subject, token_set, edits, convention, hides_first_key(answers)),
         extras={metric.name: answers[metric.name] for metric in metrics},
         **vars(Core.of(answers)),
     )

@@ -3,6 +3,7 @@
 import copy
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -70,12 +71,24 @@ def _largest_difference(a: Tensor, b: Tensor) -> float:
     return ((a - b).abs() / b.abs().clamp(min=1)).nan_to_num().max().item()
 
 
-@torch.no_grad()
 def _dense_importance(model: PreTrainedModel, tokens: Tokens) -> Alpha:
     """Importance from the patterns that transformers itself returns."""
-    eager = copy.deepcopy(model).eval()
-    eager.set_attn_implementation("eager")
-    output = eager(tokens.to(model.device), output_attentions=True, use_cache=False)
-    patterns = torch.stack([p for p in output.attentions if p is not None], 1)[..., -tokens.shape[1] :].cpu().float()
+    patterns = dense_patterns(model, tokens)
     seen = patterns.ne(0).flatten(3).any(2).any(0).unflatten(-1, patterns.shape[-2:])  # one weight may underflow to 0
     return patterns.sum(-2) / seen.sum(-2)[None, :, None]
+
+
+@torch.no_grad()
+def dense_patterns(model: PreTrainedModel, tokens: Tokens) -> Float[Tensor, "sequence layer head query key"]:
+    """The patterns that transformers itself returns with eager attention."""
+    eager = eager_copy(model)
+    output = eager(tokens.to(model.device), output_attentions=True, use_cache=False)
+    return torch.stack([p for p in output.attentions if p is not None], 1)[..., -tokens.shape[1] :].cpu().float()
+
+
+def eager_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy of a model that runs eager attention."""
+    eager = copy.deepcopy(model).eval()
+    eager.set_attn_implementation("eager")
+    eager.config._attn_implementation = "eager"  # what Falcon asks for, which the line above does not set
+    return eager

@@ -10,7 +10,7 @@ from ..backends.subject import Subject
 from ..data.tokens import TokenSet
 from ..interventions.description import description
 from ..interventions.edit import Edit
-from ..metrics.importance import Convention
+from ..metrics.importance import VISIBLE, Convention
 
 PACKAGES = ("sinkinterp", "torch", "transformers")  # whose versions are noted, beside those of the backend
 
@@ -33,6 +33,16 @@ class Protocol:
     versions: Mapping[str, str]
     shortest: int | None = None  # where sequences differ in length; `length` is then the longest
     encoder: str = ""  # what the encoder of an encoder-decoder model was given
+    hides_first_key: bool = False  # whether a window hides the first key from some query
+
+    @property
+    def divisor_note(self) -> str:
+        """What to know about the divisor of importance; empty where all conventions divide alike."""
+        if not self.hides_first_key:
+            return ""
+        is_default = self.divisor == VISIBLE.description
+        other = "--preset paper divides by T - k + 1" if is_default else f"the default is {VISIBLE.description}"
+        return f"a window hides keys from later queries: importance is divided by {self.divisor}; {other}"
 
     def line(self) -> str:
         """The part of the protocol that belongs beside every number."""
@@ -48,7 +58,13 @@ class Protocol:
         return Protocol(**{**plain, "edits": tuple(plain["edits"])})
 
 
-def protocol_of(subject: Subject, token_set: TokenSet, edits: Sequence[Edit], convention: Convention) -> Protocol:
+def protocol_of(
+    subject: Subject,
+    token_set: TokenSet,
+    edits: Sequence[Edit],
+    convention: Convention,
+    hides_first_key: bool = False,
+) -> Protocol:
     """The protocol of a measurement that is made now."""
     sequences, length = token_set.tokens.shape
     return Protocol(
@@ -67,4 +83,5 @@ def protocol_of(subject: Subject, token_set: TokenSet, edits: Sequence[Edit], co
         | {name: version(name) for name in (*PACKAGES, *subject.libraries)},
         shortest=None if token_set.lengths is None else int(token_set.lengths.min()),
         encoder=subject.encoder,
+        hides_first_key=hides_first_key,
     )

@@ -31,6 +31,12 @@ def queries_from(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
     return (call.q.shape[2] - first.clamp(min=0))[None, None]
 
 
+def hidden_queries(call: AttentionCall) -> Int[Tensor, " batch"]:
+    """How many queries cannot see the first key, at most over heads: above 0 behind a window narrower than T."""
+    first = call.keys[:1]
+    return (queries_from(call, first) - queries_that_see(call, first)).amax((1, 2)).expand(len(call.q))
+
+
 @dataclass(frozen=True)
 class Convention:
     """How a column of the pattern becomes an importance. Three conventions are in use; their numbers differ.

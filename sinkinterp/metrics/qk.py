@@ -1,7 +1,7 @@
 """Why queries look at a key: its angle with them, or its length (Gu et al. 2025, Figure 2 bottom, Figures 15-18).
 
 Queries and keys are those that the call multiplies: rotated, and through the kernel's feature map where it has one.
-Bias, softcap and slot do not count.
+Bias, softcap and slot do not count. Where an edit set the pattern, they are still those of the call.
 
 A `Pair` of numbers is [the chosen key, the others]. Each query that can see the chosen key and at least one other key
 counts once in both: with its value for the chosen key, and with its mean over the others that it can see. NaN where

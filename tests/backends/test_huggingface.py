@@ -3,7 +3,7 @@ import copy
 import pytest
 import torch
 from backends.zoo import ATTENTION_LAYERS, CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, tokens_of
-from transformers import AutoModelForCausalLM, BloomConfig, BloomForCausalLM
+from transformers import AutoModelForCausalLM, GPTNeoXJapaneseConfig, GPTNeoXJapaneseForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -153,9 +153,9 @@ def test_every_attention_function_of_ours_has_a_mask_function():
 
 
 def test_a_model_outside_the_attention_interface_is_refused_by_name():
-    model = BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=4))
-    with pytest.raises(InputError, match=r"BloomForCausalLM .* outside .* take a family"):
-        HuggingFaceSubject(model)
+    config = GPTNeoXJapaneseConfig(vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=4)
+    with pytest.raises(InputError, match=r"GPTNeoXJapaneseForCausalLM .* outside .* take a family"):
+        HuggingFaceSubject(GPTNeoXJapaneseForCausalLM(config))
 
 
 def test_activations_that_are_not_finite_are_placed():

@@ -102,7 +102,7 @@ def test_what_cannot_be_loaded_is_refused_by_name():
 
 def test_a_model_outside_the_attention_interface_is_refused_by_name():
     model = BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=4))
-    with pytest.raises(InputError, match=r"BloomForCausalLM .* outside .* take a family"):
+    with pytest.raises(InputError, match=r"BloomForCausalLM .* outside .* Hugging Face backend"):
         NNsightSubject(model)
 
 

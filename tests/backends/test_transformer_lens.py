@@ -166,6 +166,14 @@ def test_a_delegated_model_that_shows_no_pattern_is_refused():
 def test_scores_that_the_hooks_do_not_make_up_are_refused():
     bridge = bridge_of(model_of("llama"))
     bridge.add_hook("blocks.1.attn.hook_attn_scores", lambda tensor, hook: tensor * 0.5)
+    with pytest.raises(InputError, match="do not give its logits; use the Hugging Face backend"):
+        TransformerLensSubject(bridge)
+
+
+def test_scores_of_later_queries_that_the_hooks_do_not_make_up_are_refused():
+    bridge = bridge_of(model_of("llama"))
+    halved = lambda tensor, hook: torch.cat((tensor[:, :, :3], tensor[:, :, 3:] * 0.5), 2)  # noqa: E731
+    bridge.add_hook("blocks.1.attn.hook_attn_scores", halved)
     with pytest.raises(InputError, match="do not give its own pattern; use the Hugging Face backend"):
         TransformerLensSubject(bridge)
 

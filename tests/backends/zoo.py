@@ -51,9 +51,8 @@ LEARNED_POSITIONS = ("gpt2", "opt")
 ATTENTION_LAYERS = dict.fromkeys(CONFIGS, (0, 1, 2)) | {"jamba with mamba layers": (1,)}
 
 
-def model_of(name: str) -> PreTrainedModel:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(CONFIGS[name]).eval()
+def peaked(model: PreTrainedModel) -> PreTrainedModel:
+    """The model, with larger queries, keys, positions and biases."""
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if any(
@@ -63,6 +62,11 @@ def model_of(name: str) -> PreTrainedModel:
             if parameter_name.endswith("bias"):
                 parameter.normal_(std=0.3)  # transformers draws none
     return model
+
+
+def model_of(name: str) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return peaked(AutoModelForCausalLM.from_config(CONFIGS[name]).eval())
 
 
 def tokens_of(length: int = 17) -> torch.Tensor:

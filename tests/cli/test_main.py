@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from backends.zoo import VOCAB, model_of
-from transformers import BloomConfig, BloomForCausalLM
+from transformers import GPTNeoXJapaneseConfig, GPTNeoXJapaneseForCausalLM
 from typer.testing import CliRunner
 
 import sinkinterp as si
@@ -84,17 +84,16 @@ BAD = {
         ["measure", "{llama}", "--tokens", "{tokens}", "--length", "3", "--sequences", "3"], "use --sequences 2",
     ),
     "no tokenizer": (["measure", "{llama}"], "give its input as token ids, --tokens"),
-    "attention outside the interface": (["measure", "{bloom}", "--tokens", "{tokens}"], "take a family"),
+    "attention outside the interface": (["measure", "{outside}", "--tokens", "{tokens}"], "take a family"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("words", "message"), BAD.values(), ids=BAD)
 def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(call, llama, tmp_path, words, message):
-    BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=4)).save_pretrained(
-        tmp_path / "bloom"
-    )
+    config = GPTNeoXJapaneseConfig(vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=4)
+    GPTNeoXJapaneseForCausalLM(config).save_pretrained(tmp_path / "outside")
     tokens = token_file(tmp_path, [[1, 2, 3], [4, 5, VOCAB]])
-    filled = [word.format(llama=llama, bloom=tmp_path / "bloom", tokens=tokens) for word in words]
+    filled = [word.format(llama=llama, outside=tmp_path / "outside", tokens=tokens) for word in words]
     code, output, files = call(*filled, "--json", "out.json", "--html", "out.html")
     assert code == 2 and files == []
     (line,) = [line for line in output.splitlines() if "error:" in line]

@@ -140,3 +140,13 @@ def test_heads_may_lose_their_columns_one_edit_after_the_other(make_call):
     both = RemoveColumn(heads=[(3, 1), (3, 4)]).call(call)
     after_each_other = RemoveColumn(heads=[(3, 4)]).call(RemoveColumn(heads=[(3, 1)]).call(call))
     assert both.pattern().equal(after_each_other.pattern())
+
+
+def test_a_share_of_a_nearly_empty_row_stays_finite(make_call):
+    call = make_call()
+    weights = torch.zeros_like(call.pattern())
+    weights[..., 0], weights[..., 1] = 1, 1e-43
+    peaked = call.with_pattern(weights)
+    shared = RemoveColumn().call(peaked).pattern()
+    assert shared.isfinite().all()
+    assert shared[:, :, 1:, 1].eq(1).all() and shared[:, :, 1:, 0].eq(0).all()

@@ -103,7 +103,13 @@ def test_heads_that_are_not_named_return_what_they_did(edit, make_call):
     assert make(layers=[2]).call(call) is call
 
 
-def test_two_edits_of_scores_by_head_are_refused_rather_than_half_done(make_call):
-    call = PatchNormalization(Sigmoid(), heads=[(3, 0)]).call(make_call())
-    with pytest.raises(InputError, match="set by an edit before, so its scores no longer matter"):
-        Temperature(2.0, heads=[(3, 1)]).call(call)
+def test_edits_of_scores_compose_on_different_heads_and_are_refused_on_one(make_call):
+    plain = make_call()
+    call = PatchNormalization(Sigmoid(), heads=[(3, 0)]).call(plain)
+    both = Temperature(2.0, heads=[(3, 1)]).call(call)
+    assert both.pattern()[:, 0].equal(call.pattern()[:, 0])
+    assert both.pattern()[:, 1].equal(Temperature(2.0).call(plain).pattern()[:, 1])
+    assert both.pattern()[:, 2:].equal(plain.pattern()[:, 2:])
+    for edit in (Temperature(2.0, heads=[(3, 0)]), Temperature(2.0, heads=[(3, 1), (3, 0)]), Temperature(2.0)):
+        with pytest.raises(InputError, match="set by an edit before, so its scores no longer matter"):
+            edit.call(call)

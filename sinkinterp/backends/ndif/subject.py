@@ -11,16 +11,15 @@ import torch
 from nnsight.intervention.backends.remote import RemoteBackend
 from torch import Tensor
 
-from ...attention.model_shape import ModelShape
 from ...data.tokens import Tokens
 from ...errors import InputError
 from ...interventions.edit import HeadWeights
 from .. import contract
-from ..hooks import BASES, StreamModules, blocks_of, cross_attention
-from ..huggingface import head_sizes
+from ..contract import Check
+from ..hooks import BASES, StreamModules, blocks_of, cross_attention, feed_forwards_of
 from ..nnsight import NNsightSubject, Paths, visit
 from ..projections import Role
-from ..recorder import Answers, Recorder, stacked
+from ..recorder import Answers, Recorder
 from ..subject import Logits, Trace
 from .pickling import payload
 
@@ -49,7 +48,7 @@ class RemoteTrace(Trace):
 class RemoteSubject(NNsightSubject):
     """A transformers model on a server. Here it has sizes, but no weights.
 
-    `request` makes the nnsight backend that carries one forward pass. Construction takes four requests. Tensors that
+    `request` makes the nnsight backend that carries one forward pass. Construction takes three requests. Tensors that
     reads and edits hold arrive on the CPU, so reads and edits move them to where the model is. Raises InputError where
     the contract fails.
     """
@@ -60,18 +59,15 @@ class RemoteSubject(NNsightSubject):
         self._base = self.model.config._attn_implementation
         if self._base not in BASES:
             raise InputError(f"{name} runs {self._base!r} attention on the server; sinkinterp reads sdpa and eager")
-        self.modules = StreamModules(self._embedding, (), blocks_of(self.model))
-        if self.model.config.is_encoder_decoder or any(map(cross_attention, self.modules.blocks)):
+        blocks = blocks_of(self.model)
+        if self.model.config.is_encoder_decoder or any(map(cross_attention, blocks)):
             raise InputError(f"{name} attends to an encoder; such models run on the Hugging Face backend alone")
-        tokens = contract.sample_tokens(self._embedding.num_embeddings)
-        bare = self._bare(tokens)
+        self.modules = StreamModules(self._embedding, (), blocks, feed_forwards_of(blocks))
+        bare = self._bare(contract.sample_tokens(self._embedding.num_embeddings))
         self.dtype, self.device = bare.dtype, bare.device
-        self.shape = self._checked_shape(bare)
-        backwards = torch.arange(tokens.shape[1]).flip(0)[None]
-        self._takes_positions = not self._bare(tokens, {"position_ids": backwards}).equal(bare)
-        if self._takes_positions:
+        self._check_contract(bare)
+        if self._abilities.takes_positions:
             self.modules = replace(self.modules, tables=self._tables())
-            del self._paths
 
     def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor]) -> Trace:
         if recorder.gradients:
@@ -99,24 +95,17 @@ class RemoteSubject(NNsightSubject):
         recorder.call_answers, recorder.residual_answers, recorder.mlp_answers, recorder.finite = answers
         return summary
 
-    def _bare(self, tokens: Tokens, positions: Mapping[str, Tensor] = {}) -> Logits:
+    def _asked(self, check: Check[Any]) -> tuple[Recorder, Tensor]:
+        recorder = Recorder(check.calls, check.residuals, check.mlps, check.edits)
+        return recorder, self._ask(check.tokens, recorder, check.summary, self._ids_of(check))
+
+    def _bare(self, tokens: Tokens) -> Logits:
         """Logits of the model without a recorder."""
-        inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
+        inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False}
         envoy, logits = self._envoy, tokens
         with envoy.trace(tokens, **inputs, backend=self._request()):
             logits = nnsight.save(envoy.output.logits.detach())
         return logits  # noqa: RET504  the trace writes it here
-
-    def _checked_shape(self, bare: Logits) -> ModelShape:
-        """The sizes of the model. Raises InputError where the contract fails."""
-        check = contract.logits_check(self.name, bare, self._embedding.num_embeddings)
-        recorder = Recorder({**check.calls, "sizes": head_sizes})
-        logits = self._ask(check.tokens, recorder, check.summary)
-        shape = self._shape_of({layer: answers["sizes"] for layer, answers in recorder.call_answers.items()})
-        check.verify(stacked(list(recorder.call_answers.values()), self.device), logits)
-        check = contract.edits_check(self.name, shape)
-        check.verify({}, self._ask(check.tokens, Recorder(edits=check.edits), check.summary))
-        return shape
 
     def _tables(self) -> tuple[torch.nn.Module, ...]:
         """The tables that are as long as the context: those of learned positions, in a model that has some."""

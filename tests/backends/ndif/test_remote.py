@@ -36,7 +36,10 @@ def pair(request, tmp_path_factory):
     model = model_of(request.param)
     model.save_pretrained(folder)
     with closing(Server(folder)) as server:
-        yield SimpleNamespace(remote=remote_subject(server), here=NNsightSubject(model), name=request.param)
+        before = len(REQUESTS)
+        remote = remote_subject(server)
+        n_requests = len(REQUESTS) - before
+        yield SimpleNamespace(remote=remote, here=NNsightSubject(model), name=request.param, n_requests=n_requests)
 
 
 on_gpt2 = pytest.mark.parametrize("pair", ["gpt2"], indirect=True)  # where one architecture shows it
@@ -79,6 +82,10 @@ def test_a_measurement_is_the_local_one(pair):
     reports = [si.measure(subject, TOKENS, instruments=ALL) for subject in (pair.remote, pair.here)]
     assert_equal_reports(*reports)
     assert pair.remote.shape == pair.here.shape
+
+
+def test_a_subject_is_checked_in_three_requests(pair):
+    assert pair.n_requests == 3
 
 
 @pytest.mark.parametrize("edit", [ShrinkFirstToken(0.25), SigmoidInLayerOne(), SilenceHeadOne()], ids=str)

@@ -1,0 +1,62 @@
+"""What is read and edited as a feed-forward update is what the block adds to the residual stream."""
+
+import pytest
+import torch
+from backends.zoo import SIZES, peaked, tokens_of
+from transformers import (
+    AutoModelForCausalLM,
+    CohereConfig,
+    FalconH1Config,
+    Glm4Config,
+    GraniteConfig,
+    GraniteMoeSharedConfig,
+    Olmo2Config,
+)
+
+from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import ChangeMLP, Scale, SetTo
+
+CONFIGS = {
+    "glm4": Glm4Config(**SIZES, num_key_value_heads=2, head_dim=12),
+    "olmo2": Olmo2Config(**SIZES, num_key_value_heads=2),
+    "granite": GraniteConfig(**SIZES, num_key_value_heads=2, residual_multiplier=0.22),
+    "cohere": CohereConfig(**SIZES, num_key_value_heads=2),
+    "falcon-h1, a recurrence beside attention": FalconH1Config(
+        **SIZES, num_key_value_heads=2, head_dim=12, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1,
+        mamba_d_state=8,
+    ),
+}  # fmt: skip
+
+
+def model_of(name: str):
+    torch.manual_seed(0)
+    return peaked(AutoModelForCausalLM.from_config(CONFIGS[name]).eval())
+
+
+def reads(subject, *edits):
+    entries = {"residual": lambda x: x}
+    trace = subject.run(tokens_of(), residuals=entries, mlps={"update": lambda x: x}, edits=edits)
+    return trace.residuals["residual"], trace.mlps["update"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_update_that_is_set_is_what_the_residual_gains(name, backend):
+    try:
+        subject = load(model_of(name), backend=backend)
+    except InputError as error:
+        assert backend == "transformer_lens"
+        pytest.skip(str(error))
+    stream, updates = reads(subject)
+    without, _ = reads(subject, ChangeMLP(SetTo(0.0), layers=[1]))
+    torch.testing.assert_close(stream[:, 2] - without[:, 2], updates[:, 1], rtol=1e-3, atol=1e-5)
+    larger, _ = reads(subject, ChangeMLP(Scale(100.0), layers=[1]))
+    torch.testing.assert_close(larger[:, 2] - stream[:, 2], 99 * updates[:, 1], rtol=1e-3, atol=1e-4)
+
+
+def test_one_of_two_feed_forward_branches_is_not_the_update():
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 16}
+    model = AutoModelForCausalLM.from_config(GraniteMoeSharedConfig(**SIZES, num_key_value_heads=2, **experts)).eval()
+    model.model.layers[1].mlp = model.model.layers[1].shared_mlp
+    assert load(peaked(model)).shape.mlp_layers == ()

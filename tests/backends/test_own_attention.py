@@ -1,0 +1,218 @@
+"""Families whose attention modules compute attention themselves, beside transformers' own eager patterns."""
+
+import copy
+from dataclasses import dataclass
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    CodeGenConfig,
+    FalconConfig,
+    GPTJConfig,
+    GPTNeoConfig,
+    MptConfig,
+    OpenAIGPTConfig,
+    XGLMConfig,
+)
+
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.load import load
+from sinkinterp.backends.patched import patched
+from sinkinterp.errors import InputError
+from sinkinterp.interventions.columns import RemoveColumn
+from sinkinterp.interventions.edit import Edit
+from sinkinterp.interventions.positions import SwapPositions
+from sinkinterp.measurement.measure import measure
+
+VOCAB = 97
+GPTJ = {"vocab_size": VOCAB, "n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 64, "rotary_dim": 4}
+FALCON = {"vocab_size": VOCAB, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+CONFIGS = {
+    "bloom": BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=3, n_head=4),
+    "codegen": CodeGenConfig(**GPTJ, n_ctx=64),
+    "falcon with alibi": FalconConfig(
+        **FALCON, alibi=True, multi_query=False, new_decoder_architecture=False, parallel_attn=False, bias=True,
+        attn_implementation="eager",
+    ),
+    "falcon with one kv head": FalconConfig(**FALCON, multi_query=True),
+    "falcon with two kv heads": FalconConfig(**FALCON, num_kv_heads=2, new_decoder_architecture=True),
+    "gpt-j": GPTJConfig(**GPTJ),
+    "gpt-neo": GPTNeoConfig(
+        vocab_size=VOCAB, hidden_size=48, num_layers=4, attention_types=[[["global", "local"], 2]], num_heads=4,
+        window_size=5, max_position_embeddings=64, intermediate_size=40,
+    ),
+    "openai-gpt": OpenAIGPTConfig(vocab_size=VOCAB, n_embd=48, n_layer=3, n_head=4, n_positions=64),
+    "mpt": MptConfig(vocab_size=VOCAB, d_model=48, n_layers=3, n_heads=4, max_seq_len=64),
+    "xglm": XGLMConfig(
+        vocab_size=VOCAB, d_model=48, num_layers=3, attention_heads=4, ffn_dim=40, max_position_embeddings=64
+    ),
+}  # fmt: skip
+KV_HEADS = dict.fromkeys(CONFIGS, 4) | {"falcon with one kv head": 1, "falcon with two kv heads": 2}
+WITH_ALIBI = {"bloom", "mpt", "falcon with alibi"}
+WITH_POSITIONS = {
+    "codegen",
+    "gpt-j",
+    "gpt-neo",
+    "openai-gpt",
+    "xglm",
+    "falcon with one kv head",
+    "falcon with two kv heads",
+}
+SHARP = ("q_proj", "k_proj", "query_key_value", "qkv", "c_attn", "wpe")
+every_family = pytest.mark.parametrize("name", CONFIGS)
+
+
+def model_of(name):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(CONFIGS[name]).eval()
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if any(part in parameter_name for part in SHARP):
+                parameter.mul_(8)
+            if parameter_name.endswith("bias"):
+                parameter.normal_(std=0.3)
+    return model
+
+
+def tokens_of(length=17):
+    return torch.randint(VOCAB, (5, length), generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def dense_patterns(model, tokens):
+    eager = copy.deepcopy(model)
+    eager.config._attn_implementation = "eager"
+    return torch.stack(eager(tokens, output_attentions=True, use_cache=False).attentions, 1)
+
+
+@torch.no_grad()
+def logits_of(model, tokens):
+    return model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits
+
+
+@dataclass(frozen=True)
+class NoAttention(Edit):
+    """Zeroes what all heads return."""
+
+    def output(self, call, z):
+        return torch.zeros_like(z)
+
+
+@every_family
+def test_importance_is_that_of_dense_eager_attention(name):
+    model, tokens = model_of(name), tokens_of()
+    patterns = dense_patterns(model, tokens)
+    report = measure(HuggingFaceSubject(model), tokens)
+    want = patterns.sum(-2) / patterns.ne(0).sum(-2)
+    torch.testing.assert_close(report.raw_importance, want, rtol=0, atol=1e-5)
+    assert report.key_norms.shape[2] == KV_HEADS[name]
+
+
+@every_family
+def test_reads_leave_the_logits_and_the_model_as_they_were(name):
+    model, tokens = model_of(name), tokens_of()
+    before, bare = model.config._attn_implementation, logits_of(model, tokens)
+    logits = HuggingFaceSubject(model).run(tokens, calls={"mass": lambda call: call.column_mass()}).logits
+    torch.testing.assert_close(logits, bare, rtol=0, atol=1e-5)
+    assert model.config._attn_implementation == before
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@every_family
+def test_only_alibi_is_a_bias_of_the_scores(name):
+    trace = HuggingFaceSubject(model_of(name)).run(
+        tokens_of(), calls={"biased": lambda call: torch.full(call.q.shape[:1], call.bias is not None)}
+    )
+    assert trace.calls["biased"].eq(name in WITH_ALIBI).all()
+
+
+@every_family
+def test_an_edit_of_every_head_output_reaches_the_logits_as_in_the_module(name):
+    model, tokens = model_of(name), tokens_of()
+    edited = HuggingFaceSubject(model).run(tokens, edits=[NoAttention()]).logits
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.endswith(("out_proj.weight", "self_attention.dense.weight", "attn.c_proj.weight")):
+                parameter.zero_()
+    torch.testing.assert_close(edited, logits_of(model, tokens), rtol=0, atol=1e-5)
+
+
+@every_family
+def test_feed_forward_updates_and_attention_make_up_the_residual(name):
+    model = model_of(name)
+    subject = HuggingFaceSubject(model)
+    if name == "openai-gpt":  # a norm follows the sum
+        assert subject.shape.mlp_layers == ()
+        return
+    reads = {"x": lambda x: x}
+    trace = subject.run(tokens_of(), residuals=reads, mlps=reads, edits=[NoAttention()])
+    steps = trace.residuals["x"].diff(dim=1)
+    bias = [p for n, p in model.named_parameters() if n.endswith(("out_proj.bias", "self_attention.dense.bias"))]
+    want = trace.mlps["x"] if not bias else trace.mlps["x"] + torch.stack(bias)[None, :, None]
+    torch.testing.assert_close(steps, want, rtol=0, atol=1e-4)
+
+
+@every_family
+def test_positions_are_swapped_or_refused(name):
+    subject = HuggingFaceSubject(model_of(name))
+    if name not in WITH_POSITIONS:
+        with pytest.raises(InputError, match="no positions that could be swapped"):
+            measure(subject, tokens_of(), edits=[SwapPositions(0, 4)])
+        return
+    plain, swapped = (measure(subject, tokens_of(), edits=edits) for edits in ([], [SwapPositions(0, 4)]))
+    assert (plain.importance - swapped.importance).abs().max() > 1e-3
+
+
+def test_an_error_inside_a_read_leaves_the_model_as_it_was():
+    model = model_of("bloom")
+    subject = HuggingFaceSubject(model)
+    with pytest.raises(ZeroDivisionError):
+        subject.run(tokens_of(), calls={"broken": lambda call: 1 / 0})
+    assert "forward" not in vars(model.transformer.h[0].self_attention)
+
+
+def test_generation_with_a_cache_is_edited_as_one_pass_is():
+    for name in ("bloom", "mpt", "gpt-neo", "xglm", "falcon with two kv heads"):
+        model, tokens = model_of(name), tokens_of()[:2]
+        edit = RemoveColumn(layers=[1])
+        expected = HuggingFaceSubject(model).run(tokens, edits=[edit]).logits[:, -1]
+        with torch.no_grad(), patched(model, edit):
+            cache = model(tokens[:, :-1], use_cache=True).past_key_values
+            logits = model(tokens[:, -1:], past_key_values=cache, use_cache=True).logits[:, -1]
+        torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+
+
+def test_falcon_with_sdpa_adds_its_position_bias_once():
+    config = copy.deepcopy(CONFIGS["falcon with alibi"])
+    config._attn_implementation = "sdpa"
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    bias = [
+        HuggingFaceSubject(m).run(tokens_of(), calls={"bias": lambda call: call.bias[:1, :, -1].expand(5, -1, -1)})
+        for m in (model, model_of("falcon with alibi"))
+    ]
+    once, twice = (trace.calls["bias"][0, 0] for trace in bias)
+    torch.testing.assert_close(2 * once, twice)
+
+
+def test_the_window_of_local_attention_is_in_the_mask():
+    trace = HuggingFaceSubject(model_of("gpt-neo")).run(
+        tokens_of(), calls={"seen": lambda call: call.columns_seen().amax((1, 2)).expand(5)}
+    )
+    assert trace.calls["seen"][0].tolist() == [17, 5, 17, 5]
+
+
+@every_family
+def test_other_backends_read_the_same_or_name_the_one_that_does(name):
+    model, tokens = model_of(name), tokens_of()
+    want = measure(HuggingFaceSubject(model), tokens).raw_importance
+    for backend in ("nnsight", "transformer_lens"):
+        try:
+            subject = load(model, backend=backend)
+        except InputError as refusal:
+            assert "Hugging Face backend" in str(refusal) and "\n" not in str(refusal), (backend, str(refusal))
+        else:
+            torch.testing.assert_close(measure(subject, tokens).raw_importance, want, rtol=0, atol=1e-5)
+            assert backend == "transformer_lens"

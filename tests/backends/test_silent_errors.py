@@ -1,0 +1,121 @@
+"""Edits that changed nothing, or something else, without a word: each is done right now, or refused in one line."""
+
+import pytest
+import torch
+from backends.zoo import SIZES, model_of, peaked, tokens_of
+from transformers import AutoModelForCausalLM, DeepseekV3Config, OPTConfig, RecurrentGemmaConfig, XLMRobertaConfig
+
+import sinkinterp as si
+from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import (
+    BiasColumn,
+    BlindKeys,
+    ChangeMLP,
+    ChangeOutputs,
+    ChangeTokenEmbedding,
+    ChangeValues,
+    PatchNormalization,
+    RemoveColumn,
+    Scale,
+    SwapPositions,
+    Temperature,
+    Zero,
+)
+from sinkinterp.measurement.instruments import ALL
+from sinkinterp.tables.summary import sink_summary
+
+OPT_350M = OPTConfig(**SIZES, ffn_dim=40, word_embed_proj_dim=24, do_layer_norm_before=False)
+
+
+def test_positions_that_also_reset_a_recurrence_are_refused():
+    config = RecurrentGemmaConfig(**SIZES, num_key_value_heads=1, lru_width=48, attention_window_size=32)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.mul_(8 if "linear_" in name else 1)  # what a block writes is seen
+    subject = HuggingFaceSubject(model)
+    with pytest.raises(InputError, match="uses positions outside embeddings and rotations") as error:
+        si.measure(subject, tokens_of(), edits=[SwapPositions(0, 4)])
+    assert "\n" not in str(error.value)
+
+
+def test_positions_that_count_from_another_number_are_refused():
+    config = XLMRobertaConfig(**SIZES, is_decoder=True)
+    config.pad_token_id = 1
+    subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(config).eval()))
+    with pytest.raises(InputError, match="counts them from another number than 0"):
+        si.measure(subject, tokens_of(), edits=[SwapPositions(0, 4)])
+
+
+@pytest.mark.parametrize("edit", [RemoveColumn(), PatchNormalization(Sigmoid(), heads=[(1, 2)])], ids=str)
+def test_every_instrument_measures_a_pattern_that_was_set(edit):
+    subject = HuggingFaceSubject(model_of("llama"))
+    report = si.measure(subject, tokens_of(), edits=[edit], instruments=ALL)
+    assert all(value.isfinite().any() for value in report.extras.values())
+
+
+def test_edits_of_scores_on_different_heads_compose():
+    subject = HuggingFaceSubject(model_of("llama"))
+    edits = (
+        Temperature(3.0, heads=[(1, 0)]),
+        BiasColumn(2.0, heads=[(1, 1)]),
+        PatchNormalization(Sigmoid(), heads=[(1, 2)]),
+    )
+    read = {"pattern": lambda call: call.pattern()}
+    groups = ((), *((edit,) for edit in edits), edits)
+    patterns = [subject.run(tokens_of(), calls=read, edits=group).calls["pattern"][:, 1] for group in groups]
+    plain, *single, together = patterns
+    for head in range(4):
+        expected = [*single, plain][head]
+        torch.testing.assert_close(together[:, head], expected[:, head])
+        assert head == 3 or not expected[:, head].allclose(plain[:, head])
+    with pytest.raises(InputError, match="set by an edit before"):
+        subject.run(tokens_of(), edits=[edits[0], BiasColumn(2.0, heads=[(1, 0)])])
+
+
+def test_widths_are_those_of_blocks_embeddings_and_values():
+    subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(OPT_350M).eval()))
+    assert (subject.shape.d_model, subject.shape.d_embedding) == (48, 24)
+    plain = subject.run(tokens_of()).logits
+    assert not subject.run(tokens_of(), edits=[BlindKeys([40])]).logits.equal(plain)
+    with pytest.raises(InputError, match="there is no dimension 24"):
+        subject.run(tokens_of(), edits=[ChangeTokenEmbedding(Zero(), dims=[24])])
+
+
+def test_values_may_be_wider_than_queries():
+    latent = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 20}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+    config = DeepseekV3Config(**SIZES, **latent, **experts, num_key_value_heads=4, moe_intermediate_size=8)
+    subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(config).eval()))
+    assert (subject.shape.d_head, subject.shape.d_value) == (12, 20)
+    plain = subject.run(tokens_of()).logits
+    for change in (ChangeValues, ChangeOutputs):
+        assert not subject.run(tokens_of(), edits=[change(Zero(), dims=[18])]).logits.equal(plain)
+        with pytest.raises(InputError, match="there is no dimension 20"):
+            subject.run(tokens_of(), edits=[change(Zero(), dims=[20])])
+
+
+def test_updates_that_a_norm_follows_the_sum_of_are_refused():
+    subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(OPT_350M).eval()))
+    assert subject.shape.mlp_layers == ()
+    with pytest.raises(InputError, match="feed-forward layers add to the residual stream is not found"):
+        subject.run(tokens_of(), edits=[ChangeMLP(Scale(100.0))])
+    with pytest.raises(InputError, match="feed-forward layers add to the residual stream is not found"):
+        subject.run(tokens_of(), mlps={"update": lambda x: x})
+
+
+def test_the_divisor_is_named_where_a_window_is_narrower_than_the_text():
+    for name, is_named in (("mistral with a window", True), ("llama", False)):
+        note = sink_summary(si.measure(HuggingFaceSubject(model_of(name)), tokens_of())).note
+        assert ("--preset paper divides by T - k + 1" in note) is is_named
+
+
+def test_a_double_precision_model_keeps_its_logits():
+    model = model_of("gpt2").double()
+    subject = HuggingFaceSubject(model)
+    with torch.no_grad():
+        bare = model(tokens_of(), attention_mask=torch.ones_like(tokens_of()), use_cache=False).logits
+    torch.testing.assert_close(subject.run(tokens_of()).logits, bare, rtol=0, atol=1e-12)
+    assert si.measure(subject, tokens_of()).sink_rate() >= 0
