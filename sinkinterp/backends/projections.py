@@ -52,14 +52,16 @@ def _stacked(conv: Any, role: Role, d_head: int) -> HeadWeights:
     return HeadWeights(weight.movedim(0, -1), bias)
 
 
-def _interleaved(linear: nn.Linear, role: Role, d_head: int) -> HeadWeights:
-    """GPT-NeoX: one matrix `(head role d_head), d_model`."""
+def _interleaved(linear: nn.Linear, role: Role, d_head: int) -> HeadWeights | None:
+    """GPT-NeoX, Bloom: one matrix `(head role d_head), d_model`; None for one of another shape (Falcon)."""
+    if linear.out_features % (3 * d_head):
+        return None
     together = weights_of_linear(linear, 3 * d_head)
     rows = slice(role * d_head, (role + 1) * d_head)
     return HeadWeights(together.weight[:, rows], None if together.bias is None else together.bias[:, rows])
 
 
-_LAYOUTS: dict[tuple[str, str, str], tuple[type[nn.Module], Callable[..., HeadWeights]]] = {
+_LAYOUTS: dict[tuple[str, str, str], tuple[type[nn.Module], Callable[..., HeadWeights | None]]] = {
     ("q_proj", "k_proj", "v_proj"): (nn.Linear, lambda linear, role, d_head: weights_of_linear(linear, d_head)),
     ("q", "k", "v"): (nn.Linear, lambda linear, role, d_head: weights_of_linear(linear, d_head)),
     ("c_attn",) * 3: (Conv1D, _stacked),

@@ -24,6 +24,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.interventions.columns import RemoveColumn
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.interventions.positions import SwapPositions
+from sinkinterp.interventions.projections import BlindKeys
 from sinkinterp.measurement.measure import measure
 
 VOCAB = 97
@@ -163,6 +164,21 @@ def test_positions_are_swapped_or_refused(name):
         return
     plain, swapped = (measure(subject, tokens_of(), edits=edits) for edits in ([], [SwapPositions(0, 4)]))
     assert (plain.importance - swapped.importance).abs().max() > 1e-3
+
+
+@every_family
+def test_edits_of_key_weights_reach_keys_alone_or_are_refused(name):
+    subject = HuggingFaceSubject(model_of(name))
+    reads = {part: lambda call, part=part: getattr(call, part).clone() for part in "qkv"}
+    plain = subject.run(tokens_of(), calls=reads).calls
+    try:
+        edited = subject.run(tokens_of(), calls=reads, edits=[BlindKeys(range(0, 48, 2))]).calls
+    except InputError as refusal:
+        assert name in ("codegen", "mpt", "falcon with one kv head", "falcon with two kv heads")
+        assert "are not found; edit its call instead" in str(refusal)
+        return
+    assert edited["q"][:, 0].equal(plain["q"][:, 0]) and edited["v"][:, 0].equal(plain["v"][:, 0])
+    assert (edited["k"][:, 0] - plain["k"][:, 0]).abs().amax((0, 2, 3)).min() > 1e-2
 
 
 def test_an_error_inside_a_read_leaves_the_model_as_it_was():
