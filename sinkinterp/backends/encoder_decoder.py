@@ -8,10 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutput
+from transformers.modeling_outputs import ModelOutput
 
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -19,11 +20,13 @@ from ..interventions.edit import HeadWeights
 from . import contract
 from .abilities import Abilities
 from .contract import Check
-from .encoder_input import EncoderInput, States
+from .encoder_input import EncoderInput
 from .hooks import RECORDING, asked_for, blocks_of, cross_attention, eval_mode
 from .huggingface import HuggingFaceSubject
 from .projections import Role, weights_of
 from .subject import Logits
+
+States = Float[Tensor, "1 source d_model"]
 
 
 class EncoderDecoderSubject(HuggingFaceSubject):
@@ -38,7 +41,8 @@ class EncoderDecoderSubject(HuggingFaceSubject):
     def __init__(self, model: PreTrainedModel, encoder: EncoderInput, name: str | None = None) -> None:
         self._encoder_input = encoder
         with eval_mode(model):
-            self._states: States = encoder.states(model)
+            self._encoded = encoder.encoded(model)
+        self._check_runs(model, name or type(model).__name__)
         super().__init__(model, name)
         self.encoder = encoder.description
         self._check_states()
@@ -49,7 +53,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
 
     def _logits(self, tokens: Tokens, **positions: torch.Tensor) -> Logits:
         """What the model returns. Where it has tables of positions, they are asked for others: BART takes no ids."""
-        return self._logits_given(self._states, tokens, positions.get("position_ids"))
+        return self._logits_given(self._encoded.last_hidden_state, tokens, positions.get("position_ids"))
 
     def _logits_given(self, states: States, tokens: Tokens, position_ids: torch.Tensor | None = None) -> Logits:
         with ExitStack() as stack:
@@ -61,7 +65,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
             if not self._encoder_input.runs_cross_attention:
                 stack.enter_context(without_cross_attention(self.model))
             return self.model(
-                encoder_outputs=BaseModelOutput(states.expand(len(tokens), -1, -1)),
+                encoder_outputs=self._of_all(states, len(tokens)),
                 decoder_input_ids=tokens,
                 decoder_attention_mask=torch.ones_like(tokens),
                 decoder_position_ids=position_ids,
@@ -78,7 +82,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
             raise InputError(f"{self.name} runs without cross-attention; give its encoder an input")
         crossing = copy.copy(self)
         crossing.name = f"{self.name}, cross-attention"
-        crossing.n_keys = self._states.shape[1]
+        crossing.n_keys = self._encoded.last_hidden_state.shape[1]
         crossing.modules = replace(self.modules, is_cross=True)
         tokens = contract.sample_tokens(self.shape.vocab)
         crossing._check_contract(self._forward(tokens, None))
@@ -102,17 +106,35 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         try:
             with without_cross_attention(self.model):
                 alone = self._forward(contract.sample_tokens(self.shape.vocab), None)
-        except InputError:  # T5Gemma's decoder does not run alone
+        except Exception:  # T5Gemma and LongT5 need an encoder
             return super()._abilities_found(bare, gives_positions)
         with without_cross_attention(self.model):
             return super()._abilities_found(alone, gives_positions)
 
+    def _of_all(self, states: States, n_sequences: int) -> ModelOutput:
+        """What the encoder would return for so many sequences, with these states."""
+        fields = {**self._encoded, "last_hidden_state": states}
+        tensors = {name: value for name, value in fields.items() if isinstance(value, torch.Tensor)}
+        expanded = {name: value.expand(n_sequences, *value.shape[1:]) for name, value in tensors.items()}
+        return type(self._encoded)(**fields | expanded)
+
+    def _check_runs(self, model: PreTrainedModel, name: str) -> None:
+        """Raises InputError where the decoder does not run with what the encoder returned, or without it."""
+        tokens = contract.sample_tokens(model.get_decoder().get_input_embeddings().num_embeddings)
+        self.model = model
+        try:
+            with torch.no_grad(), eval_mode(model):
+                self._logits(tokens.to(model.device))
+        except Exception as error:  # T5Gemma needs an encoder, LongT5 breaks without one
+            lacking = "" if self._encoder_input.runs_cross_attention else " without cross-attention"
+            raise InputError(f"{name} does not run{lacking}: {type(error).__name__}: {error}") from error
+
     def _check_states(self) -> None:
         """Raises InputError unless logits depend on the encoder's output exactly where cross-attention runs."""
         tokens = contract.sample_tokens(self.shape.vocab).to(self.device)
-        others = self._states.roll(1, -1) + 1
+        states = self._encoded.last_hidden_state
         with torch.no_grad(), eval_mode(self.model):
-            logits, changed = (self._logits_given(states, tokens) for states in (self._states, others))
+            logits, changed = (self._logits_given(x, tokens) for x in (states, states.roll(1, -1) + 1))
         if logits.equal(changed) == self._encoder_input.runs_cross_attention:
             state = "changes no logit" if self._encoder_input.runs_cross_attention else "changes logits while it is off"
             raise InputError(f"{self.name} cannot be measured: its encoder's output {state}")
@@ -120,7 +142,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
 
 @contextmanager
 def without_cross_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the blocks of a model's decoder are given no encoder output. InputError where they cannot do without."""
+    """Inside, the blocks of a model's decoder are given no encoder output."""
 
     def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         given = inspect.signature(block.forward).bind(*args, **kwargs)
@@ -129,12 +151,7 @@ def without_cross_attention(model: PreTrainedModel) -> Iterator[None]:
 
     handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in blocks_of(model)]
     with _removed_after(handles):
-        try:
-            yield
-        except InputError:
-            raise
-        except ValueError as error:  # T5Gemma's
-            raise InputError(f"{type(model).__name__} does not run without its encoder: {error}") from error
+        yield
 
 
 @contextmanager

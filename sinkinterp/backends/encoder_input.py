@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 from typing_extensions import override
 
 from ..errors import InputError
 
 SAMPLING_RATE = 16_000  # samples per second of all speech models of transformers
-States = Float[Tensor, "1 source d_model"]
 Samples = Float[Tensor, " sample"]
 
 
@@ -35,15 +35,15 @@ class EncoderInput:
         """The keyword arguments of the model's encoder. Raises InputError where it takes no such input."""
         raise NotImplementedError
 
-    def states(self, model: PreTrainedModel) -> States:
-        """What the encoder returns. Raises InputError where it takes no such input."""
+    def encoded(self, model: PreTrainedModel) -> ModelOutput:
+        """What the encoder returns for one sequence. Raises InputError where it takes no such input."""
         features = self.features(model)
         inputs = {
             name: value.to(model.device, model.dtype if value.is_floating_point() else None)
             for name, value in features.items()
         }
         with torch.no_grad():
-            return model.get_encoder()(**inputs).last_hidden_state
+            return model.get_encoder()(**inputs)
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class Off(EncoderInput):
     description = "off (no cross-attention)"
 
     @override
-    def states(self, model: PreTrainedModel) -> States:
+    def encoded(self, model: PreTrainedModel) -> ModelOutput:
         """A place holder: no block reads it."""
         width = model.get_decoder().get_input_embeddings().embedding_dim
-        return torch.zeros(1, 1, width, device=model.device, dtype=model.dtype)
+        return BaseModelOutput(torch.zeros(1, 1, width, device=model.device, dtype=model.dtype))
 
 
 @dataclass(frozen=True)

@@ -125,7 +125,9 @@ def test_off_is_a_decoder_whose_cross_attention_adds_nothing(name):
 
 
 def test_a_decoder_that_needs_its_encoder_is_refused_without_it():
-    with pytest.raises(InputError, match="T5GemmaForConditionalGeneration does not run without its encoder"):
+    with pytest.raises(
+        InputError, match="T5GemmaForConditionalGeneration does not run without cross-attention: ValueError"
+    ):
         subject_of("t5gemma", Off())
 
 
