@@ -5,7 +5,6 @@ from dataclasses import replace
 import plotly.graph_objects as go
 import torch
 
-from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.interventions import ChangeResidual, Zero
 from sinkinterp.interventions.operations import Add
@@ -40,9 +39,9 @@ MODELS: dict[str, list[Model]] = {
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """A row per edit of the first token before the block where its massive activations begin, without BOS."""
+    """A row per edit of the first token before the block where its massive activations begin."""
     subject, size = case.subject, case.size()
-    token_set = case.tokens(size, progress, Bos.NEVER)
+    token_set = case.tokens(size, progress, case.start)
     place = massive_dims(subject, token_set)
     site = ChangeResidual(layers=[place.onset], positions=[0], dims=place.dims)
     zero = replace(site, operation=Zero())
@@ -59,10 +58,10 @@ def measure(case: Case, progress: Progress) -> Table:
     rows = Effects(layers=layers).rows(subject, token_set, edits, progress(f"measuring {subject.name}"))
     n, length = token_set.tokens.shape
     note = (
-        f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, no BOS, {token_set.source}, "
-        f"epsilon=0.3; {BY_SEQUENCE}; edits of position 0 before block {place.onset}: {place.line()}; sinks of the "
-        f"layers from {place.onset} on; controls: as many other dimensions of that position, mean of {SEEDS} seeds; "
-        f"loss in nats, without the prediction at position 0; rule: {RULE}"
+        f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
+        f"{token_set.source}, epsilon=0.3; {BY_SEQUENCE}; edits of position 0 before block {place.onset}: "
+        f"{place.line()}; sinks of the layers from {place.onset} on; controls: as many other dimensions of that "
+        f"position, mean of {SEEDS} seeds; loss in nats, without the prediction at position 0; rule: {RULE}"
     )
     names = case.names
     return Table(CLAIM, note, tuple({**names, **row} for row in without(rows, "raw ", "Sink_*")))
