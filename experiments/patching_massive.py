@@ -53,17 +53,15 @@ def measure(case: Case, progress: Progress) -> Table:
         return [[replace(site, operation=Put({layer: values}), positions=positions, dims=dims)]]
 
     others = [dim for dim in range(x.shape[-1]) if dim not in place.dims]
-    generators = [torch.Generator().manual_seed(seed) for seed in range(SEEDS)]
-    ((later,),) = put(exchanged, [LATER])
     edits: dict[str, Runs] = {
         "p1 <- p1 of another input": put(another, [0]),
         "p1 <- p1 of another input, all dimensions": put(another, [0], None),
         "p1 <- later token": put(exchanged, [0]),
-        "later token <- p1": [[later]],
+        "later token <- p1": put(exchanged, [LATER]),
         "later token <- p1, all dimensions": put(exchanged, [LATER], None),
         "later token <- p1, all other dimensions": put(exchanged, [LATER], others),
         "control: later token <- p1, as many others": [
-            [later.control(subject.shape, token_set.tokens.shape[1], generator)] for generator in generators
+            run for seed in range(SEEDS) for run in put(exchanged, [LATER], place.others(seed))
         ],
     }
     effects = Effects(positions=(0, LATER), layers=tuple(range(place.onset, subject.shape.n_layers)))

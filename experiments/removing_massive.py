@@ -40,19 +40,18 @@ MODELS: dict[str, list[Model]] = {
 
 def measure(case: Case, progress: Progress) -> Table:
     """A row per edit of the first token before the block where its massive activations begin."""
-    subject, size = case.subject, case.size()
-    token_set = case.tokens(size, progress, case.start)
+    subject = case.subject
+    token_set = case.tokens(case.size(), progress, case.start)
     place = massive_dims(subject, token_set)
     site = ChangeResidual(layers=[place.onset], positions=[0], dims=place.dims)
     zero = replace(site, operation=Zero())
     held = activations(site, subject, token_set.tokens)
-    generators = [torch.Generator().manual_seed(seed) for seed in range(SEEDS)]
-    others = [zero.control(subject.shape, size[1], generator) for generator in generators]
+    others = [place.others(seed) for seed in range(SEEDS)]
     edits: dict[str, Runs] = {
         "massive entries to zero": [[zero]],
         "massive entries to their mean": [[mean_patch(site, subject, token_set.tokens)]],
-        "control: others to zero": [[edit] for edit in others],
-        "control: as much added to others": [[_as_much(site, edit.dims, held)] for edit in others],
+        "control: others to zero": [[replace(zero, dims=dims)] for dims in others],
+        "control: as much added to others": [[_as_much(site, dims, held)] for dims in others],
     }
     layers = tuple(range(place.onset, subject.shape.n_layers))
     rows = Effects(layers=layers).rows(subject, token_set, edits, progress(f"measuring {subject.name}"))

@@ -43,8 +43,9 @@ def reproduce(
         models = model or experiments.models_of(experiment, scale)
         on_work = partial(progress_bar, progress)
         table = experiments.reproduce(experiment, models, on_work, device_map=device_map, text=text)
-        html = page(full_name, table.title, [Section(full_name, table.note, [experiment.draw(table)], [table])])
-    print_table(experiments.without_constant_names(table))
+        shown = experiments.without_constant_names(table)
+        html = page(full_name, table.title, [Section("Figure and table", "", [experiment.draw(table)], [shown])])
+    print_table(shown)
     numbers, figures = out / f"{full_name}.json", out / f"{full_name}.html"
     write_json(numbers, table.to_dict(), indent=1)
     print_written(numbers)
