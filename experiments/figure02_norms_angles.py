@@ -5,7 +5,6 @@ from functools import partial
 
 import plotly.graph_objects as go
 
-from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.instruments import GEOMETRY
 from sinkinterp.measurement.measure import measure as measure_model
@@ -44,7 +43,7 @@ QUANTITIES = ("residual norm", "key norm", "value norm", COSINE, NORM_PRODUCT)
 
 def measure(case: Case, progress: Progress) -> Table:
     """A row per block and kind of token: means over sequences, and over the heads of the block."""
-    token_set = case.tokens(case.size(), progress, Bos.NEVER)
+    token_set = case.tokens(case.size(), progress, case.start)
     on_batch = progress(f"measuring {case.subject.name}")
     report = measure_model(case.subject, token_set, positions=(0,), instruments=[GEOMETRY], on_batch=on_batch)
     note = (

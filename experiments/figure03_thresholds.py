@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 
-from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
@@ -36,7 +35,7 @@ LENGTHS = (16, 32, 64, 128, 256)
 
 def measure(case: Case, progress: Progress) -> Table:
     """A row per epsilon and length, beside uniform attention's rate; all lengths are beginnings of the same texts."""
-    longest = case.tokens(case.size(length=max(LENGTHS)), progress, Bos.NEVER)
+    longest = case.tokens(case.size(length=max(LENGTHS)), progress, case.start)
     on_length, reports = progress(f"measuring {case.subject.name}"), []
     lengths = [length for length in LENGTHS if length <= longest.tokens.shape[1]] or [longest.tokens.shape[1]]
     for done, length in enumerate(lengths):

@@ -5,7 +5,6 @@ from statistics import fmean
 
 import plotly.graph_objects as go
 
-from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.plots import heatmaps
@@ -32,7 +31,7 @@ EPSILON = 0.3
 
 def measure(case: Case, progress: Progress) -> Table:
     """A row per layer and head: alpha_1 with its interval and null, sink rate, value- and key-norm ratio."""
-    token_set = case.tokens(case.size(), progress, Bos.NEVER)
+    token_set = case.tokens(case.size(), progress, case.start)
     on_batch = progress(f"measuring {case.subject.name}")
     report = measure_model(case.subject, token_set, positions=(0,), on_batch=on_batch)
     table = sinks_by_head(report, EPSILON)

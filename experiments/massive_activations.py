@@ -15,7 +15,7 @@ from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
 from sinkinterp.metrics.massive import is_massive, lifetime, median_size
 from sinkinterp.metrics.metric import ResidualMetric
 from sinkinterp.plots import sweeps
-from sinkinterp.plots.columns import BLOCK, INPUT
+from sinkinterp.plots.columns import BLOCK, INPUT, NULL
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.experiment import of_first_model
 from sinkinterp.runs.massive import massive_dims
@@ -68,7 +68,7 @@ def measure(case: Case, progress: Progress) -> Table:
         median = report.extra(MEDIAN)[:, place.tallest].mean().item()
         for i, dim in enumerate(dims):
             cells = _row(x[:, :, i], is_large[:, :, i], place.tallest)
-            rows.append({**case.names, INPUT: name, "dimension": dim, BLOCK: place.tallest, **cells, "median": median})
+            rows.append({**case.names, INPUT: name, "dimension": dim, BLOCK: place.tallest, **cells, NULL: median})
     on_row(len(token_sets), len(token_sets))
     return Table(CLAIM, _note(report, token_sets), tuple(rows))
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 import plotly.graph_objects as go
 
 from sinkinterp.attention.kernels import Sigmoid
-from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import AddSinkLogit, Edit, PatchNormalization, RemoveColumn, ZeroKeyBias
@@ -55,7 +54,7 @@ PATCHES: Mapping[str, Callable[[Layers], Edit]] = {
 
 def measure(case: Case, progress: Progress) -> Table:
     """A row per patch in all layers, in the layer with the strongest sink, and in the one with the weakest."""
-    token_set = case.tokens(case.size(), progress, Bos.NEVER)
+    token_set = case.tokens(case.size(), progress, case.start)
     report = measure_model(case.subject, token_set, positions=(0,))
     alpha = report.alpha().mean((0, 2))
     strongest, weakest = (report.attention_layers[int(i)] for i in (alpha.argmax(), alpha.argmin()))

@@ -6,11 +6,11 @@ from dataclasses import replace
 import plotly.graph_objects as go
 import torch
 
-from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.interventions import ChangeResidual
 from sinkinterp.interventions.operations import Put
 from sinkinterp.measurement.patching import activations
+from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE
 from sinkinterp.plots import sweeps
 from sinkinterp.plots.columns import ALPHA_1, EDIT
@@ -42,9 +42,9 @@ LATER = 9  # the other position, from 0
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """A row per patch, without BOS; sinks are of the first position, and of the later one."""
+    """A row per patch; sinks are of the first position, and of the later one."""
     subject = case.subject
-    token_set = case.tokens(case.size(), progress, Bos.NEVER)
+    token_set = case.tokens(case.size(), progress, case.start)
     place = massive_dims(subject, token_set)
     site = ChangeResidual(layers=[place.onset], positions=[0])
     ((layer, x),) = activations(site, subject, token_set.tokens).items()
@@ -54,23 +54,27 @@ def measure(case: Case, progress: Progress) -> Table:
     def put(values: torch.Tensor, positions: Sequence[int], dims: Sequence[int] | None = place.dims) -> Runs:
         return [[replace(site, operation=Put({layer: values}), positions=positions, dims=dims)]]
 
+    others = [dim for dim in range(x.shape[-1]) if dim not in place.dims]
     edits: dict[str, Runs] = {
         ANOTHER: put(another, [0]),
         "p1 <- p1 of another input, all dimensions": put(another, [0], None),
         FROM_LATER: put(exchanged, [0]),
         TO_LATER: put(exchanged, [LATER]),
-        "p1 <-> later token": put(exchanged, [0, LATER]),
-        "control: later token <- p1, other dimensions": put(exchanged, [LATER], _others(place.dims, x.shape[-1])),
+        "later token <- p1, all dimensions": put(exchanged, [LATER], None),
+        "later token <- p1, all other dimensions": put(exchanged, [LATER], others),
+        "control: later token <- p1, as many others": [
+            run for seed in range(SEEDS) for run in put(exchanged, [LATER], place.others(seed))
+        ],
     }
     effects = Effects(positions=(0, LATER), layers=tuple(range(place.onset, subject.shape.n_layers)))
     rows = effects.rows(subject, token_set, edits, progress(f"measuring {subject.name}"))
     n, length = token_set.tokens.shape
     note = (
-        f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, no BOS, {token_set.source}, "
-        f"epsilon={effects.epsilon}; {BY_SEQUENCE}; residual before block {place.onset}: {place.line()}; sinks of the "
-        f"layers from {place.onset} on; the later token is the {LATER + 1}th; another input: the sequence before; "
-        "other dimensions: all but the massive ones; nulls: uniform attention; loss in nats, without the predictions "
-        f"at the two positions; rule: {RULE}"
+        f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
+        f"{token_set.source}, epsilon={effects.epsilon}; {BY_SEQUENCE}; residual before block {place.onset}: "
+        f"{place.line()}, or others where the row says so; sinks of the layers from {place.onset} on; the later token "
+        f"is the {LATER + 1}th; another input: the sequence before; control: mean of {SEEDS} seeds; nulls: uniform "
+        f"attention; loss in nats, without the predictions at the two positions; rule: {RULE}"
     )
     names = case.names
     return Table(CLAIM, note, tuple({**names, **row} for row in without(rows, "raw ", "Sink_*")))
@@ -80,10 +84,6 @@ def draw(table: Table) -> go.Figure:
     """What every patch does to the first token's sink, to the later token's, and to the loss, in the first model."""
     first = of_first_model(table, "Massive activations patched")
     return sweeps.sweep_figure(first, EDIT, (ALPHA_1, f"alpha_{LATER + 1}", LOSS_CHANGE))
-
-
-def _others(dims: Sequence[int], d_model: int) -> list[int]:
-    return [dim for dim in range(d_model) if dim not in dims]
 
 
 ANOTHER, FROM_LATER, TO_LATER = "p1 <- p1 of another input", "p1 <- later token", "later token <- p1"

@@ -6,7 +6,6 @@ from dataclasses import replace
 import plotly.graph_objects as go
 import torch
 
-from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.interventions import ChangeResidual, Zero
 from sinkinterp.interventions.operations import Add
@@ -45,30 +44,28 @@ CONTROLS = ("control: others to zero", "control: as much added to others")
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """A row per edit of the first token before the block where its massive activations begin, without BOS."""
-    subject, size = case.subject, case.size()
-    token_set = case.tokens(size, progress, Bos.NEVER)
+    """A row per edit of the first token before the block where its massive activations begin."""
+    subject = case.subject
+    token_set = case.tokens(case.size(), progress, case.start)
     place = massive_dims(subject, token_set)
     site = ChangeResidual(layers=[place.onset], positions=[0], dims=place.dims)
     zero = replace(site, operation=Zero())
     held = activations(site, subject, token_set.tokens)
-    generators = [torch.Generator().manual_seed(seed) for seed in range(SEEDS)]
-    controls = [zero.control(subject.shape, size[1], generator) for generator in generators]
-    others = [edit for edit in controls if isinstance(edit, ChangeResidual)]
+    others = [place.others(seed) for seed in range(SEEDS)]
     edits: dict[str, Runs] = {
         TO_ZERO: [[zero]],
         TO_MEAN: [[mean_patch(site, subject, token_set.tokens)]],
-        CONTROLS[0]: [[edit] for edit in others],
-        CONTROLS[1]: [[_as_much(site, edit.dims, held)] for edit in others],
+        CONTROLS[0]: [[replace(zero, dims=dims)] for dims in others],
+        CONTROLS[1]: [[_as_much(site, dims, held)] for dims in others],
     }
     layers = tuple(range(place.onset, subject.shape.n_layers))
     rows = Effects(layers=layers).rows(subject, token_set, edits, progress(f"measuring {subject.name}"))
     n, length = token_set.tokens.shape
     note = (
-        f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, no BOS, {token_set.source}, "
-        f"epsilon=0.3; {BY_SEQUENCE}; edits of position 0 before block {place.onset}: {place.line()}; sinks of the "
-        f"layers from {place.onset} on; controls: as many other dimensions of that position, mean of {SEEDS} seeds; "
-        f"loss in nats, without the prediction at position 0; rule: {RULE}"
+        f"{subject.name} ({subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
+        f"{token_set.source}, epsilon=0.3; {BY_SEQUENCE}; edits of position 0 before block {place.onset}: "
+        f"{place.line()}; sinks of the layers from {place.onset} on; controls: as many other dimensions of that "
+        f"position, mean of {SEEDS} seeds; loss in nats, without the prediction at position 0; rule: {RULE}"
     )
     names = case.names
     return Table(CLAIM, note, tuple({**names, **row} for row in without(rows, "raw ", "Sink_*")))

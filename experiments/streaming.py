@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 import plotly.graph_objects as go
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.errors import InputError
@@ -32,7 +31,7 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "EleutherAI/pythia-160m"],
 }
 SINKS = (0, 1, 2, 4, 8)
-DOCUMENTS, LENGTH, PARTS = 8, 2048, 4  # PARTS: windows in a text
+DOCUMENTS, LENGTH, PARTS = 10, 2048, 4  # PARTS: windows in a text
 JOINED = 256  # tokens of each of the texts that are joined where single texts are too short
 
 
@@ -42,10 +41,10 @@ def measure(case: Case, progress: Progress) -> Table:
         raise InputError(f"{case.subject.name} has no cache of transformers; give a name or a folder")
     length = case.size(length=LENGTH)[1]
     tokens, source = _long_texts(case, length, progress)
-    on_token = progress(f"streaming {case.subject.name}")
-    table = streaming_table(case.subject, tokens, window=length // PARTS, sinks=SINKS, on_progress=on_token)
+    on_text, window = progress(f"streaming {case.subject.name}"), length // PARTS
+    table = streaming_table(case.subject, tokens, window=window, sinks=SINKS, one_pass=True, on_progress=on_text)
     weights = case.subject.revision or "as saved"
-    note = f"{table.note}; no BOS; {source}; null: full attention (all); weights: {weights}; rule: {RULE}"
+    note = f"{table.note}; BOS {case.start}; {source}; null: full attention (all); weights: {weights}; rule: {RULE}"
     return Table(CLAIM, note, tuple({**case.names, **row} for row in table.rows))
 
 
@@ -56,14 +55,14 @@ def draw(table: Table) -> go.Figure:
 
 
 def _long_texts(case: Case, length: int, progress: Progress) -> tuple[Tokens, str]:
-    """`DOCUMENTS` texts of `length` tokens without BOS, and what they are: texts, or beginnings of texts, joined."""
+    """`DOCUMENTS` texts of `length` tokens, and what they are: texts, or beginnings of texts, joined."""
     try:
-        token_set = case.natural_tokens((DOCUMENTS, length), Bos.NEVER, progress("reading docstrings"))
+        token_set = case.natural_tokens((DOCUMENTS, length), case.start, progress("reading docstrings"))
         kind = "a text each"
     except InputError:
         part = min(length, JOINED)
         size = DOCUMENTS * -(-length // part), part
-        token_set = case.natural_tokens(size, Bos.NEVER, progress("reading docstrings"))
+        token_set = case.natural_tokens(size, case.start, progress("reading docstrings"))
         kind = f"each joined from the first {part} tokens of several texts"
     if token_set is None:
         raise InputError(f"{case.subject.name} has no tokenizer, so there is no text to stream; give a model with one")

@@ -1,6 +1,6 @@
 """Table 1: the sink on natural, random and repeated tokens; base against chat with `--model BASE --model CHAT`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
@@ -37,13 +37,13 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.REAL: ["local/smollm2-135m-instruct"],
     Scale.PAPER: ["openai-community/gpt2-xl", "mistralai/Mistral-7B-v0.1", "mistralai/Mistral-7B-Instruct-v0.1"],
 }
-EPSILON = 0.3
+EPSILON, NO_BOS = 0.3, "none"
 CHATS = ", chat models on natural text: " + ", ".join(
     f"{model} {values['chat']:.1%} (base {values['natural']:.1%})"
     for model, values in REPORTED.items()
     if "chat" in values
 )
-BARS = "model, input and BOS"
+BARS = "input and BOS"
 
 
 def measure(case: Case, progress: Progress) -> Table:
@@ -55,7 +55,7 @@ def measure(case: Case, progress: Progress) -> Table:
     for name, bos, token_set in token_sets:
         on_row(len(rows), len(token_sets))
         report = measure_model(case.subject, token_set, positions=(0,))
-        start = "none" if bos is Bos.NEVER else f"id {case.bos_token} first"
+        start = NO_BOS if bos is Bos.NEVER else f"id {case.bos_token} first"
         rows.append({**case.names, INPUT: name, "BOS": start, **_sinks(report)})
         rows[-1] |= {published(model): _reported(model, name, bos) for model in REPORTED}
     on_row(len(rows), len(rows))
@@ -69,9 +69,15 @@ def measure(case: Case, progress: Progress) -> Table:
 
 def draw(table: Table) -> go.Figure:
     """Sink_1 of every row, the paper's values as hollow marks."""
-    rows = ({BARS: f"{row[MODEL]}: {row[INPUT]}, BOS {row['BOS']}", **row} for row in table.rows)
+    models = {row[MODEL] for row in table.rows}
+    rows = ({BARS: _label(row, with_model=len(models) > 1), **row} for row in table.rows)
     named = Table("Sink_1 by input", table.note, tuple(rows))
     return bars.beside_published(named, BARS, SINK_1, tuple(map(published, REPORTED)))
+
+
+def _label(row: Mapping[str, Cell], with_model: bool) -> str:
+    start = "no BOS" if row["BOS"] == NO_BOS else "BOS first"
+    return f"{row[INPUT]}, {start}" + (f", {row[MODEL]}" if with_model else "")
 
 
 def _sinks(report: Report) -> dict[str, Cell]:

@@ -76,4 +76,5 @@ def heads_overview(table: Table) -> go.Figure:
     figure.update_xaxes(title="head", type="category")
     figure.update_yaxes(title="layer", type="category", autorange="reversed")
     caption = "Importance of the first position: mean attention from the queries that can see it, over sequences."
-    return themed(figure, table.title, 200 + 36 * len(layers), f"{caption} {table.note}")
+    per_layer = max(16, min(36, 480 // len(layers)))  # points of height
+    return themed(figure, table.title, 200 + per_layer * len(layers), f"{caption} {table.note}")

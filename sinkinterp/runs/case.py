@@ -72,6 +72,11 @@ class Case:
         return Bos.NEVER if self.bos_token is None else Bos.ALWAYS
 
     @property
+    def start(self) -> Bos:
+        """Never BOS, as in Gu et al. (2025), but for models of ours, which are trained with it if they have one."""
+        return Bos.NEVER if self.recipe is None else self.bos
+
+    @property
     def bos_token(self) -> int | None:
         """The id of BOS, if the model has a tokenizer with one."""
         tokenizer = load_tokenizer(self.source)

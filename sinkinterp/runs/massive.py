@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -32,6 +33,12 @@ class MassiveDims:
     onset: int
     tallest: int
     massive: bool
+
+    def others(self, seed: int) -> tuple[int, ...]:
+        """As many other dimensions, drawn at random: a control."""
+        rest = sorted(set(self.largest) - set(self.dims))
+        drawn = torch.randperm(len(rest), generator=torch.Generator().manual_seed(seed))[: len(self.dims)]
+        return tuple(rest[i] for i in sorted(drawn.tolist()))
 
     def line(self) -> str:
         """Which dimensions, for a note."""

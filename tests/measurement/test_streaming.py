@@ -7,7 +7,7 @@ from backends.zoo import model_of, tokens_of
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.window import Evict
-from sinkinterp.measurement.streaming import streaming_loss, streaming_table
+from sinkinterp.measurement.streaming import masked_loss, streaming_loss, streaming_table
 from sinkinterp.metrics.bootstrap import estimate
 from sinkinterp.runs.inputs import Inputs
 
@@ -35,6 +35,24 @@ def test_losses_are_those_of_full_attention_until_the_first_token_is_evicted(nam
     loss, full = streaming_loss(load(model), tokens, window=7, sinks=2), dense_loss(model, tokens)
     torch.testing.assert_close(loss[:, :7], full[:, :7], atol=1e-5, rtol=1e-5)
     assert (loss[:, 7] - full[:, 7]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_masked_pass_has_the_losses_of_a_rolling_cache(name):
+    subject, tokens = load(model_of(name), name="tiny"), tokens_of()
+    for window, sinks in ((7, 0), (7, 2), (5, 1)):
+        rolled = streaming_loss(subject, tokens, window=window, sinks=sinks)
+        torch.testing.assert_close(
+            masked_loss(subject, tokens, window=window, sinks=sinks), rolled, atol=1e-4, rtol=1e-4
+        )
+    tables = [streaming_table(subject, tokens, window=7, sinks=(0, 2), one_pass=how) for how in (False, True)]
+    assert tables[0].note == tables[1].note
+    assert tables[0].numbers("added loss")[1:] == pytest.approx(tables[1].numbers("added loss")[1:], abs=1e-4)
+
+
+def test_one_pass_cannot_rerotate():
+    with pytest.raises(InputError, match="leave out rerotate"):
+        streaming_table(load(model_of("llama")), tokens_of(), window=7, rerotate=True, one_pass=True)
 
 
 def test_rerotated_a_text_may_outrun_the_context():

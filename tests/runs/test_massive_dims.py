@@ -32,3 +32,11 @@ def test_without_a_massive_one_it_is_the_largest_dimension_of_the_tallest_block(
     place = chosen_dims(first, torch.zeros_like(first, dtype=torch.bool))
     assert (place.dims, place.onset, place.tallest, place.massive) == ((2,), 4, 4, False)
     assert place.largest[:2] == (2, 5) and "none is massive" in place.line()
+
+
+def test_controls_are_as_many_other_dimensions():
+    first = entries(b2d4=-900.0, b2d6=700.0)
+    place = chosen_dims(first, first.abs() > 600)
+    drawn = [place.others(seed) for seed in range(20)]
+    assert place.dims == (4, 6) and all(len(set(dims)) == 2 and not {4, 6} & set(dims) for dims in drawn)
+    assert len(set(drawn)) > 1 and place.others(3) == drawn[3]
