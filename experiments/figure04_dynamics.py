@@ -43,7 +43,7 @@ def rows(scope: Scope) -> Table:
         made += [{MODEL: name, SEED: run.seed, **{column: row[column] for column in columns}} for row in histories[i]]
     note = f"{base.steps} steps of {base.batch} sequences, lr {base.lr:g} x rate, {scope.seeds} seeds, epsilon=0.3"
     return Table(
-        "", f"{note}; alpha_1 and Sink_1 of up to 256 held-out sequences; uniform alpha_1: {_null():.3f}", made
+        "", f"{note}; alpha_1 and Sink_1 of up to 256 held-out sequences; uniform alpha_1: {_null():.3f}", tuple(made)
     )
 
 

@@ -18,6 +18,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.runs import case as cases
 from sinkinterp.runs import experiment as experiments
+from sinkinterp.runs.arm import measured
 from sinkinterp.runs.case import open_case
 from sinkinterp.runs.effects import REASON
 from sinkinterp.runs.experiment import Scope, experiment_names, load_experiment, load_module, reproduce, summary_of
@@ -50,7 +51,16 @@ def gpt2(tmp_path_factory):
 def smoke(tmp_path_factory):
     """Every experiment's table at scale smoke."""
     scope = Scope(Scale.SMOKE, seeds=1, workers=Here(), cache=tmp_path_factory.mktemp("cache"))
-    return {name: load_experiment(name).table(scope) for name in experiment_names()}
+    rows = {}
+
+    def measured_once(recipe, **options):  # several studies share a row
+        if recipe.key() not in rows:
+            rows[recipe.key()] = measured(recipe, **options)
+        return rows[recipe.key()]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sinkinterp.runs.study.measured", measured_once)
+        return {name: load_experiment(name).table(scope) for name in experiment_names()}
 
 
 @pytest.fixture
@@ -66,6 +76,11 @@ def call(tmp_path, monkeypatch):
         return result.exit_code, " ".join(result.output.split()), sorted(str(p) for p in Path().rglob("*.*"))
 
     return run
+
+
+def book_of(folder, name):
+    """The files of a book with one chapter."""
+    return sorted(f"{folder}/{file}" for file in ("index.html", "plotly.min.js", f"{name}.html", f"{name}.json"))
 
 
 def cuts(table):
@@ -221,14 +236,14 @@ def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp
 def test_the_command_writes_the_table_that_it_prints(call):
     code, output, files = call("reproduce", "table07", "--scale", "smoke")
     rows = json.loads(Path(f"figures/{TABLE07}.json").read_text())["rows"]
-    assert code == 0 and files == [f"figures/{TABLE07}.html", f"figures/{TABLE07}.json"]
+    assert code == 0 and files == book_of("figures", TABLE07)
     swapped = next(row for row in rows if row["edit"] == "p1 <-> p_t" and row["input"] == "repeated")
     assert f"{swapped['Sink_t']:.3f}" in output and "n=67 a row, T=16" in output and swapped["model"] == SOFTMAX
 
 
 def test_the_command_takes_any_model(call, gpt2):
     code, output, files = call("reproduce", CIRCUIT, "--model", gpt2, "--out", "here")
-    assert code == 0 and files == [f"here/{CIRCUIT}.html", f"here/{CIRCUIT}.json"] and "T=64, BOS none added" in output
+    assert code == 0 and files == book_of("here", CIRCUIT) and "T=64, BOS none added" in output
 
 
 def test_the_module_is_the_command():
@@ -244,8 +259,10 @@ def test_the_module_is_the_command():
 def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
     model_of("llama").save_pretrained(tmp_path / "m")
     for words, message in {
-        ("table99",): "'table99' is the beginning of 0 experiments; choose one of figure02_norms_angles, figure03",
-        ("t",): "'t' is the beginning of 3 experiments",
+        ("table99",): "'table99' is the beginning of 0 experiments; choose one of atlas_of_architectures, equation32",
+        ("t",): "'t' is the beginning of 15 experiments",
+        ("table04", "--model", "gpt2"): "table04_attention_biases trains its models itself; leave --model away",
+        ("table04", "--scale", "real"): "has no models of scale real; choose smoke or demo or paper",
         (CIRCUIT, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", "./absent"): "there is no folder absent",

@@ -220,7 +220,9 @@ class TrainingFails:
 
     def verdict(self, runs: Table) -> Verdict:
         rows = [row for row in runs.rows if row[MODEL] == self.model]
-        return _of_share(self.claim, sum(row[STATE] != TRAINED for row in rows), len(rows), "trainings failed")
+        return _of_share(
+            self.claim, sum(row.get(STATE, TRAINED) != TRAINED for row in rows), len(rows), "trainings failed"
+        )
 
 
 @dataclass(frozen=True)
