@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 import torch
@@ -235,8 +236,8 @@ def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp
 
 def test_the_command_writes_the_table_that_it_prints(call):
     code, output, files = call("reproduce", "table07", "--scale", "smoke")
-    rows = json.loads(Path(f"figures/{TABLE07}.json").read_text())["rows"]
-    assert code == 0 and files == book_of("figures", TABLE07)
+    rows = json.loads(Path(f"figures/book/{TABLE07}.json").read_text())["rows"]
+    assert code == 0 and files == book_of("figures/book", TABLE07)
     swapped = next(row for row in rows if row["edit"] == "p1 <-> p_t" and row["input"] == "repeated")
     assert f"{swapped['Sink_t']:.3f}" in output and "n=67 a row, T=16" in output and swapped["model"] == SOFTMAX
 
@@ -374,3 +375,9 @@ def test_texts_that_are_too_short_to_stream_are_joined(tmp_path):
     streaming.DOCUMENTS, streaming.JOINED = 1, 7
     tokens, source = streaming._long_texts(open_case("sinkinterp/text-softmax-48k", text=str(file)), 45, silent)
     assert tokens.shape == (1, 45) and source == "mine.txt, each joined from the first 7 tokens of several texts"
+
+
+def test_the_list_of_verdicts_is_that_of_the_book():
+    docs = Path(__file__).parents[1] / "docs"
+    verdicts = run_path(str(docs / "verdicts.py"))
+    assert (docs / "verdicts.md").read_text(encoding="utf-8") == verdicts["page"]()

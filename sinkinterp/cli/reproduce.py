@@ -35,7 +35,7 @@ def reproduce(
     encoder: Encoder = None,
     ray: Annotated[str | None, typer.Option(help=RAY)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the pages and the numbers.")] = Path("figures"),
+    out: Annotated[Path, typer.Option(help="Folder of the pages and the numbers.")] = Path("figures/book"),
     device_map: DeviceMap = None,
 ) -> None:
     """Reproduce tables and figures of a paper: numbers beside the published ones, and a verdict on every claim.
