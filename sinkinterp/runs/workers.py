@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -63,8 +64,8 @@ class Ray:
 
     def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
         ray = self._connected()
-        remote = ray.remote(num_cpus=1, max_retries=-1)(function)
-        waiting: dict[Any, int] = {remote.remote(argument): i for i, argument in enumerate(arguments)}
+        run = ray.remote(num_cpus=1, max_retries=-1)(_run)
+        waiting: dict[Any, int] = {run.remote(function, argument): i for i, argument in enumerate(arguments)}
         while waiting:
             (done,), _ = ray.wait(list(waiting), num_returns=1)
             yield waiting.pop(done), ray.get(done)
@@ -75,13 +76,21 @@ class Ray:
         except ImportError as error:
             raise InputError("Ray is not installed; pip install 'sinkinterp[ray]'") from error
         try:
+            host, _, port = self.address.rpartition(":")
+            if port.isdigit():  # where nothing listens, Ray itself waits for minutes
+                socket.create_connection((host, int(port)), timeout=5).close()
             ray.init(self.address, ignore_reinit_error=True, log_to_driver=False)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise InputError(
-                f"no Ray cluster at {self.address}: {reason}; start one with `ray start --head`"
-            ) from error
+            fix = "start one with `ray start --head`"
+            raise InputError(f"no Ray cluster at {self.address}: {reason}; {fix}") from error
         return ray
+
+
+def _run(function: Callable[[A], B], argument: A) -> B:
+    """One call, on a machine of the cluster."""
+    _quiet_and_single_threaded()
+    return function(argument)
 
 
 def _quiet_and_single_threaded() -> None:

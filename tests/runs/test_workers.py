@@ -1,0 +1,119 @@
+"""Studies whose processes, or whose cluster's workers, are killed in the middle of a run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sinkinterp.errors import InputError
+from sinkinterp.plots.columns import MODEL, SEED, STATE
+from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.experiment import Scope
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.study import BASES, Study
+from sinkinterp.runs.verdict import TRAINED, HasSink
+from sinkinterp.runs.workers import Here, Ray
+
+STEPS = 60
+STUDY = Study(
+    claim="killed",
+    arms=(architecture("softmax"), architecture("relu")),
+    rules=(HasSink("softmax"),),
+    bases={Scale.SMOKE: replace(BASES[Scale.SMOKE], steps=STEPS, save_every=5, watch_every=STEPS)},
+)
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from runs.test_workers import STUDY
+from sinkinterp.runs.experiment import Scope
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.workers import Processes
+if __name__ == "__main__":
+    STUDY.table(Scope(Scale.SMOKE, seeds=2, workers=Processes(2), cache=Path(sys.argv[1])))
+"""
+
+
+def table(cache, workers):
+    return STUDY.table(Scope(Scale.SMOKE, seeds=2, workers=workers, cache=cache))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The table that nobody interrupts."""
+    return table(tmp_path_factory.mktemp("whole"), Here())
+
+
+def finished(cache):
+    """The final checkpoints, and when they were written."""
+    return {str(path): path.stat().st_mtime_ns for path in cache.glob(f"runs/*/step-*{STEPS}/model.safetensors")}
+
+
+@pytest.mark.timeout(600)
+def test_a_study_that_is_killed_goes_on_and_repeats_no_finished_run(tmp_path, whole):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    tests = Path(__file__).parents[1]
+    words = [sys.executable, str(program), str(tmp_path / "cache"), str(tests), str(tests.parent)]
+    process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
+    while not finished(tmp_path / "cache") and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    before = finished(tmp_path / "cache")
+    assert 0 < len(before) <= 4
+    assert table(tmp_path / "cache", Here()) == whole
+    assert before.items() <= finished(tmp_path / "cache").items()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_cluster_of_two_nodes_makes_the_same_table_though_a_worker_is_killed(tmp_path, whole, monkeypatch):
+    pytest.importorskip("ray", reason="Ray is an extra")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    tests = Path(__file__).parents[1]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), str(tests.parent)]))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        cluster.add_node(num_cpus=1)
+        killed = []
+        scope = Scope(Scale.SMOKE, seeds=2, workers=Ray(cluster.address), cache=tmp_path, progress=_killing(killed))
+        made = STUDY.table(scope)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    assert killed and made == whole
+    assert [(row[MODEL], row[SEED]) for row in made.rows if row[STATE] == TRAINED] == [
+        ("softmax", 0), ("relu", 0), ("softmax", 1), ("relu", 1),
+    ]  # fmt: skip
+
+
+def _killing(killed):
+    """A progress that kills one of the cluster's workers after the first finished run."""
+
+    def progress(work):
+        def update(done, of):
+            if done == 1 and not killed:
+                workers = subprocess.run(
+                    ["pgrep", "-f", "ray::measured"], capture_output=True, text=True
+                ).stdout.split()
+                for pid in workers[:1]:
+                    os.kill(int(pid), signal.SIGKILL)
+                    killed.append(pid)
+
+        return update
+
+    return progress
+
+
+def test_a_cluster_that_is_not_there_is_one_line():
+    pytest.importorskip("ray", reason="Ray is an extra")
+    with pytest.raises(InputError, match="no Ray cluster at"):
+        list(Ray("127.0.0.1:1").results(str, [1]))
