@@ -82,19 +82,19 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check[None]:
     return Check(tokens, all_logits, verify, calls=reads, residuals={"width": width})
 
 
-def edits_check(name: str, shape: ModelShape, bare: Logits, gives_positions: bool) -> Check[Abilities]:
+def edits_check(name: str, shape: ModelShape, bare: Logits, length: int, gives_positions: bool) -> Check[Abilities]:
     """One pass of equal sequences. It verifies that an edit at any site of any block changes what the block returns.
 
     The last sequences find the abilities of the subject. Feed-forward updates that are not what their block adds to the
     residual stream count as not found. Where the model counts positions itself (`gives_positions` false), it also
-    verifies that the weights and values of calls make up the logits.
+    verifies that the weights and values of calls make up the logits. length: how much of `sample_tokens` is taken.
     """
     n = perturbations.N_SEQUENCES + abilities.N_SEQUENCES
-    tokens = sample_tokens(shape.vocab)[:1, :3].expand(n, -1).contiguous()
+    tokens = sample_tokens(shape.vocab)[:1, :length].expand(n, -1).contiguous()
 
     def verify(answers: Mapping[str, Tensor], summary: Tensor) -> Abilities:
         changes = abilities.Changes(summary, n)
-        is_plain = _is_close(changes.plain, bare[0, tokens.shape[1] - 1])
+        is_plain = _is_close(changes.plain, bare[0, length - 1])
         if not (is_plain or gives_positions):
             raise InputError(f"{name} cannot be measured: its queries, keys and values do not give its logits")
         able = abilities.of(answers, changes, shape.mlp_layers, is_plain)

@@ -76,17 +76,20 @@ class HuggingFaceSubject:
         recorder, logits = self._asked(check)
         self.shape = self._shape_of(recorder)
         check.verify(self._answers_by_name(recorder), logits)
-        self._abilities = self._abilities_found(bare, gives_positions=True)
+        whole = bare.shape[1]
+        self._abilities = self._abilities_found(bare, 3)
+        if not self._abilities.positions_are_plain:  # a prefix mask shows early positions what comes after the third
+            self._abilities = self._abilities_found(bare, whole)
         if not self._abilities.positions_are_plain:
-            self._abilities_found(bare, gives_positions=False)
+            self._abilities_found(bare, whole, gives_positions=False)
         able = self._abilities.mlp_layers
         self.shape = replace(self.shape, mlp_layers=able)
         mlps = [mlp if block in able else None for block, mlp in enumerate(self.modules.mlps)]
         self.modules = replace(self.modules, mlps=mlps)
 
-    def _abilities_found(self, bare: Logits, gives_positions: bool) -> Abilities:
+    def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
         """What `contract.edits_check` finds."""
-        check = contract.edits_check(self.name, self.shape, bare, gives_positions)
+        check = contract.edits_check(self.name, self.shape, bare, length, gives_positions)
         recorder, changes = self._asked(check)
         return check.verify(self._answers_by_name(recorder), changes)
 

@@ -11,6 +11,8 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.positions import ReplacePosition, SwapPositions
+from sinkinterp.lm.model import build
+from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
 
 every_model = pytest.mark.parametrize("name", CONFIGS)
@@ -257,3 +259,8 @@ def test_weights_are_read_in_the_dtype_that_is_asked_for(tmp_path):
     assert measure(load(tmp_path, dtype=torch.bfloat16), tokens_of()).protocol.dtype == "bfloat16"
     with pytest.raises(InputError, match="for names and folders"):
         load(model_of("gpt2"), dtype="bfloat16")
+
+
+def test_a_prefix_mask_is_no_mistake_of_the_calls():
+    subject = HuggingFaceSubject(build(VARIANTS["prefix_5"]))
+    assert subject.run(torch.randint(64, (3, 13)), edits=[SwapPositions(0, 4)]).logits.shape == (3, 13, 64)
