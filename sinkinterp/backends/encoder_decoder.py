@@ -24,7 +24,7 @@ from .encoder_input import EncoderInput
 from .hooks import RECORDING, asked_for, blocks_of, cross_attention, eval_mode
 from .huggingface import HuggingFaceSubject
 from .projections import Role, weights_of
-from .subject import Logits
+from .subject import Logits, Subject
 
 States = Float[Tensor, "1 source d_model"]
 
@@ -138,6 +138,28 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         if logits.equal(changed) == self._encoder_input.runs_cross_attention:
             state = "changes no logit" if self._encoder_input.runs_cross_attention else "changes logits while it is off"
             raise InputError(f"{self.name} cannot be measured: its encoder's output {state}")
+
+
+def encoder_decoder_subject(model: PreTrainedModel, encoder: EncoderInput | None, name: str | None) -> Subject:
+    """The subject of an encoder-decoder model. Raises InputError without an input for its encoder."""
+    if encoder is None:
+        raise no_encoder_input(name or type(model).__name__)
+    return EncoderDecoderSubject(model, encoder, name)
+
+
+def no_encoder_input(name: str) -> InputError:
+    """The error that asks for an encoder's input."""
+    return InputError(
+        f"{name} is an encoder-decoder model, and its sink depends on what its encoder is given: add --encoder "
+        "silence, off, FILE or TEXT to measure, view or reproduce; in Python encoder=Silence(), Off(), Sound(FILE) or "
+        "Text(TEXT) of sinkinterp.backends.encoder_input"
+    )
+
+
+def check_has_no_encoder(encoder: EncoderInput | None, name: str) -> None:
+    """Raises InputError where an input is given to an encoder that a model does not have."""
+    if encoder is not None:
+        raise InputError(f"{name} has no encoder that could be given an input; leave it out")
 
 
 @contextmanager

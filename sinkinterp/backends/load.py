@@ -6,22 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSpeechSeq2Seq,
-    AutoTokenizer,
-    GgufConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ..errors import InputError
 from ..files import cache_folder
 from . import gguf
-from .encoder_decoder import EncoderDecoderSubject
+from .configuration import class_of, decoder_start, has_encoder
+from .encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
 from .encoder_input import EncoderInput
 from .huggingface import HuggingFaceSubject, check_encoder
 from .subject import Subject
@@ -57,39 +48,26 @@ def load(
     if (dtype or device_map) and (remote or not isinstance(source, str | Path)):
         raise InputError("dtype and device_map are for names and folders; move the model yourself: model.to(...)")
     if remote:
-        _check_has_no_encoder(encoder, name or str(source))
+        check_has_no_encoder(encoder, f"{name or source}, run remotely,")
         return _remote(source, backend, name)
     origin = ""
     if isinstance(source, str | Path):
         name = name or str(source)
         origin = origin_of(source)
+        if encoder is None and backend in (None, "huggingface") and has_encoder(Path(located(source))):
+            raise no_encoder_input(name)  # before its weights are read
         source = load_model(source, dtype or torch.float32, device_map)
     library = _library_of(source)
     backend = backend or library
     if backend not in _SUBJECTS or library not in ("huggingface", backend):
         raise InputError(f"{name or type(source).__name__} cannot run on {backend!r}; backends: {', '.join(_SUBJECTS)}")
-    is_encoded = isinstance(source, PreTrainedModel) and source.config.is_encoder_decoder and backend == "huggingface"
-    subject = _encoder_decoder(source, encoder, name) if is_encoded else _SUBJECTS[backend](source, name)
-    if not is_encoded:
-        _check_has_no_encoder(encoder, subject.name)
+    if backend == "huggingface" and source.config.is_encoder_decoder:
+        subject = encoder_decoder_subject(source, encoder, name)
+    else:
+        subject = _SUBJECTS[backend](source, name)
+        check_has_no_encoder(encoder, subject.name)
     subject.revision = origin or subject.revision
     return subject
-
-
-def _encoder_decoder(model: PreTrainedModel, encoder: EncoderInput | None, name: str | None) -> Subject:
-    if encoder is None:
-        raise InputError(
-            f"{name or type(model).__name__} is an encoder-decoder model, and its sink depends on what its encoder is "
-            "given: add --encoder silence, off, FILE or TEXT, in Python encoder=Silence(), Off(), "
-            "Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder_input"
-        )
-    return EncoderDecoderSubject(model, encoder, name)
-
-
-def _check_has_no_encoder(encoder: EncoderInput | None, name: str) -> None:
-    """Raises InputError where an input is given to an encoder that a model does not have."""
-    if encoder is not None:
-        raise InputError(f"{name} has no encoder that could be given an input; leave it out")
 
 
 def _nnsight(model: Any, name: str | None) -> Subject:
@@ -144,7 +122,7 @@ def load_model(
         refusals = (OSError, ValueError, KeyError)
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
     try:
-        model, loading = _class_of(source).from_pretrained(
+        model, loading = class_of(source).from_pretrained(
             **place, dtype=dtype, device_map=device_map, trust_remote_code=False, output_loading_info=True
         )
     except refusals as error:
@@ -153,15 +131,6 @@ def load_model(
     if absent:
         raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
     return model
-
-
-def _class_of(source: str | Path) -> Any:
-    """The class of transformers that reads a model whole: encoder and decoder, where it has both."""
-    config = None if gguf.is_gguf(source) else AutoConfig.from_pretrained(source, trust_remote_code=False)
-    if config is None or not config.is_encoder_decoder:
-        return AutoModelForCausalLM
-    is_speech = type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
-    return AutoModelForSpeechSeq2Seq if is_speech else AutoModelForSeq2SeqLM
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
@@ -175,18 +144,12 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     place = gguf.reading(Path(source)) if gguf.is_gguf(source) else {"pretrained_model_name_or_path": source}
     try:
         tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
-        start = None if gguf.is_gguf(source) else _decoder_start(source)
+        start = decoder_start(source)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}") from error
     if start is not None:
         tokenizer.bos_token = tokenizer.convert_ids_to_tokens(start)
     return tokenizer
-
-
-def _decoder_start(source: str | Path) -> int | None:
-    """The first token of every text that the decoder of an encoder-decoder model writes; None for other models."""
-    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    return getattr(config, "decoder_start_token_id", None) if config.is_encoder_decoder else None
 
 
 def located(source: str | Path) -> str | Path:

@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,24 @@ def test_a_study_that_is_killed_goes_on_and_repeats_no_finished_run(tmp_path, wh
     assert before.items() <= finished(tmp_path / "cache").items()
 
 
+@dataclass(frozen=True)
+class Dying(Ray):
+    """A cluster on which the first worker that runs anything is killed while it trains."""
+
+    marker: Path = Path()
+
+    def results(self, function, arguments):
+        return super().results(partial(_dies_once, function, self.marker), arguments)
+
+
+def _dies_once(function, marker, argument):
+    if not marker.exists():
+        marker.touch()
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        argument = replace(argument, steps=100_000)  # so that it is still training when it is killed
+    return function(argument)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_cluster_of_two_nodes_makes_the_same_table_though_a_worker_is_killed(tmp_path, whole, monkeypatch):
@@ -83,34 +103,15 @@ def test_a_cluster_of_two_nodes_makes_the_same_table_though_a_worker_is_killed(t
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=1)
-        killed = []
-        scope = Scope(Scale.SMOKE, seeds=2, workers=Ray(cluster.address), cache=tmp_path, progress=_killing(killed))
-        made = STUDY.table(scope)
+        workers = Dying(cluster.address, marker=tmp_path / "killed")
+        made = table(tmp_path, workers)
     finally:
         ray.shutdown()
         cluster.shutdown()
-    assert killed and made == whole
+    assert (tmp_path / "killed").exists() and made == whole
     assert [(row[MODEL], row[SEED]) for row in made.rows if row[STATE] == TRAINED] == [
         ("softmax", 0), ("relu", 0), ("softmax", 1), ("relu", 1),
     ]  # fmt: skip
-
-
-def _killing(killed):
-    """A progress that kills one of the cluster's workers after the first finished run."""
-
-    def progress(work):
-        def update(done, of):
-            if done == 1 and not killed:
-                workers = subprocess.run(
-                    ["pgrep", "-f", "ray::measured"], capture_output=True, text=True
-                ).stdout.split()
-                for pid in workers[:1]:
-                    os.kill(int(pid), signal.SIGKILL)
-                    killed.append(pid)
-
-        return update
-
-    return progress
 
 
 def test_a_cluster_that_is_not_there_is_one_line():

@@ -1,0 +1,47 @@
+"""What a model's configuration says before its weights are read: its class, and whether it has an encoder."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+    PreTrainedConfig,
+)
+
+from . import gguf
+
+
+def class_of(source: str | Path) -> Any:
+    """The class of transformers that reads a model whole: encoder and decoder, where it has both."""
+    config = _config_of(source)
+    if config is None or not config.is_encoder_decoder:
+        return AutoModelForCausalLM
+    is_speech = type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
+    return AutoModelForSpeechSeq2Seq if is_speech else AutoModelForSeq2SeqLM
+
+
+def has_encoder(folder: Path) -> bool:
+    """Whether a folder is that of an encoder-decoder model; False where it has no configuration that can be read."""
+    try:
+        config = _config_of(folder) if folder.is_dir() else None
+    except (OSError, ValueError, KeyError):  # reading the weights says what is wrong
+        return False
+    return config is not None and config.is_encoder_decoder
+
+
+def decoder_start(source: str | Path) -> int | None:
+    """The first token of every text that the decoder of an encoder-decoder model writes; None for other models."""
+    config = _config_of(source)
+    has_start = config is not None and config.is_encoder_decoder
+    return getattr(config, "decoder_start_token_id", None) if has_start else None
+
+
+def _config_of(source: str | Path) -> PreTrainedConfig | None:
+    """The configuration of a name or a folder; None for a GGUF file, and for a folder without one."""
+    if gguf.is_gguf(source) or (Path(source).is_dir() and not (Path(source) / "config.json").is_file()):
+        return None
+    return AutoConfig.from_pretrained(source, trust_remote_code=False)
