@@ -99,17 +99,17 @@ class EncoderDecoderSubject(HuggingFaceSubject):
             return {}
         return {"position_ids": check.position_ids.to(self.device)}
 
-    def _abilities_found(self, bare: Logits, gives_positions: bool) -> Abilities:
+    def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
         """As for other models. Where it can, the decoder runs alone: cross-attention looks like a part of updates."""
         if self.modules.is_cross or not self._encoder_input.runs_cross_attention:
-            return super()._abilities_found(bare, gives_positions)
+            return super()._abilities_found(bare, length, gives_positions)
         try:
             with without_cross_attention(self.model):
                 alone = self._forward(contract.sample_tokens(self.shape.vocab), None)
         except Exception:  # T5Gemma and LongT5 need an encoder
-            return super()._abilities_found(bare, gives_positions)
+            return super()._abilities_found(bare, length, gives_positions)
         with without_cross_attention(self.model):
-            return super()._abilities_found(alone, gives_positions)
+            return super()._abilities_found(alone, length, gives_positions)
 
     def _of_all(self, states: States, n_sequences: int) -> ModelOutput:
         """What the encoder would return for so many sequences, with these states."""

@@ -99,7 +99,7 @@ def test_a_cluster_of_two_nodes_makes_the_same_table_though_a_worker_is_killed(t
     from ray.cluster_utils import Cluster
 
     tests = Path(__file__).parents[1]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), str(tests.parent)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(map(str, (tests / "runs", tests, tests.parent))))
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         cluster.add_node(num_cpus=1)
