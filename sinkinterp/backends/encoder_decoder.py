@@ -106,8 +106,8 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         try:
             with without_cross_attention(self.model):
                 alone = self._forward(contract.sample_tokens(self.shape.vocab), None)
-        except Exception:  # T5Gemma and LongT5 need an encoder
-            return super()._abilities_found(bare, length, gives_positions)
+        except Exception:  # T5Gemma and LongT5 need an encoder, so that their updates cannot be checked
+            return replace(super()._abilities_found(bare, length, gives_positions), mlp_layers=())
         with without_cross_attention(self.model):
             return super()._abilities_found(alone, length, gives_positions)
 
