@@ -27,6 +27,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
 from sinkinterp.measurement.provenance import Protocol
+from sinkinterp.measurement.streaming import streaming_loss
 
 every_model = pytest.mark.parametrize("name", MODELS)
 TOKENS = tokens_of()
@@ -288,3 +289,8 @@ def test_edits_of_calls_reach_the_attention_that_is_read():
 def test_cross_attention_that_is_off_cannot_be_read():
     with pytest.raises(InputError, match="runs without cross-attention; give its encoder an input"):
         subject_of("bart", Off()).cross_attention()
+
+
+def test_streaming_refuses_in_one_line():
+    with pytest.raises(InputError, match="has no rolling cache here; give a causal model"):
+        streaming_loss(subject_of("bart"), TOKENS, window=5, sinks=1)
