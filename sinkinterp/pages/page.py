@@ -64,4 +64,5 @@ _IN_LEGEND = ("scatter", "bar", "box")  # kinds of traces that the legend above 
 def untitled(figure: go.Figure) -> go.Figure:
     """A copy without its title: the section's heading says the same."""
     named = [trace for trace in figure.data if trace.type in _IN_LEGEND and trace.showlegend is not False]
-    return go.Figure(figure).update_layout(title=None, margin={"t": 75 if len(named) > 1 else 35})
+    top = 75 if len(named) > 1 else 60 if figure.layout.annotations else 35  # room for a legend, for titles of panels
+    return go.Figure(figure).update_layout(title=None, margin={"t": top})

@@ -1,8 +1,12 @@
 """Where massive activations are found, on numbers made by hand."""
 
+import pytest
 import torch
 
-from sinkinterp.runs.massive import chosen_dims
+import sinkinterp as si
+from sinkinterp.backends.load import downloads
+from sinkinterp.data.token_sources import random_tokens
+from sinkinterp.runs.massive import chosen_dims, massive_dims
 
 SEQUENCES, BLOCKS, DIMS = 3, 5, 7
 
@@ -40,3 +44,11 @@ def test_controls_are_as_many_other_dimensions():
     drawn = [place.others(seed) for seed in range(20)]
     assert place.dims == (4, 6) and all(len(set(dims)) == 2 and not {4, 6} & set(dims) for dims in drawn)
     assert len(set(drawn)) > 1 and place.others(3) == drawn[3]
+
+
+@pytest.mark.skipif(
+    not (downloads() / "smollm2-135m-instruct").is_dir(), reason="needs local/smollm2-135m-instruct: run make models"
+)
+def test_smollm2_has_one_massive_dimension():
+    place = massive_dims(si.load("local/smollm2-135m-instruct"), random_tokens(49_152, 32, 5))
+    assert (place.dims, place.onset, place.massive) == ((507,), 12, True)
