@@ -14,6 +14,7 @@ from ..table import Cell, Table, high_of, low_of
 
 TRAINED = "trained"  # the state of a run that ended well; any other text says why it did not
 LEAST_SEEDS = 3  # fewer decide nothing
+MOST_REASONS = 3  # more are counted instead
 LOSS_GAP = 0.02  # nats; runs that differ by more are not compared at equal loss
 
 
@@ -146,7 +147,7 @@ class Above:
     """A cell is above another: its interval lies above the other's interval, which `factor` and `shift` may change.
 
     `of` and `than` choose rows by their cells; every pair of rows that agree in the columns `by` must show it. It fails
-    where an interval lies below the other's.
+    where an interval lies below the other's. `other_column` is the column of the other cell, where it is another.
     """
 
     claim: str
@@ -156,18 +157,19 @@ class Above:
     factor: float = 1.0
     shift: float = 0.0
     by: Sequence[str] = (MODEL, SEED)
+    other_column: str | None = None
 
     def verdict(self, runs: Table) -> Verdict:
+        other = self.other_column or self.column
         pairs = [
             (high, low)
             for high in runs.where(**self.of).rows
             for low in runs.where(**self.than).rows
-            if all(high.get(name) == low.get(name) for name in self.by)
-            and None not in (high[self.column], low[self.column])
+            if all(high.get(name) == low.get(name) for name in self.by) and None not in (high[self.column], low[other])
         ]
         outcomes, reasons = [], []
         for high, low in pairs:
-            bound = Estimate(*(self.factor * value + self.shift for value in _interval(low, self.column)))
+            bound = Estimate(*(self.factor * value + self.shift for value in _interval(low, other)))
             value = Estimate(*_interval(high, self.column))
             outcomes.append(_beside(value.low > bound.high, value.high < bound.low))
             reasons.append(f"{value} against {bound}")
@@ -248,11 +250,16 @@ def _beside(shows: bool, shows_opposite: bool) -> Outcome:
 
 
 def _together(claim: str, outcomes: Sequence[Outcome], reasons: Sequence[str]) -> Verdict:
-    """One verdict for several models: it holds if it holds for all, and fails if it fails for one."""
+    """One verdict for several rows: it holds if it holds for all, and fails if it fails for one."""
     if not outcomes:
-        return Verdict(claim, Outcome.NOT_ASKED, "no model here can be asked")
+        return Verdict(claim, Outcome.NOT_ASKED, "no row here can be asked")
     order = (Outcome.FAILS, Outcome.UNDECIDED, Outcome.HOLDS)
-    return Verdict(claim, next(outcome for outcome in order if outcome in outcomes), "; ".join(reasons))
+    outcome = next(outcome for outcome in order if outcome in outcomes)
+    if len(reasons) <= MOST_REASONS:
+        return Verdict(claim, outcome, "; ".join(reasons))
+    counts = ", ".join(f"{each} in {outcomes.count(each)}" for each in order if each in outcomes)
+    example = reasons[outcomes.index(outcome)]
+    return Verdict(claim, outcome, f"{counts} of {len(outcomes)} comparisons; for example {example}")
 
 
 def _counted(claim: str, runs: Table, model: str, shows: Callable[[Mapping[str, Cell]], bool], what: str) -> Verdict:

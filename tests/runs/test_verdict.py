@@ -1,5 +1,7 @@
 """Every outcome of every rule, from numbers worked by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from sinkinterp.plots.columns import ALPHA_1, ALPHA_THERE, EXCESS, LOSS, MODEL, NULL, NULL_THERE, SEED, STATE, STRONGEST
@@ -159,3 +161,20 @@ def test_what_cannot_be_asked_says_why():
         Asked("", lambda table, shows=shows: (shows, "why")).verdict(runs()).outcome for shows in (True, False, None)
     ]
     assert asked == [Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED]
+
+
+def test_the_other_cell_may_stand_in_another_column():
+    rows = (
+        {MODEL: "m", SEED: None, "edit": "a", "x": 0.5, "y": 0.1},
+        {MODEL: "m", SEED: None, "edit": "b", "x": 0.9, "y": 0.2},
+    )
+    rule = Above("", "x", {"edit": "a"}, {"edit": "b"}, other_column="y")
+    assert rule.verdict(Table("", "", rows)).outcome is Outcome.HOLDS
+    assert replace(rule, other_column=None).verdict(Table("", "", rows)).outcome is Outcome.FAILS
+
+
+def test_many_comparisons_are_counted():
+    rows = tuple(with_interval(f"m{i}", "a", v, v, v) for i, v in enumerate([0.7, 0.8, 0.9, 0.2]))
+    verdict = Within("", "x", {"edit": "a"}, low=0.5).verdict(Table("", "", rows))
+    assert verdict.outcome is Outcome.FAILS
+    assert verdict.reason == "fails in 1, holds in 3 of 4 comparisons; for example 0.2 [0.2, 0.2]"
