@@ -10,6 +10,7 @@ from backends.encoder_decoders import (
     HEADS,
     LEARNED_POSITIONS,
     MODELS,
+    NORMALISE_SUMS,
     SOURCE,
     TEXT_MODELS,
     Mel,
@@ -71,8 +72,9 @@ def test_logits_are_those_of_encoder_and_decoder_together(name):
 def test_residuals_and_updates_are_the_decoders(name):
     subject = subject_of(name)
     keep = {"all": lambda x: x}
-    trace = subject.run(TOKENS, residuals=keep, mlps=keep)
-    assert trace.residuals["all"].shape == (5, DEPTH + 1, 17, 24) and trace.mlps["all"].shape == (5, DEPTH, 17, 24)
+    assert subject.run(TOKENS, residuals=keep).residuals["all"].shape == (5, DEPTH + 1, 17, 24)
+    if name not in NORMALISE_SUMS:
+        assert subject.run(TOKENS, mlps=keep).mlps["all"].shape == (5, DEPTH, 17, 24)
     assert subject.shape.n_layers == DEPTH and subject.shape.n_heads == HEADS
     assert subject.shape.n_ctx == (None if name == "t5" else 40)
 
