@@ -68,10 +68,14 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     """The page of one experiment: claim, verdicts, figure, digest, all rows, and how the numbers were made."""
     command = chapter.provenance.get("command")
     sections = [
-        Section("Verdicts", "The rules were stated before the runs.", tables=[verdict_table(chapter.verdicts)]),
+        Section(
+            "Verdicts",
+            "A rule says which numbers support the claim; the module of the experiment holds it.",
+            tables=[verdict_table(chapter.verdicts)],
+        ),
         Section("Figure", "", [figure]),
         Section("In short", chapter.table.note, tables=[digest]),
-        *([] if digest.rows == chapter.table.rows else [Section("All rows", "", tables=[chapter.table])]),
+        *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[chapter.table])]),
         Section("How these numbers were made", f"Make them again: {command}", tables=[_provenance(chapter)]),
     ]
     return page(chapter.summary, f"The claim: {chapter.table.title}", sections, PLOTLY)
@@ -103,8 +107,8 @@ def front_page(chapters: Sequence[Chapter]) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" '
         f'content="light dark"><style>{PAGE_STYLE}{asset("book.css")}</style></head>\n<body>'
         "<h1>Claims about attention sinks, and what our runs say</h1>"
-        '<p class="lead">Each card is a table or figure of a paper. Rules say, before any model is run, which '
-        "numbers would support its claim. Click a card for the numbers.</p>"
+        '<p class="lead">Each card is a table or figure of a paper. Rules in its module say which numbers '
+        "support its claim. Click a card for the numbers.</p>"
         f'<nav><button data-show="">all ({sum(counts.values())})</button>{buttons}</nav>\n<main>{cards}</main>\n'
         f"<script>{asset('book.js')}</script></body></html>\n"
     )
