@@ -17,6 +17,7 @@ from .assets import asset
 from .page import PAGE_STYLE, Section, page
 
 INDEX = "index.html"
+RULES_ARE = "A rule says which numbers support the claim; the module of the experiment holds it."
 PLOTLY = "plotly.min.js"  # one for all pages of a book
 
 
