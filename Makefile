@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test figures models clean
+.PHONY: demo test test-ray figures models clean
 export HF_HUB_DISABLE_TELEMETRY := 1
 test: export OMP_NUM_THREADS := 1
 
@@ -20,6 +20,10 @@ test: $(INSTALLED)  ## lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+test-ray: $(INSTALLED)  ## install Ray, and test studies on a local cluster of two nodes
+	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[ray]'
+	$(BIN)/pytest -n 0 tests/runs/test_workers.py
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "sinkinterp needs Python 3.11 or newer: make PYTHON=python3.11 ...")'

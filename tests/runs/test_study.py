@@ -2,7 +2,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from runs.test_verdict import runs
+from runs.test_rules import runs
 
 import sinkinterp as si
 from sinkinterp.lm.positions import Rotary

@@ -94,7 +94,7 @@ def _dies_once(function, marker, argument):
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 def test_a_cluster_of_two_nodes_makes_the_same_table_though_a_worker_is_killed(tmp_path, whole, monkeypatch):
-    pytest.importorskip("ray", reason="Ray is an extra")
+    pytest.importorskip("ray", reason="Ray is an extra: make test-ray")
     import ray
     from ray.cluster_utils import Cluster
 
@@ -115,6 +115,6 @@ def test_a_cluster_of_two_nodes_makes_the_same_table_though_a_worker_is_killed(t
 
 
 def test_a_cluster_that_is_not_there_is_one_line():
-    pytest.importorskip("ray", reason="Ray is an extra")
+    pytest.importorskip("ray", reason="Ray is an extra: make test-ray")
     with pytest.raises(InputError, match="no Ray cluster at"):
         list(Ray("127.0.0.1:1").results(str, [1]))
