@@ -280,7 +280,7 @@ def _of_share(claim: str, count: int, of: int, what: str) -> Verdict:
 
 def _failures(runs: Table, *models: str) -> str:
     """The first failed training of these models in words; empty if all of them ended well."""
-    rows = [row for row in runs.rows if row[MODEL] in models and row[STATE] != TRAINED]
+    rows = [row for row in runs.rows if row[MODEL] in models and row.get(STATE, TRAINED) != TRAINED]
     return (
         f"{len(rows)} trainings failed, such as {rows[0][MODEL]}, seed {rows[0][SEED]}: {rows[0][STATE]}"
         if rows
