@@ -8,14 +8,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
+from transformers import AutoModelForCausalLM
 
-from .ways import Setting, Way, plain
+import sinkinterp as si
+from sinkinterp.backends.load import located
 
+from .ways import Case, Setting, Way, plain
+
+Call = Callable[[], object]
 MB = 1e6
 PATIENCE = 1800.0  # seconds that one run may take
 _M_MMAP_THRESHOLD = -3  # malloc.h
@@ -24,31 +29,40 @@ _CLEAR, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 CAN_READ_PEAKS = _CLEAR.exists()
 
 
-def time_ratio(way: Way, setting: Setting, repeats: int) -> float:
+def time_ratio(way: Way, case: Case, repeats: int) -> float:
     """Time of a way over that of the plain forward pass on the same weights: the median over alternated pairs.
 
     Processor time on the CPU, seconds until the device is idle elsewhere. The plain pass runs on a model of its own,
     since libraries leave theirs changed.
     """
-    tokens = setting.tokens()
-    runs = [each(setting.model()) for each in (plain, way)]
-    clock = _processor_seconds if setting.device == "cpu" else _seconds_to_idle
-    for run in runs:
-        run(tokens)
-    ratios = []
-    for _ in range(repeats):
-        base, own = (clock(lambda run=run: run(tokens)) for run in runs)  # type: ignore[misc]
-        ratios.append(own / base)
-    return statistics.median(ratios)
+    tokens = case.tokens()
+    base, run = (each(case.model()) for each in (plain, way))
+    clock = _processor_seconds if case.device == "cpu" else _seconds_to_idle
+    return _ratio(lambda: run(tokens), lambda: base(tokens), clock, repeats)
 
 
-def _processor_seconds(call: Callable[[], object]) -> float:
+def load_ratio(name: str, repeats: int) -> float:
+    """Processor time of `si.load` over that of transformers' `from_pretrained`: the median over alternated pairs."""
+    folder = str(located(name))
+    ours, theirs = partial(si.load, folder), partial(AutoModelForCausalLM.from_pretrained, folder, dtype=torch.float32)
+    return _ratio(ours, theirs, _processor_seconds, repeats)
+
+
+def _ratio(call: Call, base: Call, clock: Callable[[Call], float], repeats: int) -> float:
+    """Time of `call` over that of `base`: each once without a clock, then the median over alternated pairs."""
+    base()
+    call()
+    pairs = [(clock(base), clock(call)) for _ in range(repeats)]
+    return statistics.median(seconds / base_seconds for base_seconds, seconds in pairs)
+
+
+def _processor_seconds(call: Call) -> float:
     start = time.process_time()
     call()
     return time.process_time() - start
 
 
-def _seconds_to_idle(call: Callable[[], object]) -> float:
+def _seconds_to_idle(call: Call) -> float:
     torch.cuda.synchronize()
     start = time.perf_counter()
     call()

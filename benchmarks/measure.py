@@ -1,6 +1,6 @@
 """What measuring costs, beside other ways to look at attention and beside what we promise.
 
-    python -m benchmarks.measure [--repeats 7] [--length 2048] [--no-long] [--quick] [--json FILE]
+    python -m benchmarks.measure [--repeats 7] [--length 2048] [--no-long] [--quick] [--only-real] [--json FILE]
 
 A GPT-2 of the small size with random weights, one sequence, fp32, one thread. Every way runs right after a plain SDPA
 forward pass, again and again; its ratio is the median over these pairs. The plain pass against itself shows the noise
@@ -21,9 +21,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.rows import Row, Scale, rows, skipped
-from benchmarks.ways import Setting
+from benchmarks.rows import Row, Scale, real_rows, rows, skipped
+from benchmarks.ways import RealSetting, Setting
 
+REAL_SETTINGS = (RealSetting(64, sequences=16), RealSetting(1024, sequences=1))
 _PACKAGES = ("sinkinterp", "torch", "transformers", "nnsight", "transformer-lens")
 
 
@@ -43,13 +44,17 @@ def main(
     length: Annotated[int, typer.Option(min=4, help="Tokens of the sequence; half of it for other libraries.")] = 2048,
     long: Annotated[bool, typer.Option(help="Memory at T = 8,192, 16,384 and 32,768 too: minutes.")] = True,
     quick: Annotated[bool, typer.Option(help="A tiny model, one repeat: the figures mean nothing.")] = False,
+    only_real: Annotated[bool, typer.Option("--only-real", help="Only the rows on real weights.")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Print the table of ratios."""
     torch.set_num_threads(1)
     scale = _quick(long) if quick else _full(length, long, repeats)
     console, progress = Console(), Console(stderr=True)
-    results = [measured(row, progress) for row in track([*rows(scale)], "measuring", console=progress)]
+    results = [
+        measured(row, progress)
+        for row in track([*(real_rows if only_real else rows)(scale)], "measuring", console=progress)
+    ]
     caption = " ".join((protocol(scale), *skipped(scale)))
     console.print(table(results, caption))
     if json_out is not None:
@@ -60,7 +65,7 @@ def main(
 def _full(length: int, long: bool, repeats: int) -> Scale:
     # 6.6 GB of logits at T = 32,768 would hide how our own part grows; hence the small vocabulary
     longest = Setting(8192, layers=2, vocab=1024) if long else None
-    return Scale(Setting(length), Setting(length // 2), longest, repeats)
+    return Scale(Setting(length), Setting(length // 2), longest, repeats, real=REAL_SETTINGS)
 
 
 def _quick(long: bool) -> Scale:
@@ -82,7 +87,8 @@ def protocol(scale: Scale) -> str:
     main = scale.main
     return (
         f"GPT-2 with {main.layers} layers of {main.width}, random weights, fp32, one sequence, "
-        f"{torch.get_num_threads()} thread. Ratios are over the plain SDPA forward pass on the same weights. "
+        f"{torch.get_num_threads()} thread. Rows of SmolLM2: its own weights, n docstrings of T tokens. "
+        f"Ratios are over the plain SDPA forward pass on the same weights. "
         f"Times: processor time, median of {scale.repeats} alternated pairs. "
         f"Memory: high-water mark above the loaded model, a process each, freed blocks returned at once. "
         f"Starts: seconds of fresh processes, median of {scale.starts}. Python {platform.python_version()}, {versions}."

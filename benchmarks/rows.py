@@ -7,12 +7,16 @@ from itertools import pairwise
 
 import torch
 
-from .costs import CAN_READ_PEAKS, memory_ratio, peak_mb, seconds_of, time_ratio
+from .costs import CAN_READ_PEAKS, load_ratio, memory_ratio, peak_mb, seconds_of, time_ratio
 from .ways import (
+    HAS_REAL,
+    REAL,
+    RealSetting,
     Setting,
     Way,
     all_positions,
     cache_transformer_lens,
+    default_measure,
     first_position,
     first_position_nnsight,
     patterns_nnsight,
@@ -41,7 +45,7 @@ class Row:
 class Scale:
     """At what sizes the rows are measured. `long` is the shortest of three lengths that double, None to leave it out.
 
-    starts: how often processes are started for the median of their seconds.
+    starts: how often processes are started for the median of their seconds. real: what is measured on real weights.
     """
 
     main: Setting
@@ -49,11 +53,13 @@ class Scale:
     long: Setting | None
     repeats: int
     starts: int = 5
+    real: tuple[RealSetting, ...] = ()
 
 
 def rows(scale: Scale) -> Iterator[Row]:
     """All rows, in the order of the table."""
     yield from _time_rows(scale)
+    yield from real_rows(scale)
     if CAN_READ_PEAKS:
         yield from _memory_rows(scale)
         if scale.long is not None:
@@ -69,6 +75,10 @@ def skipped(scale: Scale) -> Iterator[str]:
         yield "No memory rows: this system has no /proc/self/clear_refs, which resets a process's high-water mark."
     elif scale.long is None:
         yield "No long rows: not asked for (--long)."
+    if not scale.real:
+        yield "No rows on real weights: not asked for."
+    elif not HAS_REAL:
+        yield f"No rows on real weights: {REAL} is not there; `make models` downloads it."
     if not torch.cuda.is_available():
         yield "No GPU rows: there was no GPU."
 
@@ -83,6 +93,23 @@ def _time_rows(scale: Scale) -> Iterator[Row]:
     yield row("nnsight, first position and norms", 1.15, first_position_nnsight, scale.peers)
     for what, way in PEERS.items():
         yield row(what, None, way, scale.peers)
+
+
+def real_rows(scale: Scale) -> Iterator[Row]:
+    """What a user of the command line waits for, on real weights; none where they were not downloaded."""
+    if not (scale.real and HAS_REAL):
+        return
+
+    def row(what: str, target: float | None, way: Way, setting: RealSetting) -> Row:
+        what = f"SmolLM2, {what}, n={setting.sequences}, T={setting.length:,}: time"
+        return Row(what, target, partial(time_ratio, way, setting, scale.repeats))
+
+    for setting in scale.real:
+        yield row("plain forward against itself (noise)", None, plain, setting)
+        yield row("sinkinterp measure", 1.6, default_measure, setting)
+        yield row("sinkinterp measure --first-only", 1.1, first_position, setting)
+    load = partial(load_ratio, REAL, scale.repeats)
+    yield Row("SmolLM2, si.load: time over from_pretrained", 1.2, load)
 
 
 def _memory_rows(scale: Scale) -> Iterator[Row]:

@@ -2,16 +2,60 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 import sinkinterp as si
+from sinkinterp.backends.load import downloads, load_model
+from sinkinterp.data.tokens import Tokens
+from sinkinterp.measurement.instruments import ALL
+from sinkinterp.runs.inputs import Inputs
+
+REAL = "local/smollm2-135m-instruct"
+HAS_REAL = (downloads() / REAL.removeprefix("local/")).is_dir()
 
 Run = Callable[[Tensor], object]
 Way = Callable[[PreTrainedModel], Run]
+
+
+class Case(Protocol):
+    """A model, and tokens for it."""
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def device(self) -> str: ...
+
+    def model(self) -> PreTrainedModel: ...
+
+    def tokens(self) -> Tokens: ...
+
+
+@dataclass(frozen=True)
+class RealSetting:
+    """SmolLM2 with its own weights, and as many docstrings as `sinkinterp measure` would read."""
+
+    length: int
+    sequences: int
+    device: str = "cpu"
+
+    def model(self) -> PreTrainedModel:
+        """The weights, in fp32."""
+        return load_model(REAL).eval()
+
+    def tokens(self) -> Tokens:
+        """`sequence pos`; the same at every call."""
+        return _real_tokens(self.length, self.sequences)
+
+
+@cache
+def _real_tokens(length: int, sequences: int) -> Tokens:
+    return Inputs(length, sequences).token_set(REAL, vocab=49_152).tokens
 
 
 @dataclass(frozen=True)
@@ -55,6 +99,12 @@ def all_positions(model: PreTrainedModel) -> Run:
     """Importance of every position, and norms."""
     subject = si.load(model)
     return lambda tokens: si.measure(subject, tokens)
+
+
+def default_measure(model: PreTrainedModel) -> Run:
+    """What `sinkinterp measure` reads by default: every position, norms and all instruments."""
+    subject = si.load(model)
+    return lambda tokens: si.measure(subject, tokens, instruments=ALL)
 
 
 def first_position_nnsight(model: PreTrainedModel) -> Run:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import rows
+from benchmarks import costs, measure, rows
 from benchmarks.costs import CAN_READ_PEAKS, peak_mb
 from benchmarks.ways import Setting
 
@@ -78,3 +78,24 @@ def test_the_long_rows_ask_that_memory_at_most_doubles_with_the_length():
     growth = [row for row in rows.rows(whole) if "half of T" in row.what]
     assert [f"T={length}:" in what for length, what in zip((13, 26, 52), lengths, strict=True)] == [True] * 3
     assert [row.target for row in growth] == [2.1, 2.1]
+
+
+def test_the_rows_on_real_weights_have_the_targets_that_were_promised(monkeypatch):
+    scale = rows.Scale(TINY, TINY, long=None, repeats=1, real=measure.REAL_SETTINGS)
+    monkeypatch.setattr(rows, "HAS_REAL", True)
+    targets = {row.what: row.target for row in rows.real_rows(scale) if row.target is not None}
+    assert list(targets.values()) == [1.6, 1.1, 1.6, 1.1, 1.2]
+    assert [("T=64:" in what, "T=1,024:" in what) for what in targets] == [(True, False)] * 2 + [(False, True)] * 2 + [
+        (False, False)
+    ]
+
+
+def test_without_the_model_its_rows_are_missing_for_a_reason(monkeypatch):
+    scale = rows.Scale(TINY, TINY, long=None, repeats=1, real=measure.REAL_SETTINGS)
+    monkeypatch.setattr(rows, "HAS_REAL", False)
+    assert not list(rows.real_rows(scale))
+    assert any("make models" in reason for reason in rows.skipped(scale))
+
+
+def test_a_ratio_of_a_call_with_itself_is_one():
+    assert costs._ratio(list, list, lambda call: 2.0, repeats=3) == 1.0
