@@ -10,7 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load_model, load_tokenizer
 from ..errors import InputError
-from ..files import replacing
+from ..files import replacing, sole_writer
 from ..measurement.measure import measure
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
@@ -76,8 +76,10 @@ def finetuned(
         world,
     )
     last = loop.train(job, run, on_step)
-    if world.is_first and not (run / "model").exists():
-        _save_model(run / "model", recipe.model, last, tokenizer)
+    if world.is_first:
+        with sole_writer(run):
+            if not (run / "model").exists():
+                _save_model(run / "model", recipe.model, last, tokenizer)
     return run / "model"
 
 
