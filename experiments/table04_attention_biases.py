@@ -2,6 +2,7 @@
 
 from sinkinterp.plots.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.study import Study
 from sinkinterp.runs.verdict import HasSink, Higher
 
@@ -20,4 +21,5 @@ STUDY = Study(
         *(HasSink(slot, ALPHA_SLOT, NULL_SLOT) for slot in SLOTS),
         HasSink("v_bias"),
     ),
+    scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT, Scale.PAPER),
 )

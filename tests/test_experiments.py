@@ -263,7 +263,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
         ("table99",): "'table99' is the beginning of 0 experiments; choose one of atlas_of_architectures, equation32",
         ("t",): "'t' is the beginning of 15 experiments",
         ("table04", "--model", "gpt2"): "table04_attention_biases trains its models itself; leave --model away",
-        ("table04", "--scale", "real"): "has no models of scale real; choose smoke or demo or paper",
+        ("table04", "--scale", "real"): "has no models of scale real; choose smoke or demo or text or paper",
         (CIRCUIT, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", "./absent"): "there is no folder absent",
