@@ -93,7 +93,9 @@ class Higher:
 
 @dataclass(frozen=True)
 class HasSink:
-    """In at least four of five seeds the quantity is above its null, with its whole interval over sequences.
+    """In at least four of five seeds the quantity is above its null by `margin`, with its whole interval.
+
+    Without a margin, an alpha_1 of .217 would be a sink where uniform attention gives .211.
 
     It fails if at most one seed of five shows it. A model without a sink that has a loss more than 0.02 nats above
     `baseline`'s is confounded: it was not trained as well. By default the quantity is alpha_1, and the null is what
@@ -104,14 +106,15 @@ class HasSink:
     quantity: str = ALPHA_1
     null: str = NULL
     baseline: str | None = None
+    margin: float = 0.05
 
     @property
     def claim(self) -> str:
-        return f"{self.quantity} is above its null in {self.model}"
+        return f"{self.quantity} is above its null by {self.margin:g} in {self.model}"
 
     def verdict(self, runs: Table) -> Verdict:
         def is_above(row: Mapping[str, Cell]) -> bool:
-            return _number(row[low_of(self.quantity)]) > _number(row[self.null])
+            return _number(row[low_of(self.quantity)]) > _number(row[self.null]) + self.margin
 
         verdict = _counted(self.claim, runs, self.model, is_above, "seeds are above it")
         if self.baseline is None or verdict.outcome not in (Outcome.FAILS, Outcome.UNDECIDED):

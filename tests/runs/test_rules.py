@@ -84,6 +84,7 @@ def of_alpha(*lows, loss=2.0):
         ((0.3, 0.3, 0.3, 0.195, 0.195), Outcome.UNDECIDED),
         ((0.3, 0.195, 0.195, 0.195, 0.195), Outcome.FAILS),  # means lie above the null, intervals do not
         ((0.3, 0.3), Outcome.UNDECIDED),
+        ((0.24, 0.24, 0.24), Outcome.FAILS),  # above the null of .2, but not by .05
     ],
 )
 def test_a_sink_is_there_in_four_of_five_seeds(alphas, outcome):
