@@ -17,6 +17,7 @@ from .assets import asset
 from .page import PAGE_STYLE, Section, page
 
 INDEX = "index.html"
+CHIPS = 8  # verdicts on a card; the others are folded
 RULES_ARE = "A rule says which numbers support the claim; the module of the experiment holds it."
 PLOTLY = "plotly.min.js"  # one for all pages of a book
 
@@ -75,7 +76,7 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
             tables=[verdict_table(chapter.verdicts)],
         ),
         Section("Figure", "", [figure]),
-        Section("In short", chapter.table.note, tables=[digest]),
+        Section("In short", digest.note, tables=[digest]),
         *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[chapter.table])]),
         Section("How these numbers were made", f"Make them again: {command}", tables=[_provenance(chapter)]),
     ]
@@ -116,15 +117,22 @@ def front_page(chapters: Sequence[Chapter]) -> str:
 
 
 def _card(chapter: Chapter) -> str:
-    chips = "".join(
-        f'<li data-outcome="{v.outcome}"><b class="{_style(v.outcome)}">{v.outcome}</b> {escape(v.claim)}'
-        f"<small>{escape(v.reason)}</small></li>"
-        for v in chapter.verdicts
-    )
+    chips = list(map(_chip, chapter.verdicts))
+    shown, hidden = "".join(chips[:CHIPS]), "".join(chips[CHIPS:])
+    if hidden:
+        hidden = f"<details><summary>{len(chips) - CHIPS} more</summary><ul>{hidden}</ul></details>"
     scale = escape(str(chapter.provenance.get("scale", "")))
     return (
         f'<article><h2><a href="{escape(chapter.name)}.html">{escape(chapter.summary)}</a></h2>'
-        f"<p>{escape(chapter.table.title)}</p><ul>{chips}</ul><footer>scale: {scale}</footer></article>"
+        f"<p>{escape(chapter.table.title)}</p><ul>{shown}</ul>{hidden}<footer>scale: {scale}</footer></article>"
+    )
+
+
+def _chip(verdict: Verdict) -> str:
+    outcome = verdict.outcome
+    return (
+        f'<li data-outcome="{outcome}"><b class="{_style(outcome)}">{outcome}</b> {escape(verdict.claim)}'
+        f"<small>{escape(verdict.reason)}</small></li>"
     )
 
 

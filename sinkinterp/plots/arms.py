@@ -22,6 +22,7 @@ def by_model(table: Table, quantities: tuple[str, ...] = (ALPHA_1, SINK_1, LOSS)
     """
     shown = [name for name in quantities if any(math.isfinite(value) for value in table.numbers(name))]
     figure = make_subplots(len(shown), 1, shared_xaxes=True, vertical_spacing=0.24 / max(1, len(shown)))
+    is_paper_named = False
     names = unique_values(table, MODEL)
     models = [escaped(name) for name in names]
     for i, quantity in enumerate(shown):
@@ -47,7 +48,10 @@ def by_model(table: Table, quantities: tuple[str, ...] = (ALPHA_1, SINK_1, LOSS)
             firsts = [
                 table.where(**{MODEL: name}).numbers(published(quantity))[0] for name in unique_values(table, MODEL)
             ]
-            figure.add_scatter(x=models, y=firsts, name="the paper's model", **_PAPER, **panel | {"showlegend": True})
+            figure.add_scatter(
+                x=models, y=firsts, name="the paper's model", **_PAPER, **panel | {"showlegend": not is_paper_named}
+            )
+            is_paper_named = True
         figure.update_yaxes(title=escaped(quantity), row=i + 1, col=1, **_axis(quantity))
     caption = "One mark for each seed with its interval over sequences; the line is the mean of the seeds."
     return themed(figure, table.title, 130 + _PANEL * max(1, len(shown)), f"{caption} {table.note}")
