@@ -11,7 +11,7 @@ from sinkinterp.backends.encoder_input import Off, TokenIds
 from sinkinterp.cli import reproduce as command
 from sinkinterp.data.bos import Bos
 from sinkinterp.runs.case import Case, Encoded, open_case
-from sinkinterp.runs.experiment import load_experiment, reproduce
+from sinkinterp.runs.experiment import load_module, reproduce
 
 TABLE07 = "table07_position_swap"
 
@@ -44,7 +44,7 @@ def test_the_encoders_input_is_in_the_name_of_the_case(bart):
 
 def test_table_7_has_every_input_with_and_without_the_start_token(bart, text, monkeypatch):
     monkeypatch.setattr(Case, "size", lambda case: (5, 33))
-    module = load_experiment(TABLE07)
+    module = load_module(TABLE07)
     module.TARGETS = (5, 30)
     table = reproduce(module, [Encoded(bart, TokenIds((5, 9, 2))), Encoded(bart, Off())], text=text)
     names = ["natural", "random", "repeated"]
