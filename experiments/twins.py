@@ -8,11 +8,11 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate_cells
 from sinkinterp.plots import curves
-from sinkinterp.plots.columns import ALPHA_1
+from sinkinterp.plots.columns import ALPHA_1, MODEL
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.trained import valid_loss
-from sinkinterp.runs.verdict import Higher, Rule
+from sinkinterp.runs.verdict import Higher, Rule, Within
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import DEMO_EPSILON, DEMO_TWINS, demo_recipe
 
@@ -62,5 +62,5 @@ def draw(table: Table) -> go.Figure:
 RULES: Sequence[Rule] = (
     Higher("softmax", than="sigmoid", quantity=ALPHA_1),
     Higher("softmax", than="k_bias", quantity=ALPHA_1),
-    Higher("k_bias", than="softmax", quantity="Sink_*"),
+    Within("the slot of K biases takes the sink", "Sink_*", {MODEL: "k_bias"}, low=0.5),
 )
