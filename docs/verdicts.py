@@ -14,7 +14,7 @@ FILE = Path(__file__).with_name("verdicts.md")
 HEAD = """# Every experiment and its verdicts
 
 `python docs/verdicts.py` makes this list from the numbers in [figures/book](../figures/book/index.html). Rules in
-each module say which numbers support its claim (`sinkinterp/runs/verdict.py`). **holds**: all seeds, or the whole
+each module say which numbers support its claim. **holds**: all seeds, or the whole
 interval, show it. **fails**: they show the opposite, or nothing. **undecided**: in between. **confounded**: the models
 differ in loss by more than 0.02 nats. **diverged**: a training failed. **not asked**: models of this scale cannot
 answer. A verdict is about our models at the scale that is named (`demo`: toys of one layer; `real`:

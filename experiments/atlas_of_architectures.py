@@ -5,8 +5,8 @@ import plotly.graph_objects as go
 from sinkinterp.lm.variants import BASE, distinct, variants
 from sinkinterp.plots import arms
 from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.seed_rules import HasSink
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink
 from sinkinterp.table import Table
 
 

@@ -14,8 +14,9 @@ from sinkinterp.lm.variants import BASE, attn
 from sinkinterp.plots import bars
 from sinkinterp.runs.calculation import Calculation
 from sinkinterp.runs.experiment import Scope
+from sinkinterp.runs.row_rules import Within
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule, Within
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table
 
 SPEC = replace(BASE, d_model=16, n_heads=2, n_layers=2)

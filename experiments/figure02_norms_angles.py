@@ -16,8 +16,9 @@ from sinkinterp.plots.columns import ALPHA_1, BLOCK, COSINE, NORM_PRODUCT
 from sinkinterp.plots.norms import FIRST_TOKEN, KIND, OTHER_TOKENS
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.row_rules import Asked
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Asked, Rule
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 from sinkinterp.tables.note import protocol_note
 

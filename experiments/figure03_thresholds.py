@@ -12,8 +12,9 @@ from sinkinterp.plots import curves
 from sinkinterp.plots.columns import EPSILON, LENGTH, SINK_1
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.row_rules import Asked
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Asked, Rule
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 from sinkinterp.tables.series import sinks_by_length
 

@@ -12,9 +12,9 @@ from sinkinterp.plots.columns import MODEL, SEED
 from sinkinterp.runs.arm import history_of, onset
 from sinkinterp.runs.calculation import Calculation
 from sinkinterp.runs.experiment import Scope
+from sinkinterp.runs.row_rules import Asked
 from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.study import BASES
-from sinkinterp.runs.verdict import Asked
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipe import Recipe
 

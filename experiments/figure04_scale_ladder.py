@@ -11,8 +11,9 @@ from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.plots import bars
 from sinkinterp.plots.columns import ALPHA_1, MODEL, NULL, SINK_1
 from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.row_rules import NotAsked, Within
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import NotAsked, Rule, Within
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Table
 from sinkinterp.tables.note import protocol_note
 

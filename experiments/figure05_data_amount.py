@@ -6,8 +6,8 @@ from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.edited import Limited
 from sinkinterp.runs.arm import Arm, setting
 from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.seed_rules import HasSink, Higher
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink, Higher
 from sinkinterp.train.recipe import Recipe
 
 AMOUNTS = (100, 1000, 5000, 20_000)

@@ -5,8 +5,8 @@ from dataclasses import replace
 from sinkinterp.attention.masks import Causal, Prefix
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.arm import Arm, setting
+from sinkinterp.runs.seed_rules import SinkAt
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import SinkAt
 from sinkinterp.train.objectives import PrefixLM
 from sinkinterp.train.recipe import Recipe
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.arm import Arm, setting
+from sinkinterp.runs.seed_rules import HasSink, Higher, SinkAt
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink, Higher, SinkAt
 
 
 def _arm(width: int) -> Arm:

@@ -9,8 +9,9 @@ from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.plots import norms
 from sinkinterp.plots.columns import ALPHA_1, MODEL
 from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.row_rules import Asked
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Asked, Rule
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.tables.residual import residual_norms_by_block
 from sinkinterp.train.recipes import demo_recipe

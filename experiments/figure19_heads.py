@@ -11,8 +11,9 @@ from sinkinterp.plots import heatmaps
 from sinkinterp.plots.columns import ALPHA_1, LAYER
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.row_rules import Asked
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Asked, Rule
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Table
 from sinkinterp.tables.heads import sinks_by_head
 

@@ -7,8 +7,9 @@ from sinkinterp.attention.normalisers import PNorm
 from sinkinterp.attention.similarities import Exp, Sigmoid, Similarity
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.arm import Arm, setting
+from sinkinterp.runs.row_rules import NotAsked
+from sinkinterp.runs.seed_rules import HasSink, Higher, TrainingFails
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink, Higher, NotAsked, TrainingFails
 
 
 def _arm(name: str, similarity: Similarity, p: float) -> Arm:

@@ -30,8 +30,9 @@ from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, 
 from sinkinterp.metrics.metric import ResidualMetric
 from sinkinterp.plots import bars
 from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.row_rules import Within
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule, Within
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table
 
 CLAIM = (

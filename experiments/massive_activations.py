@@ -19,8 +19,9 @@ from sinkinterp.plots.columns import BLOCK, INPUT, NULL
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.experiment import of_first_model
 from sinkinterp.runs.massive import massive_dims
+from sinkinterp.runs.row_rules import Asked
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Asked, Rule
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table
 
 CLAIM = (

@@ -15,8 +15,9 @@ from sinkinterp.plots.columns import ALPHA_1, EDIT, SINK_1
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
 from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.row_rules import Above, Within
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Above, Rule, Within
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.tables.note import protocol_note
 

@@ -18,8 +18,9 @@ from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.effects import LOSS_CHANGE, NONE, Effects, Runs, without
 from sinkinterp.runs.experiment import of_first_model
 from sinkinterp.runs.massive import massive_dims
+from sinkinterp.runs.row_rules import Above, Within
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Above, Rule, Within
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Table
 
 CLAIM = (

@@ -14,7 +14,7 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.plots import bars
 from sinkinterp.runs.calculation import Calculation
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.verdict import Within
+from sinkinterp.runs.row_rules import Within
 from sinkinterp.table import Cell, Table
 
 LENGTH, SEQUENCES = 16, 8

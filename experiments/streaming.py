@@ -12,8 +12,9 @@ from sinkinterp.measurement.streaming import streaming_table
 from sinkinterp.plots import sweeps
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.row_rules import Asked
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Asked, Rule
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 CLAIM = "A cache that forgets the first tokens breaks the model; keeping four of them is enough."

@@ -12,8 +12,9 @@ from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
 from sinkinterp.plots import bars
 from sinkinterp.plots.columns import ALPHA_1, INPUT, MODEL, SINK_1, published
 from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.row_rules import Above, NotAsked, Within
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Above, NotAsked, Rule, Within
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table
 
 CLAIM = (

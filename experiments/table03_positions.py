@@ -1,8 +1,8 @@
 """Table 3: every position embedding makes a sink, and so does none."""
 
 from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.seed_rules import HasSink
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink
 
 STUDY = Study(
     claim="The kind of position embedding does not matter: the sink comes with each of them, and without any.",

@@ -3,8 +3,8 @@
 from sinkinterp.plots.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.arm import architecture
 from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.seed_rules import HasSink, Higher
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink, Higher
 
 SLOTS = ("sink_token", "kv_bias", "k_bias")
 STUDY = Study(

@@ -2,8 +2,8 @@
 
 from sinkinterp.plots.columns import ALPHA_SLOT
 from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.seed_rules import Higher
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import Higher
 
 STUDY = Study(
     claim="With K biases of a fixed value vector, a longer one sends the sink from the slot back to the first token.",

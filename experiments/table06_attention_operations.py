@@ -2,8 +2,8 @@
 
 from sinkinterp.runs.arm import architecture
 from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.seed_rules import HasSink, Higher, TrainingFails
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink, Higher, TrainingFails
 
 STUDY = Study(
     claim="Attention whose weights need not add up to one has no sink; with normalisation sigmoid attention has one.",

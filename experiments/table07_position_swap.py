@@ -12,8 +12,9 @@ from sinkinterp.measurement.position_swap import swap_table
 from sinkinterp.plots import swaps
 from sinkinterp.plots.columns import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET
 from sinkinterp.runs.case import Case, Encoded, Model
+from sinkinterp.runs.row_rules import Above
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Above, Rule
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import demo_recipe
 

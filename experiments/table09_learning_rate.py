@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from sinkinterp.runs.arm import Arm, setting
+from sinkinterp.runs.seed_rules import Higher
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import Higher
 from sinkinterp.train.recipe import Recipe
 
 

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from sinkinterp.runs.arm import Arm, setting
+from sinkinterp.runs.seed_rules import HasSink
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink
 from sinkinterp.train.recipe import Recipe
 
 REPORTED = {0.25: (16.45, 3.92), 0.5: (17.19, 3.78), 1: (18.18, 3.73), 2: (16.19, 3.68)}

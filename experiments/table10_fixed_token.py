@@ -7,8 +7,8 @@ from sinkinterp.data.edited import Edited
 from sinkinterp.data.stream_edits import FixedAt, RandomAt, StreamEdit
 from sinkinterp.runs.arm import Arm, setting
 from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.seed_rules import Higher, SinkAt
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import Higher, SinkAt
 
 
 def _arm(name: str, *edits: StreamEdit, **reported: float) -> Arm:

@@ -1,8 +1,8 @@
 """Table 11: the activation of the feed-forward layers does not matter."""
 
 from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.seed_rules import HasSink
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink
 
 NAMES = ("relu", "gelu", "swish", "reglu", "geglu", "swiglu")
 STUDY = Study(

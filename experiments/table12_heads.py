@@ -2,8 +2,8 @@
 
 from sinkinterp.plots.columns import ALPHA_SLOT
 from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.seed_rules import HasSink, Higher
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink, Higher
 
 HEADS = ("heads_1", "heads_2", "heads_4", "heads_8", "heads_added")
 STUDY = Study(

@@ -2,8 +2,8 @@
 
 from sinkinterp.plots.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.seed_rules import HasSink, Higher
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink, Higher
 
 STUDY = Study(
     claim="K biases with one learnable dimension already draw attention; with more dimensions they draw more.",

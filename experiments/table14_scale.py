@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from sinkinterp.runs.arm import Arm, architecture, setting
+from sinkinterp.runs.seed_rules import HasSink, Higher
 from sinkinterp.runs.study import Study
-from sinkinterp.runs.verdict import HasSink, Higher
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
 

@@ -10,9 +10,11 @@ from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate_cells
 from sinkinterp.plots import curves
 from sinkinterp.plots.columns import ALPHA_1, MODEL
 from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.row_rules import Within
 from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.seed_rules import Higher
 from sinkinterp.runs.trained import valid_loss
-from sinkinterp.runs.verdict import Higher, Rule, Within
+from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import DEMO_EPSILON, DEMO_TWINS, demo_recipe
 

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 import sinkinterp as si
+from sinkinterp.backends.encoder_input import Silence
 from sinkinterp.cli import reproduce as command
 from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import silent
@@ -20,7 +21,7 @@ from sinkinterp.lm.model import build
 from sinkinterp.runs import case as cases
 from sinkinterp.runs import experiment as experiments
 from sinkinterp.runs.arm import measured
-from sinkinterp.runs.case import open_case
+from sinkinterp.runs.case import Encoded, open_case
 from sinkinterp.runs.effects import REASON
 from sinkinterp.runs.experiment import Scope, experiment_names, load_experiment, load_module, reproduce, summary_of
 from sinkinterp.runs.scale import Scale
@@ -381,3 +382,13 @@ def test_the_list_of_verdicts_is_that_of_the_book():
     docs = Path(__file__).parents[1] / "docs"
     verdicts = run_path(str(docs / "verdicts.py"))
     assert (docs / "verdicts.md").read_text(encoding="utf-8") == verdicts["page"]()
+
+
+def test_the_command_of_a_chapter_names_every_option_that_changes_its_numbers():
+    encoded = Encoded("local/whisper-tiny.en", Silence())
+    scope = Scope(Scale.REAL, models=[encoded], seeds=2, text="my texts.jsonl")
+    written = command._command("table07", scope)
+    assert written.startswith(
+        "sinkinterp reproduce table07 --scale real --seeds 2 --text 'my texts.jsonl' --model local/"
+    )
+    assert Silence().description in written

@@ -1,5 +1,6 @@
 """The command that runs experiments."""
 
+import shlex
 import time
 from functools import partial
 from pathlib import Path
@@ -91,12 +92,21 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     start = time.perf_counter()
     table = experiment.table(scope)
     seconds = round(time.perf_counter() - start, 1)
-    models = "".join(f" --model {model}" for model in scope.models)
-    command = f"sinkinterp reproduce {name} --scale {scope.scale} --seeds {scope.seeds}{models}"
-    made = {"command": command, "scale": scope.scale.value, **provenance(), "seconds": seconds}
+    made = {"command": _command(name, scope), "scale": scope.scale.value, **provenance(), "seconds": seconds}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table), made)
     digest = experiment.digest(table)
     print_table(digest)
     print_table(verdict_table(chapter.verdicts))
     for file in write_chapter(out, chapter, digest, experiment.draw(table)):
         print_written(file)
+
+
+def _command(name: str, scope: "Scope") -> str:
+    """The command that makes the same numbers, with every option that changes them."""
+    from ..runs.case import Encoded
+
+    text = () if scope.text is None else ("--text", scope.text)
+    models = (word for model in scope.models for word in ("--model", str(model)))
+    encoders = {model.encoder.description for model in scope.models if isinstance(model, Encoded)}
+    words = ("sinkinterp", "reproduce", name, "--scale", scope.scale, "--seeds", str(scope.seeds), *text, *models)
+    return " ".join((shlex.join(words), *(f"(encoder: {encoder})" for encoder in encoders)))

@@ -70,11 +70,7 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     """The page of one experiment: claim, verdicts, figure, digest, all rows, and how the numbers were made."""
     command = chapter.provenance.get("command")
     sections = [
-        Section(
-            "Verdicts",
-            "A rule says which numbers support the claim; the module of the experiment holds it.",
-            tables=[verdict_table(chapter.verdicts)],
-        ),
+        Section("Verdicts", RULES_ARE, tables=[verdict_table(chapter.verdicts)]),
         Section("Figure", "", [figure]),
         Section("In short", digest.note, tables=[digest]),
         *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[chapter.table])]),

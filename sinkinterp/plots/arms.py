@@ -45,11 +45,9 @@ def by_model(table: Table, quantities: tuple[str, ...] = (ALPHA_1, SINK_1, LOSS)
             grey = {"symbol": "line-ew", "size": 26, "line": {"width": 2, "color": GREY}}
             figure.add_scatter(x=models, y=nulls, name="null", mode="markers", marker=grey, **panel)
         if published(quantity) in table.columns:
-            firsts = [
-                table.where(**{MODEL: name}).numbers(published(quantity))[0] for name in unique_values(table, MODEL)
-            ]
+            papers = [table.where(**{MODEL: name}).numbers(published(quantity))[0] for name in names]
             figure.add_scatter(
-                x=models, y=firsts, name="the paper's model", **_PAPER, **panel | {"showlegend": not is_paper_named}
+                x=models, y=papers, name="the paper's model", **_PAPER, **panel | {"showlegend": not is_paper_named}
             )
             is_paper_named = True
         figure.update_yaxes(title=escaped(quantity), row=i + 1, col=1, **_axis(quantity))

@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
 from ..files import cache_folder
 from ..measurement.measure import measure
 from ..measurement.report import Report
@@ -33,6 +32,7 @@ from ..table import Cell, high_of, low_of
 from ..train.recipe import Recipe
 from ..train.recipes import with_variant
 from ..train.task import prepared
+from ..train.update import Diverged
 from .trained import SINK_LENGTH, Run, held_out_tokens, trained, valid_loss
 from .verdict import TRAINED
 
@@ -91,12 +91,13 @@ def _columns(reported: Mapping[str, float]) -> dict[str, float]:
 def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[str, Cell]:
     """The state and the numbers of a recipe's run, which is trained where it is not in the cache.
 
-    Where training fails, the state says why, and all numbers are None.
+    Where training diverges, the state says so, and all numbers are None. Raises InputError for everything else that
+    prevents a run: a full disk, a model that cannot be measured.
     """
     none: dict[str, Cell] = dict.fromkeys((STATE, *NUMBERS))
     try:
         run = trained(recipe, cache)
-    except InputError as error:
+    except Diverged as error:
         return none | {STATE: str(error).partition(";")[0]}
     return none | {STATE: TRAINED} | _numbers(run, sequences, cache or cache_folder())
 

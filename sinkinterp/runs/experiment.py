@@ -72,7 +72,7 @@ class Experiment(Protocol):
         ...
 
     def verdicts(self, table: Table) -> list[Verdict]:
-        """What the rows say about the claim, by rules that are stated before the run."""
+        """What the rows say about the claim, by its rules."""
         ...
 
 

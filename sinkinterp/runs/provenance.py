@@ -6,9 +6,8 @@ import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
+from ..measurement.provenance import PACKAGES
 from ..table import Cell
-
-PACKAGES = ("sinkinterp", "torch", "transformers")
 
 
 def provenance() -> dict[str, Cell]:

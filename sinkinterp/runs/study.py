@@ -52,7 +52,7 @@ class Study:
     """An experiment whose models are trained: what the paper claims, the models, and the rules of the verdicts.
 
     arms: the models as changes of the base recipe of the scale, the first of them the baseline.
-    rules: what decides, stated before the runs.
+    rules: what decides about the claim.
     scales: those at which the study is run.
     note: what a reader must know beside the protocol.
     """

@@ -14,10 +14,14 @@ from .objectives import IGNORED
 from .recipe import Fit
 
 
+class Diverged(InputError):
+    """The loss, or its gradient, is no longer finite: the one way in which a training itself fails."""
+
+
 def update(job: Job[Fit], step: int, model: nn.Module, optimizer: Optimizer) -> dict[str, float]:
     """Changes the model by one step. Returns the loss, gradient norm before clipping, learning rate and token count.
 
-    Padding does not count as tokens. Raises InputError, and changes nothing, if loss or gradient is not finite.
+    Padding does not count as tokens. Raises Diverged, and changes nothing, if loss or gradient is not finite.
     """
     fit, world, rate = job.fit, job.world, job.fit.rate(step)
     for group in optimizer.param_groups:
@@ -64,9 +68,9 @@ def _tokens(batch: Batch) -> int:
 
 
 def _check_finite(step: int, loss: float, norm: float, fit: Fit) -> None:
-    """Raises InputError before a step that would ruin the weights."""
+    """Raises Diverged before a step that would ruin the weights."""
     if not (math.isfinite(loss) and math.isfinite(norm)):
         what = f"gradient norm is {norm}" if math.isfinite(loss) else f"loss is {loss}"
-        raise InputError(
+        raise Diverged(
             f"the {what} at step {step}; lower lr (now {fit.lr}) or clip (now {fit.clip}); the last checkpoint is kept"
         )

@@ -5,18 +5,9 @@ from dataclasses import replace
 import pytest
 
 from sinkinterp.plots.columns import ALPHA_1, ALPHA_THERE, EXCESS, LOSS, MODEL, NULL, NULL_THERE, SEED, STATE, STRONGEST
-from sinkinterp.runs.verdict import (
-    TRAINED,
-    Above,
-    Asked,
-    HasSink,
-    Higher,
-    NotAsked,
-    Outcome,
-    SinkAt,
-    TrainingFails,
-    Within,
-)
+from sinkinterp.runs.row_rules import Above, Asked, NotAsked, Within
+from sinkinterp.runs.seed_rules import HasSink, Higher, SinkAt, TrainingFails
+from sinkinterp.runs.verdict import TRAINED, Outcome
 from sinkinterp.table import Table, high_of, low_of
 
 

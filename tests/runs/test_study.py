@@ -5,6 +5,7 @@ import pytest
 from runs.test_rules import runs
 
 import sinkinterp as si
+from sinkinterp.errors import InputError
 from sinkinterp.lm.positions import Rotary
 from sinkinterp.plots.columns import (
     ALPHA_1,
@@ -23,9 +24,10 @@ from sinkinterp.runs.arm import NUMBERS, architecture, measured, onset, setting
 from sinkinterp.runs.estimate import cost_of, tokens_per_second
 from sinkinterp.runs.experiment import Scope, experiment_names, load_experiment
 from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.seed_rules import Higher
 from sinkinterp.runs.study import BASES, Study
 from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
-from sinkinterp.runs.verdict import TRAINED, Higher, Outcome
+from sinkinterp.runs.verdict import TRAINED, Outcome
 from sinkinterp.runs.workers import Here, Processes
 from sinkinterp.train.recipes import RECIPES
 from sinkinterp.train.schedules import ConstantRate
@@ -151,3 +153,12 @@ def test_verdicts_do_not_depend_on_numbers_that_are_missing():
     table = runs(a=[{EXCESS: None, LOSS: 2.0}] * 3, b=[{EXCESS: 0.1, LOSS: 2.0}] * 3)
     assert Higher("a", than="b").verdict(table).outcome is Outcome.UNDECIDED
     assert math.isfinite(len(table.rows)) and ONSET in NUMBERS
+
+
+def test_what_prevents_a_run_is_no_failed_training(tmp_path, monkeypatch):
+    def refused(*_):
+        raise InputError("cannot write: no space left on device; make room")
+
+    monkeypatch.setattr("sinkinterp.runs.arm.trained", refused)
+    with pytest.raises(InputError, match="no space left"):
+        measured(TINY, 16, tmp_path)

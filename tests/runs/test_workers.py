@@ -17,8 +17,9 @@ from sinkinterp.plots.columns import MODEL, SEED, STATE
 from sinkinterp.runs.arm import architecture
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.seed_rules import HasSink
 from sinkinterp.runs.study import BASES, Study
-from sinkinterp.runs.verdict import TRAINED, HasSink
+from sinkinterp.runs.verdict import TRAINED
 from sinkinterp.runs.workers import Here, Ray
 
 STEPS = 60
