@@ -28,7 +28,7 @@ def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
     versions += [f"{name} {importlib.metadata.version(name)}" for name in DEPENDENCIES]
     file = cache / f"docstrings-{hashlib.sha256(' '.join(versions).encode()).hexdigest()[:12]}.json"
     if not file.is_file():
-        write_json(file, _mixed(_docstrings(_documented_files(), on_file)))
+        write_json(file, mixed(_docstrings(_documented_files(), on_file)))
     return json.loads(file.read_text())
 
 
@@ -41,7 +41,7 @@ def library_texts(on_file: OnProgress = no_progress) -> list[str]:
             texts.append(file.read_text("utf-8"))
         except UnicodeDecodeError:
             continue
-    return _mixed(text for text in texts if len(text) > MIN_CHARACTERS)
+    return mixed(text for text in texts if len(text) > MIN_CHARACTERS)
 
 
 def _docstrings(files: list[Path], on_file: OnProgress) -> Iterator[str]:
@@ -61,7 +61,7 @@ def _docstrings(files: list[Path], on_file: OnProgress) -> Iterator[str]:
                     yield text
 
 
-def _mixed(texts: Iterable[str]) -> list[str]:
+def mixed(texts: Iterable[str]) -> list[str]:
     """Each text once, in the order of their hashes."""
     return sorted(set(texts), key=lambda text: hashlib.sha256(text.encode()).hexdigest())
 

@@ -1,0 +1,113 @@
+"""Figure 9: the sink on several kinds of text; add your own with --text FOLDER, a file or subfolder a kind."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import plotly.graph_objects as go
+
+from sinkinterp.backends.load import load_tokenizer
+from sinkinterp.data.domains import domains_of
+from sinkinterp.data.installed import texts_by_kind
+from sinkinterp.data.progress import Progress
+from sinkinterp.data.token_sources import from_texts, random_tokens
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.files import cache_folder
+from sinkinterp.measurement.measure import measure as measure_model
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from sinkinterp.plots import bars
+from sinkinterp.plots.columns import ALPHA_1, SINK_1
+from sinkinterp.runs.case import READING, Case, Model
+from sinkinterp.runs.experiment import of_first_model
+from sinkinterp.runs.row_rules import Asked
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Rule
+from sinkinterp.table import Cell, Table
+
+CLAIM = "The kind of text hardly changes the sink rate at epsilon .2 and .3; at .4 it fluctuates a little."
+NEGLIGIBLE = 0.05  # difference of Sink_1 between two kinds of text that counts as none; set before the first run
+RULE = (
+    f"at epsilon .2 and .3 no two kinds of text differ by more than {NEGLIGIBLE} in Sink_1; at .4 they differ by more "
+    "than at .3"
+)
+REPORTED = {"Gu et al. 2025, Figure 9": "bars only, of 17 domains of the Pile"}
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.PAPER: [
+        "openai-community/gpt2-xl",
+        "mistralai/Mistral-7B-v0.1",
+        "meta-llama/Llama-2-7b-hf",
+        "meta-llama/Meta-Llama-3-8B",
+    ],
+}
+KIND = "text"
+NULL_KIND = "random tokens"
+SEQUENCES = 100  # of every kind, as in the paper
+EPSILONS = (0.2, 0.3, 0.4)
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """A row per kind of text, and one of random tokens, which are no text: Sink_1 at three thresholds, and alpha_1."""
+    _, length = case.size()
+    token_sets = _token_sets(case, length, progress)
+    on_row, rows = progress(f"measuring {case.subject.name}"), []
+    for kind, token_set in token_sets.items():
+        on_row(len(rows), len(token_sets))
+        report = measure_model(case.subject, token_set, positions=(0,))
+        row: dict[str, Cell] = {**case.names, KIND: kind}
+        for epsilon in EPSILONS:
+            row |= estimate_cells(_rate(epsilon), report.sink(0, epsilon))
+        alpha = estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2))))
+        rows.append(row | alpha | {f"null {ALPHA_1}": report.null_alpha().mean().item(), "n": len(token_set.tokens)})
+    on_row(len(rows), len(rows))
+    p = report.protocol
+    weights = f" ({p.revision})" if p.revision else ""
+    note = f"{p.model}{weights}: T={length}, BOS {case.start}, {p.dtype}; {BY_SEQUENCE}; rule: {RULE}"
+    return Table(CLAIM, note, tuple(rows))
+
+
+def _token_sets(case: Case, length: int, progress: Progress) -> dict[str, TokenSet]:
+    """Token sets by kind of text, and random tokens."""
+    tokenizer = load_tokenizer(case.source)
+    drawn = {NULL_KIND: random_tokens(case.subject.shape.vocab, length, SEQUENCES)}
+    if tokenizer is None:
+        return {"its task": case.tokens((SEQUENCES, length), progress)} | drawn
+    texts: dict[str, Iterable[str]] = {**texts_by_kind(cache_folder(), progress(READING))}
+    if case.text is not None:
+        texts |= domains_of(case.text)
+    kinds = {name: from_texts(of, tokenizer, length, SEQUENCES, case.start, name) for name, of in texts.items()}
+    return kinds | drawn
+
+
+def draw(table: Table) -> go.Figure:
+    """Sink_1 at the middle threshold by kind of text, of the first model."""
+    return bars.beside_published(of_first_model(table, "Sink_1 by kind of text"), KIND, _rate(0.3), ())
+
+
+def _rate(epsilon: float) -> str:
+    return f"{SINK_1} at {epsilon:g}"
+
+
+def _spread(table: Table, epsilon: float) -> tuple[float, Mapping[str, Cell], Mapping[str, Cell]]:
+    """The largest difference of Sink_1 between two kinds of text of one model, and their rows."""
+    rate = _rate(epsilon)
+    rows = [row for row in table.rows if row[KIND] != NULL_KIND and row["model"] == table.rows[0]["model"]]
+    low, high = (extreme(rows, key=lambda row: float(row[rate] or 0)) for extreme in (min, max))
+    return float(high[rate] or 0) - float(low[rate] or 0), low, high
+
+
+def _differs_little(table: Table, epsilon: float) -> tuple[bool | None, str]:
+    spread, low, high = _spread(table, epsilon)
+    rate = _rate(epsilon)
+    return spread <= NEGLIGIBLE, f"{low[KIND]} {low[rate]:.1%}, {high[KIND]} {high[rate]:.1%}"
+
+
+def _differs_more(table: Table) -> tuple[bool | None, str]:
+    small, large = _spread(table, 0.3)[0], _spread(table, 0.4)[0]
+    return large > small, f"by up to {small:.1%} at .3, by up to {large:.1%} at .4"
+
+
+RULES: Sequence[Rule] = (
+    Asked("at epsilon .2 kinds of text differ by at most 5 points", lambda table: _differs_little(table, 0.2)),
+    Asked("at epsilon .3 kinds of text differ by at most 5 points", lambda table: _differs_little(table, 0.3)),
+    Asked("at epsilon .4 kinds of text differ by more than at .3", _differs_more),
+)
