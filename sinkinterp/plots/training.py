@@ -1,6 +1,6 @@
 """Training over optimiser steps (Gu et al. 2025, Figures 4, 28 and 30)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ STEP = "step"
 VALID_LOSS = "valid_loss"
 SINK_OF_FIRST = "sink_1"
 SINK_OF_SLOT = "sink_slot"
+GRADIENT_NORM = "grad_norm"
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,19 @@ PANELS = (
     Panel(SINK_OF_FIRST, "Sink_1 (share of heads)", PERCENT),
     Panel(SINK_OF_SLOT, "Sink_* (slot, share of heads)", PERCENT),
 )
+FINE_TUNING = (  # Gu et al. 2025, Figure 30, with the sink beside it
+    Panel(VALID_LOSS, "validation loss (nats)"),
+    Panel(GRADIENT_NORM, "gradient norm"),
+    Panel(SINK_OF_FIRST, "Sink_1 (share of heads)", PERCENT),
+)
 
 
-def training(table: Table) -> go.Figure:
-    """Validation loss and sink rates over optimiser steps, a line per run; from `tables.training_history`.
+def training(table: Table, chosen: Sequence[Panel] = PANELS) -> go.Figure:
+    """Validation loss and sink rates, or what is chosen, over optimiser steps, a line per run.
 
-    Columns that no run holds have no panel.
+    The table is that of `tables.training_history`. Columns that no run holds have no panel.
     """
-    panels = [panel for panel in PANELS if _is_known(table, panel.column)]
+    panels = [panel for panel in chosen if _is_known(table, panel.column)]
     titles = [panel.title for panel in panels]
     figure = make_subplots(1, len(panels), subplot_titles=titles, horizontal_spacing=0.24 / max(3, len(panels)))
     for i, model in enumerate(unique_values(table, MODEL)):
@@ -59,7 +65,8 @@ def training(table: Table) -> go.Figure:
     figure.update_xaxes(title="optimiser step")
     for j, panel in enumerate(panels):
         figure.update_yaxes(**panel.axis, row=1, col=j + 1)
-    caption = f"Validation loss and sink rates of held-out sequences along training. {table.note}"
+    names = ", ".join(panel.title for panel in panels)
+    caption = f"{names[:1].upper()}{names[1:]} along training, on held-out sequences. {table.note}"
     return themed(figure, table.title, caption=caption)
 
 

@@ -1,8 +1,10 @@
 """Fine-tuning any causal language model of transformers on chats, by the training loop of our own models."""
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -10,7 +12,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load_model, load_tokenizer
 from ..errors import InputError
-from ..files import replacing, sole_writer
+from ..files import cache_folder, replacing, sole_writer, write_json
 from ..measurement.measure import measure
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
@@ -81,6 +83,16 @@ def finetuned(
             if not (run / "model").exists():
                 _save_model(run / "model", recipe.model, last, tokenizer)
     return run / "model"
+
+
+def history_of(recipe: ChatRecipe, cache: Path | None = None) -> list[dict[str, Any]]:
+    """The evaluations of a recipe's run, a row each; the run is made where it is not in the cache."""
+    run = (cache or cache_folder()) / "runs" / recipe.key()
+    file = run / "evaluations.json"
+    if not file.is_file():
+        finetuned(recipe, run)
+        write_json(file, checkpoint.history_of(checkpoint.folder_of(run, checkpoint.latest(run))))
+    return json.loads(file.read_text())
 
 
 def _model(name: str) -> PreTrainedModel:

@@ -17,7 +17,8 @@ from .objectives import IGNORED
 Messages = list[dict[str, str]]
 Row = tuple[list[int], list[int]]  # the ids and labels of one chat
 MARK = "{% generation %}"
-PLAIN = (  # for tokenizers without a chat template
+PLAIN = (  # for tokenizers without a chat template; BOS comes first, where the sink of a model trained with it is
+    "{{ bos_token or '' }}"
     "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' }}{% if m['role'] == 'assistant' %}{% generation %}"
     "{{ m['content'] + eos_token }}{% endgeneration %}{% else %}{{ m['content'] + eos_token }}{% endif %}{{ '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}"
