@@ -2,7 +2,6 @@
 
 from sinkinterp.plots.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.arm import architecture
-from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.seed_rules import HasSink, Higher
 from sinkinterp.runs.study import Study
 
@@ -21,5 +20,4 @@ STUDY = Study(
         *(HasSink(slot, ALPHA_SLOT, NULL_SLOT) for slot in SLOTS),
         HasSink("v_bias"),
     ),
-    scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT, Scale.PAPER),
 )

@@ -1,7 +1,6 @@
 """Tables 6 and 15: without normalisation no sink."""
 
 from sinkinterp.runs.arm import architecture
-from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.seed_rules import HasSink, Higher, TrainingFails
 from sinkinterp.runs.study import Study
 
@@ -28,6 +27,5 @@ STUDY = Study(
         Higher("sigmoid_norm", than="sigmoid"),
         *(TrainingFails(name) for name in ("elu_norm", "elu_kernel", "linear_norm")),
     ),
-    scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT, Scale.PAPER),
     note="importance of proxy scores where weights do not add up to one; the paper reports failed trainings as a dash",
 )

@@ -97,6 +97,15 @@ def test_every_experiment_runs_at_smoke_scale_and_draws(smoke):
         assert {Scale.SMOKE} < set(experiment.scales), name
 
 
+def test_all_runs_what_can_run_and_names_what_it_leaves_out(call, monkeypatch):
+    names = ["text_twins", "gpt2_circuit", "propositions"]
+    monkeypatch.setattr(experiments, "experiment_names", lambda: names)
+    code, output, files = call("all", "--scale", "demo", "--seeds", 1, "--out", "book")
+    assert code == 0 and files == book_of("book", "propositions")
+    assert "left out: text_twins: it trains for hours" in output
+    assert "left out: gpt2_circuit: its models are not here" in output
+
+
 def test_every_experiment_has_a_verdict_on_every_rule(smoke):
     for name, table in smoke.items():
         verdicts = load_experiment(name).verdicts(table)

@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..errors import InputError
 from ..runs.scale import Scale
 from .options import DeviceMap, Encoder
-from .terminal import console, plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
+from .terminal import (
+    console,
+    error_console,
+    plain_errors,
+    print_table,
+    print_written,
+    progress_bar,
+    progress_bars,
+    quiet_libraries,
+)
 
 if TYPE_CHECKING:  # importing it imports torch
     from ..runs.experiment import Experiment, Scope
@@ -53,6 +63,7 @@ def reproduce(
         is_all = list(names) == [ALL]
         chosen = experiments.experiment_names() if is_all else list(map(experiments.full_name, names))
         models = model if encoder is None else [Encoded(name, encoder_input(encoder)) for name in model]
+        left_out: list[str] = []
         for name in chosen:
             experiment = experiments.load_experiment(name)
             has_scale = scale is not None and (scale in experiment.scales or not is_all)
@@ -65,11 +76,20 @@ def reproduce(
                 progress=partial(progress_bar, progress),
                 device_map=device_map,
             )
-            experiments.check_scope(name, experiment, scope)
-            if dry_run:
-                _print_cost(name, experiment, scope)
-            else:
-                _write_chapter(name, experiment, scope, out)
+            try:
+                experiments.check_scope(name, experiment, scope)
+                if is_all:
+                    experiments.check_unasked(scope, scale)
+                if dry_run:
+                    _print_cost(name, experiment, scope)
+                else:
+                    _write_chapter(name, experiment, scope, out)
+            except InputError as error:  # of `all`, those that can run do
+                if not is_all:
+                    raise
+                left_out.append(f"{name}: {error}")
+        for reason in left_out:
+            error_console.print(f"left out: {reason}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:

@@ -21,6 +21,10 @@ from .workers import Processes, Workers
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 SEEDS = 5
+_ONLY_IF_ASKED = {
+    Scale.SMOKE: "its models are not here; `make models` downloads some, --scale paper takes others from the Hub",
+    Scale.TEXT: "it trains for hours; --scale text runs it",
+}
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,12 @@ def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
         raise InputError(f"{name} trains its models itself; leave --model away")
     if not scope.models and scope.scale not in experiment.scales:
         raise InputError(f"{name} has no models of scale {scope.scale}; choose {' or '.join(experiment.scales)}")
+
+
+def check_unasked(scope: Scope, asked: Scale | None) -> None:
+    """Raises InputError for a scale that nobody asked for, and that takes hours or gives no result."""
+    if scope.scale is not asked and scope.scale in _ONLY_IF_ASKED:
+        raise InputError(_ONLY_IF_ASKED[scope.scale])
 
 
 def reproduce(

@@ -65,8 +65,8 @@ class Study:
     bases: Mapping[Scale, Recipe] = field(default_factory=lambda: BASES)
 
     def default_scale(self) -> Scale:
-        """Toys that train in seconds."""
-        return Scale.DEMO
+        """Toys that train in seconds, where the study has them."""
+        return Scale.DEMO if Scale.DEMO in self.scales else Scale.TEXT
 
     def recipes_at(self, scope: Scope) -> list[Recipe]:
         return [recipe for _, recipe in self._runs(scope)]

@@ -1,0 +1,24 @@
+"""Tables 4 and 6 on text: small models of Python code, which make their sink late or not at all."""
+
+from sinkinterp.plots.columns import ALPHA_SLOT, NULL_SLOT
+from sinkinterp.runs.arm import architecture
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.seed_rules import HasSink, Higher
+from sinkinterp.runs.study import Study
+
+STUDY = Study(
+    claim="On text softmax attention makes a sink; with K biases it leaves the first token, and sigmoid makes none.",
+    arms=(
+        architecture("softmax", sink=18.18, loss=3.73),
+        architecture("k_bias", slot=73.34, sink=0.0, loss=3.72),
+        architecture("sigmoid", sink=0.44, loss=3.70),
+    ),
+    rules=(
+        HasSink("softmax"),
+        HasSink("k_bias", ALPHA_SLOT, NULL_SLOT),
+        Higher("softmax", than="k_bias"),
+        Higher("softmax", than="sigmoid"),
+    ),
+    scales=(Scale.SMOKE, Scale.TEXT),
+    note="BOS first, code of Python's standard library; whether and when a sink comes depends on the seed",
+)
