@@ -1,3 +1,4 @@
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ import pytest
 import torch
 import typer
 from backends.zoo import model_of
+from runs.choices import accuracy_by_hand
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
@@ -49,6 +51,12 @@ def gpt2(tmp_path_factory):
     return str(folder)
 
 
+def accuracy_without_harness(source, task, documents):
+    share = accuracy_by_hand(source, 5)
+    error = (share * (1 - share) / 4) ** 0.5
+    return {"acc": share, "acc_norm": share, "acc_stderr": error, "acc_norm_stderr": error}
+
+
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
     """Every experiment's table at scale smoke."""
@@ -62,6 +70,8 @@ def smoke(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sinkinterp.runs.study.measured", measured_once)
+        if importlib.util.find_spec("lm_eval") is None:  # an extra; tests/runs/test_downstream.py compares the two
+            patch.setattr("sinkinterp.runs.downstream.accuracy", accuracy_without_harness)
         return {name: load_experiment(name).table(scope) for name in experiment_names()}
 
 

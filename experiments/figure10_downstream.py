@@ -1,0 +1,105 @@
+"""Figure 10: the sink against accuracy on a downstream task, by lm-evaluation-harness."""
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from sinkinterp.data.progress import Progress
+from sinkinterp.measurement.measure import measure as measure_model
+from sinkinterp.metrics.bootstrap import Estimate, estimate_cells
+from sinkinterp.plots import bars
+from sinkinterp.plots.columns import MODEL, SINK_1
+from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.downstream import CHOICES, ENDINGS, accuracy
+from sinkinterp.runs.row_rules import Above, Asked, NotAsked
+from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.verdict import Rule
+from sinkinterp.table import Cell, Table, high_of, low_of
+from sinkinterp.tables.note import protocol_note
+
+CLAIM = (
+    "In one family, larger models have more of a sink and are more accurate; across families a weaker sink does not "
+    "mean a worse model."
+)
+REPORTED = {"Gu et al. 2025, Figure 10": "curves only, on HellaSwag"}
+REAL_MODEL = "local/smollm2-135m-instruct"
+TWINS: list[Model] = [f"sinkinterp/text-{name}" for name in ("softmax", "sigmoid", "k_bias")]
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax"],
+    Scale.REAL: [REAL_MODEL, *TWINS],
+    Scale.PAPER: [
+        *(f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")),
+        *(f"EleutherAI/pythia-{size}" for size in ("70m", "160m", "410m", "1b", "2.8b", "6.9b")),
+        *(f"facebook/opt-{size}" for size in ("125m", "1.3b", "6.7b")),
+        *(f"meta-llama/{name}" for name in ("Llama-2-7b-hf", "Llama-2-13b-hf", "Meta-Llama-3-8B")),
+    ],
+}
+EPSILON, DOCUMENTS = 0.3, 400
+ACC, NORMALISED, CHANCE = "accuracy", "accuracy by length", "chance"
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """The row of one model: Sink_1 on natural text without BOS (ours: with it), and its accuracy on the task."""
+    on_part = progress(f"measuring {case.subject.name}")
+    on_part(0, 2)
+    token_set = case.tokens(case.size(), progress, case.start)
+    report = measure_model(case.subject, token_set, positions=(0,))
+    on_part(1, 2)
+    numbers = accuracy(case.source, ENDINGS, DOCUMENTS)
+    on_part(2, 2)
+    row: dict[str, Cell] = {
+        **case.names,
+        **estimate_cells(SINK_1, report.sink(0, EPSILON)),
+        **_interval(ACC, numbers, "acc"),
+        **_interval(NORMALISED, numbers, "acc_norm"),
+        CHANCE: 1 / CHOICES,
+        "questions": DOCUMENTS,
+    }
+    task = f"task: {ENDINGS}, {CHOICES} choices, no examples; its intervals: 1.96 standard errors"
+    return Table(CLAIM, f"{protocol_note(report, EPSILON)}; {task}", (row,))
+
+
+def _interval(column: str, numbers: dict[str, float], name: str) -> dict[str, Cell]:
+    """The cells of a number of the harness, with 1.96 standard errors on both sides."""
+    value, error = numbers[name], 1.96 * numbers[f"{name}_stderr"]
+    return estimate_cells(column, Estimate(value, max(0.0, value - error), min(1.0, value + error)))
+
+
+def draw(table: Table) -> go.Figure:
+    """Accuracy of every model, with its Sink_1 as a hollow mark."""
+    return bars.beside_published(Table("Accuracy and Sink_1", table.note, table.rows), MODEL, ACC, (SINK_1,))
+
+
+def _is_as_accurate(table: Table, twin: str) -> tuple[bool | None, str]:
+    """Whether the interval of the twin's accuracy reaches that of the model with a sink."""
+    rows = [table.where(**{MODEL: name}).rows for name in (TWINS[0], twin)]
+    if not all(rows):
+        return None, "the twins were not measured"
+    (sink,), (without,) = rows
+    words = (
+        f"accuracy {without[ACC]:.1%} at Sink_1 {without[SINK_1]:.1%}, with softmax {sink[ACC]:.1%} at "
+        f"{sink[SINK_1]:.1%}; chance 25%"
+    )
+    above_chance = float(sink[low_of(ACC)] or 0) > 1 / CHOICES
+    as_good = float(without[high_of(ACC)] or 0) >= float(sink[ACC] or 0)
+    return (as_good if above_chance else None), words
+
+
+RULES: Sequence[Rule] = (
+    Above(
+        "a model with a sink is above chance",
+        ACC,
+        {MODEL: REAL_MODEL},
+        {MODEL: REAL_MODEL},
+        other_column=CHANCE,
+    ),
+    Asked(
+        "the sigmoid twin, without a sink, is as accurate as the softmax twin",
+        lambda table: _is_as_accurate(table, "sinkinterp/text-sigmoid"),
+    ),
+    Asked(
+        "the twin with K biases is as accurate as the softmax twin",
+        lambda table: _is_as_accurate(table, "sinkinterp/text-k_bias"),
+    ),
+    NotAsked("in one family, larger models have more of a sink and are more accurate", "needs the Hub: --scale paper"),
+)

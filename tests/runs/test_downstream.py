@@ -1,0 +1,43 @@
+import pytest
+from runs.choices import accuracy_by_hand
+
+from sinkinterp.errors import InputError
+from sinkinterp.runs import downstream
+from sinkinterp.runs.downstream import CHOICES, CONTEXT, ENDING, accuracy, endings
+
+MODEL, DOCUMENTS = "sinkinterp/text-softmax", 11
+
+
+def test_the_right_choice_is_how_the_text_goes_on_and_stands_at_each_place_equally_often():
+    texts = [f"{chr(97 + i) * 9} " * 40 for i in range(11)]
+    asked = endings(texts, 8)
+    assert [question["gold"] for question in asked] == [0, 1, 2, 3, 0, 1, 2, 3]
+    for text, question in zip(texts, asked, strict=False):
+        right = question["choices"][question["gold"]]
+        assert text.startswith(f"{question['query']} {right} ")
+        assert CONTEXT <= len(question["query"]) < CONTEXT + 10 and ENDING - 10 <= len(right) < ENDING + 10
+        assert len(set(question["choices"])) == CHOICES
+
+
+def test_short_texts_are_left_out_and_too_few_are_refused():
+    with pytest.raises(InputError, match="5 questions were asked for, but only 7 texts are long enough"):
+        endings(["too short", *["word " * 80] * 7], 5)
+
+
+def test_a_model_without_a_tokenizer_is_refused():
+    with pytest.raises(InputError, match="has no tokenizer"):
+        accuracy("sinkinterp/demo-softmax")
+
+
+def test_without_the_harness_the_error_says_how_to_install_it(monkeypatch):
+    monkeypatch.setitem(downstream.__dict__, "load_tokenizer", lambda source: object())
+    monkeypatch.setitem(__import__("sys").modules, "lm_eval", None)
+    with pytest.raises(InputError, match=r"pip install 'sinkinterp\[lm-eval\]'"):
+        accuracy(MODEL)
+
+
+def test_the_harness_counts_as_we_do_by_hand():
+    pytest.importorskip("lm_eval", reason="the extra lm-eval is not installed")
+    numbers = accuracy(MODEL, documents=DOCUMENTS)
+    assert numbers["acc"] == pytest.approx(accuracy_by_hand(MODEL, DOCUMENTS))
+    assert 0 <= numbers["acc_norm"] <= 1 and numbers["acc_stderr"] > 0
