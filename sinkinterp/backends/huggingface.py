@@ -34,6 +34,7 @@ from .own_attention import family_of
 from .projections import WEIGHT_SITES, Role, edited_weights, weights_of
 from .recorder import Answers, Recorder, stacked
 from .subject import CallRead, Logits, ResidualRead, Trace
+from .text import ReadsText
 
 _CONTEXT = (
     "max_target_positions",
@@ -42,7 +43,7 @@ _CONTEXT = (
 )  # what configurations call the longest sequence
 
 
-class HuggingFaceSubject:
+class HuggingFaceSubject(ReadsText):
     """A causal transformers model that is read and edited while it runs. Afterwards it is as it was before.
 
     Raises InputError where the model does not use transformers' attention interface, or fails the contract.

@@ -11,7 +11,8 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
 from ..attention.shapes import Residual
-from ..data.tokens import Tokens
+from ..data.bos import Bos
+from ..data.tokens import Tokens, TokenSet
 from ..interventions.edit import Edit
 
 Logits = Float[Tensor, "sequence pos vocab"]
@@ -67,4 +68,10 @@ class Subject(Protocol):
 
         With `gradients`, logits can be differentiated by tensors that edits hold.
         """
+        ...
+
+    def tokens(
+        self, texts: str | Sequence[str], length: int | None = None, bos: Bos | str | bool = Bos.TOKENIZER
+    ) -> TokenSet:
+        """The tokens of a text or of several. Raises InputError for a model without a tokenizer."""
         ...

@@ -9,6 +9,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ..checks import check_memory
 from ..errors import InputError
 
 Tokens = Int[Tensor, "sequence pos"]
@@ -42,6 +43,7 @@ class TokenSet:
         InputError where the mask has another shape, holds other numbers, has a hole inside a sequence, or leaves a
         sequence fewer than two tokens.
         """
+        check_memory(3 * 8 * tokens.numel(), f"{tokens.numel():,} tokens", "use fewer or shorter sequences")
         if attention_mask is None:
             return TokenSet(tokens, source, _sha256(tokens))
         return _of_lengths(*_without_padding(tokens, attention_mask), source)

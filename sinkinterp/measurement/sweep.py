@@ -1,12 +1,16 @@
 """sweep: many interventions on one model, each beside the untouched model and beside random ones of equal size."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
+from ..backends.load import subject_of
 from ..backends.subject import Subject
-from ..data.tokens import Tokens, TokenSet
+from ..checks import is_whole
+from ..data.progress import OnProgress, progress_of
+from ..data.token_input import TokensLike, token_set_of
 from ..errors import InputError
 from ..interventions.description import description
 from ..interventions.edit import Edit
@@ -18,7 +22,7 @@ from ..metrics.shapes import PerSequence
 from ..plots.columns import EDIT
 from ..table import Cell, Table
 from .instruments import LOSS, Instrument
-from .measure import measure
+from .measure import edits_of, measure
 from .provenance import protocol_of
 from .report import Report
 
@@ -43,34 +47,37 @@ def loss(report: Report) -> PerSequence:
 
 
 def sweep(
-    subject: Subject,
-    tokens: Tokens | TokenSet,
-    edits: Sequence[Edits],
+    model: Subject | Any,
+    tokens: TokensLike | Any,
+    edits: Edits | Sequence[Edits],
     *,
     metric: ReportMetric = sink_rate,
     control: Literal["random"] | int | None = None,
-    instruments: Sequence[Instrument] = (),
-    on_run: Callable[[int, int], None] = lambda done, of: None,
+    instruments: Instrument | Sequence[Instrument] = (),
+    progress: bool | OnProgress = True,
 ) -> Table:
     """One row per edit (or list of edits made together): the metric, its change, and the change that a control makes.
 
-    `metric` gives a number per sequence of a report, which holds the loss and what `instruments` measure; changes are
+    Takes the models and tokens that `measure` takes. `metric` gives a number per sequence of a report, which holds the loss and what `instruments` measure; changes are
     by sequence. With a control, every edit is run again with as many other heads, positions or dimensions drawn at
     random, from `control` seeds ("random": three), and their mean change stands beside it. Raises InputError for an
     edit that does not fit or has no control.
     """
-    if not edits:
-        raise InputError("a sweep needs at least one edit")
     seeds = _seeds(control)
-    token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
-    groups = [(edit,) if isinstance(edit, Edit) else tuple(edit) for edit in edits]
+    if not callable(metric):
+        raise InputError(f"a metric is a function of a report, such as si.sink_rate; got {metric!r:.40}")
+    groups = _groups(edits)
+    subject = subject_of(model)
+    token_set = token_set_of(tokens, subject.tokens)
     controls = [_controls(group, subject, token_set.tokens.shape[1], seeds) for group in groups]
     runs = [(), *(run for group, random_edits in zip(groups, controls, strict=True) for run in (group, *random_edits))]
     values: list[PerSequence] = []
-    for done, run in enumerate(runs):  # only the metric of each report is kept: there may be very many runs
-        on_run(done, len(runs))
-        values.append(metric(measure(subject, token_set, edits=run, instruments=(LOSS, *instruments))).cpu())
-    on_run(len(runs), len(runs))
+    with progress_of(progress, f"sweeping {subject.name}") as on_run:
+        for done, run in enumerate(runs):  # only the metric of each report is kept: there may be very many runs
+            on_run(done, len(runs))
+            report = measure(subject, token_set, edits=run, instruments=(LOSS, instruments), progress=False)
+            values.append(_answer(metric, report))
+        on_run(len(runs), len(runs))
     protocol = protocol_of(subject, token_set, (), VISIBLE).line()
     note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {BY_SEQUENCE}"
     if seeds:
@@ -78,11 +85,36 @@ def sweep(
     return Table("What does each intervention change?", note, _rows(groups, values, seeds))
 
 
-def _seeds(control: Literal["random"] | int | None) -> int:
-    seeds = SEEDS if control == "random" else control or 0
-    if not isinstance(seeds, int) or seeds < 0:
-        raise InputError(f"a control is 'random' or a number of seeds, 1 or more; got {control!r}")
-    return seeds
+def _groups(edits: Any) -> list[tuple[Edit, ...]]:
+    """The edits of every row."""
+    given = [edits] if isinstance(edits, Edit) or not isinstance(edits, Iterable) else list(edits)
+    groups = [edits_of(group) for group in given]
+    if not all(groups):
+        raise InputError("an empty list of edits changes nothing; the untouched model has its row anyway")
+    if not groups:
+        raise InputError("a sweep needs at least one edit")
+    return groups
+
+
+def _answer(metric: ReportMetric, report: Report) -> PerSequence:
+    """A metric's number per sequence. Raises InputError where it gives something else."""
+    answer = metric(report)
+    n = report.protocol.sequences
+    if not isinstance(answer, Tensor) or answer.shape != (n,):
+        shape = f"a tensor of {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+        raise InputError(
+            f"a metric gives a tensor with a number per sequence, here ({n},); {_name(metric)} gave {shape}; "
+            "take si.sink_rate, or the mean over the other axes"
+        )
+    return answer.cpu()
+
+
+def _seeds(control: Any) -> int:
+    if control is None or (isinstance(control, str) and control == "random"):
+        return 0 if control is None else SEEDS
+    if not is_whole(control) or int(control) < 0:
+        raise InputError(f"a control is 'random' or a number of seeds, 1 or more; got {control!r:.40}")
+    return int(control)
 
 
 def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) -> list[tuple[Edit, ...]]:

@@ -73,7 +73,7 @@ def test_batches_of_any_size_give_the_same_report(name, size, monkeypatch):
         subject_of(name),
         TokenSet.of_rows(ROWS),
         instruments=instruments.ALL,
-        on_batch=lambda *done: progress.append(done),
+        progress=lambda *done: progress.append(done),
     )
     assert_same(report, ragged(name), rtol=1e-4, atol=1e-5)
     counts = {1: (1, 2, 3, 4, 5), 2: (1, 2, 4, 5), 3: (1, 2, 4, 5)}[size]  # lengths 17 | 11 | 5, 5 | 2
