@@ -1,8 +1,10 @@
-"""Checks of single values that people give: whole numbers, finite ones, and sizes that fit into memory."""
+"""Checks of single values that people give: whole numbers, finite ones, sizes that fit into memory, names."""
 
+import difflib
 import math
 import operator
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from .errors import InputError
@@ -51,6 +53,12 @@ def memory_bytes() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return 2**62
+
+
+def nearest(name: Any, names: Iterable[str]) -> str:
+    """A question that names what was probably meant, for an error message; empty where nothing is near."""
+    near = difflib.get_close_matches(str(name), list(names), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _index(value: Any) -> int | None:

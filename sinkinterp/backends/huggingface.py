@@ -71,6 +71,11 @@ class HuggingFaceSubject(ReadsText):
             self.encoder = Off.description
         self._check_contract(bare)
 
+    def __repr__(self) -> str:
+        shape, library = self.shape, ", ".join(self.libraries) or "huggingface"
+        sizes = f"{shape.n_layers} layers x {shape.n_heads} heads, d_model {shape.d_model}"
+        return f"<Subject {self.name}: {sizes}, {library}, {str(self.dtype).removeprefix('torch.')} on {self.device}>"
+
     def _check_contract(self, bare: Logits) -> None:
         """Finds the sizes and abilities of the model. Raises InputError where it fails the contract."""
         check = contract.logits_check(self.name, bare, self._embedding.num_embeddings)

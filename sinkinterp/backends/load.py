@@ -40,15 +40,16 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
 
     sinkinterp/NAME are the checkpoints that ship with us, local/NAME the models that `make models` downloads. A model
     in memory is a transformers model, an nnsight model around one, or a TransformerLens bridge. `backend` is
-    "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface"
-    for names, folders and files. Weights are read from safetensors or GGUF (dequantised) only, in `dtype` (default
+    "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
+    names, folders and files. Weights are read from safetensors or GGUF (dequantised) only, in `dtype` (default
     float32), to where `device_map` says (as in transformers: "auto" spreads a model that is too large for one device),
     and no code of the repository is run. `remote` runs a model of the Hub on an NDIF server instead, in its dtype
     there: backend "nnsight" only. Encoder-decoder models (Whisper, BART, T5) need an `encoder` input, `Silence()`,
     `Off()`, `Sound(file)` or `Text(text)` of `sinkinterp.backends.encoder_input`; what is measured is their decoder.
     `tokenizer`, a transformers tokenizer or the name of one, is what the subject reads text with; by default that of
-    the name, the folder, the nnsight model or the bridge. Raises InputError where nothing can be loaded, weights are absent, the backend cannot do it, an encoder's input is
-    missing or has no encoder, or a dtype or device is asked of a model that is in memory or on a server already.
+    the name, the folder, the nnsight model or the bridge. Raises InputError where nothing can be loaded, weights are
+    absent, the backend cannot do it, an encoder's input is missing or has no encoder, or a dtype or device is asked of
+    a model that is in memory or on a server already.
     """
     if isinstance(source, ReadsText):
         raise InputError(f"{source.name} is loaded already; use it as it is")

@@ -20,7 +20,7 @@ CallRead = Callable[[AttentionCall], Tensor]
 ResidualRead = Callable[[Residual], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """What the reads returned during one forward pass, and the logits of the model.
 
@@ -34,6 +34,10 @@ class Trace:
     residuals: dict[str, Tensor]
     mlps: dict[str, Tensor]
     logits: Logits
+
+    def __repr__(self) -> str:
+        answers = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.answers.items())
+        return f"<Trace: {answers or 'no reads'}; logits {tuple(self.logits.shape)}>"
 
     @property
     def answers(self) -> dict[str, Tensor]:

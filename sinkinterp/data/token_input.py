@@ -17,7 +17,9 @@ from .tokens import Tokens, TokenSet
 
 TokensLike = TokenSet | Tensor | np.ndarray | str | Sequence[Any] | Mapping[str, Any]
 Encode = Callable[[Sequence[str]], TokenSet]
-WORKS = 'give a text, a list of texts, or token ids: "some words", ["one", "two"], [[5, 7, 9]] or a tensor of whole numbers'
+WORKS = (
+    'give a text, a list of texts, or token ids: "some words", ["one", "two"], [[5, 7, 9]] or a tensor of whole numbers'
+)
 
 
 def token_set_of(tokens: Any, encode: Encode) -> TokenSet:

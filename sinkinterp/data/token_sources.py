@@ -37,8 +37,8 @@ def from_texts(
 ) -> TokenSet:
     """The first `length` tokens of the first `sequences` texts that are long enough, one text per sequence.
 
-    All that are long enough, where `sequences` is None. The hash is that of the texts that are used. Raises InputError where fewer texts are long enough, and where BOS is
-    always wanted but the tokenizer has none.
+    All that are long enough, where `sequences` is None. The hash is that of the texts that are used. Raises InputError
+    where fewer texts are long enough, and where BOS is always wanted but the tokenizer has none.
     """
     _check_bos(tokenizer, bos)
     digest = hashlib.sha256()
@@ -124,9 +124,10 @@ def _first_ids(
     text are read for each id, all of them if None.
     """
     most = length + appended
-    ids: list[int] = tokenizer(
-        text[: characters and characters * length], add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most
-    )["input_ids"]
+    beginning = text[: characters and characters * length]
+    ids: list[int] = tokenizer(beginning, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most)[
+        "input_ids"
+    ]
     ids = ids[: len(ids) - appended]
     return [tokenizer.bos_token_id or 0, *ids][:length] if bos is Bos.ALWAYS else ids
 

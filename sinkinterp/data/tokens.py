@@ -17,7 +17,7 @@ Lengths = Int[Tensor, " sequence"]
 PAD = -1  # the id of no token: an embedding that receives it fails
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TokenSet:
     """Sequences of tokens, their source and its hash.
 
@@ -32,6 +32,11 @@ class TokenSet:
     bos: str = "none added"
     too_short: int = 0
     lengths: Lengths | None = None
+
+    def __repr__(self) -> str:
+        n, longest = self.tokens.shape
+        length = longest if self.lengths is None else f"{int(self.lengths.min())} to {longest}"
+        return f"<TokenSet of {self.source}: n={n}, T={length}, BOS {self.bos}>"
 
     @staticmethod
     def of(

@@ -16,7 +16,7 @@ from ..errors import InputError
 PositionIds = Int[Tensor, " pos"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadWeights:
     """The linear map from a block's normed residual to the queries, keys or values of its heads.
 
@@ -27,6 +27,10 @@ class HeadWeights:
     weight: Float[Tensor, "head d_head d_model"]
     bias: Float[Tensor, "head d_head"] | None
     group: int = 1
+
+    def __repr__(self) -> str:
+        bias = "no bias" if self.bias is None else "a bias"
+        return f"<HeadWeights {tuple(self.weight.shape)} with {bias}>"
 
 
 @dataclass(frozen=True)

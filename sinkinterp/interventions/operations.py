@@ -128,11 +128,15 @@ class SwapWith(Operation):
         return x[..., order, :]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _WithValues(Operation):
     """Base of operations with given activations, by layer: of each sequence, or of one that stands for all."""
 
     values: Mapping[int, Tensor]
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{layer}: tensor{tuple(value.shape)}" for layer, value in self.values.items())
+        return f"{type(self).__name__}({{{shapes}}})"
 
     def for_rows(self, rows: Int[Tensor, " sequence"]) -> Operation:
         if all(len(value) == 1 for value in self.values.values()):

@@ -58,10 +58,10 @@ def sweep(
 ) -> Table:
     """One row per edit (or list of edits made together): the metric, its change, and the change that a control makes.
 
-    Takes the models and tokens that `measure` takes. `metric` gives a number per sequence of a report, which holds the loss and what `instruments` measure; changes are
-    by sequence. With a control, every edit is run again with as many other heads, positions or dimensions drawn at
-    random, from `control` seeds ("random": three), and their mean change stands beside it. Raises InputError for an
-    edit that does not fit or has no control.
+    Takes the models and tokens that `measure` takes. `metric` gives a number per sequence of a report, which holds the
+    loss and what `instruments` measure; changes are by sequence. With a control, every edit is run again with as many
+    other heads, positions or dimensions drawn at random, from `control` seeds ("random": three), and their mean change
+    stands beside it. Raises InputError for an edit that does not fit or has no control.
     """
     seeds = _seeds(control)
     if not callable(metric):
