@@ -54,7 +54,8 @@ class Protocol:
         edits = f", edits {'; '.join(self.edits)}" if self.edits else ""
         encoder = f"encoder {self.encoder}, " if self.encoder else ""
         weights = f", weights: {self.revision}" if self.revision else ""
-        return f"n={self.sequences}, T={self.lengths}, BOS {self.bos}, {encoder}{self.dtype}, {self.source}{weights}{edits}"
+        sizes = f"n={self.sequences}, T={self.lengths}"
+        return f"{sizes}, BOS {self.bos}, {encoder}{self.dtype}, {self.source}{weights}{edits}"
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Protocol":

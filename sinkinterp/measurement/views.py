@@ -4,24 +4,25 @@ The package's door says where they come from, so that `report.plot()` works and 
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ..table import Table
 
 if TYPE_CHECKING:
-    from .report import Report
+    from .statistics import Statistics
 
 
+@runtime_checkable
 class Views(Protocol):
     """The functions behind the methods of a report."""
 
-    def summary(self, report: "Report", epsilon: float) -> Any: ...
+    def summary(self, report: "Statistics", epsilon: float) -> Any: ...
 
-    def heads(self, report: "Report", epsilon: float) -> Table: ...
+    def heads(self, report: "Statistics", epsilon: float) -> Table: ...
 
-    def plot(self, report: "Report", view: str, epsilon: float) -> Any: ...
+    def plot(self, report: "Statistics", view: str, epsilon: float) -> Any: ...
 
-    def card(self, report: "Report") -> str: ...
+    def card(self, report: "Statistics") -> str: ...
 
 
 _LOADERS: list[Callable[[], Any]] = []
