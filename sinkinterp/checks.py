@@ -5,9 +5,12 @@ import math
 import operator
 import os
 from collections.abc import Iterable
-from typing import Any
+from dataclasses import fields
+from typing import Any, get_args
 
 from .errors import InputError
+
+LARGEST = 2**63 - 1
 
 
 def whole_number(value: Any, what: str, least: int | None = None, most: int | None = None) -> int:
@@ -38,6 +41,29 @@ def finite_number(value: Any, what: str) -> float:
 def is_whole(value: Any) -> bool:
     """Whether a value is a whole number; True and False are none."""
     return _index(value) is not None
+
+
+def check_fields(value: Any) -> None:
+    """Checks the fields of a frozen dataclass by their types: whole numbers of 64 bits, finite numbers, our classes.
+
+    Raises InputError for a field that holds anything else. Fields of other types are not checked.
+    """
+    for field in fields(value):
+        held, name = getattr(value, field.name), f"{field.name} of {type(value).__name__}"
+        if field.type is int:
+            object.__setattr__(value, field.name, whole_number(held, name, -LARGEST, LARGEST))
+        elif field.type is float:
+            finite_number(held, name)
+        elif all(map(_is_ours, get_args(field.type) or (field.type,))) and not isinstance(held, field.type):
+            raise InputError(f"{name} is {_kinds(field.type)}; got {_shown(held)}")
+
+
+def _is_ours(kind: Any) -> bool:
+    return isinstance(kind, type) and kind.__module__.startswith(f"{__package__}.")
+
+
+def _kinds(hint: Any) -> str:
+    return " or ".join(f"a {kind.__name__}" for kind in get_args(hint) or (hint,))
 
 
 def check_memory(n_bytes: int, what: str, fix: str) -> None:
@@ -72,6 +98,8 @@ def _index(value: Any) -> int | None:
 
 
 def _limits(least: int | None, most: int | None) -> str:
+    if most == LARGEST:
+        return " of 64 bits"
     if most is not None:
         return f" from {least} to {most}"
     return "" if least is None else f", {least} or more"
@@ -79,7 +107,7 @@ def _limits(least: int | None, most: int | None) -> str:
 
 def _shown(value: Any) -> str:
     """The value in at most 40 characters."""
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**30:
-        return f"a number of {len(str(abs(value))) if value.bit_length() < 10_000 else 'very many'} digits"
-    text = repr(value)
+    if isinstance(value, int) and value.bit_length() > 100:
+        return f"a number of {value.bit_length()} bits"
+    text = " ".join(repr(value).split())
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from ..checks import LARGEST, check_memory, whole_number
 from ..errors import InputError
 from .bos import Bos
 from .tokens import Tokens, TokenSet
@@ -92,7 +93,8 @@ def random_tokens(vocab: int, length: int, sequences: int, seed: int = 0, first:
     `first`, if given, replaces the token at position 0; the others do not depend on it. Raises InputError where it is
     no token of the vocabulary.
     """
-    tokens = torch.randint(vocab, (sequences, length), generator=torch.Generator().manual_seed(seed))
+    vocab, generator = _checked(vocab, length, sequences, seed)
+    tokens = torch.randint(vocab, (sequences, length), generator=generator)
     return _with_first(tokens, f"random tokens, seed {seed}", vocab, first)
 
 
@@ -101,8 +103,18 @@ def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first
 
     `first`, if given, replaces the token at position 0. Raises InputError where it is no token of the vocabulary.
     """
-    tokens = torch.randint(vocab, (sequences, 1), generator=torch.Generator().manual_seed(seed))
+    vocab, generator = _checked(vocab, length, sequences, seed)
+    tokens = torch.randint(vocab, (sequences, 1), generator=generator)
     return _with_first(tokens.expand(-1, length), f"repeated token, seed {seed}", vocab, first)
+
+
+def _checked(vocab: int, length: int, sequences: int, seed: int) -> tuple[int, torch.Generator]:
+    """The vocabulary and the generator to draw with. Raises InputError for sizes that are none, or do not fit."""
+    vocab, length = whole_number(vocab, "vocab", 1, LARGEST), whole_number(length, "length", 2)
+    sequences = whole_number(sequences, "sequences", 1)
+    what = f"{sequences:,} sequences of {length:,} tokens"
+    check_memory(3 * 8 * sequences * length, what, "ask for fewer or shorter ones")
+    return vocab, torch.Generator().manual_seed(whole_number(seed, "seed", -LARGEST, LARGEST))
 
 
 def appended_tokens(tokenizer: Tokenizer) -> int:
@@ -160,7 +172,7 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
 def _with_first(tokens: Tokens, source: str, vocab: int, first: int | None) -> TokenSet:
     if first is None:
         return TokenSet.of(tokens, source)
-    if not 0 <= first < vocab:
+    if not 0 <= whole_number(first, "the first token") < vocab:
         raise InputError(f"the first token {first} is outside the vocabulary of {vocab}; give an id below {vocab}")
     tokens = tokens.clone()
     tokens[:, 0] = first

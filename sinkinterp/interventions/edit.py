@@ -11,6 +11,7 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
 from ..attention.shapes import HeadOutput, Residual
+from ..checks import check_fields
 from ..errors import InputError
 
 PositionIds = Int[Tensor, " pos"]
@@ -40,6 +41,9 @@ class Edit:
     Edits are applied in the order in which they are given, and reads see the result. A method that changes nothing
     returns its argument, the very same object. Weights are changed before a pass and restored after it.
     """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def position_ids(self, ids: PositionIds) -> PositionIds:
         """The position that each token is given: a row of a table, or the angle of a rotation."""
