@@ -54,6 +54,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if isinstance(source, ReadsText):
         raise InputError(f"{source.name} is loaded already; use it as it is")
     _check_dtype(dtype)
+    if not isinstance(name, str | None):
+        raise InputError(f"a model's name is a text; got {name!r:.40}")
     read_with = tokenizer_source(source, tokenizer)
     if (dtype or device_map) and (remote or not isinstance(source, str | Path)):
         raise InputError("dtype and device_map are for names and folders; move the model yourself: model.to(...)")
@@ -69,7 +71,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         source = load_model(source, dtype or torch.float32, device_map)
     library = _library_of(source)
     backend = library if backend is None else backend
-    if backend not in _SUBJECTS or library not in ("huggingface", backend):
+    if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
         raise InputError(f"{name or type(source).__name__} cannot run on {backend!r}; backends: {', '.join(_SUBJECTS)}")
     if backend == "huggingface" and source.config.is_encoder_decoder:
         subject = encoder_decoder_subject(source, encoder, name)
@@ -164,7 +166,7 @@ def load_model(
     else:
         _check_folder(source)
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
-        refusals = (OSError, ValueError, KeyError)
+        refusals = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, AssertionError)
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
     try:
         model, loading = class_of(source).from_pretrained(
@@ -203,7 +205,11 @@ def located(source: str | Path) -> str | Path:
     A folder of that name in the working directory comes first. Raises InputError for a model that is not there.
     """
     owner, _, name = str(source).partition("/")
-    if owner not in ("sinkinterp", "local") or Path(source).exists():
+    try:
+        exists = Path(source).exists()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{str(source)[:60]!r} is no name of a model: {_first_line(error)}; check it") from error
+    if owner not in ("sinkinterp", "local") or exists:
         return source
     if owner == "local":
         return _downloaded(name)

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from ..errors import InputError
+
 OnProgress = Callable[[int, int], None]  # takes how much is done, and of how much (0 where that is not known)
 Progress = Callable[[str], OnProgress]  # starts the report on a piece of work, named by a text such as "training"
 
@@ -30,6 +32,10 @@ def progress_of(progress: bool | OnProgress, work: str) -> Iterator[OnProgress]:
 
     The bar comes after `DELAY` seconds, in terminals and notebooks only. `progress=False` shows none.
     """
+    if not isinstance(progress, bool) and not callable(progress):
+        raise InputError(
+            f"progress is True, False or a function of how much is done, of how much; got {progress!r:.40}"
+        )
     if not isinstance(progress, bool):
         yield progress
     elif progress and BARS.get() and (in_notebook() or sys.stderr.isatty()):

@@ -33,6 +33,13 @@ class TokenSet:
     too_short: int = 0
     lengths: Lengths | None = None
 
+    def __post_init__(self) -> None:
+        tokens = self.tokens
+        is_whole = isinstance(tokens, Tensor) and tokens.dtype in (torch.int32, torch.int64)
+        if not is_whole or tokens.ndim != 2 or not tokens.numel():
+            got = f"{tokens.dtype} of {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise InputError(f"a token set holds whole numbers, `sequence pos`; got {got}; use TokenSet.of_rows")
+
     def __repr__(self) -> str:
         n, longest = self.tokens.shape
         length = longest if self.lengths is None else f"{int(self.lengths.min())} to {longest}"
@@ -58,7 +65,7 @@ class TokenSet:
         """The token set of lists of token ids. Raises InputError where a list has fewer than two ids."""
         if not rows:
             raise InputError("there are no sequences; give at least one")
-        sequences = [torch.tensor(row, dtype=torch.long) for row in rows]
+        sequences = [_row(row) for row in rows]
         lengths = torch.tensor([len(row) for row in rows])
         return _of_lengths(pad_sequence(sequences, batch_first=True, padding_value=PAD), lengths, source)
 
@@ -94,6 +101,16 @@ def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[T
             "pad only before or behind tokens"
         )
     return tokens.long().gather(1, moved_from).where(inside, PAD)[:, : lengths.max()], lengths
+
+
+def _row(ids: Sequence[int]) -> Int[Tensor, " pos"]:
+    try:
+        row = torch.tensor(ids)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        row = torch.empty(0, dtype=torch.bool)
+    if len(ids) and row.dtype != torch.long:
+        raise InputError(f"token ids are whole numbers of 64 bits; got {ids!r:.60}")
+    return row.long()
 
 
 def _of_lengths(tokens: Tokens, lengths: Lengths, source: str) -> TokenSet:

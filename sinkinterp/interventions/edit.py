@@ -1,6 +1,6 @@
 """Edit: the base of every intervention. Site: a place in a model that edits change."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -98,6 +98,19 @@ class Edit:
         Raises InputError for an edit that has no such control.
         """
         raise InputError(f"{type(self).__name__} chooses nothing that could be drawn at random; run it with no control")
+
+
+def edits_of(edits: Any) -> tuple[Edit, ...]:
+    """One edit, or several in their order. Raises InputError for what is no edit."""
+    given = (edits,) if isinstance(edits, Edit) else edits
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        given = (edits,)
+    chosen = tuple(given)
+    for edit in chosen:
+        if not isinstance(edit, Edit):
+            what = edit.__name__ if isinstance(edit, type) else type(edit).__name__
+            raise InputError(f"{what} is no edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")
+    return chosen
 
 
 class Reads(TypedDict, total=False):

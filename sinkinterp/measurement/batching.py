@@ -10,7 +10,7 @@ from torch import Tensor
 from ..attention.flash import BLOCK
 from ..backends.subject import Subject
 from ..checks import check_memory
-from ..data.tokens import Tokens, TokenSet
+from ..data.tokens import Tokens
 
 BUSY = {"cpu": 2048}  # more tokens are no faster on a CPU; other devices take as many as fit, up to MOST
 MOST = 65_536
@@ -37,12 +37,12 @@ def bytes_per_token(subject: Subject) -> int:
     return subject.dtype.itemsize * (shape.vocab + 24 * shape.d_model) + 4 * (shape.vocab + 3 * BLOCK * shape.n_heads)
 
 
-def check_fits(subject: Subject, token_set: TokenSet, positions: int) -> None:
+def check_fits(subject: Subject, tokens: Tokens, positions: int) -> None:
     """Raises InputError where one sequence's pass, or the numbers of a report, exceed the machine's memory.
 
     positions: how many numbers a head keeps of each sequence.
     """
-    n, length = token_set.tokens.shape
+    n, length = tokens.shape
     shape = subject.shape
     heads = len(shape.attention_layers) * (4 * shape.n_heads * positions + 2 * shape.n_kv_heads * length)
     fix = "use fewer or shorter sequences, or measure positions=(0,) only"

@@ -1,6 +1,6 @@
 """measure: from tokens to a report. The one place where subjects, metrics and edits meet."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -8,19 +8,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..backends.load import subject_of
 from ..backends.subject import Subject
 from ..checks import whole_number
 from ..data.progress import OnProgress, progress_of
-from ..data.token_input import TokensLike, token_set_of
+from ..data.token_input import TokensLike
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
-from ..interventions.edit import Edit
+from ..interventions.edit import Edit, edits_of
 from ..metrics.importance import VISIBLE, Convention
 from ..metrics.maps import PATTERNS
 from ..metrics.metric import CallMetric, LogitsMetric, Metric, ResidualMetric
 from .batching import check_fits, passes
 from .core_metrics import Core, core_metrics, hides_first_key
+from .inputs import ModelLike, equal_inputs_of, inputs_of
 from .instruments import INSTRUMENTS, Instrument
 from .provenance import protocol_of
 from .report import Report
@@ -29,7 +29,7 @@ Answers = dict[str, Tensor]  # by the name of the metric
 
 
 def measure(
-    model: Subject | Any,
+    model: ModelLike,
     tokens: TokensLike | Any,
     *,
     edits: Edit | Sequence[Edit] = (),
@@ -49,13 +49,16 @@ def measure(
     sequences are done, of how many. Padding is left out where an attention mask marks it. Raises InputError for
     whatever does not fit, and for activations that are not finite.
     """
-    subject = subject_of(model)
-    token_set = token_set_of(tokens, subject.tokens)
+    subject, token_set = inputs_of(model, tokens)
     given_edits = edits_of(edits)
+    if not isinstance(convention, Convention):
+        raise InputError(
+            f"{convention!r:.40} is no convention; take one of sinkinterp.metrics.importance: PAPER, VISIBLE"
+        )
     metrics = _distinct_metrics(instruments)
     length = subject.n_keys or token_set.tokens.shape[1]
     chosen = torch.arange(length) if positions is None else torch.tensor(_inside(positions, length))
-    check_fits(subject, token_set, len(chosen))
+    check_fits(subject, token_set.tokens, len(chosen))
 
     def metrics_at(length: int) -> Sequence[Metric]:
         return (*core_metrics(chosen[chosen < (subject.n_keys or length)], convention), *metrics)
@@ -73,32 +76,16 @@ def measure(
 
 
 def attention_maps(
-    model: Subject | Any, tokens: TokensLike | Any, edits: Edit | Sequence[Edit] = ()
+    model: ModelLike, tokens: TokensLike | Any, edits: Edit | Sequence[Edit] = ()
 ) -> Float[Tensor, "layer head query column"]:
     """Mean pattern over sequences, proxy scores where rows do not sum to one; the slot's column first. For small T.
 
     Takes what `measure` takes. Raises InputError also for sequences of different lengths.
     """
-    subject = subject_of(model)
-    token_set = token_set_of(tokens, subject.tokens)
-    check_fits(subject, token_set, token_set.tokens.shape[1] ** 2)
-    if token_set.lengths is not None:
-        raise InputError("a mean map needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
-    trace = subject.run(token_set.tokens, calls={PATTERNS.name: PATTERNS.read}, edits=edits_of(edits))
+    subject, rows = equal_inputs_of(model, tokens)
+    check_fits(subject, rows, rows.shape[1] ** 2)
+    trace = subject.run(rows, calls={PATTERNS.name: PATTERNS.read}, edits=edits_of(edits))
     return trace.calls[PATTERNS.name].mean(0)
-
-
-def edits_of(edits: Any) -> tuple[Edit, ...]:
-    """One edit, or several in their order. Raises InputError for what is no edit."""
-    given = (edits,) if isinstance(edits, Edit) else edits
-    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
-        given = (edits,)
-    chosen = tuple(given)
-    for edit in chosen:
-        if not isinstance(edit, Edit):
-            what = edit.__name__ if isinstance(edit, type) else type(edit).__name__
-            raise InputError(f"{what} is no edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")
-    return chosen
 
 
 def _answers_of_all(

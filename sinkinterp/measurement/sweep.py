@@ -6,14 +6,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..backends.load import subject_of
 from ..backends.subject import Subject
 from ..checks import is_whole
 from ..data.progress import OnProgress, progress_of
-from ..data.token_input import TokensLike, token_set_of
+from ..data.token_input import TokensLike
 from ..errors import InputError
 from ..interventions.description import description
-from ..interventions.edit import Edit
+from ..interventions.edit import Edit, edits_of
 from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
 from ..metrics.importance import VISIBLE
@@ -21,8 +20,9 @@ from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.shapes import PerSequence
 from ..plots.columns import EDIT
 from ..table import Cell, Table
+from .inputs import ModelLike, inputs_of
 from .instruments import LOSS, Instrument
-from .measure import edits_of, measure
+from .measure import measure
 from .provenance import protocol_of
 from .report import Report
 
@@ -33,6 +33,8 @@ SEEDS = 3  # of a random control
 
 def sink_rate(report: Report, position: int = 0, epsilon: float = 0.3) -> PerSequence:
     """Sink_k^epsilon of each sequence, k = position + 1: the share of its heads above epsilon; 0..1."""
+    if not isinstance(report, Report):
+        raise InputError(f"a sink rate is that of a report, which si.measure returns; got a {type(report).__name__}")
     return sink.sink_rate(report.alpha(position), epsilon)
 
 
@@ -47,7 +49,7 @@ def loss(report: Report) -> PerSequence:
 
 
 def sweep(
-    model: Subject | Any,
+    model: ModelLike,
     tokens: TokensLike | Any,
     edits: Edits | Sequence[Edits],
     *,
@@ -67,8 +69,7 @@ def sweep(
     if not callable(metric):
         raise InputError(f"a metric is a function of a report, such as si.sink_rate; got {metric!r:.40}")
     groups = _groups(edits)
-    subject = subject_of(model)
-    token_set = token_set_of(tokens, subject.tokens)
+    subject, token_set = inputs_of(model, tokens)
     controls = [_controls(group, subject, token_set.tokens.shape[1], seeds) for group in groups]
     runs = [(), *(run for group, random_edits in zip(groups, controls, strict=True) for run in (group, *random_edits))]
     values: list[PerSequence] = []

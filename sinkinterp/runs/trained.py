@@ -65,6 +65,9 @@ def trained(
     names the hash of the text. `on_data` is called while data are prepared, `on_step` as in `loop.train`. Raises
     InputError as `loop.train` does, and if the data cannot be prepared.
     """
+    if not isinstance(recipe, Recipe):
+        fix = 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])'
+        raise InputError(f"a {type(recipe).__name__} is no recipe; {fix}")
     cache = cache or cache_folder()
     task = prepared(recipe.data, cache, on_data)
     job = job_of(recipe, task, evaluation_on(task, recipe.objective), world)

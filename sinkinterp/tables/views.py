@@ -65,8 +65,8 @@ def heads(report: Report, epsilon: float = 0.3) -> Table:
 
 def plot(report: Report, view: str = "sinks", epsilon: float = 0.3) -> go.Figure:
     """The figure of that name. Raises InputError for another name, and where the report lacks an instrument."""
-    if view not in VIEWS:
-        raise InputError(f"there is no view {view!r}{nearest(view, VIEWS)}; views: {', '.join(VIEWS)}")
+    if not isinstance(view, str) or view not in VIEWS:
+        raise InputError(f"there is no view {view!r:.40}{nearest(view, VIEWS)}; views: {', '.join(VIEWS)}")
     chosen = VIEWS[view]
     needed = INSTRUMENTS[chosen.instrument] if chosen.instrument else ()
     if not all(map(report.has, needed)):
