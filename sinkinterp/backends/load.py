@@ -208,7 +208,7 @@ def located(source: str | Path) -> str | Path:
     try:
         exists = Path(source).exists()
     except (OSError, ValueError) as error:
-        raise InputError(f"{str(source)[:60]!r} is no name of a model: {_first_line(error)}; check it") from error
+        raise InputError(f"{str(source)[:60]!r} is no name of a model, {getattr(error, 'strerror', error)}; check it") from error
     if owner not in ("sinkinterp", "local") or exists:
         return source
     if owner == "local":

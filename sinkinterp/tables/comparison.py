@@ -37,11 +37,11 @@ def compare(before: Report, after: Report, epsilon: float = 0.3) -> Table:
 
 
 def _is_paired(before: Report, after: Report) -> bool:
-    """Whether sequence i of both is of one text, or the same tokens."""
-    if len(before.tokens) != len(after.tokens):
-        return False
+    """Whether sequence i of both is of one text: the hash of the texts is one, or unknown and the tokens are equal."""
     hashes = {report.protocol.source_sha256 for report in (before, after)}
-    return before.tokens.equal(after.tokens) or (len(hashes) == 1 and hashes != {""})
+    if len(before.tokens) != len(after.tokens) or len(hashes) > 1:
+        return False
+    return hashes != {""} or before.tokens.equal(after.tokens)
 
 
 def _pairing(before: Report, after: Report) -> str:

@@ -110,7 +110,7 @@ def test_a_report_comes_back_with_every_number_nan_and_extra(full, travel, tmp_p
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.int32, torch.bool])
 def test_json_keeps_the_type_and_value_of_any_answer(full, dtype):
-    extra = torch.tensor([[0.1, 3.0], [torch.pi, 0.0]]).to(dtype)
+    extra = torch.tensor([[0.1, 3.0], [torch.pi, 0.0], [7.0, 1.5]]).to(dtype)
     back = by_json(replace(full, extras={"mine": extra}), None)
     assert back.extras.keys() == {"mine"} and same_bits(back.extra(Metric("mine")), extra)
 
