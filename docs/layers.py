@@ -14,6 +14,7 @@ GROUND = {
     "checks": "values within limits",
     "errors": "the one error of users",
     "files": "whole or absent",
+    "lazy": "modules as attributes",
     "spec": "recipes as JSON",
     "table": "rows",
 }

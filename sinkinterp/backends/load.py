@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checks import nearest
 from ..data.token_sources import Tokenizer
 from ..errors import InputError
 from ..files import cache_folder
@@ -72,7 +73,10 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     library = _library_of(source)
     backend = library if backend is None else backend
     if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
-        raise InputError(f"{name or type(source).__name__} cannot run on {backend!r}; backends: {', '.join(_SUBJECTS)}")
+        hint = nearest(backend, _SUBJECTS)
+        raise InputError(
+            f"{name or type(source).__name__} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}"
+        )
     if backend == "huggingface" and source.config.is_encoder_decoder:
         subject = encoder_decoder_subject(source, encoder, name)
     else:
@@ -208,14 +212,17 @@ def located(source: str | Path) -> str | Path:
     try:
         exists = Path(source).exists()
     except (OSError, ValueError) as error:
-        raise InputError(f"{str(source)[:60]!r} is no name of a model, {getattr(error, 'strerror', error)}; check it") from error
+        raise InputError(
+            f"{str(source)[:60]!r} is no name of a model, {getattr(error, 'strerror', error)}; check it"
+        ) from error
     if owner not in ("sinkinterp", "local") or exists:
         return source
     if owner == "local":
         return _downloaded(name)
     names = _folders(SHIPPED)
     if name not in names:
-        raise InputError(f"no checkpoint {source} ships; there are {', '.join(f'sinkinterp/{n}' for n in names)}")
+        there_are = ", ".join(f"sinkinterp/{name}" for name in names)
+        raise InputError(f"no checkpoint {source} ships{nearest(name, names)}; there are {there_are}")
     return SHIPPED / name
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..backends.subject import Subject
-from ..checks import whole_number
+from ..checks import nearest, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.token_input import TokensLike
 from ..data.tokens import Tokens, TokenSet
@@ -161,8 +161,8 @@ def _metrics_in(instruments: Any) -> Iterator[Metric]:
             yield from _metrics_in(part)
     else:
         raise InputError(
-            f"{instruments!r:.40} is no instrument; give instruments=si.measurement.instruments.ALL, or some of "
-            f"{', '.join(INSTRUMENTS)} as si.measurement.instruments.NAME"
+            f"{instruments!r:.40} is no instrument{nearest(instruments, INSTRUMENTS)}; give si.measurement.instruments.ALL"
+            f", or some of {', '.join(INSTRUMENTS)} as si.measurement.instruments.NAME"
         )
 
 

@@ -53,19 +53,20 @@ def sweep(
     tokens: TokensLike | Any,
     edits: Edits | Sequence[Edits],
     *,
-    metric: ReportMetric = sink_rate,
+    metric: ReportMetric | None = None,
     control: Literal["random"] | int | None = None,
     instruments: Instrument | Sequence[Instrument] = (),
     progress: bool | OnProgress = True,
 ) -> Table:
     """One row per edit (or list of edits made together): the metric, its change, and the change that a control makes.
 
-    Takes the models and tokens that `measure` takes. `metric` gives a number per sequence of a report, which holds the
-    loss and what `instruments` measure; changes are by sequence. With a control, every edit is run again with as many
-    other heads, positions or dimensions drawn at random, from `control` seeds ("random": three), and their mean change
-    stands beside it. Raises InputError for an edit that does not fit or has no control.
+    Takes the models and tokens that `measure` takes. `metric` (default: `si.sink_rate`) gives a number per sequence of
+    a report, which holds the loss and what `instruments` measure; changes are by sequence. With a control, every edit
+    is run again with as many other heads, positions or dimensions drawn at random, from `control` seeds ("random":
+    three), and their mean change stands beside it. Raises InputError for an edit that does not fit or has no control.
     """
     seeds = _seeds(control)
+    metric = sink_rate if metric is None else metric
     if not callable(metric):
         raise InputError(f"a metric is a function of a report, such as si.sink_rate; got {metric!r:.40}")
     groups = _groups(edits)
