@@ -7,6 +7,7 @@ from typing import Any
 from ..attention.model_shape import ModelShape
 from ..checks import whole_number
 from ..data.bos import Bos
+from ..data.token_input import items_of
 from ..data.token_sources import from_texts, from_whole_texts
 from ..data.tokens import TokenSet
 from ..errors import InputError
@@ -40,7 +41,7 @@ class ReadsText:
         rule = BOS_RULES.get(bos) if isinstance(bos, bool | str) else None
         if rule is None:
             raise InputError(f"bos is 'tokenizer', 'always' or 'never'; got {bos!r}")
-        given = [texts] if isinstance(texts, str) else list(texts)
+        given = [texts] if isinstance(texts, str) else items_of(texts)
         if not given or not all(isinstance(text, str) for text in given):
             raise InputError('texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])')
         tokenizer = self._needed_tokenizer()

@@ -38,7 +38,7 @@ def token_set_of(tokens: Any, encode: Encode) -> TokenSet:
         tokens = tokens.tolist()
     if isinstance(tokens, Tensor | np.ndarray | np.generic):
         return TokenSet.of(_of_array(tokens))
-    return _of_items(_items(tokens), encode)
+    return _of_items(items_of(tokens), encode)
 
 
 def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
@@ -61,7 +61,7 @@ def _of_items(items: Sequence[Any], encode: Encode) -> TokenSet:
         return encode(items)
     if not any(isinstance(item, str) or _is_many(item) for item in items):
         return TokenSet.of_rows([_ids(items)])
-    return TokenSet.of_rows([_ids(_items(item)) for item in items])
+    return TokenSet.of_rows([_ids(items_of(item)) for item in items])
 
 
 def _of_array(given: Tensor | np.ndarray | np.generic) -> Tokens:
@@ -83,7 +83,7 @@ WHOLE = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 6
 LARGEST = torch.iinfo(torch.long).max
 
 
-def _items(given: Any) -> list[Any]:
+def items_of(given: Any) -> list[Any]:
     """The items of a list, a tuple, or a column of a dataset or a data frame."""
     if isinstance(given, Tensor | np.ndarray):
         return list(given) if given.ndim == 1 else [given]

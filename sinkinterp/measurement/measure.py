@@ -161,8 +161,8 @@ def _metrics_in(instruments: Any) -> Iterator[Metric]:
             yield from _metrics_in(part)
     else:
         raise InputError(
-            f"{instruments!r:.40} is no instrument{nearest(instruments, INSTRUMENTS)}; give si.measurement.instruments.ALL"
-            f", or some of {', '.join(INSTRUMENTS)} as si.measurement.instruments.NAME"
+            f"{instruments!r:.40} is no instrument{nearest(instruments, INSTRUMENTS)}; "
+            f"give si.measurement.instruments.NAME, and for NAME one of ALL, {', '.join(INSTRUMENTS)}"
         )
 
 
