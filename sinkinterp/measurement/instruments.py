@@ -4,10 +4,14 @@ A new metric of a family needs no line here: it joins METRICS in its family's fi
 instrument, as in `si.measure(subject, tokens, instruments=[(ResidualMetric("first", first),)])`.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from ..metrics import loss, maps, massive, qk, qk_pairs, secondary_sinks, writes
 from ..metrics.metric import Metric
 
 Instrument = tuple[Metric, ...]
+Instruments = Instrument | Sequence[Any]  # one, or several in a list
 
 GEOMETRY: Instrument = (*qk.METRICS, *writes.METRICS)
 MASSIVE: Instrument = (*massive.METRICS, *secondary_sinks.METRICS)

@@ -21,7 +21,7 @@ from ..metrics.metric import CallMetric, LogitsMetric, Metric, ResidualMetric
 from .batching import check_fits, passes
 from .core_metrics import Core, core_metrics, hides_first_key
 from .inputs import ModelLike, equal_inputs_of, inputs_of
-from .instruments import INSTRUMENTS, Instrument
+from .instruments import INSTRUMENTS, Instruments
 from .provenance import protocol_of
 from .report import Report
 
@@ -34,7 +34,7 @@ def measure(
     *,
     edits: Edit | Sequence[Edit] = (),
     positions: int | Sequence[int] | None = None,
-    instruments: Instrument | Sequence[Instrument] = (),
+    instruments: Instruments = (),
     convention: Convention = VISIBLE,
     progress: bool | OnProgress = True,
 ) -> Report:

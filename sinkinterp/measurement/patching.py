@@ -102,9 +102,7 @@ def attribution(
     return {layer: torch.cat([part[layer] for part in parts]) for layer in source}
 
 
-def _first_order(
-    site: Change, subject: ModelLike, tokens: TokensLike | Any, patched: Activations, score: Score
-) -> Activations:
+def _first_order(site: Change, subject: Subject, tokens: Tokens, patched: Activations, score: Score) -> Activations:
     """`attribution` of the sequences of one pass."""
     zeros = {layer: torch.zeros_like(x, requires_grad=True) for layer, x in patched.items()}
     trace = subject.run(tokens, **site.reads("site"), edits=[replace(site, operation=Add(zeros))], gradients=True)

@@ -21,7 +21,7 @@ from ..metrics.shapes import PerSequence
 from ..plots.columns import EDIT
 from ..table import Cell, Table
 from .inputs import ModelLike, inputs_of
-from .instruments import LOSS, Instrument
+from .instruments import LOSS, Instruments
 from .measure import measure
 from .provenance import protocol_of
 from .report import Report
@@ -55,7 +55,7 @@ def sweep(
     *,
     metric: ReportMetric | None = None,
     control: Literal["random"] | int | None = None,
-    instruments: Instrument | Sequence[Instrument] = (),
+    instruments: Instruments = (),
     progress: bool | OnProgress = True,
 ) -> Table:
     """One row per edit (or list of edits made together): the metric, its change, and the change that a control makes.

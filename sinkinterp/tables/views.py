@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from html import escape
+from typing import Any
 
 import plotly.graph_objects as go
 from torch import Tensor
@@ -107,7 +108,7 @@ def _over_lengths(report: Report, epsilon: float) -> go.Figure:
 
 def _rows(report: Report, chosen: Tensor, length: int) -> Report:
     """A report of some of the sequences, which have this length."""
-    values = {name: value[chosen] for name, value in report.tensors().items() if name in vars(report)}
+    values: dict[str, Any] = {name: value[chosen] for name, value in report.tensors().items() if name in vars(report)}
     protocol = replace(report.protocol, sequences=int(chosen.sum()), length=length, shortest=None)
     return replace(report, **values, protocol=protocol, extras={})
 
