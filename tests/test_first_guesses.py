@@ -12,7 +12,6 @@ import plotly.graph_objects as go
 import pytest
 import torch
 from backends.zoo import model_of
-from jaxtyping import config
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -34,14 +33,6 @@ def subject():
 @pytest.fixture(scope="module")
 def report(subject):
     return si.measure(subject, TEXTS, instruments=[*instruments.ALL, instruments.MAPS])
-
-
-@pytest.fixture
-def as_users_run_it():
-    """Without the type checks that other tests execute."""
-    config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
 
 
 def words(*known):

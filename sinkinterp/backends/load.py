@@ -14,7 +14,7 @@ from ..data.token_sources import Tokenizer
 from ..errors import InputError
 from ..files import cache_folder
 from . import gguf
-from .configuration import class_of, decoder_start, has_encoder
+from .configuration import check_size, class_of, decoder_start, has_encoder
 from .encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
 from .encoder_input import EncoderInput
 from .huggingface import HuggingFaceSubject, check_encoder
@@ -173,9 +173,13 @@ def load_model(
         refusals = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, AssertionError)
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
     try:
+        if device_map is None:
+            check_size(source)
         model, loading = class_of(source).from_pretrained(
             **place, dtype=dtype, device_map=device_map, trust_remote_code=False, output_loading_info=True
         )
+    except InputError:
+        raise
     except refusals as error:
         raise InputError(f"cannot load {source}: {_first_line(error)} Fix: {fix}") from error
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})

@@ -1,15 +1,11 @@
-import jaxtyping
 import pytest
 
 import sinkinterp as si
 
 
 @pytest.fixture(autouse=True)
-def as_users_run_it():
-    """The package without the type checks that other tests execute: users do not have them."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+def without_type_checks(as_users_run_it):
+    """Bad values reach the package's own checks."""
 
 
 @pytest.fixture(scope="session")

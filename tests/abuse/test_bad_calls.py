@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import LlamaConfig
 
 import sinkinterp as si
 from sinkinterp import interventions as edit
@@ -385,6 +386,14 @@ def test_no_spec_is_built_with(name):
 @pytest.mark.parametrize("name", OTHERS)
 def test_is_refused(name, subject):
     outcome(lambda: OTHERS[name](subject))
+
+
+def test_a_configuration_of_10_000_layers_is_refused_before_anything_is_allocated(tmp_path):
+    config = LlamaConfig(hidden_size=4096, num_hidden_layers=10_000, num_attention_heads=32)
+    config.save_pretrained(tmp_path)
+    save_file({"weight": torch.ones(2)}, tmp_path / "model.safetensors")
+    message = outcome(lambda: si.load(tmp_path))
+    assert "10,000 layers of 4,096 dimensions take about 336 GB" in message
 
 
 def test_there_are_many_bad_calls():

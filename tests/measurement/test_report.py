@@ -65,6 +65,26 @@ def test_reports_on_different_tokens_are_not_paired(subjects):
     assert "different sequences" in compare(one, other).note
 
 
+def test_reports_of_other_sequences_are_never_paired_by_place(subjects):
+    one, fewer = (si.measure(subjects["gpt2"], tokens_of()[:n]) for n in (5, 3))
+    assert "different sequences, change of means" in compare(one, fewer).note
+    one, fewer = (replace(report, protocol=replace(report.protocol, source_sha256="")) for report in (one, fewer))
+    assert "different sequences" in compare(one, fewer).note and "the same sequences" in compare(one, one).note
+
+
+def test_the_same_texts_as_other_tokens_are_paired_and_the_note_says_so(subjects):
+    one, cut = (si.measure(subjects["gpt2"], tokens_of()[:, :n]) for n in (17, 11))
+    same_texts = replace(cut, protocol=replace(cut.protocol, source_sha256=one.protocol.source_sha256))
+    assert "the same texts as other tokens, change by sequence" in compare(one, same_texts).note
+
+
+def test_a_summary_of_texts_of_different_lengths_repeats_no_row(subjects):
+    ragged = si.measure(subjects["gpt2"], [[5, 7, 9, 11, 13], [3, 4]])
+    table = ragged.summary().table
+    assert ragged.importance.isnan().any()
+    assert "alpha_1 of raw weights" not in table.column("quantity") and "null of bias alone" not in table.columns
+
+
 def test_pairing_narrows_the_interval_of_a_shared_shift():
     base = torch.randn(41)
     paired, apart = (difference(base, base + 0.5, paired) for paired in (True, False))
