@@ -4,6 +4,7 @@ import inspect
 import io
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -280,3 +281,11 @@ def test_the_first_lines_of_the_package_run(subject):
     names = {"si": si, "text": TEXT}
     for line in lines:
         exec(line.replace('"gpt2"', repr(NAME)), names)
+
+
+def test_a_notebook_counts_as_someone_who_sees_the_bar(monkeypatch):
+    kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(config={"IPKernelApp": {}}))
+    monkeypatch.setitem(sys.modules, "IPython", kernel)
+    assert progress.in_notebook()
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    assert not progress.in_notebook()
