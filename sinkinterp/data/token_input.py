@@ -66,7 +66,7 @@ def _of_items(items: Sequence[Any], encode: Encode) -> TokenSet:
 
 def _of_array(given: Tensor | np.ndarray | np.generic) -> Tokens:
     """A tensor or an array of whole numbers, one sequence or several, as 64-bit ids."""
-    shape, dtype = tuple(given.shape), str(given.dtype).removeprefix("torch.")
+    shape, dtype = tuple(given.shape), getattr(given.dtype, "name", str(given.dtype).removeprefix("torch."))
     if dtype not in WHOLE or len(shape) not in (1, 2) or 0 in shape or shape[-1] < 2:
         raise InputError(
             f"tokens are whole numbers, `pos` or `sequence pos`, at least 1 x 2; got {dtype} of {shape}; {WORKS}"
