@@ -5,6 +5,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
 
 import pytest
 import torch
+from jaxtyping import config
 
 from sinkinterp.attention.call import AttentionCall
 
@@ -12,6 +13,14 @@ from sinkinterp.attention.call import AttentionCall
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def as_users_run_it():
+    """The package without the type checks that the other tests execute: users do not have them."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

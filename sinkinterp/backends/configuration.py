@@ -12,6 +12,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
+from ..checks import check_memory
 from . import gguf
 
 
@@ -31,6 +32,16 @@ def has_encoder(folder: Path) -> bool:
     except (OSError, ValueError, KeyError):  # reading the weights says what is wrong
         return False
     return config is not None and config.is_encoder_decoder
+
+
+def check_size(source: str | Path) -> None:
+    """Raises InputError for a model that exceeds the memory even if a layer had one square matrix, in 16 bits."""
+    config = _config_of(source)
+    sizes = None if config is None else config.get_text_config()
+    layers, width = (getattr(sizes, name, None) for name in ("num_hidden_layers", "hidden_size"))
+    if isinstance(layers, int) and isinstance(width, int):
+        what = f"the weights of {layers:,} layers of {width:,} dimensions"
+        check_memory(2 * layers * width**2, what, "load a smaller model, or run it with remote=True")
 
 
 def decoder_start(source: str | Path) -> int | None:

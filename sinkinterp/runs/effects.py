@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import torch
 
 from ..backends.subject import Subject
+from ..data.progress import OnProgress
 from ..data.tokens import TokenSet
 from ..errors import InputError
 from ..interventions.edit import Edit
 from ..measurement.instruments import LOSS
-from ..measurement.measure import OnBatch, measure
+from ..measurement.measure import measure
 from ..measurement.report import Report
 from ..metrics import sink
 from ..metrics.bootstrap import estimate, estimate_cells
@@ -40,7 +41,7 @@ class Effects:
         subject: Subject,
         token_set: TokenSet,
         edits: Mapping[str, Runs],
-        on_run: OnBatch = lambda done, of: None,
+        on_run: OnProgress = lambda done, of: None,
     ) -> list[dict[str, Cell]]:
         """A row per name after the untouched model's: sink rates, importance, slot, loss and its change in nats.
 

@@ -65,6 +65,26 @@ def test_reports_on_different_tokens_are_not_paired(subjects):
     assert "different sequences" in compare(one, other).note
 
 
+def test_reports_of_other_sequences_are_never_paired_by_place(subjects):
+    one, fewer = (si.measure(subjects["gpt2"], tokens_of()[:n]) for n in (5, 3))
+    assert "different sequences, change of means" in compare(one, fewer).note
+    one, fewer = (replace(report, protocol=replace(report.protocol, source_sha256="")) for report in (one, fewer))
+    assert "different sequences" in compare(one, fewer).note and "the same sequences" in compare(one, one).note
+
+
+def test_the_same_texts_as_other_tokens_are_paired_and_the_note_says_so(subjects):
+    one, cut = (si.measure(subjects["gpt2"], tokens_of()[:, :n]) for n in (17, 11))
+    same_texts = replace(cut, protocol=replace(cut.protocol, source_sha256=one.protocol.source_sha256))
+    assert "the same texts as other tokens, change by sequence" in compare(one, same_texts).note
+
+
+def test_a_summary_of_texts_of_different_lengths_repeats_no_row(subjects):
+    ragged = si.measure(subjects["gpt2"], [[5, 7, 9, 11, 13], [3, 4]])
+    table = ragged.summary().table
+    assert ragged.importance.isnan().any()
+    assert "alpha_1 of raw weights" not in table.column("quantity") and "null of bias alone" not in table.columns
+
+
 def test_pairing_narrows_the_interval_of_a_shared_shift():
     base = torch.randn(41)
     paired, apart = (difference(base, base + 0.5, paired) for paired in (True, False))
@@ -103,14 +123,14 @@ def test_a_report_comes_back_with_every_number_nan_and_extra(full, travel, tmp_p
     assert back.importance.isnan().any() and back.extra(NEXT_TOKEN_LOSS).isnan().any()
     assert (back.positions, back.attention_layers, back.protocol) == ((0, 6), (0, 1, 2), full.protocol)
     for table in (sink_summary, sinks_by_head):
-        assert repr(table(back)) == repr(table(full))
+        assert repr(vars(table(back))) == repr(vars(table(full)))
     assert repr(tables_as_json(back, 0.3)) == repr(tables_as_json(full, 0.3))
-    assert repr(compare(full, back)) == repr(compare(full, full))
+    assert repr(vars(compare(full, back))) == repr(vars(compare(full, full)))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.int32, torch.bool])
 def test_json_keeps_the_type_and_value_of_any_answer(full, dtype):
-    extra = torch.tensor([[0.1, 3.0], [torch.pi, 0.0]]).to(dtype)
+    extra = torch.tensor([[0.1, 3.0], [torch.pi, 0.0], [7.0, 1.5]]).to(dtype)
     back = by_json(replace(full, extras={"mine": extra}), None)
     assert back.extras.keys() == {"mine"} and same_bits(back.extra(Metric("mine")), extra)
 
