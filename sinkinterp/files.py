@@ -80,7 +80,7 @@ def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[Non
     from filelock import FileLock  # here, because it takes a tenth of a second to import
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         lock = FileLock(folder / "lock")
         lock.acquire()
     except OSError as error:
@@ -103,6 +103,15 @@ def remove(path: Path) -> None:
 def remove_whole(path: Path) -> None:
     """Removes a file or a folder. A kill on the way leaves a draft, never half of a folder under its name."""
     remove(path.rename(_draft(path)))
+
+
+def set_aside(path: Path) -> Path:
+    """Renames a damaged file or folder to damaged-NAME, in place of an earlier one. Returns its new path."""
+    aside = path.with_name(f"damaged-{path.name}")
+    with _write_errors(aside, "remove it by hand"):
+        remove(aside)
+        path.rename(aside)
+    return aside
 
 
 def remove_drafts(folder: Path) -> None:
@@ -138,7 +147,7 @@ def _target(path: Path) -> Path:
         raise OSError("the name is too long")
     if target.is_symlink():
         raise OSError("the link leads back to itself")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(target.parent)
     if target.exists() and not os.access(target, os.W_OK):
         raise OSError("it is read-only")  # the folder may allow a rename over it, which would ignore this
     return target
@@ -176,6 +185,14 @@ def _publish(draft: Path, target: Path) -> None:
         shutil.copymode(target, draft)
     draft.replace(target)
     _sync_folder(target.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, and makes their names survive a power failure."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

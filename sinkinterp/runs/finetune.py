@@ -10,8 +10,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load_model, load_tokenizer
 from ..errors import InputError
-from ..files import replacing, sole_writer
+from ..files import check_writable, replacing, set_aside, sole_writer
 from ..measurement.measure import measure
+from ..seals import SEAL, Damaged, seal, verify
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import World
@@ -57,10 +58,12 @@ def finetuned(
 ) -> Path:
     """The folder of the fine-tuned model and its tokenizer: `run`/model.
 
-    Training continues from the newest checkpoint in `run`. The history of the last checkpoint holds losses, gradient
-    norms and Sink_1. `on_message` receives one line that says which tokens the loss is on. Raises InputError as
-    `loop.train` does, and for models without a tokenizer.
+    Training continues from the newest whole checkpoint in `run`. A damaged run/model is written again. The history of
+    the last checkpoint holds losses, gradient norms and Sink_1. `on_message` receives one line that says which tokens
+    the loss is on. Raises InputError as `loop.train` does, and for models without a tokenizer.
     """
+    if world.is_first:
+        check_writable(run / "lock")
     tokenizer = load_tokenizer(recipe.model)
     if tokenizer is None:
         raise InputError(f"{recipe.model} holds no tokenizer; save the one that it was trained with beside it")
@@ -78,7 +81,7 @@ def finetuned(
     last = loop.train(job, run, on_step)
     if world.is_first:
         with sole_writer(run):
-            if not (run / "model").exists():
+            if not _is_whole(run / "model"):
                 _save_model(run / "model", recipe.model, last, tokenizer)
     return run / "model"
 
@@ -123,6 +126,20 @@ def _loss(model: PreTrainedModel, chats: Chats) -> float:
     return sum(model(**batch, use_cache=False).loss.item() for batch in batches) / len(batches)
 
 
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder holds a model as it was written. A damaged folder is named on standard error and renamed."""
+    if not folder.exists():
+        return False
+    try:
+        verify(folder)
+        if not (folder / SEAL).exists() and not (folder / "config.json").exists():
+            raise Damaged(folder, "it holds no config.json")
+    except Damaged as damage:
+        damage.warn(f"the model is renamed to {set_aside(folder).name}, and written again")
+        return False
+    return True
+
+
 def _save_model(folder: Path, base: str, last: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """Writes the model of the last checkpoint and its tokenizer, as transformers reads them."""
     model = _model(base)
@@ -130,3 +147,4 @@ def _save_model(folder: Path, base: str, last: Path, tokenizer: PreTrainedTokeni
     with replacing(folder, "make room, then run the same command") as draft:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
+        seal(draft)
