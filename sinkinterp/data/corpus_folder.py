@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..files import remove, replacing
-from ..seals import Damaged, check, read_record, sums, write_record
+from ..seals import Damaged, check, read_record, seal, sums, verify, write_record
 from . import shards
 from .progress import OnProgress
 from .sources import Source
@@ -44,7 +44,6 @@ def pack(
     fingerprint, width = source.fingerprint(), length - bos
     start, files = _continued_from(folder, fingerprint)
     end, encoder = start, _tokenizer_in(folder, tokenizer, bos, source.texts(cache, on_progress))
-    files |= sums(folder, "tokenizer/*")
     documents = encoded(_counted(source.texts(cache), start.document, on_progress), encoder)
     for chunks, end in shards.shards_of(documents, start, max(1, SHARD // width), width):
         rows = np.insert(chunks, 0, encoder.bos_token_id, axis=1) if bos else chunks
@@ -103,14 +102,14 @@ def _write_record(folder: Path, count: int, fingerprint: str, length: int, files
             "give more text or a smaller length"
         )
     sha256 = shards.content_hash(chunks)
-    record = {"shards": count, "chunks": len(chunks), "sha256": sha256, "fingerprint": fingerprint, "files": files}
-    write_record(folder / RECORD, record)
+    record = {"shards": count, "chunks": len(chunks), "sha256": sha256, "fingerprint": fingerprint}
+    write_record(folder / RECORD, record | {"files": files | sums(folder, "tokenizer/*")})
     (folder / _PROGRESS).unlink()
     return record
 
 
 def _continued_from(folder: Path, fingerprint: str) -> tuple[shards.Cursor, dict[str, str]]:
-    """The end of the last whole shard, and the hashes of the files up to there.
+    """The end of the last whole shard, and the hashes of the shards up to there.
 
     Where there is none, or the text has changed, or a file is damaged, the folder is emptied first.
     """
@@ -119,6 +118,7 @@ def _continued_from(folder: Path, fingerprint: str) -> tuple[shards.Cursor, dict
         progress = read_record(file) if file.exists() else {}
         if progress.get("fingerprint") == fingerprint:
             check(folder, progress["files"])
+            verify(folder / "tokenizer")
             return shards.Cursor(**progress["cursor"]), progress["files"]
     except Damaged as damage:
         damage.warn("the text is packed from its beginning")
@@ -140,6 +140,7 @@ def _tokenizer_in(folder: Path, recipe: TokenizerRecipe, bos: bool, texts: Itera
             raise InputError(f"the tokenizer of {recipe} has no BOS token; use bos=False or another tokenizer")
         with replacing(place, shards.FIX) as draft:
             tokenizer.save_pretrained(draft)
+            seal(draft)
     return recipe.load(place)
 
 
