@@ -62,11 +62,11 @@ def finetuned(
     the last checkpoint holds losses, gradient norms and Sink_1. `on_message` receives one line that says which tokens
     the loss is on. Raises InputError as `loop.train` does, and for models without a tokenizer.
     """
-    if world.is_first:
-        check_writable(run / "lock")
     tokenizer = load_tokenizer(recipe.model)
     if tokenizer is None:
         raise InputError(f"{recipe.model} holds no tokenizer; save the one that it was trained with beside it")
+    if world.is_first:
+        check_writable(run / "lock")
     messages, sha256 = read_chats(recipe.data)
     recipe = replace(recipe, sha256=sha256)
     training, held_out = _split(tokenised(messages, tokenizer, recipe.length))
