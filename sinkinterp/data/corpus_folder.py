@@ -22,7 +22,7 @@ from .sources import Source
 from .tokenisers import TokenizerRecipe, encoded
 
 RECORD = "corpus.json"
-_PROGRESS = "progress.json"
+PROGRESS = "progress.json"
 _EARLIER_RECORD = "packed.json"  # of versions that kept no hashes of files
 SHARD = 1 << 24  # tokens per shard; a killed program loses less than one shard
 
@@ -70,7 +70,7 @@ def record_of(folder: Path) -> dict[str, Any]:
 
 def emptied(folder: Path) -> None:
     """Removes a corpus from its folder, the records first."""
-    for name in (RECORD, _EARLIER_RECORD, _PROGRESS, "tokenizer"):
+    for name in (RECORD, _EARLIER_RECORD, PROGRESS, "tokenizer"):
         remove(folder / name)
     for shard in folder.glob("*.arrow"):
         remove(shard)
@@ -104,7 +104,7 @@ def _write_record(folder: Path, count: int, fingerprint: str, length: int, files
     sha256 = shards.content_hash(chunks)
     record = {"shards": count, "chunks": len(chunks), "sha256": sha256, "fingerprint": fingerprint}
     write_record(folder / RECORD, record | {"files": files | sums(folder, "tokenizer/*")})
-    (folder / _PROGRESS).unlink()
+    (folder / PROGRESS).unlink()
     return record
 
 
@@ -113,7 +113,7 @@ def _continued_from(folder: Path, fingerprint: str) -> tuple[shards.Cursor, dict
 
     Where there is none, or the text has changed, or a file is damaged, the folder is emptied first.
     """
-    file = folder / _PROGRESS
+    file = folder / PROGRESS
     try:
         progress = read_record(file) if file.exists() else {}
         if progress.get("fingerprint") == fingerprint:
@@ -128,7 +128,7 @@ def _continued_from(folder: Path, fingerprint: str) -> tuple[shards.Cursor, dict
 
 
 def _write_progress(folder: Path, cursor: shards.Cursor, fingerprint: str, files: dict[str, str]) -> None:
-    write_record(folder / _PROGRESS, {"cursor": asdict(cursor), "fingerprint": fingerprint, "files": files})
+    write_record(folder / PROGRESS, {"cursor": asdict(cursor), "fingerprint": fingerprint, "files": files})
 
 
 def _tokenizer_in(folder: Path, recipe: TokenizerRecipe, bos: bool, texts: Iterable[str]) -> Any:
