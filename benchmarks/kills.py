@@ -141,8 +141,8 @@ def chapter_done(folder: Path) -> int:
 
 def finetune(folder: Path) -> None:
     """Fine-tunes a small model on chats."""
-    sizes = {"length": 64, "steps": 8, "batch": 3, "watch_every": 4, "save_every": 2}
-    recipe = ChatRecipe(model=str(SHIPPED / "text-softmax"), data=str(folder / "chats.jsonl"), **sizes)
+    model, data = str(SHIPPED / "text-softmax"), str(folder / "chats.jsonl")
+    recipe = ChatRecipe(model=model, data=data, length=64, steps=8, batch=3, watch_every=4, save_every=2)
     finetuned(recipe, folder / "run")
 
 

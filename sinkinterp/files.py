@@ -32,6 +32,7 @@ def replacing(path: Path | str, fix: str = "free some space or choose another pl
     """
     with _write_errors(path, fix):
         target = _target(Path(path))
+        _make_folder(target.parent)
         draft = _draft(target)
         try:
             yield draft
@@ -59,13 +60,13 @@ def write_json(path: Path | str, value: Any, indent: int | None = None) -> None:
 
 
 def check_writable(path: Path | str) -> None:
-    """Raises InputError where a file cannot be written. Call it before minutes of work."""
+    """Raises InputError where a file cannot be written. Call it before minutes of work. It leaves nothing behind."""
     with _write_errors(path, "choose another place"):
         target = _target(Path(path))
         if target.is_dir():
             raise OSError("there is a folder of that name")
         if not _is_stream(target):
-            draft = _draft(target)
+            draft = _draft(next(place for place in (target, *target.parents) if place.parent.exists()))
             draft.touch()
             remove(draft)
 
@@ -133,21 +134,20 @@ def _write_errors(path: Path | str, fix: str) -> Iterator[None]:
 
 
 def _target(path: Path) -> Path:
-    """The place to write to, with its folder made. Raises OSError where nothing can be written."""
+    """The place to write to. Raises OSError for a place where nothing can be written."""
     if not path.name:
         raise OSError("this is a folder, not a file")
     try:
         if _is_stream(path):
             return path  # /dev/stdout links to a pipe that has no path of its own
         target = Path(os.path.realpath(path))
-        name = os.fsencode(target.name)
+        longest = max(len(os.fsencode(part)) for part in target.parts)
     except ValueError as error:  # a null byte, or a character that file names cannot have
         raise OSError("this is no file name") from error
-    if len(name) > _NAME_BYTES:
+    if longest > _NAME_BYTES:
         raise OSError("the name is too long")
     if target.is_symlink():
         raise OSError("the link leads back to itself")
-    _make_folder(target.parent)
     if target.exists() and not os.access(target, os.W_OK):
         raise OSError("it is read-only")  # the folder may allow a rename over it, which would ignore this
     return target

@@ -6,9 +6,10 @@ import random
 import shutil
 from dataclasses import replace
 
+import plotly.graph_objects as go
 import pytest
 import torch
-from abuse.damage import DAMAGES, blank, cut, damaged_copies, files_in, flip, is_noticed, lose
+from abuse.damage import DAMAGES, blank, cut, damaged_copies, empty_object, files_in, flip, is_noticed, lose
 
 import sinkinterp as si
 from sinkinterp import seals
@@ -20,8 +21,10 @@ from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.pages.book import Chapter, write_chapter
 from sinkinterp.runs import trained
 from sinkinterp.seals import Damaged, seal, verify
+from sinkinterp.table import Table
 from sinkinterp.train import checkpoint, loop
 from sinkinterp.train.job import job_of
 from sinkinterp.train.recipe import Recipe
@@ -220,6 +223,23 @@ def test_every_byte_of_the_head_of_a_report_counts(tmp_path):
         with pytest.raises(InputError):
             si.Report.load(file)
             raise AssertionError(place)
+
+
+@pytest.mark.parametrize("damage", [cut, empty_object])
+def test_a_damaged_chapter_is_one_line_and_what_was_reproduced_is_kept(tmp_path, damage):
+    table = Table("claim", "", ({"x": 1.0},))
+    for name in ("first", "second"):
+        write_chapter(tmp_path, Chapter(name, "", table, (), {}), table, go.Figure())
+    damage(tmp_path / "first.json", random.Random(1))
+    third = Chapter("third", "", table, (), {})
+    if damage is cut:
+        with pytest.raises(
+            InputError, match=r"^[^\n]+first\.json is damaged: [^\n]+; remove it, or reproduce it again$"
+        ):
+            write_chapter(tmp_path, third, table, go.Figure())
+    else:  # JSON that is no chapter
+        write_chapter(tmp_path, third, table, go.Figure())
+    assert json.loads((tmp_path / "third.json").read_text())["name"] == "third"
 
 
 def test_the_checkpoints_that_ship_are_as_they_were_written(tmp_path):

@@ -149,6 +149,24 @@ def test_a_place_that_cannot_be_is_one_line(tmp_path, report, place):
     assert not list(tmp_path.rglob(".draft-*"))
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_what_is_written_to_a_device_goes_through_it_and_the_device_stays(tmp_path, report):
+    writers = (
+        report.save,
+        lambda path: save_figure(go.Figure(), path),
+        lambda path: save_table(TABLE, path),
+    )
+    for device in (Path("/dev/full"), Path("/dev/null")):
+        link = tmp_path / f"{device.name}.html"
+        link.symlink_to(device)
+        expected = pytest.raises(InputError, match="No space left on device; free some space")
+        for write in writers:
+            with expected if device.name == "full" else nullcontext():
+                write(link)
+        assert device.is_char_device() and link.is_symlink()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
 def test_an_unwritable_place_is_noticed_before_the_data_are_prepared(tmp_path, monkeypatch):
     from sinkinterp.runs import trained
 
