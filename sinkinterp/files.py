@@ -146,7 +146,7 @@ def _target(path: Path) -> Path:
         raise OSError("this is no file name") from error
     if longest > _NAME_BYTES:
         raise OSError("the name is too long")
-    if target.is_symlink():
+    if any(place.is_symlink() for place in (target, *target.parents)):
         raise OSError("the link leads back to itself")
     if target.exists() and not os.access(target, os.W_OK):
         raise OSError("it is read-only")  # the folder may allow a rename over it, which would ignore this
