@@ -180,7 +180,7 @@ def main(
                     pass
             for campaign in campaigns:
                 campaign.finish()
-    _print(campaigns)
+        _print(campaigns)
     if any(campaign.losses for campaign in campaigns):
         raise typer.Exit(1)
 
@@ -205,9 +205,12 @@ class Campaign:
     def killed(self, rng: random.Random) -> bool:
         """Whether a child was killed before it ended. What its end, or the kill, left behind is checked."""
         child = _forked(self.work.do, self.folder)
-        time.sleep(rng.uniform(0, self.seconds))
-        os.kill(child, signal.SIGKILL)
-        return self._checked(_exit_status(child))
+        try:
+            time.sleep(rng.uniform(0, self.seconds))
+        finally:  # also where the user interrupts us
+            os.kill(child, signal.SIGKILL)
+            status = _exit_status(child)
+        return self._checked(status)
 
     def finish(self) -> None:
         """Lets a child end in peace, and checks what it leaves."""
