@@ -9,6 +9,7 @@ for byte, those of a program that nobody killed. Linux and macOS.
 """
 
 import json
+import logging
 import os
 import random
 import shutil
@@ -254,17 +255,26 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def _forked(do: Callable[[Path], object], folder: Path) -> int:
-    """The process id of a child that does some work and exits: with 0, or with 1 and a traceback if it fails."""
+    """The process id of a child that does some work and exits: with 0, with 1 if it fails, with 2 at any damage."""
     sys.stdout.flush()
     child = os.fork()
     if child:
         return child
+    logging.getLogger("sinkinterp").addHandler(_Exits())  # no kill may damage a file
     try:
         do(folder)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
     os._exit(0)
+
+
+class _Exits(logging.Handler):
+    """Ends the program where it names a damaged file."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(f"{record.getMessage()}\n")
+        os._exit(2)
 
 
 def _exit_status(child: int) -> int:
