@@ -23,8 +23,11 @@ class Damaged(InputError):
     """A file that is not as it was written."""
 
     def __init__(self, path: Path, reason: str, fix: str = _FIX) -> None:
-        self.path, self.reason = path, " ".join(reason.split())
+        self.path, self.reason, self.fix = path, " ".join(reason.split()), fix
         super().__init__(f"{path} is damaged: {self.reason}; {fix}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Damaged, (self.path, self.reason, self.fix)  # it crosses processes
 
     def warn(self, action: str) -> None:
         """Says in one line on standard error what is damaged and what is done about it."""
@@ -48,8 +51,12 @@ def verify(folder: Path, *patterns: str) -> None:
     Only files whose names match one of the patterns are read, or all of them without a pattern. A folder without
     sha256.json passes.
     """
-    if (folder / SEAL).exists():
-        check(folder, {name: sha256 for name, sha256 in read_record(folder / SEAL).items() if _any(name, patterns)})
+    if not (folder / SEAL).exists():
+        return
+    expected = read_record(folder / SEAL)
+    if not isinstance(expected, dict):
+        raise Damaged(folder / SEAL, "it holds no hashes by name")
+    check(folder, {name: sha256 for name, sha256 in expected.items() if _any(name, patterns)})
 
 
 @contextmanager
@@ -132,6 +139,8 @@ def _any(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def _sha256(path: Path) -> str:
+    if not path.is_file():
+        raise Damaged(path, "there is no such file")
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

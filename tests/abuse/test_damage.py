@@ -2,6 +2,7 @@
 
 import json
 import logging
+import pickle
 import random
 import shutil
 from dataclasses import replace
@@ -10,6 +11,8 @@ import plotly.graph_objects as go
 import pytest
 import torch
 from abuse.damage import DAMAGES, blank, cut, damaged_copies, empty_object, files_in, flip, is_noticed, lose
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 import sinkinterp as si
 from sinkinterp import seals
@@ -278,6 +281,27 @@ def test_a_damaged_model_from_elsewhere_is_one_line_or_loads(tmp_path):
     assert outcomes == {InputError, None}
 
 
+def test_a_report_of_an_earlier_version_has_no_hash_and_is_read(tmp_path):
+    report = si.measure(si.load("sinkinterp/demo-softmax"), TokenSet.of(torch.arange(14).reshape(2, 7), "some"))
+    report.save(tmp_path / "new")
+    with safe_open(tmp_path / "new", framework="pt") as file:
+        metadata = {"sinkinterp": file.metadata()["sinkinterp"]}
+    save_file(load_file(tmp_path / "new"), tmp_path / "old", metadata)
+    assert si.Report.load(tmp_path / "old").importance.equal(report.importance)
+
+
+def test_what_is_said_of_a_damaged_file_crosses_processes(tmp_path):
+    error = pickle.loads(pickle.dumps(Damaged(tmp_path / "file", "it is\ncut off", "copy it")))
+    assert str(error) == f"{tmp_path}/file is damaged: it is cut off; copy it" and error.path == tmp_path / "file"
+
+
+@pytest.mark.parametrize("record", [[1], "text", None])
+def test_a_record_that_holds_no_hashes_is_one_line(tmp_path, record):
+    seals.write_record(tmp_path / seals.SEAL, record)
+    with pytest.raises(Damaged, match=r"sha256.json is damaged: it holds no hashes by name; "):
+        verify(tmp_path)
+
+
 def test_a_folder_that_is_sealed_says_what_is_missing(tmp_path):
     (tmp_path / "a").write_text("1")
     seal(tmp_path)
@@ -285,5 +309,5 @@ def test_a_folder_that_is_sealed_says_what_is_missing(tmp_path):
     (tmp_path / "b").write_text("what is added later is not looked at")
     verify(tmp_path)
     (tmp_path / "a").unlink()
-    with pytest.raises(Damaged, match=f"^{tmp_path}/a is damaged: No such file or directory; copy it again"):
+    with pytest.raises(Damaged, match=f"^{tmp_path}/a is damaged: there is no such file; copy it again"):
         verify(tmp_path)
