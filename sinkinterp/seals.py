@@ -15,6 +15,7 @@ from .files import write_bytes
 
 SEAL = "sha256.json"  # in a folder: the hashes of its files
 STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
+LARGE = 1 << 24  # bytes of a folder; to read fewer takes less time than to start a thread
 _RECORD = b'{"sha256": "%s", "record": %s}'
 _FIX = f"copy it again, make it again, or remove {SEAL} if you changed the folder yourself"
 
@@ -61,10 +62,14 @@ def verify(folder: Path, *patterns: str) -> None:
 
 @contextmanager
 def verifying(folder: Path, *patterns: str) -> Iterator[None]:
-    """Verifies a folder as `verify` does, in another thread, while the block reads it.
+    """Verifies a folder as `verify` does: a large one in another thread, while the block reads it.
 
-    Raises Damaged when the block ends, also where the block fails.
+    Raises Damaged before the block, or when it ends, also where the block fails.
     """
+    if not (folder / SEAL).exists() or sum(file.stat().st_size for file in folder.iterdir()) < LARGE:
+        verify(folder, *patterns)
+        yield
+        return
     with ThreadPoolExecutor(1) as pool:
         verification = pool.submit(verify, folder, *patterns)
         try:
