@@ -15,7 +15,7 @@ from .files import write_bytes
 
 SEAL = "sha256.json"  # in a folder: the hashes of its files
 STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
-LARGE = 1 << 24  # bytes of a folder; to read fewer takes less time than to start a thread
+LARGE = 1 << 24  # bytes; fewer are read at once, and take less time than to start a thread
 _RECORD = b'{"sha256": "%s", "record": %s}'
 _FIX = f"copy it again, make it again, or remove {SEAL} if you changed the folder yourself"
 
@@ -147,6 +147,8 @@ def _sha256(path: Path) -> str:
     if not path.is_file():
         raise Damaged(path, "there is no such file")
     try:
+        if path.stat().st_size < LARGE:
+            return hashlib.sha256(path.read_bytes()).hexdigest()
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:

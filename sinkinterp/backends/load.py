@@ -123,7 +123,7 @@ def load_model(
         refusals = _refusals(source)
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
     try:
-        with verifying(Path(source), "*.json", "model*"):
+        with verifying(Path(source), "*config.json", "model*"):
             model, loading = class_of(source).from_pretrained(
                 **place, dtype=dtype, device_map=device_map, trust_remote_code=False, output_loading_info=True
             )
@@ -146,7 +146,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     if not _has_tokenizer(Path(source)):
         return None
     place = gguf.reading(Path(source)) if gguf.is_gguf(source) else {"pretrained_model_name_or_path": source}
-    verify(Path(source), "*.json")
+    verify(Path(source), "*token*", "config.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
         start = decoder_start(source)
