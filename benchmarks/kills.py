@@ -20,7 +20,6 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -174,11 +173,14 @@ def main(
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         campaigns = [Campaign(name, work, Path(temporary) / name) for name, work in WORKS.items()]
         rng = random.Random(seed)
-        with suppress(KeyboardInterrupt):  # the table then says how far it came
+        try:
             for kill in track(range(times), "killing", console=Console(stderr=True)):
                 campaign = campaigns[kill % len(campaigns)]
                 while not campaign.killed(rng):
                     pass
+        except KeyboardInterrupt:  # the table says how far it came
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        else:
             for campaign in campaigns:
                 campaign.finish()
         _print(campaigns)
@@ -223,15 +225,19 @@ class Campaign:
         try:
             progress = self.work.progress(self.folder)
             if progress < self.progress:
-                self.losses.append(f"{self.name}: from {self.progress} back to {progress}")
+                self._lose(f"from {self.progress} back to {progress}")
             self.progress = progress
         except Exception as error:
-            self.losses.append(f"{self.name}: {type(error).__name__}: {error}")
+            self._lose(f"{type(error).__name__}: {error}")
         if not is_killed:
             if status or contents(self.folder) != self.expected:
-                self.losses.append(f"{self.name}: it ended with {status}, or with other files than if nobody kills it")
+                self._lose(f"it ended with {status}, or with other files than if nobody kills it")
             self._fresh()
         return is_killed
+
+    def _lose(self, what: str) -> None:
+        self.losses.append(f"{self.name}: {what}")
+        sys.stderr.write(f"lost: {self.losses[-1]}\n")
 
     def _fresh(self) -> Path:
         """The folder with nothing in it but what the program reads."""

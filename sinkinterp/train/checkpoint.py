@@ -19,9 +19,11 @@ from ..files import remove_drafts, remove_whole, replacing, set_aside
 from ..seals import Damaged
 from ..spec import Spec
 from .distributed import full_tensor, sharded_like
+from .recipe import Fit
 
 KEPT = 2  # the newest checkpoints of a run, which stay on disk
-TENSORS = ("model.safetensors", "optimizer.safetensors")
+OPTIMIZER = "optimizer.safetensors"
+TENSORS = ("model.safetensors", OPTIMIZER)
 VALUES = ("config.json", "recipe.json", "history.json")
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of one parameter
 History = list[dict[str, Any]]
@@ -52,7 +54,7 @@ def latest(run: Path) -> int:
     return max(steps_in(run), default=0)
 
 
-def opened(run: Path, recipe: Spec) -> int:
+def opened(run: Path, recipe: Fit) -> int:
     """The step of the newest whole checkpoint in `run`; 0 if there is none.
 
     Drafts that a killed process left are removed. A damaged checkpoint is named on standard error and renamed to
@@ -65,7 +67,7 @@ def opened(run: Path, recipe: Spec) -> int:
     while steps:
         folder = folder_of(run, step := steps.pop())
         try:
-            _check_whole(folder)
+            _check_whole(folder, is_last=step == recipe.steps)
         except Damaged as damage:
             start = f"step {steps[-1]}" if steps else "the beginning"
             damage.warn(f"the checkpoint is renamed to {set_aside(folder).name}, and training goes on from {start}")
@@ -111,7 +113,7 @@ def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) 
     """Puts model and optimiser into their state after `step` steps. Returns the history up to there."""
     folder = folder_of(run, step)
     fill(folder, model)
-    moments = load_file(folder / "optimizer.safetensors")
+    moments = load_file(folder / OPTIMIZER)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             parts = {part: sharded_like(moments[f"{name}.{part}"], parameter) for part in MOMENTS}
@@ -133,11 +135,15 @@ def history_of(folder: Path) -> History:
     return json.loads((folder / "history.json").read_text())
 
 
-def _check_whole(folder: Path) -> None:
-    """Raises Damaged unless every file of a checkpoint is there as it was written."""
+def _check_whole(folder: Path, is_last: bool) -> None:
+    """Raises Damaged unless every file of a checkpoint is there as it was written.
+
+    Where the folder has no hashes yet and the run has ended, the optimiser's state may be missing: nothing needs it.
+    """
     seals.verify(folder)
     if not (folder / seals.SEAL).exists():
-        for name in (*TENSORS, *VALUES):
+        needed = {*TENSORS, *VALUES} - ({OPTIMIZER} if is_last and not (folder / OPTIMIZER).exists() else set())
+        for name in sorted(needed):
             _check_readable(folder / name)
         seals.seal_later(folder)
 
@@ -158,7 +164,7 @@ def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
     """Writes every file of a checkpoint."""
     state.config.save_pretrained(draft)
     save_file(state.weights, draft / "model.safetensors", {"format": "pt"})
-    save_file(state.moments, draft / "optimizer.safetensors")
+    save_file(state.moments, draft / OPTIMIZER)
     (draft / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1))
     (draft / "history.json").write_text(json.dumps(history))
 

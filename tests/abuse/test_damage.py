@@ -97,6 +97,13 @@ def test_training_begins_again_where_every_checkpoint_is_damaged(home, tmp_path,
     assert [line.rpartition(" from ")[2] for line in lines()] == ["step 6", "the beginning"]
 
 
+def test_a_run_of_an_earlier_version_that_goes_on_needs_its_optimiser(home, tmp_path, lines):
+    run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {seals.SEAL, "step-0000009"})
+    (run / "step-0000006" / checkpoint.OPTIMIZER).unlink()
+    assert contents(train(recipe_in(home), home / "cache", run)) == contents(checkpoint.folder_of(home / "run", 9))
+    assert len(lines()) == 1 and lines()[0].endswith("training goes on from the beginning")
+
+
 def test_a_folder_that_only_looks_like_a_checkpoint_is_none(home, tmp_path, lines):
     run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {"step-0000009"})
     (run / "step-0000060").mkdir()
@@ -114,7 +121,15 @@ def test_a_run_of_an_earlier_version_is_taken_as_it_is_and_hashed(home, tmp_path
     assert lines() == [] and contents(last) == contents(checkpoint.folder_of(home / "run", 9))
 
 
-@pytest.mark.parametrize("name", [*checkpoint.TENSORS, *checkpoint.VALUES])
+def test_a_run_of_an_earlier_version_that_has_ended_needs_no_optimiser(home, tmp_path, lines):
+    run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {seals.SEAL, checkpoint.OPTIMIZER})
+    assert train(recipe_in(home), home / "cache", run) == checkpoint.folder_of(run, 9) and lines() == []
+    (run / "step-0000009" / "config.json").write_text("{}")
+    with pytest.raises(Damaged):
+        verify(run / "step-0000009")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", *checkpoint.VALUES])
 @pytest.mark.parametrize("damage", [cut, lose])
 def test_a_run_of_an_earlier_version_that_is_cut_off_is_not_taken(home, tmp_path, lines, name, damage):
     run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {seals.SEAL})
