@@ -7,7 +7,6 @@ forward pass, again and again; its ratio is the median over these pairs. The pla
 of the machine. Memory is the high-water mark of a process of its own, above the loaded model.
 """
 
-import json
 import platform
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from rich.table import Table
 
 from benchmarks.rows import Row, Scale, real_rows, rows, skipped
 from benchmarks.ways import RealSetting, Setting
+from sinkinterp.files import write_json
 
 REAL_SETTINGS = (RealSetting(64, sequences=16), RealSetting(1024, sequences=1))
 _PACKAGES = ("sinkinterp", "torch", "transformers", "nnsight", "transformer-lens")
@@ -59,7 +59,7 @@ def main(
     console.print(table(results, caption))
     if json_out is not None:
         plain = {"protocol": caption, "rows": [asdict(result) for result in results]}
-        json_out.write_text(json.dumps(plain, indent=1), encoding="utf-8")
+        write_json(json_out, plain, indent=1)
 
 
 def _full(length: int, long: bool, repeats: int) -> Scale:

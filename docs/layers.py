@@ -15,6 +15,7 @@ GROUND = {
     "errors": "the one error of users",
     "files": "whole or absent",
     "lazy": "modules as attributes",
+    "seals": "hashes of files",
     "spec": "recipes as JSON",
     "table": "rows",
 }

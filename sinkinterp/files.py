@@ -32,6 +32,7 @@ def replacing(path: Path | str, fix: str = "free some space or choose another pl
     """
     with _write_errors(path, fix):
         target = _target(Path(path))
+        _make_folder(target.parent)
         draft = _draft(target)
         try:
             yield draft
@@ -59,13 +60,13 @@ def write_json(path: Path | str, value: Any, indent: int | None = None) -> None:
 
 
 def check_writable(path: Path | str) -> None:
-    """Raises InputError where a file cannot be written. Call it before minutes of work."""
+    """Raises InputError where a file cannot be written. Call it before minutes of work. It leaves nothing behind."""
     with _write_errors(path, "choose another place"):
         target = _target(Path(path))
         if target.is_dir():
             raise OSError("there is a folder of that name")
         if not _is_stream(target):
-            draft = _draft(target)
+            draft = _draft(next(place for place in (target, *target.parents) if place.parent.exists()))
             draft.touch()
             remove(draft)
 
@@ -80,7 +81,7 @@ def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[Non
     from filelock import FileLock  # here, because it takes a tenth of a second to import
 
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_folder(folder)
         lock = FileLock(folder / "lock")
         lock.acquire()
     except OSError as error:
@@ -105,6 +106,15 @@ def remove_whole(path: Path) -> None:
     remove(path.rename(_draft(path)))
 
 
+def set_aside(path: Path) -> Path:
+    """Renames a damaged file or folder to damaged-NAME, in place of an earlier one. Returns its new path."""
+    aside = path.with_name(f"damaged-{path.name}")
+    with _write_errors(aside, "remove it by hand"):
+        remove(aside)
+        path.rename(aside)
+    return aside
+
+
 def remove_drafts(folder: Path) -> None:
     """Removes the drafts that killed programs left in a folder. Only its one writer may call this."""
     for draft in folder.glob(f"{_DRAFT}*"):
@@ -124,21 +134,20 @@ def _write_errors(path: Path | str, fix: str) -> Iterator[None]:
 
 
 def _target(path: Path) -> Path:
-    """The place to write to, with its folder made. Raises OSError where nothing can be written."""
+    """The place to write to. Raises OSError for a place where nothing can be written."""
     if not path.name:
         raise OSError("this is a folder, not a file")
     try:
         if _is_stream(path):
             return path  # /dev/stdout links to a pipe that has no path of its own
         target = Path(os.path.realpath(path))
-        name = os.fsencode(target.name)
+        longest = max(len(os.fsencode(part)) for part in target.parts)
     except ValueError as error:  # a null byte, or a character that file names cannot have
         raise OSError("this is no file name") from error
-    if len(name) > _NAME_BYTES:
+    if longest > _NAME_BYTES:
         raise OSError("the name is too long")
-    if target.is_symlink():
+    if any(place.is_symlink() for place in (target, *target.parents)):
         raise OSError("the link leads back to itself")
-    target.parent.mkdir(parents=True, exist_ok=True)
     if target.exists() and not os.access(target, os.W_OK):
         raise OSError("it is read-only")  # the folder may allow a rename over it, which would ignore this
     return target
@@ -176,6 +185,14 @@ def _publish(draft: Path, target: Path) -> None:
         shutil.copymode(target, draft)
     draft.replace(target)
     _sync_folder(target.parent)
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes a folder and those above it that are missing, and makes their names survive a power failure."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:

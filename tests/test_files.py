@@ -16,6 +16,7 @@ from sinkinterp.files import (
     check_writable,
     remove_drafts,
     replacing,
+    set_aside,
     sole_writer,
     write_bytes,
     write_json,
@@ -85,6 +86,12 @@ def test_an_impossible_place_is_one_line_before_and_after_the_work(tmp_path, mon
     assert names(tmp_path) == ["file", "folder", "loop"] and (tmp_path / "file").read_text() == "old"
 
 
+def test_asking_whether_a_file_can_be_written_leaves_nothing_behind(tmp_path):
+    for name in ("file", "a/b/file"):
+        check_writable(tmp_path / name)
+    assert names(tmp_path) == []
+
+
 def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path):
     pipe, heard = tmp_path / "pipe", []
     os.mkfifo(pipe)
@@ -137,6 +144,21 @@ def test_a_file_keeps_its_permissions(tmp_path):
     file.chmod(0o640)
     write_text(file, "new")
     assert file.read_text() == "new" and stat.S_IMODE(file.stat().st_mode) == 0o640
+
+
+def test_a_damaged_folder_is_set_aside_in_place_of_an_earlier_one(tmp_path):
+    for content in ("first", "second"):
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "file").write_text(content)
+        assert set_aside(tmp_path / "run") == tmp_path / "damaged-run"
+    assert names(tmp_path) == ["damaged-run"] and (tmp_path / "damaged-run" / "file").read_text() == "second"
+
+
+def test_the_names_of_folders_that_are_made_are_flushed_too(tmp_path, monkeypatch):
+    flushed, fsync = set(), os.fsync
+    monkeypatch.setattr("os.fsync", lambda handle: flushed.add(os.fstat(handle).st_ino) or fsync(handle))
+    write_text(tmp_path / "a" / "b" / "file", "new")
+    assert {path.stat().st_ino for path in (tmp_path, tmp_path / "a", tmp_path / "a" / "b")} < flushed
 
 
 def test_a_file_that_may_not_be_written_stays_though_its_folder_would_allow_it(tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from ..checks import nearest
 from ..data.token_sources import Tokenizer
 from ..errors import InputError
 from ..files import cache_folder
+from ..seals import verify, verifying
 from . import gguf
 from .configuration import check_size, class_of, decoder_start, has_encoder
 from .encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
@@ -170,14 +171,15 @@ def load_model(
     else:
         _check_folder(source)
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
-        refusals = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, AssertionError)
+        refusals = _refusals(source)
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
     try:
         if device_map is None:
             check_size(source)
-        model, loading = class_of(source).from_pretrained(
-            **place, dtype=dtype, device_map=device_map, trust_remote_code=False, output_loading_info=True
-        )
+        with verifying(Path(source), "*config.json", "model*"):
+            model, loading = class_of(source).from_pretrained(
+                **place, dtype=dtype, device_map=device_map, trust_remote_code=False, output_loading_info=True
+            )
     except InputError:
         raise
     except refusals as error:
@@ -197,10 +199,11 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     if not _has_tokenizer(Path(source)):
         return None
     place = gguf.reading(Path(source)) if gguf.is_gguf(source) else {"pretrained_model_name_or_path": source}
+    verify(Path(source), "*token*", "config.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
         start = decoder_start(source)
-    except (OSError, ValueError, KeyError) as error:
+    except _refusals(source) as error:
         raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}") from error
     if start is not None:
         tokenizer.bos_token = tokenizer.convert_ids_to_tokens(start)
@@ -268,6 +271,14 @@ def _has_tokenizer(path: Path) -> bool:
     if gguf.is_gguf(path):
         return gguf.has_tokenizer(path)
     return not path.is_dir() or any(path.glob("tokenizer*"))
+
+
+_HUB_REFUSALS = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, AssertionError)
+
+
+def _refusals(source: str | Path) -> tuple[type[Exception], ...]:
+    """The errors of transformers that mean that a source cannot be read; the files of a folder may be damaged."""
+    return (Exception,) if Path(source).is_dir() else _HUB_REFUSALS
 
 
 def _first_line(error: Exception) -> str:

@@ -105,10 +105,13 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
 
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path) -> None:
+    from ..files import check_writable
     from ..pages.book import Chapter, verdict_table, write_chapter
     from ..runs.experiment import summary_of
     from ..runs.provenance import provenance
 
+    for ending in ("json", "html"):
+        check_writable(out / f"{name}.{ending}")
     start = time.perf_counter()
     table = experiment.table(scope)
     seconds = round(time.perf_counter() - start, 1)

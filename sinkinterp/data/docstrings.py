@@ -4,14 +4,13 @@ import ast
 import hashlib
 import importlib.metadata
 import importlib.util
-import json
 import re
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from ..files import write_json
+from ..seals import Damaged, read_record, write_record
 from .progress import OnProgress, no_progress
 
 DEPENDENCIES = ("torch", "transformers", "numpy", "datasets", "tokenizers", "einops", "rich", "typer")
@@ -22,14 +21,20 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
     """English docstrings of the standard library and of our dependencies, each once, in a mixed order.
 
-    They are gathered once and kept in `cache` under a hash of the versions that they were read from.
+    They are gathered once and kept in `cache` under a hash of the versions that they were read from. Where the file
+    there is damaged, that is said on standard error, and they are gathered again.
     """
     versions = ["python " + sysconfig.get_python_version()]
     versions += [f"{name} {importlib.metadata.version(name)}" for name in DEPENDENCIES]
-    file = cache / f"docstrings-{hashlib.sha256(' '.join(versions).encode()).hexdigest()[:12]}.json"
-    if not file.is_file():
-        write_json(file, mixed(_docstrings(_documented_files(), on_file)))
-    return json.loads(file.read_text())
+    file = cache / f"embedded-{hashlib.sha256(' '.join(versions).encode()).hexdigest()[:12]}.json"
+    if file.exists():
+        try:
+            return read_record(file)
+        except Damaged as damage:
+            damage.warn("the docstrings are gathered again")
+    texts = mixed(_docstrings(_documented_files(), on_file))
+    write_record(file, texts)
+    return texts
 
 
 def library_texts(on_file: OnProgress = no_progress) -> list[str]:

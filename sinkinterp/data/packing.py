@@ -1,5 +1,6 @@
 """Packed text: documents with EOS between them, cut into chunks of equal length that are kept on disk."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..files import sole_writer
+from ..seals import Damaged
 from ..spec import Spec, added_later
 from .progress import OnProgress, no_progress
 from .sources import Embedded, Source
@@ -66,7 +68,8 @@ class PackedText(Spec):
     def prepare(self, cache: Path, on_progress: OnProgress = no_progress) -> "PreparedText":
         """The corpus in `cache`; it is packed there first if need be, from the last whole shard on.
 
-        `on_progress` counts files while the embedded text is gathered, then documents while they are packed. Other
+        A corpus with a damaged file is named on standard error and packed again. `on_progress` counts files while the
+        embedded text is gathered, then documents while they are packed. Other
         processes that need the same corpus wait until it is packed. Raises InputError for text that cannot be read,
         does not have `sha256`, or fills fewer than two chunks, and for a full disk.
         """
@@ -90,13 +93,26 @@ class PackedText(Spec):
         """The record of the corpus in `folder`, which is packed first if need be."""
         from . import corpus_folder
 
-        record = corpus_folder.record_of(folder)
-        if record:
-            return record
+        with suppress(Damaged):  # another process may be packing it again
+            record = corpus_folder.record_of(folder)
+            if record:
+                return record
         with sole_writer(folder):
-            return corpus_folder.record_of(folder) or corpus_folder.pack(
+            return self._whole_record(folder, cache) or corpus_folder.pack(
                 folder, cache, self.source, self.tokenizer, self.length, self.bos, on_progress
             )
+
+    def _whole_record(self, folder: Path, cache: Path) -> dict[str, Any]:
+        """The record of the corpus in `folder`. A damaged corpus is named on standard error and removed."""
+        from . import corpus_folder
+
+        try:
+            return corpus_folder.record_of(folder)
+        except Damaged as damage:
+            damage.warn("the text is packed again")
+        next(iter(self.source.texts(cache)), None)  # nothing is removed where the text cannot be read any more
+        corpus_folder.emptied(folder)
+        return {}
 
 
 def trimmed(chunks: Any, eos: int, start: int, stretch: range) -> range:

@@ -18,34 +18,49 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..files import replacing
+from ..seals import STAMP, Damaged, check_stamp, stamp
 from .provenance import Protocol
 from .readings import EXTRA, Readings
 from .shape_check import checked
 
 R = TypeVar("R", bound=Readings)
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is no tensor
+_SHA256 = "sha256"  # the entry that holds the hash of the file; files of earlier versions have none
 
 
 def write_file(readings: Readings, path: Path | str) -> None:
-    """Writes a .safetensors file, whole or not at all; positions, layers and protocol are in its metadata."""
+    """Writes a .safetensors file, whole or not at all; positions, layers, protocol and a hash are in its metadata."""
     if not isinstance(path, str | PathLike):
         raise InputError(f"a report is saved to a file; give its path, such as report.safetensors; got {path!r:.40}")
-    metadata = {_METADATA: json.dumps(_about(readings))}
+    metadata = {_METADATA: json.dumps(_about(readings)), _SHA256: STAMP}
     with replacing(path) as draft:
         save_file({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, draft, metadata)
+        stamp(draft)
 
 
 def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
-    """The report that `write_file` wrote. Raises InputError for any other file."""
+    """The report that `write_file` wrote. Raises InputError for any other file, and for a damaged one."""
     try:
         with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})[_METADATA])
+            metadata = file.metadata() or {}
+            about = json.loads(metadata.pop(_METADATA))
+            _check_hash(Path(path), metadata)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return checked(report_class(**_fields(about, tensors)))
+    except Damaged:
+        raise
     except InputError as error:
         raise InputError(f"{path} is a damaged report: {error}") from error
     except Exception as error:
         raise InputError(f"{path} is no saved report; give a file that Report.save wrote") from error
+
+
+def _check_hash(path: Path, metadata: Mapping[str, str]) -> None:
+    """Raises Damaged unless a file with these entries, apart from the report's, is as it was written."""
+    if metadata.keys() - {_SHA256}:
+        raise Damaged(path, f"its metadata holds {', '.join(metadata)}", "copy it again or make it again")
+    if metadata:
+        check_stamp(path, metadata[_SHA256])
 
 
 def to_dict(readings: Readings) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from ..errors import InputError
 from ..files import write_json, write_text
 from ..runs.verdict import Outcome, Verdict
 from ..table import Cell, Table
@@ -86,9 +87,16 @@ def verdict_table(verdicts: Sequence[Verdict]) -> Table:
 
 
 def chapters_in(folder: Path) -> list[Chapter]:
-    """The chapters whose numbers lie in a folder, by name."""
-    plain = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
-    return [Chapter.from_dict(content) for content in plain if isinstance(content, dict) and "verdicts" in content]
+    """The chapters whose numbers lie in a folder, by name. Raises InputError for a file that is damaged."""
+    chapters = []
+    for file in sorted(folder.glob("*.json")):
+        try:
+            plain = json.loads(file.read_text(encoding="utf-8"))
+            if isinstance(plain, dict) and "verdicts" in plain:
+                chapters.append(Chapter.from_dict(plain))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{file} is damaged: {error}; remove it, or reproduce it again") from error
+    return chapters
 
 
 def front_page(chapters: Sequence[Chapter]) -> str:

@@ -1,6 +1,5 @@
 """Fine-tuning any causal language model of transformers on chats, by the training loop of our own models."""
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +11,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load_model, load_tokenizer
 from ..errors import InputError
-from ..files import cache_folder, replacing, sole_writer, write_json
+from ..files import cache_folder, check_writable, replacing, set_aside, sole_writer
 from ..measurement.measure import measure
+from ..seals import SEAL, Damaged, read_record, seal, verify, write_record
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import World
@@ -59,13 +59,15 @@ def finetuned(
 ) -> Path:
     """The folder of the fine-tuned model and its tokenizer: `run`/model.
 
-    Training continues from the newest checkpoint in `run`. The history of the last checkpoint holds losses, gradient
-    norms and Sink_1. `on_message` receives one line that says which tokens the loss is on. Raises InputError as
-    `loop.train` does, and for models without a tokenizer.
+    Training continues from the newest whole checkpoint in `run`. A damaged run/model is written again. The history of
+    the last checkpoint holds losses, gradient norms and Sink_1. `on_message` receives one line that says which tokens
+    the loss is on. Raises InputError as `loop.train` does, and for models without a tokenizer.
     """
     tokenizer = load_tokenizer(recipe.model)
     if tokenizer is None:
         raise InputError(f"{recipe.model} holds no tokenizer; save the one that it was trained with beside it")
+    if world.is_first:
+        check_writable(run / "lock")
     messages, sha256 = read_chats(recipe.data)
     recipe = replace(recipe, sha256=sha256)
     training, held_out = _split(tokenised(messages, tokenizer, recipe.length))
@@ -80,7 +82,7 @@ def finetuned(
     last = loop.train(job, run, on_step)
     if world.is_first:
         with sole_writer(run):
-            if not (run / "model").exists():
+            if not _is_whole(run / "model"):
                 _save_model(run / "model", recipe.model, last, tokenizer)
     return run / "model"
 
@@ -89,10 +91,15 @@ def history_of(recipe: ChatRecipe, cache: Path | None = None) -> list[dict[str, 
     """The evaluations of a recipe's run, a row each; the run is made where it is not in the cache."""
     run = (cache or cache_folder()) / "runs" / recipe.key()
     file = run / "evaluations.json"
-    if not file.is_file():
-        finetuned(recipe, run)
-        write_json(file, checkpoint.history_of(checkpoint.folder_of(run, checkpoint.latest(run))))
-    return json.loads(file.read_text())
+    if file.is_file():
+        try:
+            return read_record(file)
+        except Damaged as damage:
+            damage.warn("the run is read again")
+    finetuned(recipe, run)
+    history = checkpoint.history_of(checkpoint.folder_of(run, checkpoint.latest(run)))
+    write_record(file, history)
+    return history
 
 
 def _model(name: str) -> PreTrainedModel:
@@ -135,6 +142,20 @@ def _loss(model: PreTrainedModel, chats: Chats) -> float:
     return sum(model(**batch, use_cache=False).loss.item() for batch in batches) / len(batches)
 
 
+def _is_whole(folder: Path) -> bool:
+    """Whether a folder holds a model as it was written. A damaged folder is named on standard error and renamed."""
+    if not folder.exists():
+        return False
+    try:
+        verify(folder)
+        if not (folder / SEAL).exists() and not (folder / "config.json").exists():
+            raise Damaged(folder, "it holds no config.json")
+    except Damaged as damage:
+        damage.warn(f"the model is renamed to {set_aside(folder).name}, and written again")
+        return False
+    return True
+
+
 def _save_model(folder: Path, base: str, last: Path, tokenizer: PreTrainedTokenizerBase) -> None:
     """Writes the model of the last checkpoint and its tokenizer, as transformers reads them."""
     model = _model(base)
@@ -142,3 +163,4 @@ def _save_model(folder: Path, base: str, last: Path, tokenizer: PreTrainedTokeni
     with replacing(folder, "make room, then run the same command") as draft:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
+        seal(draft)

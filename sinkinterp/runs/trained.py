@@ -17,11 +17,12 @@ from ..data.packing import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
-from ..files import cache_folder
+from ..files import cache_folder, check_writable
 from ..measurement.batching import passes
 from ..measurement.measure import measure
 from ..metrics.bootstrap import Estimate, estimate
 from ..metrics.loss import next_token_loss
+from ..seals import verify
 from ..train import checkpoint, loop
 from ..train.distributed import World
 from ..train.job import Evaluate, job_of
@@ -59,7 +60,7 @@ def trained(
     world: World = World(),
     on_data: OnProgress | None = None,
 ) -> Run:
-    """The run of a recipe. Trains what is not in its folder yet, from the newest checkpoint there.
+    """The run of a recipe. Trains what is not in its folder yet, from the newest whole checkpoint there.
 
     The folder is `folder`, or the recipe's key in `cache` (default: `cache_folder()`). The recipe of a run on text
     names the hash of the text. `on_data` is called while data are prepared, `on_step` as in `loop.train`. Raises
@@ -69,12 +70,12 @@ def trained(
         fix = 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])'
         raise InputError(f"a {type(recipe).__name__} is no recipe; {fix}")
     cache = cache or cache_folder()
+    folder = folder or cache / "runs" / recipe.key()
+    if world.is_first:
+        check_writable(folder / "lock")  # data may take minutes to prepare
     task = prepared(recipe.data, cache, on_data or no_progress)
     job = job_of(recipe, task, evaluation_on(task, recipe.objective), world)
-    last = loop.train(job, folder or cache / "runs" / recipe.key(), on_step or _no_step)
-    if isinstance(task, Corpus) and world.is_first:  # the model reads text wherever the folder goes
-        task.tokenizer().save_pretrained(last)
-    return Run(job.fit, last)
+    return Run(job.fit, loop.train(job, folder, on_step or _no_step))
 
 
 def _no_step(step: int, metrics: dict[str, Any]) -> None:
@@ -127,9 +128,15 @@ def _losses(subject: Subject, tokens: Tokens) -> Float[Tensor, "sequence target"
 
 def recipe_of(folder: Path) -> Recipe:
     """The recipe that a checkpoint of ours was trained with. Raises InputError if the folder holds none."""
+    verify(folder, "recipe.json")
     file = folder / "recipe.json"
     if not file.is_file():
         raise InputError(
             f"{folder} holds no tokenizer and no recipe.json; give its input as token ids, --tokens FILE.json"
         )
-    return Recipe.from_dict(json.loads(file.read_text()))
+    try:
+        return Recipe.from_dict(json.loads(file.read_text()))
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise InputError(f"{file} is no recipe; copy the folder again, or train the model again") from error

@@ -1,22 +1,30 @@
 """Checkpoints of a run: written whole or not at all, and read back bit for bit."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch.optim import Optimizer
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from .. import seals
 from ..errors import InputError
-from ..files import remove_drafts, remove_whole, replacing
+from ..files import remove_drafts, remove_whole, replacing, set_aside
+from ..seals import Damaged
 from ..spec import Spec
 from .distributed import full_tensor, sharded_like
+from .recipe import Fit
 
 KEPT = 2  # the newest checkpoints of a run, which stay on disk
+OPTIMIZER = "optimizer.safetensors"
+TENSORS = ("model.safetensors", OPTIMIZER)
+VALUES = ("config.json", "recipe.json", "history.json")
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of one parameter
 History = list[dict[str, Any]]
 
@@ -35,22 +43,38 @@ def folder_of(run: Path, step: int) -> Path:
     return run / f"step-{step:07d}"
 
 
+def steps_in(run: Path) -> list[int]:
+    """The steps of the checkpoints in a run's folder, whole or not, in order."""
+    names = (re.fullmatch(r"step-(\d{7}|[1-9]\d{7,})", path.name) for path in run.glob("step-*"))
+    return sorted(int(name[1]) for name in names if name)
+
+
 def latest(run: Path) -> int:
-    """The step of the newest checkpoint; 0 if there is none."""
-    return max((int(p.name.removeprefix("step-")) for p in run.glob("step-*")), default=0)
+    """The step of the newest checkpoint, whole or not; 0 if there is none."""
+    return max(steps_in(run), default=0)
 
 
-def opened(run: Path, recipe: Spec) -> int:
-    """The step of the newest checkpoint in `run`, after removing the drafts that a killed process left.
+def opened(run: Path, recipe: Fit) -> int:
+    """The step of the newest whole checkpoint in `run`; 0 if there is none.
 
-    Only the process that holds the run's lock may call this. Raises InputError if the checkpoint belongs to another
-    recipe; the message names the settings that differ.
+    Drafts that a killed process left are removed. A damaged checkpoint is named on standard error and renamed to
+    damaged-step-...; the next older one is taken. Checkpoints of earlier versions have no hashes: they are taken if
+    their files can be read, and get hashes. Only the process that holds the run's lock may call this. Raises
+    InputError if the checkpoint belongs to another recipe; the message names the settings that differ.
     """
     remove_drafts(run)
-    step = latest(run)
-    if step:
-        _check_same(run, json.loads((folder_of(run, step) / "recipe.json").read_text()), recipe)
-    return step
+    steps = steps_in(run)
+    while steps:
+        folder = folder_of(run, step := steps.pop())
+        try:
+            _check_whole(folder, is_last=step == recipe.steps)
+        except Damaged as damage:
+            start = f"step {steps[-1]}" if steps else "the beginning"
+            damage.warn(f"the checkpoint is renamed to {set_aside(folder).name}, and training goes on from {start}")
+        else:
+            _check_same(run, json.loads((folder / "recipe.json").read_text()), recipe)
+            return step
+    return 0
 
 
 def state_of(model: PreTrainedModel, optimizer: Optimizer, kept: bool = True) -> State:
@@ -61,24 +85,35 @@ def state_of(model: PreTrainedModel, optimizer: Optimizer, kept: bool = True) ->
     return State(model.config, _gathered(_weights(model), kept), _gathered(_moments(model, optimizer), kept))
 
 
-def save(run: Path, step: int, recipe: Spec, state: State, history: History) -> None:
-    """Writes the checkpoint of `step`, then removes all but the newest two.
+def save(
+    run: Path,
+    step: int,
+    recipe: Spec,
+    state: State,
+    history: History,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+) -> None:
+    """Writes the checkpoint of `step` with the hashes of its files, then removes all but the newest two.
 
-    Raises InputError if it cannot be written, as on a full disk; the older checkpoints stay.
+    With a `tokenizer` the model reads text wherever its folder is copied to. Raises InputError if it cannot be written,
+    as on a full disk; the older checkpoints stay.
     """
     fix = f"make room, then the same command goes on from step {latest(run)}"
     with replacing(folder_of(run, step), fix) as draft:
         draft.mkdir()
         _write(draft, recipe, state, history)
-    for old in sorted(run.glob("step-*"))[:-KEPT]:
-        remove_whole(old)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(draft)
+        seals.seal(draft)
+    for old in steps_in(run)[:-KEPT]:
+        remove_whole(folder_of(run, old))
 
 
 def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) -> History:
     """Puts model and optimiser into their state after `step` steps. Returns the history up to there."""
     folder = folder_of(run, step)
     fill(folder, model)
-    moments = load_file(folder / "optimizer.safetensors")
+    moments = load_file(folder / OPTIMIZER)
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             parts = {part: sharded_like(moments[f"{name}.{part}"], parameter) for part in MOMENTS}
@@ -95,15 +130,41 @@ def fill(folder: Path, model: PreTrainedModel) -> None:
 
 
 def history_of(folder: Path) -> History:
-    """The evaluations of the run up to this checkpoint, a row each."""
+    """The evaluations of the run up to this checkpoint, a row each. Raises InputError where the file is damaged."""
+    seals.verify(folder, "history.json")
     return json.loads((folder / "history.json").read_text())
+
+
+def _check_whole(folder: Path, is_last: bool) -> None:
+    """Raises Damaged unless every file of a checkpoint is there as it was written.
+
+    Where the folder has no hashes yet and the run has ended, the optimiser's state may be missing: nothing needs it.
+    """
+    seals.verify(folder)
+    if not (folder / seals.SEAL).exists():
+        needed = {*TENSORS, *VALUES} - ({OPTIMIZER} if is_last and not (folder / OPTIMIZER).exists() else set())
+        for name in sorted(needed):
+            _check_readable(folder / name)
+        seals.seal_later(folder)
+
+
+def _check_readable(file: Path) -> None:
+    """Raises Damaged where a file of a checkpoint without hashes is missing, cut off, or not in its format."""
+    try:
+        if file.name in VALUES:
+            json.loads(file.read_text())
+        else:
+            with safe_open(file, framework="pt") as tensors:
+                tensors.keys()
+    except Exception as error:  # safetensors has errors of its own
+        raise Damaged(file, str(error)) from error
 
 
 def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
     """Writes every file of a checkpoint."""
     state.config.save_pretrained(draft)
     save_file(state.weights, draft / "model.safetensors", {"format": "pt"})
-    save_file(state.moments, draft / "optimizer.safetensors")
+    save_file(state.moments, draft / OPTIMIZER)
     (draft / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1))
     (draft / "history.json").write_text(json.dumps(history))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..lm.model import build
 from .distributed import Batch, World
@@ -24,6 +24,7 @@ class Job(Generic[F]):
     batch: the batch of a step, counted from 1, for all processes together.
     evaluate: numbers about the model at step 0, every `fit.watch_every` steps and at the last step.
     world: the processes that train together.
+    tokenizer: of the text that is trained on, if there is one; every checkpoint holds it.
     """
 
     fit: F
@@ -31,6 +32,7 @@ class Job(Generic[F]):
     batch: Callable[[int], Batch]
     evaluate: Evaluate
     world: World = field(default_factory=World)
+    tokenizer: PreTrainedTokenizerBase | None = None
 
 
 def job_of(recipe: Recipe, task: Task, evaluate: Evaluate, world: World = World()) -> Job[Recipe]:
@@ -41,4 +43,5 @@ def job_of(recipe: Recipe, task: Task, evaluate: Evaluate, world: World = World(
         tokens = task.sample(recipe.batch, recipe.seed, step)
         return {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
 
-    return Job(recipe, lambda: build(recipe.model, recipe.seed), batch, evaluate, world)
+    tokenizer = task.tokenizer() if isinstance(task, Corpus) else None
+    return Job(recipe, lambda: build(recipe.model, recipe.seed), batch, evaluate, world, tokenizer)

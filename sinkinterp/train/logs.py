@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import InputError
+from ..files import check_writable
 from ..spec import Spec
 
 Write = Callable[[int, Mapping[str, Any]], None]  # takes a step and its numbers
@@ -17,10 +18,12 @@ Write = Callable[[int, Mapping[str, Any]], None]  # takes a step and its numbers
 def open_log(name: str | None, folder: Path, recipe: Spec) -> AbstractContextManager[Write]:
     """Yields a function that writes the numbers of a step to "wandb" or "tensorboard", or nowhere if `name` is None.
 
-    Raises InputError for another name, and if the library is not installed.
+    Raises InputError for another name, if the library is not installed, and if `folder` cannot be written to.
     """
     if name not in _LOGS:
         raise InputError(f"there is no log {name!r}; choose from {', '.join(filter(None, _LOGS))}")
+    if name is not None:
+        check_writable(folder / name)
     return _LOGS[name](folder, recipe)
 
 

@@ -23,7 +23,7 @@ OnStep = Callable[[int, dict[str, Any]], None]
 
 
 def train(job: Job[Fit], run: Path, on_step: OnStep = lambda step, metrics: None) -> Path:
-    """The folder of the job's final checkpoint in `run`, trained from the newest checkpoint there.
+    """The folder of the job's final checkpoint in `run`, trained from the newest whole checkpoint there.
 
     Every evaluation becomes a row of the checkpoint's history. `on_step` is called after every step with its number,
     and with the newest evaluation plus the step's loss, gradient norm, learning rate and number of tokens.
@@ -57,7 +57,7 @@ def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
             if step % fit.save_every == 0 or last or stop:
                 state = checkpoint.state_of(model, optimizer, kept=world.is_first)
                 if world.is_first:
-                    checkpoint.save(run, step, fit, state, history)
+                    checkpoint.save(run, step, fit, state, history, job.tokenizer)
             on_step(step, history[-1] | step_metrics)
             if stop and not last:
                 raise KeyboardInterrupt

@@ -195,7 +195,7 @@ def test_a_prepared_recipe_names_its_text_and_holds_to_it(prepared, tmp_path):
 def test_packing_twice_gives_the_same_bytes(prepared, tmp_path):
     again = PACKED.prepare(tmp_path)
     assert again.sha256 == prepared.sha256 and written(again.folder) == written(prepared.folder)
-    names = {"lock", "packed.json", "shard-00000.arrow", "tokenizer.json", "tokenizer_config.json"}
+    names = {"lock", "corpus.json", "shard-00000.arrow", "sha256.json", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in written(again.folder)} == names
 
 
@@ -225,7 +225,7 @@ def test_an_interruption_at_any_write_changes_nothing(prepared, tmp_path, many_s
     def interrupted(file):
         nonlocal writes
         writes += 1
-        if writes % 4 == 0:  # each run is stopped at its fourth write, so that the runs stop at every kind of write
+        if writes % 5 == 0:  # each run is stopped at its fifth write, so that the runs stop at every kind of write
             raise KeyboardInterrupt
         fsync(file)
 
@@ -249,7 +249,7 @@ def test_a_packing_killed_twice_ends_as_if_it_had_not_been(prepared, tmp_path, m
     for shard in ("1", "3"):  # in the middle of the first shard, then in the middle of the third
         command = [sys.executable, "-c", KILLED, json.dumps(recipe.to_dict()), str(tmp_path / "cut"), shard]
         assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
-        assert len(list(folder.glob(".draft-*"))) == 1 and not (folder / "packed.json").exists()
+        assert len(list(folder.glob(".draft-*"))) == 1 and not (folder / "corpus.json").exists()
         assert all(path.stat().st_mtime_ns == time for path, time in kept.items())
         kept = {path: path.stat().st_mtime_ns for path in folder.glob("*.arrow")}
     assert len(kept) == 2
@@ -288,7 +288,8 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch, limit):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert left - {"lock", "cursor.json"} == ({"tokenizer.json", "tokenizer_config.json"} if limit > 1_000 else set())
+    tokenizer = {"sha256.json", "tokenizer.json", "tokenizer_config.json"}
+    assert left - {"lock", "progress.json"} == (tokenizer if limit > 1_000 else set())
     assert len(PACKED.prepare(tmp_path).chunks) > 1000
 
 

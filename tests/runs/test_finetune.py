@@ -113,7 +113,7 @@ def test_a_model_learns_to_answer_and_is_saved_for_transformers(tmp_path, tokeni
     assert AutoTokenizer.from_pretrained(folder).chat_template == PLAIN
 
 
-def test_an_interrupted_fine_tuning_ends_as_if_it_had_not_been(tmp_path, tokenizer, chats):
+def test_an_interrupted_fine_tuning_ends_as_if_it_had_not_been(tmp_path, tokenizer, chats, caplog):
     build(LMSpec(vocab=13, d_model=24, n_heads=3, n_ctx=64)).save_pretrained(tmp_path / "base")
     tokenizer.save_pretrained(tmp_path / "base")
     recipe = ChatRecipe(model=str(tmp_path / "base"), data=chats, length=59, steps=11, batch=5, save_every=4)
@@ -126,12 +126,24 @@ def test_an_interrupted_fine_tuning_ends_as_if_it_had_not_been(tmp_path, tokeniz
         finetuned(recipe, tmp_path / "cut", stop)
     cut, whole = (load_file(finetuned(recipe, tmp_path / name) / "model.safetensors") for name in ("cut", "whole"))
     assert cut.keys() == whole.keys() and all(cut[name].equal(whole[name]) for name in cut)
+    _check_repair(recipe, tmp_path / "cut", caplog)
     with open(chats, "a") as file:
         file.write(json.dumps({"messages": CHAT}) + "\n")
     with pytest.raises(InputError, match="sha256 is"):
         finetuned(recipe, tmp_path / "cut")
     with pytest.raises(InputError, match="batch is 5 there, 7 here"):
         finetuned(replace(recipe, batch=7), tmp_path / "cut")
+
+
+def _check_repair(recipe, run, caplog):
+    """Asserts that a damaged model is named and written again from the last checkpoint."""
+    file = run / "model" / "model.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert finetuned(recipe, run) == run / "model" and file.read_bytes() == whole
+    assert caplog.messages[-1].startswith(f"{file} is damaged: its sha256")
+    assert caplog.messages[-1].endswith("; the model is renamed to damaged-model, and written again")
+    assert finetuned(recipe, run) == run / "model" and len(caplog.messages) == 1
 
 
 @pytest.mark.parametrize(

@@ -69,3 +69,13 @@ def test_no_log_is_no_library_and_no_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(InputError, match="choose from wandb, tensorboard"):
         open_log("mlflow", tmp_path, Recipe())
+
+
+@pytest.mark.parametrize("name", ["wandb", "tensorboard"])
+def test_a_folder_that_cannot_be_written_to_is_one_line(tmp_path, fakes, name):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(InputError, match=r"^cannot write [^\n]+; choose another place$"),
+        open_log(name, tmp_path / "file" / "run", Recipe()),
+    ):
+        raise AssertionError("the block ran")

@@ -35,32 +35,6 @@ evaluate = lambda model: {"head": model.lm_head.weight.sum().item()}
 on_step = lambda step, metrics: print(step, flush=True)
 train(job_of(recipe, recipe.data, evaluate), Path(sys.argv[2]), on_step)
 """
-KILL = """
-import json, os, random, signal, sys, time
-from pathlib import Path
-import torch
-from sinkinterp.train.job import job_of
-from sinkinterp.train.loop import train
-from sinkinterp.train.recipe import Recipe
-torch.set_num_threads(1)
-recipe, run, kills = Recipe.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), 0
-random.seed(0)
-while kills < 12:
-    checkpoints, child = set(run.glob("step-*")), os.fork()
-    if child == 0:
-        train(job_of(recipe, recipe.data, lambda model: {"head": model.lm_head.weight.sum().item()}), run)
-        os._exit(0)
-    while kills % 2 and set(run.glob("step-*")) <= checkpoints:  # every other kill comes after a new checkpoint
-        time.sleep(0.001)
-    time.sleep(random.uniform(0.01, 0.1))
-    os.kill(child, signal.SIGKILL)
-    if os.waitpid(child, 0)[1] != signal.SIGKILL:
-        break
-    kills += 1
-print(kills, sum(1 for _ in run.glob("step-*")))
-"""
-
-
 KILL_BEFORE_THE_MOVE = """
 import os, signal
 from pathlib import Path
@@ -101,16 +75,6 @@ def test_two_trainings_of_one_recipe_are_bitwise_equal(tmp_path):
 def test_another_seed_gives_another_model(tmp_path):
     a, b = (files(train(replace(RECIPE, seed=seed), tmp_path / str(seed)))[0] for seed in (0, 1))
     assert not a["lm_head.weight"].equal(b["lm_head.weight"])
-
-
-@pytest.mark.timeout(600)
-def test_a_run_killed_twelve_times_at_random_moments_ends_as_if_it_had_not_been(tmp_path):
-    recipe = replace(RECIPE, steps=400, save_every=3)
-    printed = run_program(KILL, recipe, tmp_path / "killed", check=True).stdout.split()
-    assert int(printed[0]) >= 10 and 0 < checkpoint.latest(tmp_path / "killed") < 400
-    whole, killed = (train(recipe, tmp_path / name) for name in ("whole", "killed"))
-    assert_same(killed, whole)
-    assert not list((tmp_path / "killed").glob(".draft-*"))
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -326,12 +290,3 @@ def test_training_leaves_the_number_of_threads_as_it_was(tmp_path):
     before = torch.get_num_threads()
     train(replace(RECIPE, steps=6), tmp_path)
     assert torch.get_num_threads() == before
-
-
-@pytest.mark.timeout(600)
-def test_a_second_process_waits_for_the_first(tmp_path):
-    command = [sys.executable, "-c", TRAIN, json.dumps(RECIPE.to_dict()), str(tmp_path)]
-    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    printed = [process.communicate()[0].split() for process in both]
-    assert all(process.returncode == 0 for process in both)
-    assert sorted(map(len, printed)) == [0, 24]

@@ -1,0 +1,155 @@
+"""Hashes of files, kept beside them or in them, so that damage is noticed when they are read."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from .errors import InputError
+from .files import write_bytes
+
+SEAL = "sha256.json"  # in a folder: the hashes of its files
+STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
+LARGE = 1 << 24  # bytes; fewer are read at once, and take less time than to start a thread
+_RECORD = b'{"sha256": "%s", "record": %s}'
+_FIX = f"copy it again, make it again, or remove {SEAL} if you changed the folder yourself"
+
+
+class Damaged(InputError):
+    """A file that is not as it was written."""
+
+    def __init__(self, path: Path, reason: str, fix: str = _FIX) -> None:
+        self.path, self.reason, self.fix = path, " ".join(reason.split()), fix
+        super().__init__(f"{path} is damaged: {self.reason}; {fix}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Damaged, (self.path, self.reason, self.fix)  # it crosses processes
+
+    def warn(self, action: str) -> None:
+        """Says in one line on standard error what is damaged and what is done about it."""
+        logging.getLogger("sinkinterp").warning("%s is damaged: %s; %s", self.path, self.reason, action)
+
+
+def seal(folder: Path) -> None:
+    """Writes the sha256 of every file in a draft of a folder to its sha256.json, before the draft is renamed."""
+    (folder / SEAL).write_bytes(_record(sums(folder)))
+
+
+def seal_later(folder: Path) -> None:
+    """Seals a folder that has its name already, if it can be written to."""
+    with suppress(InputError):
+        write_record(folder / SEAL, sums(folder))
+
+
+def verify(folder: Path, *patterns: str) -> None:
+    """Raises Damaged unless the files in a sealed folder are those that were sealed.
+
+    Only files whose names match one of the patterns are read, or all of them without a pattern. A folder without
+    sha256.json passes.
+    """
+    if not (folder / SEAL).exists():
+        return
+    expected = read_record(folder / SEAL)
+    if not isinstance(expected, dict):
+        raise Damaged(folder / SEAL, "it holds no hashes by name")
+    check(folder, {name: sha256 for name, sha256 in expected.items() if _any(name, patterns)})
+
+
+@contextmanager
+def verifying(folder: Path, *patterns: str) -> Iterator[None]:
+    """Verifies a folder as `verify` does: a large one in another thread, while the block reads it.
+
+    Raises Damaged before the block, or when it ends, also where the block fails.
+    """
+    if not (folder / SEAL).exists() or sum(file.stat().st_size for file in folder.iterdir()) < LARGE:
+        verify(folder, *patterns)
+        yield
+        return
+    with ThreadPoolExecutor(1) as pool:
+        verification = pool.submit(verify, folder, *patterns)
+        try:
+            yield
+        finally:
+            verification.result()
+
+
+def sums(folder: Path, *patterns: str) -> dict[str, str]:
+    """The sha256 of the files in a folder and its subfolders, by their paths in it; of those that match a pattern."""
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    return {name: _sha256(folder / name) for name in names if name != SEAL and _any(name, patterns)}
+
+
+def check(folder: Path, expected: Mapping[str, str]) -> None:
+    """Raises Damaged unless the files in a folder have these hashes. Other files may be there."""
+    for name, sha256 in expected.items():
+        if _sha256(folder / name) != sha256:
+            raise Damaged(folder / name, "its sha256 is not that of the file that was written")
+
+
+def write_record(path: Path, value: Any) -> None:
+    """Writes a JSON file that begins with the sha256 of its content, whole or not at all."""
+    write_bytes(path, _record(value))
+
+
+def read_record(path: Path) -> Any:
+    """What `write_record` wrote. Raises Damaged for anything else."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise Damaged(path, error.strerror or "it cannot be read") from error
+    body = content[len(_RECORD % (STAMP.encode(), b"")) - 1 : -1]
+    if content != _RECORD % (hashlib.sha256(body).hexdigest().encode(), body):
+        raise Damaged(path, "its sha256 is not that of the file that was written")
+    return json.loads(body)
+
+
+def stamp(draft: Path) -> None:
+    """Writes the sha256 of a file into it, over the 64 zeros that its JSON header has as the entry "sha256"."""
+    content = draft.read_bytes()
+    place = _entry(content, STAMP)
+    with draft.open("r+b") as file:
+        file.seek(place)
+        file.write(hashlib.sha256(content).hexdigest().encode())
+
+
+def check_stamp(path: Path, sha256: str) -> None:
+    """Raises Damaged unless a file is what `stamp` left, which wrote this sha256 into it."""
+    content = path.read_bytes()
+    place = _entry(content, sha256)
+    digest = hashlib.sha256(memoryview(content)[:place])
+    digest.update(STAMP.encode())
+    digest.update(memoryview(content)[place + len(STAMP) :])
+    if place < 0 or digest.hexdigest() != sha256:
+        raise Damaged(path, "its sha256 is not that of the file that was written", "copy it again or make it again")
+
+
+def _record(value: Any) -> bytes:
+    body = json.dumps(value).encode()
+    return _RECORD % (hashlib.sha256(body).hexdigest().encode(), body)
+
+
+def _entry(content: bytes, sha256: str) -> int:
+    """Where this value of the JSON entry "sha256" stands in a file; -1 where it does not."""
+    entry = b'"sha256":"%s"' % sha256.encode()
+    return content.find(entry) + entry.index(b":") + 2 if entry in content else -1
+
+
+def _any(name: str, patterns: tuple[str, ...]) -> bool:
+    return not patterns or any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def _sha256(path: Path) -> str:
+    if not path.is_file():
+        raise Damaged(path, "there is no such file")
+    try:
+        if path.stat().st_size < LARGE:
+            return hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise Damaged(path, error.strerror or "it cannot be read") from error

@@ -1,0 +1,155 @@
+"""Processes that write to one place at the same time: one waits for the other, or one of the whole files stays."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from abuse.damage import files_in
+
+from sinkinterp.files import sole_writer, write_bytes
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.train import checkpoint, loop
+from sinkinterp.train.job import job_of
+from sinkinterp.train.recipe import Recipe
+
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+IN_THREADS = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # the child only writes
+RECIPE = Recipe(model=VARIANTS["k_bias"], steps=24, batch=7, warmup=5, watch_every=6, save_every=6)
+THREE_AT_ONCE = """
+import json, os, sys
+from pathlib import Path
+import torch
+from sinkinterp.data.packing import PackedText
+from sinkinterp.data.sources import Texts
+from sinkinterp.data.tokenisers import ByteBPE
+from sinkinterp.train.job import job_of
+from sinkinterp.train.loop import train
+from sinkinterp.train.recipe import Recipe
+torch.set_num_threads(1)
+recipe, folder, children = Recipe.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2]), []
+(folder / "texts.txt").write_text("\\n\\n".join(f"{i} sinks gather on first tokens" for i in range(99)))
+evaluate = lambda model: {"head": model.lm_head.weight.sum().item()}
+for i in range(3):
+    children.append(os.fork())
+    if children[-1] == 0:
+        steps, documents = [], []
+        train(job_of(recipe, recipe.data, evaluate), folder / "run", lambda step, metrics: steps.append(step))
+        text = PackedText(source=Texts(str(folder / "texts.txt")), tokenizer=ByteBPE(258), length=11)
+        sha256 = text.prepare(folder, lambda done, of: documents.append(done)).sha256
+        (folder / f"{i}.json").write_text(json.dumps([steps, documents, sha256]))
+        os._exit(0)
+sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children))
+"""
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in files_in(folder)}
+
+
+@pytest.mark.timeout(600)
+@FORKS
+def test_of_three_processes_one_trains_and_one_packs_and_all_have_the_result(tmp_path):
+    command = [sys.executable, "-c", THREE_AT_ONCE, json.dumps(RECIPE.to_dict()), str(tmp_path)]
+    subprocess.run(command, check=True)
+    steps, documents, hashes = zip(*(json.loads((tmp_path / f"{i}.json").read_text()) for i in range(3)), strict=True)
+    assert sorted(steps) == [[], [], list(range(1, 25))]
+    assert sorted(documents) == [[], [], list(range(1, 100))] and len(set(hashes)) == 1
+    run = tmp_path / "run"
+    assert {path.name for path in run.iterdir()} == {"lock", "step-0000018", "step-0000024"}
+    alone = job_of(RECIPE, RECIPE.data, lambda model: {"head": model.lm_head.weight.sum().item()})
+    assert contents(loop.train(alone, tmp_path / "alone")) == contents(checkpoint.folder_of(run, 24))
+
+
+def forked(work):
+    """The process id of a child that does some work and ends."""
+    child = os.fork()
+    if not child:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return child
+
+
+def until(condition):
+    for _ in range(20_000):
+        if condition():
+            return
+        time.sleep(0.001)
+    raise AssertionError("it did not come to pass within twenty seconds")
+
+
+@FORKS
+@IN_THREADS
+@pytest.mark.parametrize("ends_by", ["leaving", "a kill"])
+def test_a_folder_is_locked_while_its_writer_lives(tmp_path, ends_by):
+    run, signs = tmp_path / "run", tmp_path / "signs"
+    signs.mkdir()
+
+    def hold(name, until_told):
+        with sole_writer(run):
+            (signs / name).touch()
+            if until_told:
+                until((signs / "leave").exists)
+
+    first = forked(lambda: hold("first", True))
+    until((signs / "first").exists)
+    second = forked(lambda: hold("second", False))
+    time.sleep(0.4)
+    assert not (signs / "second").exists() and os.waitpid(second, os.WNOHANG) == (0, 0)
+    if ends_by == "leaving":
+        (signs / "leave").touch()
+    else:
+        os.kill(first, signal.SIGKILL)
+    until((signs / "second").exists)
+    for child in (first, second):
+        os.waitpid(child, 0)
+    with sole_writer(run):
+        assert [path.name for path in run.iterdir()] == ["lock"]
+
+
+@FORKS
+@IN_THREADS
+def test_a_second_recipe_in_a_folder_waits_and_is_refused_by_the_checkpoint_of_the_first(tmp_path):
+    from sinkinterp.errors import InputError
+
+    (tmp_path / "run").mkdir()
+
+    def hold():
+        with sole_writer(tmp_path / "run"):
+            (tmp_path / "held").touch()
+            time.sleep(0.5)
+
+    job = job_of(replace(RECIPE, steps=6), RECIPE.data, lambda model: {})
+    loop.train(job, tmp_path / "run")
+    child = forked(hold)
+    until((tmp_path / "held").exists)
+    start = time.monotonic()
+    with pytest.raises(InputError, match="holds a run of another recipe"):
+        loop.train(replace(job, fit=replace(job.fit, lr=0.5)), tmp_path / "run")
+    assert time.monotonic() - start > 0.2 and os.waitpid(child, 0)[0] == child
+
+
+@FORKS
+@IN_THREADS
+def test_of_two_writers_of_one_file_each_leaves_it_whole(tmp_path):
+    file = tmp_path / "deep" / "er" / "file"
+    versions = [bytes([i]) * 200_000 for i in range(3)]
+
+    def write(i):
+        for _ in range(60):
+            write_bytes(file, versions[i])
+
+    children = [forked(lambda i=i: write(i)) for i in range(2)]
+    until(file.exists)
+    seen = set()
+    while any(os.waitpid(child, os.WNOHANG) == (0, 0) for child in children[:1]):
+        seen.add(file.read_bytes())
+    os.waitpid(children[1], 0)
+    assert seen <= set(versions) and file.read_bytes() in versions
+    assert [path.name for path in file.parent.iterdir()] == ["file"]

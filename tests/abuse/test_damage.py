@@ -1,0 +1,330 @@
+"""Damaged files are noticed when they are read, and what is lost is made again, bit for bit."""
+
+import json
+import logging
+import pickle
+import random
+import shutil
+from dataclasses import replace
+
+import plotly.graph_objects as go
+import pytest
+import torch
+from abuse.damage import DAMAGES, blank, cut, damaged_copies, empty_object, files_in, flip, is_noticed, lose
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+import sinkinterp as si
+from sinkinterp import seals
+from sinkinterp.backends.load import SHIPPED, load_tokenizer
+from sinkinterp.data import corpus_folder, docstrings
+from sinkinterp.data.packing import PackedText
+from sinkinterp.data.sources import Texts
+from sinkinterp.data.tokenisers import ByteBPE
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.errors import InputError
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.pages.book import Chapter, write_chapter
+from sinkinterp.runs import trained
+from sinkinterp.seals import Damaged, seal, verify
+from sinkinterp.table import Table
+from sinkinterp.train import checkpoint, loop
+from sinkinterp.train.job import job_of
+from sinkinterp.train.recipe import Recipe
+
+TIMES = 7  # random bytes per file and kind of damage
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """A folder with a text, and a corpus and a finished run made of it."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "text.txt").write_text("\n\n".join(f"{i} sinks gather on token {i % 7} of text {i * i}" for i in range(99)))
+    train(recipe_in(home), home / "cache", home / "run")
+    return home
+
+
+def recipe_in(home):
+    data = PackedText(source=Texts(str(home / "text.txt")), tokenizer=ByteBPE(300), length=11)
+    model = replace(VARIANTS["k_bias"], vocab=300)
+    return Recipe(model=model, data=data, steps=9, batch=3, warmup=2, watch_every=3, save_every=3)
+
+
+def train(recipe, cache, run):
+    """The last checkpoint of a run."""
+    job = job_of(recipe, recipe.data.prepare(cache), lambda model: {"head": model.lm_head.weight.sum().item()})
+    return loop.train(job, run)
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in files_in(folder)}
+
+
+@pytest.fixture
+def lines(caplog):
+    """What is said on standard error."""
+    caplog.set_level(logging.WARNING, "sinkinterp")
+    return lambda: [record.getMessage() for record in caplog.records if record.name == "sinkinterp"]
+
+
+def test_every_damage_of_every_file_of_a_checkpoint_is_noticed(home, tmp_path):
+    whole = checkpoint.folder_of(home / "run", 9)
+    verify(whole)
+    assert {"optimizer.safetensors", "recipe.json", "history.json", "tokenizer.json"} < set(files_in(whole))
+    for copy, name, damage in damaged_copies(whole, tmp_path / "copy", TIMES):
+        assert is_noticed(lambda copy=copy: verify(copy)), (name, damage)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_training_goes_on_from_the_older_checkpoint_bit_for_bit(home, tmp_path, lines, damage):
+    recipe, whole = recipe_in(home), checkpoint.folder_of(home / "run", 9)
+    rng, names = random.Random(3), [name for name in files_in(whole) if (name, damage) != (seals.SEAL, lose)]
+    for i, name in enumerate(names):
+        run = shutil.copytree(home / "run", tmp_path / str(i))
+        damage(run / whole.name / name, rng)
+        assert contents(train(recipe, home / "cache", run)) == contents(whole)
+        line = f"{run / whole.name / name} is damaged: "
+        action = f"; the checkpoint is renamed to damaged-{whole.name}, and training goes on from step 6"
+        assert len(lines()) == i + 1 and lines()[-1].startswith(line) and lines()[-1].endswith(action)
+        assert {path.name for path in run.iterdir()} == {"lock", "step-0000006", whole.name, f"damaged-{whole.name}"}
+
+
+def test_training_begins_again_where_every_checkpoint_is_damaged(home, tmp_path, lines):
+    run = shutil.copytree(home / "run", tmp_path / "run")
+    for folder in run.glob("step-*"):
+        flip(folder / "model.safetensors", random.Random(5))
+    assert contents(train(recipe_in(home), home / "cache", run)) == contents(checkpoint.folder_of(home / "run", 9))
+    assert [line.rpartition(" from ")[2] for line in lines()] == ["step 6", "the beginning"]
+
+
+def test_a_run_of_an_earlier_version_that_goes_on_needs_its_optimiser(home, tmp_path, lines):
+    run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {seals.SEAL, "step-0000009"})
+    (run / "step-0000006" / checkpoint.OPTIMIZER).unlink()
+    assert contents(train(recipe_in(home), home / "cache", run)) == contents(checkpoint.folder_of(home / "run", 9))
+    assert len(lines()) == 1 and lines()[0].endswith("training goes on from the beginning")
+
+
+def test_a_folder_that_only_looks_like_a_checkpoint_is_none(home, tmp_path, lines):
+    run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {"step-0000009"})
+    (run / "step-0000060").mkdir()
+    (run / "step-0000061").write_text("a file")
+    for name in ("step-old", "step-6", "step-00000060", "step-"):
+        (run / name).mkdir()
+    assert contents(train(recipe_in(home), home / "cache", run)) == contents(checkpoint.folder_of(home / "run", 9))
+    assert len(lines()) == 2 and {"step-old", "step-6", "step-00000060", "step-"} < {p.name for p in run.iterdir()}
+
+
+def test_a_run_of_an_earlier_version_is_taken_as_it_is_and_hashed(home, tmp_path, lines):
+    run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {seals.SEAL})
+    last = checkpoint.folder_of(run, 9)
+    assert not (last / seals.SEAL).exists() and contents(train(recipe_in(home), home / "cache", run))
+    assert lines() == [] and contents(last) == contents(checkpoint.folder_of(home / "run", 9))
+
+
+def test_a_run_of_an_earlier_version_that_has_ended_needs_no_optimiser(home, tmp_path, lines):
+    run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {seals.SEAL, checkpoint.OPTIMIZER})
+    assert train(recipe_in(home), home / "cache", run) == checkpoint.folder_of(run, 9) and lines() == []
+    (run / "step-0000009" / "config.json").write_text("{}")
+    with pytest.raises(Damaged):
+        verify(run / "step-0000009")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", *checkpoint.VALUES])
+@pytest.mark.parametrize("damage", [cut, lose])
+def test_a_run_of_an_earlier_version_that_is_cut_off_is_not_taken(home, tmp_path, lines, name, damage):
+    run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {seals.SEAL})
+    damage(run / "step-0000009" / name, random.Random(2))
+    assert contents(train(recipe_in(home), home / "cache", run)) == contents(checkpoint.folder_of(home / "run", 9))
+    assert len(lines()) == 1 and "\n" not in lines()[0]
+
+
+def test_every_damage_of_every_file_of_a_corpus_is_noticed_and_it_is_packed_again(home, tmp_path, lines):
+    recipe = recipe_in(home).data
+    whole = recipe.prepare(home / "cache")
+    names, count = set(), 0
+    target = recipe.folder(tmp_path)
+    target.parent.mkdir()
+    for copy, name, damage in damaged_copies(whole.folder, target, 2, (flip, cut, blank, lose)):
+        if (name, damage) == (corpus_folder.RECORD, lose):
+            continue
+        again, count = recipe.prepare(tmp_path), count + 1
+        assert again.sha256 == whole.sha256 and contents(copy) == contents(whole.folder), (name, damage)
+        assert len(lines()) == count and "; the text is packed again" in lines()[-1], (name, damage)
+        names.add(name)
+    assert names == {corpus_folder.RECORD, "shard-00000.arrow", "tokenizer/sha256.json", *TOKENIZER}
+
+
+TOKENIZER = ("tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json")
+
+
+def test_a_damaged_corpus_whose_text_is_gone_stays_as_it_is(home, tmp_path):
+    text = tmp_path / "text.txt"
+    shutil.copyfile(home / "text.txt", text)
+    recipe = replace(recipe_in(home).data, source=Texts(str(text)))
+    folder = recipe.prepare(tmp_path).folder
+    flip(folder / "shard-00000.arrow", random.Random(1))
+    text.unlink()
+    left = contents(folder)
+    with pytest.raises(InputError, match="there is no file"):
+        recipe.prepare(tmp_path)
+    assert contents(folder) == left
+
+
+@pytest.mark.parametrize("damage", [flip, cut, lose])
+def test_damage_in_what_a_killed_packing_left_is_noticed(home, tmp_path, monkeypatch, lines, damage):
+    recipe = recipe_in(home).data
+    whole = recipe.prepare(home / "cache")
+    monkeypatch.setattr(corpus_folder, "SHARD", 211)
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    for i, name in enumerate(("progress.json", "shard-00001.arrow", *TOKENIZER)):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(corpus_folder.shards, "content_hash", stop)
+            recipe.prepare(tmp_path / str(i))
+        damage(recipe.folder(tmp_path / str(i)) / name, random.Random(i))
+        assert recipe.prepare(tmp_path / str(i)).sha256 == whole.sha256
+    assert all(line.endswith("; the text is packed from its beginning") for line in lines())
+    assert len(lines()) == 4 - (damage is lose)  # without progress.json there is nothing to go on from
+
+
+@pytest.mark.parametrize("damage", [None, flip])
+def test_a_corpus_of_an_earlier_version_is_compared_with_the_hash_of_its_ids(home, tmp_path, lines, damage):
+    recipe = recipe_in(home).data
+    whole = recipe.prepare(home / "cache")
+    folder = shutil.copytree(whole.folder, recipe.folder(tmp_path))
+    record = seals.read_record(folder / corpus_folder.RECORD)
+    (folder / corpus_folder.RECORD).unlink()
+    (folder / "packed.json").write_text(json.dumps({name: record[name] for name in record if name != "files"}))
+    if damage:
+        content = bytearray((folder / "shard-00000.arrow").read_bytes())
+        ids = whole.chunks[3]["tokens"].astype("<u2").tobytes()
+        content[content.index(ids)] ^= 1
+        (folder / "shard-00000.arrow").write_bytes(content)
+    assert recipe.prepare(tmp_path).sha256 == whole.sha256 and len(lines()) == (damage is not None)
+    assert (folder / "packed.json").exists() == (damage is None)
+    assert seals.read_record(folder / corpus_folder.RECORD) == record
+
+
+def test_every_damage_of_the_docstrings_is_noticed_and_they_are_gathered_again(tmp_path, monkeypatch, lines):
+    text = "says a thing or two. " * 20
+    (tmp_path / "a.py").write_text(f'"""{text}"""\n')
+    monkeypatch.setattr(docstrings, "_documented_files", lambda: [tmp_path / "a.py"])
+    texts = docstrings.embedded_texts(tmp_path / "whole")
+    for count, (copy, name, damage) in enumerate(damaged_copies(tmp_path / "whole", tmp_path / "copy", 20), 1):
+        assert docstrings.embedded_texts(copy) == texts == docstrings.embedded_texts(copy), (name, damage)
+        assert len(lines()) == count and lines()[-1].endswith("; the docstrings are gathered again"), (name, damage)
+
+
+def test_every_damage_of_a_report_is_noticed(tmp_path):
+    (tmp_path / "whole").mkdir()
+    report = si.measure(si.load("sinkinterp/demo-softmax"), TokenSet.of(torch.arange(14).reshape(2, 7), "some"))
+    report.save(tmp_path / "whole" / "report.safetensors")
+    assert si.Report.load(tmp_path / "whole" / "report.safetensors").sink_rate() == report.sink_rate()
+    for copy, _, damage in damaged_copies(tmp_path / "whole", tmp_path / "copy", 200):
+        with pytest.raises(InputError, match=r"^[^\n]+ is (damaged|no saved report)[^\n]+$"):
+            si.Report.load(copy / "report.safetensors")
+            raise AssertionError(damage)
+
+
+def test_every_byte_of_the_head_of_a_report_counts(tmp_path):
+    report = si.measure(si.load("sinkinterp/demo-softmax"), TokenSet.of(torch.arange(14).reshape(2, 7), "some"))
+    file = tmp_path / "report.safetensors"
+    report.save(file)
+    content = file.read_bytes()
+    head = 8 + int.from_bytes(content[:8], "little")
+    for place in range(head):
+        other = bytearray(content)
+        other[place] = ord("1") if other[place] == ord(" ") else ord(" ")
+        file.write_bytes(other)
+        with pytest.raises(InputError):
+            si.Report.load(file)
+            raise AssertionError(place)
+
+
+@pytest.mark.parametrize("damage", [cut, empty_object])
+def test_a_damaged_chapter_is_one_line_and_what_was_reproduced_is_kept(tmp_path, damage):
+    table = Table("claim", "", ({"x": 1.0},))
+    for name in ("first", "second"):
+        write_chapter(tmp_path, Chapter(name, "", table, (), {}), table, go.Figure())
+    damage(tmp_path / "first.json", random.Random(1))
+    third = Chapter("third", "", table, (), {})
+    if damage is cut:
+        with pytest.raises(
+            InputError, match=r"^[^\n]+first\.json is damaged: [^\n]+; remove it, or reproduce it again$"
+        ):
+            write_chapter(tmp_path, third, table, go.Figure())
+    else:  # JSON that is no chapter
+        write_chapter(tmp_path, third, table, go.Figure())
+    assert json.loads((tmp_path / "third.json").read_text())["name"] == "third"
+
+
+def test_the_checkpoints_that_ship_are_as_they_were_written(tmp_path):
+    for folder in (path for path in SHIPPED.iterdir() if path.is_dir()):
+        assert (folder / seals.SEAL).exists(), folder
+        verify(folder)
+        expected = {name for name in files_in(folder) if name != seals.SEAL}
+        assert set(seals.read_record(folder / seals.SEAL)) == expected
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "recipe.json", "history.json"])
+@pytest.mark.parametrize("large", [1 << 24, 0], ids=["small", "large"])
+def test_a_damaged_checkpoint_that_ships_is_one_line(tmp_path, monkeypatch, name, large):
+    monkeypatch.setattr(seals, "LARGE", large)  # a large one is verified while it is read
+    folder = shutil.copytree(SHIPPED / "text-softmax", tmp_path / "copy")
+    flip(folder / name, random.Random(4))
+    readers = {
+        "tokenizer.json": load_tokenizer,
+        "recipe.json": trained.recipe_of,
+        "history.json": checkpoint.history_of,
+    }
+    with pytest.raises(Damaged, match=rf"^[^\n]+{name} is damaged: [^\n]+; copy it again, [^\n]+$"):
+        readers.get(name, si.load)(folder)
+
+
+def test_a_damaged_model_from_elsewhere_is_one_line_or_loads(tmp_path):
+    whole = shutil.copytree(SHIPPED / "text-softmax", tmp_path / "whole", ignore=lambda *_: {seals.SEAL})
+    outcomes = set()
+    for copy, name, damage in damaged_copies(whole, tmp_path / "copy", 2, DAMAGES, left_out=("history.json",)):
+        for read in (si.load, load_tokenizer, trained.recipe_of):
+            try:
+                read(copy)
+            except InputError as error:
+                assert "\n" not in str(error), (name, damage)
+                outcomes.add(type(error))
+            else:
+                outcomes.add(None)
+    assert outcomes == {InputError, None}
+
+
+def test_a_report_of_an_earlier_version_has_no_hash_and_is_read(tmp_path):
+    report = si.measure(si.load("sinkinterp/demo-softmax"), TokenSet.of(torch.arange(14).reshape(2, 7), "some"))
+    report.save(tmp_path / "new")
+    with safe_open(tmp_path / "new", framework="pt") as file:
+        metadata = {"sinkinterp": file.metadata()["sinkinterp"]}
+    save_file(load_file(tmp_path / "new"), tmp_path / "old", metadata)
+    assert si.Report.load(tmp_path / "old").importance.equal(report.importance)
+
+
+def test_what_is_said_of_a_damaged_file_crosses_processes(tmp_path):
+    error = pickle.loads(pickle.dumps(Damaged(tmp_path / "file", "it is\ncut off", "copy it")))
+    assert str(error) == f"{tmp_path}/file is damaged: it is cut off; copy it" and error.path == tmp_path / "file"
+
+
+@pytest.mark.parametrize("record", [[1], "text", None])
+def test_a_record_that_holds_no_hashes_is_one_line(tmp_path, record):
+    seals.write_record(tmp_path / seals.SEAL, record)
+    with pytest.raises(Damaged, match=r"sha256.json is damaged: it holds no hashes by name; "):
+        verify(tmp_path)
+
+
+def test_a_folder_that_is_sealed_says_what_is_missing(tmp_path):
+    (tmp_path / "a").write_text("1")
+    seal(tmp_path)
+    verify(tmp_path)
+    (tmp_path / "b").write_text("what is added later is not looked at")
+    verify(tmp_path)
+    (tmp_path / "a").unlink()
+    with pytest.raises(Damaged, match=f"^{tmp_path}/a is damaged: there is no such file; copy it again"):
+        verify(tmp_path)

@@ -1,0 +1,191 @@
+"""A disk that fills up while something is written: one line, the old file stays, no draft is left."""
+
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+import torch
+
+import sinkinterp as si
+from sinkinterp.data import docstrings
+from sinkinterp.data.packing import PackedText
+from sinkinterp.data.sources import Texts
+from sinkinterp.data.tokenisers import ByteBPE
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.errors import InputError
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.pages.book import Chapter, write_chapter
+from sinkinterp.pages.export import save_figure, save_table
+from sinkinterp.table import Table
+from sinkinterp.train import loop
+from sinkinterp.train.job import job_of
+from sinkinterp.train.recipe import Recipe
+
+SPACE = 20_000  # bytes; everything that is written here needs more
+BIG = "sinks gather on first tokens " * 1_000
+TABLE = Table("big", "", ({"text": BIG},))
+RECIPE = Recipe(model=VARIANTS["softmax"], steps=2, batch=3, save_every=1)
+
+
+@pytest.fixture(scope="module")
+def report():
+    tokens = torch.arange(16).repeat(97, 1)
+    return si.measure(si.load("sinkinterp/demo-softmax"), TokenSet.of(tokens, "some"))
+
+
+@contextmanager
+def limited():
+    """No file may grow beyond `SPACE`, as under a quota."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SPACE, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory):
+    """A file system of its own, of a few pages of memory."""
+    folder, mount = tmp_path_factory.mktemp("disk"), shutil.which("mount")
+    command = [str(mount), "-t", "tmpfs", "-o", f"size={SPACE}", "tmpfs", str(folder)]
+    if not mount or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+@pytest.fixture
+def texts(tmp_path):
+    """A file of texts, and a file of Python code with docstrings."""
+    (tmp_path / "texts.txt").write_text("\n\n".join(f"{i} {BIG[:200]}" for i in range(299)))
+    (tmp_path / "code.py").write_text("".join(f'def f{i}():\n    """{i} {BIG[:990]}"""\n' for i in range(50)))
+    return tmp_path
+
+
+def pack(folder, texts):
+    PackedText(source=Texts(str(texts / "texts.txt")), tokenizer=ByteBPE(258), length=11).prepare(folder)
+
+
+def train(folder, locked=False):
+    if locked:
+        (folder / "run" / "lock").mkdir(parents=True)
+    loop.train(job_of(RECIPE, RECIPE.data, lambda model: {}), folder / "run")
+
+
+WRITERS = {
+    "report": lambda folder, report, _: report.save(folder / "old"),
+    "figure": lambda folder, *_: save_figure(go.Figure().add_scatter(y=[1, 2]), folder / "old.html"),
+    "table as csv": lambda folder, *_: save_table(TABLE, folder / "old.csv"),
+    "table as json": lambda folder, *_: save_table(TABLE, folder / "old.json"),
+    "table as page": lambda folder, *_: save_table(TABLE, folder / "old.html"),
+    "chapter": lambda folder, *_: write_chapter(folder, Chapter("old", "", TABLE, (), {}), TABLE, go.Figure()),
+    "corpus": lambda folder, _, texts: pack(folder, texts),
+    "docstrings": lambda folder, *_: docstrings.embedded_texts(folder),
+    "run": lambda folder, *_: train(folder),
+}
+
+
+def check_refused(folder, write, report, texts, disk):
+    """Asserts that writing fails with one line, leaves the old files as they were, and leaves nothing else."""
+    olds = [folder / f"old{suffix}" for suffix in ("", ".csv", ".json", ".html")]
+    for old in olds:
+        old.write_text("{}")
+    with disk(), pytest.raises(InputError, match=rf"^cannot write {folder}[^\n]+: [^\n]+; [^\n]+$"):
+        write(folder, report, texts)
+    assert all(old.read_text() == "{}" for old in olds)
+    assert not list(folder.rglob(".draft-*")) and not list(folder.rglob("step-*"))
+
+
+@pytest.fixture
+def documented(texts, monkeypatch):
+    monkeypatch.setattr(docstrings, "_documented_files", lambda: [texts / "code.py"])
+
+
+@pytest.mark.usefixtures("documented")
+@pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
+def test_a_file_that_may_not_grow_is_one_line_and_nothing_is_half_written(tmp_path, report, texts, write):
+    folder = tmp_path / "quota"
+    folder.mkdir()
+    check_refused(folder, write, report, texts, limited)
+
+
+@pytest.mark.usefixtures("documented")
+def test_a_full_disk_is_one_line_and_nothing_is_half_written(small_disk, report, texts):
+    for name, write in WRITERS.items():
+        folder = small_disk / name.replace(" ", "-")
+        folder.mkdir()
+        check_refused(folder, write, report, texts, nullcontext)
+        shutil.rmtree(folder)
+
+
+def test_a_run_on_a_disk_that_was_full_goes_on_when_there_is_room(tmp_path):
+    with pytest.raises(InputError, match=r"make room, then the same command goes on from step 0$"), limited():
+        train(tmp_path)
+    train(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "run").glob("step-*")) == ["step-0000001", "step-0000002"]
+
+
+@pytest.mark.parametrize("place", ["a folder", "below a file", "a long name"])
+def test_a_place_that_cannot_be_is_one_line(tmp_path, report, place):
+    path = tmp_path / ("x" * 300 if place == "a long name" else "x") / "y.html"
+    if place == "a folder":
+        path.mkdir(parents=True)
+    elif place == "below a file":
+        path.parent.write_text("a file")
+    for write in (
+        report.save,
+        lambda path: save_figure(go.Figure(), path),
+        lambda path: save_table(TABLE, path),
+        lambda path: train(path, locked=place == "a folder"),
+    ):
+        with pytest.raises(InputError, match=r"^cannot write [^\n]+$"):
+            write(path)
+    assert not list(tmp_path.rglob(".draft-*"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_what_is_written_to_a_device_goes_through_it_and_the_device_stays(tmp_path, report):
+    writers = (
+        report.save,
+        lambda path: save_figure(go.Figure(), path),
+        lambda path: save_table(TABLE, path),
+    )
+    for device in (Path("/dev/full"), Path("/dev/null")):
+        link = tmp_path / f"{device.name}.html"
+        link.symlink_to(device)
+        expected = pytest.raises(InputError, match="No space left on device; free some space")
+        for write in writers:
+            with expected if device.name == "full" else nullcontext():
+                write(link)
+        assert device.is_char_device() and link.is_symlink()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_unwritable_place_is_noticed_before_the_data_are_prepared(tmp_path, monkeypatch):
+    from sinkinterp.runs import trained
+
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(trained, "prepared", lambda *_: pytest.fail("the data were prepared"))
+    with pytest.raises(InputError, match=r"^cannot write [^\n]+; choose another place$"):
+        trained.trained(RECIPE, tmp_path, folder=tmp_path / "file" / "run")
+
+
+def test_a_limit_on_the_size_of_files_does_not_kill_the_program(tmp_path):
+    code = (
+        "import resource, sys; from pathlib import Path; from sinkinterp.files import write_text; "
+        "from sinkinterp.errors import InputError\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
+        "try: write_text(Path(sys.argv[1]), 'x' * 100)\n"
+        "except InputError as error: print(error)"
+    )
+    pytest.importorskip("resource")
+    file = tmp_path / "file"
+    done = subprocess.run([sys.executable, "-c", code, str(file)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(f"cannot write {file}: File too large; free some space") and not file.exists()
+    assert list(Path(tmp_path).iterdir()) == []

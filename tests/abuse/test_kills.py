@@ -1,0 +1,69 @@
+"""Programs that are killed at random moments lose nothing; and what counts the losses sees them."""
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+IN_THREADS = pytest.mark.filterwarnings(
+    "ignore:.*multi-threaded:DeprecationWarning"
+)  # the child does no more than write
+
+
+@pytest.mark.timeout(600)
+def test_programs_that_are_killed_twenty_times_lose_nothing(tmp_path):
+    words = [sys.executable, "-m", "benchmarks.kills", "--times", "20", "--folder", str(tmp_path)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert "20 kills, 0 losses" in done.stdout and done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"(?m)^│ \S+ +│ +4 ", done.stdout)) == 5
+
+
+@FORKS
+@IN_THREADS
+def test_a_program_that_writes_in_place_is_seen_to_lose(tmp_path):
+    from benchmarks.kills import Campaign, Work
+
+    def write_in_place(folder):
+        with (folder / "file").open("w") as file:
+            for _ in range(100):
+                file.write("x" * 10_000)
+                time.sleep(0.001)
+
+    def length(folder):
+        if (folder / "file").exists() and (folder / "file").stat().st_size != 1_000_000:
+            raise ValueError("cut off")
+        return 0
+
+    campaign, rng = Campaign("in place", Work(write_in_place, length), tmp_path / "work"), random.Random(0)
+    while campaign.counts["kills"] < 5:
+        campaign.killed(rng)
+    assert campaign.losses
+
+
+@FORKS
+@IN_THREADS
+def test_a_kill_at_any_moment_of_a_write_leaves_the_old_file_or_the_new_one(tmp_path):
+    from sinkinterp.files import write_bytes
+
+    file, rng = tmp_path / "file", random.Random(0)
+    versions = [bytes([i]) * 300_000 for i in range(2)]
+    write_bytes(file, versions[0])
+    for i in range(40):
+        child = os.fork()
+        if not child:
+            for k in range(10_000):
+                write_bytes(file, versions[(i + k) % 2])
+            os._exit(0)
+        time.sleep(rng.uniform(0.001, 0.02))
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        assert file.read_bytes() in versions
+    assert {path.name[:7] for path in tmp_path.iterdir()} <= {"file", ".draft-"}
