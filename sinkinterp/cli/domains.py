@@ -6,26 +6,28 @@ import typer
 
 from ..data.bos import Bos
 from ..files import write_json
-from .options import BOS, EPSILON, Backend, Column, Json, Model
-from .terminal import plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
+from .options import BOS, EPSILON, SEQUENCES, SHARE, TOKENS, Backend, Column, Json, Model
+from .terminal import print_table, print_written, progress_bar, progress_bars, quiet_libraries
+from .values import filled
 
+FIELD = "The field of a single file that names the domain."
 SOURCES = "Files, folders or datasets, or one file with a field that names the domain."
 
 
 def domains(
     model: Model,
-    sources: Annotated[list[str], typer.Argument(help=SOURCES)],
-    field: Annotated[str, typer.Option(help="The field of a single file that names the domain.")] = "domain",
+    sources: Annotated[list[str], typer.Argument(help=SOURCES, parser=filled)],
+    field: Annotated[str, typer.Option(help=FIELD, parser=filled)] = "domain",
     column: Column = "text",
-    length: Annotated[int, typer.Option(help="Tokens per sequence, T.")] = 64,
-    sequences: Annotated[int, typer.Option(help="Number of sequences of each domain, n.")] = 100,
+    length: Annotated[int, typer.Option(help="Tokens per sequence, T.", parser=TOKENS)] = 64,
+    sequences: Annotated[int, typer.Option(help="Number of sequences of each domain, n.", parser=SEQUENCES)] = 100,
     bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
-    epsilon: Annotated[float, typer.Option(help=EPSILON)] = 0.3,
+    epsilon: Annotated[float, typer.Option(help=EPSILON, parser=SHARE)] = 0.3,
     backend: Backend = "huggingface",
     json_out: Json = None,
 ) -> None:
     """Measure the first position's sink on text of several domains."""
-    with plain_errors(), progress_bars() as progress:
+    with progress_bars() as progress:
         from .. import tables
         from ..backends.load import load
         from ..measurement.measure import measure as measure_sinks

@@ -9,15 +9,39 @@ import typer
 from ..data.bos import Bos
 from ..data.random_inputs import Drawn
 from ..files import write_json, write_text
-from .options import BOS, EPSILON, Backend, Column, DeviceMap, Encoder, Json, Model
-from .terminal import console, plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
+from . import names
+from .options import (
+    BOS,
+    EPSILON,
+    SEED,
+    SEQUENCES,
+    SHARE,
+    TOKENS,
+    Backend,
+    Column,
+    DeviceMap,
+    Encoder,
+    Json,
+    Model,
+    TokenFile,
+)
+from .terminal import console, print_table, print_written, progress_bar, progress_bars, quiet_libraries
+from .values import filled, output_file
 
 if TYPE_CHECKING:
     from ..measurement.presets import Preset
     from ..measurement.report import Report
     from ..tables import TokenText
 
-TEXT = "A .txt, .jsonl, .json, .parquet or .csv file, a folder of them, or the name of a dataset on the Hub."
+TEXT = (
+    "A .txt, .jsonl, .json, .parquet or .csv file, a folder of them, the name of a dataset on the Hub, or the text "
+    "itself: two words or more, in quotes."
+)
+LENGTH = "Tokens per sequence, T. [default: 64]"
+COUNT = "Number of sequences, n. [default: 100]"
+DTYPE = "float32, bfloat16 or float16. [default: float32]"
+SAVE = "Write every number to this .safetensors file."
+HTML = "Write a page of figures to this file."
 DRAWN = "Tokens without a text: random tokens, or one token repeated."
 PRESET = "How published numbers were measured: paper, released-open-models or released-own-models. Options override it."
 FIRST_ONLY = "Measure position 0 and norms only: for long sequences."
@@ -25,27 +49,27 @@ FIRST_ONLY = "Measure position 0 and norms only: for long sequences."
 
 def measure(
     model: Model,
-    text: Annotated[str | None, typer.Option(help=TEXT)] = None,
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=filled)] = None,
     column: Column = "text",
-    tokens: Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.")] = None,
+    tokens: TokenFile = None,
     drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of drawn tokens.")] = 0,
-    length: Annotated[int | None, typer.Option(help="Tokens per sequence, T. [default: 64]")] = None,
-    sequences: Annotated[int | None, typer.Option(help="Number of sequences, n. [default: 100]")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of drawn tokens.", parser=SEED)] = 0,
+    length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
+    sequences: Annotated[int | None, typer.Option(help=COUNT, parser=SEQUENCES)] = None,
     bos: Annotated[Bos | None, typer.Option(help=f"{BOS} [default: tokenizer]")] = None,
-    epsilon: Annotated[float | None, typer.Option(help=f"{EPSILON} [default: 0.3]")] = None,
-    preset: Annotated[str | None, typer.Option(help=PRESET)] = None,
+    epsilon: Annotated[float | None, typer.Option(help=f"{EPSILON} [default: 0.3]", parser=SHARE)] = None,
+    preset: Annotated[str | None, typer.Option(help=PRESET, autocompletion=names.beginning(names.PRESETS))] = None,
     backend: Backend = "huggingface",
     encoder: Encoder = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or float16. [default: float32]")] = None,
+    dtype: Annotated[str | None, typer.Option(help=DTYPE, autocompletion=names.beginning(names.DTYPES))] = None,
     device_map: DeviceMap = None,
     first_only: Annotated[bool, typer.Option("--first-only", help=FIRST_ONLY)] = False,
-    save: Annotated[Path | None, typer.Option(help="Write every number to this .safetensors file.")] = None,
+    save: Annotated[Path | None, typer.Option(help=SAVE, parser=output_file)] = None,
     json_out: Json = None,
-    html_out: Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.")] = None,
+    html_out: Annotated[Path | None, typer.Option("--html", help=HTML, parser=output_file)] = None,
 ) -> None:
     """Measure the attention sinks of a model."""
-    with plain_errors(), progress_bars() as progress:
+    with progress_bars() as progress:
         from .. import tables
         from ..backends.encoder_input import encoder_input
         from ..backends.load import load, words_of

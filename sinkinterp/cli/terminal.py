@@ -1,17 +1,14 @@
-"""The terminal: errors as one line, progress bars, tables, and names of files that were written."""
+"""The terminal: progress bars, tables, and names of files that were written."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
-from ..errors import InputError
 from ..table import Table
 
 PIPE_WIDTH = 120  # columns where standard output is a pipe or a file
@@ -19,23 +16,10 @@ console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
 error_console = Console(stderr=True)
 
 
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Prints a user's mistake as one line on standard error and exits with code 2; with code 130 at an interrupt."""
-    try:
-        yield
-    except InputError as error:
-        error_console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt as interrupt:
-        error_console.print("interrupted; what was saved so far is kept, and the same command goes on from there")
-        raise typer.Exit(130) from interrupt
-
-
 def progress_bars() -> Progress:
-    """Progress bars on standard error."""
+    """Progress bars on standard error where that is a terminal, else none."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=error_console)
+    return Progress(*columns, console=error_console, disable=not error_console.is_terminal)
 
 
 def progress_bar(progress: Progress, description: str) -> Callable[[int, int], None]:
