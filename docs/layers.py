@@ -10,7 +10,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sinkinterp"
-GROUND = {"errors": "the one error of users", "files": "whole or absent", "spec": "recipes as JSON", "table": "rows"}
+GROUND = {
+    "errors": "the one error of users",
+    "files": "whole or absent",
+    "memory": "what fits",
+    "spec": "recipes as JSON",
+    "table": "rows",
+}
 LAYERS: tuple[dict[str, str], ...] = (
     {"attention": "one attention call", "data": "tokens", "plots": "table -> figure"},
     {"lm": "our model family", "metrics": "calls -> numbers", "interventions": "what changes"},

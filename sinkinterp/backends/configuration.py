@@ -12,6 +12,7 @@ from transformers import (
     PreTrainedConfig,
 )
 
+from ..errors import InputError
 from . import gguf
 
 
@@ -28,9 +29,24 @@ def has_encoder(folder: Path) -> bool:
     """Whether a folder is that of an encoder-decoder model; False where it has no configuration that can be read."""
     try:
         config = _config_of(folder) if folder.is_dir() else None
-    except (OSError, ValueError, KeyError):  # reading the weights says what is wrong
+    except Exception:  # reading the weights says what is wrong
         return False
     return config is not None and config.is_encoder_decoder
+
+
+def checked_config(source: str | Path) -> PreTrainedConfig | None:
+    """The configuration of a name or a folder; None where there is none.
+
+    Raises InputError where it names an attention kernel of the Hub, which transformers would download and run.
+    """
+    config = _config_of(source)
+    kernel = None if config is None else getattr(config, "_attn_implementation", None)
+    if isinstance(kernel, str) and "/" in kernel:
+        raise InputError(
+            f"the config.json of {source} names the attention kernel {kernel}, which is code of the Hub and is not "
+            "run; take that line out"
+        )
+    return config
 
 
 def decoder_start(source: str | Path) -> int | None:

@@ -8,14 +8,15 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import InputError
+from ..errors import InputError, no_such
 from ..files import cache_folder
 from . import gguf
-from .configuration import class_of, decoder_start, has_encoder
+from .configuration import checked_config, class_of, decoder_start, has_encoder
 from .encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
 from .encoder_input import EncoderInput
 from .huggingface import HuggingFaceSubject, check_encoder
 from .subject import Subject
+from .weight_files import check_weights, surplus_layer
 
 SHIPPED = Path(__file__).parents[1] / "checkpoints"
 ORIGIN = "SOURCE.json"  # in a model folder: where its weights come from
@@ -58,7 +59,7 @@ def load(
             raise no_encoder_input(name)  # before its weights are read
         source = load_model(source, dtype or torch.float32, device_map)
     library = _library_of(source)
-    backend = backend or library
+    backend = library if backend is None else backend
     if backend not in _SUBJECTS or library not in ("huggingface", backend):
         raise InputError(f"{name or type(source).__name__} cannot run on {backend!r}; backends: {', '.join(_SUBJECTS)}")
     if backend == "huggingface" and source.config.is_encoder_decoder:
@@ -114,22 +115,35 @@ def load_model(
     source = located(source)
     if gguf.is_gguf(source):
         place = {**gguf.reading(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
-        refusals: tuple[type[Exception], ...] = (Exception,)  # a damaged file can fail in any way
         fix = "download it again, or take the model's own weights"
     else:
         _check_folder(source)
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
-        refusals = (OSError, ValueError, KeyError)
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
     try:
+        config = checked_config(source)
+        if config is not None and Path(source).is_dir():
+            check_weights(Path(source), config, dtype, is_spread=device_map is not None)
         model, loading = class_of(source).from_pretrained(
-            **place, dtype=dtype, device_map=device_map, trust_remote_code=False, output_loading_info=True
+            **place,
+            dtype=dtype,
+            device_map=device_map,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused below, by name
         )
-    except refusals as error:
+    except InputError:
+        raise
+    except Exception as error:  # a damaged folder or file can fail in any way
         raise InputError(f"cannot load {source}: {_first_line(error)} Fix: {fix}") from error
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if absent:
         raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
+    layer = surplus_layer(loading["unexpected_keys"], model.state_dict())
+    if layer is not None:
+        raise InputError(
+            f"{source} has weights for more layers than its config.json, such as {layer}; correct config.json"
+        )
     return model
 
 
@@ -145,8 +159,8 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
         start = decoder_start(source)
-    except (OSError, ValueError, KeyError) as error:
-        raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}") from error
+    except Exception as error:  # a damaged file can fail in any way
+        raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}; save it again") from error
     if start is not None:
         tokenizer.bos_token = tokenizer.convert_ids_to_tokens(start)
     return tokenizer
@@ -164,7 +178,7 @@ def located(source: str | Path) -> str | Path:
         return _downloaded(name)
     names = _folders(SHIPPED)
     if name not in names:
-        raise InputError(f"no checkpoint {source} ships; there are {', '.join(f'sinkinterp/{n}' for n in names)}")
+        raise no_such("checkpoint that ships", str(source), [f"sinkinterp/{n}" for n in names])
     return SHIPPED / name
 
 
@@ -209,7 +223,9 @@ def _has_tokenizer(path: Path) -> bool:
 
 
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    return first if " " in first else f"{type(error).__name__} {first}".strip()
 
 
 def _check_folder(source: str | Path) -> None:

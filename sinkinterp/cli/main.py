@@ -24,12 +24,13 @@ for command in (train, finetune, gallery, view, reproduce, demo, measure, domain
 app.command("list", cls=Command)(listing)
 
 
-def _print_version(is_asked: bool) -> None:
+def _print_version(is_asked: bool) -> bool:
     if is_asked:
         from .. import __version__
 
         console.print(f"sinkinterp {__version__}", highlight=False)
         raise typer.Exit
+    return is_asked
 
 
 @app.callback()

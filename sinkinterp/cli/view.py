@@ -31,7 +31,7 @@ def view(
     bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
     swap: Annotated[tuple[int, int] | None, typer.Option(help=SWAP, parser=whole(0))] = None,
-    limit: Annotated[float, typer.Option(help=LIMIT, parser=number(0, 10_000))] = 8.0,
+    limit: Annotated[float, typer.Option(help=LIMIT, parser=number(0.0, 1e4))] = 8.0,
     backend: Backend = "huggingface",
     encoder: Encoder = None,
     out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/view.html"),

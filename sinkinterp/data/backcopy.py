@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..spec import Spec, added_later
+from ..spec import Spec, added_later, check_least
 from .seeding import generator
 from .tokens import Tokens
 
@@ -73,6 +73,13 @@ class BigramBackcopy(Spec):
     rank: int = 4
     chain_seed: int = 1
     first: First = added_later(RandomFirst())
+
+    def __post_init__(self) -> None:
+        check_least(self, 2, "vocab", "length")
+        check_least(self, 1, "rank")
+        check_least(self, 0, "n_triggers", "chain_seed", "spread")
+        if self.n_triggers >= self.symbols:
+            raise ValueError(f"n_triggers are fewer than the {self.symbols} symbols; got {self.n_triggers}")
 
     @property
     def symbols(self) -> int:

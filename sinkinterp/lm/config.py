@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 from ..attention.slots import NoSlots
-from ..spec import Dims, Part, Spec
+from ..spec import Dims, Part, Spec, check_least
 from .attention import AttentionSpec
 from .block import Branch, PreNorm
 from .ffn import GatedFFN
@@ -33,6 +33,8 @@ class LMSpec(Spec):
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
+        check_least(self, 1, "vocab", "d_model", "n_heads", "n_layers", "n_ctx")
+        check_least(self, 0, "norm_eps")
         if self.d_model % (2 * self.n_heads):
             raise ValueError(f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}")
         if self.before.count and self.attention.slots != NoSlots():

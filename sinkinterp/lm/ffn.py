@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..attention.shapes import Residual
-from ..spec import Dims, Part, Spec
+from ..spec import Dims, Part, Spec, check_least
 
 Hidden = Float[Tensor, "batch pos width"]
 
@@ -51,6 +51,9 @@ class FFN(Part):
     width: int = 256
     act: Activation = Relu()
 
+    def __post_init__(self) -> None:
+        check_least(self, 1, "width")
+
     def build(self, dims: Dims) -> nn.Module:
         return Layer(dims.d_model, self)
 
@@ -61,6 +64,9 @@ class GatedFFN(Part):
 
     width: int = 256
     act: Activation = Swish()
+
+    def __post_init__(self) -> None:
+        check_least(self, 1, "width")
 
     def build(self, dims: Dims) -> nn.Module:
         return GatedLayer(dims.d_model, self)

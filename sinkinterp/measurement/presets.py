@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from ..data.bos import Bos
-from ..errors import InputError
+from ..errors import InputError, no_such
 from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, queries_from
 from ..metrics.sink import check_epsilon
 
@@ -42,5 +42,5 @@ def preset_of(name: str | None) -> Preset:
     if name is None:
         return Preset()
     if name not in PRESETS:
-        raise InputError(f"there is no preset {name!r}; take one of {', '.join(PRESETS)}")
+        raise no_such("preset", name, PRESETS)
     return PRESETS[name]

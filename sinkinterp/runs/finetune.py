@@ -12,6 +12,7 @@ from ..backends.load import load_model, load_tokenizer
 from ..errors import InputError
 from ..files import replacing, sole_writer
 from ..measurement.measure import measure
+from ..spec import check_least
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import World
@@ -46,6 +47,10 @@ class ChatRecipe(Fit):
     decay: Decay = Everything()
     watch_every: int = 10
     save_every: int = 50
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(self, 2, "length")
 
 
 def finetuned(

@@ -9,12 +9,13 @@ from ..attention.masks import Mask
 from ..data import packing  # noqa: F401  its kinds of data stand in recipe files
 from ..data.backcopy import BigramBackcopy
 from ..lm.config import LMSpec
-from ..spec import Spec
+from ..spec import Spec, check_least
 from .objectives import NextToken, Objective
 from .schedules import CooldownRate, Rate
 from .weight_decay import Decay, MapsAndTokens
 
 CHECKED = 128  # positions, from the first on, that are checked for tokens shown to the queries that predict them
+MOST_THREADS = 1024  # of one process
 _COUNTS = ("steps", "batch", "micro_batch", "threads", "watch_every", "save_every")
 
 
@@ -46,11 +47,12 @@ class Fit(Spec):
     save_every: int = 250
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is at least 1; got {getattr(self, name)}")
-        if not (self.lr > 0 and self.clip > 0 and self.weight_decay >= 0 and self.warmup >= 0):
-            raise ValueError("lr and clip are above 0, weight_decay and warmup at least 0")
+        check_least(self, 1, *_COUNTS)
+        check_least(self, 0, "seed", "warmup", "weight_decay", "lr", "clip")
+        if not (self.lr > 0 and self.clip > 0):
+            raise ValueError(f"lr and clip are above 0; got {self.lr} and {self.clip}")
+        if self.threads > MOST_THREADS:
+            raise ValueError(f"threads are at most {MOST_THREADS}; got {self.threads}")
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 1: a linear warm-up, then the schedule."""

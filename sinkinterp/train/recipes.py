@@ -9,7 +9,7 @@ from ..data.packing import PackedText
 from ..data.progress import OnProgress
 from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
-from ..errors import InputError
+from ..errors import InputError, no_such
 from ..lm.config import LMSpec
 from ..lm.ffn import GatedFFN
 from ..lm.variants import BASE, VARIANTS, variants
@@ -93,7 +93,7 @@ RECIPES: dict[str, Recipe] = {
 def recipe_named(name: str) -> Recipe:
     """The recipe of that name. Raises InputError that lists all names."""
     if name not in RECIPES:
-        raise InputError(f"there is no recipe {name!r}; choose from {', '.join(RECIPES)}")
+        raise no_such("recipe", name, RECIPES)
     return RECIPES[name]
 
 
@@ -122,7 +122,7 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
     """
     choices = variants(recipe.model)
     if name not in choices:
-        raise InputError(f"there is no variant {name!r}; choose from {', '.join(choices)}")
+        raise no_such("variant", name, choices)
     last = shown_ahead(choices[name].attention.mask, recipe.data.length)
     return replace(recipe, model=choices[name], objective=PrefixLM(last + 1) if last else recipe.objective)
 
