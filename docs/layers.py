@@ -11,9 +11,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sinkinterp"
 GROUND = {
+    "checks": "values within limits",
     "errors": "the one error of users",
     "files": "whole or absent",
-    "memory": "what fits",
     "spec": "recipes as JSON",
     "table": "rows",
 }

@@ -2,11 +2,10 @@
 
 import hashlib
 import json
-import math
-from dataclasses import Field, dataclass, field, fields
-from functools import lru_cache
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
 
+from .checks import check_fields
 from .errors import InputError
 
 S = TypeVar("S", bound="Spec")
@@ -33,6 +32,9 @@ class Spec:
             raise TypeError(f"two specs are called {cls.__name__}")
         Spec.kinds[cls.__name__] = cls
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy in which "kind" is the name of the class. `added_later` fields are absent at default."""
         plain: dict[str, Any] = {"kind": type(self).__name__}
@@ -45,6 +47,8 @@ class Spec:
     @classmethod
     def from_dict(cls: type[S], plain: dict[str, Any]) -> S:
         """The inverse of `to_dict`. Raises InputError for a kind or a field that this version does not know."""
+        if not isinstance(plain, dict) or not isinstance(plain.get("kind", ""), str):
+            raise InputError(f"a {cls.__name__} is read from a dictionary with its kind; got a {type(plain).__name__}")
         kind = Spec.kinds.get(plain.get("kind", ""))
         if kind is None or not issubclass(kind, cls):
             raise InputError(
@@ -55,12 +59,10 @@ class Spec:
         if unknown:
             raise InputError(f"{kind.__name__} has no {', '.join(sorted(unknown))}; use the version that wrote it")
         values = {name: _from_json(value) for name, value in plain.items() if name != "kind"}
-        for name, value in values.items():
-            _check_value(kind, name, value)
-        try:
-            return kind(**values)
-        except TypeError as error:  # a field is absent, or holds a value of another type than its name says
-            raise InputError(f"a {kind.__name__} cannot be made of {plain}: {error}") from error
+        absent = [f.name for f in fields(kind) if f.name not in values and f.default is MISSING]
+        if absent:
+            raise InputError(f"{kind.__name__} lacks {', '.join(absent)}; use the version that wrote it")
+        return kind(**values)
 
     def key(self) -> str:
         """Twelve hexadecimal digits that name this spec's checkpoints and results."""
@@ -70,33 +72,6 @@ class Spec:
 def added_later(default: Any, kw_only: bool = False) -> Any:
     """A field that a kind gained when specs of it already had keys: at its default it does not change the key."""
     return field(default=default, kw_only=kw_only, metadata={"added_later": True})
-
-
-def check_least(spec: Spec, least: float, *names: str) -> None:
-    """Raises ValueError unless each of these fields is a finite number of at least `least`."""
-    for name in names:
-        value = getattr(spec, name)
-        if not least <= value < math.inf:
-            raise ValueError(f"{name} is at least {least}; got {value}")
-
-
-def _check_value(kind: type[Spec], name: str, value: Any) -> None:
-    """Raises InputError for a number that is not finite or needs more than 64 bits, and for a text as a number."""
-    hint = _hints(kind)[name]
-    types = _TYPES.get(hint)
-    if types is not None and (type(value) not in types):
-        raise InputError(f"{name} of {kind.__name__} is {_NAMES[hint]}; got {value!r}")
-    if isinstance(value, int | float) and not -(2.0**63) < value < 2.0**63:  # also refuses nan
-        raise InputError(f"{name} of {kind.__name__} is a finite number of 64 bits; got {value}")
-
-
-@lru_cache
-def _hints(kind: type[Spec]) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-_TYPES: dict[Any, tuple[type, ...]] = {int: (int,), float: (int, float), bool: (bool,), str: (str,)}
-_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
 def _is_absent(f: Field, value: Any) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from ..errors import InputError, no_such
+from ..checks import nearest
+from ..errors import InputError
 from ..files import cache_folder
 from . import gguf
 from .configuration import checked_config, class_of, decoder_start, has_encoder
@@ -178,7 +179,8 @@ def located(source: str | Path) -> str | Path:
         return _downloaded(name)
     names = _folders(SHIPPED)
     if name not in names:
-        raise no_such("checkpoint that ships", str(source), [f"sinkinterp/{n}" for n in names])
+        near = nearest(name, names)
+        raise InputError(f"no checkpoint {source} ships{near}; there are {', '.join(f'sinkinterp/{n}' for n in names)}")
     return SHIPPED / name
 
 

@@ -1,4 +1,4 @@
-"""What the weights in a folder hold, by their headers alone: whether the configuration asks for more, and their size."""
+"""What the weights in a folder hold, by their headers alone, against what the configuration asks for."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig
 
+from ..checks import check_memory
 from ..errors import InputError
-from ..memory import check_fits
 
 
 def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | str, is_spread: bool) -> None:
@@ -26,6 +26,8 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
     layers, width, vocab = (getattr(text, name, 0) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
     if not all(isinstance(size, int) for size in (layers, width, vocab)):
         return  # transformers says what is wrong with them
+    if layers < 1:
+        raise InputError(f"the config.json of {folder} describes {layers} layers; take the one of the whole model")
     if layers > len(shapes) or 0 < 8 * elements < width * vocab:  # 8: quantised weights are packed
         raise InputError(
             f"the config.json of {folder} describes {layers:,} layers of width {width:,} and {vocab:,} symbols, more "
@@ -33,7 +35,9 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
         )
     if not is_spread:
         size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
-        check_fits(size * elements, f"{folder} in {dtype}", "use --dtype bfloat16 or --device-map auto")
+        check_memory(
+            size * elements, f"the weights of {folder} in {dtype}", "use --dtype bfloat16 or --device-map auto"
+        )
 
 
 def surplus_layer(surplus: Iterable[str], known: Iterable[str]) -> str | None:

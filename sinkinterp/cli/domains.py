@@ -7,7 +7,7 @@ import typer
 from ..data.bos import Bos
 from ..files import write_json
 from .options import BOS, EPSILON, SEQUENCES, SHARE, TOKENS, Backend, Column, Json, Model
-from .terminal import print_table, print_written, progress_bar, progress_bars, quiet_libraries
+from .terminal import print_line, print_table, print_written, progress_bar, progress_bars, quiet_libraries
 from .values import filled
 
 FIELD = "The field of a single file that names the domain."
@@ -26,7 +26,7 @@ def domains(
     backend: Backend = "huggingface",
     json_out: Json = None,
 ) -> None:
-    """Measure the first position's sink on text of several domains."""
+    """Measure the first position's sink on text of several domains; exit code 1 where some had to be left out."""
     with progress_bars() as progress:
         from .. import tables
         from ..backends.load import load
@@ -38,14 +38,19 @@ def domains(
         inputs = Inputs(settings.length, settings.sequences, settings.bos, column=column)
         quiet_libraries()
         subject = load(model, backend=backend)
-        reports = {
-            name: measure_sinks(
-                subject, token_set, positions=(0,), on_batch=progress_bar(progress, f"measuring {name}")
-            )
-            for name, token_set in inputs.domain_token_sets(model, sources, field).items()
-        }
+        token_sets, errors = inputs.domain_token_sets(model, sources, field)
+        reports = {}
+        for name, token_set in token_sets.items():
+            on_batch = progress_bar(progress, f"measuring {name}")
+            reports[name] = measure_sinks(subject, token_set, positions=(0,), on_batch=on_batch)
+        if not reports:
+            raise next(iter(errors.values()))
         table = tables.sinks_by_domain(reports, settings.epsilon)
     print_table(table)
     if json_out is not None:
         write_json(json_out, table.to_dict(), indent=1)
         print_written(json_out)
+    for name, error in errors.items():
+        print_line(f"left out: {name}: {error}")
+    if errors:
+        raise typer.Exit(1)

@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..errors import InputError
-from .terminal import error_console
+from .terminal import print_line
 
 INTERRUPTED = "interrupted; what was saved so far is kept, and the same command goes on from there"
 # typer brings a copy of click since 0.20, so the base class of its errors has one of two homes
@@ -44,12 +44,6 @@ class Program(TyperGroup):
         if code == 130:
             print_line(INTERRUPTED)
         sys.exit(code if isinstance(code, int) else 0)
-
-
-def print_line(text: str, **style: Any) -> None:
-    """Prints one line on standard error. Line ends and other control characters in it are escaped."""
-    shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
-    error_console.print(shown, markup=False, highlight=False, soft_wrap=True, **style)
 
 
 def _message(error: Any) -> str:

@@ -17,13 +17,15 @@ def families(
 ) -> None:
     """Build every causal architecture of transformers tiny and say which can be measured; exit code 1 at an error."""
     with progress_bars() as progress:
-        from ..errors import no_such
+        from ..checks import nearest
+        from ..errors import InputError
         from ..files import write_text
         from ..measurement.families import FAMILIES, is_sound, sweep
 
         unknown = sorted(set(names or ()) - set(FAMILIES))
         if unknown:
-            raise no_such("causal family of transformers", unknown[0], FAMILIES)
+            near = nearest(unknown[0], FAMILIES) or "; give names such as gpt2 or bloom"
+            raise InputError(f"transformers has no causal family {unknown[0]!r}{near}")
         quiet_libraries()
         table = sweep(names or FAMILIES, on_family=progress_bar(progress, "families"))
         if markdown is not None:

@@ -8,6 +8,8 @@ import typer
 
 from ..data.bos import Bos
 from ..data.random_inputs import Drawn
+from ..data.texts import is_text
+from ..errors import InputError
 from ..files import write_json, write_text
 from . import names
 from .options import (
@@ -75,14 +77,21 @@ def measure(
         from ..backends.load import load, words_of
         from ..measurement import instruments
         from ..measurement.measure import measure as measure_sinks
-        from ..runs.inputs import Inputs
+        from ..runs.inputs import Inputs, one_text
 
+        output = _Output(save, json_out, html_out)
+        is_one_text = text is not None and is_text(text)
+        if is_one_text:
+            sequences = _only_one(sequences)
         settings = _settings(preset, length=length, sequences=sequences, bos=bos, epsilon=epsilon, dtype=dtype)
         inputs = Inputs(settings.length, settings.sequences, settings.bos, text, column, tokens, drawn, seed)
         quiet_libraries()
         given = None if encoder is None else encoder_input(encoder)
         subject = load(model, backend=backend, dtype=settings.dtype, device_map=device_map, encoder=given)
-        token_set = inputs.token_set(model, subject.shape.vocab, progress_bar(progress, "reading docstrings"))
+        if text is not None and is_one_text and length is None:
+            token_set = one_text(text, model, settings.bos, settings.length)
+        else:
+            token_set = inputs.token_set(model, subject.shape.vocab, progress_bar(progress, "reading docstrings"))
         report = measure_sinks(
             subject,
             token_set,
@@ -98,7 +107,7 @@ def measure(
     if report.protocol.texts_too_short:
         skipped = f"{report.protocol.texts_too_short} texts shorter than {settings.length} tokens were passed over."
         console.print(skipped)
-    _Output(save, json_out, html_out).write(report, settings.epsilon, word)
+    output.write(report, settings.epsilon, word)
 
 
 def _settings(preset: str | None, **given: Any) -> "Preset":
@@ -108,6 +117,13 @@ def _settings(preset: str | None, **given: Any) -> "Preset":
     return replace(preset_of(preset), **{name: value for name, value in given.items() if value is not None})
 
 
+def _only_one(sequences: int | None) -> int:
+    """The number of sequences where the text itself is given."""
+    if sequences not in (None, 1):
+        raise InputError(f"one text is one sequence, not {sequences}; leave --sequences out, or give a file of texts")
+    return 1
+
+
 @dataclass(frozen=True)
 class _Output:
     """The files to write; None for a file that the user did not ask for."""
@@ -115,6 +131,11 @@ class _Output:
     report: Path | None
     json: Path | None
     html: Path | None
+
+    def __post_init__(self) -> None:
+        files = [file.absolute() for file in (self.report, self.json, self.html) if file is not None]
+        if len(set(files)) < len(files):
+            raise InputError("--save, --json and --html name the same file; give each its own")
 
     def write(self, report: "Report", epsilon: float, word: "TokenText") -> None:
         from ..tables import tables_as_json

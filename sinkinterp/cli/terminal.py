@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -42,6 +43,16 @@ def quiet_libraries() -> None:
     set_verbosity_error()
 
 
+def on_one_line(text: str) -> str:
+    """The text with line ends and other control characters escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def print_line(text: str, **style: Any) -> None:
+    """Prints one line on standard error."""
+    error_console.print(on_one_line(text), markup=False, highlight=False, soft_wrap=True, **style)
+
+
 def print_table(table: Table) -> None:
     """Prints a table with its title above and its note below."""
     grid = RichTable(title=table.title, caption=table.note, title_justify="left", caption_justify="left")
@@ -55,4 +66,4 @@ def print_table(table: Table) -> None:
 
 def print_written(path: Path) -> None:
     """Prints that a file was written, and its size."""
-    console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", highlight=False)
+    console.print(f"wrote {on_one_line(str(path))} ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, markup=False)

@@ -41,14 +41,20 @@ def train(
     torchrun --nproc-per-node 2 -m sinkinterp train ... --device cpu
     """
     quiet_libraries()
+    from ..data.texts import check_readable
+    from ..lm.size import check_size
     from ..runs import trained
     from ..train.distributed import joined
-    from ..train.recipes import on_text, recipe_named, with_variant
+    from ..train.recipes import NAMED, on_text, recipe_named, with_variant
     from ..train.settings import changed
 
     base = with_variant(recipe_named(recipe), variant)
-    base = base if text is None else on_text(base, text)
+    if text is not None:
+        if text not in NAMED:
+            check_readable(text)
+        base = on_text(base, text)
     chosen = changed(replace(base, seed=seed), settings)
+    check_size(chosen.model)
     folder = out or cache_folder() / "runs" / chosen.key()
     with joined(device) as world, run_progress(chosen, folder, log, world.is_first, variant) as (on_step, on_data):
         run = trained.trained(chosen, on_step=on_step, folder=folder, world=world, on_data=on_data)

@@ -79,15 +79,12 @@ def _layer_and_head(name: str) -> tuple[int, int]:
 
 def _token_set(text: str, model: str, bos: Bos, length: int | None) -> "TokenSet":
     """The tokens of the text, or of the .txt file that it names; at most `length` of them."""
-    from ..backends.load import load_tokenizer
-    from ..pages.atlas.text import text_tokens
+    from ..data.texts import text_of_file
+    from ..runs.inputs import one_text
 
-    tokenizer = load_tokenizer(model)
-    if tokenizer is None:
-        raise InputError(f"{model} has no tokenizer, so it reads no text; leave --text out")
     if not text.endswith(".txt"):
-        return text_tokens(text, tokenizer, bos, length)
+        return one_text(text, model, bos, length)
     file = Path(text)
     if not file.is_file():
         raise InputError(f"there is no file {file}; check the path, or give the text itself")
-    return text_tokens(file.read_text(encoding="utf-8"), tokenizer, bos, length, file.name)
+    return one_text(text_of_file(file), model, bos, length, file.name)

@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..spec import Spec, added_later, check_least
+from ..checks import whole_number
+from ..spec import Spec, added_later
 from .seeding import generator
 from .tokens import Tokens
 
@@ -75,11 +76,11 @@ class BigramBackcopy(Spec):
     first: First = added_later(RandomFirst())
 
     def __post_init__(self) -> None:
-        check_least(self, 2, "vocab", "length")
-        check_least(self, 1, "rank")
-        check_least(self, 0, "n_triggers", "chain_seed", "spread")
-        if self.n_triggers >= self.symbols:
-            raise ValueError(f"n_triggers are fewer than the {self.symbols} symbols; got {self.n_triggers}")
+        super().__post_init__()
+        whole_number(self.length, "length", 2)
+        whole_number(self.vocab, "vocab", self.first.marks + 2)
+        whole_number(self.n_triggers, "n_triggers", 0, self.symbols)
+        whole_number(self.rank, "rank", 1)
 
     @property
     def symbols(self) -> int:

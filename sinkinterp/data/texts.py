@@ -22,10 +22,13 @@ def texts_of(source: Path | str, column: str = "text", split: str = "train") -> 
     """The texts of a file, of the files in a folder and its subfolders (in the order of their paths), or of a dataset.
 
     The texts of a .txt file are its paragraphs, with blank lines between them; .jsonl, .json, .parquet and .csv files
-    hold texts in `column`. A string that is no path (see `is_path`) names a dataset on the Hub, as NAME or
-    NAME:CONFIG, and its `split` is streamed. Raises InputError, when the first text is read, where there is nothing
-    to read.
+    hold texts in `column`. A string that is no path (see `is_path`) is one text itself if it has a space in it, and
+    else names a dataset on the Hub, as NAME or NAME:CONFIG, whose `split` is streamed. Raises InputError, when the
+    first text is read, where there is nothing to read.
     """
+    if is_text(source):
+        yield str(source)
+        return
     if not is_path(source):
         for row in _dataset_rows(str(source), split):
             yield text_in(row, column, source)
@@ -36,11 +39,37 @@ def texts_of(source: Path | str, column: str = "text", split: str = "train") -> 
             yield text_in(row, name, file)
 
 
+def check_readable(source: Path | str, column: str = "text") -> None:
+    """Raises InputError where no first text can be read: call it before anything is written."""
+    if next(texts_of(source, column), None) is None:
+        raise InputError(f"{source} holds no text; give a file with texts")
+
+
+def text_of_file(path: Path) -> str:
+    """The whole text of a file. Raises InputError where it cannot be read as UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {_one_line(error)}; give a text file in UTF-8") from error
+
+
+def is_text(source: Path | str) -> bool:
+    """Whether `source` is a text itself: a string with a space in it that is no path (see `is_path`)."""
+    return isinstance(source, str) and " " in source.strip() and not is_path(source)
+
+
 def is_path(source: Path | str) -> bool:
     """Whether `source` means a path and no dataset: it is a Path, exists, or looks like a path or a text file."""
     path = Path(source)
     looks_so = path.is_absolute() or str(source).startswith((".", "~")) or path.suffix.lower() in _LOADERS
-    return isinstance(source, Path) or looks_so or path.exists()
+    return isinstance(source, Path) or looks_so or _exists(path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a text is no file name: it may be too long, or hold a null character
+        return False
 
 
 def files_of(path: Path) -> list[Path]:
@@ -54,7 +83,7 @@ def files_of(path: Path) -> list[Path]:
         if not files:
             raise InputError(f"the folder {path} holds no {_ENDINGS} file; give a folder with texts")
         return files
-    if not path.is_file():
+    if not _exists(path) or not path.is_file():
         raise InputError(f"there is no file {path}; check the path")
     if path.suffix.lower() not in _LOADERS:
         raise InputError(f"{path} is no {_ENDINGS} file; convert it to .jsonl with a text field")
@@ -122,7 +151,7 @@ def _check_dataset(name: str, repository: str) -> None:
         HfApi().dataset_info(repository, timeout=HUB_TIMEOUT)  # load_dataset waits half a minute for an absent Hub
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise InputError(
-            f"{name!r} is neither a file nor a dataset on the Hub; check its spelling, {_OR_LOCAL}"
+            f"{name!r} is no file, no text of two words and no dataset on the Hub; check its spelling, {_OR_LOCAL}"
         ) from error
     except Exception as error:  # the HTTP client of huggingface_hub changes, and its errors with it
         raise InputError(

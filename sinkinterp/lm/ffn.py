@@ -7,7 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..attention.shapes import Residual
-from ..spec import Dims, Part, Spec, check_least
+from ..checks import whole_number
+from ..spec import Dims, Part, Spec
 
 Hidden = Float[Tensor, "batch pos width"]
 
@@ -52,7 +53,8 @@ class FFN(Part):
     act: Activation = Relu()
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "width")
+        super().__post_init__()
+        whole_number(self.width, "width", 1)
 
     def build(self, dims: Dims) -> nn.Module:
         return Layer(dims.d_model, self)
@@ -66,7 +68,8 @@ class GatedFFN(Part):
     act: Activation = Swish()
 
     def __post_init__(self) -> None:
-        check_least(self, 1, "width")
+        super().__post_init__()
+        whole_number(self.width, "width", 1)
 
     def build(self, dims: Dims) -> nn.Module:
         return GatedLayer(dims.d_model, self)

@@ -3,7 +3,6 @@
 Checkpoints and transformers' registries store the names of these classes.
 """
 
-import math
 from typing import Any, ClassVar
 
 import torch
@@ -14,8 +13,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.output_capturing import capture_outputs
 
 from ..attention.masks import Causal
+from ..checks import check_memory
 from ..errors import InputError
-from ..memory import check_fits
 from . import llama
 from .attention import SinkAttention
 from .block import SinkBlock
@@ -40,12 +39,20 @@ class SinkPreTrainedModel(PreTrainedModel):
         self.config.lm.init.draw(module, self.config.lm.n_layers)
 
 
+def _check_fits(spec: LMSpec) -> None:
+    """Raises InputError for a model whose attention layers and embedding alone exceed the machine's memory in fp32."""
+    least = 4 * spec.d_model * (4 * spec.d_model * spec.n_layers + spec.vocab)
+    what = f"{spec.n_layers:,} layers of d_model {spec.d_model:,} and {spec.vocab:,} symbols"
+    check_memory(least, what, "take a smaller model")
+
+
 class SinkModel(SinkPreTrainedModel):
     """The decoder without its unembedding."""
 
     def __init__(self, config: SinkConfig) -> None:
         super().__init__(config)
         spec = config.lm
+        _check_fits(spec)
         self.embed_tokens = nn.Embedding(spec.vocab, spec.d_model)
         self.position: Position = spec.position.build(spec.dims)
         self.before = spec.before.build(spec.dims)
@@ -146,27 +153,7 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
 
 
 def build(spec: LMSpec, seed: int = 0) -> SinkForCausalLM:
-    """A freshly initialised model, the same for the same seed. The caller's random state does not change.
-
-    Raises InputError for a model that is larger than the memory of this machine.
-    """
-    _check_memory(spec)
+    """A freshly initialised model, the same for the same seed. The caller's random state does not change."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return SinkForCausalLM(SinkConfig(spec=spec.to_dict()))
-
-
-def parameter_count(spec: LMSpec) -> float:
-    """Roughly how many parameters a model has, without making it; infinite where tensors are beyond 64 bits."""
-    try:
-        with torch.device("meta"):
-            block = SinkBlock(SinkConfig(spec=spec.to_dict()), 0)
-    except RuntimeError:
-        return math.inf
-    return 2 * spec.vocab * spec.d_model + spec.n_layers * sum(weight.numel() for weight in block.parameters())
-
-
-def _check_memory(spec: LMSpec) -> None:
-    count = parameter_count(spec)
-    what = f"a model of about {count:.2g} parameters ({spec.n_layers} layers, d_model {spec.d_model}, {spec.vocab} symbols)"
-    check_fits(4 * count, what, "make it smaller: model.n_layers, model.d_model, model.vocab, model.ffn.width")

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from ..checks import nearest
 from ..data.bos import Bos
-from ..errors import InputError, no_such
+from ..errors import InputError
 from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, queries_from
 from ..metrics.sink import check_epsilon
 
@@ -42,5 +43,5 @@ def preset_of(name: str | None) -> Preset:
     if name is None:
         return Preset()
     if name not in PRESETS:
-        raise no_such("preset", name, PRESETS)
+        raise InputError(f"there is no preset {name!r}{nearest(name, PRESETS)}; choose from {', '.join(PRESETS)}")
     return PRESETS[name]

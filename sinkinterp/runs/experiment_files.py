@@ -5,7 +5,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
-from ..errors import InputError, no_such
+from ..checks import nearest
+from ..errors import InputError
 
 _IN_WHEEL, _IN_REPOSITORY = Path(__file__).parents[1] / "_experiments", Path(__file__).parents[2] / "experiments"
 FOLDER = _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_REPOSITORY  # a wheel carries a copy of the repository's folder
@@ -23,11 +24,10 @@ def full_name(beginning: str) -> str:
     """The one experiment whose name begins so. Raises InputError, which lists all, where there is none or several."""
     names = experiment_names()
     matches = [name for name in names if name == beginning] or [name for name in names if name.startswith(beginning)]
-    if not matches or not beginning:
-        raise no_such("experiment", beginning, names)
-    if len(matches) > 1:
-        several = f"{len(matches)} experiments: {', '.join(matches)}"
-        raise InputError(f"{beginning!r} is the beginning of {several}; add to it")
+    if len(matches) != 1:
+        near = nearest(beginning, [*names, *(name.split("_")[0] for name in names)])
+        which = ", ".join(matches if beginning and matches else names)
+        raise InputError(f"{beginning!r} is the beginning of {len(matches)} experiments{near}; choose one of {which}")
     return matches[0]
 
 

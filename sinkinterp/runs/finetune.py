@@ -9,10 +9,10 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load_model, load_tokenizer
+from ..checks import whole_number
 from ..errors import InputError
 from ..files import replacing, sole_writer
 from ..measurement.measure import measure
-from ..spec import check_least
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import World
@@ -50,7 +50,7 @@ class ChatRecipe(Fit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_least(self, 2, "length")
+        whole_number(self.length, "length", 2)
 
 
 def finetuned(
