@@ -2,6 +2,7 @@
 
 import typer
 
+from .hub import offline_if_unreachable
 from .options import Model
 from .terminal import print_table, quiet_libraries
 
@@ -12,6 +13,7 @@ def check(model: Model) -> None:
     from ..measurement.parity import agrees, parity
 
     quiet_libraries()
+    offline_if_unreachable(model)
     table = parity(load_model(model), model)
     print_table(table)
     if not agrees(table):

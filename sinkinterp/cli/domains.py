@@ -6,6 +6,7 @@ import typer
 
 from ..data.bos import Bos
 from ..files import write_json
+from .hub import offline_if_unreachable
 from .options import BOS, EPSILON, SEQUENCES, SHARE, TOKENS, Backend, Column, Json, Model
 from .terminal import print_line, print_table, print_written, progress_bar, progress_bars, quiet_libraries
 from .values import filled
@@ -37,6 +38,7 @@ def domains(
         settings = Preset(length, sequences, bos, epsilon)
         inputs = Inputs(settings.length, settings.sequences, settings.bos, column=column)
         quiet_libraries()
+        offline_if_unreachable(model, *sources)
         subject = load(model, backend=backend)
         token_sets, errors = inputs.domain_token_sets(model, sources, field)
         reports = {}

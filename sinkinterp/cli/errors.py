@@ -31,11 +31,11 @@ class Command(TyperCommand):
 class Program(TyperGroup):
     """The group of all commands. It prints every mistake of the user as one line; a traceback is a bug of ours."""
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **options: Any) -> Any:
         """Runs a command line, or shows the help where it is empty, and exits: with 2 at a mistake of the user."""
         words = list(sys.argv[1:] if args is None else args) or ["--help"]
         try:
-            code = super().main(words, prog_name, **extra | {"standalone_mode": False})
+            code = super().main(words, "sinkinterp", **options | {"standalone_mode": False})
         except (ClickException, InputError, MemoryError, OSError) as error:
             print_line(f"error: {_message(error)}", style="red")
             sys.exit(2)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from .hub import offline_if_unreachable
 from .options import SEED, Device, Log, Model, Settings
 from .terminal import console, error_console, quiet_libraries
 from .training_progress import run_progress
@@ -29,6 +30,7 @@ def finetune(
     Several processes share every batch; see train.
     """
     quiet_libraries()
+    offline_if_unreachable(model, data)
     from ..runs.finetune import ChatRecipe, finetuned
     from ..train.distributed import joined
     from ..train.settings import changed

@@ -12,6 +12,7 @@ from ..data.texts import is_text
 from ..errors import InputError
 from ..files import write_json, write_text
 from . import names
+from .hub import offline_if_unreachable
 from .options import (
     BOS,
     EPSILON,
@@ -86,6 +87,7 @@ def measure(
         settings = _settings(preset, length=length, sequences=sequences, bos=bos, epsilon=epsilon, dtype=dtype)
         inputs = Inputs(settings.length, settings.sequences, settings.bos, text, column, tokens, drawn, seed)
         quiet_libraries()
+        offline_if_unreachable(model, text)
         given = None if encoder is None else encoder_input(encoder)
         subject = load(model, backend=backend, dtype=settings.dtype, device_map=device_map, encoder=given)
         if text is not None and is_one_text and length is None:

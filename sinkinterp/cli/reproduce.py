@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..runs.experiment_files import experiment_names, full_name, summary_of
+from ..runs.experiment_files import FOLDER, experiment_names, full_name, summary_of
 from ..runs.scale import Scale
 from . import names as names_of
+from .hub import offline_if_unreachable
 from .options import DeviceMap, Encoder
 from .terminal import console, print_table, print_written, progress_bar, progress_bars, quiet_libraries
 from .values import filled, output_folder, whole
@@ -18,7 +19,9 @@ from .values import filled, output_folder, whole
 if TYPE_CHECKING:  # importing it imports torch
     from ..runs.experiment import Experiment, Scope
 
-NAMES = "Experiments, or beginnings of their names that no other has (see `sinkinterp list experiments`), or `all`."
+NAMES = "Experiments, or beginnings of their names that no other has, or `all`: " + ", ".join(
+    path.stem for path in sorted(FOLDER.glob("[!_]*.py"))
+)
 MODEL = "Run it on this model instead: a Hugging Face name, folder, or one of ours; repeatable."
 SCALE = (
     "smoke: what ships, no result. demo: toys, seconds each. text: small models of text. real: models of `make "
@@ -55,6 +58,7 @@ def reproduce(
         from ..runs.workers import Processes, Ray
 
         quiet_libraries()
+        offline_if_unreachable(*model, text)
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else [full_name(name) for name in names]
         models = model if encoder is None else [Encoded(name, encoder_input(encoder)) for name in model]

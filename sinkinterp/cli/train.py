@@ -8,6 +8,7 @@ import typer
 
 from ..files import cache_folder
 from . import names
+from .hub import offline_if_unreachable
 from .options import SEED, Device, Log, Settings
 from .terminal import console, quiet_libraries
 from .training_progress import run_progress
@@ -51,6 +52,7 @@ def train(
     base = with_variant(recipe_named(recipe), variant)
     if text is not None:
         if text not in NAMED:
+            offline_if_unreachable(text)
             check_readable(text)
         base = on_text(base, text)
     chosen = changed(replace(base, seed=seed), settings)

@@ -10,6 +10,7 @@ import typer
 from ..data.bos import Bos
 from ..errors import InputError
 from ..files import write_text
+from .hub import offline_if_unreachable
 from .options import BOS, TOKENS, Backend, Encoder, Model
 from .terminal import console, print_written, progress_bar, progress_bars, quiet_libraries
 from .values import filled, number, output_file, whole
@@ -46,6 +47,7 @@ def view(
         from ..runs.inputs import Inputs
 
         quiet_libraries()
+        offline_if_unreachable(model)
         heads = [_layer_and_head(name) for name in head] or None
         edits = [SwapPositions(*swap)] if swap is not None else []
         given = None if encoder is None else encoder_input(encoder)

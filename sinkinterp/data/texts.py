@@ -151,7 +151,7 @@ def _check_dataset(name: str, repository: str) -> None:
         HfApi().dataset_info(repository, timeout=HUB_TIMEOUT)  # load_dataset waits half a minute for an absent Hub
     except (RepositoryNotFoundError, HFValidationError) as error:
         raise InputError(
-            f"{name!r} is no file, no text of two words and no dataset on the Hub; check its spelling, {_OR_LOCAL}"
+            f"{name!r} is neither a file nor a dataset on the Hub; check its spelling, {_OR_LOCAL}"
         ) from error
     except Exception as error:  # the HTTP client of huggingface_hub changes, and its errors with it
         raise InputError(
