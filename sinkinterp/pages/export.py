@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from html import unescape
@@ -48,7 +49,9 @@ def one_browser() -> Iterator[None]:
     kaleido = import_module("kaleido")
     kaleido.start_sync_server(silence_warnings=True)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The kopts argument is ignored")  # plotly passes its defaults
+            yield
     finally:
         kaleido.stop_sync_server(silence_warnings=True)
 
