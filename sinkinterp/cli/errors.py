@@ -2,7 +2,6 @@
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import typer
@@ -21,7 +20,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         _, _, order = self.make_parser(ctx).parse_args(args=list(args))
-        single = [param for param in order if param.param_type_name == "option" and not param.multiple]
+        single: list[Any] = [param for param in order if param.param_type_name == "option" and not param.multiple]
         for param, times in Counter(single).items():
             if times > 1:
                 raise typer.BadParameter(f"it is given {times} times; give it once", ctx, param)
@@ -31,11 +30,13 @@ class Command(TyperCommand):
 class Program(TyperGroup):
     """The group of all commands. It prints every mistake of the user as one line; a traceback is a bug of ours."""
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **options: Any) -> Any:
+    def main(self, *args: Any, **options: Any) -> Any:
         """Runs a command line, or shows the help where it is empty, and exits: with 2 at a mistake of the user."""
-        words = list(sys.argv[1:] if args is None else args) or ["--help"]
+        given = options.pop("args", args[0] if args else None)
+        words = list(sys.argv[1:] if given is None else given) or ["--help"]
+        options |= {"prog_name": "sinkinterp", "standalone_mode": False}
         try:
-            code = super().main(words, "sinkinterp", **options | {"standalone_mode": False})
+            code = super().main(words, **options)
         except (ClickException, InputError, MemoryError, OSError) as error:
             print_line(f"error: {_message(error)}", style="red")
             sys.exit(2)

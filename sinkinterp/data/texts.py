@@ -1,8 +1,14 @@
 """Texts of files, folders and datasets of the Hub, read through `datasets`."""
 
+import atexit
 import glob
+import os
+import shutil
+import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from ..errors import InputError
@@ -102,7 +108,8 @@ def rows_of(file: Path) -> Iterator[Mapping[str, object]]:
     options = _OPTIONS.get(loader, {})
     pattern = glob.escape(str(file))  # `datasets` takes paths as patterns
     try:
-        yield from load_dataset(loader, data_files=pattern, split="train", streaming=True, **options)
+        place = _datasets_cache()
+        yield from load_dataset(loader, data_files=pattern, split="train", streaming=True, cache_dir=place, **options)
     except (ValueError, OSError, DatasetsError) as error:
         raise InputError(f"cannot read {file}: {_one_line(error)}; is it a {file.suffix} file?") from error
 
@@ -157,6 +164,21 @@ def _check_dataset(name: str, repository: str) -> None:
         raise InputError(
             f"the Hub cannot be asked for {name!r} ({_one_line(error)}); check the network, {_OR_LOCAL}"
         ) from error
+
+
+@lru_cache
+def _datasets_cache() -> str | None:
+    """Where `datasets` writes its locks: None for its own cache, a temporary folder where nobody can write there."""
+    from datasets import config
+
+    own = Path(config.HF_DATASETS_CACHE)
+    with suppress(OSError):
+        own.mkdir(parents=True, exist_ok=True)
+        if os.access(own, os.W_OK):
+            return None
+    folder = tempfile.mkdtemp(prefix="sinkinterp-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _silence_datasets() -> None:

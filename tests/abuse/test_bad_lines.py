@@ -314,3 +314,23 @@ def test_a_bad_line_is_one_line_and_exit_code_2_and_nothing_written(call, line):
     code, errors, left, changed = call(line)
     assert (code, left, changed) == (2, [], set()), errors
     assert errors.startswith("error: ") and errors.count("\n") == 1, errors
+
+
+FINE = {  # lines that look odd and are right
+    f"{MEASURE} --json 'a\nb.json'": "wrote a\\nb.json",
+    f"measure {GOOD} --text 'the cat sat on the cat'": "Sink_1",
+    f"measure {GOOD} --text 'the \x1b[31mcat\n\tsat' --html out.html": "wrote out.html",
+    f"measure {GOOD} --text {{files}}/a.txt --length 2 --sequences 1 --first-only": "Sink_1",
+    f"measure {GOOD} --drawn random --seed {2**63 - 1} --length 4 --sequences 1 --first-only": f"seed {2**63 - 1}",
+    f"view {GOOD} --text 'caf\xe9 \u4e16\u754c the cat' --out new/folder/page.html": "wrote new/folder/page.html",
+    "train softmax --set steps=2e0 --set model.n_layers=2 --device cpu --out run": "trained: run",
+    "reproduce table03 --scale smoke --dry-run": "runs",
+}
+
+
+@pytest.mark.parametrize("line", FINE, ids=range(len(FINE)))
+def test_an_odd_line_that_is_right_gives_the_right_result(files, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
+    result = CliRunner().invoke(app, _words(line.format(files=files)))
+    assert result.exit_code == 0 and FINE[line] in " ".join(result.stdout.split()), result.output
