@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from sinkinterp.pages.book import Chapter, chapters_in
-from sinkinterp.runs.experiment import experiment_names, summary_of
+from sinkinterp.runs.experiment_files import experiment_names, summary_of
 
 BOOK = Path(__file__).parents[1] / "figures" / "book"
 FILE = Path(__file__).with_name("verdicts.md")

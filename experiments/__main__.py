@@ -1,7 +1,7 @@
 """`python -m experiments NAME` does the same as `sinkinterp reproduce NAME`."""
 
-import typer
+import sys
 
-from sinkinterp.cli.reproduce import reproduce
+from sinkinterp.cli.main import app
 
-typer.run(reproduce)
+app(["reproduce", *sys.argv[1:]])

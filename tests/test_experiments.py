@@ -6,7 +6,6 @@ from runpy import run_path
 
 import pytest
 import torch
-import typer
 from backends.zoo import model_of
 from runs.choices import accuracy_by_hand
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -15,17 +14,19 @@ from typer.testing import CliRunner
 
 import sinkinterp as si
 from sinkinterp.backends.encoder_input import Silence
-from sinkinterp.cli import reproduce as command
+from sinkinterp.cli import reproduce as reproduce_command
+from sinkinterp.cli.main import app
 from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.runs import case as cases
-from sinkinterp.runs import experiment as experiments
+from sinkinterp.runs import experiment_files
 from sinkinterp.runs.arm import measured
 from sinkinterp.runs.case import Encoded, open_case
 from sinkinterp.runs.effects import REASON
-from sinkinterp.runs.experiment import Scope, experiment_names, load_experiment, load_module, reproduce, summary_of
+from sinkinterp.runs.experiment import Scope, load_experiment, reproduce
+from sinkinterp.runs.experiment_files import experiment_names, load_module, summary_of
 from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.workers import Here
 from sinkinterp.train.recipes import demo_recipe
@@ -79,9 +80,6 @@ def smoke(tmp_path_factory):
 def call(tmp_path, monkeypatch):
     """Runs the command in an empty folder; returns exit code, output, and the files that it left."""
     monkeypatch.chdir(tmp_path)
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.callback()(lambda: None)  # so that the only command is called by its name
-    app.command()(command.reproduce)
 
     def run(*words):
         result = CliRunner().invoke(app, [*map(str, words)])
@@ -267,14 +265,13 @@ def test_the_command_takes_any_model(call, gpt2):
     assert code == 0 and files == book_of("here", CIRCUIT) and "T=64, BOS none added" in output
 
 
-def test_the_module_is_the_command():
+def test_the_module_is_the_command(capsys):
     from runpy import run_module
 
-    with pytest.MonkeyPatch.context() as patch:
-        given = []
-        patch.setattr(typer, "run", given.append)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
+        patch.setattr("sys.argv", ["experiments", "nonsense"])
         run_module("experiments", run_name="__main__")
-    assert given == [command.reproduce]
+    assert end.value.code == 2 and "'nonsense' is the beginning of 0 experiments" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
@@ -293,11 +290,11 @@ def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
     assert not Path("figures").exists()
 
 
-def test_without_the_repository_the_command_says_where_experiments_are(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiments, "FOLDER", tmp_path / "site-packages" / "experiments")
+def test_an_installation_without_experiments_says_so(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(experiment_files, "FOLDER", tmp_path / "site-packages" / "experiments")
     code, output, _ = call("reproduce", "table07")
-    assert code == 2 and "experiments lie in the repository, not in the package; clone it" in output
-    with pytest.raises(InputError, match="clone it"):
+    assert code == 2 and "there is no experiment in" in output and "install sinkinterp again" in output
+    with pytest.raises(InputError, match="install sinkinterp again"):
         experiment_names()
 
 
@@ -406,7 +403,7 @@ def test_the_list_of_verdicts_is_that_of_the_book():
 def test_the_command_of_a_chapter_names_every_option_that_changes_its_numbers():
     encoded = Encoded("local/whisper-tiny.en", Silence())
     scope = Scope(Scale.REAL, models=[encoded], seeds=2, text="my texts.jsonl")
-    written = command._command("table07", scope)
+    written = reproduce_command._command("table07", scope)
     assert written.startswith(
         "sinkinterp reproduce table07 --scale real --seeds 2 --text 'my texts.jsonl' --model local/"
     )

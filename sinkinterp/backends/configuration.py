@@ -13,6 +13,7 @@ from transformers import (
 )
 
 from ..checks import check_memory
+from ..errors import InputError
 from . import gguf
 
 
@@ -34,9 +35,23 @@ def has_encoder(folder: Path) -> bool:
     return config is not None and config.is_encoder_decoder
 
 
-def check_size(source: str | Path) -> None:
-    """Raises InputError for a model that exceeds the memory even if a layer had one square matrix, in 16 bits."""
+def checked_config(source: str | Path) -> PreTrainedConfig | None:
+    """The configuration of a name or a folder; None where there is none.
+
+    Raises InputError where it names an attention kernel of the Hub, which transformers would download and run.
+    """
     config = _config_of(source)
+    kernel = None if config is None else getattr(config, "_attn_implementation", None)
+    if isinstance(kernel, str) and "/" in kernel:
+        raise InputError(
+            f"the config.json of {source} names the attention kernel {kernel}, which is code of the Hub and is not "
+            "run; take that line out"
+        )
+    return config
+
+
+def check_size(config: PreTrainedConfig | None) -> None:
+    """Raises InputError for a model that exceeds the memory even if a layer had one square matrix, in 16 bits."""
     sizes = None if config is None else config.get_text_config()
     layers, width = (getattr(sizes, name, None) for name in ("num_hidden_layers", "hidden_size"))
     if isinstance(layers, int) and isinstance(width, int):

@@ -14,6 +14,7 @@ from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 from typing_extensions import override
 
+from ..data.texts import text_of_file
 from ..errors import InputError
 
 SAMPLING_RATE = 16_000  # samples per second of all speech models of transformers
@@ -164,7 +165,7 @@ def encoder_input(words: str) -> EncoderInput:
 
 
 _NAMED: dict[str, EncoderInput] = {"silence": Silence(), "off": Off()}
-_FILES = {".wav": Sound, ".txt": lambda path: Text(path.read_text(encoding="utf-8"))}
+_FILES = {".wav": Sound, ".txt": lambda path: Text(text_of_file(path))}
 
 
 def _decoded(data: bytes, width: int) -> Samples:

@@ -15,12 +15,13 @@ from ..errors import InputError
 from ..files import cache_folder
 from ..seals import verify, verifying
 from . import gguf
-from .configuration import check_size, class_of, decoder_start, has_encoder
+from .configuration import check_size, checked_config, class_of, decoder_start, has_encoder
 from .encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
 from .encoder_input import EncoderInput
 from .huggingface import HuggingFaceSubject, check_encoder
 from .subject import Subject
 from .text import ReadsText
+from .weight_files import check_weights, surplus_layer
 
 SHIPPED = Path(__file__).parents[1] / "checkpoints"
 ORIGIN = "SOURCE.json"  # in a model folder: where its weights come from
@@ -166,27 +167,38 @@ def load_model(
     source = located(source)
     if gguf.is_gguf(source):
         place = {**gguf.reading(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
-        refusals: tuple[type[Exception], ...] = (Exception,)  # a damaged file can fail in any way
         fix = "download it again, or take the model's own weights"
     else:
         _check_folder(source)
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
-        refusals = _refusals(source)
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
     try:
+        config = checked_config(source)
         if device_map is None:
-            check_size(source)
+            check_size(config)
+        if config is not None and Path(source).is_dir():
+            check_weights(Path(source), config, dtype, is_spread=device_map is not None)
         with verifying(Path(source), "*config.json", "model*"):
             model, loading = class_of(source).from_pretrained(
-                **place, dtype=dtype, device_map=device_map, trust_remote_code=False, output_loading_info=True
+                **place,
+                dtype=dtype,
+                device_map=device_map,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
             )
     except InputError:
         raise
-    except refusals as error:
+    except Exception as error:  # a damaged folder or file can fail in any way
         raise InputError(f"cannot load {source}: {_first_line(error)} Fix: {fix}") from error
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if absent:
         raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
+    layer = surplus_layer(loading["unexpected_keys"], model.state_dict())
+    if layer is not None:
+        raise InputError(
+            f"{source} has weights for more layers than its config.json, such as {layer}; correct config.json"
+        )
     return model
 
 
@@ -203,8 +215,8 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
         start = decoder_start(source)
-    except _refusals(source) as error:
-        raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}") from error
+    except Exception as error:  # a damaged file can fail in any way
+        raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}; save it again") from error
     if start is not None:
         tokenizer.bos_token = tokenizer.convert_ids_to_tokens(start)
     return tokenizer
@@ -273,16 +285,10 @@ def _has_tokenizer(path: Path) -> bool:
     return not path.is_dir() or any(path.glob("tokenizer*"))
 
 
-_HUB_REFUSALS = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, AssertionError)
-
-
-def _refusals(source: str | Path) -> tuple[type[Exception], ...]:
-    """The errors of transformers that mean that a source cannot be read; the files of a folder may be damaged."""
-    return (Exception,) if Path(source).is_dir() else _HUB_REFUSALS
-
-
 def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    return first if " " in first else f"{type(error).__name__} {first}".strip()
 
 
 def _check_folder(source: str | Path) -> None:

@@ -7,15 +7,17 @@ import typer
 from rich.progress import TaskID
 
 from ..files import write_text
-from .terminal import plain_errors, print_table, print_written, progress_bars, quiet_libraries
+from .options import SEED
+from .terminal import print_table, print_written, progress_bars, quiet_libraries
+from .values import output_file
 
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Seed of all three trainings.")] = 0,
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("figures/demo.html"),
+    seed: Annotated[int, typer.Option(help="Seed of all three trainings.", parser=SEED)] = 0,
+    out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/demo.html"),
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
-    with plain_errors(), progress_bars() as progress:
+    with progress_bars() as progress:
         from ..pages.demo import run
         from ..pages.report import demo_page
         from ..train.recipes import DEMO_STEPS

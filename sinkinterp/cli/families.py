@@ -5,26 +5,27 @@ from typing import Annotated
 
 import typer
 
-from .terminal import plain_errors, print_table, print_written, progress_bar, progress_bars, quiet_libraries
+from .terminal import print_table, print_written, progress_bar, progress_bars, quiet_libraries
+from .values import output_file
 
 
 def families(
     names: Annotated[
         list[str] | None, typer.Argument(help="Families, as transformers calls them; default all.")
     ] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the table to this file.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the table to this file.", parser=output_file)] = None,
 ) -> None:
     """Build every causal architecture of transformers tiny and say which can be measured; exit code 1 at an error."""
-    with plain_errors(), progress_bars() as progress:
+    with progress_bars() as progress:
+        from ..checks import nearest
         from ..errors import InputError
-        from ..files import check_writable, write_text
+        from ..files import write_text
         from ..measurement.families import FAMILIES, is_sound, sweep
 
         unknown = sorted(set(names or ()) - set(FAMILIES))
         if unknown:
-            raise InputError(f"transformers has no causal family {unknown[0]!r}; give names such as gpt2 or bloom")
-        if markdown is not None:
-            check_writable(markdown)
+            near = nearest(unknown[0], FAMILIES) or "; give names such as gpt2 or bloom"
+            raise InputError(f"transformers has no causal family {unknown[0]!r}{near}")
         quiet_libraries()
         table = sweep(names or FAMILIES, on_family=progress_bar(progress, "families"))
         if markdown is not None:

@@ -9,23 +9,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InputError
+from ..runs.experiment_files import FOLDER, experiment_names, full_name, summary_of
 from ..runs.scale import Scale
+from . import names as names_of
+from .hub import offline_if_unreachable
 from .options import DeviceMap, Encoder
 from .terminal import (
     console,
-    error_console,
-    plain_errors,
+    print_line,
     print_table,
     print_written,
     progress_bar,
     progress_bars,
     quiet_libraries,
 )
+from .values import filled, output_folder, whole
 
 if TYPE_CHECKING:  # importing it imports torch
     from ..runs.experiment import Experiment, Scope
 
-NAMES = "Experiments, or beginnings of their names that no other has; `all` for every one."
+NAMES = "Experiments, or beginnings of their names that no other has, or `all`: " + ", ".join(
+    path.stem for path in sorted(FOLDER.glob("[!_]*.py"))
+)
 MODEL = "Run it on this model instead: a Hugging Face name, folder, or one of ours; repeatable."
 SCALE = (
     "smoke: what ships, no result. demo: toys, seconds each. text: small models of text. real: models of `make "
@@ -34,34 +39,37 @@ SCALE = (
 TEXT = "Natural input: file, folder or dataset; by default the embedded docstrings, or the task of a model of ours."
 RAY = "Train on a Ray cluster: `auto`, or its address. By default in processes of this machine."
 DRY = "Say how many runs, tokens and hours it takes, and run nothing."
+OUT = "Folder of the pages and the numbers."
 ALL = "all"
+COMPLETION = names_of.beginning(experiment_names)
 
 
 def reproduce(
-    names: Annotated[list[str], typer.Argument(help=NAMES)],
-    model: Annotated[list[str], typer.Option(help=MODEL)] = [],
+    names: Annotated[list[str], typer.Argument(help=NAMES, parser=filled, autocompletion=COMPLETION)],
+    model: Annotated[list[str], typer.Option(help=MODEL, parser=filled)] = [],
     scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="demo, real where made, else smoke")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="How many models of every kind are trained.")] = 5,
-    text: Annotated[str | None, typer.Option(help=TEXT)] = None,
+    seeds: Annotated[int, typer.Option(help="How many models of every kind are trained.", parser=whole(1))] = 5,
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=filled)] = None,
     encoder: Encoder = None,
-    ray: Annotated[str | None, typer.Option(help=RAY)] = None,
+    ray: Annotated[str | None, typer.Option(help=RAY, parser=filled)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
-    out: Annotated[Path, typer.Option(help="Folder of the pages and the numbers.")] = Path("figures/book"),
+    out: Annotated[Path, typer.Option(help=OUT, parser=output_folder)] = Path("figures/book"),
     device_map: DeviceMap = None,
 ) -> None:
     """Reproduce tables and figures of a paper: numbers beside the published ones, and a verdict on every claim.
 
     Writes NAME.json and NAME.html for each, and index.html with the verdicts of all that lie in the folder.
     """
-    with plain_errors(), progress_bars() as progress:
+    with progress_bars() as progress:
         from ..backends.encoder_input import encoder_input
         from ..runs import experiment as experiments
         from ..runs.case import Encoded
         from ..runs.workers import Processes, Ray
 
         quiet_libraries()
+        offline_if_unreachable(*model, text)
         is_all = list(names) == [ALL]
-        chosen = experiments.experiment_names() if is_all else list(map(experiments.full_name, names))
+        chosen = experiment_names() if is_all else [full_name(name) for name in names]
         models = model if encoder is None else [Encoded(name, encoder_input(encoder)) for name in model]
         left_out: list[str] = []
         for name in chosen:
@@ -89,7 +97,7 @@ def reproduce(
                     raise
                 left_out.append(f"{name}: {error}")
         for reason in left_out:
-            error_console.print(f"left out: {reason}", highlight=False, markup=False, soft_wrap=True)
+            print_line(f"left out: {reason}")
 
 
 def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
@@ -107,7 +115,6 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path) -> None:
     from ..files import check_writable
     from ..pages.book import Chapter, verdict_table, write_chapter
-    from ..runs.experiment import summary_of
     from ..runs.provenance import provenance
 
     for ending in ("json", "html"):

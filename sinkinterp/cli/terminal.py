@@ -1,18 +1,15 @@
-"""The terminal: errors as one line, progress bars, tables, and names of files that were written."""
+"""The terminal: progress bars, tables, and names of files that were written."""
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
-from ..data.progress import BARS
-from ..errors import InputError
 from ..table import Table
 
 PIPE_WIDTH = 120  # columns where standard output is a pipe or a file
@@ -20,26 +17,10 @@ console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
 error_console = Console(stderr=True)
 
 
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """Prints a user's mistake as one line on standard error and exits with code 2; with code 130 at an interrupt."""
-    bars = BARS.set(False)  # commands show bars of their own
-    try:
-        yield
-    except InputError as error:
-        error_console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from error
-    except KeyboardInterrupt as interrupt:
-        error_console.print("interrupted; what was saved so far is kept, and the same command goes on from there")
-        raise typer.Exit(130) from interrupt
-    finally:
-        BARS.reset(bars)
-
-
 def progress_bars() -> Progress:
-    """Progress bars on standard error."""
+    """Progress bars on standard error where that is a terminal, else none."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=error_console)
+    return Progress(*columns, console=error_console, disable=not error_console.is_terminal)
 
 
 def progress_bar(progress: Progress, description: str) -> Callable[[int, int], None]:
@@ -62,6 +43,16 @@ def quiet_libraries() -> None:
     set_verbosity_error()
 
 
+def on_one_line(text: str) -> str:
+    """The text with line ends and other control characters escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def print_line(text: str, **style: Any) -> None:
+    """Prints one line on standard error."""
+    error_console.print(on_one_line(text), markup=False, highlight=False, soft_wrap=True, **style)
+
+
 def print_table(table: Table) -> None:
     """Prints a table with its title above and its note below."""
     grid = RichTable(title=table.title, caption=table.note, title_justify="left", caption_justify="left")
@@ -75,4 +66,4 @@ def print_table(table: Table) -> None:
 
 def print_written(path: Path) -> None:
     """Prints that a file was written, and its size."""
-    console.print(f"wrote {path} ({path.stat().st_size / 1e6:.1f} MB)", highlight=False)
+    console.print(f"wrote {on_one_line(str(path))} ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, markup=False)

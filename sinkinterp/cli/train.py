@@ -1,27 +1,33 @@
 """The command that trains."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..files import cache_folder
-from .options import Device, Log, Settings
-from .terminal import console, plain_errors, quiet_libraries
+from . import names
+from .hub import offline_if_unreachable
+from .options import SEED, Device, Log, Settings
+from .terminal import console, quiet_libraries
 from .training_progress import run_progress
+from .values import filled, output_folder
 
-VARIANT = "What is changed in the architecture: softmax, sigmoid, k_bias, ..."
+VARIANT = f"What is changed in the architecture: {', '.join(names.VARIANTS)}."
+VARIANTS, RECIPES = names.beginning(names.VARIANTS), names.beginning(names.RECIPES)
+RECIPE = f"The sizes and the schedule: {', '.join(names.RECIPES)}."
 TEXT = "Train on text instead: a file, a folder, the name of a dataset, or `embedded` for the docstrings."
 OUT = "The run's folder; by default in the cache, named by the recipe."
 
 
 def train(
-    variant: Annotated[str, typer.Argument(help=VARIANT)],
-    recipe: Annotated[str, typer.Option(help="demo, small, text, paper-60m or paper-1b.")] = "demo",
-    text: Annotated[str | None, typer.Option(help=TEXT)] = None,
+    variant: Annotated[str, typer.Argument(help=VARIANT, parser=filled, autocompletion=VARIANTS)],
+    recipe: Annotated[str, typer.Option(help=RECIPE, parser=filled, autocompletion=RECIPES)] = "demo",
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=filled)] = None,
     settings: Settings = [],
-    out: Annotated[Path | None, typer.Option(help=OUT)] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the data.")] = 0,
+    out: Annotated[Path | None, typer.Option(help=OUT, parser=output_folder)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the data.", parser=SEED)] = 0,
     device: Device = "auto",
     log: Log = None,
 ) -> None:
@@ -35,19 +41,25 @@ def train(
 
     torchrun --nproc-per-node 2 -m sinkinterp train ... --device cpu
     """
-    with plain_errors():
-        quiet_libraries()
-        from ..runs import trained
-        from ..train.distributed import joined
-        from ..train.recipes import on_text, recipe_named, with_variant
-        from ..train.settings import changed
+    quiet_libraries()
+    from ..data.texts import check_readable
+    from ..lm.size import check_size
+    from ..runs import trained
+    from ..train.distributed import joined
+    from ..train.recipes import NAMED, on_text, recipe_named, with_variant
+    from ..train.settings import changed
 
-        base = with_variant(recipe_named(recipe), variant)
-        base = base if text is None else on_text(base, text)
-        chosen = changed(base, [f"seed={seed}", *settings])
-        folder = out or cache_folder() / "runs" / chosen.key()
-        with joined(device) as world, run_progress(chosen, folder, log, world.is_first, variant) as (on_step, on_data):
-            run = trained.trained(chosen, on_step=on_step, folder=folder, world=world, on_data=on_data)
+    base = with_variant(recipe_named(recipe), variant)
+    if text is not None:
+        if text not in NAMED:
+            offline_if_unreachable(text)
+            check_readable(text)
+        base = on_text(base, text)
+    chosen = changed(replace(base, seed=seed), settings)
+    check_size(chosen.model)
+    folder = out or cache_folder() / "runs" / chosen.key()
+    with joined(device) as world, run_progress(chosen, folder, log, world.is_first, variant) as (on_step, on_data):
+        run = trained.trained(chosen, on_step=on_step, folder=folder, world=world, on_data=on_data)
     if world.is_first:
         last = run.history()[-1]
         console.print(f"loss {last['valid_loss']:.3f}  Sink_1 {last['sink_1']:.1%}", highlight=False)

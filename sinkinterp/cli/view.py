@@ -10,33 +10,36 @@ import typer
 from ..data.bos import Bos
 from ..errors import InputError
 from ..files import write_text
-from .options import BOS, Backend, Encoder, Model
-from .terminal import console, plain_errors, print_written, progress_bar, progress_bars, quiet_libraries
+from .hub import offline_if_unreachable
+from .options import BOS, TOKENS, Backend, Encoder, Model
+from .terminal import console, print_written, progress_bar, progress_bars, quiet_libraries
+from .values import filled, number, output_file, whole
 
 if TYPE_CHECKING:
     from ..data.tokens import TokenSet
 
 TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
 LENGTH = "Tokens at most, T. [default: all of the text; 64 without a text]"
+LIMIT = "MB that all maps may take before compression."
 HEAD = "Show the map of this head only, in more detail: 3.7 for layer 3, head 7; repeatable."
 SWAP = "Swap the position embeddings of two positions, and show maps before, after, and their difference."
 
 
 def view(
     model: Model,
-    text: Annotated[str | None, typer.Option(help=TEXT)] = None,
-    length: Annotated[int | None, typer.Option(help=LENGTH)] = None,
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=filled)] = None,
+    length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
     bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
-    swap: Annotated[tuple[int, int] | None, typer.Option(help=SWAP)] = None,
-    limit: Annotated[float, typer.Option(min=0.001, help="MB that all maps may take before compression.")] = 8.0,
+    swap: Annotated[tuple[int, int] | None, typer.Option(help=SWAP, parser=whole(0))] = None,
+    limit: Annotated[float, typer.Option(help=LIMIT, parser=number(0.0, 1e4))] = 8.0,
     backend: Backend = "huggingface",
     encoder: Encoder = None,
-    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("figures/view.html"),
+    out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/view.html"),
     serve: Annotated[bool, typer.Option("--serve", help="Open the page in the browser, from this machine.")] = False,
 ) -> None:
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
-    with plain_errors(), progress_bars() as progress:
+    with progress_bars() as progress:
         from ..backends.encoder_input import encoder_input
         from ..backends.load import load, words_of
         from ..interventions.positions import SwapPositions
@@ -44,6 +47,7 @@ def view(
         from ..runs.inputs import Inputs
 
         quiet_libraries()
+        offline_if_unreachable(model)
         heads = [_layer_and_head(name) for name in head] or None
         edits = [SwapPositions(*swap)] if swap is not None else []
         given = None if encoder is None else encoder_input(encoder)
@@ -77,15 +81,12 @@ def _layer_and_head(name: str) -> tuple[int, int]:
 
 def _token_set(text: str, model: str, bos: Bos, length: int | None) -> "TokenSet":
     """The tokens of the text, or of the .txt file that it names; at most `length` of them."""
-    from ..backends.load import load_tokenizer
-    from ..pages.atlas.text import text_tokens
+    from ..data.texts import text_of_file
+    from ..runs.inputs import one_text
 
-    tokenizer = load_tokenizer(model)
-    if tokenizer is None:
-        raise InputError(f"{model} has no tokenizer, so it reads no text; leave --text out")
     if not text.endswith(".txt"):
-        return text_tokens(text, tokenizer, bos, length)
+        return one_text(text, model, bos, length)
     file = Path(text)
     if not file.is_file():
         raise InputError(f"there is no file {file}; check the path, or give the text itself")
-    return text_tokens(file.read_text(encoding="utf-8"), tokenizer, bos, length, file.name)
+    return one_text(text_of_file(file), model, bos, length, file.name)

@@ -1,8 +1,14 @@
 """Texts of files, folders and datasets of the Hub, read through `datasets`."""
 
+import atexit
 import glob
+import os
+import shutil
+import tempfile
 import textwrap
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 
 from ..errors import InputError
@@ -22,10 +28,13 @@ def texts_of(source: Path | str, column: str = "text", split: str = "train") -> 
     """The texts of a file, of the files in a folder and its subfolders (in the order of their paths), or of a dataset.
 
     The texts of a .txt file are its paragraphs, with blank lines between them; .jsonl, .json, .parquet and .csv files
-    hold texts in `column`. A string that is no path (see `is_path`) names a dataset on the Hub, as NAME or
-    NAME:CONFIG, and its `split` is streamed. Raises InputError, when the first text is read, where there is nothing
-    to read.
+    hold texts in `column`. A string that is no path (see `is_path`) is one text itself if it has a space in it, and
+    else names a dataset on the Hub, as NAME or NAME:CONFIG, whose `split` is streamed. Raises InputError, when the
+    first text is read, where there is nothing to read.
     """
+    if is_text(source):
+        yield str(source)
+        return
     if not is_path(source):
         for row in _dataset_rows(str(source), split):
             yield text_in(row, column, source)
@@ -36,11 +45,37 @@ def texts_of(source: Path | str, column: str = "text", split: str = "train") -> 
             yield text_in(row, name, file)
 
 
+def check_readable(source: Path | str, column: str = "text") -> None:
+    """Raises InputError where no first text can be read: call it before anything is written."""
+    if next(texts_of(source, column), None) is None:
+        raise InputError(f"{source} holds no text; give a file with texts")
+
+
+def text_of_file(path: Path) -> str:
+    """The whole text of a file. Raises InputError where it cannot be read as UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {_one_line(error)}; give a text file in UTF-8") from error
+
+
+def is_text(source: Path | str) -> bool:
+    """Whether `source` is a text itself: a string with a space in it that is no path (see `is_path`)."""
+    return isinstance(source, str) and " " in source.strip() and not is_path(source)
+
+
 def is_path(source: Path | str) -> bool:
     """Whether `source` means a path and no dataset: it is a Path, exists, or looks like a path or a text file."""
     path = Path(source)
     looks_so = path.is_absolute() or str(source).startswith((".", "~")) or path.suffix.lower() in _LOADERS
-    return isinstance(source, Path) or looks_so or path.exists()
+    return isinstance(source, Path) or looks_so or _exists(path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # a text is no file name: it may be too long, or hold a null character
+        return False
 
 
 def files_of(path: Path) -> list[Path]:
@@ -54,7 +89,7 @@ def files_of(path: Path) -> list[Path]:
         if not files:
             raise InputError(f"the folder {path} holds no {_ENDINGS} file; give a folder with texts")
         return files
-    if not path.is_file():
+    if not _exists(path) or not path.is_file():
         raise InputError(f"there is no file {path}; check the path")
     if path.suffix.lower() not in _LOADERS:
         raise InputError(f"{path} is no {_ENDINGS} file; convert it to .jsonl with a text field")
@@ -73,7 +108,8 @@ def rows_of(file: Path) -> Iterator[Mapping[str, object]]:
     options = _OPTIONS.get(loader, {})
     pattern = glob.escape(str(file))  # `datasets` takes paths as patterns
     try:
-        yield from load_dataset(loader, data_files=pattern, split="train", streaming=True, **options)
+        place = _datasets_cache()
+        yield from load_dataset(loader, data_files=pattern, split="train", streaming=True, cache_dir=place, **options)
     except (ValueError, OSError, DatasetsError) as error:
         raise InputError(f"cannot read {file}: {_one_line(error)}; is it a {file.suffix} file?") from error
 
@@ -128,6 +164,21 @@ def _check_dataset(name: str, repository: str) -> None:
         raise InputError(
             f"the Hub cannot be asked for {name!r} ({_one_line(error)}); check the network, {_OR_LOCAL}"
         ) from error
+
+
+@lru_cache
+def _datasets_cache() -> str | None:
+    """Where `datasets` writes its locks: None for its own cache, a temporary folder where nobody can write there."""
+    from datasets import config
+
+    own = Path(config.HF_DATASETS_CACHE)
+    with suppress(OSError):
+        own.mkdir(parents=True, exist_ok=True)
+        if os.access(own, os.W_OK):
+            return None
+    folder = tempfile.mkdtemp(prefix="sinkinterp-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def _silence_datasets() -> None:

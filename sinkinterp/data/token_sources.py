@@ -56,6 +56,17 @@ def from_texts(
     return TokenSet(tokens, source, digest.hexdigest(), _beginning(tokens, tokenizer, bos), too_short)
 
 
+def from_text(text: str, tokenizer: Tokenizer, bos: Bos, most: int | None = None, source: str = "text") -> TokenSet:
+    """The tokens of one text, the first `most` of them. Raises InputError where there are fewer than two."""
+    most = most or 2**30
+    ids = tokenizer(text, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most)["input_ids"]
+    appended = appended_tokens(tokenizer) if bos is Bos.TOKENIZER else 0
+    length = min(len(ids) - appended + (bos is Bos.ALWAYS), most)
+    if length < 2:
+        raise InputError(f"the text has {length} tokens; give one of at least 2")
+    return from_texts([text], tokenizer, length, 1, bos, source)
+
+
 def from_whole_texts(texts: Sequence[str], tokenizer: Tokenizer, bos: Bos, most: int, source: str) -> TokenSet:
     """All tokens of every text, one text per sequence, each sequence as long as its text.
 

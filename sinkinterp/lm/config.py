@@ -38,6 +38,8 @@ class LMSpec(Spec):
         super().__post_init__()
         for name in ("vocab", "d_model", "n_heads", "n_layers", "n_ctx"):
             whole_number(getattr(self, name), name, 1)
+        if self.norm_eps < 0:
+            raise InputError(f"norm_eps is at least 0; got {self.norm_eps}")
         if self.d_model % (2 * self.n_heads):
             raise InputError(f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}")
         if self.before.count and self.attention.slots != NoSlots():

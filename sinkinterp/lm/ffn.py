@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..attention.shapes import Residual
+from ..checks import whole_number
 from ..spec import Dims, Part, Spec
 
 Hidden = Float[Tensor, "batch pos width"]
@@ -51,6 +52,10 @@ class FFN(Part):
     width: int = 256
     act: Activation = Relu()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number(self.width, "width", 1)
+
     def build(self, dims: Dims) -> nn.Module:
         return Layer(dims.d_model, self)
 
@@ -61,6 +66,10 @@ class GatedFFN(Part):
 
     width: int = 256
     act: Activation = Swish()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number(self.width, "width", 1)
 
     def build(self, dims: Dims) -> nn.Module:
         return GatedLayer(dims.d_model, self)

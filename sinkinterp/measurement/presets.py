@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ..checks import nearest
 from ..data.bos import Bos
 from ..errors import InputError
 from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, queries_from
@@ -42,5 +43,5 @@ def preset_of(name: str | None) -> Preset:
     if name is None:
         return Preset()
     if name not in PRESETS:
-        raise InputError(f"there is no preset {name!r}; take one of {', '.join(PRESETS)}")
+        raise InputError(f"there is no preset {name!r}{nearest(name, PRESETS)}; choose from {', '.join(PRESETS)}")
     return PRESETS[name]

@@ -3,7 +3,9 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from html import unescape
 from importlib import import_module
 from pathlib import Path
@@ -36,6 +38,22 @@ def save_table(table: Table, path: Path | str) -> Path:
     The file is written whole or not at all. Raises InputError for another suffix.
     """
     return _saved(_TABLES, table, Path(path))
+
+
+@contextmanager
+def one_browser() -> Iterator[None]:
+    """Draws all pictures of the block in one browser: each picture outside of it takes seconds to start its own.
+
+    A browser must be there: kaleido's server waits forever for one that cannot be started.
+    """
+    kaleido = import_module("kaleido")
+    kaleido.start_sync_server(silence_warnings=True)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The kopts argument is ignored")  # plotly passes its defaults
+            yield
+    finally:
+        kaleido.stop_sync_server(silence_warnings=True)
 
 
 def _saved(writers: Mapping[str, Callable[[Any], bytes]], value: Any, path: Path) -> Path:

@@ -1,11 +1,8 @@
 """Experiments: one table or figure of a paper each: its claim, its models by scale, its figure and its verdicts."""
 
-import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
 from ..backends.load import DeviceMap, downloads
@@ -15,11 +12,11 @@ from ..plots.columns import MODEL, SEED
 from ..table import Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case
+from .experiment_files import load_module
 from .scale import Scale
 from .verdict import Rule, Verdict
 from .workers import Processes, Workers
 
-FOLDER = Path(__file__).parents[2] / "experiments"
 SEEDS = 5
 _ONLY_IF_ASKED = {
     Scale.SMOKE: "its models are not here; `make models` downloads some, --scale paper takes others from the Hub",
@@ -143,27 +140,6 @@ def _source(model: Model) -> str:
     return str(getattr(model, "source", model))
 
 
-def experiment_names() -> list[str]:
-    """The names of all experiments. Raises InputError where the repository is absent."""
-    names = sorted(path.stem for path in FOLDER.glob("*.py") if not path.stem.startswith("_"))
-    if not names:
-        raise InputError(
-            "experiments lie in the repository, not in the package; clone it and run `pip install -e .` there"
-        )
-    return names
-
-
-def full_name(beginning: str) -> str:
-    """The one experiment whose name begins so. Raises InputError, which lists all, where there is none or several."""
-    names = experiment_names()
-    matches = [name for name in names if name == beginning] or [name for name in names if name.startswith(beginning)]
-    if len(matches) != 1:
-        raise InputError(
-            f"{beginning!r} is the beginning of {len(matches)} experiments; choose one of {', '.join(names)}"
-        )
-    return matches[0]
-
-
 def load_experiment(name: str) -> Experiment:
     """The experiment of that name: the STUDY of its module, or the module itself, which measures model by model."""
     module = load_module(name)
@@ -172,22 +148,6 @@ def load_experiment(name: str) -> Experiment:
         return study
     assert isinstance(module, OnModels), f"{name} lacks a part of an experiment"
     return ModelByModel(module)
-
-
-def load_module(name: str) -> ModuleType:
-    """The module of an experiment, from its file, because other packages may also be called `experiments`."""
-    spec = spec_from_file_location(f"experiments.{name}", FOLDER / f"{name}.py")
-    if spec is None or spec.loader is None:
-        raise InputError(f"{name} is no Python file of {FOLDER}")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def summary_of(name: str) -> str:
-    """The first line of an experiment's docstring, without the full stop."""
-    tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
-    return (ast.get_docstring(tree) or name).splitlines()[0].rstrip(".")
 
 
 def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:

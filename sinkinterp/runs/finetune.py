@@ -10,6 +10,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load_model, load_tokenizer
+from ..checks import whole_number
 from ..errors import InputError
 from ..files import cache_folder, check_writable, replacing, set_aside, sole_writer
 from ..measurement.measure import measure
@@ -48,6 +49,10 @@ class ChatRecipe(Fit):
     decay: Decay = Everything()
     watch_every: int = 10
     save_every: int = 50
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number(self.length, "length", 2)
 
 
 def finetuned(

@@ -8,13 +8,14 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from ..backends.load import load_tokenizer, located
+from ..checks import LARGEST
 from ..data.bos import Bos
 from ..data.docstrings import embedded_texts
 from ..data.domains import domains_of
 from ..data.progress import OnProgress, no_progress
 from ..data.random_inputs import Drawn
-from ..data.texts import is_path, texts_of
-from ..data.token_sources import from_rows, from_texts, random_tokens, repeated_token
+from ..data.texts import is_path, is_text, texts_of
+from ..data.token_sources import from_rows, from_text, from_texts, random_tokens, repeated_token
 from ..data.tokens import TokenSet
 from ..errors import InputError
 from ..files import cache_folder
@@ -63,16 +64,28 @@ class Inputs:
             return self._task_tokens(Path(located(model)))
         if self.text is None:
             return self._from_texts(embedded_texts(cache_folder(), on_file), tokenizer, "embedded docstrings")
-        return self._from_texts(texts_of(self.text, self.column), tokenizer, _source_name(self.text))
+        return self._from_texts(texts_of(self.text, self.column), tokenizer, source_name(self.text))
 
-    def domain_token_sets(self, model: str, sources: Sequence[str], field: str) -> dict[str, TokenSet]:
-        """A token set for each domain: of several files, folders or datasets, or of one file with a column `field`."""
+    def domain_token_sets(
+        self, model: str, sources: Sequence[str], field: str
+    ) -> tuple[dict[str, TokenSet], dict[str, InputError]]:
+        """A token set for each domain that can be read, and the error of each that cannot.
+
+        Domains are several files, folders or datasets, or the values of `field` in one file.
+        """
         tokenizer = load_tokenizer(model)
         if tokenizer is None:
             raise InputError(f"{model} has no tokenizer, so text by domain cannot be given to it")
         source = sources[0] if len(sources) == 1 else list(sources)
         domains = domains_of(source, self.column, field, TEXTS_PER_SEQUENCE * self.sequences)
-        return {name: self._from_texts(texts, tokenizer, name) for name, texts in domains.items()}
+        token_sets: dict[str, TokenSet] = {}
+        errors: dict[str, InputError] = {}
+        for name, texts in domains.items():
+            try:
+                token_sets[name] = self._from_texts(texts, tokenizer, name)
+            except InputError as error:
+                errors[name] = error
+        return token_sets, errors
 
     def _first_token(self, model: str) -> int | None:
         """BOS, where random tokens begin with it and the model has one."""
@@ -93,17 +106,34 @@ class Inputs:
         return from_rows(token_set.tokens.tolist(), self.length, self.sequences, token_set.source)
 
 
-def _source_name(text: str) -> str:
+def one_text(text: str, model: str, bos: Bos, most: int | None = None, source: str = "text") -> TokenSet:
+    """The tokens of one text, the first `most` of them, for the model of that name or folder.
+
+    Raises InputError for a model without a tokenizer and for a text of fewer than two tokens.
+    """
+    tokenizer = load_tokenizer(model)
+    if tokenizer is None:
+        raise InputError(f"{model} has no tokenizer, so it reads no text; leave --text out")
+    return from_text(text, tokenizer, bos, most, source)
+
+
+def source_name(text: str) -> str:
+    """What reports call the texts that --text names."""
+    if is_text(text):
+        return "text"
     return Path(text).name if is_path(text) else text
 
 
 def _token_ids(file: Path) -> list[list[int]]:
     try:
         rows = json.loads(file.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {file}: {error}; it should hold a JSON list of lists of token ids") from error
     if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
         raise InputError(f"{file} should hold a JSON list of lists of token ids, such as [[1, 5, 7], [1, 9, 2]]")
+    too_large = next((token for row in rows for token in row if not 0 <= token <= LARGEST), None)
+    if too_large is not None:
+        raise InputError(f"{file} holds {too_large}, which is no token id; ids count from 0 and take at most 64 bits")
     return rows
 
 

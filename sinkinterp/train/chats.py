@@ -126,7 +126,7 @@ def _lines(file: Path) -> Iterator[Any]:
                 number += 1
                 if line.strip():
                     yield json.loads(line)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {file}, line {number}: {error}; every line should hold a JSON object") from error
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from ..attention.masks import Mask
+from ..checks import whole_number
 from ..data import packing  # noqa: F401  its kinds of data stand in recipe files
 from ..data.backcopy import BigramBackcopy
 from ..errors import InputError
@@ -16,6 +17,7 @@ from .schedules import CooldownRate, Rate
 from .weight_decay import Decay, MapsAndTokens
 
 CHECKED = 128  # positions, from the first on, that are checked for tokens shown to the queries that predict them
+MOST_THREADS = 1024  # of one process
 _COUNTS = ("steps", "batch", "micro_batch", "threads", "watch_every", "save_every")
 
 
@@ -53,6 +55,8 @@ class Fit(Spec):
                 raise InputError(f"{name} is at least 1; got {getattr(self, name)}")
         if not (self.lr > 0 and self.clip > 0 and self.weight_decay >= 0 and self.warmup >= 0):
             raise InputError("lr and clip are above 0, weight_decay and warmup at least 0")
+        whole_number(self.seed, "seed", 0)
+        whole_number(self.threads, "threads", 1, MOST_THREADS)
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 1: a linear warm-up, then the schedule."""

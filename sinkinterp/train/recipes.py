@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from ..checks import nearest
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
 from ..data.progress import OnProgress
@@ -93,7 +94,7 @@ RECIPES: dict[str, Recipe] = {
 def recipe_named(name: str) -> Recipe:
     """The recipe of that name. Raises InputError that lists all names."""
     if name not in RECIPES:
-        raise InputError(f"there is no recipe {name!r}; choose from {', '.join(RECIPES)}")
+        raise InputError(f"there is no recipe {name!r}{nearest(name, RECIPES)}; choose from {', '.join(RECIPES)}")
     return RECIPES[name]
 
 
@@ -122,7 +123,7 @@ def with_variant(recipe: Recipe, name: str) -> Recipe:
     """
     choices = variants(recipe.model)
     if name not in choices:
-        raise InputError(f"there is no variant {name!r}; choose from {', '.join(choices)}")
+        raise InputError(f"there is no variant {name!r}{nearest(name, choices)}; choose from {', '.join(choices)}")
     last = shown_ahead(choices[name].attention.mask, recipe.data.length)
     return replace(recipe, model=choices[name], objective=PrefixLM(last + 1) if last else recipe.objective)
 

@@ -1,7 +1,9 @@
 """`--set key=value`: changes fields of a spec, each parsed by its type."""
 
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
 from typing import Any, NoReturn, TypeVar, get_args, get_type_hints
@@ -21,6 +23,9 @@ def changed(spec: S, settings: list[str]) -> S:
     not fit together.
     """
     pairs = [_pair(setting) for setting in settings]
+    twice = [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]
+    if twice:
+        raise InputError(f"{twice[0]} is set more than once; set it once")
     tree = spec.to_dict()
     for key, text in sorted(pairs, key=lambda pair: pair[0].count(".")):
         _set(tree, key, text)
@@ -32,7 +37,7 @@ def changed(spec: S, settings: list[str]) -> S:
 
 def _pair(setting: str) -> tuple[str, str]:
     key, equals, text = setting.partition("=")
-    if not equals or not key or not text:
+    if not equals or not key.strip() or not text.strip():
         raise InputError(f"--set takes key=value, such as lr=1e-2; got {setting!r}")
     return key.strip(), text.strip()
 
@@ -46,6 +51,8 @@ def _set(tree: dict[str, Any], key: str, text: str) -> None:
             _refuse(tree, key)
         inner = inner[name]
     owner = Spec.kinds[inner["kind"]]
+    if key == "seed":
+        raise InputError("the seed is an option of its own; use --seed")
     if field not in {f.name for f in fields(owner)}:
         _refuse(tree, key)
     inner[field] = _value(get_type_hints(owner)[field], key, text)
@@ -95,8 +102,10 @@ def _defaults(kind: type[Spec]) -> dict[str, Any]:
 
 
 def _integer(text: str) -> int:
+    with suppress(ValueError):
+        return int(text)
     number = float(text)
-    if number != int(number):
+    if not number.is_integer():  # infinity and NaN are not either
         raise ValueError(text)
     return int(number)
 

@@ -4,7 +4,6 @@ import wave
 import numpy as np
 import pytest
 import torch
-import typer
 from backends.encoder_decoders import model_of, tokens_of
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, WhisperFeatureExtractor
@@ -13,11 +12,10 @@ from typer.testing import CliRunner
 import sinkinterp as si
 from sinkinterp.backends.encoder_input import Off, Silence, Sound, Text, TokenIds, encoder_input
 from sinkinterp.backends.load import load_tokenizer
-from sinkinterp.cli import measure, view
+from sinkinterp.cli.main import app
 from sinkinterp.data.bos import Bos
-from sinkinterp.data.token_sources import from_texts
+from sinkinterp.data.token_sources import from_text, from_texts
 from sinkinterp.errors import InputError
-from sinkinterp.pages.atlas.text import text_tokens
 
 WORDS = ["<pad>", "<s>", "</s>", *(f"word{i}" for i in range(3, 101))]
 TEXT = "word7 word9 word50 word12"
@@ -126,7 +124,7 @@ def test_no_text_ends_in_what_the_tokenizer_appends(bart, length, texts):
     tokenizer = load_tokenizer(bart)
     token_set = from_texts(texts, tokenizer, length, 1, Bos.TOKENIZER, "texts")
     assert token_set.tokens.tolist() == [[1, 7, 9, 50, 12][:length]] and token_set.too_short == len(texts) - 1
-    assert text_tokens(TEXT, tokenizer, Bos.TOKENIZER).tokens.tolist() == [[1, 7, 9, 50, 12]]
+    assert from_text(TEXT, tokenizer, Bos.TOKENIZER).tokens.tolist() == [[1, 7, 9, 50, 12]]
 
 
 @pytest.fixture
@@ -135,9 +133,7 @@ def call(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
-    def run(command, *words):
-        app = typer.Typer(pretty_exceptions_enable=False)
-        app.command()(command)
+    def run(*words):
         result = CliRunner().invoke(app, [*map(str, words)])
         return result.exit_code, " ".join(result.output.split())
 
@@ -146,9 +142,9 @@ def call(tmp_path, monkeypatch):
 
 def test_the_commands_measure_and_view_ask_for_an_encoder_input_and_take_it(call, bart):
     drawn = ("--drawn", "random", "--length", 9, "--sequences", 5, "--first-only")
-    code, output = call(measure.measure, bart, *drawn)
+    code, output = call("measure", bart, *drawn)
     assert code == 2 and "add --encoder silence, off, FILE or TEXT" in output
-    code, output = call(measure.measure, bart, *drawn, "--encoder", TEXT, "--bos", "always")
+    code, output = call("measure", bart, *drawn, "--encoder", TEXT, "--bos", "always")
     assert code == 0 and f'BOS id 2 first, encoder text "{TEXT}"' in output
-    code, output = call(view.view, bart, "--text", TEXT, "--encoder", "off", "--out", "page.html")
+    code, output = call("view", bart, "--text", TEXT, "--encoder", "off", "--out", "page.html")
     assert code == 0 and "wrote page.html" in output

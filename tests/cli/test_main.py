@@ -72,7 +72,7 @@ BAD = {
     "no folder": (["measure", "./absent"], "there is no folder"),
     "epsilon of 1": (["measure", "{llama}", "--epsilon", "1"], "epsilon is a share"),
     "epsilon of 0": (["measure", "{llama}", "--epsilon", "0"], "epsilon is a share"),
-    "texts and tokens": (["measure", "{llama}", "--text", "a.txt", "--tokens", "b.json"], "give one"),
+    "texts and tokens": (["measure", "{llama}", "--text", "a.txt", "--tokens", "{tokens}"], "give one"),
     "no token file": (["measure", "{llama}", "--tokens", "absent.json"], "cannot read"),
     "tokens outside the vocabulary": (
         ["measure", "{llama}", "--tokens", "{tokens}", "--length", "3", "--sequences", "2"], f"token id {VOCAB}",

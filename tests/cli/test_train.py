@@ -3,11 +3,11 @@ import signal
 from pathlib import Path
 
 import pytest
-import typer
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sinkinterp.cli import finetune, train, training_progress
+from sinkinterp.cli import train, training_progress
+from sinkinterp.cli.main import app
 from sinkinterp.runs.trained import recipe_of
 from sinkinterp.train import checkpoint, loop
 
@@ -18,9 +18,6 @@ SHORT = ("--set", "steps=7", "--set", "watch_every=3", "--device", "cpu")
 def call(tmp_path, monkeypatch):
     """Runs the command with an empty cache; returns exit code and output."""
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(train.train)
-    app.command()(finetune.finetune)
 
     def run(*words):
         result = CliRunner().invoke(app, [*map(str, words)])
@@ -113,7 +110,5 @@ def test_data_that_take_long_say_how_far_they_are(monkeypatch, capsys):
 
 
 def test_the_command_line_has_both_commands():
-    from sinkinterp.cli.main import app
-
     assert {"train", "finetune"} <= {c.name or c.callback.__name__ for c in app.registered_commands}
     assert Path(train.__file__).is_file()

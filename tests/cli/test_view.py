@@ -3,13 +3,12 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 from backends.zoo import model_of
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
-from sinkinterp.cli import view
+from sinkinterp.cli.main import app
 from sinkinterp.pages import serve
 
 WORDS = ["<s>", "<script>alert(1)</script>", "the", "cat", "sat"]
@@ -20,11 +19,9 @@ def call(tmp_path, monkeypatch):
     """Runs the command in an empty folder; returns exit code and output."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(view.view)
 
     def run(*words):
-        result = CliRunner().invoke(app, [*map(str, words)])
+        result = CliRunner().invoke(app, ["view", *map(str, words)])
         return result.exit_code, " ".join(result.output.split())
 
     return run

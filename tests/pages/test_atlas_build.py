@@ -7,6 +7,7 @@ from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
 from sinkinterp.data.bos import Bos
+from sinkinterp.data.token_sources import from_text
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.pages.atlas import detail
@@ -14,7 +15,6 @@ from sinkinterp.pages.atlas.build import atlas, view_page
 from sinkinterp.pages.atlas.channels import CHANNELS, COSINE, NORM_PRODUCT, SCORE, WEIGHT
 from sinkinterp.pages.atlas.contents import SLOT
 from sinkinterp.pages.atlas.detail import Detail, richest
-from sinkinterp.pages.atlas.text import text_tokens
 
 MODELS = ("gpt2", "mistral with a window", "gpt-oss with sink logits", "jamba with mamba layers")
 TOKENS = tokens_of()[:1]
@@ -152,9 +152,9 @@ class Tokenizer:
     [(Bos.TOKENIZER, None, "\0abc"), (Bos.NEVER, None, "abc"), (Bos.ALWAYS, None, "\0abc"), (Bos.ALWAYS, 2, "\0a")],
 )
 def test_a_text_becomes_one_sequence_with_its_bos(bos, most, ids):
-    assert text_tokens("abc", Tokenizer(), bos, most).tokens.tolist() == [[ord(letter) for letter in ids]]
+    assert from_text("abc", Tokenizer(), bos, most).tokens.tolist() == [[ord(letter) for letter in ids]]
 
 
 def test_a_text_of_one_token_is_an_input_error():
     with pytest.raises(InputError, match="at least 2"):
-        text_tokens("a", Tokenizer(), Bos.NEVER)
+        from_text("a", Tokenizer(), Bos.NEVER)

@@ -1,17 +1,17 @@
 """Experiments on a model with an encoder."""
 
 import pytest
-import typer
 from backends.encoder_decoders import model_of
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from sinkinterp.backends.encoder_input import Off, TokenIds
-from sinkinterp.cli import reproduce as command
+from sinkinterp.cli.main import app
 from sinkinterp.data.bos import Bos
 from sinkinterp.runs.case import Case, Encoded, open_case
-from sinkinterp.runs.experiment import load_module, reproduce
+from sinkinterp.runs.experiment import reproduce
+from sinkinterp.runs.experiment_files import load_module
 
 TABLE07 = "table07_position_swap"
 
@@ -59,9 +59,7 @@ def test_table_7_has_every_input_with_and_without_the_start_token(bart, text, mo
 def test_the_command_takes_an_encoder_input(bart, tmp_path, monkeypatch):
     monkeypatch.setattr(Case, "size", lambda case: (2, 33))
     monkeypatch.setattr(Case, "natural_tokens", lambda *_: None)
-    app = typer.Typer(pretty_exceptions_enable=False)
-    app.command()(command.reproduce)
-    words = [TABLE07, "--model", bart, "--out", str(tmp_path / "out")]
+    words = ["reproduce", TABLE07, "--model", bart, "--out", str(tmp_path / "out")]
     asked = CliRunner().invoke(app, words)
     assert asked.exit_code == 2 and "add --encoder silence, off, FILE or TEXT" in " ".join(asked.output.split())
     assert CliRunner().invoke(app, [*words, "--encoder", "off"]).exit_code == 0

@@ -22,7 +22,8 @@ from sinkinterp.plots.columns import (
 )
 from sinkinterp.runs.arm import NUMBERS, architecture, measured, onset, setting
 from sinkinterp.runs.estimate import cost_of, tokens_per_second
-from sinkinterp.runs.experiment import Scope, experiment_names, load_experiment
+from sinkinterp.runs.experiment import Scope, load_experiment
+from sinkinterp.runs.experiment_files import experiment_names
 from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.seed_rules import Higher
 from sinkinterp.runs.study import BASES, Study

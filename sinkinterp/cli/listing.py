@@ -1,0 +1,114 @@
+"""The command that lists what has a name."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from ..table import Cell, Table
+from .terminal import console, print_table
+
+WHAT = "variants and recipes are for `train`, experiments for `reproduce`, checkpoints (which ship) and models for all."
+Row = dict[str, Cell]
+
+
+class Listed(StrEnum):
+    """What can be listed."""
+
+    VARIANTS = "variants"
+    RECIPES = "recipes"
+    EXPERIMENTS = "experiments"
+    CHECKPOINTS = "checkpoints"
+    MODELS = "models"
+
+
+def listing(what: Annotated[Listed, typer.Argument(help=WHAT)]) -> None:
+    """List the variants, recipes, experiments, checkpoints or models that have a name."""
+    note, rows = _LISTS[what]
+    table = Table(what.value, note, tuple(rows()))
+    if table.rows:
+        print_table(table)
+    else:
+        console.print(f"there are no {what} here; {note}", highlight=False, soft_wrap=True)
+
+
+def _variants() -> list[Row]:
+    from ..lm.variants import BASE, VARIANTS
+
+    base = _settings(BASE.to_dict())
+    return [{"variant": name, "change": _change(base, spec.to_dict())} for name, spec in VARIANTS.items()]
+
+
+def _settings(plain: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """The settings of a spec's JSON form that are not the defaults of their kinds, by their dotted names."""
+    from ..spec import Spec
+
+    defaults = {field.name: field.default for field in fields(Spec.kinds[plain["kind"]])}
+    settings: dict[str, Any] = {}
+    for name, value in plain.items():
+        default = defaults.get(name)
+        default = default.to_dict() if isinstance(default, Spec) else default
+        if name == "kind" or value == default:
+            continue
+        if not isinstance(value, dict):
+            settings[path + name] = value
+            continue
+        if not isinstance(default, dict) or value["kind"] != default["kind"]:
+            settings[path + name] = value["kind"]
+        settings |= _settings(value, f"{path}{name}.")
+    return settings
+
+
+def _change(base: Mapping[str, Any], plain: Mapping[str, Any]) -> str:
+    """The settings that make the variant of the base, as `--set` takes them."""
+    settings = _settings(plain)
+    changed = {name: value for name, value in settings.items() if base.get(name) != value}
+    changed |= {name: plain[name]["kind"] for name in base.keys() - settings.keys() if name in plain}
+    return " ".join(f"{name}={value}" for name, value in changed.items()) or "none: it is the base"
+
+
+def _recipes() -> list[Row]:
+    from ..train.recipes import RECIPES
+
+    return [
+        {
+            "recipe": name,
+            "data": type(recipe.data).__name__,
+            "layers": recipe.model.n_layers,
+            "d_model": recipe.model.d_model,
+            "heads": recipe.model.n_heads,
+            "context": recipe.model.n_ctx,
+            "steps": recipe.steps,
+            "batch": recipe.batch,
+        }
+        for name, recipe in RECIPES.items()
+    ]
+
+
+def _experiments() -> list[Row]:
+    from ..runs.experiment_files import experiment_names, summary_of
+
+    return [{"experiment": name, "what it reproduces": summary_of(name)} for name in experiment_names()]
+
+
+def _checkpoints() -> list[Row]:
+    from .names import models
+
+    return [{"checkpoint": name} for name in models() if name.startswith("sinkinterp/")]
+
+
+def _models() -> list[Row]:
+    from .names import models
+
+    return [{"model": name} for name in models() if name.startswith("local/")]
+
+
+_LISTS: dict[Listed, tuple[str, Callable[[], list[Row]]]] = {
+    Listed.VARIANTS: ("sinkinterp train VARIANT; `change` is against softmax, at the demo's sizes", _variants),
+    Listed.RECIPES: ("sinkinterp train VARIANT --recipe RECIPE --set steps=100", _recipes),
+    Listed.EXPERIMENTS: ("sinkinterp reproduce EXPERIMENT; the beginning of a name is enough: table07", _experiments),
+    Listed.CHECKPOINTS: ("sinkinterp measure CHECKPOINT; they ship with sinkinterp", _checkpoints),
+    Listed.MODELS: ("sinkinterp measure MODEL; `make models` in a clone of sinkinterp makes them", _models),
+}

@@ -1,0 +1,336 @@
+"""Command lines that are wrong: one line on standard error, exit code 2, nothing written; never a traceback."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+from abuse import bad_files
+from typer.testing import CliRunner
+
+from sinkinterp.cli.main import app
+
+GOOD, SHIPPED, TOKENS = "{files}/good", "sinkinterp/demo-softmax", "--tokens {files}/tokens.json"
+MEASURE = f"measure {GOOD} {TOKENS} --length 4 --sequences 2"
+
+NOT_WHOLE = ("-5", "1.5", "x", "''", "inf", "nan", "1e400", "1e3", "٣x", str(2**64), f"-{2**65}", "9" * 5000)
+COUNTS = {
+    "--length": (f"measure {SHIPPED}", f"domains {GOOD} {{files}}/a.txt", f"view {SHIPPED}"),
+    "--sequences": (f"measure {SHIPPED}", f"domains {GOOD} {{files}}/a.txt"),
+    "--seeds": ("reproduce table03 --scale smoke",),
+}
+SEEDS = (f"measure {SHIPPED} --drawn random --seed", "demo --seed", "train softmax --seed")
+NOT_A_SHARE = ("nan", "-1", "0", "1", "2", "inf", "-inf", "x", "''", "1e-400")
+NUMBERS = [
+    *(f"{start} {option} {text}" for option, starts in COUNTS.items() for start in starts for text in NOT_WHOLE),
+    *(f"{start} {option} 0" for option, starts in COUNTS.items() for start in starts),
+    *(f"{start} {text}" for start, text in itertools.product(SEEDS, NOT_WHOLE)),
+    *(f"{start} --epsilon {text}" for start in (MEASURE, f"domains {GOOD} x") for text in NOT_A_SHARE),
+    *(f"view {SHIPPED} --limit {text}" for text in ("inf", "nan", "-1", "0", "x", "''", "1e400")),
+    *(
+        f"view {SHIPPED} --swap {text}"
+        for text in ("-1 2", "0 x", "0 1.5", "3 3", f"0 {2**70}", "0 99", "0 2147483647")
+    ),
+    *(f"view {SHIPPED} --head {text}" for text in ("3", "x.y", "0.0.0", "-1.0", "''", "9.9", f"0.{2**70}", "0.1.")),
+    f"measure {SHIPPED} --length 1",
+    f"measure {SHIPPED} --length 17",
+    f"measure {SHIPPED} --drawn random --length 17",
+    f"measure {SHIPPED} --drawn random --length 2147483647",
+    f"measure {SHIPPED} --drawn random --length 16 --sequences 2147483647",
+    f"measure {SHIPPED} --sequences 2147483647",
+    f"{MEASURE} --length 5 --sequences 2",
+]
+
+SETTINGS = {  # values that a field cannot have
+    "steps": ("inf", "nan", "0", "-1", "1.5", "x", "1e30", "1e400"),
+    "batch": ("0", "-1", "nan", "1e30"),
+    "micro_batch": ("0", "-3"),
+    "lr": ("0", "-1", "nan", "inf", "x"),
+    "weight_decay": ("-1", "nan", "inf"),
+    "warmup": ("-1", "nan", "x"),
+    "clip": ("0", "nan", "inf"),
+    "threads": ("0", "-1", "1e9"),
+    "watch_every": ("0", "x"),
+    "save_every": ("0", "-1"),
+    "bf16": ("maybe", "2"),
+    "seed": ("-1", str(2**70), "x"),
+    "schedule": ("Nonsense", "7"),
+    "schedule.last": ("0", "1", "nan", "-1", "2"),
+    "schedule.floor": ("-1", "nan", "2"),
+    "model.n_layers": ("0", "-1", "nan", "10000000", "1e30"),
+    "model.n_heads": ("0", "-1", "3", "64"),
+    "model.d_model": ("0", "-2", "7", "1e9", "1e30"),
+    "model.vocab": ("0", "-1", "7", "1e30"),
+    "model.n_ctx": ("0", "-1", "3"),
+    "model.norm_eps": ("-1", "nan", "inf"),
+    "model.ffn.width": ("0", "-1", "1e30", "1000000000000"),
+    "model.ffn": ("Causal", "nonsense"),
+    "model.init": ("Relu",),
+    "model.position": ("Relu",),
+    "data.length": ("-1", "0", "1", "nan"),
+    "data.vocab": ("0", "-1", "1"),
+    "data.n_triggers": ("-1", "65", "1000"),
+    "data.spread": ("nan", "inf", "x"),
+    "data.rank": ("0", "-1"),
+    "data.chain_seed": ("x", str(2**70)),
+    "data": ("Nonsense", "Causal"),
+    "objective.prefix": ("0",),
+    "model.attention.kernel.alpha": ("nan", "inf"),
+    "nonsense": ("1",),
+    "model.nonsense": ("1",),
+    "steps.x": ("1",),
+    "kind": ("Fit",),
+}
+SET = [
+    *(f"train softmax --set {key}={value}" for key, values in SETTINGS.items() for value in values),
+    *(f"train softmax --set {text}" for text in ("''", "=", "steps", "steps=", "=7", "'steps = '", "a.b.c=1", ".=1")),
+    "train softmax --set steps=7 --set steps=8",
+    "train t5 --set model.position.count=1",
+    "train window --set model.attention.mask.right.width=0",
+    *(
+        f"finetune {GOOD} {{files}}/chats.jsonl --out run --set {text}"
+        for text in ("length=-1", "length=0", "length=1", "length=inf", "steps=0", "lr=nan", "model=x", "batch=-1")
+    ),
+]
+
+FILES = [
+    *(
+        f"measure {GOOD} --length 4 --sequences 1 --text {{files}}/{name}"
+        for name in (
+            *("empty.txt", "blank.txt", "short.txt", "latin.txt", "bytes.txt", "empty.jsonl", "latin.jsonl"),
+            *("number.jsonl", "null.jsonl", "list.jsonl", "cut.jsonl", "plain.jsonl", "other.jsonl", "nested.jsonl"),
+            *("nested.json", "number.json", "none.parquet", "empty.parquet", "none.csv", "text.docx", "empty-folder"),
+            *("folder.txt", "absent.txt", "absent.jsonl", "absent/absent.csv"),
+        )
+    ),
+    *(
+        f"measure {GOOD} --length 4 --sequences 1 --tokens {{files}}/{name}.json"
+        for name in (
+            *("tokens-none", "tokens-flat", "tokens-object", "tokens-text", "tokens-half", "tokens-true"),
+            *("tokens-null", "tokens-empty", "tokens-one", "tokens-negative", "tokens-beyond", "tokens-of-65-bits"),
+            *("tokens-of-64-bits", "tokens-deep", "tokens-bytes", "tokens-empty-file", "tokens-long-number"),
+            *("nested", "number", "absent", "absent/absent"),
+        )
+    ),
+    f"measure {GOOD} --tokens {{files}}",
+    f"measure {GOOD} --tokens ''",
+    f"measure {GOOD} --text ''",
+    f"measure {GOOD} --text ' '",
+    f"measure {GOOD} --text texst.jsonl",
+    f"measure {GOOD} --text ./texts",
+    f"measure {GOOD} --text 'my texts.jsonl'",
+    f"measure {GOOD} --text imdb",
+    f"measure {GOOD} --text 'a b' --length 9",
+    f"measure {GOOD} --text 'the cat sat' --sequences 2",
+    *(
+        f"view {GOOD} --text {{files}}/{name}"
+        for name in ("empty.txt", "latin.txt", "bytes.txt", "absent.txt", "folder.txt")
+    ),
+    f"view {GOOD} --text the",
+    f"view {GOOD} --text ''",
+    *(
+        f"domains {GOOD} {{files}}/{name}"
+        for name in ("a.txt", "empty.jsonl", "absent.jsonl", "empty-folder", "latin.jsonl")
+    ),
+    f"domains {GOOD} {{files}}/absent.jsonl {{files}}/empty.txt",
+    f"domains {GOOD} {{files}}/a.txt {{files}}/a.txt",
+    f"domains {GOOD}",
+    f"domains {GOOD} ''",
+    f"domains {SHIPPED} {{files}}/a.txt",
+    *(
+        f"finetune {GOOD} {{files}}/{name} --out run"
+        for name in (
+            *("chats-empty.jsonl", "chats-text.jsonl", "chats-number.jsonl", "chats-list.jsonl", "absent.jsonl"),
+            *("chats-no-messages.jsonl", "chats-wrong-messages.jsonl", "chats-no-role.jsonl", "chats-nested.jsonl"),
+            *("chats-number-content.jsonl", "chats-latin.jsonl", "folder.txt", "a.txt", "empty-folder"),
+        )
+    ),
+    f"finetune {GOOD} '' --out run",
+    f"finetune {SHIPPED} {{files}}/chats.jsonl --out run",
+    *(
+        f"train softmax --text {{files}}/{name}"
+        for name in ("empty.txt", "absent.txt", "latin.txt", "nested.jsonl", "empty-folder")
+    ),
+    "train softmax --text ''",
+    "train softmax --recipe paper-60m",
+]
+
+MODELS = [
+    *(
+        f"measure {{files}}/{name} {TOKENS} --length 4 --sequences 2"
+        for name in (
+            *(name.replace(" ", "-") for name in bad_files.CONFIG_CHANGES if name not in ("dtype nonsense",)),
+            *("config-of-nothing", "config-of-a-list", "config-of-a-number", "config-of-bytes", "config-without-end"),
+            *("config-nested-without-end", "weights-of-nothing", "weights-cut", "weights-of-text", "weights-of-zeros"),
+            *("tensor-missing", "tensor-misshapen", "tensor-of-another-name", "no-tensors", "no-weights"),
+            *("weights-that-are-a-folder", "empty-folder", "none.gguf", "absent.gguf", "a.txt", "absent"),
+        )
+    ),
+    *(
+        f"measure {{files}}/{name} --text 'the cat sat'"
+        for name in ("tokenizer-of-braces", "tokenizer-of-nothing", "tokenizer-of-text")
+    ),
+    *(
+        f"{command} {model}"
+        for command, model in itertools.product(
+            ("measure", "view", "check"),
+            ("''", "' '", ".", "..", "/", "./absent", "local/absent", "sinkinterp/absent", "sinkinterp/demo-sofmax",
+             "nonsense", "a/b/c", "'two words'", "'line\nbreak'", "./line\nbreak", "-", "http://x.y/z"),
+        )
+    ),
+]  # fmt: skip
+
+NAMES = [
+    *(f"train {name}" for name in ("sofmax", "nonsense", "''", "Softmax", "soft max", "'soft\nmax'", "heads_3")),
+    *(f"train softmax --recipe {name}" for name in ("demoo", "''", "nonsense")),
+    *(f"train softmax --device {name}" for name in ("tpu", "''", "cuda:99", "cuda", "'cu\nda'")),
+    *(f"train softmax --log {name}" for name in ("mlflow", "''")),
+    *(f"reproduce {name}" for name in ("tabel07", "''", "t", "nonsense", "table07 nonsense", "all all", "'a\nb'")),
+    *(f"reproduce table07 --scale {name}" for name in ("nonsense", "''", "smokey")),
+    *(f"reproduce table07 --model {name}" for name in ("''", "./absent", "sinkinterp/absent", f"{GOOD}")),
+    "reproduce table07 --scale paper",
+    "reproduce table03 --model gpt2",
+    "reproduce table03 --scale real",
+    "reproduce table07 --model sinkinterp/demo-softmax --encoder absent.wav",
+    "reproduce",
+    *(f"families {name}" for name in ("gpt3", "''", "gpt2 nonsense")),
+    *(f"list {name}" for name in ("", "variant", "''", "variants recipes")),
+    *(f"{MEASURE} --backend {name}" for name in ("''", "jax", "hugingface", "' '")),
+    *(f"{MEASURE} --dtype {name}" for name in ("x", "''", "float64", "int8", "torch.float32")),
+    *(f"{MEASURE} --device-map {name}" for name in ("cuda:99", "''", "nonsense", "cuda", "-1")),
+    *(f"{MEASURE} --preset {name}" for name in ("papers", "''", "released")),
+    *(f"measure {SHIPPED} --drawn {name}" for name in ("''", "randomly")),
+    *(f"measure {SHIPPED} --bos {name}" for name in ("''", "perhaps", "True")),
+    *(f"measure {SHIPPED} --encoder {name}" for name in ("silence", "''", "absent.wav", "{files}/none.wav", "off")),
+    f"measure {GOOD} --text {{files}}/a.txt --column ''",
+    f"measure {GOOD} --text {{files}}/other.jsonl --column nonsense",
+]
+
+OUTPUTS = [
+    *(
+        f"{start} {option} {place}"
+        for start, option in (
+            (MEASURE, "--html"),
+            (MEASURE, "--json"),
+            (MEASURE, "--save"),
+            (f"view {SHIPPED}", "--out"),
+            (f"domains {GOOD} {{files}}/a.txt", "--json"),
+            ("families gpt2", "--markdown"),
+            ("demo", "--out"),
+        )
+        for place in ("{files}/good", "''", "{files}/a.txt/out", "x" * 300, "..")
+    ),
+    *(
+        f"{start} --out {place}"
+        for start in ("gallery", "reproduce table07", "train softmax", f"finetune {GOOD} {{files}}/chats.jsonl")
+        for place in ("{files}/a.txt", "''", "{files}/a.txt/out", "x" * 300)
+    ),
+]
+
+CONFLICTS = [
+    f"{MEASURE} --text {{files}}/a.txt",
+    f"{MEASURE} --drawn random",
+    f"measure {GOOD} --text {{files}}/a.txt --drawn repeat",
+    f"{MEASURE} --length 3",
+    f"{MEASURE} {GOOD}",
+    f"measure {SHIPPED} --drawn random --drawn repeat",
+    f"measure {SHIPPED} --json a.json --json b.json",
+    f"view {SHIPPED} --out a.html --out b.html",
+    "train softmax --seed 1 --seed 2",
+    "train softmax --seed 1 --set seed=2",
+    "train softmax sigmoid",
+    "train",
+    "finetune",
+    f"finetune {GOOD}",
+    f"finetune {GOOD} {{files}}/chats.jsonl",
+    "measure",
+    "view",
+    "check",
+    "check a b",
+    "demo now",
+    "gallery now",
+    "nonsense",
+    "--nonsense",
+    "-x",
+    "trian softmax",
+    "'mea\nsure' x",
+    f"measure {SHIPPED} --lenght 4",
+    f"measure {SHIPPED} --nonsense",
+    f"measure {SHIPPED} --length",
+    f"measure {SHIPPED} --first-only=maybe",
+    f"measure {SHIPPED} --json out.json --html out.json --drawn random --length 8",
+    "view --swap 1",
+    f"view {SHIPPED} --swap 1",
+]
+
+LINES = [*NUMBERS, *SET, *FILES, *MODELS, *NAMES, *OUTPUTS, *CONFLICTS]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    bad_files.make(folder)
+    return folder
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, files):
+    """Runs a command line in an empty folder; returns exit code, standard error and every path it left or changed."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
+
+    def run(line: str):
+        before = _contents(files)
+        result = CliRunner().invoke(app, _words(line.format(files=files)))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return (
+            result.exit_code,
+            result.stderr,
+            [str(path) for path in tmp_path.rglob("*") if path != here],
+            _contents(files) - before,
+        )
+
+    return run
+
+
+def _contents(folder: Path) -> set[tuple[str, int, int]]:
+    return {(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+
+
+def _words(line: str) -> list[str]:
+    """The words of a line, quotes apart; a shell would do the same."""
+    parts = line.split("'")
+    return [word for i, part in enumerate(parts) for word in ([part] if i % 2 else part.split(" ")) if i % 2 or word]
+
+
+def test_there_are_at_least_three_hundred_lines_and_each_stands_once():
+    assert len(LINES) >= 300 and len(set(LINES)) == len(LINES)
+
+
+@pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
+def test_a_bad_line_is_one_line_and_exit_code_2_and_nothing_written(call, line):
+    code, errors, left, changed = call(line)
+    assert (code, left, changed) == (2, [], set()), errors
+    assert errors.startswith("error: ") and errors.count("\n") == 1, errors
+
+
+FINE = {  # lines that look odd and are right
+    f"{MEASURE} --json 'a\nb.json'": "wrote a\\nb.json",
+    f"measure {GOOD} --text 'the cat sat on the cat'": "Sink_1",
+    f"measure {GOOD} --text 'the \x1b[31mcat\n\tsat' --html out.html": "wrote out.html",
+    f"measure {GOOD} --text {{files}}/a.txt --length 2 --sequences 1 --first-only": "Sink_1",
+    f"measure {GOOD} --drawn random --seed {2**63 - 1} --length 4 --sequences 1 --first-only": f"seed {2**63 - 1}",
+    f"view {GOOD} --text 'caf\xe9 \u4e16\u754c the cat' --out new/folder/page.html": "wrote new/folder/page.html",
+    "train softmax --set steps=2e0 --set model.n_layers=2 --device cpu --out run": "trained: run",
+    "reproduce table03 --scale smoke --dry-run": "runs",
+}
+
+
+@pytest.mark.parametrize("line", FINE, ids=range(len(FINE)))
+def test_an_odd_line_that_is_right_gives_the_right_result(files, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
+    result = CliRunner().invoke(app, _words(line.format(files=files)))
+    assert result.exit_code == 0 and FINE[line] in " ".join(result.stdout.split()), result.output

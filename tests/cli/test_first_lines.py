@@ -1,0 +1,131 @@
+"""What a newcomer types first works, or says what to type."""
+
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+import sinkinterp
+from sinkinterp.backends.load import BACKENDS
+from sinkinterp.cli import names
+from sinkinterp.cli.main import app
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.measurement.presets import DTYPES, PRESETS
+from sinkinterp.runs.experiment_files import experiment_names
+from sinkinterp.train.recipes import RECIPES
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Runs a command line in an empty folder; returns exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        result = CliRunner().invoke(app, [*map(str, words)], env={"TERMINAL_WIDTH": "200", "COLUMNS": "200"})
+        return result.exit_code, " ".join(result.stdout.split()), result.stderr
+
+    return run
+
+
+WORKS = {
+    (): "Attention sinks: read them, move them, train them away.",
+    ("--help",): "measure",
+    ("--version",): f"sinkinterp {sinkinterp.__version__}",
+    ("list", "experiments"): "table07_position_swap",
+    ("list", "checkpoints"): "sinkinterp/text-softmax",
+    ("list", "recipes"): "paper-60m",
+    ("list", "variants"): "attention.kernel.similarity=Sigmoid",
+    ("list", "models"): "make models",
+    ("train", "--help"): "softmax_p0.25",
+    ("reproduce", "--help"): "table07_position_swap",
+    ("measure", "--help"): "[default: huggingface]",
+    ("measure", "sinkinterp/text-softmax", "--text", "hello world, here is a text"): "Sink_1",
+    ("measure", "sinkinterp/demo-softmax", "--length", 8, "--sequences", 3): "Sink_1",
+    ("view", "sinkinterp/text-softmax", "--text", "hello world"): "wrote figures/view.html",
+}
+SAYS = {
+    ("measure",): "missing argument 'model'; see sinkinterp measure --help",
+    ("reproduce",): "missing argument 'names'; see sinkinterp reproduce --help",
+    ("train",): "missing argument 'variant'; see sinkinterp train --help",
+    ("list",): "missing argument 'what'",
+    ("measure", "gpt2"): "give the name of a model on the Hub, with a network, or a local folder",
+    ("train", "sofmax"): "did you mean 'softmax'?",
+    ("train", "softmax", "--recipe", "dem"): "did you mean 'demo'?",
+    ("reproduce", "tabel07"): "did you mean 'table07'?",
+    ("measure", "sinkinterp/demo-sofmax"): "did you mean 'demo-softmax'?",
+    ("measure", "sinkinterp/text-softmax", "--text", "texst.jsonl"): "there is no file texst.jsonl; check the path",
+    ("measure", "sinkinterp/demo-softmax", "--text", "hello world"): "has no tokenizer, so it reads no text",
+    ("mesure", "gpt2"): "did you mean 'measure'",
+    ("measure", "gpt2", "--lenght", 5): "--length",
+    ("check",): "missing argument 'model'",
+    ("domains", "sinkinterp/text-softmax", "my.txt"): "there is no file my.txt; check the path",
+}
+
+
+@pytest.mark.parametrize(("words", "shown"), WORKS.items(), ids=map(" ".join, (map(str, words) for words in WORKS)))
+def test_a_first_guess_works(call, words, shown):
+    code, output, errors = call(*words)
+    assert (code, errors) == (0, "") and shown in output
+
+
+@pytest.mark.parametrize(("words", "message"), SAYS.items(), ids=map(" ".join, (map(str, words) for words in SAYS)))
+def test_a_first_mistake_says_what_to_type(call, words, message):
+    code, output, errors = call(*words)
+    assert (code, output, errors.count("\n")) == (2, "", 1) and message.lower() in errors.lower()
+
+
+def test_a_text_is_measured_as_the_one_sequence_that_it_is(call, tmp_path):
+    import json
+
+    text = "hello world, here is a text"
+    code, _, _ = call("measure", "sinkinterp/text-softmax", "--text", text, "--json", "out.json")
+    protocol = json.loads((tmp_path / "out.json").read_text())["protocol"]
+    assert code == 0 and protocol["sequences"] == 1 and 5 < protocol["length"] <= 64
+    (tmp_path / "a.txt").write_text(text)
+    length = protocol["length"]
+    words = ("--text", "a.txt", "--length", length, "--sequences", 1, "--json", "file.json")
+    assert call("measure", "sinkinterp/text-softmax", *words)[0] == 0
+    from_file, given = (json.loads((tmp_path / name).read_text())["importance"] for name in ("file.json", "out.json"))
+    assert from_file == given
+
+
+def test_domains_that_cannot_be_read_are_named_and_the_others_measured(call, tmp_path):
+    paragraphs = [f"The text number {i} tells of cats, dogs and birds." for i in range(9)]
+    (tmp_path / "good.txt").write_text("\n\n".join(paragraphs))
+    (tmp_path / "short.txt").write_text("cat")
+    files = ("good.txt", "short.txt", "absent.txt")
+    code, output, errors = call("domains", "sinkinterp/text-softmax", *files, "--length", 8, "--sequences", 5)
+    assert code == 1 and "good" in output and "Sink_1" in output
+    assert errors.count("\n") == 2 and "left out: short: 5 sequences of 8 tokens were asked for" in errors
+    assert "left out: absent: there is no file absent.txt" in errors
+
+
+def test_help_and_completion_know_the_names_that_there_are():
+    assert tuple(VARIANTS) == names.VARIANTS and tuple(RECIPES) == names.RECIPES
+    assert tuple(PRESETS) == names.PRESETS and (names.BACKENDS, names.DTYPES) == (BACKENDS, DTYPES)
+    assert names.beginning(names.VARIANTS)("k_bias_5") == ["k_bias_5e1", "k_bias_5even"]
+    assert names.beginning(experiment_names)("table07") == ["table07_position_swap"]
+
+
+def test_help_takes_no_torch():
+    program = "import sys, sinkinterp.cli.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_a_name_of_the_hub_fails_fast_where_there_is_no_network(call, monkeypatch):
+    import huggingface_hub.constants
+
+    def no_route(*_, **__):
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", no_route)
+    monkeypatch.setattr(socket.socket, "connect", no_route)
+    monkeypatch.setattr("sinkinterp.cli.hub.getproxies", dict)
+    start = time.monotonic()
+    code, _, errors = call("measure", "nobody/nothing", "--drawn", "random")
+    assert code == 2 and errors.count("\n") == 1 and "with a network" in errors
+    assert time.monotonic() - start < 5
