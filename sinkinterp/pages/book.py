@@ -14,6 +14,8 @@ from ..files import write_json, write_text
 from ..runs.verdict import Outcome, Verdict
 from ..table import Cell, Table
 from .assets import asset
+from .document import Scripts, document
+from .glossary import glossary
 from .page import PAGE_STYLE, Section, page
 
 INDEX = "index.html"
@@ -100,16 +102,14 @@ def front_page(chapters: Sequence[Chapter]) -> str:
         if count
     )
     cards = "\n".join(map(_card, chapters))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Claims about attention sinks</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" '
-        f'content="light dark"><style>{PAGE_STYLE}{asset("book.css")}</style></head>\n<body>'
+    body = (
         "<h1>Claims about attention sinks, and what our runs say</h1>"
         '<p class="lead">Each card is a table or figure of a paper. Rules in its module say which numbers '
         "support its claim. Click a card for the numbers.</p>"
-        f'<nav><button data-show="">all ({sum(counts.values())})</button>{buttons}</nav>\n<main>{cards}</main>\n'
-        f"<script>{asset('book.js')}</script></body></html>\n"
+        f'<nav class="filter"><button data-show="">all ({sum(counts.values())})</button>{buttons}</nav>\n'
+        f"<main>{cards}</main>\n{glossary()}"
     )
+    return document("Claims about attention sinks", PAGE_STYLE + asset("book.css"), body, Scripts([asset("book.js")]))
 
 
 def _card(chapter: Chapter) -> str:

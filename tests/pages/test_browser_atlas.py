@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from pages.atlases import NASTY, cells_of, pairs_of, small_atlas
 
 from sinkinterp.pages.atlas.channels import SCORE, WEIGHT
-from sinkinterp.pages.atlas.page import atlas_page, in_script
+from sinkinterp.pages.atlas.page import atlas_page
+from sinkinterp.pages.document import in_script
 from sinkinterp.plots.theme import DARK, LIGHT
 from sinkinterp.table import Table
 

@@ -23,7 +23,7 @@ function number(x, { log, bits, step }) {
 const isRank = () => view.channel === WEIGHT && view.scale === "rank";
 const isLog = () => view.channel === WEIGHT && view.scale === "log";
 
-const { low: lowestWeight, high: highestWeight } = channels[WEIGHT].scale;
+const lowestWeight = channels[WEIGHT].scale.low, highestWeight = channels[WEIGHT].colour_range[1];
 const logFloor = Math.max(lowestWeight, 1e-6 * highestWeight); // smaller weights have its colour
 
 /** A row of values on the chosen scale. */
@@ -76,11 +76,8 @@ function axis(fields) {
   return { showgrid: false, zeroline: false, ...line, ...fields };
 }
 
-// Plotly's own buttons would offer to send the data to a server of its maker
-const CONFIG = {
-  showSendToCloud: false, plotlyServerURL: "", displaylogo: false, doubleClick: false,
-  modeBarButtonsToRemove: ["autoScale2d", "resetScale2d", "toImage"],
-};
+// Plotly's own buttons would lie over the figure, and offer to send the data to a server of its maker
+const CONFIG = { showSendToCloud: false, plotlyServerURL: "", displayModeBar: false, doubleClick: false };
 
 /* The box of text beside the pointer. */
 

@@ -16,7 +16,7 @@ async function drawOverview() {
     xaxis: axis({ title: { text: "head" }, fixedrange: true, dtick: about.heads > 32 ? 8 : about.heads > 16 ? 2 : 1 }),
     yaxis: axis({ title: { text: "layer" }, fixedrange: true, autorange: "reversed", type: "category" }),
   });
-  await Plotly.react("overview", [trace], layout, { ...CONFIG, displayModeBar: false });
+  await Plotly.react("overview", [trace], layout, CONFIG);
   $("overview").dataset.shown = `${view.state}-${view.place}`;
 }
 
