@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from ..files import write_json, write_text
+from ..plots.columns import TARGET
 from ..runs.verdict import Outcome, Verdict
 from ..table import Cell, Table
 from .assets import asset
@@ -70,15 +71,23 @@ def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figu
 
 def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     """The page of one experiment: claim, verdicts, figure, digest, all rows, and how the numbers were made."""
-    command = chapter.provenance.get("command")
+    command, rows = chapter.provenance.get("command"), _from_zero(chapter.table)
     sections = [
         Section("Verdicts", RULES_ARE, tables=[verdict_table(chapter.verdicts)]),
         Section("Figure", "", [figure]),
-        Section("In short", digest.note, tables=[digest]),
-        *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[chapter.table])]),
+        Section("In short", _from_zero(digest).note, tables=[_from_zero(digest)]),
+        *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[rows])]),
         Section("How these numbers were made", f"Make them again: {command}", tables=[_provenance(chapter)]),
     ]
     return page(chapter.summary, f"The claim: {chapter.table.title}", sections, PLOTLY)
+
+
+def _from_zero(table: Table) -> Table:
+    """A table whose column t, which counts positions from 1 as the paper does, counts from 0 as all pages do."""
+    if TARGET not in table.columns:
+        return table
+    rows = tuple({**row, TARGET: None if (t := row[TARGET]) is None else int(t) - 1} for row in table.rows)
+    return Table(table.title, table.note.replace("t counts from 1", "t counts from 0"), rows)
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:

@@ -39,12 +39,11 @@
     const { t = 60, b = 60 } = layout.margin ?? {}, old = (layout.height ?? 450) - t - b;
     const hasBars = data.some((trace) => trace.colorbar?.orientation === "h");
     const gap = hasBars ? 150 : 100, high = Math.min(old, PANEL), all = names.length * (high + gap) - gap;
+    const titles = names.map((name) => (layout.annotations ?? []).filter(({ xref, x }) =>
+      xref === "paper" && Math.abs(x - centre(layout[name].domain)) < 1e-6));
     names.forEach((name, i) => {
-      const top = 1 - (i * (high + gap)) / all, bottom = Math.max(0, top - high / all), middle = centre(layout[name].domain);
-      for (const note of layout.annotations ?? []) {
-        if (note.xref !== "paper" || Math.abs(note.x - middle) > 1e-6) continue;
-        Object.assign(note, { x: 0.5, y: top, text: note.text });
-      }
+      const top = 1 - (i * (high + gap)) / all, bottom = Math.max(0, top - high / all);
+      titles[i].forEach((title) => Object.assign(title, { x: 0.5, y: top }));
       for (const trace of data) {
         if (axisOfTrace(trace) !== name || trace.colorbar?.orientation !== "h") continue;
         Object.assign(trace.colorbar, { x: 0.5, len: 0.9, y: bottom - 60 / all });
@@ -77,6 +76,8 @@
     if (panels.length > 1) stack(copy, panels);
     lowerBars(copy);
     Object.assign(copy.layout.margin ?? {}, { l: 50, r: 12 });
+    copy.layout.font = { ...copy.layout.font, size: 11 };
+    for (const note of copy.layout.annotations ?? []) note.font = { ...note.font, size: 11 };
     return copy;
   };
 
