@@ -10,6 +10,7 @@ from .finetune import finetune
 from .gallery import gallery
 from .measure import measure
 from .reproduce import reproduce
+from .serve import serve
 from .train import train
 from .view import view
 
@@ -19,5 +20,5 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (train, finetune, gallery, view, reproduce, demo, measure, domains, check, families):
+for command in (train, finetune, gallery, view, serve, reproduce, demo, measure, domains, check, families):
     app.command()(command)

@@ -21,6 +21,7 @@ from .encode import encode
 
 SCRIPTS = (
     "schema.js",
+    "palette.js",
     "cells.js",
     "data.js",
     "look.js",
