@@ -58,7 +58,7 @@ function addEdit() {
 function writeEdits() {
   $("edits").replaceChildren(...edits.map((edit, i) => {
     const { title, fields } = about.kinds[edit.kind];
-    const item = element("li", `${title}: ${Object.entries(fields).map(([name, text]) => `${text} ${edit[name]}`).join(", ")} `);
+    const item = element("li", `${title}: ${Object.entries(fields).map(([name, text]) => `${text} ${edit[name]}`).join(" ")} `);
     const button = element("button", "×", { type: "button", title: "remove" });
     button.addEventListener("click", () => { edits.splice(i, 1); writeEdits(); });
     item.append(button);
@@ -125,8 +125,9 @@ function drawAll() {
 function writeTable(id, header, rows) {
   const line = (tag, cells) => {
     const row = element("tr");
-    row.append(...cells.map((cell) => {
-      const made = element(tag, cell instanceof Node ? "" : String(cell));
+    row.append(...cells.map((cell, i) => {
+      const isWord = rows.some((texts) => typeof texts[i] === "string" && !/^[\d.%-]+$/.test(texts[i]));
+      const made = element(tag, cell instanceof Node ? "" : String(cell), { className: isWord ? "word" : "" });
       if (cell instanceof Node) made.append(cell);
       return made;
     }));

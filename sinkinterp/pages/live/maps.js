@@ -44,7 +44,7 @@ function drawThumbnails(canvas, state, length, width) {
   [canvas.width, canvas.height] = [grid.width * ratio, grid.height * ratio];
   [canvas.style.width, canvas.style.height] = [`${grid.width}px`, `${grid.height}px`];
   context.scale(ratio, ratio);
-  [context.font, context.fillStyle, context.imageSmoothingEnabled] = [`11px ${style.fontFamily}`, style.color, true];
+  [context.font, context.fillStyle, context.imageSmoothingEnabled] = [`11px ${style.fontFamily}`, style.color, length > grid.size];
   about.layers.forEach((layer, l) => {
     for (let head = 0; head < about.heads; head++) {
       const [x, y] = grid.corner(l, head);
