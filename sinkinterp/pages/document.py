@@ -28,7 +28,7 @@ class Scripts:
 
     def policy(self) -> str:
         """The content security policy: these scripts run and no others; nothing else is fetched."""
-        hashes = [f"'sha256-{_hash(script)}'" for script in (*self.inline, *self.added)]
+        hashes = [f"'sha256-{_hash(script)}'" for script in (*self.added, *self.inline)]
         loaded = ["'strict-dynamic'"] if self.load_files else []
         allowed = " ".join([*hashes, *loaded]) or "'none'"
         return "; ".join(

@@ -91,7 +91,11 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             return HTTPStatus.OK, answer(self.question())
         except InputError as error:
-            return HTTPStatus.BAD_REQUEST, {"error": " ".join(str(error).split())}
+            return HTTPStatus.BAD_REQUEST, {"error": _one_line(error)}
+        except TimeoutError:
+            raise  # the connection is closed
+        except Exception as error:
+            return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {_one_line(error)}"}
 
     def question(self) -> Any:
         """The body of the request, from JSON. Raises InputError where it is no JSON, or too long."""
@@ -119,3 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Prints nothing: the terminal belongs to the user."""
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

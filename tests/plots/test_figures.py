@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from sinkinterp.plots import curves, heatmaps, norms, swaps, training
+from sinkinterp.plots.models import model_numbers
 from sinkinterp.plots.theme import COLOURS, colour
 from sinkinterp.table import Table
 
@@ -175,5 +176,7 @@ def test_seeds_draw_ours_with_intervals_and_the_reported_without():
 
 def test_models_keep_one_colour_and_the_palette_never_ends():
     data = FIGURES["residuals"]().data
-    assert {trace.line.color for trace in data[:3]} == {colour(0)} != {trace.line.color for trace in data[3:]}
+    first, second = (model_numbers(["a", "b"])[name] for name in ("a", "b"))
+    assert {trace.line.color for trace in data[:3]} == {colour(first)}
+    assert {trace.line.color for trace in data[3:]} == {colour(second)} != {colour(first)}
     assert colour(len(COLOURS)) == colour(0)
