@@ -75,7 +75,7 @@ def _edit(fields: Any) -> Edit:
     return kind.make(**{field: _number(name, field, value) for field, value in numbers.items()})
 
 
-def _number(kind: str, field: str, value: Any) -> float:
+def _number(kind: str, field: str, value: Any) -> int | float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or abs(value) > LARGEST:
         raise InputError(f"{field} of the edit {kind!r} is a number of ordinary size")
