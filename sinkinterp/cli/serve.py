@@ -2,6 +2,7 @@
 
 import webbrowser
 from contextlib import suppress
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,7 +11,13 @@ from ..data.bos import Bos
 from .options import BOS, Backend, DeviceMap, Encoder, Model
 from .terminal import console, plain_errors, quiet_libraries
 
-DTYPE = "float32, bfloat16 or float16. [default: float32]"
+
+class Dtype(StrEnum):
+    """The numbers that a model computes with."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
 
 
 def serve(
@@ -19,7 +26,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = 0,
     backend: Backend = "huggingface",
     encoder: Encoder = None,
-    dtype: Annotated[str | None, typer.Option(help=DTYPE)] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Numbers to compute with.")] = Dtype.FLOAT32,
     device_map: DeviceMap = None,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
@@ -33,7 +40,7 @@ def serve(
 
         quiet_libraries()
         given = None if encoder is None else encoder_input(encoder)
-        subject = load(model, backend=backend, dtype=dtype or "float32", device_map=device_map, encoder=given)
+        subject = load(model, backend=backend, dtype=dtype.value, device_map=device_map, encoder=given)
         session = Session(subject, load_tokenizer(model), words_of(model), bos)
 
         def on_ready(address: str) -> None:
