@@ -110,7 +110,10 @@
       await new Promise((resolve) => setTimeout(resolve)); // the page answers meanwhile
     }
     prefersDark.addEventListener("change", () => redraw(prefersDark.matches));
-    isNarrow.addEventListener("change", () => redraw(prefersDark.matches));
+    isNarrow.addEventListener("change", () => {
+      figures.forEach(({ id }) => Plotly.purge(id)); // Plotly does not turn a colour bar that is drawn
+      redraw(prefersDark.matches);
+    });
     addEventListener("beforeprint", () => prefersDark.matches && redraw(false));
     addEventListener("afterprint", () => prefersDark.matches && redraw(true));
     document.body.dataset.ready = "true";

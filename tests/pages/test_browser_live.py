@@ -64,7 +64,7 @@ def test_a_prompt_and_an_edit_show_before_and_after(opened):
     rows = opened.locator("#sinks tr").all_inner_texts()
     assert rows[0].split("\t") == ["quantity", "before", "after"] and rows[-1].startswith("alpha_*")
     assert opened.locator("#open canvas").count() == 2 and opened.locator(".words").count() == 2
-    assert "AddSinkLogit(logit=4.0, layers=[1])" in opened.inner_text("#sinks-caption")
+    assert "AddSinkLogit(4.0, layers=[1])" in opened.inner_text("#sinks-caption")
     assert opened.locator("#next tr").count() > 10
     drawn = "() => { const c = document.getElementById('thumbs'); return [c.width, c.height, grid.size]; }"
     width, height, size = opened.evaluate(drawn)

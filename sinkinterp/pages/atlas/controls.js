@@ -72,7 +72,16 @@ function saveMap(format, scale) {
 
 function redrawOnChanges() {
   const redraw = () => { drawOverview(); refresh(); };
-  let timer = 0;
+  let timer = 0, wasNarrow = isNarrow();
   prefersDark.addEventListener("change", redraw);
-  addEventListener("resize", () => { clearTimeout(timer); timer = setTimeout(redraw, 200); });
+  const resized = async () => {
+    if (wasNarrow !== isNarrow()) { // Plotly does not turn a colour bar that is drawn
+      wasNarrow = isNarrow();
+      Plotly.purge("map");
+      await drawHead();
+      listenToMap();
+    }
+    redraw();
+  };
+  addEventListener("resize", () => { clearTimeout(timer); timer = setTimeout(resized, 200); });
 }

@@ -132,7 +132,7 @@ function placeBar(layout, bar, i) {
 
 /** Adds the axes and the name of the panel with index `i` of `count`. */
 function addPanel(layout, { name }, i, count) {
-  const gap = isComparison ? 0.012 : 0, from = i / count + (i && gap), to = (i + 1) / count - gap;
+  const gap = 0.024, each = (1 - gap * (count - 1)) / count, from = i * (each + gap), to = from + each;
   const [left, right] = isStacked() ? [0, 1] : [from, to], rise = 0.02;
   const [bottom, top] = isStacked() ? [1 - (i + 1) / count + 3 * rise, 1 - i / count - rise] : [0, 1];
   const stripWidth = hasSlotStrip() ? (0.04 * (right - left)) : 0, [query0, query1, key0, key1] = zoom;
