@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def is_from_here(self) -> bool:
         """Whether the request names this server as its host, and, if any, as its origin; other requests are refused."""
-        hosts = {f"{name}:{self.server.server_address[1]}" for name in (LOOPBACK, "localhost")}
+        hosts = {f"{name}:{self.connection.getsockname()[1]}" for name in (LOOPBACK, "localhost")}
         origin = self.headers.get("Origin")
         is_allowed = self.headers.get("Host") in hosts and (origin is None or origin.removeprefix("http://") in hosts)
         if not is_allowed:

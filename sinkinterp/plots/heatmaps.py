@@ -19,19 +19,33 @@ def attention_maps(maps: Mapping[str, AttentionMap], title: str, note: str = "")
     figure = make_subplots(1, len(maps), subplot_titles=[escaped(name) for name in maps], horizontal_spacing=0.06)
     most_slots = max(pattern.shape[1] - pattern.shape[0] for pattern in maps.values())
     for i, pattern in enumerate(maps.values()):
-        place, length = {"row": 1, "col": i + 1}, pattern.shape[0]
-        figure.add_trace(_map(pattern, has_scale=i == len(maps) - 1), **place)
-        ticks = list(range(0, length, max(1, length // 8)))
-        slots = list(range(-(pattern.shape[1] - length), 0))
-        figure.update_xaxes(title="key position" + (" (* slot)" if slots else ""), constrain="domain", **place)
-        figure.update_xaxes(range=[-most_slots - 0.5, length - 0.5], tickangle=0, zeroline=False, **place)
-        figure.update_xaxes(tickvals=slots + ticks, ticktext=["*"] * len(slots) + list(map(str, ticks)), **place)
-        figure.update_yaxes(range=[length - 0.5, -0.5], tickvals=ticks, zeroline=False, constrain="domain", **place)
-        figure.update_yaxes(scaleanchor=f"x{i + 1 if i else ''}", **place)
+        figure.add_trace(_map(pattern, has_scale=i == len(maps) - 1), row=1, col=i + 1)
+        _add_axes(figure, pattern, most_slots, i)
     figure.update_yaxes(title="query position", row=1, col=1)
     figure.update_xaxes(showgrid=False).update_yaxes(showgrid=False)
-    caption = "Mean attention of every query (row) over what it sees (columns), over sequences; rows from the top, positions from 0."
+    caption = (
+        "Mean attention of every query (row) over what it sees (columns), over sequences; rows from the top, positions "
+        "from 0."
+    )
     return themed(figure, title, 440, f"{caption} {note}")
+
+
+def _add_axes(figure: go.Figure, pattern: AttentionMap, most_slots: int, i: int) -> None:
+    """Axes of map `i`, with as many columns as the map with most slots has, so that all maps have one size."""
+    place, length = {"row": 1, "col": i + 1}, pattern.shape[0]
+    ticks, slots = list(range(0, length, max(1, length // 8))), list(range(length - pattern.shape[1], 0))
+    figure.update_xaxes(
+        title="key position" + (" (* slot)" if slots else ""),
+        range=[-most_slots - 0.5, length - 0.5],
+        tickvals=slots + ticks,
+        ticktext=["*"] * len(slots) + list(map(str, ticks)),
+        tickangle=0,
+        zeroline=False,
+        constrain="domain",
+        **place,
+    )
+    scale = {"scaleanchor": f"x{i + 1 if i else ''}", "constrain": "domain"}
+    figure.update_yaxes(range=[length - 0.5, -0.5], tickvals=ticks, zeroline=False, **scale, **place)
 
 
 def _map(pattern: AttentionMap, has_scale: bool) -> go.Heatmap:

@@ -40,7 +40,9 @@ def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figur
     )
     note = table.note.replace("t counts from 1; ", "")  # that is so in the table, whose t the figure does not show
     height = 140 + 190 * len(inputs)
-    return themed(figure, table.title, height, f"{caption}, before (none) and after every edit; t counts from 0. {note}")
+    return themed(
+        figure, table.title, height, f"{caption}, before (none) and after every edit; t counts from 0. {note}"
+    )
 
 
 def _add_measured(figure: go.Figure, rows: Table, panel: dict[str, Any]) -> None:

@@ -88,7 +88,9 @@ def test_a_text_is_tokenised_and_the_next_tokens_have_their_chances(text):
 def test_a_sink_logit_has_a_column_of_its_own(gpt2):
     before, after = gpt2.answer({"prompt": IDS, "edits": [{"kind": "sink_logit", "layer": 1, "logit": 3}]})["states"]
     assert before["slot"] is None and before["alpha_slot"] is None
-    slot = np.frombuffer(base64.b64decode(after["slot"]), np.uint8).reshape(len(gpt2.subject.shape.attention_layers), -1)
+    slot = np.frombuffer(base64.b64decode(after["slot"]), np.uint8).reshape(
+        len(gpt2.subject.shape.attention_layers), -1
+    )
     assert slot[1].any() and not slot[0].any() and after["alpha_slot"] > 0
 
 

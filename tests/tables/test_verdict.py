@@ -11,7 +11,9 @@ from sinkinterp.tables import protocol_note, protocol_table, public_name, short_
 def test_a_sink_is_told_with_its_strength_null_and_place():
     said = sink_verdict(REPORT)
     assert said.startswith("toy has a sink on its first token: it receives 0.35 of the attention, mean over heads")
-    assert "(uniform attention: 0.10), and 50.0% [50.0%, 50.0%] of all (sequence, layer, head) give it more than" in said
+    assert (
+        "(uniform attention: 0.10), and 50.0% [50.0%, 50.0%] of all (sequence, layer, head) give it more than" in said
+    )
     assert "more than 0.3 (uniform: 0.0%)" in said
     assert said.endswith("The head that looks at it most, 0 of layer 0, gives it 0.70 (uniform: 0.10).")
     assert "\n" not in said and said.count(".") - said.count("0.") - said.count("50.0%") < 10

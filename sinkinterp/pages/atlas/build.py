@@ -22,6 +22,7 @@ from .page import atlas_page
 
 PLACES = 64  # positions that the overview offers
 EPSILON = 0.3
+_NOTHING = (None, "", ())  # values of a protocol that say nothing
 
 
 def view_page(
@@ -119,5 +120,8 @@ def _tables(reports: Sequence[Report], word: TokenText) -> list[Table]:
 
 def _protocol(reports: Iterable[Report]) -> str:
     protocols = (vars(r.protocol) | {"model": tables.public_name(r.protocol.model)} for r in reports)
-    lines = ("; ".join(f"{name}: {value}" for name, value in protocol.items()) for protocol in protocols)
+    lines = (
+        "; ".join(f"{name}: {value}" for name, value in protocol.items() if value not in _NOTHING)
+        for protocol in protocols
+    )
     return " | ".join(lines)

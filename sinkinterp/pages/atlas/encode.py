@@ -145,8 +145,8 @@ def _captions(atlas: Atlas, scales: Scales) -> CaptionData:
     return CaptionData(
         overview=f"Mean attention that the chosen position receives from the queries that can see it. {atlas.note}.",
         maps=(
-            f"The maps of {len(atlas.maps):,} heads on one colour scale: queries downwards, keys to the right. A row of "
-            "maps is a layer (L), a column is a head. Click a map to open it."
+            f"The maps of {len(atlas.maps):,} heads on one colour scale: queries downwards, keys to the right. L3 is "
+            "layer 3, with its heads from left to right. Click a map to open it."
         ),
         head=f"{CELLS} {cell} Kept: {kept}. {atlas.note}.",
         text=(

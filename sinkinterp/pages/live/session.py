@@ -122,7 +122,9 @@ class Session:
     def _next(self, before: Trace, after: Trace) -> list[dict[str, Any]]:
         """The likeliest next tokens of either state, each with its probability in both."""
         chances = [trace.logits[0, -1].double().softmax(-1).cpu() for trace in (before, after)]
-        likeliest = dict.fromkeys(int(token) for chance in chances for token in chance.topk(min(TOP, len(chance))).indices)
+        likeliest = dict.fromkeys(
+            int(token) for chance in chances for token in chance.topk(min(TOP, len(chance))).indices
+        )
         rows = [
             {"token": self.word(token), "id": token, "chances": [float(chance[token]) for chance in chances]}
             for token in likeliest
