@@ -100,7 +100,8 @@ function heatmap({ isDifference }, top, by, z) {
 
 /** Pixels of the figure: as large as the screen shows at once. */
 function figureSize() {
-  const width = Math.min($("map").clientWidth, isComparison ? 1480 : 920), free = Math.max(360, innerHeight - 250);
+  const width = Math.min($("map").clientWidth, isComparison ? 1480 : 920), high = isComparison ? 0.74 * innerHeight - 240 : innerHeight - 250;
+  const free = Math.max(340, high);
   if (isNarrow()) return { width, height: Math.round((isStacked() ? 2.9 : 1) * width + 150) };
   return { width, height: Math.round(Math.min(free, 760, Math.max(360, width * (isComparison ? 0.42 : 0.86)))) };
 }
@@ -110,7 +111,7 @@ function headLayout(traces) {
   const letters = (word, i) => Math.min(word.length, 12) + String(i).length;
   const room = (isNarrow() ? 8 : 14) + (isNarrow() ? 5.5 : 7) * Math.max(...tokens.slice(0, 2000).map(letters));
   const below = 40 + room + (isNarrow() ? (isComparison ? 130 : 70) : 0);
-  const right = isNarrow() ? 8 : isComparison ? 150 : 90;
+  const right = isNarrow() ? 8 : isComparison ? 180 : 90;
   const layout = figureLayout({
     ...figureSize(), dragmode: "zoom", annotations: [],
     margin: { l: (isNarrow() ? 30 : 52) + room, r: right, t: isComparison ? 36 : 14, b: below }, coloraxis: colourAxis(),
@@ -124,7 +125,7 @@ function headLayout(traces) {
 
 /** Puts colour bar `i` beside the maps, or below them on a narrow screen. */
 function placeBar(layout, bar, i) {
-  if (!isNarrow()) { bar.x = 1.01 + 0.08 * i; return; }
+  if (!isNarrow()) { bar.x = 1.01 + 0.085 * i; return; }
   const { height, margin: { t, b } } = layout, inside = height - t - b, below = b - 70 - 62 * (isComparison ? 1 - i : 0);
   Object.assign(bar, { orientation: "h", x: 0.5, xanchor: "center", y: -below / inside, yanchor: "top", len: 1 });
   Object.assign(bar, { thickness: 10, title: { ...bar.title, side: "top" } });
@@ -135,16 +136,16 @@ function addPanel(layout, { name }, i, count) {
   const gap = 0.024, each = (1 - gap * (count - 1)) / count, from = i * (each + gap), to = from + each;
   const [left, right] = isStacked() ? [0, 1] : [from, to], rise = 0.02;
   const [bottom, top] = isStacked() ? [1 - (i + 1) / count + 3 * rise, 1 - i / count - rise] : [0, 1];
-  const stripWidth = hasSlotStrip() ? (0.04 * (right - left)) : 0, [query0, query1, key0, key1] = zoom;
+  const { width, height, margin } = layout, stripWidth = hasSlotStrip() ? (0.04 * (right - left)) : 0, [query0, query1, key0, key1] = zoom;
   if (!i || isStacked()) {
     layout[yAxis(i).replace("y", "yaxis")] = axis({
-      ...tokenTicks(query0, query1, isNarrow() ? 20 : 28), range: [query1, query0], title: { text: "query", standoff: 4 },
+      ...tokenTicks(query0, query1, ticksIn((top - bottom) * (height - margin.t - margin.b))), range: [query1, query0], title: { text: "query", standoff: 4 },
       anchor: hasSlotStrip() ? slotAxis(i) : xAxis(i), domain: [bottom, top], ...(i && { matches: "y" }),
     });
   }
   const isLowest = !isStacked() || i === count - 1; // which has the labels of the keys
   layout[xAxis(i).replace("x", "xaxis")] = axis({
-    ...tokenTicks(key0, key1, isComparison && !isNarrow() ? 14 : 24), tickangle: -90, range: [key0, key1],
+    ...tokenTicks(key0, key1, ticksIn((right - left) * (width - margin.l - margin.r))), tickangle: -90, range: [key0, key1],
     domain: [left + 1.25 * stripWidth, right], title: { text: isLowest ? "key" : "", standoff: 4 },
     ...(i && { matches: "x" }), anchor: yAxis(i), showticklabels: isLowest,
   });
@@ -167,6 +168,9 @@ function differenceColourAxis(layout, traces) {
   placeBar(layout, colorbar, 1);
   return { cmin: -largest, cmax: largest, colorscale: stopsOf(theme().diverging), colorbar };
 }
+
+/** How many labels of tokens have room in so many pixels. */
+const ticksIn = (pixels) => Math.max(3, Math.floor(pixels / 15));
 
 /** Ticks at tokens, at most `most` of them. */
 function tokenTicks(first, last, most) {
