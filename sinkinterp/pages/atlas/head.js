@@ -165,6 +165,7 @@ function differenceColourAxis(layout, traces) {
     for (const row of z) for (const value of row) if (Math.abs(value) > largest) largest = Math.abs(value);
   }
   const colorbar = colourBar("difference");
+  colorbar.title.side = "top";
   placeBar(layout, colorbar, 1);
   return { cmin: -largest, cmax: largest, colorscale: stopsOf(theme().diverging), colorbar };
 }
