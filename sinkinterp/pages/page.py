@@ -7,7 +7,7 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from ..plots.theme import DARK, caption_of, translation
+from ..plots.theme import DARK, LEGEND_Y, caption_of, translation
 from ..table import Table
 from .assets import asset
 from .document import Scripts, document, in_script, safe_in_script
@@ -79,4 +79,7 @@ def untitled(figure: go.Figure) -> go.Figure:
     """A copy without its title: the section's heading says the same."""
     named = [trace for trace in figure.data if trace.type in _IN_LEGEND and trace.showlegend is not False]
     top = 75 if len(named) > 1 else 60 if figure.layout.annotations else 35  # room for a legend, for titles of panels
-    return go.Figure(figure).update_layout(title=None, margin={"t": top})
+    copy = go.Figure(figure).update_layout(title=None, margin={"t": top})
+    if copy.layout.legend.y == LEGEND_Y and copy.layout.height:  # above the titles of panels, however low they are
+        copy.layout.legend.y = 1 + 26 / (copy.layout.height - top - (copy.layout.margin.b or 80))
+    return copy
