@@ -42,4 +42,5 @@ GLOSSARY = {
 def glossary() -> str:
     """The words and what they mean, folded, as HTML."""
     entries = "".join(f"<dt>{escape(word)}</dt><dd>{escape(text)}</dd>" for word, text in GLOSSARY.items())
-    return f'<details class="glossary" id="glossary"><summary>What do these words mean?</summary><dl>{entries}</dl></details>'
+    summary = "<summary>What do these words mean?</summary>"
+    return f'<details class="glossary" id="glossary">{summary}<dl>{entries}</dl></details>'

@@ -82,7 +82,8 @@ async function drawHead() {
     const keys = { x0: firstMiddle(left, by), dx: by * side, xaxis: xAxis(i), meta: { box, by, isSlot: false } };
     if (!hasSlotStrip()) return [{ ...map, ...keys }];
     const strip = heatmap(panel, top, by, panelRows(shownSlot, panel, [top, bottom, 0, 1], by));
-    return [{ ...map, ...keys }, { ...strip, yaxis: yAxis(i), x0: 0, dx: 1, xaxis: slotAxis(i), meta: { box, by, isSlot: true } }];
+    const slot = { yaxis: yAxis(i), x0: 0, dx: 1, xaxis: slotAxis(i), meta: { box, by, isSlot: true } };
+    return [{ ...map, ...keys }, { ...strip, ...slot }];
   });
   await Plotly.react("map", traces, headLayout(traces), CONFIG);
   $("map").dataset.tile = [...box, by].join();
@@ -100,8 +101,8 @@ function heatmap({ isDifference }, top, by, z) {
 
 /** Pixels of the figure: as large as the screen shows at once. */
 function figureSize() {
-  const width = Math.min($("map").clientWidth, isComparison ? 1480 : 920), high = isComparison ? 0.74 * innerHeight - 240 : innerHeight - 250;
-  const free = Math.max(340, high);
+  const width = Math.min($("map").clientWidth, isComparison ? 1480 : 920);
+  const free = Math.max(340, isComparison ? 0.74 * innerHeight - 240 : innerHeight - 250);
   if (isNarrow()) return { width, height: Math.round((isStacked() ? 2.9 : 1) * width + 150) };
   return { width, height: Math.round(Math.min(free, 760, Math.max(360, width * (isComparison ? 0.42 : 0.86)))) };
 }
@@ -136,16 +137,19 @@ function addPanel(layout, { name }, i, count) {
   const gap = 0.024, each = (1 - gap * (count - 1)) / count, from = i * (each + gap), to = from + each;
   const [left, right] = isStacked() ? [0, 1] : [from, to], rise = 0.02;
   const [bottom, top] = isStacked() ? [1 - (i + 1) / count + 3 * rise, 1 - i / count - rise] : [0, 1];
-  const { width, height, margin } = layout, stripWidth = hasSlotStrip() ? (0.04 * (right - left)) : 0, [query0, query1, key0, key1] = zoom;
+  const { width, height, margin } = layout, [query0, query1, key0, key1] = zoom;
+  const stripWidth = hasSlotStrip() ? 0.04 * (right - left) : 0;
+  const rowsShown = ticksIn((top - bottom) * (height - margin.t - margin.b));
+  const columnsShown = ticksIn((right - left) * (width - margin.l - margin.r));
   if (!i || isStacked()) {
     layout[yAxis(i).replace("y", "yaxis")] = axis({
-      ...tokenTicks(query0, query1, ticksIn((top - bottom) * (height - margin.t - margin.b))), range: [query1, query0], title: { text: "query", standoff: 4 },
+      ...tokenTicks(query0, query1, rowsShown), range: [query1, query0], title: { text: "query", standoff: 4 },
       anchor: hasSlotStrip() ? slotAxis(i) : xAxis(i), domain: [bottom, top], ...(i && { matches: "y" }),
     });
   }
   const isLowest = !isStacked() || i === count - 1; // which has the labels of the keys
   layout[xAxis(i).replace("x", "xaxis")] = axis({
-    ...tokenTicks(key0, key1, ticksIn((right - left) * (width - margin.l - margin.r))), tickangle: -90, range: [key0, key1],
+    ...tokenTicks(key0, key1, columnsShown), tickangle: -90, range: [key0, key1],
     domain: [left + 1.25 * stripWidth, right], title: { text: isLowest ? "key" : "", standoff: 4 },
     ...(i && { matches: "x" }), anchor: yAxis(i), showticklabels: isLowest,
   });

@@ -20,25 +20,27 @@ from .contents import Atlas
 from .encode import encode
 
 SCRIPTS = (
-    "schema.js",
-    "palette.js",
-    "cells.js",
-    "data.js",
-    "look.js",
-    "overview.js",
-    "thumbnails.js",
-    "head.js",
-    "hover.js",
-    "words.js",
-    "controls.js",
-    "start.js",
+    "shared/palette.js",
+    "shared/grid.js",
+    "shared/tip.js",
+    "atlas/schema.js",
+    "atlas/cells.js",
+    "atlas/data.js",
+    "atlas/look.js",
+    "atlas/overview.js",
+    "atlas/thumbnails.js",
+    "atlas/head.js",
+    "atlas/hover.js",
+    "atlas/words.js",
+    "atlas/controls.js",
+    "atlas/start.js",
 )  # joined to one script, in this order
 
 
 def atlas_page(atlas: Atlas) -> str:
     """The page as HTML text."""
     data, blocks = encode(atlas)
-    script = "".join(asset(f"atlas/{name}") for name in SCRIPTS)
+    script = "".join(map(asset, SCRIPTS))
     body = Template(asset("atlas/atlas.html")).substitute(
         about=in_script(asdict(data)),
         plotly=packed_plotly(),

@@ -44,7 +44,8 @@ async function painted() {
 
 /** Draws one map without axes: Plotly takes longer to start than everything else. */
 async function sketch(map) {
-  const cells = await cellsOf(WEIGHT, 0, map, view.mean), pixels = Math.min(MAX_PIXELS, figureSize().height - 120, $("map").clientWidth - 180);
+  const cells = await cellsOf(WEIGHT, 0, map, view.mean);
+  const pixels = Math.min(MAX_PIXELS, figureSize().height - 120, $("map").clientWidth - 180);
   const canvas = element("canvas", "", { width: pixels, height: pixels });
   canvas.style.marginLeft = "104px";
   canvas.getContext("2d").putImageData(thumbnail(cells, pixels), 0, 0);

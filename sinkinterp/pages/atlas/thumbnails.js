@@ -1,27 +1,14 @@
 // All maps, small, on one canvas: a row per layer.
 
-const LEFT = 34, TOP = 16, GAP = 3; // pixels: room for the names of layers and of heads, and between maps
-const SMALLEST = 52, LARGEST = 120; // pixels of a map: a pattern can be read from the smallest size on
-const MOST_HIGH = 16_000; // pixels of a canvas that browsers draw
 let grid = { size: 0, corners: [], width: 0, height: 0 };
 
-/** Where the maps stand; `corners` are their left and upper ends. A layer takes several lines where one is too short. */
+/** Where the maps stand; `corners` are their left and upper ends. */
 function gridOfMaps() {
-  const across = Math.min(about.heads, maps.length), width = $("maps").clientWidth - 14 - LEFT;
-  const ratio = window.devicePixelRatio || 1;
-  let perLine = Math.max(1, Math.min(across, Math.floor(width / (SMALLEST + GAP))));
-  const linesOf = (n) => Math.ceil(across / n) * (hasColumnPerHead() ? mappedLayers.length : 1);
-  const sizeOf = (n) => Math.max(8, Math.min(LARGEST, Math.floor(width / n) - GAP));
-  perLine = Math.ceil(across / Math.ceil(across / perLine)); // lines of equal length
-  while (perLine < across && linesOf(perLine) * (sizeOf(perLine) + GAP) * ratio > MOST_HIGH) perLine++;
-  const size = sizeOf(perLine), span = size + GAP, lines = Math.ceil(across / perLine);
-  const columnOf = (map) => (hasColumnPerHead() ? maps[map][1] : map);
-  const lineOf = (map) => (hasColumnPerHead() ? mappedLayers.indexOf(maps[map][0]) * lines : 0);
-  const corners = maps.map((_, map) => {
-    const column = columnOf(map), line = lineOf(map) + Math.floor(column / perLine);
-    return [LEFT + (column % perLine) * span, TOP + line * span];
-  });
-  return { size, corners, perLine, lines, width: LEFT + perLine * span, height: TOP + linesOf(perLine) * span };
+  const across = Math.min(about.heads, maps.length), rows = hasColumnPerHead() ? mappedLayers.length : 1;
+  const found = linesOfMaps(across, rows, $("maps").clientWidth);
+  const corners = maps.map(([layer, head], map) =>
+    (hasColumnPerHead() ? found.corner(mappedLayers.indexOf(layer), head) : found.corner(0, map)));
+  return { ...found, corners };
 }
 
 /** Whether a head's number says its column. A few chosen heads stand side by side. */

@@ -61,9 +61,12 @@ async function drawText() {
   const values = isChange ? valuesOf(loaded[1]).map((value, i) => value - before[i]) : before;
   const most = isChange ? Math.max(1e-6, ...values.map(Math.abs).filter((x) => x === x)) : 1;
   const palette = paletteOf(isChange ? theme().diverging : theme().sequential);
-  const share = (value) => (isChange ? (value / most + 1) / 2 : view.scale === "rank" ? value : shareOfScale(value));
-  spans.forEach((span, i) => colourWord(span, values[i], palette[Math.round(255 * Math.max(0, Math.min(1, share(values[i]))))]));
-  spans.forEach((span, i) => span.setAttribute("aria-pressed", i === chosenToken));
+  const share = (value) => (isChange ? (value / most + 1) / 2 : shareOfScale(value));
+  const colourOf = (value) => palette[Math.round(255 * Math.max(0, Math.min(1, share(value))))];
+  spans.forEach((span, i) => {
+    colourWord(span, values[i], colourOf(values[i]));
+    span.setAttribute("aria-pressed", i === chosenToken);
+  });
   sayText(values);
   $("no-token").hidden = chosenToken < 0;
   $("words").dataset.drawn = `${view.scope}-${chosenToken}-${view.state}`;

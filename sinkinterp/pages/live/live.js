@@ -58,7 +58,8 @@ function addEdit() {
 function writeEdits() {
   $("edits").replaceChildren(...edits.map((edit, i) => {
     const { title, fields } = about.kinds[edit.kind];
-    const item = element("li", `${title}: ${Object.entries(fields).map(([name, text]) => `${text} ${edit[name]}`).join(" ")} `);
+    const numbers = Object.entries(fields).map(([name, text]) => `${text} ${edit[name]}`);
+    const item = element("li", `${title}: ${numbers.join(" ")} `);
     const button = element("button", "×", { type: "button", title: "remove" });
     button.addEventListener("click", () => { edits.splice(i, 1); writeEdits(); });
     item.append(button);
@@ -192,7 +193,8 @@ function drawOpen() {
   $("open").replaceChildren(...shown.states.map((state, i) => {
     const figure = element("figure"), alpha = state.importance[layer][head][0].toFixed(3);
     const name = shown.states.length > 1 ? `${stateNames()[i]}: ` : "";
-    figure.append(element("div", `${name}alpha_1 = ${alpha}`), largeMap(state, layer, head, length, pixels, onPair, hideTip));
+    const map = largeMap(state, layer, head, length, pixels, onPair, hideTip);
+    figure.append(element("div", `${name}alpha_1 = ${alpha}`), map);
     return figure;
   }));
   const scale = $("scale").getContext("2d"), palette = paletteOf(colours());
@@ -219,16 +221,6 @@ function writeNext() {
 
 /* The pointer. */
 
-function showTip(event, text) {
-  const tip = $("tip");
-  tip.textContent = text;
-  tip.hidden = false;
-  const { width, height } = tip.getBoundingClientRect();
-  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
-  tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - height - 8))}px`;
-}
-const hideTip = () => { $("tip").hidden = true; };
-
 /** Layer (as an index) and head of the small map under the pointer; null for none. */
 function mapAt({ offsetX, offsetY }) {
   const isWithin = (at, from) => at >= from && at < from + grid.size;
@@ -251,7 +243,8 @@ function listen() {
   $("thumbs").addEventListener("mousemove", (event) => {
     const at = mapAt(event);
     if (!at) { hideTip(); return; }
-    const alphas = shown.states.map((state, i) => `alpha_1, ${stateNames()[i]}: ${state.importance[at[0]][at[1]][0].toFixed(3)}`);
+    const alphaOf = (state) => state.importance[at[0]][at[1]][0].toFixed(3);
+    const alphas = shown.states.map((state, i) => `alpha_1, ${stateNames()[i]}: ${alphaOf(state)}`);
     showTip(event, [`layer ${about.layers[at[0]]}, head ${at[1]}`, ...alphas].join("\n"));
   });
   $("thumbs").addEventListener("mouseleave", hideTip);

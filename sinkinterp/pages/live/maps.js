@@ -1,8 +1,5 @@
 // Maps of an answer: bytes of weights as images, small ones of all heads on one canvas, and the open head's large.
 
-const SMALLEST = 52, LARGEST = 120, LEFT = 34, TOP = 16, GAP = 3; // pixels
-const MOST_HIGH = 16_000; // pixels of a canvas that browsers draw
-
 const bytesOf = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 
 /** The weights of one map, T x T bytes. */
@@ -24,22 +21,9 @@ function mapImage(weights, slot, length) {
   return canvas;
 }
 
-/** Where the small maps stand: a line per layer, or several where one is too short. */
-function gridOfMaps(width, layers, heads) {
-  const room = width - LEFT - 14, ratio = window.devicePixelRatio || 1;
-  let perLine = Math.max(1, Math.min(heads, Math.floor(room / (SMALLEST + GAP))));
-  const sizeOf = (n) => Math.max(8, Math.min(LARGEST, Math.floor(room / n) - GAP));
-  perLine = Math.ceil(heads / Math.ceil(heads / perLine)); // lines of equal length
-  while (perLine < heads && layers * Math.ceil(heads / perLine) * (sizeOf(perLine) + GAP) * ratio > MOST_HIGH) perLine++;
-  const size = sizeOf(perLine), lines = Math.ceil(heads / perLine), span = size + GAP;
-  const corner = (layer, head) =>
-    [LEFT + (head % perLine) * span, TOP + (layer * lines + Math.floor(head / perLine)) * span];
-  return { size, perLine, lines, corner, width: LEFT + perLine * span, height: TOP + layers * lines * span };
-}
-
 /** Draws all maps of a state on a canvas; returns where they stand. */
 function drawThumbnails(canvas, state, length, width) {
-  const ratio = window.devicePixelRatio || 1, grid = gridOfMaps(width, about.layers.length, about.heads);
+  const ratio = window.devicePixelRatio || 1, grid = linesOfMaps(about.heads, about.layers.length, width);
   const context = canvas.getContext("2d"), style = getComputedStyle(document.body);
   [canvas.width, canvas.height] = [grid.width * ratio, grid.height * ratio];
   [canvas.style.width, canvas.style.height] = [`${grid.width}px`, `${grid.height}px`];
@@ -69,8 +53,10 @@ function largeMap(state, layer, head, length, pixels, onPair, onLeave) {
   canvas.addEventListener("mousemove", (event) => {
     const query = Math.min(length - 1, Math.floor(event.offsetY / cell));
     const key = Math.floor(event.offsetX / cell) - (hasSlot ? 2 : 0);
-    if (key > query || (key < 0 && !(hasSlot && key === -2))) onLeave();
-    else onPair(event, query, Math.max(key, -1), key < 0 ? slot[query] : image && mapOf(state, layer, head, length)[query * length + key]);
+    const isSlot = hasSlot && key === -2, isPair = key >= 0 && key <= query;
+    if (isSlot) onPair(event, query, -1, slot[query]);
+    else if (isPair) onPair(event, query, key, mapOf(state, layer, head, length)[query * length + key]);
+    else onLeave();
   });
   canvas.addEventListener("mouseleave", onLeave);
   return canvas;

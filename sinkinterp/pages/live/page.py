@@ -12,7 +12,7 @@ from .edits import KINDS, REAL
 from .session import Session
 
 ASK = "/ask"  # the path that questions are sent to
-SCRIPTS = ("atlas/palette.js", "live/maps.js", "live/live.js")
+SCRIPTS = ("shared/palette.js", "shared/grid.js", "shared/tip.js", "live/maps.js", "live/live.js")
 
 
 def live_page(session: Session) -> str:
@@ -26,6 +26,6 @@ def live_page(session: Session) -> str:
         "themes": {name: {"sequential": list(t.sequential)} for name, t in (("light", LIGHT), ("dark", DARK))},
     }
     body = Template(asset("live/live.html")).substitute(about=in_script(about), glossary=glossary())
-    script = "".join(asset(name) for name in SCRIPTS)
+    script = "".join(map(asset, SCRIPTS))
     title = f"{about['model']}: live"
     return document(title, STYLE + asset("live/live.css"), body, Scripts([script], ask_server=True))
