@@ -14,12 +14,13 @@ from .gallery import gallery
 from .listing import listing
 from .measure import measure
 from .reproduce import reproduce
+from .serve import serve
 from .terminal import console
 from .train import train
 from .view import view
 
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
-for command in (train, finetune, gallery, view, reproduce, demo, measure, domains, check, families):
+for command in (train, finetune, gallery, view, serve, reproduce, demo, measure, domains, check, families):
     app.command(cls=Command)(command)
 app.command("list", cls=Command)(listing)
 

@@ -1,6 +1,6 @@
 // The buttons of the front page show the claims with one outcome, or all of them.
 (() => {
-  const buttons = [...document.querySelectorAll("nav button")];
+  const buttons = [...document.querySelectorAll("nav.filter button")];
   const show = (outcome) => {
     buttons.forEach((button) => button.setAttribute("aria-pressed", String(button.dataset.show === outcome)));
     document.querySelectorAll("article").forEach((card) => {

@@ -12,9 +12,12 @@ from plotly.offline import get_plotlyjs
 
 from ..errors import InputError
 from ..files import write_json, write_text
+from ..plots.columns import TARGET
 from ..runs.verdict import Outcome, Verdict
 from ..table import Cell, Table
 from .assets import asset
+from .document import Scripts, document
+from .glossary import glossary
 from .page import PAGE_STYLE, Section, page
 
 INDEX = "index.html"
@@ -69,15 +72,23 @@ def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figu
 
 def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     """The page of one experiment: claim, verdicts, figure, digest, all rows, and how the numbers were made."""
-    command = chapter.provenance.get("command")
+    command, rows = chapter.provenance.get("command"), _from_zero(chapter.table)
     sections = [
         Section("Verdicts", RULES_ARE, tables=[verdict_table(chapter.verdicts)]),
         Section("Figure", "", [figure]),
-        Section("In short", digest.note, tables=[digest]),
-        *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[chapter.table])]),
+        Section("In short", _from_zero(digest).note, tables=[_from_zero(digest)]),
+        *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[rows])]),
         Section("How these numbers were made", f"Make them again: {command}", tables=[_provenance(chapter)]),
     ]
     return page(chapter.summary, f"The claim: {chapter.table.title}", sections, PLOTLY)
+
+
+def _from_zero(table: Table) -> Table:
+    """A table whose column t, which counts positions from 1 as the paper does, counts from 0 as all pages do."""
+    if TARGET not in table.columns:
+        return table
+    rows = tuple({**row, TARGET: None if (t := row[TARGET]) is None else int(t) - 1} for row in table.rows)
+    return Table(table.title, table.note.replace("t counts from 1", "t counts from 0"), rows)
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> Table:
@@ -108,16 +119,14 @@ def front_page(chapters: Sequence[Chapter]) -> str:
         if count
     )
     cards = "\n".join(map(_card, chapters))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Claims about attention sinks</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" '
-        f'content="light dark"><style>{PAGE_STYLE}{asset("book.css")}</style></head>\n<body>'
+    body = (
         "<h1>Claims about attention sinks, and what our runs say</h1>"
         '<p class="lead">Each card is a table or figure of a paper. Rules in its module say which numbers '
         "support its claim. Click a card for the numbers.</p>"
-        f'<nav><button data-show="">all ({sum(counts.values())})</button>{buttons}</nav>\n<main>{cards}</main>\n'
-        f"<script>{asset('book.js')}</script></body></html>\n"
+        f'<nav class="filter"><button data-show="">all ({sum(counts.values())})</button>{buttons}</nav>\n'
+        f"<main>{cards}</main>\n{glossary()}"
     )
+    return document("Claims about attention sinks", PAGE_STYLE + asset("book.css"), body, Scripts([asset("book.js")]))
 
 
 def _card(chapter: Chapter) -> str:

@@ -1,8 +1,13 @@
-// The figures of a page are made in light colours. This script replaces Plotly.newPlot: where the viewer prefers dark,
-// figures are drawn in dark colours; they are drawn again when the preference changes, and in light colours for print.
-(darkColours) => {
-  const drawNew = Plotly.newPlot, drawn = [];
-  const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+// Draws the figures of a page. They are made in light colours and for a wide screen. Where the viewer prefers dark, they
+// are drawn in dark colours, and on a narrow screen panels stand below each other; both follow the viewer's changes.
+// On paper, figures have light colours.
+(() => {
+  const settings = JSON.parse(document.getElementById("settings").textContent), darkColours = settings.dark;
+  const prefersDark = matchMedia("(prefers-color-scheme: dark)"), isNarrow = matchMedia("(max-width: 700px)");
+  // plotly.js offers to send a chart, with its data, to a service of its maker
+  const CONFIG = { displayModeBar: false, responsive: true, showSendToCloud: false, plotlyServerURL: "" };
+  const PANEL = 300; // pixels of height of a panel that stands below another one
+
   const namesColours = (key) => /(color|colorscale|colorway)$/.test(key);
   // A colour is #RRGGBB, or #RRGGBBAA with an opacity, which stays
   const darkened = (colour) => (darkColours[colour.slice(0, 7)] ?? colour.slice(0, 7)) + colour.slice(7);
@@ -16,15 +21,102 @@
     return Object.fromEntries(entries.map(([key, part]) => [key, inDark(part, isColour || namesColours(key))]));
   };
 
-  const copied = (value, isDark) => (isDark ? inDark(value, false) : structuredClone(value));
-  const redraw = (isDark) => drawn.forEach(([id, traces, layout, config]) =>
-    Plotly.react(id, copied(traces, isDark), copied(layout, isDark), config));
-
-  Plotly.newPlot = (id, traces, layout, config) => {
-    drawn.push([id, traces, layout, config]);
-    return drawNew(id, copied(traces, prefersDark.matches), copied(layout, prefersDark.matches), config);
+  /** The x axes of panels that stand side by side, from left to right; none where panels stand in any other way. */
+  const panelsOf = (layout) => {
+    const names = Object.keys(layout).filter((key) => /^xaxis\d*$/.test(key) && layout[key].domain);
+    const isFull = (name) => {
+      const [low, high] = layout[yAxisOf(name)]?.domain ?? [0, 1];
+      return low === 0 && high === 1;
+    };
+    return names.every(isFull) ? names.sort((a, b) => layout[a].domain[0] - layout[b].domain[0]) : [];
   };
-  prefersDark.addEventListener("change", () => redraw(prefersDark.matches));
-  addEventListener("beforeprint", () => prefersDark.matches && redraw(false));
-  addEventListener("afterprint", () => prefersDark.matches && redraw(true));
-}
+  const yAxisOf = (name) => name.replace("x", "y");
+  const axisOfTrace = (trace) => `xaxis${(trace.xaxis ?? "x").slice(1)}`;
+  const centre = ([left, right]) => (left + right) / 2;
+
+  /** Puts panels that stand side by side below each other. */
+  const stack = ({ data, layout }, names) => {
+    const { t = 60, b = 60 } = layout.margin ?? {}, old = (layout.height ?? 450) - t - b;
+    const hasBars = data.some((trace) => trace.colorbar?.orientation === "h");
+    const gap = hasBars ? 150 : 100, high = Math.min(old, PANEL), all = names.length * (high + gap) - gap;
+    const titles = names.map((name) => (layout.annotations ?? []).filter(({ xref, x }) =>
+      xref === "paper" && Math.abs(x - centre(layout[name].domain)) < 1e-6));
+    names.forEach((name, i) => {
+      const top = 1 - (i * (high + gap)) / all, bottom = Math.max(0, top - high / all);
+      titles[i].forEach((title) => Object.assign(title, { x: 0.5, y: top }));
+      for (const trace of data) {
+        if (axisOfTrace(trace) !== name || trace.colorbar?.orientation !== "h") continue;
+        Object.assign(trace.colorbar, { x: 0.5, len: 0.9, y: bottom - 60 / all });
+      }
+      layout[name].domain = [0, 1];
+      Object.assign(layout[yAxisOf(name)] ?? {}, { domain: [bottom, top], showticklabels: true });
+    });
+    layout.height = all + t + b;
+    if (layout.legend) layout.legend.y = 1 + 32 / all;
+  };
+
+  /** Puts the colour bars that stand beside maps below them. */
+  const lowerBars = ({ data, layout }) => {
+    const { t = 60, b = 60 } = layout.margin ?? {}, inside = (layout.height ?? 450) - t - b;
+    for (const { colorbar } of data) {
+      if (!colorbar || colorbar.orientation === "h") continue;
+      const title = { ...(typeof colorbar.title === "string" ? { text: colorbar.title } : colorbar.title), side: "top" };
+      Object.assign(colorbar, { orientation: "h", title, x: 0.5, xanchor: "center", y: -60 / inside, yanchor: "top" });
+      Object.assign(colorbar, { len: 0.9, thickness: 10 });
+      layout.margin = { ...layout.margin, b: Math.max(b, 130) };
+    }
+    layout.height = inside + t + (layout.margin?.b ?? b);
+  };
+
+  /** The figure as it is drawn now. */
+  const shown = (figure, isDark) => {
+    const copy = isDark ? inDark(figure, false) : structuredClone(figure);
+    if (!isNarrow.matches) return copy;
+    const panels = panelsOf(copy.layout);
+    if (panels.length > 1) stack(copy, panels);
+    lowerBars(copy);
+    Object.assign(copy.layout.margin ?? {}, { l: 50, r: 12 });
+    copy.layout.font = { ...copy.layout.font, size: 11 };
+    for (const note of copy.layout.annotations ?? []) note.font = { ...note.font, size: 11 };
+    return copy;
+  };
+
+  const figures = [...document.querySelectorAll("script.figure")].map((script) => ({
+    id: script.parentNode.querySelector(".plot").id, figure: JSON.parse(script.textContent),
+    buttons: [...script.parentNode.querySelectorAll("button")],
+  }));
+  const draw = ({ id, figure }, isDark = prefersDark.matches) => {
+    const { data, layout } = shown(figure, isDark);
+    return Plotly.react(id, data, layout, CONFIG);
+  };
+  const redraw = (isDark) => figures.forEach((figure) => draw(figure, isDark));
+
+  const listen = ({ id, figure, buttons }) => buttons.forEach((button) => button.addEventListener("click", () => {
+    const format = button.dataset.do;
+    if (format === "whole") draw({ id, figure });
+    else Plotly.downloadImage(id, { format, scale: format === "png" ? 3 : 1, filename: id });
+  }));
+
+  const libraryLoaded = () => new Promise((resolve) => {
+    if (!settings.library) { resolve(); return; }
+    document.head.append(Object.assign(document.createElement("script"), { src: settings.library, onload: resolve }));
+  });
+
+  const start = async () => {
+    await libraryLoaded();
+    for (const figure of figures) {
+      await draw(figure);
+      listen(figure);
+      await new Promise((resolve) => setTimeout(resolve)); // the page answers meanwhile
+    }
+    prefersDark.addEventListener("change", () => redraw(prefersDark.matches));
+    isNarrow.addEventListener("change", () => {
+      figures.forEach(({ id }) => Plotly.purge(id)); // Plotly does not turn a colour bar that is drawn
+      redraw(prefersDark.matches);
+    });
+    addEventListener("beforeprint", () => prefersDark.matches && redraw(false));
+    addEventListener("afterprint", () => prefersDark.matches && redraw(true));
+    document.body.dataset.ready = "true";
+  };
+  start();
+})();

@@ -1,6 +1,5 @@
 """One self-contained page of figures, tables and captions. It holds plotly.js once, and requests nothing."""
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -8,16 +7,15 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from ..plots.theme import DARK, caption_of, translation
+from ..plots.theme import DARK, LEGEND_Y, caption_of, translation
 from ..table import Table
 from .assets import asset
+from .document import Scripts, document, in_script, safe_in_script
+from .glossary import glossary
 from .style import STYLE
 
 PAGE_STYLE = STYLE + asset("page.css")
-THEME_SCRIPT = f"(\n{asset('page.js')})({json.dumps(translation(DARK))});"
-
-# plotly.js offers to send a chart, with its data, to a service of its maker
-CONFIG = {"displaylogo": False, "responsive": True, "showSendToCloud": False, "plotlyServerURL": ""}
+LONG = 4  # sections from which a page has a table of contents
 
 
 @dataclass(frozen=True)
@@ -35,29 +33,45 @@ def page(title: str, lead: str, sections: Iterable[Section], plotly: str | None 
 
     `plotly` is the path of a file with plotly.js, from the page on; without it the page holds plotly.js itself.
     """
-    library = f"<script>{get_plotlyjs()}</script>" if plotly is None else f'<script src="{escape(plotly)}"></script>'
-    body = "\n".join(_section(section, f"s{i}") for i, section in enumerate(sections))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{PAGE_STYLE}</style>'
-        f'<meta name="color-scheme" content="light dark">'
-        f"{library}<script>{THEME_SCRIPT}</script></head>\n"
-        f'<body><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>\n{body}\n</body></html>\n'
+    shown = list(sections)
+    content = "\n".join(_section(section, f"s{i}") for i, section in enumerate(shown))
+    settings = in_script({"dark": dict(translation(DARK)), "library": plotly or ""})
+    body = (
+        f'<h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>\n{contents(s.title for s in shown)}\n{content}\n'
+        f'{glossary()}\n<script type="application/json" id="settings">{settings}</script>'
     )
+    drawing = asset("page.js")
+    library = [] if plotly is not None or not any(section.figures for section in shown) else [get_plotlyjs()]
+    return document(title, PAGE_STYLE, body, Scripts([*library, drawing], load_files=plotly is not None))
+
+
+def contents(titles: Iterable[str]) -> str:
+    """Links to the sections of a long page, as HTML; section i has the id s{i}."""
+    items = [f'<li><a href="#s{i}">{escape(title)}</a></li>' for i, title in enumerate(titles) if title]
+    return f'<nav class="contents"><ol>{"".join(items)}</ol></nav>' if len(items) >= LONG else ""
 
 
 def _section(section: Section, name: str) -> str:
     figures = (_figure(figure, f"{name}f{i}") for i, figure in enumerate(section.figures))
     tables = (f'<div class="wide">{table.to_html()}</div>' for table in section.tables)
     content = "\n".join((*figures, *tables))
-    return f'<h2>{escape(section.title)}</h2>\n{content}\n<p class="caption">{escape(section.caption)}</p>'
+    return (
+        f'<section id="{name}"><h2>{escape(section.title)}</h2>\n{content}\n'
+        f'<p class="caption">{escape(section.caption)}</p></section>'
+    )
 
 
 def _figure(figure: go.Figure, name: str) -> str:
-    html = untitled(figure).to_html(full_html=False, include_plotlyjs=False, div_id=name, config=CONFIG)
-    return f"<figure>{html}<figcaption>{escape(caption_of(figure))}</figcaption></figure>"
+    data = safe_in_script(untitled(figure).to_json())
+    buttons = "".join(f'<button data-do="{do}">{text}</button>' for do, text in _BUTTONS.items())
+    return (
+        f'<figure><div class="plot" id="{name}"></div>'
+        f'<script type="application/json" class="figure">{data}</script>'
+        f'<div class="tools">{buttons}</div><figcaption>{escape(caption_of(figure))}</figcaption></figure>'
+    )
 
 
+_BUTTONS = {"whole": "Whole figure", "png": "Save PNG", "svg": "Save SVG"}
 _IN_LEGEND = ("scatter", "bar", "box")  # kinds of traces that the legend above a figure names
 
 
@@ -65,4 +79,7 @@ def untitled(figure: go.Figure) -> go.Figure:
     """A copy without its title: the section's heading says the same."""
     named = [trace for trace in figure.data if trace.type in _IN_LEGEND and trace.showlegend is not False]
     top = 75 if len(named) > 1 else 60 if figure.layout.annotations else 35  # room for a legend, for titles of panels
-    return go.Figure(figure).update_layout(title=None, margin={"t": top})
+    copy = go.Figure(figure).update_layout(title=None, margin={"t": top})
+    if copy.layout.legend.y == LEGEND_Y and copy.layout.height:  # above the titles of panels, however low they are
+        copy.layout.legend.y = 1 + 26 / (copy.layout.height - top - (copy.layout.margin.b or 80))
+    return copy

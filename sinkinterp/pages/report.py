@@ -30,9 +30,15 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
         *_surface(report, word),
         *(Section(table.title, table.note, tables=[table]) for table in others),
         Section("Every head in numbers", summary.note, tables=[tables.sinks_by_head(report, epsilon)]),
-        Section(protocol.title, "Positions count from 0; Sink_1 and alpha_1 are position 0.", tables=[protocol]),
+        Section(
+            protocol.title,
+            "Positions count from 0; Sink_1 and alpha_1 are those of position 0, the first token.",
+            tables=[protocol],
+        ),
     ]
-    return page(f"sinkinterp: {report.protocol.model}", tables.sink_verdict(report, epsilon), sections)
+    return page(
+        f"{tables.short_name(report.protocol.model)}: attention sinks", tables.sink_verdict(report, epsilon), sections
+    )
 
 
 def demo_page(result: Result) -> str:

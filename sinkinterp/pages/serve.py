@@ -1,47 +1,129 @@
-"""Serves one page to the browsers of this machine."""
+"""Serves a page to the browsers of this machine, and answers the questions of a live page."""
 
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import json
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from ..errors import InputError
 
 LOOPBACK = "127.0.0.1"
+SILENCE = 10.0  # seconds after which a connection that says nothing is closed
+MOST = 100_000  # bytes of a question
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+Answer = Callable[[Any], Any]  # from JSON to JSON; raises InputError where the question has a mistake
 
 
-def serve(html: str, on_ready: Callable[[str], object]) -> None:
+def serve(html: str, on_ready: Callable[[str], object], answers: Mapping[str, Answer] = {}, port: int = 0) -> None:
     """Answers requests for the page until it is interrupted; `on_ready` receives the address.
 
-    The server listens on the loopback address only, on a free port. It refuses a request that names another host, so
-    that no page of the web can read this one through a host name of its own.
+    The server listens on the loopback address only, on a free port or on `port`. It refuses a request that names
+    another host, so that no page of the web can read this one through a host name of its own. `answers` has what
+    answers questions (POST, in JSON), by path.
     """
-    with server_of(html.encode()) as server:
+    with server_of(html.encode(), answers, port) as server:
         on_ready(address(server))
         server.serve_forever()
 
 
-def address(server: HTTPServer) -> str:
+def address(server: ThreadingHTTPServer) -> str:
     """The address of the page."""
     return f"http://{LOOPBACK}:{server.server_port}/"
 
 
-def server_of(page: bytes) -> HTTPServer:
-    """A server of one page, not yet running."""
+class _Server(ThreadingHTTPServer):
+    """One thread for each connection; threads end with the program."""
 
-    class Handler(BaseHTTPRequestHandler):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints nothing: a browser may close a connection at any time."""
+
+
+def server_of(page: bytes, answers: Mapping[str, Answer] = {}, port: int = 0) -> ThreadingHTTPServer:
+    """A server of one page, not yet running. Raises InputError where the port is taken."""
+
+    class Handler(_Handler):
         def do_GET(self) -> None:
             """Sends the page. It has one path, "/"."""
-            hosts = {f"{name}:{server.server_port}" for name in (LOOPBACK, "localhost")}
-            if self.headers.get("Host") not in hosts:
-                self.send_error(403)
-            elif self.path.split("?")[0] != "/":
-                self.send_error(404)
-            else:
-                self.send_response(200)
-                self.send_header("Content-Type", "text/html; charset=utf-8")
-                self.send_header("Content-Length", str(len(page)))
-                self.end_headers()
-                self.wfile.write(page)
+            if self.is_from_here() and self.has_path({"/"}):
+                self.send(HTTPStatus.OK, "text/html; charset=utf-8", page)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Prints nothing: the terminal belongs to the user."""
+        def do_POST(self) -> None:
+            """Answers a question."""
+            if self.is_from_here() and self.has_path(answers):
+                self.send_json(*self.answered(answers[self.path.split("?")[0]]))
 
-    server = HTTPServer((LOOPBACK, 0), Handler)
-    return server
+    try:
+        return _Server((LOOPBACK, port), Handler)
+    except (OSError, OverflowError) as error:
+        raise InputError(f"cannot listen on port {port}: {error}; choose another --port") from error
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = SILENCE
+
+    def is_from_here(self) -> bool:
+        """Whether the request names this server as its host, and, if any, as its origin; other requests are refused."""
+        hosts = {f"{name}:{self.connection.getsockname()[1]}" for name in (LOOPBACK, "localhost")}
+        origin = self.headers.get("Origin")
+        is_allowed = self.headers.get("Host") in hosts and (origin is None or origin.removeprefix("http://") in hosts)
+        if not is_allowed:
+            self.send_error(HTTPStatus.FORBIDDEN)
+        return is_allowed
+
+    def has_path(self, paths: Any) -> bool:
+        """Whether there is something at the path of the request; if not, says so."""
+        exists = self.path.split("?")[0] in paths
+        if not exists:
+            self.send_error(HTTPStatus.NOT_FOUND)
+        return exists
+
+    def answered(self, answer: Answer) -> tuple[HTTPStatus, Any]:
+        """The status and the answer to the question in the body of the request."""
+        try:
+            return HTTPStatus.OK, answer(self.question())
+        except InputError as error:
+            return HTTPStatus.BAD_REQUEST, {"error": _one_line(error)}
+        except TimeoutError:
+            raise  # the connection is closed
+        except Exception as error:
+            return HTTPStatus.INTERNAL_SERVER_ERROR, {"error": f"{type(error).__name__}: {_one_line(error)}"}
+
+    def question(self) -> Any:
+        """The body of the request, from JSON. Raises InputError where it is no JSON, or too long."""
+        if self.headers.get_content_type() != "application/json":
+            raise InputError("a question is JSON; send it as application/json")
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdecimal()) or int(length[:20]) > MOST:
+            raise InputError(f"a question has a Content-Length of at most {MOST:,} bytes")
+        try:
+            return json.loads(self.rfile.read(int(length)))
+        except (ValueError, RecursionError) as error:
+            raise InputError("the question is no JSON") from error
+
+    def send_json(self, status: HTTPStatus, content: Any) -> None:
+        """Sends an answer."""
+        self.send(status, "application/json", json.dumps(content, allow_nan=False).encode())
+
+    def send(self, status: HTTPStatus, kind: str, content: bytes) -> None:
+        """Sends content of a kind."""
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(len(content)), **HEADERS}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Prints nothing: the terminal belongs to the user."""
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -5,6 +5,7 @@ from plotly.subplots import make_subplots
 
 from ..table import Table
 from .columns import EPSILON, LENGTH, MODEL, NULL, POSITION, SEED, SINK_1, SINK_RATE
+from .models import model_numbers
 from .theme import GREY, colour, escaped, themed
 from .traces import PERCENT, add_grey_band, error_bars, series_style, unique_values
 
@@ -100,7 +101,7 @@ def over_length(table: Table) -> go.Figure:
 def seeds(table: Table, quantity: str, reported: str) -> go.Figure:
     """A rate of every seed and model with its interval; the values of column `reported` as hollow marks."""
     figure = go.Figure()
-    for i, model in enumerate(unique_values(table, MODEL)):
+    for model, i in model_numbers(unique_values(table, MODEL)).items():
         rows = table.where(**{MODEL: model})
         x = [f"{escaped(model)}, seed {seed}" for seed in rows.column(SEED)]
         figure.add_scatter(

@@ -15,36 +15,55 @@ AttentionMap = Float[np.ndarray, "query column"]  # a column is a key, or the sl
 
 
 def attention_maps(maps: Mapping[str, AttentionMap], title: str, note: str = "") -> go.Figure:
-    """Mean attention maps side by side on one colour scale; a slot's column is labelled *."""
+    """Mean attention maps side by side, equal in size, on one colour scale; a slot's column is labelled *."""
     figure = make_subplots(1, len(maps), subplot_titles=[escaped(name) for name in maps], horizontal_spacing=0.06)
+    most_slots = max(pattern.shape[1] - pattern.shape[0] for pattern in maps.values())
     for i, pattern in enumerate(maps.values()):
-        place = {"row": 1, "col": i + 1}
-        figure.add_trace(_map(pattern, has_scale=i == len(maps) - 1), **place)
-        figure.update_xaxes(title="key position (* slot)", type="category", constrain="domain", **place)
-        figure.update_xaxes(tickangle=0, nticks=9, **place)
-        figure.update_yaxes(type="category", constrain="domain", **place)
-        figure.update_yaxes(autorange="reversed", scaleanchor=f"x{i + 1 if i else ''}", **place)
+        figure.add_trace(_map(pattern, has_scale=i == len(maps) - 1), row=1, col=i + 1)
+        _add_axes(figure, pattern, most_slots, i)
     figure.update_yaxes(title="query position", row=1, col=1)
     figure.update_xaxes(showgrid=False).update_yaxes(showgrid=False)
-    caption = "Mean attention of every query (row) over what it sees (columns), over sequences; rows from the top."
+    caption = (
+        "Mean attention of every query (row) over what it sees (columns), over sequences; rows from the top, positions "
+        "from 0."
+    )
     return themed(figure, title, 440, f"{caption} {note}")
+
+
+def _add_axes(figure: go.Figure, pattern: AttentionMap, most_slots: int, i: int) -> None:
+    """Axes of map `i`, with as many columns as the map with most slots has, so that all maps have one size."""
+    place, length = {"row": 1, "col": i + 1}, pattern.shape[0]
+    ticks, slots = list(range(0, length, max(1, length // 8))), list(range(length - pattern.shape[1], 0))
+    figure.update_xaxes(
+        title="key position" + (" (* slot)" if slots else ""),
+        range=[-most_slots - 0.5, length - 0.5],
+        tickvals=slots + ticks,
+        ticktext=["*"] * len(slots) + list(map(str, ticks)),
+        tickangle=0,
+        zeroline=False,
+        constrain="domain",
+        **place,
+    )
+    scale = {"scaleanchor": f"x{i + 1 if i else ''}", "constrain": "domain"}
+    figure.update_yaxes(range=[length - 0.5, -0.5], tickvals=ticks, zeroline=False, **scale, **place)
 
 
 def _map(pattern: AttentionMap, has_scale: bool) -> go.Heatmap:
     n_queries, n_columns = pattern.shape
     n_slots = n_columns - n_queries
-    queries = np.arange(1, n_queries + 1)
-    is_future = np.arange(n_columns)[None, :] >= queries[:, None] + n_slots
+    queries, keys = np.arange(n_queries), np.arange(n_columns) - n_slots
+    is_future = keys[None, :] > queries[:, None]
     return go.Heatmap(
         z=np.where(is_future, np.nan, pattern),
-        x=["*"] * n_slots + [str(k) for k in queries],
+        x=keys,
         y=queries,
+        text=[["slot *" if key < 0 else f"key {key}" for key in keys]] * n_queries,
         zmin=0,
         zmax=1,
         colorscale=MAGNITUDE,
         showscale=has_scale,
         colorbar={"title": "attention"},
-        hovertemplate="query %{y} to key %{x}: %{z:.3f}<extra></extra>",
+        hovertemplate="query %{y} to %{text}: %{z:.3f}<extra></extra>",
     )
 
 

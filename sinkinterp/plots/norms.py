@@ -7,6 +7,7 @@ from plotly.subplots import make_subplots
 
 from ..table import Table
 from .columns import BLOCK, MODEL, QUANTITY
+from .models import model_numbers
 from .theme import GREY, colour, escaped, themed
 from .traces import MARKERS, error_bars, positive_axis, series_style, unique_values
 
@@ -50,7 +51,7 @@ def by_kind(table: Table) -> go.Figure:
 def ratios(table: Table) -> go.Figure:
     """The first token's residual norm over the others', a line per model; from `tables.residual_norms_by_block`."""
     figure = go.Figure()
-    for i, model in enumerate(unique_values(table, MODEL)):
+    for model, i in model_numbers(unique_values(table, MODEL)).items():
         rows = table.where(**{MODEL: model})
         figure.add_scatter(
             x=rows.column(BLOCK),
@@ -70,7 +71,7 @@ def residual_norms(table: Table) -> go.Figure:
     """First token's residual norm, the others', and their ratio, by model; from `tables.residual_norms_by_block`."""
     titles = ("norm: first token (solid), other tokens (dotted)", "ratio, with 95% interval")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
-    for i, model in enumerate(unique_values(table, MODEL)):
+    for model, i in model_numbers(unique_values(table, MODEL)).items():
         _add_residual_norms(figure, table.where(**{MODEL: model}), str(model), i)
     figure.add_hline(**EQUAL, row=1, col=2)
     figure.update_xaxes(title=BLOCK_AXIS, **_ticks(table))

@@ -25,16 +25,24 @@ def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figur
     )
     for i, name in enumerate(inputs):
         rows = table.where(**{INPUT: name})
-        x = [[escaped(edit) for edit in rows.column(EDIT)], [f"t={t}" for t in rows.column(TARGET)]]
+        targets = [str(int(t or 1) - 1) for t in rows.column(TARGET)]
+        x = [[escaped(edit) for edit in rows.column(EDIT)], targets]
         panel = {"x": x, "showlegend": i == 0, "row": i + 1, "col": 1}
         _add_measured(figure, rows, panel)
         _add_reported(figure, rows, panel, reported)
         _add_nulls(figure, rows, panel)
+    figure.update_xaxes(title="position t (from 0), and the edit", row=len(inputs), col=1)
     figure.update_layout(scattermode="group", bargap=0.3)
     figure.update_yaxes(range=[0, 1.05], tickformat=".0%", title="share of heads")
-    caption = "Share of (sequence, layer, head) whose importance of position 1, and of position t, exceeds epsilon"
+    caption = (
+        "Share of (sequence, layer, head) whose importance of the first token (Sink_1), and of the token at position t "
+        "(Sink_t), exceeds epsilon"
+    )
+    note = table.note.replace("t counts from 1; ", "")  # that is so in the table, whose t the figure does not show
     height = 140 + 190 * len(inputs)
-    return themed(figure, table.title, height, f"{caption}, before (none) and after every edit. {table.note}")
+    return themed(
+        figure, table.title, height, f"{caption}, before (none) and after every edit; t counts from 0. {note}"
+    )
 
 
 def _add_measured(figure: go.Figure, rows: Table, panel: dict[str, Any]) -> None:

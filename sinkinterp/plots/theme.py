@@ -54,6 +54,7 @@ DARK = Theme(
     sequential=("#20253B", "#27478A", "#3A83B0", "#6FB9B2", "#BFE0B6", "#FAF6D0"),
     diverging=("#FFCF9E", "#D8863A", "#6E4520", "#24272E", "#36407A", "#6E7FD8", "#C3CCFF"),
 )
+LEGEND_Y = 1.08  # where a legend stands above the panels, in heights of the panels
 COLOURS, GREY = LIGHT.colours, LIGHT.quiet
 FAMILY = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
@@ -77,7 +78,7 @@ def themed(figure: go.Figure, title: str, height: int = 420, caption: str = "") 
         meta={"caption": caption},
         margin={"l": 70, "r": 30, "t": 110, "b": 60},
         title={"text": escaped(title), **at_top_left},
-        legend={"orientation": "h", "yanchor": "bottom", "y": 1.08, "x": 0},
+        legend={"orientation": "h", "yanchor": "bottom", "y": LEGEND_Y, "x": 0},
     )
     return figure
 

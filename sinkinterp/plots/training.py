@@ -9,6 +9,7 @@ from plotly.subplots import make_subplots
 
 from ..table import Table
 from .columns import MODEL
+from .models import model_numbers
 from .theme import escaped, themed
 from .traces import PERCENT, series_style, unique_values
 
@@ -48,7 +49,7 @@ def training(table: Table, chosen: Sequence[Panel] = PANELS) -> go.Figure:
     panels = [panel for panel in chosen if _is_known(table, panel.column)]
     titles = [panel.title for panel in panels]
     figure = make_subplots(1, len(panels), subplot_titles=titles, horizontal_spacing=0.24 / max(3, len(panels)))
-    for i, model in enumerate(unique_values(table, MODEL)):
+    for model, i in model_numbers(unique_values(table, MODEL)).items():
         rows = table.where(**{MODEL: model})
         for j, panel in enumerate(panels):
             figure.add_scatter(

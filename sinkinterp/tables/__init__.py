@@ -10,7 +10,7 @@ from .heads import score_gaps_by_head, sinks_by_head, strongest_head, top_heads,
 from .json import tables_as_json
 from .massive import Surface, largest_entries, residual_surface
 from .norms import norms_by_kind, token_kinds
-from .note import protocol_note
+from .note import protocol_note, public_name, short_name
 from .overview import overview_tables
 from .positions import loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_position, sinks_by_token
 from .qk import qk_distributions, qk_means_by_head
@@ -34,12 +34,14 @@ __all__ = [
     "overview_tables",
     "protocol_note",
     "protocol_table",
+    "public_name",
     "qk_distributions",
     "qk_means_by_head",
     "residual_norms_by_block",
     "residual_surface",
     "score_gaps_by_head",
     "secondary_by_token",
+    "short_name",
     "sink_summary",
     "sink_verdict",
     "sinks_by_domain",

@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ..measurement.report import Report
-from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from ..metrics.bootstrap import estimate, estimate_cells
 from ..metrics.massive import KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
 from ..plots import massive as figures
 from ..plots.columns import BLOCK, MODEL
 from ..plots.norms import FIRST_TOKEN, OTHER_TOKENS, RATIO
 from ..table import Cell, Table
 from .exhibits import Exhibit, whole
-from .note import protocol_note
+from .note import intervals_note, protocol_note
 
 
 def residual_norms_by_block(reports: Mapping[str, Report]) -> Table:
@@ -21,8 +21,10 @@ def residual_norms_by_block(reports: Mapping[str, Report]) -> Table:
         for name, report in reports.items()
         for block in range(report.residual_norms.shape[1])
     )
-    protocol = next(iter(reports.values())).protocol
-    note = f"{protocol.line()}; {BY_SEQUENCE}; block 0 is the embedding, block b the output of layer b - 1"
+    first = next(iter(reports.values()))
+    note = (
+        f"{first.protocol.line()}; {intervals_note(first)}; block 0 is the embedding, block b the output of layer b - 1"
+    )
     return Table("Residual norms by block", note, rows)
 
 

@@ -78,7 +78,9 @@ def test_without_a_text_a_checkpoint_of_ours_shows_its_task(call):
 def test_serve_opens_the_page_from_this_machine(call, gpt2, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    monkeypatch.setattr(serve.HTTPServer, "serve_forever", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        serve.ThreadingHTTPServer, "serve_forever", lambda self: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     code, output = call(gpt2, "--text", TEXT, "--out", "page.html", "--serve")
     assert (
         code == 0 and re.fullmatch(r"http://127\.0\.0\.1:\d+/", opened[0]) and f"the page is at {opened[0]}" in output

@@ -16,7 +16,8 @@ from plotly.offline import get_plotlyjs
 from sinkinterp.pages.atlas import page as atlases
 from sinkinterp.pages.atlas.channels import SCORE, WEIGHT
 from sinkinterp.pages.atlas.codes import Scale
-from sinkinterp.pages.atlas.page import atlas_page, in_script
+from sinkinterp.pages.atlas.page import atlas_page
+from sinkinterp.pages.document import in_script
 from sinkinterp.table import Table
 
 PLACES = ("model", "lead", "note", "protocol", "state", "title", "column", "cell", "token")
@@ -27,9 +28,9 @@ def short():
     """Pages without plotly's own code, which is the same in all."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(atlases, "get_plotlyjs", lambda: "plotly's own code")
-        atlases._packed_plotly.cache_clear()
+        atlases.packed_plotly.cache_clear()
         yield
-    atlases._packed_plotly.cache_clear()
+    atlases.packed_plotly.cache_clear()
 
 
 def made(words):

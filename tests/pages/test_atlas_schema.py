@@ -10,7 +10,7 @@ from sinkinterp.pages.atlas.page import SCRIPTS
 from sinkinterp.pages.atlas.schema import PageData
 
 NAMES = {str: "string", int: "number", float: "number", bool: "boolean"}
-READERS = "".join(asset(f"atlas/{name}") for name in SCRIPTS if name != "schema.js")
+READERS = "".join(asset(name) for name in SCRIPTS if name != "atlas/schema.js")
 
 
 def declared(kind):

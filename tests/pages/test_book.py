@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
@@ -46,8 +47,17 @@ def test_text_of_data_is_escaped_on_every_page(book):
         assert HOSTILE not in page.read_text() and "&lt;script&gt;alert(1)" in page.read_text()
 
 
+def test_positions_of_a_chapter_count_from_0_though_those_of_its_file_count_from_1(tmp_path):
+    table = Table("Table 7", "t counts from 1; more", ({"t": 1, "x": 0.5}, {"t": 5, "x": 0.25}))
+    made = replace(chapter(), table=table)
+    write_chapter(tmp_path, made, table, go.Figure())
+    html = (tmp_path / "table99_x.html").read_text()
+    assert "<td>0</td><td>0.500</td>" in html and "<td>4</td><td>0.250</td>" in html and "t counts from 1" not in html
+    assert chapters_in(tmp_path)[0].table == table
+
+
 def test_pages_share_one_plotly_and_request_nothing_else(book):
     pages = [page.read_text() for page in book.glob("table*.html")]
-    assert all('<script src="plotly.min.js"></script>' in page and len(page) < 100_000 for page in pages)
+    assert all('"library":"plotly.min.js"' in page and len(page) < 100_000 for page in pages)
     assert (book / "plotly.min.js").stat().st_size > 1e6
     assert not any("http://" in page or "https://" in page for page in [front_page(chapters_in(book)), *pages])

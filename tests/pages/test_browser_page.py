@@ -4,9 +4,13 @@ import shutil
 
 import plotly.graph_objects as go
 import pytest
+from pages.test_book import chapter
+from plots.test_figures import FIGURES
 
+from sinkinterp.pages.book import write_chapter
 from sinkinterp.pages.page import Section, page
 from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE, colour, themed
+from sinkinterp.runs.verdict import Outcome
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
@@ -39,23 +43,43 @@ def look(theme):
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory):
+def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+def open_file(browser, file):
+    """A page, with what it complains about and asks for."""
+    page = browser.new_page(color_scheme="light", viewport={"width": 1400, "height": 900})
+    page.complaints, page.requests = [], []
+    page.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("request", lambda request: page.requests.append(request.url))
+    page.goto(file.as_uri())
+    page.wait_for_selector("body[data-ready]", timeout=60_000)
+    return page
+
+
+@pytest.fixture(scope="module")
+def opened(browser, tmp_path_factory):
     figure = go.Figure(go.Scatter(x=[1, 2], y=[3, 5], name=LIGHT.text, line={"color": colour(1)}))
     figure.add_heatmap(z=[[1, 2]], colorscale=MAGNITUDE)
     file = tmp_path_factory.mktemp("page") / "page.html"
     file.write_text(page("t", "l", [Section("h", "", [themed(figure, "f", caption="words")])]), encoding="utf-8")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        found = browser.new_page(color_scheme="light")
-        found.complaints, found.requests = [], []
-        found.on("console", lambda said: found.complaints.append(said.text))
-        found.on("pageerror", lambda error: found.complaints.append(str(error)))
-        found.on("request", lambda request: found.requests.append(request.url))
-        found.goto(file.as_uri())
-        found.wait_for_selector(".js-plotly-plot .main-svg")
-        yield found
-        browser.close()
+    return open_file(browser, file)
+
+
+@pytest.fixture(scope="module")
+def everything(browser, tmp_path_factory):
+    """A page with every kind of figure that lies in a plane."""
+    drawn = {name: draw() for name, draw in FIGURES.items()}
+    flat = {name: figure for name, figure in drawn.items() if not any(t.type == "surface" for t in figure.data)}
+    file = tmp_path_factory.mktemp("everything") / "page.html"
+    file.write_text(page("t", "l", [Section(name, "", [figure]) for name, figure in flat.items()]), encoding="utf-8")
+    return open_file(browser, file)
 
 
 def test_the_page_follows_the_viewer_back_and_forth(opened):
@@ -82,5 +106,78 @@ def test_the_page_asks_and_complains_of_nothing(opened):
 
 
 def test_no_button_offers_to_send_the_data_away(opened):
-    buttons = opened.eval_on_selector_all(".modebar-btn", "all => all.map(one => one.dataset.title)")
-    assert buttons and not [words for words in buttons if "hare" in words or "loud" in words]
+    buttons = opened.eval_on_selector_all("button", "all => all.map(one => one.textContent)")
+    assert buttons == ["Whole figure", "Save PNG", "Save SVG"] and opened.locator(".modebar-btn").count() == 0
+
+
+def test_a_figure_that_was_zoomed_is_shown_whole_again(opened):
+    ranged = "document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range"
+    whole = opened.evaluate(ranged)
+    opened.evaluate("Plotly.relayout(document.querySelector('.js-plotly-plot'), {'xaxis.range': [1.2, 1.4]})")
+    assert opened.evaluate(ranged) == [1.2, 1.4]
+    opened.click("button[data-do=whole]")
+    assert opened.evaluate(ranged) == pytest.approx(whole)
+
+
+def test_a_figure_can_be_saved(opened):
+    with opened.expect_download() as download:
+        opened.click("button[data-do=svg]")
+    assert download.value.suggested_filename == "s0f0.svg"
+
+
+def test_a_chapter_of_the_book_draws_with_the_plotly_of_its_folder(browser, tmp_path):
+    made = chapter("table1", Outcome.HOLDS)
+    write_chapter(tmp_path, made, made.table, go.Figure().add_scatter(y=[1, 2]))
+    shown = open_file(browser, tmp_path / "table1.html")
+    assert shown.locator(".js-plotly-plot .main-svg").count() > 0 and shown.complaints == []
+    assert {url.split("/")[-1] for url in shown.requests if url.startswith("file:")} == {"table1.html", "plotly.min.js"}
+    shown.close()
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_overlaps_or_scrolls_sideways(everything, width, scheme):
+    everything.set_viewport_size({"width": width, "height": 900})
+    everything.emulate_media(color_scheme=scheme)
+    everything.wait_for_timeout(3000)
+    assert everything.evaluate("document.documentElement.scrollWidth") <= width
+    assert everything.evaluate(OVERLAPS) == []
+    assert everything.complaints == []
+
+
+def test_panels_stand_below_each_other_on_a_phone(everything):
+    for width, is_stacked in ((420, True), (1400, False)):
+        everything.set_viewport_size({"width": width, "height": 900})
+        everything.wait_for_timeout(3000)
+        for panels in everything.evaluate(PANELS):
+            lefts = {round(left) for left, *_ in panels}
+            assert (len(lefts) == 1) == is_stacked, panels
+
+
+PANELS = """() => [...document.querySelectorAll(".plot")].map((plot) => {
+  const { _plots, width } = plot._fullLayout;
+  return Object.values(_plots).map(({ xaxis, yaxis }) => [xaxis._offset, yaxis._offset, xaxis._length, yaxis._length]);
+}).filter((panels) => panels.length > 1 && new Set(panels.map(([left]) => Math.round(left))).size > 1
+  || panels.length > 1 && innerWidth < 700)"""
+
+OVERLAPS = """() => [...document.querySelectorAll(".plot")].flatMap((plot) => {
+  const box = plot.getBoundingClientRect(), boxes = [];
+  const add = (kind, { left, top, right, bottom }) => boxes.push({ kind, left, top, right, bottom });
+  for (const { xaxis, yaxis } of Object.values(plot._fullLayout._plots)) {
+    const left = box.left + xaxis._offset, top = box.top + yaxis._offset;
+    add("panel", { left, top, right: left + xaxis._length, bottom: top + yaxis._length });
+  }
+  for (const e of plot.querySelectorAll(".legend")) add("legend", e.getBoundingClientRect());
+  for (const e of plot.querySelectorAll(".colorbar .cbbg, .colorbar .cbtitle")) add("bar", e.getBoundingClientRect());
+  for (const e of plot.querySelectorAll(".annotation text")) add("title", e.getBoundingClientRect());
+  const name = plot.closest("section").querySelector("h2").textContent, found = [];
+  boxes.forEach((a, i) => boxes.slice(i + 1).forEach((b) => {
+    const isInside = new Set([a.kind, b.kind]).has("panel") && new Set([a.kind, b.kind]).has("title");
+    if (isInside || (a.kind === "bar" && b.kind === "bar")) return; // names of points; a bar and its own title
+    const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (across > 2 && down > 2) found.push(`${name}: ${a.kind} over ${b.kind}`);
+  }));
+  for (const { kind, right } of boxes) if (right > innerWidth + 1) found.push(`${name}: ${kind} beyond the screen`);
+  return found;
+})"""

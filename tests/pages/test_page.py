@@ -1,4 +1,5 @@
 import json
+import re
 from html.parser import HTMLParser
 
 import plotly.graph_objects as go
@@ -64,15 +65,10 @@ PLACES = ("title", "lead", "heading", "caption", "figure", "table title", "note"
 PLAIN = made(dict.fromkeys(PLACES, "word"))
 
 
-def arguments(html: str) -> list:
-    """What the page hands to Plotly.newPlot: name, traces, layout, configuration."""
-    (script,) = [text for text in Reader(html).inside("script") if "Plotly.newPlot(" in text]
-    rest, found = script.split("Plotly.newPlot(", 1)[1].lstrip(), []
-    while not rest.startswith(")"):
-        value, end = json.JSONDecoder().raw_decode(rest)
-        found.append(value)
-        rest = rest[end:].lstrip().removeprefix(",").lstrip()
-    return found
+def drawn_figure(html: str) -> dict:
+    """The data and the layout of the only figure of a page, from its script."""
+    (script,) = re.findall(r'<script type="application/json" class="figure">(.*?)</script>', html, re.S)
+    return json.loads(script)
 
 
 @settings(max_examples=25, deadline=None, database=None)
@@ -93,10 +89,11 @@ def test_whatever_the_words_the_tags_are_the_same_and_the_words_are_text(words):
 def test_no_word_of_a_figure_leaves_its_script(word):
     html = made(dict.fromkeys(PLACES, "word") | {"figure": word})
     assert Reader(html).tags == Reader(PLAIN).tags
-    _, (bar, heat), layout, _ = arguments(html)
+    drawn = drawn_figure(html)
+    (bar, heat), layout = drawn["data"], drawn["layout"]
     assert bar["name"] == bar["x"][0] == bar["hovertemplate"] == heat["x"][0] == word
     assert layout["xaxis"]["title"]["text"] == layout["annotations"][0]["text"] == word
-    script = html[html.index("Plotly.newPlot(") : html.rindex("</script>")]
+    script = html[html.index('class="figure">') : html.index('</script><div class="tools">')]
     assert "</" not in script
     assert "<!--" not in script
 
@@ -105,7 +102,7 @@ def test_plotly_is_inlined_once_however_many_figures_there_are():
     html = page("t", "l", [Section("a", "", [figure("x"), figure("y")]), Section("b", "", [figure("z")])])
     assert html.count(PLOTLY) == 1
     assert Reader(html.replace(PLOTLY, "plotly's own code")).inside("script").count("plotly's own code") == 1
-    assert len(Reader(html.replace(PLOTLY, "")).inside("script")) == 2 + 3
+    assert len(Reader(html.replace(PLOTLY, "")).inside("script")) == 2 + 1 + 3  # plotly, drawing, settings, figures
 
 
 def test_the_page_asks_nothing_of_anyone():

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from sinkinterp.plots import curves, heatmaps, norms, swaps, training
+from sinkinterp.plots.models import model_numbers
 from sinkinterp.plots.theme import COLOURS, colour
 from sinkinterp.table import Table
 
@@ -86,9 +87,19 @@ def test_attention_maps_hold_the_patterns_and_nothing_above_the_diagonal():
 
 def test_the_slots_column_is_labelled_with_a_star():
     plain, slot = FIGURES["attention maps"]().data
-    assert list(plain.x) == ["1", "2", "3"]
-    assert list(slot.x) == ["*", "1", "2", "3"]
-    assert list(plain.y) == list(slot.y) == [1, 2, 3]
+    layout = FIGURES["attention maps"]().layout
+    assert list(plain.x) == list(plain.y) == list(slot.y) == [0, 1, 2]
+    assert list(slot.x) == [-1, 0, 1, 2]
+    assert (list(layout.xaxis.ticktext), list(layout.xaxis.tickvals)) == (["0", "1", "2"], [0, 1, 2])
+    assert (list(layout.xaxis2.ticktext), list(layout.xaxis2.tickvals)) == (["*", "0", "1", "2"], [-1, 0, 1, 2])
+
+
+def test_attention_maps_of_one_row_have_the_same_size_and_scale_of_positions():
+    layout = FIGURES["attention maps"]().layout
+    assert list(layout.xaxis.range) == list(layout.xaxis2.range) == [-1.5, 2.5]
+    assert list(layout.yaxis.range) == list(layout.yaxis2.range) == [2.5, -0.5]
+    widths = [axis.domain[1] - axis.domain[0] for axis in (layout.xaxis, layout.xaxis2)]
+    assert widths[0] == pytest.approx(widths[1])
 
 
 def test_attention_maps_share_one_colour_scale_from_0_to_1_and_carry_their_names():
@@ -134,7 +145,7 @@ def test_swaps_draw_both_rates_with_their_intervals_in_the_panel_of_their_input(
         ("Sink_1", "x"), ("Sink_t", "x"), ("Sink_1", "x2"), ("Sink_t", "x2"),
     ]  # fmt: skip
     assert [note.text for note in figure.layout.annotations] == ["natural input", "random input"]
-    assert [list(x) for x in figure.data[0].x] == [["none", "swap", "swap"], ["t=1", "t=5", "t=11"]]
+    assert [list(x) for x in figure.data[0].x] == [["none", "swap", "swap"], ["0", "4", "10"]]
     assert bars(figure.data[0]) == ([0.375] * 3, [0.25] * 3)
     assert bars(figure.data[3]) == ([0.5] * 3, [0.125] * 3)
 
@@ -165,5 +176,7 @@ def test_seeds_draw_ours_with_intervals_and_the_reported_without():
 
 def test_models_keep_one_colour_and_the_palette_never_ends():
     data = FIGURES["residuals"]().data
-    assert {trace.line.color for trace in data[:3]} == {colour(0)} != {trace.line.color for trace in data[3:]}
+    first, second = (model_numbers(["a", "b"])[name] for name in ("a", "b"))
+    assert {trace.line.color for trace in data[:3]} == {colour(first)}
+    assert {trace.line.color for trace in data[3:]} == {colour(second)} != {colour(first)}
     assert colour(len(COLOURS)) == colour(0)

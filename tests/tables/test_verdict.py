@@ -5,15 +5,50 @@ from dataclasses import replace
 import torch
 from tables.test_tables import ALPHA, REPORT, N
 
-from sinkinterp.tables import protocol_table, sink_verdict, strongest_head
+from sinkinterp.tables import protocol_note, protocol_table, public_name, short_name, sink_verdict, strongest_head
 
 
 def test_a_sink_is_told_with_its_strength_null_and_place():
     said = sink_verdict(REPORT)
-    assert said.startswith("toy has a sink on its first token: 50.0% [50.0%, 50.0%] of all (sequence, layer, head)")
-    assert "more than 0.3 of their attention, where uniform attention would make it 0.0%" in said
-    assert said.endswith("the head that looks at it most, 0 of layer 0, gives it 0.70 (uniform: 0.10).")
+    assert said.startswith("toy has a sink on its first token: it receives 0.35 of the attention, mean over heads")
+    assert (
+        "(uniform attention: 0.10), and 50.0% [50.0%, 50.0%] of all (sequence, layer, head) give it more than" in said
+    )
+    assert "more than 0.3 (uniform: 0.0%)" in said
+    assert said.endswith("The head that looks at it most, 0 of layer 0, gives it 0.70 (uniform: 0.10).")
     assert "\n" not in said and said.count(".") - said.count("0.") - said.count("50.0%") < 10
+
+
+def one_text(alpha, null):
+    """A report of one sequence in which every head gives each position `alpha`, and uniform attention `null`."""
+    first = {name: value[:1] for name, value in vars(REPORT).items() if isinstance(value, torch.Tensor)}
+    nulls = {name: torch.full_like(ALPHA[:1], null) for name in ("null", "bias_null")}
+    protocol, values = replace(REPORT.protocol, sequences=1), alpha.expand(ALPHA[:1].shape)
+    return replace(REPORT, **first | nulls | {"importance": values}, protocol=protocol, extras={})
+
+
+def test_one_text_has_no_interval_and_its_mean_must_be_well_above_that_of_uniform_attention():
+    near = torch.full_like(ALPHA[:1], 0.17)
+    near[0, 0, 0] = 0.4  # one head of four has a sink; the mean is little above 0.18
+    said = sink_verdict(one_text(near, 0.18))
+    assert "has a sink on its first token in some heads only, and none in the mean, in this one text" in said
+    assert "receives 0.23 of the attention, mean over heads (uniform attention: 0.18), and 25.0% of all (layer" in said
+    assert "[" not in said
+    assert "has a sink on its first token, in this one text" in sink_verdict(one_text(torch.tensor(0.5), 0.18))
+    assert "no sink to speak of on its first token, in this" in sink_verdict(one_text(torch.tensor(0.2), 0.18))
+
+
+def test_a_note_promises_intervals_only_where_there_are_several_texts():
+    assert protocol_note(REPORT, 0.3).endswith("95% bootstrap interval over sequences")
+    one = protocol_note(one_text(torch.tensor(0.5), 0.1), 0.3)
+    assert "one text, so no intervals" in one and "95%" not in one
+
+
+def test_pages_name_a_model_without_the_path_of_this_machine():
+    for path in ("/home/x/models/gpt2", "./models/gpt2", "C:\\models\\gpt2", "a/b/gpt2/", "~/gpt2"):
+        assert public_name(path) == short_name(path) == "gpt2"
+    assert (public_name("org/gpt2"), short_name("org/gpt2")) == ("org/gpt2", "gpt2")
+    assert public_name("gpt2") == "gpt2" and public_name("/") == "/"
 
 
 def test_no_more_than_uniform_is_no_sink():

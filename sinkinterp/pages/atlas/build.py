@@ -22,10 +22,7 @@ from .page import atlas_page
 
 PLACES = 64  # positions that the overview offers
 EPSILON = 0.3
-LEAD = (
-    "Queries look at keys; positions count from 0, * is a column that belongs to no token. Weights are those that "
-    "multiply the values, or proxy scores |w| / sum |w| where rows do not sum to one."
-)
+_NOTHING = (None, "", ())  # values of a protocol that say nothing
 
 
 def view_page(
@@ -68,7 +65,7 @@ def atlas(
     first, *_, last = [*reports.values()] * 2
     places = _places(first)
     return Atlas(
-        model=first.protocol.model,
+        model=tables.short_name(first.protocol.model),
         tokens=[word(token) for token in token_set.tokens[0].tolist()],
         layers=first.attention_layers,
         maps=maps,
@@ -77,7 +74,7 @@ def atlas(
         places=places,
         states=[_state(name, reports[name], cells[name], places) for name in runs],
         bits=detail.bits,
-        lead=f"{tables.sink_verdict(first)} {LEAD}",
+        lead=tables.sink_verdict(first),
         note=tables.protocol_note(last, EPSILON),
         protocol=_protocol(reports.values()),
         tables=_tables(list(reports.values()), word),
@@ -122,5 +119,9 @@ def _tables(reports: Sequence[Report], word: TokenText) -> list[Table]:
 
 
 def _protocol(reports: Iterable[Report]) -> str:
-    lines = ("; ".join(f"{name}: {value}" for name, value in vars(r.protocol).items()) for r in reports)
+    protocols = (vars(r.protocol) | {"model": tables.public_name(r.protocol.model)} for r in reports)
+    lines = (
+        "; ".join(f"{name}: {value}" for name, value in protocol.items() if value not in _NOTHING)
+        for protocol in protocols
+    )
     return " | ".join(lines)

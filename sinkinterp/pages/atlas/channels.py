@@ -8,6 +8,10 @@ from ...metrics.importance import proxy
 from .codes import Scale, Values, linear, logarithmic
 
 
+def _from_zero_to_one(scale: Scale) -> tuple[float, float]:
+    return 0.0, max(1.0, scale.high)
+
+
 def _from_zero(scale: Scale) -> tuple[float, float]:
     return 0.0, scale.high
 
@@ -37,7 +41,7 @@ WEIGHT = Channel(
     "attention weight",
     lambda call, keys, rows: tiles.weights(proxy(call), keys, rows),
     logarithmic,
-    _from_zero,
+    _from_zero_to_one,
 )
 SCORE = Channel("score", "score", tiles.scores, linear, _around_zero)
 COSINE = Channel("cosine", "cos(q, k)", tiles.cosines, linear, lambda scale: (-1.0, 1.0))

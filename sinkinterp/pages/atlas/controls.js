@@ -29,18 +29,20 @@ function refresh() {
   refreshers.forEach((showView) => showView());
   drawHead();
   drawThumbnails();
+  drawText();
 }
 
 function addControls() {
   fillList("place", places.map(placeName), (value) => { view.place = value; drawOverview(); });
   const stateNames = isComparison ? [...states, "change"] : states;
-  fillList("state", stateNames, (value) => { view.state = value; drawOverview(); drawThumbnails(); });
+  fillList("state", stateNames, (value) => { view.state = value; drawOverview(); drawThumbnails(); drawText(); });
   $("state-label").hidden = !isComparison;
   fillList("layer", mappedLayers.map(String), (layer) => openHead(layer, headsOf(layer)[0]), mappedLayers);
   $("which").addEventListener("change", () => openHead(+$("layer").value, +$("which").value));
   fillList("channel", channels.map(({ name }) => name), (value) => { view.channel = value; refresh(); });
   addScaleButtons();
   addStatButtons();
+  addScopeButtons();
   $("whole").addEventListener("click", showWholeMap);
   $("png").addEventListener("click", () => saveMap("png", 3));
   $("svg").addEventListener("click", () => saveMap("svg", 1));
@@ -70,7 +72,16 @@ function saveMap(format, scale) {
 
 function redrawOnChanges() {
   const redraw = () => { drawOverview(); refresh(); };
-  let timer = 0;
+  let timer = 0, wasNarrow = isNarrow();
   prefersDark.addEventListener("change", redraw);
-  addEventListener("resize", () => { clearTimeout(timer); timer = setTimeout(redraw, 200); });
+  const resized = async () => {
+    if (wasNarrow !== isNarrow()) { // Plotly does not turn a colour bar that is drawn
+      wasNarrow = isNarrow();
+      Plotly.purge("map");
+      await drawHead();
+      listenToMap();
+    }
+    redraw();
+  };
+  addEventListener("resize", () => { clearTimeout(timer); timer = setTimeout(resized, 200); });
 }

@@ -11,6 +11,7 @@ const MAX_PIXELS = 560; // of a map, in each direction
 /** What the user chose. `place`, `state`, `map` and `channel` are indices; `state` 2 is the change. */
 const view = {
   place: 0, state: 0, map: 0, channel: WEIGHT, scale: tokens.length > 128 ? "log" : "linear", mean: false,
+  scope: maps.length > 1 ? "all" : "head",
 };
 
 const mappedLayers = [...new Set(maps.map(([layer]) => layer))];

@@ -21,6 +21,10 @@ from .schema import (
     ThemesData,
 )
 
+CELLS = (
+    "Queries look at keys; positions count from 0, * is a column that belongs to no token. Weights are those that "
+    "multiply the values, or proxy scores |w| / sum |w| where rows do not sum to one. Drag to zoom."
+)
 Scales = Mapping[Channel, Scale]
 
 
@@ -140,8 +144,15 @@ def _captions(atlas: Atlas, scales: Scales) -> CaptionData:
     kept = "; ".join(f"{channel.name}s {scale.precision()}" for channel, scale in scales.items())
     return CaptionData(
         overview=f"Mean attention that the chosen position receives from the queries that can see it. {atlas.note}.",
-        maps=f"The maps of {len(atlas.maps):,} heads, queries downwards, keys to the right, on one colour scale.",
-        head=f"{cell} Kept: {kept}. {atlas.note}.",
+        maps=(
+            f"The maps of {len(atlas.maps):,} heads on one colour scale: queries downwards, keys to the right. L3 is "
+            "layer 3, with its heads from left to right. Click a map to open it."
+        ),
+        head=f"{CELLS} {cell} Kept: {kept}. {atlas.note}.",
+        text=(
+            "What a token receives is the mean weight that the queries which can see it give it, its importance. The "
+            "colours are those of the maps. Attention to the slot *, which is no token, is not shown here."
+        ),
     )
 
 

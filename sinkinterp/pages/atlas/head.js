@@ -16,6 +16,7 @@ async function openHead(layer, head) {
   [$("layer").value, $("which").value] = [layer, head];
   $("head-title").textContent = `Layer ${layer}, head ${head}`;
   await drawHead();
+  drawText();
   if ($("overview").data) Plotly.relayout("overview", { shapes: [openHeadFrame()] });
   if (location.protocol === "file:" || location.protocol.startsWith("http")) location.replace(`#L${layer}H${head}`);
   document.body.dataset.head = `${layer}-${head}`;
@@ -69,16 +70,20 @@ function panelRows(cellsOfState, { state, isDifference }, box, by) {
 
 const hasSlotStrip = () => hasSlot && view.channel === WEIGHT && !isRank();
 const xAxis = (i) => `x${i ? i + 1 : ""}`; // of panel i
+const yAxis = (i) => (i && isStacked() ? `y${i + 1}` : "y");
+const isNarrow = () => innerWidth <= 700;
+const isStacked = () => isNarrow() && isComparison; // panels stand below each other
 const slotAxis = (i) => `x${i + 4}`;
 
 async function drawHead() {
   const { box, by } = cellsInView(), [top, bottom, left] = box;
   const traces = panels().flatMap((panel, i) => {
-    const map = heatmap(panel, top, by, panelRows(shownCells, panel, box, by));
+    const map = { ...heatmap(panel, top, by, panelRows(shownCells, panel, box, by)), yaxis: yAxis(i) };
     const keys = { x0: firstMiddle(left, by), dx: by * side, xaxis: xAxis(i), meta: { box, by, isSlot: false } };
     if (!hasSlotStrip()) return [{ ...map, ...keys }];
     const strip = heatmap(panel, top, by, panelRows(shownSlot, panel, [top, bottom, 0, 1], by));
-    return [{ ...map, ...keys }, { ...strip, x0: 0, dx: 1, xaxis: slotAxis(i), meta: { box, by, isSlot: true } }];
+    const slot = { yaxis: yAxis(i), x0: 0, dx: 1, xaxis: slotAxis(i), meta: { box, by, isSlot: true } };
+    return [{ ...map, ...keys }, { ...strip, ...slot }];
   });
   await Plotly.react("map", traces, headLayout(traces), CONFIG);
   $("map").dataset.tile = [...box, by].join();
@@ -89,57 +94,88 @@ const firstMiddle = (cell, by) => cell * side + (by * side - 1) / 2;
 
 function heatmap({ isDifference }, top, by, z) {
   return {
-    type: "heatmap", hoverinfo: "none", hoverongaps: false, z, yaxis: "y", y0: firstMiddle(top, by), dy: by * side,
+    type: "heatmap", hoverinfo: "none", hoverongaps: false, z, y0: firstMiddle(top, by), dy: by * side,
     coloraxis: isDifference ? "coloraxis2" : "coloraxis",
   };
 }
 
+/** Pixels of the figure: as large as the screen shows at once. */
+function figureSize() {
+  const width = Math.min($("map").clientWidth, isComparison ? 1480 : 920);
+  const free = Math.max(340, isComparison ? 0.74 * innerHeight - 240 : innerHeight - 250);
+  if (isNarrow()) return { width, height: Math.round((isStacked() ? 2.9 : 1) * width + 150) };
+  return { width, height: Math.round(Math.min(free, 760, Math.max(360, width * (isComparison ? 0.42 : 0.86)))) };
+}
+
 /** Axes with the tokens as labels, a colour bar, and a second one for the difference. */
 function headLayout(traces) {
-  const width = Math.min($("map").clientWidth, isComparison ? 1480 : 920), [query0, query1] = zoom;
   const letters = (word, i) => Math.min(word.length, 12) + String(i).length;
-  const room = 14 + 7 * Math.max(...tokens.slice(0, 2000).map(letters));
+  const room = (isNarrow() ? 8 : 14) + (isNarrow() ? 5.5 : 7) * Math.max(...tokens.slice(0, 2000).map(letters));
+  const below = 40 + room + (isNarrow() ? (isComparison ? 130 : 70) : 0);
+  const right = isNarrow() ? 8 : isComparison ? 180 : 90;
   const layout = figureLayout({
-    width, height: Math.min(720, Math.max(420, width * (isComparison ? 0.42 : 0.86))), dragmode: "zoom",
-    margin: { l: 52 + room, r: isComparison ? 150 : 90, t: isComparison ? 36 : 14, b: 40 + room }, annotations: [],
-    yaxis: axis({
-      ...tokenTicks(query0, query1, 28), range: [query1, query0], title: { text: "query", standoff: 4 },
-      anchor: hasSlotStrip() ? slotAxis(0) : xAxis(0),
-    }),
-    coloraxis: colourAxis(),
+    ...figureSize(), dragmode: "zoom", annotations: [],
+    margin: { l: (isNarrow() ? 30 : 52) + room, r: right, t: isComparison ? 36 : 14, b: below }, coloraxis: colourAxis(),
   });
-  layout.coloraxis.colorbar.x = 1.01;
-  if (isComparison) layout.coloraxis2 = differenceColourAxis(traces);
+  if (isNarrow()) layout.font.size = 10;
+  placeBar(layout, layout.coloraxis.colorbar, 0);
+  if (isComparison) layout.coloraxis2 = differenceColourAxis(layout, traces);
   panels().forEach((panel, i, { length }) => addPanel(layout, panel, i, length));
   return layout;
 }
 
+/** Puts colour bar `i` beside the maps, or below them on a narrow screen. */
+function placeBar(layout, bar, i) {
+  if (!isNarrow()) { bar.x = 1.01 + 0.085 * i; return; }
+  const { height, margin: { t, b } } = layout, inside = height - t - b, below = b - 70 - 62 * (isComparison ? 1 - i : 0);
+  Object.assign(bar, { orientation: "h", x: 0.5, xanchor: "center", y: -below / inside, yanchor: "top", len: 1 });
+  Object.assign(bar, { thickness: 10, title: { ...bar.title, side: "top" } });
+}
+
 /** Adds the axes and the name of the panel with index `i` of `count`. */
 function addPanel(layout, { name }, i, count) {
-  const gap = isComparison ? 0.012 : 0, from = i / count + (i && gap), to = (i + 1) / count - gap;
-  const stripWidth = hasSlotStrip() ? 0.04 / count : 0, [, , key0, key1] = zoom;
+  const gap = 0.024, each = (1 - gap * (count - 1)) / count, from = i * (each + gap), to = from + each;
+  const [left, right] = isStacked() ? [0, 1] : [from, to], rise = 0.02;
+  const [bottom, top] = isStacked() ? [1 - (i + 1) / count + 3 * rise, 1 - i / count - rise] : [0, 1];
+  const { width, height, margin } = layout, [query0, query1, key0, key1] = zoom;
+  const stripWidth = hasSlotStrip() ? 0.04 * (right - left) : 0;
+  const rowsShown = ticksIn((top - bottom) * (height - margin.t - margin.b));
+  const columnsShown = ticksIn((right - left) * (width - margin.l - margin.r));
+  if (!i || isStacked()) {
+    layout[yAxis(i).replace("y", "yaxis")] = axis({
+      ...tokenTicks(query0, query1, rowsShown), range: [query1, query0], title: { text: "query", standoff: 4 },
+      anchor: hasSlotStrip() ? slotAxis(i) : xAxis(i), domain: [bottom, top], ...(i && { matches: "y" }),
+    });
+  }
+  const isLowest = !isStacked() || i === count - 1; // which has the labels of the keys
   layout[xAxis(i).replace("x", "xaxis")] = axis({
-    ...tokenTicks(key0, key1, isComparison ? 14 : 28), tickangle: -90, range: [key0, key1],
-    domain: [from + 1.25 * stripWidth, to], title: { text: "key", standoff: 4 }, ...(i && { matches: "x" }),
+    ...tokenTicks(key0, key1, columnsShown), tickangle: -90, range: [key0, key1],
+    domain: [left + 1.25 * stripWidth, right], title: { text: isLowest ? "key" : "", standoff: 4 },
+    ...(i && { matches: "x" }), anchor: yAxis(i), showticklabels: isLowest,
   });
   if (hasSlotStrip()) {
-    const range = { range: [-0.5, 0.5], fixedrange: true, tickvals: [0], ticktext: ["*"] };
-    layout[slotAxis(i).replace("x", "xaxis")] = axis({ domain: [from, from + stripWidth], ...range });
+    const range = { range: [-0.5, 0.5], fixedrange: true, tickvals: [0], ticktext: ["*"], anchor: yAxis(i) };
+    layout[slotAxis(i).replace("x", "xaxis")] = axis({ domain: [left, left + stripWidth], ...range });
   }
-  const above = { x: (from + to) / 2, y: 1.01, xref: "paper", yref: "paper", yanchor: "bottom" };
+  const above = { x: (left + right) / 2, y: top + 0.005, xref: "paper", yref: "paper", yanchor: "bottom" };
   if (name) layout.annotations.push({ ...above, text: label(name), showarrow: false });
 }
 
 /** Colours on both sides of zero, up to the largest difference that is drawn. */
-function differenceColourAxis(traces) {
+function differenceColourAxis(layout, traces) {
   let largest = 1e-9;
   for (const { coloraxis, z } of traces) {
     if (coloraxis !== "coloraxis2") continue;
     for (const row of z) for (const value of row) if (Math.abs(value) > largest) largest = Math.abs(value);
   }
-  const colorbar = { ...colourBar("difference"), x: 1.09 };
+  const colorbar = colourBar("difference");
+  colorbar.title.side = "top";
+  placeBar(layout, colorbar, 1);
   return { cmin: -largest, cmax: largest, colorscale: stopsOf(theme().diverging), colorbar };
 }
+
+/** How many labels of tokens have room in so many pixels. */
+const ticksIn = (pixels) => Math.max(3, Math.floor(pixels / 15));
 
 /** Ticks at tokens, at most `most` of them. */
 function tokenTicks(first, last, most) {

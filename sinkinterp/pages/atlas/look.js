@@ -1,5 +1,4 @@
-// What the figures share: labels, numbers, colours, and the box of text beside the pointer. Words from data are only
-// ever set as text.
+// What the figures share: labels, numbers and colours. Words from data are only ever set as text.
 
 const MARKS = { "\n": "⏎", "\r": "␍", "\t": "⇥", " ": "·" };
 /** A token with its spaces and control characters made visible. */
@@ -23,7 +22,7 @@ function number(x, { log, bits, step }) {
 const isRank = () => view.channel === WEIGHT && view.scale === "rank";
 const isLog = () => view.channel === WEIGHT && view.scale === "log";
 
-const { low: lowestWeight, high: highestWeight } = channels[WEIGHT].scale;
+const lowestWeight = channels[WEIGHT].scale.low, highestWeight = channels[WEIGHT].colour_range[1];
 const logFloor = Math.max(lowestWeight, 1e-6 * highestWeight); // smaller weights have its colour
 
 /** A row of values on the chosen scale. */
@@ -76,20 +75,5 @@ function axis(fields) {
   return { showgrid: false, zeroline: false, ...line, ...fields };
 }
 
-// Plotly's own buttons would offer to send the data to a server of its maker
-const CONFIG = {
-  showSendToCloud: false, plotlyServerURL: "", displaylogo: false, doubleClick: false,
-  modeBarButtonsToRemove: ["autoScale2d", "resetScale2d", "toImage"],
-};
-
-/* The box of text beside the pointer. */
-
-function showTip(event, text) {
-  const tip = $("tip");
-  tip.textContent = text;
-  tip.hidden = false;
-  const { width, height } = tip.getBoundingClientRect();
-  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, innerWidth - width - 8))}px`;
-  tip.style.top = `${Math.max(4, Math.min(event.clientY + 14, innerHeight - height - 8))}px`;
-}
-const hideTip = () => { $("tip").hidden = true; };
+// Plotly's own buttons would lie over the figure, and offer to send the data to a server of its maker
+const CONFIG = { showSendToCloud: false, plotlyServerURL: "", displayModeBar: false, doubleClick: false };

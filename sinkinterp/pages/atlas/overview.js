@@ -11,12 +11,13 @@ async function drawOverview() {
     colorbar: colourBar(isChange ? "change of importance" : "importance"),
   };
   const layout = figureLayout({
-    height: 130 + Math.max(180, Math.min(layers.length * 22, 640)), margin: { l: 56, r: 10, t: 10, b: 48 },
+    width: $("importance").clientWidth, height: 130 + Math.max(180, Math.min(layers.length * 22, 640)),
+    margin: { l: 56, r: 10, t: 10, b: 48 },
     dragmode: false, shapes: [openHeadFrame()],
     xaxis: axis({ title: { text: "head" }, fixedrange: true, dtick: about.heads > 32 ? 8 : about.heads > 16 ? 2 : 1 }),
     yaxis: axis({ title: { text: "layer" }, fixedrange: true, autorange: "reversed", type: "category" }),
   });
-  await Plotly.react("overview", [trace], layout, { ...CONFIG, displayModeBar: false });
+  await Plotly.react("overview", [trace], layout, CONFIG);
   $("overview").dataset.shown = `${view.state}-${view.place}`;
 }
 

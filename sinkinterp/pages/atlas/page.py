@@ -5,68 +5,53 @@ zoom. Text is handed over as JSON and set as text, never as markup. A content se
 the two of the page, and lets nothing be fetched.
 """
 
-import base64
-import hashlib
-import json
 from dataclasses import asdict
 from functools import cache
-from html import escape
 from string import Template
-from typing import Any
 
 from plotly.offline import get_plotlyjs
 
 from ..assets import asset
+from ..document import Scripts, document, in_script
+from ..glossary import glossary
 from ..style import STYLE
 from .codes import text_of
 from .contents import Atlas
 from .encode import encode
 
 SCRIPTS = (
-    "schema.js",
-    "cells.js",
-    "data.js",
-    "look.js",
-    "overview.js",
-    "thumbnails.js",
-    "head.js",
-    "hover.js",
-    "controls.js",
-    "start.js",
+    "shared/palette.js",
+    "shared/grid.js",
+    "shared/tip.js",
+    "atlas/schema.js",
+    "atlas/cells.js",
+    "atlas/data.js",
+    "atlas/look.js",
+    "atlas/overview.js",
+    "atlas/thumbnails.js",
+    "atlas/head.js",
+    "atlas/hover.js",
+    "atlas/words.js",
+    "atlas/controls.js",
+    "atlas/start.js",
 )  # joined to one script, in this order
 
 
 def atlas_page(atlas: Atlas) -> str:
     """The page as HTML text."""
     data, blocks = encode(atlas)
-    script = "".join(asset(f"atlas/{name}") for name in SCRIPTS)
-    return Template(asset("atlas/atlas.html")).substitute(
-        title=escape(f"sinkinterp: {atlas.model}"),
-        policy=_policy(get_plotlyjs(), script),
-        style=STYLE + asset("atlas/atlas.css"),
+    script = "".join(map(asset, SCRIPTS))
+    body = Template(asset("atlas/atlas.html")).substitute(
         about=in_script(asdict(data)),
-        plotly=_packed_plotly(),
+        plotly=packed_plotly(),
+        glossary=glossary(),
         blocks="\n".join(f'<script type="text/plain" id="{name}">{text}</script>' for name, text in blocks.items()),
-        script=script,
     )
-
-
-def in_script(data: Any) -> str:
-    """JSON that may stand inside a script element: no character in it ends the element or begins a comment."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _policy(*scripts: str) -> str:
-    """Only these scripts run, and nothing is fetched."""
-    hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
-    allowed = " ".join(f"'sha256-{hash}'" for hash in hashes)
-    return (
-        f"default-src 'none'; script-src {allowed}; "
-        "style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
-    )
+    style = STYLE + asset("atlas/atlas.css")
+    return document(f"sinkinterp: {atlas.model}", style, body, Scripts([script], added=[get_plotlyjs()]))
 
 
 @cache
-def _packed_plotly() -> str:
+def packed_plotly() -> str:
+    """plotly.js, compressed, as text."""
     return text_of(get_plotlyjs().encode())

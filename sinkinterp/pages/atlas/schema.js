@@ -7,7 +7,7 @@ const SCHEMA = {
   "model": "string",
   "lead": "string",
   "protocol": "string",
-  "captions": {"overview": "string", "maps": "string", "head": "string"},
+  "captions": {"overview": "string", "maps": "string", "head": "string", "text": "string"},
   "tables": [
     {"title": "string", "note": "string", "columns": [{"name": "string", "wordy": "boolean"}], "rows": [["string"]]}
   ],

@@ -44,6 +44,7 @@ class CaptionData:
     overview: str
     maps: str
     head: str
+    text: str
 
 
 @dataclass(frozen=True)

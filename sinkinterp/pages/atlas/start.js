@@ -1,12 +1,13 @@
 // The order in which the page appears: texts, one map without axes, then all figures.
 
 function writeTexts() {
-  $("title").textContent = `Attention of ${about.model}`;
+  $("title").textContent = `${about.model}: attention maps`;
   $("lead").textContent = about.lead;
   $("summary").append(...about.tables.map(tableCard));
   $("overview-caption").textContent = about.captions.overview;
   $("maps-caption").textContent = about.captions.maps;
   $("head-caption").textContent = about.captions.head;
+  $("text-caption").textContent = about.captions.text;
   $("protocol").textContent = about.protocol;
   document.querySelector("main").className = maps.length === 1 ? "single" : isComparison ? "wide" : "";
 }
@@ -43,7 +44,8 @@ async function painted() {
 
 /** Draws one map without axes: Plotly takes longer to start than everything else. */
 async function sketch(map) {
-  const cells = await cellsOf(WEIGHT, 0, map, view.mean), pixels = Math.min(MAX_PIXELS, $("map").clientWidth - 180);
+  const cells = await cellsOf(WEIGHT, 0, map, view.mean);
+  const pixels = Math.min(MAX_PIXELS, figureSize().height - 120, $("map").clientWidth - 180);
   const canvas = element("canvas", "", { width: pixels, height: pixels });
   canvas.style.marginLeft = "104px";
   canvas.getContext("2d").putImageData(thumbnail(cells, pixels), 0, 0);
@@ -64,6 +66,7 @@ async function start() {
   await painted();
   await startPlotly();
   addControls();
+  writeWords();
   redrawOnChanges();
   if (hasOverview) await drawOverview();
   $("map").replaceChildren();
@@ -73,7 +76,7 @@ async function start() {
   if (hasOverview) {
     listenToOverview();
     listenToThumbnails();
-  }
+  } else $("importance").hidden = true;
   await painted();
   performance.mark("at-hand");
   await drawThumbnails();

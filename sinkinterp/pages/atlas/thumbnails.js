@@ -1,15 +1,14 @@
 // All maps, small, on one canvas: a row per layer.
 
-const LEFT = 34, TOP = 16, GAP = 3; // pixels: room for the names of layers and of heads, and between maps
 let grid = { size: 0, corners: [], width: 0, height: 0 };
 
 /** Where the maps stand; `corners` are their left and upper ends. */
 function gridOfMaps() {
-  const across = Math.min(about.heads, maps.length), width = $("maps").clientWidth - 18;
-  const size = Math.max(14, Math.min(90, Math.floor((width - LEFT) / across) - GAP)), span = size + GAP;
-  const columnOf = (map) => (hasColumnPerHead() ? maps[map][1] : map);
-  const corners = maps.map(([layer], map) => [LEFT + columnOf(map) * span, TOP + mappedLayers.indexOf(layer) * span]);
-  return { size, corners, width: LEFT + across * span, height: TOP + mappedLayers.length * span };
+  const across = Math.min(about.heads, maps.length), rows = hasColumnPerHead() ? mappedLayers.length : 1;
+  const found = linesOfMaps(across, rows, $("maps").clientWidth);
+  const corners = maps.map(([layer, head], map) =>
+    (hasColumnPerHead() ? found.corner(mappedLayers.indexOf(layer), head) : found.corner(0, map)));
+  return { ...found, corners };
 }
 
 /** Whether a head's number says its column. A few chosen heads stand side by side. */
@@ -26,7 +25,7 @@ async function drawThumbnails() {
     const cells = await cellsOf(WEIGHT, state, map, view.mean);
     if (drawing !== latestDrawing) return;
     const image = thumbnail(view.scale === "rank" ? ranked(cells) : cells, pixels);
-    context.putImageData(image, ...grid.corners[map].map((at) => at * ratio));
+    context.putImageData(image, ...grid.corners[map].map((at) => Math.round(at * ratio)));
     if (map % 64 === 63) await new Promise((resolve) => setTimeout(resolve)); // the page answers meanwhile
   }
   $("maps").dataset.drawn = `${view.scale}-${view.mean}`;
@@ -40,8 +39,12 @@ function clearedCanvas(ratio) {
   [canvas.style.width, canvas.style.height] = [`${width}px`, `${height}px`];
   context.scale(ratio, ratio);
   [context.font, context.fillStyle] = [`11px ${style.fontFamily}`, style.color];
-  mappedLayers.forEach((layer, i) => context.fillText(`L${layer}`, 2, TOP + i * span + size / 2 + 4));
-  for (let head = 0; head < about.heads && hasColumnPerHead(); head += size < 22 ? 4 : 1) {
+  maps.forEach(([layer, head], map) => {
+    const [x, y] = grid.corners[map], isFirst = x === LEFT;
+    if (!hasColumnPerHead()) context.fillText(`L${layer} H${head}`, x, y - 4);
+    else if (isFirst) context.fillText(head === 0 ? `L${layer}` : `h${head}`, 2, y + size / 2 + 4);
+  });
+  for (let head = 0; head < grid.perLine && hasColumnPerHead() && grid.lines === 1; head += size < 22 ? 4 : 1) {
     context.fillText(String(head), LEFT + head * span + 2, 11);
   }
   return context;
