@@ -10,7 +10,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "sinkinterp"
-GROUND = {"errors": "the one error of users", "files": "whole or absent", "spec": "recipes as JSON", "table": "rows"}
+GROUND = {
+    "checks": "values within limits",
+    "errors": "the one error of users",
+    "files": "whole or absent",
+    "lazy": "modules as attributes",
+    "spec": "recipes as JSON",
+    "table": "rows",
+}
 LAYERS: tuple[dict[str, str], ...] = (
     {"attention": "one attention call", "data": "tokens", "plots": "table -> figure"},
     {"lm": "our model family", "metrics": "calls -> numbers", "interventions": "what changes"},

@@ -46,7 +46,7 @@ def measure(case: Case, progress: Progress) -> Table:
     """A row per block and kind of token: means over sequences, and over the heads of the block."""
     token_set = case.tokens(case.size(), progress, case.start)
     on_batch = progress(f"measuring {case.subject.name}")
-    report = measure_model(case.subject, token_set, positions=(0,), instruments=[GEOMETRY], on_batch=on_batch)
+    report = measure_model(case.subject, token_set, positions=(0,), instruments=[GEOMETRY], progress=on_batch)
     note = (
         f"{protocol_note(report, EPSILON)}; block 0 is the embedding, block b the output of layer b - 1; keys, values, "
         "cosine, norm product (|q| |k| times the scale) and alpha_1: of the layer that reads the block, mean over "

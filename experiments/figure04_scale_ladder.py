@@ -42,7 +42,7 @@ EPSILON = 0.3
 def measure(case: Case, progress: Progress) -> Table:
     """The row of one model: its size, Sink_1 and alpha_1 on natural text without BOS."""
     token_set = case.tokens(case.size(), progress, Bos.NEVER)
-    report = measure_model(case.subject, token_set, positions=(0,), on_batch=progress(f"measuring {case.subject.name}"))
+    report = measure_model(case.subject, token_set, positions=(0,), progress=progress(f"measuring {case.subject.name}"))
     shape = case.subject.shape
     row = {
         **case.names,

@@ -38,7 +38,7 @@ def measure(case: Case, progress: Progress) -> Table:
     """A row per block: norms of the first token and of the others, and their ratio with its interval."""
     token_set = case.tokens(case.size(), progress)
     on_batch = progress(f"measuring {case.subject.name}")
-    report = measure_model(case.subject, token_set, positions=(0,), on_batch=on_batch)
+    report = measure_model(case.subject, token_set, positions=(0,), progress=on_batch)
     table = residual_norms_by_block({case.subject.name: report})
     alpha: dict[str, Cell] = {
         ALPHA_1: report.alpha().mean().item(),

@@ -34,7 +34,7 @@ def measure(case: Case, progress: Progress) -> Table:
     """A row per layer and head: alpha_1 with its interval and null, sink rate, value- and key-norm ratio."""
     token_set = case.tokens(case.size(), progress, case.start)
     on_batch = progress(f"measuring {case.subject.name}")
-    report = measure_model(case.subject, token_set, positions=(0,), on_batch=on_batch)
+    report = measure_model(case.subject, token_set, positions=(0,), progress=on_batch)
     table = sinks_by_head(report, EPSILON)
     note = f"{table.note}; null: uniform attention; rule: {RULE}"
     return Table(CLAIM, note, tuple({**case.names, **row} for row in table.rows))

@@ -37,7 +37,7 @@ MODELS: dict[Scale, list[Model]] = {
 def measure(case: Case, progress: Progress) -> Table:
     """One row: the loss, sinks and norms of one model."""
     subject, token_set = case.subject, case.tokens(case.size(), progress)
-    report = measure_model(subject, token_set, on_batch=progress(f"measuring {subject.name}"))
+    report = measure_model(subject, token_set, progress=progress(f"measuring {subject.name}"))
     slot, published = report.slot_rate(DEMO_EPSILON), REPORTED.get(case.variant, {})
     row: dict[str, Cell] = {
         "model": case.variant or subject.name,

@@ -2,16 +2,20 @@
 
 import sinkinterp as si
 
-subject = si.load("gpt2")
-report = si.measure(subject, tokens)
-moved = si.measure(subject, tokens, edits=[si.SwapPositions(0, 4)])
+report = si.measure("gpt2", "Language models pour attention onto their first token.")
+report.summary()
+moved = si.measure("gpt2", text, edits=si.SwapPositions(0, 4))
 """
 
 from importlib import import_module
 from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
+from .checks import nearest
 from .lm.registration import register_with_transformers
+from .measurement.views import come_from
+from .table import drawn_by
 
 if TYPE_CHECKING:
     from .backends.load import load as load
@@ -45,6 +49,8 @@ __all__ = list(_MODULES)
 __version__ = "0.1.0"
 
 register_with_transformers()
+come_from(lambda: import_module(".tables.views", __name__))
+drawn_by(lambda table: import_module(".plots.views", __name__).figure_of(table))
 
 
 def __getattr__(name: str) -> Any:
@@ -54,10 +60,11 @@ def __getattr__(name: str) -> Any:
     elif not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
         value = import_module(f".{name}", __name__)
     else:
-        raise AttributeError(f"module 'sinkinterp' has no attribute {name!r}")
+        raise AttributeError(f"module 'sinkinterp' has no attribute {name!r}{nearest(name, __dir__())}")
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted(_MODULES)
+    modules = (module.name for module in iter_modules(__path__))
+    return sorted([*_MODULES, "__version__", *(name for name in modules if not name.startswith("_"))])

@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
+from .checks import check_fields
 from .errors import InputError
 
 S = TypeVar("S", bound="Spec")
@@ -31,6 +32,9 @@ class Spec:
             raise TypeError(f"two specs are called {cls.__name__}")
         Spec.kinds[cls.__name__] = cls
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy in which "kind" is the name of the class. `added_later` fields are absent at default."""
         plain: dict[str, Any] = {"kind": type(self).__name__}
@@ -43,6 +47,8 @@ class Spec:
     @classmethod
     def from_dict(cls: type[S], plain: dict[str, Any]) -> S:
         """The inverse of `to_dict`. Raises InputError for a kind or a field that this version does not know."""
+        if not isinstance(plain, dict) or not isinstance(plain.get("kind", ""), str):
+            raise InputError(f"a {cls.__name__} is read from a dictionary with its kind; got a {type(plain).__name__}")
         kind = Spec.kinds.get(plain.get("kind", ""))
         if kind is None or not issubclass(kind, cls):
             raise InputError(
@@ -52,7 +58,11 @@ class Spec:
         unknown = plain.keys() - {"kind", *(f.name for f in fields(kind))}
         if unknown:
             raise InputError(f"{kind.__name__} has no {', '.join(sorted(unknown))}; use the version that wrote it")
-        return kind(**{name: _from_json(value) for name, value in plain.items() if name != "kind"})
+        values = {name: _from_json(value) for name, value in plain.items() if name != "kind"}
+        absent = [f.name for f in fields(kind) if f.name not in values and f.default is MISSING]
+        if absent:
+            raise InputError(f"{kind.__name__} lacks {', '.join(absent)}; use the version that wrote it")
+        return kind(**values)
 
     def key(self) -> str:
         """Twelve hexadecimal digits that name this spec's checkpoints and results."""

@@ -1,6 +1,6 @@
 """Table: rows of numbers and text, and how they were measured. Measurements make tables; plots draw them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from math import isfinite
@@ -19,7 +19,7 @@ def high_of(column: str) -> str:
     return f"{column} high"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """Rows with the same columns. `note` is the protocol: n, T, epsilon, BOS, dtype."""
 
@@ -30,6 +30,16 @@ class Table:
     def __post_init__(self) -> None:
         if any(row.keys() != self.rows[0].keys() for row in self.rows):
             raise ValueError(f"the rows of {self.title!r} have different columns")
+
+    def __repr__(self) -> str:
+        return f"<Table {self.title!r}: {len(self.rows)} rows of {', '.join(self.columns) or 'nothing'}>"
+
+    def __str__(self) -> str:
+        return self.to_markdown()
+
+    def plot(self) -> Any:
+        """The plotly figure that shows this table. Raises InputError where there is none."""
+        return _DRAWERS[0](self)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -103,6 +113,14 @@ class Table:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return f"<b>{escape(self.title)}</b>{self.to_html()}<small>{escape(self.note)}</small>"
+
+
+_DRAWERS: list[Callable[[Table], Any]] = []
+
+
+def drawn_by(draw: Callable[[Table], Any]) -> None:
+    """Names the function that draws tables: the package's door does, since figures are a layer above."""
+    _DRAWERS[:] = [draw]
 
 
 def _is_not_finite(cell: Cell) -> bool:

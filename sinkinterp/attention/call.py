@@ -17,7 +17,7 @@ from .streaming import KernelWeights
 from .visibility import ALL
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class AttentionCall:
     """Queries, keys and values after norms and rotation; keys are not repeated for grouped queries.
 
@@ -42,6 +42,11 @@ class AttentionCall:
     slot: Slot = None
     kernel: Kernel = SOFTMAX
     set_pattern: SetPattern | None = None
+
+    def __repr__(self) -> str:
+        batch, n_heads, n_queries, d_head = self.q.shape
+        heads = f"{n_heads} heads ({self.k.shape[1]} kv) of {d_head}"
+        return f"<AttentionCall of layer {self.layer}: {batch} x {n_queries} queries, {self.k.shape[2]} keys, {heads}>"
 
     def __post_init__(self) -> None:
         if self.set_pattern is not None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from ..errors import InputError
 from ..spec import Spec, added_later
 from .features import EluFeature, Feature, Identity, MLPFeature
 from .normalisers import ClampedSum, Normaliser, PNorm, PositiveShare, Unit
@@ -59,8 +60,9 @@ class Kernel(Spec):
     scaling: Scaling = added_later(Unscaled(), kw_only=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.similarity.drops_factor and self.normaliser.degree != 1:
-            raise ValueError(
+            raise InputError(
                 f"{type(self.similarity).__name__} drops a factor per row, which only a normaliser of degree 1 "
                 "restores: use PNorm()"
             )

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from ..errors import InputError
 from ..spec import Spec
 
 Positions = Int[Tensor, "..."]
@@ -41,8 +42,9 @@ class Window(Mask):
     width: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.width < 1:
-            raise ValueError(f"a window must be at least 1 key wide, which is the query's own; got {self.width}")
+            raise InputError(f"a window must be at least 1 key wide, which is the query's own; got {self.width}")
 
     def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return query - key < self.width
@@ -55,8 +57,9 @@ class Prefix(Mask):
     length: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.length < 1:
-            raise ValueError(f"a prefix must be at least 1 key long; got {self.length}")
+            raise InputError(f"a prefix must be at least 1 key long; got {self.length}")
 
     def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return (key < self.length).expand(torch.broadcast_shapes(query.shape, key.shape))

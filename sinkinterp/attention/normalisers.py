@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..errors import InputError
 from ..spec import Spec
 from .flash import log_total
 from .shapes import Rows, Scores
@@ -65,8 +66,9 @@ class PNorm(Normaliser):
     degree: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.p <= 0:
-            raise ValueError(f"p must be above zero; got p = {self.p}")
+            raise InputError(f"p must be above zero; got p = {self.p}")
 
     def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
         tiny = torch.finfo(sim.dtype).tiny

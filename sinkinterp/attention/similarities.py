@@ -7,6 +7,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
+from ..errors import InputError
 from ..spec import Spec
 from .shapes import Allowed, Scores
 
@@ -86,8 +87,9 @@ class Sigmoid(Similarity):
     positive: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.length <= 0:
-            raise ValueError(f"the length whose logarithm is subtracted must be above zero; got {self.length}")
+            raise InputError(f"the length whose logarithm is subtracted must be above zero; got {self.length}")
 
     def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
         return (scores - math.log(self.length)).sigmoid() * allowed

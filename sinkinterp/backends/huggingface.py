@@ -34,6 +34,7 @@ from .own_attention import family_of
 from .projections import WEIGHT_SITES, Role, edited_weights, weights_of
 from .recorder import Answers, Recorder, stacked
 from .subject import CallRead, Logits, ResidualRead, Trace
+from .text import ReadsText
 
 _CONTEXT = (
     "max_target_positions",
@@ -42,7 +43,7 @@ _CONTEXT = (
 )  # what configurations call the longest sequence
 
 
-class HuggingFaceSubject:
+class HuggingFaceSubject(ReadsText):
     """A causal transformers model that is read and edited while it runs. Afterwards it is as it was before.
 
     Raises InputError where the model does not use transformers' attention interface, or fails the contract.
@@ -69,6 +70,11 @@ class HuggingFaceSubject:
         if any(map(cross_attention, blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
             self.encoder = Off.description
         self._check_contract(bare)
+
+    def __repr__(self) -> str:
+        shape, library = self.shape, ", ".join(self.libraries) or "huggingface"
+        sizes = f"{shape.n_layers} layers x {shape.n_heads} heads, d_model {shape.d_model}"
+        return f"<Subject {self.name}: {sizes}, {library}, {str(self.dtype).removeprefix('torch.')} on {self.device}>"
 
     def _check_contract(self, bare: Logits) -> None:
         """Finds the sizes and abilities of the model. Raises InputError where it fails the contract."""

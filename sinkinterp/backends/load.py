@@ -2,12 +2,15 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer, GgufConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from ..checks import nearest
+from ..data.token_sources import Tokenizer
 from ..errors import InputError
 from ..files import cache_folder
 from . import gguf
@@ -16,13 +19,14 @@ from .encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_e
 from .encoder_input import EncoderInput
 from .huggingface import HuggingFaceSubject, check_encoder
 from .subject import Subject
+from .text import ReadsText
 
 SHIPPED = Path(__file__).parents[1] / "checkpoints"
 ORIGIN = "SOURCE.json"  # in a model folder: where its weights come from
 DeviceMap = str | dict[str, int | str | torch.device] | None
 
 
-def load(
+def load(  # noqa: PLR0913  everything that a model can be loaded with
     source: Any,
     *,
     backend: str | None = None,
@@ -31,25 +35,34 @@ def load(
     name: str | None = None,
     remote: bool = False,
     encoder: EncoderInput | None = None,
+    tokenizer: Any = None,
 ) -> Subject:
     """A subject from a Hugging Face name, a model folder, a GGUF file, a model that we name, or a model in memory.
 
     sinkinterp/NAME are the checkpoints that ship with us, local/NAME the models that `make models` downloads. A model
     in memory is a transformers model, an nnsight model around one, or a TransformerLens bridge. `backend` is
-    "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface"
-    for names, folders and files. Weights are read from safetensors or GGUF (dequantised) only, in `dtype` (default
+    "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
+    names, folders and files. Weights are read from safetensors or GGUF (dequantised) only, in `dtype` (default
     float32), to where `device_map` says (as in transformers: "auto" spreads a model that is too large for one device),
     and no code of the repository is run. `remote` runs a model of the Hub on an NDIF server instead, in its dtype
     there: backend "nnsight" only. Encoder-decoder models (Whisper, BART, T5) need an `encoder` input, `Silence()`,
     `Off()`, `Sound(file)` or `Text(text)` of `sinkinterp.backends.encoder_input`; what is measured is their decoder.
-    Raises InputError where nothing can be loaded, weights are absent, the backend cannot do it, an encoder's input is
-    missing or has no encoder, or a dtype or device is asked of a model that is in memory or on a server already.
+    `tokenizer`, a transformers tokenizer or the name of one, is what the subject reads text with; by default that of
+    the name, the folder, the nnsight model or the bridge. Raises InputError where nothing can be loaded, weights are
+    absent, the backend cannot do it, an encoder's input is missing or has no encoder, or a dtype or device is asked of
+    a model that is in memory or on a server already.
     """
+    if isinstance(source, ReadsText):
+        raise InputError(f"{source.name} is loaded already; use it as it is")
+    _check_dtype(dtype)
+    if not isinstance(name, str | None):
+        raise InputError(f"a model's name is a text; got {name!r:.40}")
+    read_with = tokenizer_source(source, tokenizer)
     if (dtype or device_map) and (remote or not isinstance(source, str | Path)):
         raise InputError("dtype and device_map are for names and folders; move the model yourself: model.to(...)")
     if remote:
         check_has_no_encoder(encoder, f"{name or source}, run remotely,")
-        return _remote(source, backend, name)
+        return _reading(_remote(source, backend, name), read_with)
     origin = ""
     if isinstance(source, str | Path):
         name = name or str(source)
@@ -58,16 +71,54 @@ def load(
             raise no_encoder_input(name)  # before its weights are read
         source = load_model(source, dtype or torch.float32, device_map)
     library = _library_of(source)
-    backend = backend or library
-    if backend not in _SUBJECTS or library not in ("huggingface", backend):
-        raise InputError(f"{name or type(source).__name__} cannot run on {backend!r}; backends: {', '.join(_SUBJECTS)}")
+    backend = library if backend is None else backend
+    if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
+        hint = nearest(backend, _SUBJECTS)
+        raise InputError(
+            f"{name or type(source).__name__} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}"
+        )
     if backend == "huggingface" and source.config.is_encoder_decoder:
         subject = encoder_decoder_subject(source, encoder, name)
     else:
         subject = _SUBJECTS[backend](source, name)
         check_has_no_encoder(encoder, subject.name)
     subject.revision = origin or subject.revision
+    return _reading(subject, read_with)
+
+
+def subject_of(model: Any) -> Subject:
+    """The subject itself, or that of anything that `load` loads without further options."""
+    return model if isinstance(model, Subject) else load(model)
+
+
+def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
+    """What returns the tokenizer to read text with: that which is given, else that of a name or an object of a library.
+
+    Raises InputError for what is no tokenizer.
+    """
+    if tokenizer is None and isinstance(source, str | Path):
+        return partial(load_tokenizer, source)
+    if isinstance(tokenizer, str | Path):
+        return partial(load_tokenizer, tokenizer)
+    if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "bos_token_id")):
+        raise InputError(
+            f"a {type(tokenizer).__name__} is no tokenizer; give AutoTokenizer.from_pretrained(NAME), or the name"
+        )
+    beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
+    return lambda: beside if isinstance(beside, Tokenizer) else None
+
+
+def _reading(subject: Subject, tokenizer_source: Callable[[], Any]) -> Subject:
+    if isinstance(subject, ReadsText):
+        subject.tokenizer_source = tokenizer_source
     return subject
+
+
+def _check_dtype(dtype: Any) -> None:
+    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    is_float = isinstance(found, torch.dtype) and found.is_floating_point
+    if dtype not in (None, "auto") and not is_float:
+        raise InputError(f"{dtype!r} is no dtype that models run in; use float32, bfloat16 or float16")
 
 
 def _nnsight(model: Any, name: str | None) -> Subject:
@@ -119,7 +170,7 @@ def load_model(
     else:
         _check_folder(source)
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
-        refusals = (OSError, ValueError, KeyError)
+        refusals = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, AssertionError)
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
     try:
         model, loading = class_of(source).from_pretrained(
@@ -158,13 +209,20 @@ def located(source: str | Path) -> str | Path:
     A folder of that name in the working directory comes first. Raises InputError for a model that is not there.
     """
     owner, _, name = str(source).partition("/")
-    if owner not in ("sinkinterp", "local") or Path(source).exists():
+    try:
+        exists = Path(source).exists()
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{str(source)[:60]!r} is no name of a model, {getattr(error, 'strerror', error)}; check it"
+        ) from error
+    if owner not in ("sinkinterp", "local") or exists:
         return source
     if owner == "local":
         return _downloaded(name)
     names = _folders(SHIPPED)
     if name not in names:
-        raise InputError(f"no checkpoint {source} ships; there are {', '.join(f'sinkinterp/{n}' for n in names)}")
+        there_are = ", ".join(f"sinkinterp/{name}" for name in names)
+        raise InputError(f"no checkpoint {source} ships{nearest(name, names)}; there are {there_are}")
     return SHIPPED / name
 
 

@@ -56,6 +56,8 @@ class NNsightSubject(HuggingFaceSubject):
         from nnsight import NNsight
 
         self._envoy = NNsight(model) if isinstance(model, PreTrainedModel) else model
+        if any(parameter.is_meta for parameter in self._envoy._module.parameters()) and hasattr(model, "dispatch"):
+            model.dispatch()  # a model by name gets its weights only when they are needed
         module = self._envoy._module
         if any(parameter.is_meta for parameter in module.parameters()):
             raise InputError(f"{type(module).__name__} has no weights yet; wrap it with dispatch=True")

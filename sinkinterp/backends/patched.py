@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..errors import InputError
-from ..interventions.edit import Edit
+from ..interventions.edit import Edit, edits_of
 from .hooks import RECORDING, Recording, attention_set_to, recorded_stream
 from .huggingface import HuggingFaceSubject
 from .projections import edited_weights
@@ -31,6 +31,7 @@ def patched(model: Any, *edits: Edit) -> Iterator[Any]:
     """
     if not isinstance(model, PreTrainedModel):
         raise InputError(f"patched takes a transformers model; got {type(model).__name__}. For others: measure(edits=)")
+    edits_of(edits)
     if not edits:
         raise InputError("patched needs at least one edit")
     is_outermost = model not in _PATCHES

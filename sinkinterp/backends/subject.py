@@ -11,7 +11,8 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
 from ..attention.shapes import Residual
-from ..data.tokens import Tokens
+from ..data.bos import Bos
+from ..data.tokens import Tokens, TokenSet
 from ..interventions.edit import Edit
 
 Logits = Float[Tensor, "sequence pos vocab"]
@@ -19,7 +20,7 @@ CallRead = Callable[[AttentionCall], Tensor]
 ResidualRead = Callable[[Residual], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trace:
     """What the reads returned during one forward pass, and the logits of the model.
 
@@ -33,6 +34,10 @@ class Trace:
     residuals: dict[str, Tensor]
     mlps: dict[str, Tensor]
     logits: Logits
+
+    def __repr__(self) -> str:
+        answers = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.answers.items())
+        return f"<Trace: {answers or 'no reads'}; logits {tuple(self.logits.shape)}>"
 
     @property
     def answers(self) -> dict[str, Tensor]:
@@ -67,4 +72,10 @@ class Subject(Protocol):
 
         With `gradients`, logits can be differentiated by tensors that edits hold.
         """
+        ...
+
+    def tokens(
+        self, texts: str | Sequence[str], length: int | None = None, bos: Bos | str | bool = Bos.TOKENIZER
+    ) -> TokenSet:
+        """The tokens of a text or of several. Raises InputError for a model without a tokenizer."""
         ...

@@ -38,7 +38,7 @@ def domains(
         subject = load(model, backend=backend)
         reports = {
             name: measure_sinks(
-                subject, token_set, positions=(0,), on_batch=progress_bar(progress, f"measuring {name}")
+                subject, token_set, positions=(0,), progress=progress_bar(progress, f"measuring {name}")
             )
             for name, token_set in inputs.domain_token_sets(model, sources, field).items()
         }

@@ -65,7 +65,7 @@ def measure(
             convention=settings.convention,
             positions=(0,) if first_only else None,
             instruments=() if first_only else instruments.ALL,
-            on_batch=progress_bar(progress, "measuring"),
+            progress=progress_bar(progress, "measuring"),
         )
         word = words_of(model)
         overview = tables.overview_tables(report, settings.epsilon, word)

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
+from ..data.progress import BARS
 from ..errors import InputError
 from ..table import Table
 
@@ -22,6 +23,7 @@ error_console = Console(stderr=True)
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Prints a user's mistake as one line on standard error and exits with code 2; with code 130 at an interrupt."""
+    bars = BARS.set(False)  # commands show bars of their own
     try:
         yield
     except InputError as error:
@@ -30,6 +32,8 @@ def plain_errors() -> Iterator[None]:
     except KeyboardInterrupt as interrupt:
         error_console.print("interrupted; what was saved so far is kept, and the same command goes on from there")
         raise typer.Exit(130) from interrupt
+    finally:
+        BARS.reset(bars)
 
 
 def progress_bars() -> Progress:

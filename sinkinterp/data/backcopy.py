@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..checks import whole_number
 from ..spec import Spec, added_later
 from .seeding import generator
 from .tokens import Tokens
@@ -73,6 +74,13 @@ class BigramBackcopy(Spec):
     rank: int = 4
     chain_seed: int = 1
     first: First = added_later(RandomFirst())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number(self.length, "length", 2)
+        whole_number(self.vocab, "vocab", self.first.marks + 2)
+        whole_number(self.n_triggers, "n_triggers", 0, self.symbols)
+        whole_number(self.rank, "rank", 1)
 
     @property
     def symbols(self) -> int:

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import torch
 
+from ..errors import InputError
 from ..spec import Spec
 from .backcopy import BigramBackcopy
 from .packing import HELD_OUT
@@ -21,6 +22,7 @@ class Edited(Spec):
     edits: tuple[StreamEdit, ...] = ()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for edit in self.edits:
             edit.check(self.vocab, self.length)
 
@@ -52,8 +54,9 @@ class Limited(Spec):
     task: BigramBackcopy = BigramBackcopy()
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.sequences < 1:
-            raise ValueError(f"training needs at least 1 sequence; got {self.sequences}")
+            raise InputError(f"training needs at least 1 sequence; got {self.sequences}")
 
     @property
     def vocab(self) -> int:

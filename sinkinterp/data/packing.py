@@ -45,6 +45,7 @@ class PackedText(Spec):
     sha256: str = added_later("")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.length < 2 + self.bos:
             raise InputError(f"a chunk needs 2 tokens beside BOS; got length={self.length}")
         if not (0 < self.held_out < 1 and 0 < self.share <= 1):

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from ..checks import LARGEST, check_memory, whole_number
 from ..errors import InputError
 from .bos import Bos
 from .tokens import Tokens, TokenSet
@@ -33,15 +34,14 @@ def from_rows(rows: Sequence[Sequence[int]], length: int, sequences: int, source
 
 
 def from_texts(
-    texts: Iterable[str], tokenizer: Tokenizer, length: int, sequences: int, bos: Bos, source: str
+    texts: Iterable[str], tokenizer: Tokenizer, length: int, sequences: int | None, bos: Bos, source: str
 ) -> TokenSet:
     """The first `length` tokens of the first `sequences` texts that are long enough, one text per sequence.
 
-    The hash is that of the texts that are used. Raises InputError where fewer texts are long enough, and where BOS is
-    always wanted but the tokenizer has none.
+    All that are long enough, where `sequences` is None. The hash is that of the texts that are used. Raises InputError
+    where fewer texts are long enough, and where BOS is always wanted but the tokenizer has none.
     """
-    if bos is Bos.ALWAYS and tokenizer.bos_token_id is None:
-        raise InputError("this tokenizer has no BOS token; use --bos never or --bos tokenizer")
+    _check_bos(tokenizer, bos)
     digest = hashlib.sha256()
     appended = appended_tokens(tokenizer) if bos is Bos.TOKENIZER else 0
 
@@ -53,9 +53,38 @@ def from_texts(
             yield ids
 
     tokens, too_short = _long_enough(rows(), length, sequences)
+    return TokenSet(tokens, source, digest.hexdigest(), _beginning(tokens, tokenizer, bos), too_short)
+
+
+def from_whole_texts(texts: Sequence[str], tokenizer: Tokenizer, bos: Bos, most: int, source: str) -> TokenSet:
+    """All tokens of every text, one text per sequence, each sequence as long as its text.
+
+    Raises InputError where a text has fewer than two tokens or more than `most`, and where BOS is always wanted but
+    the tokenizer has none.
+    """
+    _check_bos(tokenizer, bos)
+    appended = appended_tokens(tokenizer) if bos is Bos.TOKENIZER else 0
+    rows = []
+    for i, text in enumerate(texts):
+        rows.append(_first_ids(text, tokenizer, most + 1, bos, appended, characters=None))
+        if len(rows[-1]) > most:
+            fix = f"cut it, subject.tokens(texts, length={most})"
+            raise InputError(f"text {i} has more than the {most} tokens that the model takes; {fix}")
+        if len(rows[-1]) < 2:
+            raise InputError(f"text {i} has {len(rows[-1])} tokens, and attention needs 2; give a longer one")
+    token_set = TokenSet.of_rows(rows, source)
+    return replace(token_set, bos=_beginning(token_set.tokens, tokenizer, bos))
+
+
+def _check_bos(tokenizer: Tokenizer, bos: Bos) -> None:
+    if bos is Bos.ALWAYS and tokenizer.bos_token_id is None:
+        raise InputError("this tokenizer has no BOS token; use --bos never or --bos tokenizer")
+
+
+def _beginning(tokens: Tokens, tokenizer: Tokenizer, bos: Bos) -> str:
+    """How sequences begin: the rule, and the BOS that all of them begin with."""
     begins = tokenizer.bos_token_id is not None and bool((tokens[:, 0] == tokenizer.bos_token_id).all())
-    rule = f"{bos} (id {tokenizer.bos_token_id} first)" if begins else f"{bos} (none)"
-    return TokenSet(tokens, source, digest.hexdigest(), rule, too_short)
+    return f"{bos} (id {tokenizer.bos_token_id} first)" if begins else f"{bos} (none)"
 
 
 def random_tokens(vocab: int, length: int, sequences: int, seed: int = 0, first: int | None = None) -> TokenSet:
@@ -64,7 +93,8 @@ def random_tokens(vocab: int, length: int, sequences: int, seed: int = 0, first:
     `first`, if given, replaces the token at position 0; the others do not depend on it. Raises InputError where it is
     no token of the vocabulary.
     """
-    tokens = torch.randint(vocab, (sequences, length), generator=torch.Generator().manual_seed(seed))
+    vocab, generator = _checked(vocab, length, sequences, seed)
+    tokens = torch.randint(vocab, (sequences, length), generator=generator)
     return _with_first(tokens, f"random tokens, seed {seed}", vocab, first)
 
 
@@ -73,8 +103,18 @@ def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first
 
     `first`, if given, replaces the token at position 0. Raises InputError where it is no token of the vocabulary.
     """
-    tokens = torch.randint(vocab, (sequences, 1), generator=torch.Generator().manual_seed(seed))
+    vocab, generator = _checked(vocab, length, sequences, seed)
+    tokens = torch.randint(vocab, (sequences, 1), generator=generator)
     return _with_first(tokens.expand(-1, length), f"repeated token, seed {seed}", vocab, first)
+
+
+def _checked(vocab: int, length: int, sequences: int, seed: int) -> tuple[int, torch.Generator]:
+    """The vocabulary and the generator to draw with. Raises InputError for sizes that are none, or do not fit."""
+    vocab, length = whole_number(vocab, "vocab", 1, LARGEST), whole_number(length, "length", 2)
+    sequences = whole_number(sequences, "sequences", 1)
+    what = f"{sequences:,} sequences of {length:,} tokens"
+    check_memory(3 * 8 * sequences * length, what, "ask for fewer or shorter ones")
+    return vocab, torch.Generator().manual_seed(whole_number(seed, "seed", -LARGEST, LARGEST))
 
 
 def appended_tokens(tokenizer: Tokenizer) -> int:
@@ -87,22 +127,26 @@ def appended_tokens(tokenizer: Tokenizer) -> int:
     return len(with_special) - len(alone) - starts[0] if starts else 0
 
 
-def _first_ids(text: str, tokenizer: Tokenizer, length: int, bos: Bos, appended: int) -> list[int]:
+def _first_ids(
+    text: str, tokenizer: Tokenizer, length: int, bos: Bos, appended: int, characters: int | None = CHARACTERS
+) -> list[int]:
     """The first `length` ids of a text, BOS included; fewer where the text is shorter.
 
-    The last `appended` tokens of what the tokenizer returns belong to no text, and are left out.
+    The last `appended` tokens of what the tokenizer returns belong to no text, and are left out. `characters` of the
+    text are read for each id, all of them if None.
     """
     most = length + appended
-    ids: list[int] = tokenizer(
-        text[: CHARACTERS * length], add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most
-    )["input_ids"]
+    beginning = text[: characters and characters * length]
+    ids: list[int] = tokenizer(beginning, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most)[
+        "input_ids"
+    ]
     ids = ids[: len(ids) - appended]
     return [tokenizer.bos_token_id or 0, *ids][:length] if bos is Bos.ALWAYS else ids
 
 
-def _long_enough(rows: Iterable[list[int]], length: int, sequences: int) -> tuple[Tokens, int]:
-    """The first `sequences` rows of `length` ids, and how many shorter ones came before the last of them."""
-    if length < 2 or sequences < 1:
+def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) -> tuple[Tokens, int]:
+    """The first `sequences` rows of `length` ids (or all), and how many shorter ones came before the last of them."""
+    if length < 2 or (sequences is not None and sequences < 1):
         raise InputError(f"ask for at least 2 tokens and 1 sequence; got {length} and {sequences}")
     kept, too_short, longest = [], 0, 0
     for row in rows:
@@ -113,6 +157,10 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int) -> tupl
             kept.append(row)
         if len(kept) == sequences:
             return torch.tensor(kept), too_short
+    if sequences is None and kept:
+        return torch.tensor(kept), too_short
+    if sequences is None:
+        raise InputError(f"no text has {length} tokens, the longest has {longest}; use a smaller length, or none")
     fix = f"use --sequences {len(kept)} or a smaller --length" if kept else f"use --length {longest} or less"
     fix = fix if longest > 1 else "give other texts: none has two tokens"
     raise InputError(
@@ -124,7 +172,7 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int) -> tupl
 def _with_first(tokens: Tokens, source: str, vocab: int, first: int | None) -> TokenSet:
     if first is None:
         return TokenSet.of(tokens, source)
-    if not 0 <= first < vocab:
+    if not 0 <= whole_number(first, "the first token") < vocab:
         raise InputError(f"the first token {first} is outside the vocabulary of {vocab}; give an id below {vocab}")
     tokens = tokens.clone()
     tokens[:, 0] = first

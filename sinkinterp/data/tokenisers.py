@@ -44,6 +44,7 @@ class ByteBPE(TokenizerRecipe):
     documents: int = 100_000
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.vocab < BYTES + 2:
             raise InputError(f"{BYTES} bytes, EOS and BOS take {BYTES + 2} symbols; got vocab={self.vocab}, raise it")
         if self.documents < 1:

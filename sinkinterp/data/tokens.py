@@ -9,6 +9,7 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from ..checks import check_memory
 from ..errors import InputError
 
 Tokens = Int[Tensor, "sequence pos"]
@@ -16,7 +17,7 @@ Lengths = Int[Tensor, " sequence"]
 PAD = -1  # the id of no token: an embedding that receives it fails
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TokenSet:
     """Sequences of tokens, their source and its hash.
 
@@ -32,6 +33,18 @@ class TokenSet:
     too_short: int = 0
     lengths: Lengths | None = None
 
+    def __post_init__(self) -> None:
+        tokens = self.tokens
+        is_whole = isinstance(tokens, Tensor) and tokens.dtype in (torch.int32, torch.int64)
+        if not is_whole or tokens.ndim != 2 or not tokens.numel():
+            got = f"{tokens.dtype} of {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise InputError(f"a token set holds whole numbers, `sequence pos`; got {got}; use TokenSet.of_rows")
+
+    def __repr__(self) -> str:
+        n, longest = self.tokens.shape
+        length = longest if self.lengths is None else f"{int(self.lengths.min())} to {longest}"
+        return f"<TokenSet of {self.source}: n={n}, T={length}, BOS {self.bos}>"
+
     @staticmethod
     def of(
         tokens: Tokens, source: str = "tokens in memory", attention_mask: Shaped[Tensor, "..."] | None = None
@@ -42,6 +55,7 @@ class TokenSet:
         InputError where the mask has another shape, holds other numbers, has a hole inside a sequence, or leaves a
         sequence fewer than two tokens.
         """
+        check_memory(3 * 8 * tokens.numel(), f"{tokens.numel():,} tokens", "use fewer or shorter sequences")
         if attention_mask is None:
             return TokenSet(tokens, source, _sha256(tokens))
         return _of_lengths(*_without_padding(tokens, attention_mask), source)
@@ -51,7 +65,7 @@ class TokenSet:
         """The token set of lists of token ids. Raises InputError where a list has fewer than two ids."""
         if not rows:
             raise InputError("there are no sequences; give at least one")
-        sequences = [torch.tensor(row, dtype=torch.long) for row in rows]
+        sequences = [_row(row) for row in rows]
         lengths = torch.tensor([len(row) for row in rows])
         return _of_lengths(pad_sequence(sequences, batch_first=True, padding_value=PAD), lengths, source)
 
@@ -87,6 +101,16 @@ def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[T
             "pad only before or behind tokens"
         )
     return tokens.long().gather(1, moved_from).where(inside, PAD)[:, : lengths.max()], lengths
+
+
+def _row(ids: Sequence[int]) -> Int[Tensor, " pos"]:
+    try:
+        row = torch.tensor(ids)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        row = torch.empty(0, dtype=torch.bool)
+    if len(ids) and row.dtype != torch.long:
+        raise InputError(f"token ids are whole numbers of 64 bits; got {ids!r:.60}")
+    return row.long()
 
 
 def _of_lengths(tokens: Tokens, lengths: Lengths, source: str) -> TokenSet:

@@ -1,6 +1,6 @@
 """Edit: the base of every intervention. Site: a place in a model that edits change."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -11,12 +11,13 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
 from ..attention.shapes import HeadOutput, Residual
+from ..checks import check_fields
 from ..errors import InputError
 
 PositionIds = Int[Tensor, " pos"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HeadWeights:
     """The linear map from a block's normed residual to the queries, keys or values of its heads.
 
@@ -28,6 +29,10 @@ class HeadWeights:
     bias: Float[Tensor, "head d_head"] | None
     group: int = 1
 
+    def __repr__(self) -> str:
+        bias = "no bias" if self.bias is None else "a bias"
+        return f"<HeadWeights {tuple(self.weight.shape)} with {bias}>"
+
 
 @dataclass(frozen=True)
 class Edit:
@@ -36,6 +41,9 @@ class Edit:
     Edits are applied in the order in which they are given, and reads see the result. A method that changes nothing
     returns its argument, the very same object. Weights are changed before a pass and restored after it.
     """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def position_ids(self, ids: PositionIds) -> PositionIds:
         """The position that each token is given: a row of a table, or the angle of a rotation."""
@@ -90,6 +98,19 @@ class Edit:
         Raises InputError for an edit that has no such control.
         """
         raise InputError(f"{type(self).__name__} chooses nothing that could be drawn at random; run it with no control")
+
+
+def edits_of(edits: Any) -> tuple[Edit, ...]:
+    """One edit, or several in their order. Raises InputError for what is no edit."""
+    given = (edits,) if isinstance(edits, Edit) else edits
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        given = (edits,)
+    chosen = tuple(given)
+    for edit in chosen:
+        if not isinstance(edit, Edit):
+            what = edit.__name__ if isinstance(edit, type) else type(edit).__name__
+            raise InputError(f"{what} is no edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")
+    return chosen
 
 
 class Reads(TypedDict, total=False):

@@ -64,6 +64,11 @@ class ClipPattern(OnHeads):
     low: float = -0.03
     high: float = 1.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.low < self.high:
+            raise InputError(f"weights are stretched from low to a higher number; got {self.low} and {self.high}")
+
     @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..checks import check_fields, is_whole
 from ..errors import InputError
 
 Activation = Float[Tensor, "*sequence_head pos d"]
@@ -15,6 +16,9 @@ Activation = Float[Tensor, "*sequence_head pos d"]
 @dataclass(frozen=True)
 class Operation:
     """Makes new activations of a layer from old ones. A `Change` uses the entries that it chooses, and no others."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         raise NotImplementedError
@@ -70,6 +74,7 @@ class ClampNorm(Operation):
     limit: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.limit >= 0:
             raise InputError(f"a length to clamp norms to is 0 or more; got {self.limit}")
 
@@ -128,11 +133,23 @@ class SwapWith(Operation):
         return x[..., order, :]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _WithValues(Operation):
     """Base of operations with given activations, by layer: of each sequence, or of one that stands for all."""
 
     values: Mapping[int, Tensor]
+
+    def __post_init__(self) -> None:
+        given = self.values.items() if isinstance(self.values, Mapping) else [(None, None)]
+        if not all(is_whole(layer) and isinstance(value, Tensor) and value.ndim > 1 for layer, value in given):
+            raise InputError(
+                "activations are tensors by layer, {3: tensor(sequence, ..., pos, d)}; "
+                "si.measurement.patching.activations returns them"
+            )
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{layer}: tensor{tuple(value.shape)}" for layer, value in self.values.items())
+        return f"{type(self).__name__}({{{shapes}}})"
 
     def for_rows(self, rows: Int[Tensor, " sequence"]) -> Operation:
         if all(len(value) == 1 for value in self.values.values()):

@@ -24,6 +24,7 @@ class _PositionPair(Edit):
     second: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if min(self.first, self.second) < 0:
             raise InputError(f"positions count from 0; got {self.first} and {self.second}")
         if self.first == self.second:
@@ -77,6 +78,7 @@ class ShiftPositions(Edit):
     start: int = 1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.by < 1 or self.start < 0:
             raise InputError(f"a shift is by 1 or more, from position 0 or later; got {self.by} from {self.start}")
 
@@ -96,6 +98,7 @@ class RemovePosition(Edit):
     positions: Iterable[int] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         store_chosen(self, "positions")
 
     def check(self, shape: ModelShape, length: int) -> None:

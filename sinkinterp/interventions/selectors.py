@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.model_shape import ModelShape
+from ..checks import is_whole, whole_number
 from ..errors import InputError
 from .edit import Edit
 
@@ -21,6 +22,7 @@ class InLayers(Edit):
     layers: Iterable[int] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         store_chosen(self, "layers")
 
     def check(self, shape: ModelShape, length: int) -> None:
@@ -47,7 +49,8 @@ class OnHeads(InLayers):
     heads: Iterable[tuple[int, int]] | None = None
 
     def __post_init__(self) -> None:
-        store_chosen(self, "layers", "heads")
+        super().__post_init__()
+        store_chosen(self, "heads")
         if self.layers is not None and self.heads is not None:
             raise InputError("heads name their layers, as (layer, head); give heads or layers, not both")
 
@@ -111,18 +114,39 @@ def draw_others(edit: Edit, selector: str, choices: Sequence[Any], generator: to
 
 
 def store_chosen(edit: Edit, *selectors: str) -> None:
-    """Turns what an edit's selectors choose into tuples. Raises InputError for one that names nothing, or one twice."""
+    """Turns what an edit's selectors choose into tuples of whole numbers, or of (layer, head).
+
+    Raises InputError for one that names nothing, or one thing twice.
+    """
     for selector in selectors:
-        chosen = getattr(edit, selector)
-        if chosen is None:
+        given = getattr(edit, selector)
+        if given is None:
             continue
-        chosen = tuple(tuple(choice) if isinstance(choice, Sequence) else int(choice) for choice in chosen)
+        name = f"{selector} of {type(edit).__name__}"
+        read = _pair if selector == "heads" else whole_number
+        chosen = tuple(read(choice, name) for choice in _several(given, name))
         if not chosen or len(set(chosen)) < len(chosen):
             raise InputError(
                 f"{type(edit).__name__}({selector}={list(chosen)}) must name each of its {selector} once, and some; "
                 "leave it out to change all"
             )
         object.__setattr__(edit, selector, chosen)
+
+
+def _several(given: Any, name: str) -> Iterable[Any]:
+    """The choices of a selector; one whole number stands for itself."""
+    if is_whole(given):
+        return (given,)
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InputError(f"{name} are a list of whole numbers, heads of pairs (layer, head); got {given!r:.40}")
+    return given
+
+
+def _pair(choice: Any, name: str) -> tuple[int, int]:
+    """A head as its layer and its index in it."""
+    if isinstance(choice, str) or not isinstance(choice, Iterable) or len(parts := tuple(choice)) != 2:
+        raise InputError(f"{name} are pairs (layer, head), such as [(2, 0), (4, 3)]; got {choice!r:.40}")
+    return whole_number(parts[0], name), whole_number(parts[1], name)
 
 
 def check_chosen(chosen: Iterable[Any] | None, choices: Sequence[Any], label: str) -> None:

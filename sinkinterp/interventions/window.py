@@ -23,6 +23,7 @@ class Evict(Edit):
     sinks: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.sinks < self.window:
             raise InputError(
                 f"a cache of {self.window} tokens with {self.sinks} sinks keeps no recent token, or no such number; "

@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 from transformers import PreTrainedConfig
 
 from ..attention.slots import NoSlots
+from ..checks import whole_number
+from ..errors import InputError
 from ..spec import Dims, Part, Spec
 from .attention import AttentionSpec
 from .block import Branch, PreNorm
@@ -33,10 +35,13 @@ class LMSpec(Spec):
     norm_eps: float = 1e-5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("vocab", "d_model", "n_heads", "n_layers", "n_ctx"):
+            whole_number(getattr(self, name), name, 1)
         if self.d_model % (2 * self.n_heads):
-            raise ValueError(f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}")
+            raise InputError(f"d_model must be a multiple of twice n_heads; got {self.d_model} and {self.n_heads}")
         if self.before.count and self.attention.slots != NoSlots():
-            raise ValueError("a sink token is the slot of every layer; give the attention NoSlots(), or take Nothing()")
+            raise InputError("a sink token is the slot of every layer; give the attention NoSlots(), or take Nothing()")
 
     @property
     def dims(self) -> Dims:

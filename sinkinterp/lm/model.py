@@ -13,6 +13,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.output_capturing import capture_outputs
 
 from ..attention.masks import Causal
+from ..checks import check_memory
 from ..errors import InputError
 from . import llama
 from .attention import SinkAttention
@@ -38,12 +39,20 @@ class SinkPreTrainedModel(PreTrainedModel):
         self.config.lm.init.draw(module, self.config.lm.n_layers)
 
 
+def _check_fits(spec: LMSpec) -> None:
+    """Raises InputError for a model whose attention layers and embedding alone exceed the machine's memory in fp32."""
+    least = 4 * spec.d_model * (4 * spec.d_model * spec.n_layers + spec.vocab)
+    what = f"{spec.n_layers:,} layers of d_model {spec.d_model:,} and {spec.vocab:,} symbols"
+    check_memory(least, what, "take a smaller model")
+
+
 class SinkModel(SinkPreTrainedModel):
     """The decoder without its unembedding."""
 
     def __init__(self, config: SinkConfig) -> None:
         super().__init__(config)
         spec = config.lm
+        _check_fits(spec)
         self.embed_tokens = nn.Embedding(spec.vocab, spec.d_model)
         self.position: Position = spec.position.build(spec.dims)
         self.before = spec.before.build(spec.dims)

@@ -11,6 +11,7 @@ from einops import rearrange
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from ..errors import InputError
 from ..spec import Dims, Part
 from .positions import Bias, KeyIds, Position, PositionIds
 
@@ -75,6 +76,7 @@ class T5Relative(Part):
     reach: int = 128
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check(self.count, self.reach)
 
     def build(self, dims: Dims) -> Position:
@@ -92,6 +94,7 @@ class BucketIndex(Part):
     reach: int = 128
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check(self.count, self.reach)
 
     def build(self, dims: Dims) -> Position:
@@ -108,4 +111,4 @@ class Alibi(Part):
 
 def _check(count: int, reach: int) -> None:
     if not 2 <= count < 2 * reach:
-        raise ValueError(f"take at least 2 buckets and fewer than twice the reach; got {count}, reach {reach}")
+        raise InputError(f"take at least 2 buckets and fewer than twice the reach; got {count}, reach {reach}")

@@ -9,6 +9,8 @@ from ..attention.masks import Causal, Prefix, Window
 from ..attention.normalisers import ClampedSum, PNorm, PositiveShare, Unit
 from ..attention.similarities import EluPlusOne, ExpMinusOne, Raw, Rectified, Sigmoid
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, ZeroRow
+from ..checks import nearest
+from ..errors import InputError
 from ..spec import Part
 from .block import PostNorm
 from .config import LMSpec
@@ -173,4 +175,14 @@ def distinct(specs: dict[str, LMSpec]) -> dict[str, LMSpec]:
     return {name: spec for spec, name in names.items()}
 
 
-VARIANTS = distinct(variants(BASE))
+class Variants(dict[str, LMSpec]):
+    """Specs by name. Raises InputError, which names what is near, for a name that is none."""
+
+    def __missing__(self, name: str) -> LMSpec:
+        raise InputError(f"there is no variant {name!r}{nearest(name, self)}; si.VARIANTS holds {len(self)}")
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} variants: {', '.join(self)}>"
+
+
+VARIANTS = Variants(distinct(variants(BASE)))

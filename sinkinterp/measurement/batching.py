@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..attention.flash import BLOCK
 from ..backends.subject import Subject
+from ..checks import check_memory
 from ..data.tokens import Tokens
 
 BUSY = {"cpu": 2048}  # more tokens are no faster on a CPU; other devices take as many as fit, up to MOST
@@ -34,6 +35,20 @@ def bytes_per_token(subject: Subject) -> int:
     """A rough count of what a pass holds for each token: logits and their fp32 copy, a block's activations, scores."""
     shape = subject.shape
     return subject.dtype.itemsize * (shape.vocab + 24 * shape.d_model) + 4 * (shape.vocab + 3 * BLOCK * shape.n_heads)
+
+
+def check_fits(subject: Subject, tokens: Tokens, positions: int) -> None:
+    """Raises InputError where one sequence's pass, or the numbers of a report, exceed the machine's memory.
+
+    positions: how many numbers a head keeps of each sequence.
+    """
+    n, length = tokens.shape
+    shape = subject.shape
+    heads = len(shape.attention_layers) * (4 * shape.n_heads * positions + 2 * shape.n_kv_heads * length)
+    fix = "use fewer or shorter sequences, or measure positions=(0,) only"
+    check_memory(4 * n * (heads + (shape.n_layers + 1) * length), f"the numbers of {n:,} x {length:,} tokens", fix)
+    if subject.device.type == "cpu" and length <= (shape.n_ctx or length):
+        check_memory(bytes_per_token(subject) * length, f"a pass of {length:,} tokens", fix)
 
 
 def free_bytes(device: torch.device) -> int:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from os import PathLike
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from ..errors import InputError
 from ..files import replacing
 from .provenance import Protocol
 from .readings import EXTRA, Readings
+from .shape_check import checked
 
 R = TypeVar("R", bound=Readings)
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is no tensor
@@ -26,6 +28,8 @@ _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is no
 
 def write_file(readings: Readings, path: Path | str) -> None:
     """Writes a .safetensors file, whole or not at all; positions, layers and protocol are in its metadata."""
+    if not isinstance(path, str | PathLike):
+        raise InputError(f"a report is saved to a file; give its path, such as report.safetensors; got {path!r:.40}")
     metadata = {_METADATA: json.dumps(_about(readings))}
     with replacing(path) as draft:
         save_file({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, draft, metadata)
@@ -37,7 +41,9 @@ def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})[_METADATA])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return report_class(**_fields(about, tensors))
+        return checked(report_class(**_fields(about, tensors)))
+    except InputError as error:
+        raise InputError(f"{path} is a damaged report: {error}") from error
     except Exception as error:
         raise InputError(f"{path} is no saved report; give a file that Report.save wrote") from error
 
@@ -51,8 +57,8 @@ def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
     """The inverse of `to_dict`. Raises InputError for anything else."""
     try:
         tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
-        return report_class(**_fields(plain, tensors))
-    except (KeyError, TypeError, AttributeError) as error:
+        return checked(report_class(**_fields(plain, tensors)))
+    except (KeyError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
         raise InputError("this is no report; give what Report.to_dict made") from error
 
 

@@ -1,72 +1,91 @@
 """measure: from tokens to a report. The one place where subjects, metrics and edits meet."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..backends.subject import Subject
+from ..checks import nearest, whole_number
+from ..data.progress import OnProgress, progress_of
+from ..data.token_input import TokensLike
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
-from ..interventions.edit import Edit
-from ..metrics.importance import VISIBLE, Convention, proxy
+from ..interventions.edit import Edit, edits_of
+from ..metrics.importance import VISIBLE, Convention
+from ..metrics.maps import PATTERNS
 from ..metrics.metric import CallMetric, LogitsMetric, Metric, ResidualMetric
-from .batching import passes
+from .batching import check_fits, passes
 from .core_metrics import Core, core_metrics, hides_first_key
-from .instruments import Instrument
+from .inputs import ModelLike, equal_inputs_of, inputs_of
+from .instruments import INSTRUMENTS, Instrument
 from .provenance import protocol_of
 from .report import Report
 
-OnBatch = Callable[[int, int], None]
 Answers = dict[str, Tensor]  # by the name of the metric
 
 
 def measure(
-    subject: Subject,
-    tokens: Tokens | TokenSet,
+    model: ModelLike,
+    tokens: TokensLike | Any,
     *,
-    edits: Sequence[Edit] = (),
-    positions: Sequence[int] | None = None,
-    instruments: Sequence[Instrument] = (),
+    edits: Edit | Sequence[Edit] = (),
+    positions: int | Sequence[int] | None = None,
+    instruments: Instrument | Sequence[Instrument] = (),
     convention: Convention = VISIBLE,
-    on_batch: OnBatch = lambda done, of: None,
+    progress: bool | OnProgress = True,
 ) -> Report:
-    """The report of `subject` on `tokens` (`sequence pos`), with `edits` applied while it runs.
+    """The report of a model on some tokens, with `edits`, one or several, applied while it runs.
 
-    `positions` (from 0; default all) are those whose importance is measured: one costs a column per head, all cost a
-    second pass over the keys in blocks. Neither keeps a T x T map. `instruments` are measured beside importance and
-    norms. `convention` says what importance is divided by. Give padded tokens as
-    `TokenSet.of(tokens, attention_mask=mask)`: they run without their padding. Raises InputError for tokens or
-    positions that do not fit, and for activations that are not finite.
+    `model` is a subject, or what `load` makes one of: a name, a path, a model in memory. `tokens` are a text, a list of
+    texts (each a sequence of its own length; `subject.tokens` cuts them to one length), ids in lists, arrays or
+    tensors (`sequence pos`, or `pos`), what a tokenizer returned, or a TokenSet. `positions` (from 0; default all) are
+    those whose importance is measured: one costs a column per head, all cost a second pass over the keys in blocks.
+    Neither keeps a T x T map. `instruments` are measured beside importance and norms. `convention` says what importance
+    is divided by. `progress` shows a bar where it takes over two seconds, or is a function that takes how many
+    sequences are done, of how many. Padding is left out where an attention mask marks it. Raises InputError for
+    whatever does not fit, and for activations that are not finite.
     """
-    token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
+    subject, token_set = inputs_of(model, tokens)
+    given_edits = edits_of(edits)
+    if not isinstance(convention, Convention):
+        raise InputError(
+            f"{convention!r:.40} is no convention; take one of sinkinterp.metrics.importance: PAPER, VISIBLE"
+        )
     metrics = _distinct_metrics(instruments)
-    _check_tokens(token_set.tokens)
     length = subject.n_keys or token_set.tokens.shape[1]
     chosen = torch.arange(length) if positions is None else torch.tensor(_inside(positions, length))
+    check_fits(subject, token_set.tokens, len(chosen))
 
     def metrics_at(length: int) -> Sequence[Metric]:
         return (*core_metrics(chosen[chosen < (subject.n_keys or length)], convention), *metrics)
 
-    answers = _answers_of_all(subject, token_set, metrics_at, edits, on_batch)
+    with progress_of(progress, f"measuring {subject.name}") as on_batch:
+        answers = _answers_of_all(subject, token_set, metrics_at, given_edits, on_batch)
     return Report(
         tokens=token_set.tokens.cpu(),
         positions=tuple(chosen.tolist()),
         attention_layers=subject.shape.attention_layers,
-        protocol=protocol_of(subject, token_set, edits, convention, hides_first_key(answers)),
+        protocol=protocol_of(subject, token_set, given_edits, convention, hides_first_key(answers)),
         extras={metric.name: answers[metric.name] for metric in metrics},
         **vars(Core.of(answers)),
     )
 
 
 def attention_maps(
-    subject: Subject, tokens: Tokens, edits: Sequence[Edit] = ()
+    model: ModelLike, tokens: TokensLike | Any, edits: Edit | Sequence[Edit] = ()
 ) -> Float[Tensor, "layer head query column"]:
-    """Mean pattern over sequences, proxy scores where rows do not sum to one; the slot's column first. For small T."""
-    trace = subject.run(tokens, calls={"pattern": lambda call: proxy(call).pattern()}, edits=edits)
-    return trace.calls["pattern"].mean(0)
+    """Mean pattern over sequences, proxy scores where rows do not sum to one; the slot's column first. For small T.
+
+    Takes what `measure` takes. Raises InputError also for sequences of different lengths.
+    """
+    subject, rows = equal_inputs_of(model, tokens)
+    check_fits(subject, rows, rows.shape[1] ** 2)
+    trace = subject.run(rows, calls={PATTERNS.name: PATTERNS.read}, edits=edits_of(edits))
+    return trace.calls[PATTERNS.name].mean(0)
 
 
 def _answers_of_all(
@@ -74,7 +93,7 @@ def _answers_of_all(
     token_set: TokenSet,
     metrics_at: Callable[[int], Sequence[Metric]],
     edits: Sequence[Edit],
-    on_batch: OnBatch,
+    on_batch: OnProgress,
 ) -> Answers:
     """The answers of all sequences in their order; `metrics_at` gives the metrics for sequences of a length."""
     parts: list[Answers] = []
@@ -109,33 +128,49 @@ def _answers(subject: Subject, batch: Tokens, metrics: Sequence[Metric], edits: 
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Answers of all sequences. Where sequences differ in length, so do last axes: the shorter ones end in NaN."""
-    longest = max(part.shape[-1] for part in parts)
-    if all(part.shape[-1] == longest for part in parts):
+    """Answers of all sequences. Where sequences differ in length, so do axes: those of shorter ones end in NaN."""
+    longest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
+    if all(list(part.shape[1:]) == longest for part in parts):
         return torch.cat(list(parts))
-    pad = torch.nn.functional.pad
-    return torch.cat([pad(part, (0, longest - part.shape[-1]), value=torch.nan) for part in parts])
+    return torch.cat([_padded(part, longest) for part in parts])
 
 
-def _distinct_metrics(instruments: Sequence[Instrument]) -> tuple[Metric, ...]:
+def _padded(part: Tensor, sizes: Sequence[int]) -> Tensor:
+    missing = [size - has for size, has in zip(sizes, part.shape[1:], strict=True)]
+    return torch.nn.functional.pad(part, [n for size in reversed(missing) for n in (0, size)], value=torch.nan)
+
+
+def _distinct_metrics(instruments: Any) -> tuple[Metric, ...]:
     """All metrics of the instruments, each once. Raises InputError where two have one name, or a report's own."""
     by_name: dict[str, Metric] = {}
     taken = {metric.name for metric in core_metrics(torch.arange(0), VISIBLE)} | {
         field.name for field in fields(Report)
     }
-    for metric in (metric for instrument in instruments for metric in instrument):
+    for metric in _metrics_in(instruments):
         if metric.name in taken or by_name.setdefault(metric.name, metric) != metric:
             raise InputError(f"two metrics are named {metric.name!r}; give the instrument's metric another name")
     return tuple(by_name.values())
 
 
-def _check_tokens(tokens: Tokens) -> None:
-    if tokens.ndim != 2 or tokens.is_floating_point() or tokens.shape[1] < 2 or not len(tokens):
-        raise InputError(f"tokens are whole numbers, `sequence pos`, at least 1 x 2; got {tuple(tokens.shape)}")
+def _metrics_in(instruments: Any) -> Iterator[Metric]:
+    """The metrics of one instrument or of several. Raises InputError for what is no instrument."""
+    if isinstance(instruments, Metric):
+        yield instruments
+    elif isinstance(instruments, list | tuple):
+        for part in instruments:
+            yield from _metrics_in(part)
+    else:
+        raise InputError(
+            f"{instruments!r:.40} is no instrument{nearest(instruments, INSTRUMENTS)}; "
+            f"give si.measurement.instruments.NAME, and for NAME one of ALL, {', '.join(INSTRUMENTS)}"
+        )
 
 
-def _inside(positions: Sequence[int], length: int) -> list[int]:
-    outside = [p for p in positions if not 0 <= p < length]
-    if outside or not positions:
-        raise InputError(f"positions count from 0 to {length - 1} in sequences of {length}; got {list(positions)}")
-    return sorted(set(positions))
+def _inside(positions: Any, length: int) -> list[int]:
+    given = [positions] if isinstance(positions, int) else positions
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise InputError(f"positions are whole numbers from 0 to {length - 1}; got {given!r:.40}")
+    chosen = [whole_number(position, "a position") for position in given]
+    if not chosen or min(chosen) < 0 or max(chosen) >= length:
+        raise InputError(f"positions count from 0 to {length - 1} in sequences of {length}; got {chosen}")
+    return sorted(set(chosen))

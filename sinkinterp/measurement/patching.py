@@ -14,32 +14,40 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..backends.subject import Subject
+from ..data.token_input import TokensLike
 from ..data.tokens import Tokens
+from ..errors import InputError
 from ..interventions.change import Change
-from ..interventions.edit import Edit
+from ..interventions.edit import Edit, edits_of
 from ..interventions.operations import Add, Put, Zero
 from ..interventions.selectors import OnHeads
 from ..interventions.sites import ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
 from .batching import passes
+from .inputs import ModelLike, equal_inputs_of
 
 Score = Callable[[Float[Tensor, "sequence pos vocab"], Tokens], Float[Tensor, " sequence"]]
 Activations = dict[int, Tensor]  # by layer: `sequence pos d_model`, or `sequence head pos d_head`
 Site = TypeVar("Site", bound=Change)
 
 
-def activations(site: Change, subject: Subject, tokens: Tokens, edits: Sequence[Edit] = ()) -> Activations:
+def activations(
+    site: Change, subject: ModelLike, tokens: TokensLike | Any, edits: Edit | Sequence[Edit] = ()
+) -> Activations:
     """What the layers of a site hold while `subject` reads `tokens`, at all heads and positions.
 
     Raises InputError for embeddings, which are not read.
     """
+    if not isinstance(site, Change):
+        raise InputError(f"{site!r:.40} is no site; give one such as ChangeResidual(layers=[3], positions=[0])")
+    subject, tokens = equal_inputs_of(subject, tokens)
     site.check(subject.shape, tokens.shape[1])
     parts = []
     for _, batch in passes(subject, tokens):
-        parts.append(subject.run(batch, **site.reads("site"), edits=edits).answers["site"])
+        parts.append(subject.run(batch, **site.reads("site"), edits=edits_of(edits)).answers["site"])
     return _by_layer(site, subject, torch.cat(parts))
 
 
-def patch(site: Site, source: Subject, tokens: Tokens, edits: Sequence[Edit] = ()) -> Site:
+def patch(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edit | Sequence[Edit] = ()) -> Site:
     """The edit that puts into a site what it held while `source` read `tokens`.
 
     It is for runs on as many sequences of the same length. Where shapes differ, between checkpoints or inputs, it
@@ -48,8 +56,9 @@ def patch(site: Site, source: Subject, tokens: Tokens, edits: Sequence[Edit] = (
     return replace(site, operation=Put(activations(site, source, tokens, edits)))
 
 
-def patches(site: Site, source: Subject, tokens: Tokens, edits: Sequence[Edit] = ()) -> list[Site]:
+def patches(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edit | Sequence[Edit] = ()) -> list[Site]:
     """One edit per layer and position of a site, and per head where it has heads, from a single run of `source`."""
+    source, tokens = equal_inputs_of(source, tokens)
     put = Put(activations(site, source, tokens, edits))
     positions = range(tokens.shape[1]) if site.positions is None else site.positions
     places: list[dict[str, Any]] = [{"layers": (layer,)} for layer in put.values]
@@ -59,7 +68,7 @@ def patches(site: Site, source: Subject, tokens: Tokens, edits: Sequence[Edit] =
     return [replace(site, operation=put, positions=(p,), **place) for place in places for p in positions]
 
 
-def mean_patch(site: Site, subject: Subject, tokens: Tokens, first: int = 1) -> Site:
+def mean_patch(site: Site, subject: ModelLike, tokens: TokensLike | Any, first: int = 1) -> Site:
     """The edit that puts into a site its mean over sequences.
 
     Each of the first `first` positions has its own mean; all others share one. Set-mean of Sun et al. 2024
@@ -76,12 +85,15 @@ def mean_patch(site: Site, subject: Subject, tokens: Tokens, first: int = 1) -> 
     return replace(site, operation=Put(means))
 
 
-def attribution(site: Change, subject: Subject, tokens: Tokens, source: Activations, score: Score) -> Activations:
+def attribution(
+    site: Change, subject: ModelLike, tokens: TokensLike | Any, source: Activations, score: Score
+) -> Activations:
     """To first order, how much each place's patch from `source` changes a score; by layer `sequence [head] pos`.
 
     One pass forward and one back for all places: gradient of the score times what a patch would add, summed over
     dimensions (Nanda 2023, attribution patching). `score(logits, tokens)` gives a number per sequence.
     """
+    subject, tokens = equal_inputs_of(subject, tokens)
     site.check(subject.shape, tokens.shape[1])
     parts = []
     for rows, batch in passes(subject, tokens):
@@ -90,7 +102,9 @@ def attribution(site: Change, subject: Subject, tokens: Tokens, source: Activati
     return {layer: torch.cat([part[layer] for part in parts]) for layer in source}
 
 
-def _first_order(site: Change, subject: Subject, tokens: Tokens, patched: Activations, score: Score) -> Activations:
+def _first_order(
+    site: Change, subject: ModelLike, tokens: TokensLike | Any, patched: Activations, score: Score
+) -> Activations:
     """`attribution` of the sequences of one pass."""
     zeros = {layer: torch.zeros_like(x, requires_grad=True) for layer, x in patched.items()}
     trace = subject.run(tokens, **site.reads("site"), edits=[replace(site, operation=Add(zeros))], gradients=True)

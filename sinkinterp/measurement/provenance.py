@@ -44,13 +44,18 @@ class Protocol:
         other = "--preset paper divides by T - k + 1" if is_default else f"the default is {VISIBLE.description}"
         return f"a window hides keys from later queries: importance is divided by {self.divisor}; {other}"
 
+    @property
+    def lengths(self) -> str:
+        """T, or the shortest and the longest where sequences differ."""
+        return str(self.length) if self.shortest is None else f"{self.shortest} to {self.length}"
+
     def line(self) -> str:
         """The part of the protocol that belongs beside every number."""
         edits = f", edits {'; '.join(self.edits)}" if self.edits else ""
-        length = self.length if self.shortest is None else f"{self.shortest} to {self.length}"
         encoder = f"encoder {self.encoder}, " if self.encoder else ""
         weights = f", weights: {self.revision}" if self.revision else ""
-        return f"n={self.sequences}, T={length}, BOS {self.bos}, {encoder}{self.dtype}, {self.source}{weights}{edits}"
+        sizes = f"n={self.sequences}, T={self.lengths}"
+        return f"{sizes}, BOS {self.bos}, {encoder}{self.dtype}, {self.source}{weights}{edits}"
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Protocol":

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from jaxtyping import Int
 from torch import Tensor
 
+from ..checks import nearest, whole_number
 from ..errors import InputError
 from ..metrics.metric import Metric
 from ..metrics.shapes import PerHead
@@ -33,6 +34,9 @@ class Readings(Core):
 
     def extra(self, metric: Metric) -> Tensor:
         """The answer to an instrument's metric. Raises InputError where it was not measured."""
+        if not isinstance(metric, Metric):
+            fix = "give the metric itself, such as sinkinterp.metrics.loss.NEXT_TOKEN_LOSS, or read report.extras"
+            raise InputError(f"{metric!r:.40} is no metric{nearest(metric, self.extras)}; {fix}")
         if not self.has(metric):
             raise InputError(
                 f"{metric.name} was not measured; measure with instruments=sinkinterp.measurement.instruments.ALL"
@@ -66,7 +70,7 @@ class Readings(Core):
         return own | {EXTRA + name: value for name, value in self.extras.items()}
 
     def _column(self, position: int) -> int:
-        if position not in self.positions:
+        if whole_number(position, "a position") not in self.positions:
             raise InputError(
                 f"position {position} was not measured; positions count from 0 and here are "
                 f"{_listed(self.positions)} of a sequence of {self.protocol.length}"

@@ -5,14 +5,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..table import Table
 from . import formats
-from .notebook import notebook_html
 from .statistics import Statistics
+from .views import views
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report(Statistics):
-    """Readings (its fields), their statistics, and the formats that they travel in."""
+    """Readings (its fields), their statistics, the formats that they travel in, and what people look at first."""
+
+    def __repr__(self) -> str:
+        n, n_layers, n_heads, _ = self.importance.shape
+        sizes = f"{n_layers} layers x {n_heads} heads, T={self.protocol.lengths}, n={n}"
+        sink = f", Sink_1 = {self.sink()} at epsilon 0.3" if 0 in self.positions else ""
+        return f"<Report of {self.protocol.model}: {sizes}{sink}>"
+
+    def summary(self, epsilon: float = 0.3) -> Any:
+        """Whether the first token is a sink: one sentence and the table behind it, which print together."""
+        return views().summary(self, epsilon)
+
+    def heads(self, epsilon: float = 0.3) -> Table:
+        """Every head with its importance of the first position, the strongest sink first."""
+        return views().heads(self, epsilon)
+
+    def plot(self, view: str = "sinks", epsilon: float = 0.3) -> Any:
+        """A plotly figure: the grid of sinks, or another view.
+
+        The others are "positions", "epsilons", "norms", "angles", "massive", "lengths" and "maps". Raises InputError,
+        which names the instrument to measure with, where the report does not hold what a view needs.
+        """
+        return views().plot(self, view, epsilon)
 
     def save(self, path: Path | str) -> None:
         """Writes the report to a .safetensors file, whole or not at all; the protocol is in its metadata."""
@@ -37,4 +60,4 @@ class Report(Statistics):
         return formats.to_pandas(self)
 
     def _repr_html_(self) -> str:
-        return notebook_html(self)
+        return views().card(self)

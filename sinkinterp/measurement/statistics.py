@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from jaxtyping import Float
 from torch import Tensor
 
+from ..checks import finite_number
 from ..metrics import sink
 from ..metrics.bootstrap import Estimate, estimate
 from ..metrics.norms import Steps, norm_ratio, steps
@@ -49,4 +50,4 @@ class Statistics(Readings):
 
     def steps(self, least: float = 2.0) -> Steps | None:
         """The blocks between which the first token's residual stands out, by its ratio's mean over sequences."""
-        return steps(self.residual_ratio().mean(0), least)
+        return steps(self.residual_ratio().mean(0), finite_number(least, "the least ratio of a step"))

@@ -1,15 +1,18 @@
 """sweep: many interventions on one model, each beside the untouched model and beside random ones of equal size."""
 
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from ..backends.subject import Subject
-from ..data.tokens import Tokens, TokenSet
+from ..checks import is_whole
+from ..data.progress import OnProgress, progress_of
+from ..data.token_input import TokensLike
 from ..errors import InputError
 from ..interventions.description import description
-from ..interventions.edit import Edit
+from ..interventions.edit import Edit, edits_of
 from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
 from ..metrics.importance import VISIBLE
@@ -17,6 +20,7 @@ from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.shapes import PerSequence
 from ..plots.columns import EDIT
 from ..table import Cell, Table
+from .inputs import ModelLike, inputs_of
 from .instruments import LOSS, Instrument
 from .measure import measure
 from .provenance import protocol_of
@@ -29,6 +33,8 @@ SEEDS = 3  # of a random control
 
 def sink_rate(report: Report, position: int = 0, epsilon: float = 0.3) -> PerSequence:
     """Sink_k^epsilon of each sequence, k = position + 1: the share of its heads above epsilon; 0..1."""
+    if not isinstance(report, Report):
+        raise InputError(f"a sink rate is that of a report, which si.measure returns; got a {type(report).__name__}")
     return sink.sink_rate(report.alpha(position), epsilon)
 
 
@@ -43,34 +49,37 @@ def loss(report: Report) -> PerSequence:
 
 
 def sweep(
-    subject: Subject,
-    tokens: Tokens | TokenSet,
-    edits: Sequence[Edits],
+    model: ModelLike,
+    tokens: TokensLike | Any,
+    edits: Edits | Sequence[Edits],
     *,
-    metric: ReportMetric = sink_rate,
+    metric: ReportMetric | None = None,
     control: Literal["random"] | int | None = None,
-    instruments: Sequence[Instrument] = (),
-    on_run: Callable[[int, int], None] = lambda done, of: None,
+    instruments: Instrument | Sequence[Instrument] = (),
+    progress: bool | OnProgress = True,
 ) -> Table:
     """One row per edit (or list of edits made together): the metric, its change, and the change that a control makes.
 
-    `metric` gives a number per sequence of a report, which holds the loss and what `instruments` measure; changes are
-    by sequence. With a control, every edit is run again with as many other heads, positions or dimensions drawn at
-    random, from `control` seeds ("random": three), and their mean change stands beside it. Raises InputError for an
-    edit that does not fit or has no control.
+    Takes the models and tokens that `measure` takes. `metric` (default: `si.sink_rate`) gives a number per sequence of
+    a report, which holds the loss and what `instruments` measure; changes are by sequence. With a control, every edit
+    is run again with as many other heads, positions or dimensions drawn at random, from `control` seeds ("random":
+    three), and their mean change stands beside it. Raises InputError for an edit that does not fit or has no control.
     """
-    if not edits:
-        raise InputError("a sweep needs at least one edit")
     seeds = _seeds(control)
-    token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
-    groups = [(edit,) if isinstance(edit, Edit) else tuple(edit) for edit in edits]
+    metric = sink_rate if metric is None else metric
+    if not callable(metric):
+        raise InputError(f"a metric is a function of a report, such as si.sink_rate; got {metric!r:.40}")
+    groups = _groups(edits)
+    subject, token_set = inputs_of(model, tokens)
     controls = [_controls(group, subject, token_set.tokens.shape[1], seeds) for group in groups]
     runs = [(), *(run for group, random_edits in zip(groups, controls, strict=True) for run in (group, *random_edits))]
     values: list[PerSequence] = []
-    for done, run in enumerate(runs):  # only the metric of each report is kept: there may be very many runs
-        on_run(done, len(runs))
-        values.append(metric(measure(subject, token_set, edits=run, instruments=(LOSS, *instruments))).cpu())
-    on_run(len(runs), len(runs))
+    with progress_of(progress, f"sweeping {subject.name}") as on_run:
+        for done, run in enumerate(runs):  # only the metric of each report is kept: there may be very many runs
+            on_run(done, len(runs))
+            report = measure(subject, token_set, edits=run, instruments=(LOSS, instruments), progress=False)
+            values.append(_answer(metric, report))
+        on_run(len(runs), len(runs))
     protocol = protocol_of(subject, token_set, (), VISIBLE).line()
     note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {BY_SEQUENCE}"
     if seeds:
@@ -78,11 +87,36 @@ def sweep(
     return Table("What does each intervention change?", note, _rows(groups, values, seeds))
 
 
-def _seeds(control: Literal["random"] | int | None) -> int:
-    seeds = SEEDS if control == "random" else control or 0
-    if not isinstance(seeds, int) or seeds < 0:
-        raise InputError(f"a control is 'random' or a number of seeds, 1 or more; got {control!r}")
-    return seeds
+def _groups(edits: Any) -> list[tuple[Edit, ...]]:
+    """The edits of every row."""
+    given = [edits] if isinstance(edits, Edit) or not isinstance(edits, Iterable) else list(edits)
+    groups = [edits_of(group) for group in given]
+    if not all(groups):
+        raise InputError("an empty list of edits changes nothing; the untouched model has its row anyway")
+    if not groups:
+        raise InputError("a sweep needs at least one edit")
+    return groups
+
+
+def _answer(metric: ReportMetric, report: Report) -> PerSequence:
+    """A metric's number per sequence. Raises InputError where it gives something else."""
+    answer = metric(report)
+    n = report.protocol.sequences
+    if not isinstance(answer, Tensor) or answer.shape != (n,):
+        shape = f"a tensor of {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+        raise InputError(
+            f"a metric gives a tensor with a number per sequence, here ({n},); {_name(metric)} gave {shape}; "
+            "take si.sink_rate, or the mean over the other axes"
+        )
+    return answer.cpu()
+
+
+def _seeds(control: Any) -> int:
+    if control is None or (isinstance(control, str) and control == "random"):
+        return 0 if control is None else SEEDS
+    if not is_whole(control) or int(control) < 0:
+        raise InputError(f"a control is 'random' or a number of seeds, 1 or more; got {control!r:.40}")
+    return int(control)
 
 
 def _controls(group: Sequence[Edit], subject: Subject, length: int, seeds: int) -> list[tuple[Edit, ...]]:

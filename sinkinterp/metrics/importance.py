@@ -37,7 +37,7 @@ def hidden_queries(call: AttentionCall) -> Int[Tensor, " batch"]:
     return (queries_from(call, first) - queries_that_see(call, first)).amax((1, 2)).expand(len(call.q))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Convention:
     """How a column of the pattern becomes an importance. Three conventions are in use; their numbers differ.
 
@@ -49,6 +49,9 @@ class Convention:
     divisor: Callable[[AttentionCall, KeyIndex], QueryCounts]
     past_only: bool = False
     dtype: torch.dtype = torch.float32
+
+    def __repr__(self) -> str:
+        return f"<Convention: {self.description}>"
 
     def importance(self, call: AttentionCall, positions: KeyIndex) -> Importance:
         """alpha_k of the weights that `call` computes. In half precision, or under a prefix mask, for small T."""

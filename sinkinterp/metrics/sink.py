@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..checks import finite_number
 from ..data.tokens import Tokens
 from ..errors import InputError
 from .shapes import Alpha, PerHead, PerSequence
@@ -23,7 +24,7 @@ class TokenSink:
 
 def check_epsilon(epsilon: float) -> None:
     """Raises InputError unless epsilon is a share of attention strictly between 0 and 1."""
-    if not 0 < epsilon < 1:
+    if not 0 < finite_number(epsilon, "epsilon, a share of attention between 0 and 1,") < 1:
         raise InputError(f"epsilon is a share of attention, between 0 and 1; got {epsilon}")
 
 

@@ -14,7 +14,7 @@ from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..data.packing import HELD_OUT
-from ..data.progress import OnProgress
+from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
 from ..files import cache_folder
@@ -54,10 +54,10 @@ class Run:
 def trained(
     recipe: Recipe,
     cache: Path | None = None,
-    on_step: loop.OnStep = lambda step, metrics: None,
+    on_step: loop.OnStep | None = None,
     folder: Path | None = None,
     world: World = World(),
-    on_data: OnProgress = lambda done, of: None,
+    on_data: OnProgress | None = None,
 ) -> Run:
     """The run of a recipe. Trains what is not in its folder yet, from the newest checkpoint there.
 
@@ -65,13 +65,20 @@ def trained(
     names the hash of the text. `on_data` is called while data are prepared, `on_step` as in `loop.train`. Raises
     InputError as `loop.train` does, and if the data cannot be prepared.
     """
+    if not isinstance(recipe, Recipe):
+        fix = 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])'
+        raise InputError(f"a {type(recipe).__name__} is no recipe; {fix}")
     cache = cache or cache_folder()
-    task = prepared(recipe.data, cache, on_data)
+    task = prepared(recipe.data, cache, on_data or no_progress)
     job = job_of(recipe, task, evaluation_on(task, recipe.objective), world)
-    last = loop.train(job, folder or cache / "runs" / recipe.key(), on_step)
+    last = loop.train(job, folder or cache / "runs" / recipe.key(), on_step or _no_step)
     if isinstance(task, Corpus) and world.is_first:  # the model reads text wherever the folder goes
         task.tokenizer().save_pretrained(last)
     return Run(job.fit, last)
+
+
+def _no_step(step: int, metrics: dict[str, Any]) -> None:
+    """Reports nothing."""
 
 
 def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:

@@ -7,6 +7,7 @@ import torch
 from ..measurement.report import Report
 from ..metrics.bootstrap import estimate, estimate_cells
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
+from ..metrics.sink import check_epsilon
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
 from ..plots.columns import ALPHA_1, HEAD, KEY_RATIO, LAYER, NULL, SINK_RATE, VALUE_RATIO
 from ..table import Cell, Table
@@ -16,6 +17,7 @@ from .note import protocol_note
 
 def sinks_by_head(report: Report, epsilon: float = 0.3) -> Table:
     """Importance of the first position per layer and head, with its kv head's value- and key-norm ratio."""
+    check_epsilon(epsilon)
     values, keys = report.value_ratio(), report.key_ratio()
     group = _group(report)
 

@@ -17,7 +17,7 @@ from .exhibits import Exhibit, TokenText
 from .note import protocol_note
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Surface:
     """|x| of one sequence's residual at one block, the largest of every run of `run` channels; `note`: of what."""
 
@@ -27,6 +27,9 @@ class Surface:
     run: int
     block: int
     note: str
+
+    def __repr__(self) -> str:
+        return f"<Surface of block {self.block}: {len(self.tokens)} tokens x {len(self.channels)} runs of channels>"
 
 
 @dataclass(frozen=True)

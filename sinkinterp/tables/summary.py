@@ -5,7 +5,7 @@ from ..metrics.bootstrap import estimate, estimate_cells
 from ..plots.columns import NULL, QUANTITY
 from ..table import Cell, Table
 from .note import protocol_note
-from .quantities import Quantity, quantities
+from .quantities import Quantity, quantities, same_numbers
 
 
 def sink_summary(report: Report, epsilon: float = 0.3) -> Table:
@@ -13,7 +13,7 @@ def sink_summary(report: Report, epsilon: float = 0.3) -> Table:
 
     A second null, of position bias, mask and learned sink logits alone, has its column where it differs.
     """
-    is_biased = not report.bias_null.equal(report.null)
+    is_biased = not same_numbers(report.bias_null, report.null)
 
     def row(quantity: Quantity) -> dict[str, Cell]:
         value = estimate_cells("value", estimate(quantity.values))

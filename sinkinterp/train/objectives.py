@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from ..data.tokens import Tokens
+from ..errors import InputError
 from ..spec import Spec
 
 IGNORED = -100  # the label of tokens that transformers' losses leave out
@@ -42,8 +43,9 @@ class PrefixLM(Objective):
     prefix: int = 5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.prefix < 1:
-            raise ValueError(f"a prefix is at least 1 token long; got {self.prefix}")
+            raise InputError(f"a prefix is at least 1 token long; got {self.prefix}")
 
     @property
     def first(self) -> int:

@@ -8,6 +8,7 @@ import torch
 from ..attention.masks import Mask
 from ..data import packing  # noqa: F401  its kinds of data stand in recipe files
 from ..data.backcopy import BigramBackcopy
+from ..errors import InputError
 from ..lm.config import LMSpec
 from ..spec import Spec
 from .objectives import NextToken, Objective
@@ -46,11 +47,12 @@ class Fit(Spec):
     save_every: int = 250
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in _COUNTS:
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is at least 1; got {getattr(self, name)}")
+                raise InputError(f"{name} is at least 1; got {getattr(self, name)}")
         if not (self.lr > 0 and self.clip > 0 and self.weight_decay >= 0 and self.warmup >= 0):
-            raise ValueError("lr and clip are above 0, weight_decay and warmup at least 0")
+            raise InputError("lr and clip are above 0, weight_decay and warmup at least 0")
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 1: a linear warm-up, then the schedule."""
@@ -72,9 +74,9 @@ class Recipe(Fit):
         super().__post_init__()
         vocab, length = (getattr(self.data, name, None) for name in ("vocab", "length"))
         if vocab is None or length is None:
-            raise ValueError(f"{type(self.data).__name__} is no task: it has no vocab and no length")
+            raise InputError(f"{type(self.data).__name__} is no task: it has no vocab and no length")
         if self.model.vocab != vocab or self.model.n_ctx < length:
-            raise ValueError(
+            raise InputError(
                 f"the model holds {self.model.vocab} symbols and {self.model.n_ctx} positions, the task "
                 f"{vocab} and {length}; give both the same symbols and the model enough positions: "
                 f"model.vocab={vocab} model.n_ctx={length}"
@@ -82,10 +84,10 @@ class Recipe(Fit):
         self._check_hidden(length)
 
     def _check_hidden(self, length: int) -> None:
-        """Raises ValueError if the mask shows a token to the queries that must predict it."""
+        """Raises InputError if the mask shows a token to the queries that must predict it."""
         last = shown_ahead(self.model.attention.mask, length)
         if last >= self.objective.first:
-            raise ValueError(
+            raise InputError(
                 f"the mask shows the token at position {last} to earlier ones, which are to predict it; "
                 f"use objective=PrefixLM with prefix={last + 1}"
             )

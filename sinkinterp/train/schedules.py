@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from ..errors import InputError
 from ..spec import Spec
 
 
@@ -30,6 +31,7 @@ class CosineRate(Rate):
     floor: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_floor(self.floor)
 
     def factor(self, step: int, steps: int, warmup: int) -> float:
@@ -48,9 +50,10 @@ class CooldownRate(Rate):
     floor: float = 0.1
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         _check_floor(self.floor)
         if not 0 < self.last < 1:
-            raise ValueError(f"a cool-down takes a share of the steps, between 0 and 1; got last={self.last}")
+            raise InputError(f"a cool-down takes a share of the steps, between 0 and 1; got last={self.last}")
 
     def factor(self, step: int, steps: int, warmup: int) -> float:
         left = (steps - step) / (self.last * steps)
@@ -59,4 +62,4 @@ class CooldownRate(Rate):
 
 def _check_floor(floor: float) -> None:
     if not 0 <= floor <= 1:
-        raise ValueError(f"the floor of a rate is a share of its peak, from 0 to 1; got floor={floor}")
+        raise InputError(f"the floor of a rate is a share of its peak, from 0 to 1; got floor={floor}")

@@ -62,9 +62,11 @@ def test_attention_is_flat_when_hot_and_peaked_when_cold(make_call):
     assert cold.argmax(-1).equal(call.pattern().argmax(-1)) and cold.amax(-1).min() > 0.99
 
 
-@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan")])
-def test_a_temperature_is_above_zero(temperature):
-    with pytest.raises(InputError, match="a temperature is above 0"):
+@pytest.mark.parametrize(
+    ("temperature", "message"), [(0.0, "above 0"), (-1.0, "above 0"), (float("nan"), "is a finite number; got nan")]
+)
+def test_a_temperature_is_above_zero(temperature, message):
+    with pytest.raises(InputError, match=f"temperature .*{message}"):
         Temperature(temperature)
 
 

@@ -48,7 +48,7 @@ def test_the_sink_rate_of_a_sweep_is_the_reports():
 def test_a_sweep_says_how_far_it_is():
     said = []
     edits = [ChangeValues(Zero(), positions=[0]), ChangeValues(Scale(2.0), positions=[0])]
-    si.sweep(load(model_of("gpt2")), TOKENS, edits, control=2, on_run=lambda done, of: said.append((done, of)))
+    si.sweep(load(model_of("gpt2")), TOKENS, edits, control=2, progress=lambda done, of: said.append((done, of)))
     assert said == [(i, 7) for i in range(8)]
 
 

@@ -39,6 +39,9 @@ class RemoteTrace(Trace):
     def __init__(self, calls: Answers, residuals: Answers, mlps: Answers, fetch: Callable[[], Logits]) -> None:
         vars(self).update(calls=calls, residuals=residuals, mlps=mlps, _fetch=fetch)
 
+    def __repr__(self) -> str:  # that of a trace would fetch the logits
+        return f"<RemoteTrace: {', '.join(self.answers) or 'no reads'}>"
+
     @cached_property
     def logits(self) -> Logits:
         """What the model returned."""

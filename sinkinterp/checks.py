@@ -1,0 +1,111 @@
+"""Checks of single values that people give: whole numbers, finite ones, sizes that fit into memory, names."""
+
+import difflib
+import math
+import operator
+import os
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any, get_args
+
+from .errors import InputError
+
+LARGEST = 2**63 - 1
+
+
+def whole_number(value: Any, what: str, least: int | None = None, most: int | None = None) -> int:
+    """The value as Python's int. Raises InputError, which calls it `what`, for anything else and outside the limits.
+
+    True, 1.0 and "1" are no whole numbers; numpy's and torch's are.
+    """
+    number = _index(value)
+    limits = _limits(least, most)
+    if number is None:
+        raise InputError(f"{what} is a whole number{limits}; got {_shown(value)}")
+    if (least is not None and number < least) or (most is not None and number > most):
+        raise InputError(f"{what} is a whole number{limits}; got {_shown(number)}")
+    return number
+
+
+def finite_number(value: Any, what: str) -> float:
+    """The value as Python's float. Raises InputError, which calls it `what`, for what is no finite number."""
+    try:
+        number = math.nan if isinstance(value, str | bytes | bool) else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{what} is a finite number; got {_shown(value)}")
+    return number
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number; True and False are none."""
+    return _index(value) is not None
+
+
+def check_fields(value: Any) -> None:
+    """Checks the fields of a frozen dataclass by their types: whole numbers of 64 bits, finite numbers, our classes.
+
+    Raises InputError for a field that holds anything else. Fields of other types are not checked.
+    """
+    for field in fields(value):
+        held, name = getattr(value, field.name), f"{field.name} of {type(value).__name__}"
+        if field.type is int:
+            object.__setattr__(value, field.name, whole_number(held, name, -LARGEST, LARGEST))
+        elif field.type is float:
+            finite_number(held, name)
+        else:
+            kinds = get_args(field.type) or (field.type,)
+            if all(map(_is_ours, kinds)) and not isinstance(held, kinds):
+                raise InputError(f"{name} is {' or '.join(f'a {kind.__name__}' for kind in kinds)}; got {_shown(held)}")
+
+
+def _is_ours(kind: Any) -> bool:
+    return isinstance(kind, type) and kind.__module__.startswith(f"{__package__}.")
+
+
+def check_memory(n_bytes: int, what: str, fix: str) -> None:
+    """Raises InputError where `what` takes more bytes than the machine has memory."""
+    memory = memory_bytes()
+    if n_bytes > memory:
+        raise InputError(f"{what} take about {n_bytes / 1e9:,.0f} GB and this machine has {memory / 1e9:.0f} GB; {fix}")
+
+
+def memory_bytes() -> int:
+    """The machine's memory; 2**62 where the system does not tell."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 2**62
+
+
+def nearest(name: Any, names: Iterable[str]) -> str:
+    """A question that names what was probably meant, for an error message; empty where nothing is near."""
+    near = difflib.get_close_matches(str(name), list(names), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def _index(value: Any) -> int | None:
+    """The value as an int; None for what is no whole number, for booleans, and for arrays of them."""
+    if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
+        return None
+    try:
+        return operator.index(value)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+
+
+def _limits(least: int | None, most: int | None) -> str:
+    if most == LARGEST:
+        return " of 64 bits"
+    if most is not None:
+        return f" from {least} to {most}"
+    return "" if least is None else f", {least} or more"
+
+
+def _shown(value: Any) -> str:
+    """The value in at most 40 characters."""
+    if isinstance(value, int) and value.bit_length() > 100:
+        return f"a number of {value.bit_length()} bits"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 40 else f"{text[:37]}..."

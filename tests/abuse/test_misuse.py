@@ -1,0 +1,196 @@
+"""Random junk for every argument of the Python API: an InputError of one line, or a right result."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sinkinterp as si
+from sinkinterp import interventions
+from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.attention.model_shape import ModelShape
+from sinkinterp.errors import InputError
+from sinkinterp.measurement import instruments
+from sinkinterp.measurement.report import Report
+from sinkinterp.table import Table
+
+junk_settings = settings(
+    max_examples=20, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck), database=None
+)
+TOKENS = torch.arange(24).reshape(2, 12)
+DTYPES = (torch.bool, torch.uint8, torch.int16, torch.int64, torch.float16, torch.float64, torch.complex64)
+
+
+def tensor(shape, dtype, value):
+    return torch.full(shape, value).to(dtype)
+
+
+def array(shape, dtype, value):
+    return np.full(shape, value).astype(dtype)
+
+
+shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+tensors = st.builds(tensor, shapes, st.sampled_from(DTYPES), st.integers(-2, 70))
+arrays = st.builds(
+    array, shapes, st.sampled_from(("?", "u1", "i2", "i8", "f4", "U3", "O", "M8[s]")), st.integers(0, 70)
+)
+numbers = st.one_of(
+    st.booleans(), st.integers(-3, 20), st.floats(), st.integers(), st.just(10**40), st.just(np.int64(2)), st.just(2j)
+)
+things = st.sampled_from((None, len, int, object(), torch.nn.Linear(2, 2), Sigmoid(), interventions.Zero(), range(3)))
+edits = st.sampled_from((si.SwapPositions(0, 1), interventions.RemoveColumn(), instruments.LOSS, si.SwapPositions))
+leaves = st.one_of(numbers, st.text(max_size=5), st.binary(max_size=5), things, edits, tensors, arrays)
+junk = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.tuples(inner, inner),
+        st.dictionaries(st.sampled_from(("input_ids", "attention_mask", "x", 0)), inner, max_size=3),
+        st.sets(st.integers(), max_size=3),
+    ),
+    max_leaves=6,
+)
+
+
+def outcome(call):
+    """What the call returns; None where it is refused in one line. Anything else fails the test."""
+    try:
+        return call()
+    except InputError as error:
+        assert "\n" not in str(error) and len(str(error)) < 800
+        return None
+
+
+def is_right(report):
+    """Whether a report holds importance between 0 and 1 of as many tokens as it says."""
+    alpha = report.importance[~report.importance.isnan()]
+    n, length = report.tokens.shape
+    return bool(((alpha >= 0) & (alpha <= 1 + 1e-5)).all()) and (report.protocol.sequences, report.protocol.length) == (
+        n,
+        length,
+    )
+
+
+@given(tokens=junk)
+@junk_settings
+def test_any_tokens(subject, tokens):
+    report = outcome(lambda: si.measure(subject, tokens))
+    assert report is None or is_right(report)
+
+
+@given(model=junk.filter(lambda value: not isinstance(value, str)))
+@junk_settings
+def test_any_model(model):
+    assert outcome(lambda: si.measure(model, TOKENS)) is None
+
+
+NAMES = ("edits", "positions", "instruments", "convention", "progress")
+
+
+@given(name=st.sampled_from(NAMES), value=junk)
+@junk_settings
+def test_any_argument_of_measure(subject, name, value):
+    if callable(value) and name == "progress":
+        return  # a function is what it takes; what that function then does is its author's
+    report = outcome(lambda: si.measure(subject, TOKENS, **{name: value}))
+    assert report is None or is_right(report)
+
+
+@given(name=st.sampled_from(("edits", "metric", "control", "instruments", "progress")), value=junk)
+@junk_settings
+def test_any_argument_of_a_sweep(subject, name, value):
+    if callable(value):
+        return
+    values = {"edits": [si.SwapPositions(0, 1)]} | {name: value}
+    table = outcome(lambda: si.sweep(subject, TOKENS, values.pop("edits"), **values))
+    assert table is None or isinstance(table, Table)
+
+
+@given(before=junk, after=junk, epsilon=junk)
+@junk_settings
+def test_any_comparison(subject, before, after, epsilon):
+    report = si.measure(subject, TOKENS)
+    assert outcome(lambda: si.compare(before, report)) is None
+    assert outcome(lambda: si.compare(report, after)) is None
+    table = outcome(lambda: si.compare(report, report, epsilon))
+    assert table is None or 0 < epsilon < 1
+
+
+@given(position=junk, epsilon=junk, view=junk)
+@junk_settings
+def test_any_question_to_a_report(subject, position, epsilon, view):
+    report = si.measure(subject, TOKENS)
+    sink = outcome(lambda: report.sink(position, epsilon))
+    assert sink is None or 0 <= sink.mean <= 1
+    for call in (report.heads, report.summary, report.null_sink_rate):
+        outcome(lambda call=call: call(epsilon=epsilon))
+    assert outcome(lambda: report.plot(view)) is None or view in ("sinks", "positions", "epsilons", "norms")
+    outcome(lambda: report.extra(view))
+
+
+SHAPE = ModelShape(3, (0, 1, 2), 4, 2, 8, 32, 64, 16, (0, 1, 2))
+CLASSES = tuple(
+    kind
+    for name in interventions.__all__
+    if isinstance(kind := getattr(interventions, name), type)
+    and issubclass(kind, interventions.Edit | interventions.Operation)
+    and kind not in (interventions.Edit, interventions.Change, interventions.Operation)
+)
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@given(
+    values=st.lists(junk, max_size=2),
+    names=st.dictionaries(st.sampled_from(("layers", "heads", "positions", "dims")), junk, max_size=2),
+)
+@settings(junk_settings, max_examples=8)
+def test_any_edit_is_refused_or_fits_or_says_that_it_does_not(kind, values, names):
+    def built():
+        try:
+            return kind(*values, **names)
+        except TypeError as error:  # Python's own words for missing, surplus and unknown arguments
+            assert "__init__()" in str(error) or "takes no arguments" in str(error)
+            raise InputError("these are no arguments") from error
+
+    edit = outcome(built)
+    if isinstance(edit, interventions.Edit):
+        assert "\n" not in repr(edit) and hash(edit) is not None
+        outcome(lambda: edit.check(SHAPE, 12))
+        outcome(lambda: edit.control(SHAPE, 12, torch.Generator()))
+
+
+@given(content=st.binary(max_size=200), cut=st.floats(0, 1), flips=st.lists(st.integers(0, 10**6), max_size=3))
+@junk_settings
+def test_any_bytes_of_a_report(subject, tmp_path_factory, content, cut, flips):
+    folder = tmp_path_factory.mktemp("reports")
+    file, whole = folder / "junk.safetensors", folder / "whole.safetensors"
+    file.write_bytes(content)
+    assert outcome(lambda: Report.load(file)) is None
+    si.measure(subject, TOKENS).save(whole)
+    damaged = bytearray(whole.read_bytes())
+    for flip in flips:
+        damaged[flip % len(damaged)] ^= 1 << (flip % 8)
+    file.write_bytes(damaged[: math.ceil(cut * len(damaged))])
+    report = outcome(lambda: Report.load(file))
+    assert report is None or isinstance(report, Report)
+
+
+@given(plain=junk)
+@junk_settings
+def test_any_dictionary_of_a_report(subject, plain):
+    assert outcome(lambda: Report.from_dict(plain)) is None
+    whole = si.measure(subject, TOKENS).to_dict()
+    for name in (*whole, "surplus"):
+        report = outcome(lambda name=name: Report.from_dict(whole | {name: plain}))
+        assert report is None or is_right(report)
+
+
+@given(text=junk, length=junk, bos=junk)
+@junk_settings
+def test_any_texts(reader, text, length, bos):
+    for given_length, given_bos in ((length, True), (None, bos)):
+        token_set = outcome(lambda: reader.tokens(text, length=given_length, bos=given_bos))  # noqa: B023
+        assert token_set is None or token_set.tokens.shape[1] >= 2

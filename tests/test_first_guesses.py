@@ -1,0 +1,291 @@
+"""What a newcomer types first in Python works, or says what to type."""
+
+import inspect
+import io
+import sys
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pandas
+import plotly.graph_objects as go
+import pytest
+import torch
+from backends.zoo import model_of
+from jaxtyping import config
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import sinkinterp as si
+from sinkinterp.data import progress
+from sinkinterp.errors import InputError
+from sinkinterp.measurement import instruments
+
+TEXT = "Language models pour attention onto their first token."
+TEXTS = [TEXT, "Most heads give it more than a third.", "def first(items): return items[0]"]
+NAME = "sinkinterp/text-softmax"  # a checkpoint that ships with its tokenizer
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return si.load(NAME)
+
+
+@pytest.fixture(scope="module")
+def report(subject):
+    return si.measure(subject, TEXTS, instruments=[*instruments.ALL, instruments.MAPS])
+
+
+@pytest.fixture
+def as_users_run_it():
+    """Without the type checks that other tests execute."""
+    config.update("jaxtyping_disable", True)
+    yield
+    config.update("jaxtyping_disable", False)
+
+
+def words(*known):
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate(("?", *known))}, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?")
+
+
+def one_line(text):
+    return "\n" not in text and len(text) < 400 and "tensor([" not in text and " object at 0x" not in text
+
+
+def test_a_name_and_a_text():
+    report = si.measure(NAME, TEXT)
+    assert report.protocol.model == NAME and report.protocol.sequences == 1 and 0 < report.alpha().mean() < 1
+
+
+def test_a_text_gives_what_its_ids_give(subject):
+    ids = subject.tokenizer(TEXT)["input_ids"]
+    expected = si.measure(subject, torch.tensor([ids])).importance
+    for given in (TEXT, [TEXT], ids, [ids], np.array(ids), torch.tensor(ids), torch.tensor(ids, dtype=torch.int16)):
+        assert si.measure(subject, given).importance.equal(expected), given
+
+
+def test_texts_are_measured_at_their_own_lengths_and_the_report_says_so(subject, report):
+    lengths = [len(subject.tokenizer(text)["input_ids"]) for text in TEXTS]
+    assert (report.tokens >= 0).sum(1).tolist() == lengths
+    assert f"T={min(lengths)} to {max(lengths)}" in report.protocol.line()
+    assert "BOS tokenizer (id 1 first)" in report.protocol.line()
+    for i, text in enumerate(TEXTS):
+        torch.testing.assert_close(report.alpha()[i], si.measure(subject, text).alpha()[0])
+
+
+def test_a_column_of_a_dataset_or_of_a_data_frame(subject, report):
+    frame = pandas.DataFrame({"text": TEXTS})
+    for column in (datasets.Dataset.from_pandas(frame)["text"], frame["text"], frame["text"].to_numpy(), tuple(TEXTS)):
+        assert si.measure(subject, column).alpha().equal(report.alpha())
+
+
+def test_what_the_tokenizer_returned_padded_or_not(subject, report):
+    tokenizer = subject.tokenizer
+    assert si.measure(subject, tokenizer(TEXTS)).alpha().equal(report.alpha())
+    padded = {name: value.clone() for name, value in _padded(tokenizer(TEXTS)["input_ids"]).items()}
+    assert si.measure(subject, padded).alpha().equal(report.alpha())
+
+
+def _padded(rows):
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    mask = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def test_texts_cut_to_one_length(subject):
+    token_set = subject.tokens(TEXTS, length=11)
+    assert token_set.tokens.shape == (3, 11) and si.measure(subject, token_set).protocol.length == 11
+    with pytest.raises(InputError, match=r"the longest has \d+; use a smaller length, or none"):
+        subject.tokens(TEXTS, length=100)
+
+
+@pytest.mark.parametrize(("bos", "first"), [("never", False), (False, False), ("always", True), (True, True)])
+def test_bos_is_as_asked_for(subject, bos, first):
+    tokens = subject.tokens(TEXT, bos=bos).tokens[0].tolist()
+    assert (tokens[0] == subject.tokenizer.bos_token_id) is first and tokens.count(1) == first
+
+
+def test_one_edit_needs_no_list(subject, report):
+    moved = si.measure(subject, TEXTS, edits=si.SwapPositions(0, 4))
+    again = si.measure(subject, TEXTS, edits=[si.SwapPositions(0, 4)])
+    assert moved.alpha().equal(again.alpha()) and not moved.alpha().equal(report.alpha())
+    assert moved.protocol.edits == ("SwapPositions(0, 4)",)
+    assert "change by sequence" in si.compare(report, moved).note
+
+
+def test_a_transformers_model_with_its_tokenizer():
+    known = si.load(model_of("gpt2"), tokenizer=words("the", "cat", "sat"))
+    assert si.measure(known, "the cat sat").tokens.tolist() == [[1, 2, 3]]
+
+
+def test_a_transformers_model_takes_ids_as_it_is_and_says_how_it_takes_text():
+    model = model_of("gpt2")
+    assert si.measure(model, [5, 7, 9]).tokens.tolist() == [[5, 7, 9]]
+    with pytest.raises(InputError, match=r"si.load\(model, tokenizer=...\), or give token ids"):
+        si.measure(model, TEXT)
+
+
+def test_a_bridge_goes_in_as_it_is():
+    from sinkinterp.backends.transformer_lens import bridge_of
+
+    model = model_of("gpt2")
+    through_lens = si.measure(bridge_of(model), [5, 7, 9, 11])
+    torch.testing.assert_close(through_lens.importance, si.measure(model, [5, 7, 9, 11]).importance)
+
+
+def test_an_nnsight_model_goes_in_as_it_is(tmp_path):
+    import nnsight
+
+    model = model_of("gpt2")
+    model.save_pretrained(tmp_path)
+    about = {"task": "text-generation", "tokenizer": words("the", "cat", "sat")}
+    lazy = nnsight.TransformersModel(str(tmp_path), **about)  # its weights are not loaded yet
+    for given in (nnsight.NNsight(model), lazy):
+        report = si.measure(given, [5, 7, 9, 11])
+        torch.testing.assert_close(report.importance, si.measure(model, [5, 7, 9, 11]).importance)
+    assert si.measure(lazy, "the cat sat").tokens.tolist() == [[1, 2, 3]]
+
+
+def test_a_path_goes_in_as_it_is(tmp_path):
+    model_of("gpt2").save_pretrained(tmp_path)
+    assert si.measure(tmp_path, [[5, 7, 9]]).protocol.model == str(tmp_path)
+
+
+def test_printing_is_short(subject, report):
+    table = report.heads()
+    trace = subject.run(torch.tensor([[1, 2, 3]]), residuals={"x": lambda x: x})
+    patch = si.measurement.patching.patch(si.interventions.ChangeResidual(layers=[1]), subject, TEXT)
+    tokens = subject.tokens(TEXTS)
+    everything = (subject, report, table, trace, tokens, patch, report.summary(), si.VARIANTS, si.SwapPositions(0, 4))
+    for thing in (*everything, report.sink(), subject.shape, si.Recipe().model.position):
+        assert one_line(repr(thing)) or thing is si.VARIANTS, repr(thing)
+    assert "3 layers x 1 heads" in repr(report) and "Sink_1 = " in repr(report) and f"n={len(TEXTS)}" in str(report)
+    assert "3 layers x 1 heads" in repr(subject) and "huggingface" in repr(subject) and "float32" in repr(subject)
+
+
+def test_the_summary_is_a_sentence_and_a_table(report):
+    summary = report.summary()
+    assert summary.sentence.startswith(f"{NAME} has a sink on its first token")
+    assert summary.sentence in str(summary) and "Sink_1 at epsilon 0.3" in str(summary)
+    assert report.summary(0.5).sentence != summary.sentence
+
+
+def test_heads_are_listed_strongest_first(report):
+    alphas = report.heads().numbers("alpha_1")
+    assert alphas == sorted(alphas, reverse=True) and len(alphas) == 3
+    assert str(report.heads()).startswith("# Importance of the first position per head")
+
+
+VIEWS = ("sinks", "positions", "epsilons", "norms", "angles", "massive", "lengths", "maps")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_report_plots(report, view):
+    figure = report.plot(view)
+    assert isinstance(figure, go.Figure) and len(figure.data) > 0
+
+
+def test_without_a_view_the_grid_of_sinks_is_plotted(report):
+    grid = report.plot().data[0].z
+    assert np.allclose(np.array(grid)[:, 0], report.alpha().mean((0, 2)).numpy())
+    assert np.allclose(report.heads().plot().data[0].z, grid)  # also from rows in another order
+
+
+@pytest.mark.parametrize(("view", "name"), [("angles", "GEOMETRY"), ("massive", "MASSIVE"), ("maps", "MAPS")])
+def test_a_view_names_the_instrument_that_it_needs(subject, view, name):
+    with pytest.raises(InputError, match=rf"measure with instruments=si\.measurement\.instruments\.{name}$"):
+        si.measure(subject, TEXT).plot(view)
+    assert si.measure(subject, TEXT, instruments=getattr(instruments, name)).plot(view).data
+
+
+def test_a_report_becomes_a_data_frame(report):
+    frame = report.to_pandas()
+    assert {"sequence", "layer", "head", "position", "importance"} <= set(frame.columns)
+    assert isinstance(report.heads().to_pandas(), pandas.DataFrame)
+
+
+def test_a_sweep_plots(subject):
+    table = si.sweep(subject, TEXTS, [si.SwapPositions(0, 2), si.SwapPositions(0, 4)])
+    assert len(table.rows) == 3 and table.plot().data
+
+
+def test_a_notebook_shows_a_card_without_scripts(report):
+    card = report._repr_html_()
+    assert report.summary().sentence.split(":")[0] in card and card.count("<rect") == 3
+    assert len(card) < 10_000 and "<script" not in card and "http://www.w3.org/2000/svg" in card
+
+
+def test_a_card_escapes_what_a_user_named(subject):
+    shown = si.measure(si.load(NAME, name="<script>alert(1)</script>"), TEXT)._repr_html_()
+    assert "<script" not in shown and "&lt;script&gt;" in shown
+
+
+SLIPS = {
+    "a view": (lambda s: si.measure(s, TEXT).plot("norm"), "did you mean 'norms'"),
+    "an instrument": (lambda s: si.measure(s, TEXT, instruments="MASIVE"), "did you mean 'MASSIVE'"),
+    "a metric": (lambda s: si.sweep(s, TEXT, si.SwapPositions(0, 1), metric="sink_rte"), "si.sink_rate"),
+    "a metric of a report": (lambda s: si.measure(s, TEXT, instruments=instruments.LOSS).extra("los"), "mean 'loss'"),
+    "a variant": (lambda s: si.VARIANTS["sofmax"], "did you mean 'softmax'"),
+    "a checkpoint": (lambda s: si.load("sinkinterp/text-sofmax"), "did you mean 'text-softmax'"),
+    "a backend": (lambda s: si.load(NAME, backend="hugingface"), "did you mean 'huggingface'"),
+}
+
+
+@pytest.mark.parametrize("what", SLIPS)
+def test_a_slip_of_the_keyboard_is_met_with_the_nearest_name(what, subject, as_users_run_it):
+    call, hint = SLIPS[what]
+    with pytest.raises(InputError, match=hint.replace("(", r"\(")):
+        call(subject)
+
+
+def test_a_slip_in_a_public_name():
+    with pytest.raises(AttributeError, match="did you mean 'measure'"):
+        si.mesure  # noqa: B018
+
+
+def test_tab_completion_lists_the_public_names_and_the_submodules():
+    names = dir(si)
+    assert {*si.__all__, "tables", "interventions", "measurement", "metrics", "train"} <= set(names)
+    assert not [name for name in names if name.startswith("_") and name != "__version__"]
+
+
+def test_help_shows_no_lambdas_and_no_objects():
+    for name in si.__all__:
+        thing = getattr(si, name)
+        if callable(thing):
+            signature = str(inspect.signature(thing))
+            assert "<function" not in signature and " object at " not in signature, signature
+    assert inspect.getdoc(si.Report).splitlines()[0].endswith(".")
+
+
+class _Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_bar_is_shown_in_a_terminal_unless_it_is_unwanted(wanted, subject, monkeypatch):
+    terminal = _Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "DELAY", 0)
+    si.measure(subject, TEXTS, progress=wanted)
+    assert (f"measuring {NAME}" in terminal.getvalue()) is wanted
+
+
+def test_no_bar_is_shown_for_quick_work_or_in_a_pipe(subject, monkeypatch, capsys):
+    terminal = _Terminal()
+    si.measure(subject, TEXTS)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys, "stderr", terminal)
+    si.measure(subject, TEXTS)
+    assert terminal.getvalue() == ""
+
+
+def test_the_first_lines_of_the_package_run(subject):
+    lines = [line for line in si.__doc__.splitlines() if line.startswith(("report", "moved"))]
+    assert lines and Path(si.__file__).is_file()
+    names = {"si": si, "text": TEXT}
+    for line in lines:
+        exec(line.replace('"gpt2"', repr(NAME)), names)
