@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test test-ray figures models clean
+.PHONY: demo test test-ray figures models docs notebooks clean
 export HF_HUB_DISABLE_TELEMETRY := 1
 test: export OMP_NUM_THREADS := 1
 
@@ -20,6 +20,13 @@ test: $(INSTALLED)  ## lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+
+docs: $(INSTALLED)  ## build the site: build/docs/index.html
+	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m sphinx --builder html --quiet --fail-on-warning --keep-going docs build/docs
+
+notebooks: $(INSTALLED)  ## run the notebooks and keep their output
+	$(BIN)/python docs/notebooks/run.py
 
 test-ray: $(INSTALLED)  ## install Ray, and test studies on a local cluster of two nodes
 	$(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable '.[ray]'

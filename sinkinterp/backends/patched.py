@@ -21,7 +21,7 @@ from .recorder import Recorder
 
 @contextmanager
 def patched(model: Any, *edits: Edit) -> Iterator[Any]:
-    """The transformers model itself, edited until the block ends, then exactly as it was; inner blocks edit last.
+    """The transformers model itself, edited until the block ends, then exactly as it was; inner blocks edit last::
 
         with si.patched(model, si.PatchNormalization(Sigmoid(), layers=[3])):
             model.generate(**inputs)

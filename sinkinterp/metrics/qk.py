@@ -47,7 +47,7 @@ def qk_angles(call: AttentionCall, position: int = 0) -> Pair:
 
 
 def qk_norm_products(call: AttentionCall, position: int = 0) -> Pair:
-    """Mean |q_i| |k_j| * scale for the key at `position` (from 0) beside the others: scores at a cosine of 1.
+    """Mean `|q_i| |k_j| * scale` for the key at `position` (from 0) beside the others: scores at a cosine of 1.
 
     The scale is a factor because some models (OPT) multiply their queries by it beforehand. Errors as above. Source:
     Gu et al. 2025, Figures 2 and 15-18, which leave it out.
@@ -77,7 +77,7 @@ def cosine_call(call: AttentionCall) -> AttentionCall:
 
 
 def norm_product_call(call: AttentionCall) -> AttentionCall:
-    """The call whose scores are |q_i| |k_j| * scale and nothing else."""
+    """The call whose scores are `|q_i| |k_j| * scale` and nothing else."""
     q, k = _featured(call)
     return _bare(replace(call.with_pattern(None), q=q.norm(dim=-1, keepdim=True), k=k.norm(dim=-1, keepdim=True)))
 
