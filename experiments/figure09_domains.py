@@ -49,7 +49,8 @@ def measure(case: Case, progress: Progress) -> Table:
     """A row per kind of text, and one of random tokens, which are no text: Sink_1 at three thresholds, and alpha_1."""
     _, length = case.size()
     token_sets = _token_sets(case, length, progress)
-    on_row, rows = progress(f"measuring {case.subject.name}"), []
+    on_row = progress(f"measuring {case.subject.name}")
+    rows: list[dict[str, Cell]] = []
     for kind, token_set in token_sets.items():
         on_row(len(rows), len(token_sets))
         report = measure_model(case.subject, token_set, positions=(0,))

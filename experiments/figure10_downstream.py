@@ -72,7 +72,7 @@ def draw(table: Table) -> go.Figure:
 
 def _is_as_accurate(table: Table, twin: str) -> tuple[bool | None, str]:
     """Whether the interval of the twin's accuracy reaches that of the model with a sink."""
-    rows = [table.where(**{MODEL: name}).rows for name in (TWINS[0], twin)]
+    rows = [table.where(**{MODEL: str(name)}).rows for name in (TWINS[0], twin)]
     if not all(rows):
         return None, "the twins were not measured"
     (sink,), (without,) = rows

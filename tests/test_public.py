@@ -45,7 +45,7 @@ def test_functions_are_not_hidden_by_modules_of_the_same_name():
     )
 
 
-GROUND = ("checks", "errors", "files", "lazy", "spec", "table")
+GROUND = ("checks", "errors", "files", "lazy", "seals", "spec", "table")
 PARTS = sorted(path.parent.name for path in Path(si.__file__).parent.glob("*/__init__.py"))
 
 

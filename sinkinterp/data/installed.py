@@ -4,7 +4,7 @@ import importlib.metadata
 import importlib.util
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from .docstrings import MIN_CHARACTERS, embedded_texts, library_texts, mixed
@@ -41,8 +41,8 @@ def _headers() -> Iterator[str]:
 def _descriptions() -> Iterator[str]:
     """The longer paragraphs of what packages say about themselves, mostly in Markdown."""
     for package in importlib.metadata.distributions():
-        metadata: Mapping[str, str] = package.metadata.json if package.metadata else {}
-        for paragraph in re.split(r"\n\s*\n", metadata.get("description", "")):
+        description = package.metadata.json.get("description", "") if package.metadata else ""
+        for paragraph in re.split(r"\n\s*\n", str(description)):
             if len(paragraph) >= 2 * MIN_CHARACTERS:
                 yield paragraph.strip()
 

@@ -16,14 +16,13 @@ from ...attention.call import AttentionCall
 from ...attention.shapes import Residual
 from ...backends.subject import Subject, Trace
 from ...data.bos import Bos
-from ...data.token_sources import Tokenizer
+from ...data.token_sources import Tokenizer, from_text
 from ...data.tokens import TokenSet
 from ...errors import InputError
 from ...interventions.description import description
 from ...interventions.edit import Edit
 from ...metrics.importance import proxy
 from ...tables import TokenText, short_name
-from ..atlas.text import text_tokens
 from .edits import edits_from
 
 MOST_PAIRS = 4_000_000  # pairs of query and key of all maps: what an answer holds
@@ -102,7 +101,7 @@ class Session:
         if self.tokenizer is None:
             token_set = self._ids(prompt)
         else:
-            token_set = text_tokens(_encodable(prompt), self.tokenizer, self.bos, self.most_tokens + 1, "prompt")
+            token_set = from_text(_encodable(prompt), self.tokenizer, self.bos, self.most_tokens + 1, "prompt")
         if token_set.tokens.shape[1] > self.most_tokens:
             raise InputError(f"the prompt has more than {self.most_tokens} tokens; shorten it")
         return token_set
