@@ -193,7 +193,7 @@ def test_asking_a_report_for_an_unmeasured_position_is_refused():
 
 
 @pytest.mark.parametrize(
-    "tokens", [torch.zeros(3, dtype=torch.long), torch.zeros(0, 5).long(), torch.zeros(2, 1).long()]
+    "tokens", [torch.zeros(2, 2, 3, dtype=torch.long), torch.zeros(0, 5).long(), torch.zeros(2, 1).long()]
 )
 def test_tokens_of_another_shape_are_refused(tokens):
     with pytest.raises(Exception, match=r"at least 1 x 2|beartype|jaxtyping"):

@@ -53,5 +53,5 @@ def test_texts_are_encoded(texts):
     "junk", [None, 3, b"ab", {"a": 1}, {1, 2}, [[0.5, 1.0]], [True, False], ["ab", 3], [[1, 2], "ab"]]
 )
 def test_anything_else_is_refused_with_calls_that_work(junk):
-    with pytest.raises(InputError, match="give a text, texts or token ids"):
+    with pytest.raises(InputError, match="give a text, a list of texts, or token ids"):
         token_set_of(junk, encode)
