@@ -54,16 +54,14 @@ def check_fields(value: Any) -> None:
             object.__setattr__(value, field.name, whole_number(held, name, -LARGEST, LARGEST))
         elif field.type is float:
             finite_number(held, name)
-        elif all(map(_is_ours, get_args(field.type) or (field.type,))) and not isinstance(held, field.type):
-            raise InputError(f"{name} is {_kinds(field.type)}; got {_shown(held)}")
+        else:
+            kinds = get_args(field.type) or (field.type,)
+            if all(map(_is_ours, kinds)) and not isinstance(held, kinds):
+                raise InputError(f"{name} is {' or '.join(f'a {kind.__name__}' for kind in kinds)}; got {_shown(held)}")
 
 
 def _is_ours(kind: Any) -> bool:
     return isinstance(kind, type) and kind.__module__.startswith(f"{__package__}.")
-
-
-def _kinds(hint: Any) -> str:
-    return " or ".join(f"a {kind.__name__}" for kind in get_args(hint) or (hint,))
 
 
 def check_memory(n_bytes: int, what: str, fix: str) -> None:
