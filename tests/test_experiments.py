@@ -277,7 +277,7 @@ def test_the_module_is_the_command(capsys):
 def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
     model_of("llama").save_pretrained(tmp_path / "m")
     for words, message in {
-        ("table99",): "'table99' is the beginning of 0 experiments; choose one of atlas_of_architectures, equation32",
+        ("table99",): "'table99' is the beginning of 0 experiments (did you mean 'table09'?); choose one of atlas_of",
         ("t",): "'t' is the beginning of 15 experiments",
         ("table04", "--model", "gpt2"): "table04_attention_biases trains its models itself; leave --model away",
         ("table04", "--scale", "real"): "has no models of scale real; choose smoke or demo or text or paper",
