@@ -63,6 +63,16 @@ def test_the_overviews_importance_is_what_measure_says(name):
     assert drawn.places[0] == 0
 
 
+def test_cells_of_several_tokens_come_with_what_every_token_receives():
+    subject, heads = subject_of("gpt2"), [(0, 1), (1, 0)]
+    drawn = atlas(subject, TOKENS, heads=heads, limit=40)
+    importance = si.measure(subject, TOKENS).importance[0]
+    expected = torch.stack([importance[layer, head] for layer, head in heads]).mean(0)
+    assert drawn.side > 1
+    np.testing.assert_allclose(drawn.states[0].received, expected, atol=1e-6)
+    assert atlas(subject, TOKENS).states[0].received is None  # every pair is there
+
+
 def test_some_heads_are_the_same_as_among_all():
     subject = subject_of("mistral with a window")
     every, some = atlas(subject, TOKENS), atlas(subject, TOKENS, heads=[(1, 3), (0, 2), (1, 0)])

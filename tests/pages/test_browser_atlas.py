@@ -465,6 +465,17 @@ def test_the_text_shows_the_change_that_edits_make(changed):
     np.testing.assert_allclose(values_of_words(changed), expected, atol=3e-4)
 
 
+def test_what_all_tokens_receive_is_exact_where_cells_cover_several(opened):
+    atlas, _ = small_atlas(length=23, side=2, bits=8)
+    exact_values = np.linspace(0.5, 0.01, 23)
+    page = opened("told", replace(atlas, states=[replace(atlas.states[0], received=exact_values)]))
+    choose_scope(page, "all")
+    np.testing.assert_allclose(values_of_words(page), exact_values, rtol=6e-3)
+    assert "share a value" not in page.inner_text("#text-says")
+    choose_scope(page, "head")
+    assert "2 neighbouring tokens share a value here" in page.inner_text("#text-says")
+
+
 def test_tokens_of_a_coarse_map_have_the_value_of_their_cell(coarse):
     _, dense = small_atlas(length=23, side=2, slot=True, bits=8)
     choose_scope(coarse, "head")

@@ -72,7 +72,7 @@ def atlas(
         side=detail.side,
         pairs=next(iter(cells.values())).pairs,
         places=places,
-        states=[_state(name, reports[name], cells[name], places) for name in runs],
+        states=[_state(reports[name], cells[name], places, maps, name) for name in runs],
         bits=detail.bits,
         lead=tables.sink_verdict(first),
         note=tables.protocol_note(last, EPSILON),
@@ -94,8 +94,17 @@ def _maps(subject: Subject, heads: MapKeys | None) -> list[tuple[int, int]]:
     return every if heads is None else sorted(set(heads))
 
 
-def _state(name: str, report: Report, cells: Cells, places: Sequence[int]) -> State:
-    return State(name, cells.channels, _importance(report, places), cells.slot)
+def _state(report: Report, cells: Cells, places: Sequence[int], maps: MapKeys, name: str) -> State:
+    is_exact = next(iter(cells.channels.values())).shape[1] == 1  # cells are single pairs
+    received = None if is_exact else _received(report, maps)
+    return State(name, cells.channels, _importance(report, places), cells.slot, received)
+
+
+def _received(report: Report, maps: MapKeys) -> Float[np.ndarray, " pos"]:
+    """Importance of every position, mean over the maps."""
+    layers = [report.attention_layers.index(layer) for layer, _ in maps]
+    heads = [head for _, head in maps]
+    return report.importance[0].nan_to_num()[layers, heads].mean(0).numpy()
 
 
 def _importance(report: Report, places: Sequence[int]) -> Float[np.ndarray, "layer head place"]:

@@ -22,12 +22,14 @@ class State:
     pair. Weights are always among them.
     importance: of each place, for every head of the model.
     slot: attention to the off-sequence column, if there is one.
+    received: importance of every position, mean over the maps; None where cells are single pairs and so tell it.
     """
 
     name: str
     channels: Mapping[Channel, Maps]
     importance: Float[np.ndarray, "layer head place"]
     slot: Float[np.ndarray, "map stat row"] | None = None
+    received: Float[np.ndarray, " pos"] | None = None
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ def encode(atlas: Atlas) -> tuple[PageData, Mapping[str, str]]:
         states=[state.name for state in atlas.states],
         places=list(atlas.places),
         importance=_importance(atlas, blocks),
+        received=[_received(state) for state in atlas.states],
         channels=[_channel(atlas, channel, scale, blocks) for channel, scale in scales.items()],
         slot_blocks=_slots(atlas, scales[WEIGHT], blocks),
         pair_blocks=_pairs(atlas, blocks),
@@ -95,6 +96,10 @@ def _importance(atlas: Atlas, blocks: Blocks) -> ImportanceData:
     scale = logarithmic(np.concatenate([state.importance.ravel() for state in atlas.states]), 16)
     ids = [blocks.add(f"importance-{i}", packed(scale.codes(state.importance))) for i, state in enumerate(atlas.states)]
     return ImportanceData(scale.data(), ids)
+
+
+def _received(state: State) -> list[float]:
+    return [] if state.received is None else [float(f"{value:.3g}") for value in state.received]
 
 
 def _channel(atlas: Atlas, channel: Channel, scale: Scale, blocks: Blocks) -> ChannelData:

@@ -25,6 +25,7 @@ const SCHEMA = {
     "scale": {"log": "boolean", "low": "number", "high": "number", "bits": "number", "step": "number"},
     "blocks": ["string"]
   },
+  "received": [["number"]],
   "channels": [
     {
       "name": "string",

@@ -89,9 +89,10 @@ class PageData:
 
     tokens: their text. layers: the attention layers. heads: how many each of them has. maps: (layer, head) of each map.
     side: how many tokens a cell covers. rows, columns: cells of a map. stats: the numbers of a cell. states: names of
-    the runs of the model. places: positions of the overview, -1 for the slot. slot_blocks: for each state, by layer,
-    the id of the block of the slot's weights; none without a slot. pair_blocks: by layer, the id of the block that
-    says how many pairs of each cell may attend.
+    the runs of the model. places: positions of the overview, -1 for the slot. received: for each state, the
+    importance of every position, mean over the maps; empty where the cells tell it. slot_blocks: for each state, by
+    layer, the id of the block of the slot's weights; none without a slot. pair_blocks: by layer, the id of the block
+    that says how many pairs of each cell may attend.
     """
 
     model: str
@@ -110,6 +111,7 @@ class PageData:
     states: list[str]
     places: list[int]
     importance: ImportanceData
+    received: list[list[float]]
     channels: list[ChannelData]
     slot_blocks: list[dict[str, str]]
     pair_blocks: dict[str, str]

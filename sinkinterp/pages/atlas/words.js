@@ -42,9 +42,12 @@ async function meanOfMaps(state, chosen) {
 
 const cellOf = (token) => Math.floor(token / side);
 
-/** What token `i` receives; or, where a token is chosen, what the two give each other. */
-function valueOfToken({ weights, received }, i) {
-  if (chosenToken < 0) return received[cellOf(i)];
+/** Whether tokens that share a cell are told apart. */
+const isExact = () => side === 1 || (chosenToken < 0 && view.scope === "all" && about.received[0].length > 0);
+
+/** What token `i` receives in a state; or, where a token is chosen, what the two give each other. */
+function valueOfToken(state, { weights, received }, i) {
+  if (chosenToken < 0) return side > 1 && isExact() ? about.received[state][i] : received[cellOf(i)];
   const [query, key] = i <= chosenToken ? [chosenToken, i] : [i, chosenToken];
   return weights[cellOf(query) * columns + cellOf(key)];
 }
@@ -53,12 +56,13 @@ let latestText = 0; // an earlier drawing stops when a later one begins
 
 async function drawText() {
   const drawing = ++latestText, chosen = SCOPES[view.scope].maps(), isChange = view.state === 2;
-  const loaded = await Promise.all((isChange ? [0, 1] : [view.state]).map((state) => meanOfMaps(state, chosen)));
+  const statesShown = isChange ? [0, 1] : [view.state];
+  const loaded = await Promise.all(statesShown.map((state) => meanOfMaps(state, chosen)));
   if (drawing !== latestText) return;
   const spans = [...$("words").children].filter((child) => child.tagName === "SPAN");
-  const valuesOf = (mean) => spans.map((_, i) => valueOfToken(mean, i));
-  const before = valuesOf(loaded[0]);
-  const values = isChange ? valuesOf(loaded[1]).map((value, i) => value - before[i]) : before;
+  const valuesOf = (k) => spans.map((_, i) => valueOfToken(statesShown[k], loaded[k], i));
+  const before = valuesOf(0);
+  const values = isChange ? valuesOf(1).map((value, i) => value - before[i]) : before;
   const most = isChange ? Math.max(1e-6, ...values.map(Math.abs).filter((x) => x === x)) : 1;
   const palette = paletteOf(isChange ? theme().diverging : theme().sequential);
   const share = (value) => (isChange ? (value / most + 1) / 2 : shareOfScale(value));
@@ -90,12 +94,14 @@ function sayText(values) {
   $("text-says").textContent = chosenToken < 0
     ? `${isChange} that each token receives, ${what}. Click a token to see who looks at it and what it looks at.`
     : `${name}, ${what}: before it stands what it looks at, after it stands who looks at it.`;
+  if (!isExact()) $("text-says").textContent += ` ${side} neighbouring tokens share a value here, the mean of a stored cell.`;
   const strongest = (indices) => indices.filter((i) => values[i] === values[i])
     .sort((a, b) => Math.abs(values[b]) - Math.abs(values[a])).slice(0, TOP_PARTNERS);
   const indices = [...values.keys()];
-  const lists = chosenToken < 0 ? { "receives most": strongest(indices) } : {
-    "looks at": strongest(indices.slice(0, chosenToken + 1)), "is looked at by": strongest(indices.slice(chosenToken + 1)),
-  };
+  const [past, future] = [indices.slice(0, chosenToken + 1), indices.slice(chosenToken + 1)];
+  const lists = chosenToken < 0
+    ? { "receives most": strongest(indices) }
+    : { "looks at": strongest(past), "is looked at by": strongest(future) };
   const line = (i) => `${tokenName(i)} ${number(values[i], channels[WEIGHT].scale)}`;
   $("partners").replaceChildren(...Object.entries(lists).map(([title, partners]) =>
     element("div", `${title}: ${partners.map(line).join(", ") || "no token"}`)));
