@@ -109,7 +109,7 @@ def read_record(path: Path) -> Any:
 
 
 def stamp(draft: Path) -> None:
-    """Writes the sha256 of a file into it, over the 64 zeros that its JSON header has as the entry "sha256"."""
+    """Writes the sha256 of a .safetensors file into it, over the 64 zeros that its metadata hold as "sha256"."""
     content = draft.read_bytes()
     place = _entry(content, STAMP)
     with draft.open("r+b") as file:
@@ -134,9 +134,10 @@ def _record(value: Any) -> bytes:
 
 
 def _entry(content: bytes, sha256: str) -> int:
-    """Where this value of the JSON entry "sha256" stands in a file; -1 where it does not."""
-    entry = b'"sha256":"%s"' % sha256.encode()
-    return content.find(entry) + entry.index(b":") + 2 if entry in content else -1
+    """Where this value of "sha256" stands in the metadata of a .safetensors file; -1 where it does not."""
+    start = rb"\"sha256\": \""  # in a header of JSON, metadata is a string, so its quotes are escaped
+    place = content.find(start + sha256.encode())
+    return place + len(start) if place >= 0 else -1
 
 
 def _any(name: str, patterns: tuple[str, ...]) -> bool:

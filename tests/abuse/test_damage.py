@@ -222,6 +222,9 @@ def test_every_damage_of_a_report_is_noticed(tmp_path):
     report = si.measure(si.load("sinkinterp/demo-softmax"), TokenSet.of(torch.arange(14).reshape(2, 7), "some"))
     report.save(tmp_path / "whole" / "report.safetensors")
     assert si.Report.load(tmp_path / "whole" / "report.safetensors").sink_rate() == report.sink_rate()
+    for i in range(9):
+        report.save(tmp_path / str(i))
+        assert (tmp_path / str(i)).read_bytes() == (tmp_path / "whole" / "report.safetensors").read_bytes()
     for copy, _, damage in damaged_copies(tmp_path / "whole", tmp_path / "copy", 200):
         with pytest.raises(InputError, match=r"^[^\n]+ is (damaged|no saved report)[^\n]+$"):
             si.Report.load(copy / "report.safetensors")
@@ -302,8 +305,9 @@ def test_a_report_of_an_earlier_version_has_no_hash_and_is_read(tmp_path):
     report = si.measure(si.load("sinkinterp/demo-softmax"), TokenSet.of(torch.arange(14).reshape(2, 7), "some"))
     report.save(tmp_path / "new")
     with safe_open(tmp_path / "new", framework="pt") as file:
-        metadata = {"sinkinterp": file.metadata()["sinkinterp"]}
-    save_file(load_file(tmp_path / "new"), tmp_path / "old", metadata)
+        about = json.loads(file.metadata()["sinkinterp"])
+    assert len(about.pop("sha256")) == 64
+    save_file(load_file(tmp_path / "new"), tmp_path / "old", {"sinkinterp": json.dumps(about)})
     assert si.Report.load(tmp_path / "old").importance.equal(report.importance)
 
 
