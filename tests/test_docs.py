@@ -1,0 +1,50 @@
+"""Every snippet of the documentation runs, and every notebook."""
+
+import os
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
+
+
+def snippets(page):
+    return "\n".join(PYTHON.findall(page.read_text()))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.stem)
+def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch, as_users_run_it):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(snippets(page), str(page), "exec"), {})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_links_of_a_page_lead_somewhere(page):
+    for link in LINK.findall(page.read_text()):
+        if link not in ("notebooks/index", "contributing.md"):
+            assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_a_notebook_runs(file, monkeypatch):
+    monkeypatch.setenv("PLOTLY_RENDERER", "json")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    notebook = nbformat.read(file, as_version=4)
+    NotebookClient(notebook, timeout=110).execute()
+
+
+@pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
+def test_a_notebook_holds_its_output_and_no_path_of_a_machine(file):
+    notebook = nbformat.read(file, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.execution_count for cell in code) and any("image/png" in str(cell.outputs) for cell in code) or (
+        "02" in file.stem
+    )
+    assert "/site-packages/" not in file.read_text() and "/home/" not in file.read_text()
