@@ -56,7 +56,7 @@ def _chats(cache: Path) -> Path:
     """A file of chats made of English docstrings, which is written once."""
     file = cache / f"docstring-chats-{CHATS}.jsonl"
     if not file.is_file():
-        parts = (text.partition(". ") for text in embedded_texts(cache))
+        parts = (text.partition(". ") for text in embedded_texts(cache_folder()))
         chats = [(said, answer) for said, _, answer in parts if answer][:CHATS]
         write_text(file, "".join(f"{json.dumps({'messages': _messages(*chat)})}\n" for chat in chats))
     return file

@@ -2,11 +2,10 @@
 
 import difflib
 import math
-import operator
 import os
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any
 
 from .errors import InputError
 
@@ -54,16 +53,14 @@ def check_fields(value: Any) -> None:
             object.__setattr__(value, field.name, whole_number(held, name, -LARGEST, LARGEST))
         elif field.type is float:
             finite_number(held, name)
-        elif all(map(_is_ours, kinds := get_args(field.type) or (field.type,))) and not isinstance(held, kinds):
-            raise InputError(f"{name} is {_kinds(kinds)}; got {_shown(held)}")
+        else:
+            kinds = getattr(field.type, "__args__", (field.type,))
+            if all(map(_is_ours, kinds)) and not isinstance(held, kinds):
+                raise InputError(f"{name} is {' or '.join(f'a {kind.__name__}' for kind in kinds)}; got {_shown(held)}")
 
 
 def _is_ours(kind: Any) -> bool:
     return isinstance(kind, type) and kind.__module__.startswith(f"{__package__}.")
-
-
-def _kinds(kinds: Iterable[Any]) -> str:
-    return " or ".join(f"a {kind.__name__}" for kind in kinds)
 
 
 def check_memory(n_bytes: int, what: str, fix: str) -> None:
@@ -92,8 +89,8 @@ def _index(value: Any) -> int | None:
     if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
         return None
     try:
-        return operator.index(value)
-    except (TypeError, ValueError, RuntimeError):
+        return int(value.__index__())
+    except (AttributeError, TypeError, ValueError, RuntimeError):
         return None
 
 

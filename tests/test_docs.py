@@ -44,7 +44,5 @@ def test_a_notebook_runs(file, monkeypatch):
 def test_a_notebook_holds_its_output_and_no_path_of_a_machine(file):
     notebook = nbformat.read(file, as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    assert all(cell.execution_count for cell in code) and any("image/png" in str(cell.outputs) for cell in code) or (
-        "02" in file.stem
-    )
+    assert all(cell.execution_count for cell in code) and any(cell.outputs for cell in code)
     assert "/site-packages/" not in file.read_text() and "/home/" not in file.read_text()

@@ -107,7 +107,7 @@ def test_every_experiment_runs_at_smoke_scale_and_draws(smoke):
 
 def test_all_runs_what_can_run_and_names_what_it_leaves_out(call, monkeypatch):
     names = ["text_twins", "gpt2_circuit", "propositions"]
-    monkeypatch.setattr(experiments, "experiment_names", lambda: names)
+    monkeypatch.setattr("sinkinterp.cli.reproduce.experiment_names", lambda: names)
     code, output, files = call("all", "--scale", "demo", "--seeds", 1, "--out", "book")
     assert code == 0 and files == book_of("book", "propositions")
     assert "left out: text_twins: it trains for hours" in output
@@ -278,9 +278,9 @@ def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
     model_of("llama").save_pretrained(tmp_path / "m")
     for words, message in {
         ("table99",): "'table99' is the beginning of 0 experiments (did you mean 'table09'?); choose one of atlas_of",
-        ("t",): "'t' is the beginning of 15 experiments",
+        ("t",): "'t' is the beginning of 16 experiments",
         ("table04", "--model", "gpt2"): "table04_attention_biases trains its models itself; leave --model away",
-        ("table04", "--scale", "real"): "has no models of scale real; choose smoke or demo or text or paper",
+        ("table04", "--scale", "real"): "has no models of scale real; choose smoke or demo or paper",
         (CIRCUIT, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", "./absent"): "there is no folder absent",

@@ -56,7 +56,7 @@ def check_size(config: PreTrainedConfig | None) -> None:
     layers, width = (getattr(sizes, name, None) for name in ("num_hidden_layers", "hidden_size"))
     if isinstance(layers, int) and isinstance(width, int):
         what = f"the weights of {layers:,} layers of {width:,} dimensions"
-        check_memory(2 * layers * width**2, what, "load a smaller model, or run it with remote=True")
+        check_memory(2 * layers * width**2, what, "load a smaller model")
 
 
 def decoder_start(source: str | Path) -> int | None:

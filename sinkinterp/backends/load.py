@@ -173,12 +173,12 @@ def load_model(
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
     try:
-        config = checked_config(source)
-        if device_map is None:
-            check_size(config)
-        if config is not None and Path(source).is_dir():
-            check_weights(Path(source), config, dtype, is_spread=device_map is not None)
         with verifying(Path(source), "*config.json", "model*"):
+            config = checked_config(source)
+            if device_map is None:
+                check_size(config)
+            if config is not None and Path(source).is_dir():
+                check_weights(Path(source), config, dtype, is_spread=device_map is not None)
             model, loading = class_of(source).from_pretrained(
                 **place,
                 dtype=dtype,

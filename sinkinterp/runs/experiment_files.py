@@ -25,7 +25,8 @@ def full_name(beginning: str) -> str:
     names = experiment_names()
     matches = [name for name in names if name == beginning] or [name for name in names if name.startswith(beginning)]
     if len(matches) != 1:
-        near = nearest(beginning, [*names, *(name.split("_")[0] for name in names)])
+        beginnings = {*names, *(name.split("_")[0] for name in names)} - {beginning}
+        near = nearest(beginning, sorted(beginnings))
         which = ", ".join(matches if beginning and matches else names)
         raise InputError(f"{beginning!r} is the beginning of {len(matches)} experiments{near}; choose one of {which}")
     return matches[0]
