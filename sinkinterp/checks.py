@@ -54,7 +54,7 @@ def check_fields(value: Any) -> None:
         elif field.type is float:
             finite_number(held, name)
         else:
-            kinds = getattr(field.type, "__args__", (field.type,))
+            kinds: Any = getattr(field.type, "__args__", (field.type,))
             if all(map(_is_ours, kinds)) and not isinstance(held, kinds):
                 raise InputError(f"{name} is {' or '.join(f'a {kind.__name__}' for kind in kinds)}; got {_shown(held)}")
 
