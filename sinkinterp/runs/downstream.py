@@ -57,10 +57,11 @@ def endings(texts: Sequence[str], documents: int) -> list[dict[str, Any]]:
 
 
 def _cut(text: str) -> tuple[str, str] | None:
-    """The beginning of a text and the words that follow; None where it is too short."""
+    """The beginning of a text and the words that follow; None where it is too short, or a word there is very long."""
     first = text.find(" ", CONTEXT)
     last = text.find(" ", first + ENDING)
-    return None if first < 0 or last < 0 else (text[:first], text[first + 1 : last])
+    is_fit = 0 < first < 2 * CONTEXT and first < last < first + 2 * ENDING
+    return (text[:first], text[first + 1 : last]) if is_fit else None
 
 
 def _question(parts: Sequence[tuple[str, str]], label: int) -> dict[str, Any]:

@@ -21,7 +21,7 @@ def test_the_right_choice_is_how_the_text_goes_on_and_stands_at_each_place_equal
 
 def test_short_texts_are_left_out_and_too_few_are_refused():
     with pytest.raises(InputError, match="5 questions were asked for, but only 7 texts are long enough"):
-        endings(["too short", *["word " * 80] * 7], 5)
+        endings(["too short", "word " * 30 + "-" * 900 + " word", *["word " * 80] * 7], 5)
 
 
 def test_a_model_without_a_tokenizer_is_refused():
