@@ -34,7 +34,7 @@ MODELS: dict[Scale, list[Model]] = {
         *(f"meta-llama/{name}" for name in ("Llama-2-7b-hf", "Llama-2-13b-hf", "Meta-Llama-3-8B")),
     ],
 }
-EPSILON, DOCUMENTS = 0.3, 400
+EPSILON, DOCUMENTS = 0.3, 200
 ACC, NORMALISED, CHANCE = "accuracy", "accuracy by length", "chance"
 
 
