@@ -54,9 +54,14 @@ def check_fields(value: Any) -> None:
         elif field.type is float:
             finite_number(held, name)
         else:
-            kinds: Any = getattr(field.type, "__args__", (field.type,))
+            kinds = _kinds(field.type)
             if all(map(_is_ours, kinds)) and not isinstance(held, kinds):
                 raise InputError(f"{name} is {' or '.join(f'a {kind.__name__}' for kind in kinds)}; got {_shown(held)}")
+
+
+def _kinds(hint: Any) -> Any:
+    """The types of a field, which may be several: int | None."""
+    return getattr(hint, "__args__", (hint,))
 
 
 def _is_ours(kind: Any) -> bool:
