@@ -57,7 +57,7 @@ def latest(run: Path) -> int:
 def opened(run: Path, recipe: Fit) -> int:
     """The step of the newest whole checkpoint in `run`; 0 if there is none.
 
-    Drafts that a killed process left are removed. A damaged checkpoint is named on standard error and renamed to
+    Drafts and old checkpoints that a killed process left are removed. A damaged checkpoint is named on standard error and renamed to
     damaged-step-...; the next older one is taken. Checkpoints of earlier versions have no hashes: they are taken if
     their files can be read, and get hashes. Only the process that holds the run's lock may call this. Raises
     InputError if the checkpoint belongs to another recipe; the message names the settings that differ.
@@ -73,8 +73,15 @@ def opened(run: Path, recipe: Fit) -> int:
             damage.warn(f"the checkpoint is renamed to {set_aside(folder).name}, and training goes on from {start}")
         else:
             _check_same(run, json.loads((folder / "recipe.json").read_text()), recipe)
+            _remove_old(run)
             return step
     return 0
+
+
+def _remove_old(run: Path) -> None:
+    """Removes all checkpoints but the newest two."""
+    for old in steps_in(run)[:-KEPT]:
+        remove_whole(folder_of(run, old))
 
 
 def state_of(model: PreTrainedModel, optimizer: Optimizer, kept: bool = True) -> State:
@@ -105,8 +112,7 @@ def save(
         if tokenizer is not None:
             tokenizer.save_pretrained(draft)
         seals.seal(draft)
-    for old in steps_in(run)[:-KEPT]:
-        remove_whole(folder_of(run, old))
+    _remove_old(run)
 
 
 def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) -> History:

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -169,6 +170,21 @@ def test_a_kill_between_writing_and_moving_leaves_a_draft_and_the_checkpoints_be
     assert checkpoint.latest(cut) == 0
     assert_same(train(RECIPE, cut), train(RECIPE, tmp_path / "whole"))
     assert not draft.exists()
+
+
+def test_a_kill_before_an_old_checkpoint_is_removed_leaves_two_after_the_next_start(tmp_path, monkeypatch):
+    def killed(folder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(checkpoint, "remove_whole", killed)
+        train(RECIPE, tmp_path)
+    assert checkpoint.steps_in(tmp_path) == [6, 12, 18]
+    train(RECIPE, tmp_path)
+    assert checkpoint.steps_in(tmp_path) == [18, 24]
+    shutil.copytree(checkpoint.folder_of(tmp_path, 18), checkpoint.folder_of(tmp_path, 6))  # as a kill at the end does
+    train(RECIPE, tmp_path)
+    assert checkpoint.steps_in(tmp_path) == [18, 24]
 
 
 def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_half_of_it(tmp_path, monkeypatch):
