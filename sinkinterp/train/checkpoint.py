@@ -57,10 +57,11 @@ def latest(run: Path) -> int:
 def opened(run: Path, recipe: Fit) -> int:
     """The step of the newest whole checkpoint in `run`; 0 if there is none.
 
-    Drafts and old checkpoints that a killed process left are removed. A damaged checkpoint is named on standard error and renamed to
-    damaged-step-...; the next older one is taken. Checkpoints of earlier versions have no hashes: they are taken if
-    their files can be read, and get hashes. Only the process that holds the run's lock may call this. Raises
-    InputError if the checkpoint belongs to another recipe; the message names the settings that differ.
+    Drafts and old checkpoints that a killed process left are removed. A damaged checkpoint is named on standard
+    error and renamed to damaged-step-...; the next older one is taken. Checkpoints of earlier versions have no
+    hashes: they are taken if their files can be read, and get hashes. Only the process that holds the run's lock
+    may call this. Raises InputError if the checkpoint belongs to another recipe; the message names the settings
+    that differ.
     """
     remove_drafts(run)
     steps = steps_in(run)
