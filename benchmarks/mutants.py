@@ -1,0 +1,124 @@
+"""Changes single operators and numbers of the core, and counts how many changes the fast tests notice.
+
+    python -m benchmarks.mutants [--sample 200] [--seed 0]
+
+The mutants are those of Cosmic Ray (`pip install 'sinkinterp[mutants]'`). For each mutant of a random sample, a fork of
+a warm process runs the tests of its folder, those of its module first, up to the first that fails. Mutants that change
+nothing that anybody could notice stand in equivalent_mutants.txt, each with the reason; they do not count. Linux, macOS.
+"""
+
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from .forked_tests import ForkedTests, Outcome
+from .mutations import RULES, Mutant, draw
+
+ROOT = Path(__file__).parents[1]
+EQUIVALENT = ROOT / "benchmarks" / "equivalent_mutants.txt"
+MUTATED = {
+    "sinkinterp/attention/*.py": ("tests/attention/*.py",),
+    "sinkinterp/metrics/*.py": ("tests/metrics/*.py",),
+    "sinkinterp/interventions/*.py": ("tests/interventions/*.py",),
+    "sinkinterp/measurement/report.py": ("tests/measurement/test_report.py",),
+    "sinkinterp/measurement/statistics.py": ("tests/measurement/test_report.py",),
+}
+Z = 1.959964  # 95% of a normal distribution lie within this many standard deviations
+
+
+def main(
+    sample: Annotated[int, typer.Option(min=1, help="How many mutants are tested.")] = 200,
+    seed: Annotated[int, typer.Option(help="Which mutants are tested.")] = 0,
+    timeout: Annotated[float, typer.Option(help="Seconds beyond the usual that count as noticed.")] = 60,
+) -> None:
+    """Prints what share of small changes of the core the tests notice, and every change that they do not."""
+    console = Console()
+    console.print(RULES, highlight=False, markup=False)
+    equivalent = read_equivalent()
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    tests = {path: tests_of(path) for path in mutated_files()}
+    forks = ForkedTests(ROOT)
+    usual = forks.warm(sorted({test for files in tests.values() for test in files}))
+    mutants = draw(tests, sample, seed)
+    for mutant in track(mutants, f"{len(mutants)} mutants, seed {seed}", console=console):
+        path = mutant.place.path
+        name = str(path.relative_to(ROOT))
+        if (name, *mutant.change) in equivalent:
+            counts[folder_of(path)]["equivalent"] += 1
+            continue
+        outcome = forks.run(tests[path], path, mutant.code, usual + timeout)
+        counts[folder_of(path)]["survived" if outcome is Outcome.PASSED else "killed"] += 1
+        counts[folder_of(path)]["by time"] += outcome is Outcome.TIMED_OUT
+        if outcome is Outcome.PASSED:
+            console.print(described(mutant), highlight=False, markup=False, soft_wrap=True)
+    print_score(counts, console)
+
+
+def mutated_files() -> Iterator[Path]:
+    """The files that are mutated."""
+    for pattern in MUTATED:
+        yield from sorted(ROOT.glob(pattern))
+
+
+def tests_of(path: Path) -> list[Path]:
+    """The tests of a file: its mirror first, then those that import it, then the others of its folder."""
+    patterns = next(tests for pattern, tests in MUTATED.items() if path.relative_to(ROOT).match(pattern))
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+    def distance(test: Path) -> tuple[bool, bool]:
+        return test.stem != f"test_{path.stem}", f"{module} import" not in test.read_text()
+
+    return sorted((test for pattern in patterns for test in sorted(ROOT.glob(pattern))), key=distance)
+
+
+def folder_of(path: Path) -> str:
+    """The row of the table to which a file belongs."""
+    return path.parent.name
+
+
+def read_equivalent() -> dict[tuple[str, str, str], str]:
+    """Why a change makes no difference, by file, lines before and lines after."""
+    with EQUIVALENT.open() as file:
+        rows = csv.reader((line for line in file if not line.startswith("#")), delimiter="\t", quoting=csv.QUOTE_NONE)
+        return {(path, before, after): reason for path, before, after, reason in rows}
+
+
+def described(mutant: Mutant) -> str:
+    """Where a mutant is, and what it changes."""
+    place, (before, after) = mutant.place, mutant.change
+    return f"survived: {place.path.relative_to(ROOT)}:{place.line} {place.operator}\n  - {before}\n  + {after}"
+
+
+def wilson(successes: int, trials: int) -> tuple[float, float]:
+    """The 95% interval of a share, by Wilson's score (1927)."""
+    share, spread = successes / trials, Z * Z / trials
+    middle = share + spread / 2
+    half = (spread * (share * (1 - share) + spread / 4)) ** 0.5
+    return (middle - half) / (1 + spread), (middle + half) / (1 + spread)
+
+
+def print_score(counts: dict[str, Counter[str]], console: Console) -> None:
+    """The table of a folder a row, and the score."""
+    columns = ("killed", "by time", "survived", "equivalent")
+    table = Table(title="Mutants", title_justify="left")
+    for column in ("folder", *columns):
+        table.add_column(column, justify="left" if column == "folder" else "right")
+    for folder, row in sorted(counts.items()):
+        table.add_row(folder, *(str(row[column]) for column in columns))
+    console.print(table)
+    killed, survived = (sum(row[column] for row in counts.values()) for column in ("killed", "survived"))
+    if killed + survived:
+        low, high = wilson(killed, killed + survived)
+        share = f"{killed / (killed + survived):.1%}, 95% interval {low:.1%} to {high:.1%}"
+        console.print(f"{killed} of {killed + survived} mutants killed: {share}", highlight=False)
+
+
+if __name__ == "__main__":
+    typer.run(main)
