@@ -4,7 +4,8 @@
 
 The mutants are those of Cosmic Ray (`pip install 'sinkinterp[mutants]'`). For each mutant of a random sample, a fork of
 a warm process runs the tests of its folder, those of its module first, up to the first that fails. Mutants that change
-nothing that anybody could notice stand in equivalent_mutants.txt, each with the reason; they do not count. Linux, macOS.
+nothing that anybody could notice stand in equivalent_mutants.txt, each with the reason; they do not count. Linux and
+macOS.
 """
 
 import csv
@@ -23,12 +24,13 @@ from .mutations import RULES, Mutant, draw
 
 ROOT = Path(__file__).parents[1]
 EQUIVALENT = ROOT / "benchmarks" / "equivalent_mutants.txt"
+FROZEN = "tests/test_frozen.py"
 MUTATED = {
-    "sinkinterp/attention/*.py": ("tests/attention/*.py",),
-    "sinkinterp/metrics/*.py": ("tests/metrics/*.py",),
-    "sinkinterp/interventions/*.py": ("tests/interventions/*.py",),
-    "sinkinterp/measurement/report.py": ("tests/measurement/test_report.py",),
-    "sinkinterp/measurement/statistics.py": ("tests/measurement/test_report.py",),
+    "sinkinterp/attention/*.py": ("tests/attention/*.py", FROZEN),
+    "sinkinterp/metrics/*.py": ("tests/metrics/*.py", FROZEN),
+    "sinkinterp/interventions/*.py": ("tests/interventions/*.py", FROZEN),
+    "sinkinterp/measurement/report.py": ("tests/measurement/test_report.py", FROZEN),
+    "sinkinterp/measurement/statistics.py": ("tests/measurement/test_report.py", FROZEN),
 }
 Z = 1.959964  # 95% of a normal distribution lie within this many standard deviations
 
@@ -47,17 +49,16 @@ def main(
     forks = ForkedTests(ROOT)
     usual = forks.warm(sorted({test for files in tests.values() for test in files}))
     mutants = draw(tests, sample, seed)
-    for mutant in track(mutants, f"{len(mutants)} mutants, seed {seed}", console=console):
+    for number, mutant in enumerate(track(mutants, f"{len(mutants)} mutants, seed {seed}", console=console), 1):
         path = mutant.place.path
-        name = str(path.relative_to(ROOT))
-        if (name, *mutant.change) in equivalent:
+        if (where(mutant), *mutant.change) in equivalent:
             counts[folder_of(path)]["equivalent"] += 1
             continue
         outcome = forks.run(tests[path], path, mutant.code, usual + timeout)
         counts[folder_of(path)]["survived" if outcome is Outcome.PASSED else "killed"] += 1
         counts[folder_of(path)]["by time"] += outcome is Outcome.TIMED_OUT
         if outcome is Outcome.PASSED:
-            console.print(described(mutant), highlight=False, markup=False, soft_wrap=True)
+            console.print(f"{number}: {described(mutant)}", highlight=False, markup=False, soft_wrap=True)
     print_score(counts, console)
 
 
@@ -84,16 +85,21 @@ def folder_of(path: Path) -> str:
 
 
 def read_equivalent() -> dict[tuple[str, str, str], str]:
-    """Why a change makes no difference, by file, lines before and lines after."""
+    """Why a change makes no difference, by definition (see `where`), lines before and lines after."""
     with EQUIVALENT.open() as file:
         rows = csv.reader((line for line in file if not line.startswith("#")), delimiter="\t", quoting=csv.QUOTE_NONE)
-        return {(path, before, after): reason for path, before, after, reason in rows}
+        return {(definition, before, after): reason for definition, before, after, reason in rows}
+
+
+def where(mutant: Mutant) -> str:
+    """The file and the definition that a mutant changes, as in sinkinterp/metrics/sink.py::sink_rate."""
+    return f"{mutant.place.path.relative_to(ROOT)}::{mutant.definition}"
 
 
 def described(mutant: Mutant) -> str:
     """Where a mutant is, and what it changes."""
     place, (before, after) = mutant.place, mutant.change
-    return f"survived: {place.path.relative_to(ROOT)}:{place.line} {place.operator}\n  - {before}\n  + {after}"
+    return f"{where(mutant)}, line {place.line}, {place.operator}\n  - {before}\n  + {after}"
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:

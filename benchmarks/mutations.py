@@ -15,7 +15,8 @@ ALIKE = (
     frozenset({"Is", "IsNot"}),
 )
 RULES = """\
-Left out: annotations and aliases of types, what stands inside `raise`, `if TYPE_CHECKING`, lines with `# pragma`;
+Left out: annotations and aliases of types, what stands inside `raise`, `if TYPE_CHECKING`, lines with `# pragma`,
+`@override`, `@dataclass` of a class that adds no field to its parent's;
 operators of another kind (+ becomes * or //, never <<; == becomes <, never `is`), since most of these fail at once;
 what does not compile, and what compiles to the same code. The operators never change text, so docstrings stay."""
 
@@ -39,6 +40,11 @@ class Mutant:
     place: Place
     source: str
     code: str
+
+    @property
+    def definition(self) -> str:
+        """The dotted name of the function or class that changes; "" outside of all."""
+        return ".".join(_definitions_at(ast.parse(self.source), self.place.line))
 
     @property
     def change(self) -> tuple[str, str]:
@@ -108,10 +114,35 @@ def ignored_spans(source: str) -> list[tuple[Position, Position]]:
         return line, len(lines[line - 1].encode()[:byte].decode())
 
     spans = [((n, 0), (n + 1, 0)) for n, line in enumerate(lines, 1) if "# pragma" in line]
-    for node in _ignored_nodes(ast.parse(source)):
+    tree = ast.parse(source)
+    spans += [((node.lineno, 0), (node.lineno + 1, 0)) for node in _ignored_decorators(tree)]
+    for node in _ignored_nodes(tree):
         end_line, end_byte = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
         spans.append((position(node.lineno, node.col_offset), position(end_line, end_byte)))
     return spans
+
+
+def _definitions_at(tree: ast.AST, line: int) -> Iterator[str]:
+    """The names of the definitions around a line, decorators included, from the outermost in."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            first = min((node.lineno, *(decorator.lineno for decorator in node.decorator_list)))
+            if first <= line <= (node.end_lineno or first):
+                yield node.name
+                yield from _definitions_at(node, line)
+
+
+def _ignored_decorators(tree: ast.Module) -> Iterator[ast.expr]:
+    """Decorators that change nothing: `@override`, and `@dataclass` of a class without fields of its own."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            continue
+        kinds = [ast.unparse(statement.annotation) for statement in node.body if isinstance(statement, ast.AnnAssign)]
+        has_fields = not all(kind.startswith("ClassVar") for kind in kinds)
+        for decorator in node.decorator_list:
+            name = ast.unparse(decorator).partition("(")[0]
+            if name == "override" or (name == "dataclass" and isinstance(node, ast.ClassDef) and not has_fields):
+                yield decorator
 
 
 def _ignored_nodes(tree: ast.Module) -> Iterator[ast.expr | ast.stmt]:
@@ -124,6 +155,6 @@ def _ignored_nodes(tree: ast.Module) -> Iterator[ast.expr | ast.stmt]:
             case ast.If(test=ast.Name("TYPE_CHECKING") | ast.Attribute(attr="TYPE_CHECKING")):
                 yield node
     for statement in tree.body:
-        if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.BinOp):
-            if isinstance(statement.value.op, ast.BitOr):
+        match statement:
+            case ast.Assign(value=ast.BinOp(op=ast.BitOr())):
                 yield statement

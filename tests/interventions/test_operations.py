@@ -128,3 +128,9 @@ def test_operations_that_need_other_positions_are_refused_before_anything_runs()
 def test_the_base_operation_does_nothing_of_its_own():
     with pytest.raises(NotImplementedError):
         Operation()(LAYER, X)
+
+
+def test_matched_noise_is_the_draw_of_its_seed_and_layer_in_population_deviations():
+    draw = torch.randn(X.shape[1:], generator=torch.Generator().manual_seed(3000 + LAYER))
+    deviation = (X - X.mean(2, keepdim=True)).square().mean(2, keepdim=True).sqrt()
+    torch.testing.assert_close(MatchedNoise(seed=3)(LAYER, X), X.mean(2, keepdim=True) + deviation * draw)

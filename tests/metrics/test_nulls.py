@@ -130,3 +130,11 @@ def test_a_bias_of_zeros_leaves_the_uniform_null(make_call):
     for convention in (VISIBLE, PAPER):
         biased = content_free_importance(replace(call, bias=torch.zeros(1, 1, 11, 11)), call.keys, convention)
         torch.testing.assert_close(biased, uniform_importance(call, call.keys, convention))
+
+
+def test_a_bias_per_sequence_has_a_null_per_sequence(make_call):
+    bias = torch.randn(2, 1, 11, 11)
+    weights = bias.masked_fill(steps_back(11, 11) < 0, -torch.inf).softmax(-1)
+    expected = (weights.sum(2) / torch.arange(11, 0, -1)).expand(2, 6, -1)
+    call = make_call(bias=bias)
+    torch.testing.assert_close(content_free_importance(call, call.keys), expected)
