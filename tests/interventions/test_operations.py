@@ -134,3 +134,12 @@ def test_matched_noise_is_the_draw_of_its_seed_and_layer_in_population_deviation
     draw = torch.randn(X.shape[1:], generator=torch.Generator().manual_seed(3000 + LAYER))
     deviation = (X - X.mean(2, keepdim=True)).square().mean(2, keepdim=True).sqrt()
     torch.testing.assert_close(MatchedNoise(seed=3)(LAYER, X), X.mean(2, keepdim=True) + deviation * draw)
+
+
+def test_a_mean_of_others_skips_any_number_that_leaves_one():
+    for skip in (0, 1, 6):
+        MeanOfOthers(skip).check(7)
+        torch.testing.assert_close(MeanOfOthers(skip)(LAYER, X), X[:, :, skip:].mean(2, keepdim=True).expand_as(X))
+    for skip in (-1, 7, 8):
+        with pytest.raises(InputError, match=f"7 positions leave none after the first {skip} for a mean"):
+            MeanOfOthers(skip).check(7)

@@ -215,3 +215,8 @@ def test_a_selector_is_a_list(layers, as_users_run_it):
     with pytest.raises(InputError, match=r"^layers of ChangeKeys are a list of whole numbers"):
         ChangeKeys(Zero(), layers=layers)
     assert ChangeKeys(Zero(), layers=3).layers == (3,)
+
+
+def test_a_control_of_half_of_all_is_the_other_half():
+    generator = torch.Generator().manual_seed(0)
+    assert RemoveColumn(positions=[0, 2, 5]).control(SHAPE, 6, generator).positions == (1, 3, 4)
