@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from enum import Enum
@@ -16,6 +15,7 @@ import pytest
 
 # plugins of pytest are imported before it starts, which it warns of
 OPTIONS = ("-n", "0", "-x", "-q", "--tb=short", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+BROKEN = 99  # the exit status of a fork in which pytest did not run
 
 
 class Outcome(Enum):
@@ -27,11 +27,10 @@ class Outcome(Enum):
 
 
 class ForkedTests:
-    """Runs test files in forks; `warm` imports what they need, once, apart from the package under `root`."""
+    """Runs test files in forks, with logs in `folder`. `warm` imports what they need, apart from the files of `root`."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.folder = Path(tempfile.mkdtemp(prefix="mutants-"))
+    def __init__(self, root: Path, folder: Path) -> None:
+        self.root, self.folder = root, folder
 
     def warm(self, tests: list[Path]) -> float:
         """Imports the libraries that some tests import. Returns the seconds that the tests take thereafter.
@@ -42,8 +41,7 @@ class ForkedTests:
             began = time.monotonic()
             outcome = self.run(tests, timeout=600)
             if outcome is not Outcome.PASSED:
-                log = (self.folder / "log").read_text()
-                raise RuntimeError(f"tests of the unchanged package: {outcome.value}\n{log[-2000:]}")
+                raise RuntimeError(f"tests of the unchanged package: {outcome.value}\n{self._log()}")
             seconds = time.monotonic() - began
             for name in json.loads((self.folder / "imported").read_text()):
                 if name not in sys.modules:
@@ -51,7 +49,7 @@ class ForkedTests:
         return seconds
 
     def run(self, tests: list[Path], path: Path | None = None, code: str = "", timeout: float = 60) -> Outcome:
-        """The outcome of some tests, where the file at `path` holds `code`."""
+        """The outcome of some tests, where the file at `path` holds `code`. Raises RuntimeError where none ran."""
         sys.stdout.flush()
         child = os.fork()
         if not child:
@@ -60,6 +58,8 @@ class ForkedTests:
         while time.monotonic() < deadline:
             ended, status = os.waitpid(child, os.WNOHANG)
             if ended:
+                if os.waitstatus_to_exitcode(status) in (BROKEN, pytest.ExitCode.NO_TESTS_COLLECTED):
+                    raise RuntimeError(f"no tests ran:\n{self._log()}")
                 return Outcome.FAILED if status else Outcome.PASSED
             time.sleep(0.02)
         os.killpg(child, signal.SIGKILL)
@@ -67,29 +67,35 @@ class ForkedTests:
         return Outcome.TIMED_OUT
 
     def _test(self, tests: list[Path], path: Path | None, code: str) -> None:
-        """Ends the process with the exit status of pytest."""
-        os.setpgid(0, 0)
-        log = os.open(self.folder / "log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        status = 1
+        """Ends the process with the exit status of pytest, or with `BROKEN`."""
+        status = BROKEN
         try:
+            os.setpgid(0, 0)
+            log = os.open(self.folder / "log", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
             if path is not None:
                 _replace_source(path.resolve(), code)
-            status = pytest.main([*OPTIONS, f"--basetemp={self.folder / 'tests'}", *map(str, tests)])
+            status = int(pytest.main([*OPTIONS, f"--basetemp={self.folder / 'tests'}", *map(str, tests)]))
             (self.folder / "imported").write_text(json.dumps(list(filter(self._is_library, sys.modules))))
+            sys.stdout.flush()
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(int(status))
+            os._exit(status)
+
+    def _log(self) -> str:
+        """The end of what the last tests printed."""
+        file = self.folder / "log"
+        return file.read_text()[-2000:] if file.exists() else ""
 
     def _is_library(self, name: str) -> bool:
         """Whether a module comes from a file outside the repository."""
+        spec = getattr(sys.modules[name], "__spec__", None)
         file = getattr(sys.modules[name], "__file__", None)
-        is_named = getattr(getattr(sys.modules[name], "__spec__", None), "name", None) == name
-        return bool(file) and is_named and not Path(file).is_relative_to(self.root)
+        if spec is None or spec.name != name or file is None:
+            return False
+        return not Path(file).is_relative_to(self.root)
 
 
 def _replace_source(path: Path, code: str) -> None:

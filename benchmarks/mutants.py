@@ -9,6 +9,7 @@ macOS.
 """
 
 import csv
+import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,25 +44,39 @@ def main(
     """Prints what share of small changes of the core the tests notice, and every change that they do not."""
     console = Console()
     console.print(RULES, highlight=False, markup=False)
-    equivalent = read_equivalent()
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    tests = {path: tests_of(path) for path in mutated_files()}
-    forks = ForkedTests(ROOT)
-    usual = forks.warm(sorted({test for files in tests.values() for test in files}))
-    mutants = draw(tests, sample, seed)
-    for number, mutant in enumerate(track(mutants, f"{len(mutants)} mutants, seed {seed}", console=console), 1):
-        path = mutant.place.path
-        if (where(mutant), *mutant.change) in equivalent:
-            counts[folder_of(path)]["equivalent"] += 1
-            continue
-        outcome = forks.run(tests[path][:1], path, mutant.code, usual + timeout)
-        if outcome is Outcome.PASSED:
-            outcome = forks.run(tests[path][1:], path, mutant.code, usual + timeout)
-        counts[folder_of(path)]["survived" if outcome is Outcome.PASSED else "killed"] += 1
-        counts[folder_of(path)]["by time"] += outcome is Outcome.TIMED_OUT
-        if outcome is Outcome.PASSED:
-            console.print(f"{number}: {described(mutant)}", highlight=False, markup=False, soft_wrap=True)
-    print_score(counts, console)
+    with tempfile.TemporaryDirectory() as folder:
+        tested = Tested(ForkedTests(ROOT, Path(folder)), timeout)
+        mutants = draw(tested.tests, sample, seed)
+        for number, mutant in enumerate(track(mutants, f"{len(mutants)} mutants, seed {seed}", console=console), 1):
+            if tested.verdict(mutant) == "survived":
+                console.print(f"{number}: {described(mutant)}", highlight=False, markup=False, soft_wrap=True)
+    print_score(tested.counts, console)
+
+
+class Tested:
+    """Tests mutants, and counts by folder what becomes of them."""
+
+    def __init__(self, forks: ForkedTests, timeout: float) -> None:
+        self.forks, self.equivalent = forks, read_equivalent()
+        self.tests = {path: tests_of(path) for path in mutated_files()}
+        self.timeout = timeout + forks.warm(sorted({test for tests in self.tests.values() for test in tests}))
+        self.counts: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def verdict(self, mutant: Mutant) -> str:
+        """What becomes of a mutant, which is counted: a column of the table."""
+        verdict = self._verdict(mutant)
+        self.counts[mutant.place.path.parent.name][verdict] += 1
+        return verdict
+
+    def _verdict(self, mutant: Mutant) -> str:
+        if (where(mutant), *mutant.change) in self.equivalent:
+            return "equivalent"
+        first, *others = self.tests[mutant.place.path]
+        for files in ([first], others):
+            outcome = self.forks.run(files, mutant.place.path, mutant.code, self.timeout)
+            if outcome is not Outcome.PASSED:
+                return "killed by a test" if outcome is Outcome.FAILED else "killed by time"
+        return "survived"
 
 
 def mutated_files() -> Iterator[Path]:
@@ -79,11 +94,6 @@ def tests_of(path: Path) -> list[Path]:
         return test.stem != f"test_{path.stem}", f"{module} import" not in test.read_text()
 
     return sorted((test for pattern in patterns for test in sorted(ROOT.glob(pattern))), key=distance)
-
-
-def folder_of(path: Path) -> str:
-    """The row of the table to which a file belongs."""
-    return path.parent.name
 
 
 def read_equivalent() -> dict[tuple[str, str, str], str]:
@@ -114,14 +124,15 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
 
 def print_score(counts: dict[str, Counter[str]], console: Console) -> None:
     """The table of a folder a row, and the score."""
-    columns = ("killed", "by time", "survived", "equivalent")
+    columns = ("killed by a test", "killed by time", "survived", "equivalent")
     table = Table(title="Mutants", title_justify="left")
     for column in ("folder", *columns):
         table.add_column(column, justify="left" if column == "folder" else "right")
     for folder, row in sorted(counts.items()):
         table.add_row(folder, *(str(row[column]) for column in columns))
     console.print(table)
-    killed, survived = (sum(row[column] for row in counts.values()) for column in ("killed", "survived"))
+    by_test, by_time, survived, _ = (sum(row[column] for row in counts.values()) for column in columns)
+    killed = by_test + by_time
     if killed + survived:
         low, high = wilson(killed, killed + survived)
         share = f"{killed / (killed + survived):.1%}, 95% interval {low:.1%} to {high:.1%}"

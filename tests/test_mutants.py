@@ -78,7 +78,7 @@ def package(tmp_path, monkeypatch):
 
 def test_a_changed_file_is_tested_without_being_written(package, monkeypatch):
     monkeypatch.setattr("benchmarks.forked_tests.OPTIONS", ("-c", "/dev/null", "-q", "-p", "no:xdist"))
-    forks, tests = ForkedTests(package), [package / "test_tiny_added.py"]
+    forks, tests = ForkedTests(package, package), [package / "test_tiny_added.py"]
     module = package / "tiny_added.py"
     source = module.read_text()
     assert forks.run(tests) is Outcome.PASSED
