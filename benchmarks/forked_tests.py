@@ -27,7 +27,7 @@ class Outcome(Enum):
 
 
 class ForkedTests:
-    """Runs test files in forks, with logs in `folder`. `warm` imports what they need, apart from the files of `root`."""
+    """Runs test files in forks, with logs in `folder`. `warm` imports what they need, but no file of `root`."""
 
     def __init__(self, root: Path, folder: Path) -> None:
         self.root, self.folder = root, folder
