@@ -121,3 +121,9 @@ def test_pairs_that_may_not_attend_receive_nothing_though_the_lowest_weight_is_a
     call = make_call()
     weights = ClipPattern(low=0.1, high=0.7).call(call).pattern()
     torch.testing.assert_close(weights, (0.6 * call.pattern() + 0.1) * torch.ones(11, 11).tril())
+
+
+def test_clipping_stretches_by_three_hundredths_below_zero_unless_told_otherwise(make_call):
+    call = make_call()
+    weights = (1.03 * call.pattern() - 0.03).clamp(0, 1)
+    torch.testing.assert_close(ClipPattern().call(call).pattern(), weights)
