@@ -56,3 +56,8 @@ def test_what_is_trained_is_drawn_around_zero_with_the_deviation_it_says(std):
         assert drawn.std().item() == pytest.approx(std, rel=0.06)
         assert abs(drawn.mean().item()) < 0.08 * std
     assert (LearnedRow().std, LogitSlot().std) == (0.02, 0.02)
+
+
+def test_a_fixed_row_is_of_length_one_unless_told_otherwise():
+    for row in (FirstAxis(), EvenRow()):
+        assert row.build(DIMS).norm().item() == pytest.approx(1)
