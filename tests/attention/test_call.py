@@ -156,3 +156,16 @@ def test_watchers_and_columns_are_counted_by_the_mask(make_call):
     call = make_call(mask=BAND, slot=SinkLogit(torch.zeros(6)))
     assert call.watchers(torch.tensor([0, 5, 10]))[0, 0].tolist() == [4, 4, 1]
     assert call.columns_seen()[0, 0].tolist() == [2, 3, 4, 5, 5, 5, 5, 5, 5, 5, 5]
+
+
+@pytest.mark.parametrize("softcap", [None, 0.7])
+def test_scores_are_capped_products_and_a_bias_written_out(make_call, softcap):
+    call = make_call(bias=torch.randn(2, 6, 11, 11), softcap=softcap, scale=0.3)
+    expected = torch.zeros(2, 6, 11, 11)
+    for b, h, i, j in torch.ones_like(expected).nonzero().tolist():
+        score = 0.3 * (call.q[b, h, i] @ call.k[b, h // 2, j])
+        capped = score if softcap is None else softcap * (score / softcap).tanh()
+        expected[b, h, i, j] = capped + call.bias[b, h, i, j]
+    torch.testing.assert_close(call.scores(), expected)
+    keys, rows = torch.tensor([7, 0, 3]), slice(2, 9)
+    torch.testing.assert_close(call.scores(keys, rows), expected[:, :, rows][..., keys])

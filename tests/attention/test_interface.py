@@ -5,7 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from sinkinterp.attention.interface import call_of_interface, is_causal_call
+from sinkinterp.attention.kernels import SOFTMAX, Kernel
 from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.attention.slots import SinkLogit
 
 T = 11
 INDEX = torch.arange(T)
@@ -51,3 +53,23 @@ def test_a_bias_of_zeros_is_none_where_every_key_is_seen(make_call):
     for bias, is_none in ((zeros, True), (zeros + 0.1, False)):
         read = call_of_interface(3, call.q, call.k, call.v, None, 1.0, is_causal=False, position_bias=bias)
         assert (read.bias is None) is is_none
+
+
+def test_a_bias_of_positions_is_added_to_that_of_an_additive_mask(make_call):
+    call, bias, added = make_call(), torch.randn(1, 6, T, T), torch.randn(1, 1, T, T)
+    additive = torch.where(BAND, added, torch.finfo(torch.float32).min)
+    read = call_of_interface(3, call.q, call.k, call.v, additive, call.scale, position_bias=bias)
+    assert read.mask.equal(BAND)
+    torch.testing.assert_close(read.bias.masked_fill(~BAND, 0), (bias + added).masked_fill(~BAND, 0))
+
+
+def test_what_the_interface_leaves_out_has_its_usual_value_and_what_it_names_is_taken(make_call):
+    call = make_call()
+    plain = call_of_interface(3, call.q, call.k, call.v, None, None)
+    assert (plain.layer, plain.scale) == (3, 5**-0.5)
+    assert all(getattr(plain, name) is None for name in ("mask", "bias", "softcap", "slot"))
+    assert plain.kernel == SOFTMAX and plain.q is call.q and plain.k is call.k and plain.v is call.v
+    logits, slot, kernel = torch.randn(6), SinkLogit(torch.randn(6)), Kernel(alpha=0.5)
+    read = call_of_interface(3, call.q, call.k, call.v, BAND, 0.3, softcap=7.0, slot=slot, kernel=kernel)
+    assert (read.scale, read.softcap, read.kernel) == (0.3, 7.0, kernel) and read.mask is BAND and read.slot is slot
+    assert call_of_interface(3, call.q, call.k, call.v, None, 0.3, s_aux=logits, slot=slot).slot.logit is logits

@@ -89,3 +89,13 @@ def test_reads_of_queries_keys_and_masks_do_not_mind_a_pattern():
     for read in (metrics.importance, nulls.uniform_importance):
         paper = (read(x, call.keys, metrics.PAPER) for x in (fixed, call))
         torch.testing.assert_close(*paper)
+
+
+def test_the_heads_whose_weights_were_set_are_those_of_all_edits(make_call):
+    call, one, other = make_call(), torch.arange(6) == 1, torch.arange(6) == 4
+    weights = call.pattern()
+    set_once = call.with_pattern(weights, one)
+    assert set_once.set_pattern.heads.equal(one)
+    assert set_once.with_pattern(weights, other).set_pattern.heads.equal(one | other)
+    for first, second in ((one, None), (None, one), (None, None)):
+        assert call.with_pattern(weights, first).with_pattern(weights, second).set_pattern.heads is None

@@ -47,3 +47,17 @@ def test_a_logit_slot_scores_every_query_alike_and_has_one_number_per_head():
 def test_no_slot_is_none_and_zero_rows_are_not_trained():
     assert NoSlots().build(DIMS)() is None
     assert not any(p.requires_grad for p in KeySlot(ZeroRow(), ZeroRow()).build(DIMS).parameters())
+
+
+@pytest.mark.parametrize("std", [0.02, 3.0])
+def test_what_is_trained_is_drawn_around_zero_with_the_deviation_it_says(std):
+    dims = Dims(4001 * 7, 4001, 7, 5)
+    for drawn in (LearnedRow(std=std).build(dims), LogitSlot(std).build(dims).logit):
+        assert drawn.std().item() == pytest.approx(std, rel=0.06)
+        assert abs(drawn.mean().item()) < 0.08 * std
+    assert (LearnedRow().std, LogitSlot().std) == (0.02, 0.02)
+
+
+def test_a_fixed_row_is_of_length_one_unless_told_otherwise():
+    for row in (FirstAxis(), EvenRow()):
+        assert row.build(DIMS).norm().item() == pytest.approx(1)

@@ -150,3 +150,11 @@ def test_a_share_of_a_nearly_empty_row_stays_finite(make_call):
     shared = RemoveColumn().call(peaked).pattern()
     assert shared.isfinite().all()
     assert shared[:, :, 1:, 1].eq(1).all() and shared[:, :, 1:, 0].eq(0).all()
+
+
+def test_what_was_removed_is_lost_where_the_kept_weights_cancel(make_call):
+    call = make_call()
+    weights = torch.zeros_like(call.pattern())
+    weights[..., 0], weights[..., 1], weights[..., 2] = 1, -0.5, 0.5
+    shared = RemoveColumn().call(call.with_pattern(weights)).pattern()
+    assert shared[:, :, 2:].equal((weights * (torch.arange(11) > 0))[:, :, 2:])

@@ -8,6 +8,7 @@ import torch
 
 from sinkinterp.attention.model_shape import ModelShape
 from sinkinterp.backends.subject import Subject, Trace
+from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
     BlindKeys,
     ChangeKeys,
@@ -18,6 +19,7 @@ from sinkinterp.interventions import (
     ChangeTokenEmbedding,
     Edit,
     Put,
+    ShiftPositions,
     SwapPositions,
     Zero,
     ZeroQueryBias,
@@ -25,6 +27,7 @@ from sinkinterp.interventions import (
     edit,
 )
 from sinkinterp.interventions.description import description
+from sinkinterp.interventions.edit import edits_of
 
 SITES = {name: value for name, value in vars(edit).items() if isinstance(value, edit.Site)}
 EDITS = {  # one that changes each site, and nothing else
@@ -79,3 +82,11 @@ def test_an_edit_is_described_as_code_without_defaults():
     assert description(ChangeKeys(Zero(), heads=[(1, 2)])) == "ChangeKeys(Zero(), heads=[[1, 2]])"
     put = ChangeResidual(Put({3: torch.zeros(2, 5, 7)}), layers=[3])
     assert description(put) == "ChangeResidual(Put({3: tensor(2, 5, 7)}), layers=[3])"
+
+
+def test_edits_are_one_edit_or_several_in_their_order():
+    swap, shift = SwapPositions(0, 4), ShiftPositions(2)
+    assert edits_of(swap) == (swap,) and edits_of([shift, swap]) == (shift, swap) and edits_of(()) == ()
+    for given, name in (([swap, 3], "int"), (SwapPositions, "SwapPositions"), ("swap", "str"), ({0: swap}, "dict")):
+        with pytest.raises(InputError, match=f"^{name} is no edit"):
+            edits_of(given)

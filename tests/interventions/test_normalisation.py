@@ -115,3 +115,15 @@ def test_edits_of_scores_compose_on_different_heads_and_are_refused_on_one(make_
     for edit in (Temperature(2.0, heads=[(3, 0)]), Temperature(2.0, heads=[(3, 1), (3, 0)]), Temperature(2.0)):
         with pytest.raises(InputError, match="set by an edit before, so its scores no longer matter"):
             edit.call(call)
+
+
+def test_pairs_that_may_not_attend_receive_nothing_though_the_lowest_weight_is_above_zero(make_call):
+    call = make_call()
+    weights = ClipPattern(low=0.1, high=0.7).call(call).pattern()
+    torch.testing.assert_close(weights, (0.6 * call.pattern() + 0.1) * torch.ones(11, 11).tril())
+
+
+def test_clipping_stretches_by_three_hundredths_below_zero_unless_told_otherwise(make_call):
+    call = make_call()
+    weights = (1.03 * call.pattern() - 0.03).clamp(0, 1)
+    torch.testing.assert_close(ClipPattern().call(call).pattern(), weights)

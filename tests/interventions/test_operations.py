@@ -128,3 +128,31 @@ def test_operations_that_need_other_positions_are_refused_before_anything_runs()
 def test_the_base_operation_does_nothing_of_its_own():
     with pytest.raises(NotImplementedError):
         Operation()(LAYER, X)
+
+
+def test_matched_noise_is_the_draw_of_its_seed_and_layer_in_population_deviations():
+    draw = torch.randn(X.shape[1:], generator=torch.Generator().manual_seed(3000 + LAYER))
+    deviation = (X - X.mean(2, keepdim=True)).square().mean(2, keepdim=True).sqrt()
+    torch.testing.assert_close(MatchedNoise(seed=3)(LAYER, X), X.mean(2, keepdim=True) + deviation * draw)
+
+
+def test_a_mean_of_others_skips_any_number_that_leaves_one():
+    for skip in (0, 1, 6):
+        MeanOfOthers(skip).check(7)
+        torch.testing.assert_close(MeanOfOthers(skip)(LAYER, X), X[:, :, skip:].mean(2, keepdim=True).expand_as(X))
+    for skip in (-1, 7, 8):
+        with pytest.raises(InputError, match=f"7 positions leave none after the first {skip} for a mean"):
+            MeanOfOthers(skip).check(7)
+
+
+@pytest.mark.parametrize("values", [{3: torch.zeros(5)}, {3: torch.tensor(1.0)}, {3: [[1.0]]}, {0.5: X}, [X]])
+def test_given_activations_are_tensors_of_vectors_by_layer(values, as_users_run_it):
+    for kind in (Put, Add):
+        with pytest.raises(InputError, match=r"^activations are tensors by layer"):
+            kind(values)
+
+
+def test_given_activations_are_shown_by_their_shapes():
+    for kind in (Put, Add):
+        shown = repr(kind({3: torch.zeros(2, 5), 4: X}))
+        assert shown == f"{kind.__name__}({{3: tensor(2, 5), 4: tensor(3, 5, 7, 11)}})"

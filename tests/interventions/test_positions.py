@@ -63,3 +63,8 @@ def test_shifts_go_forward_from_a_position_that_exists():
             ShiftPositions(by, start)
     with pytest.raises(InputError, match="no position 7; this model and input have 0 to 6"):
         ShiftPositions(1, start=7).check(SHAPE, 7)
+
+
+def test_all_tokens_may_be_shifted_together():
+    assert ShiftPositions(2, start=0).position_ids(IDS).tolist() == [2, 3, 4, 5, 6, 7, 8]
+    ShiftPositions(1, start=6).check(SHAPE, 7)

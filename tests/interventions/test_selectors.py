@@ -200,3 +200,23 @@ def test_edits_that_choose_nothing_and_choices_without_others_have_no_control():
         with pytest.raises(InputError, match=message) as error:
             edit.control(SHAPE, LENGTH, generator)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("heads", [["12"], [3], [(1, 2, 3)], [(1,)]])
+def test_a_head_is_a_pair(heads, as_users_run_it):
+    with pytest.raises(
+        InputError, match=r"^heads of ChangeKeys are pairs \(layer, head\), such as \[\(2, 0\), \(4, 3\)\]; got"
+    ):
+        ChangeKeys(Zero(), heads=heads)
+
+
+@pytest.mark.parametrize("layers", ["12", b"12", 1.5, object()])
+def test_a_selector_is_a_list(layers, as_users_run_it):
+    with pytest.raises(InputError, match=r"^layers of ChangeKeys are a list of whole numbers"):
+        ChangeKeys(Zero(), layers=layers)
+    assert ChangeKeys(Zero(), layers=3).layers == (3,)
+
+
+def test_a_control_of_half_of_all_is_the_other_half():
+    generator = torch.Generator().manual_seed(0)
+    assert RemoveColumn(positions=[0, 2, 5]).control(SHAPE, 6, generator).positions == (1, 3, 4)

@@ -16,6 +16,7 @@ from sinkinterp.metrics.bootstrap import difference
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.massive import MASSIVE_ENTRIES
 from sinkinterp.metrics.metric import Metric
+from sinkinterp.metrics.norms import Steps
 from sinkinterp.tables import compare, sink_summary, sinks_by_head, tables_as_json
 
 
@@ -195,3 +196,51 @@ def test_a_file_of_an_older_report_is_refused_in_one_line(full, older, tmp_path)
 def test_a_report_of_one_sequence_and_one_layer_can_be_saved(tmp_path):
     report = si.measure(si.load(model_of("jamba with mamba layers")), tokens_of()[:1])
     assert by_file(report, tmp_path).importance.equal(report.importance)
+
+
+def test_rates_count_importances_of_the_first_position_above_three_tenths_unless_told_otherwise(full):
+    rates = {full.sink_rate: full.importance, full.null_sink_rate: full.null, full.bias_sink_rate: full.bias_null}
+    for rate, values in rates.items():
+        assert rate() == pytest.approx((values[..., 0] > 0.3).float().mean().item())
+        assert rate(0, 0.05) == pytest.approx((values[..., 0] > 0.05).float().mean().item())
+        assert rate(6, 0.12) == pytest.approx((values[[0, 2], ..., 1] > 0.12).float().mean().item())
+    slot = full.slot_importance
+    assert full.slot_rate().mean == pytest.approx((slot > 0.3).float().mean().item())
+    assert full.slot_rate(0.05).mean == pytest.approx((slot > 0.05).float().mean().item())
+
+
+def test_ratios_are_norms_of_the_first_token_over_the_mean_of_the_others(subjects):
+    report = si.measure(subjects["gpt2"], tokens_of())
+    for ratio, norms in (
+        (report.residual_ratio(), report.residual_norms),
+        (report.key_ratio(), report.key_norms),
+        (report.value_ratio(), report.value_norms),
+    ):
+        torch.testing.assert_close(ratio, norms[..., 0] / norms[..., 1:].mean(-1))
+
+
+def test_steps_are_of_the_mean_ratio_and_of_a_factor_of_two_unless_told_otherwise(full):
+    def with_ratios(*ratios):
+        norms = torch.ones(3, len(ratios), full.residual_norms.shape[-1])
+        norms[..., 0] = torch.tensor(ratios)
+        return replace(full, residual_norms=norms)
+
+    n_blocks = full.residual_norms.shape[1]
+    assert n_blocks == 4
+    assert with_ratios(1.0, 2.0, 2.0, 1.0).steps() == Steps(1, 3)
+    assert with_ratios(1.0, 1.9, 1.9, 1.0).steps() is None
+    assert with_ratios(1.0, 1.9, 1.9, 1.0).steps(1.5) == Steps(1, 3)
+    assert with_ratios(1.0, 9.0, 9.0, 9.0).steps() == Steps(1, None)
+
+
+def test_a_reports_line_names_the_model_its_sizes_and_its_sink(full, subjects):
+    sizes = f"3 layers x 4 heads, T={full.protocol.lengths}, n=3"
+    assert repr(full) == f"<Report of {full.protocol.model}: {sizes}, Sink_1 = {full.sink()} at epsilon 0.3>"
+    later = si.measure(subjects["gpt2"], tokens_of(), positions=(4,))
+    assert "Sink_1" not in repr(later)
+
+
+def test_what_people_look_at_first_is_at_an_epsilon_of_three_tenths(full):
+    assert full.plot() == full.plot("sinks", 0.3) != full.plot("sinks", 0.05)
+    for show in (full.summary, full.heads):
+        assert repr(vars(show())) == repr(vars(show(0.3))) != repr(vars(show(0.05)))

@@ -12,6 +12,7 @@ from sinkinterp.metrics.importance import (
     PAPER,
     RELEASED,
     VISIBLE,
+    hidden_queries,
     importance,
     importance_and_raw,
     off_sequence,
@@ -265,3 +266,12 @@ def test_what_goes_off_the_sequence_is_what_the_dense_rows_lack(call):
 def test_no_positions_have_no_importance(name):
     call, none = CALLS[name], torch.arange(0)
     assert importance(call, none).shape == uniform_importance(call, none).shape == (2, 6, 0)
+
+
+def test_queries_that_cannot_see_the_first_key_are_counted_at_most_over_heads():
+    assert hidden_queries(odd()).tolist() == hidden_queries(odd(5, 11)).tolist() == [0, 0]
+    assert hidden_queries(odd(mask=windowed(13, 3))).tolist() == [10, 10]
+    widths = torch.tensor([[2, 13, 5, 13, 13, 13], [13, 11, 13, 13, 12, 13]])
+    mask = torch.cat([torch.cat([windowed(13, width) for width in row.tolist()], 1) for row in widths])
+    assert hidden_queries(odd(mask=mask)).tolist() == [11, 2]
+    assert hidden_queries(odd(5, 11, mask=windowed(11, 8)[:, :, 6:])).tolist() == [3, 3]

@@ -147,3 +147,17 @@ def test_entries_survive_being_stacked():
     again = Entries.unstacked(top.stacked())
     assert all(getattr(again, name).equal(value) for name, value in vars(top).items())
     assert again.positions.dtype == again.channels.dtype == torch.long
+
+
+@pytest.mark.parametrize(("value", "n_massive"), [(100.4, 1), (-100.4, 1), (99.6, 0)])
+def test_an_entry_is_massive_above_a_hundred_unless_told_otherwise(value, n_massive):
+    x = spiked(value) * 0.1
+    x[1, 2, 4] = value
+    assert is_massive(x).sum() == n_massive and massive_count(x).tolist() == [0, n_massive, 0]
+
+
+@pytest.mark.parametrize(("times", "n_massive"), [(1000.4, 1), (999.6, 0)])
+def test_an_entry_is_massive_from_a_thousand_medians_on_unless_told_otherwise(times, n_massive):
+    x = torch.full((3, 5, 7), 2.0)
+    x[1, 2, 4] = -2.0 * times
+    assert is_massive(x).sum() == n_massive and massive_count(x).tolist() == [0, n_massive, 0]

@@ -130,3 +130,18 @@ def test_a_bias_of_zeros_leaves_the_uniform_null(make_call):
     for convention in (VISIBLE, PAPER):
         biased = content_free_importance(replace(call, bias=torch.zeros(1, 1, 11, 11)), call.keys, convention)
         torch.testing.assert_close(biased, uniform_importance(call, call.keys, convention))
+
+
+def test_a_bias_per_sequence_has_a_null_per_sequence(make_call):
+    bias = torch.randn(2, 1, 11, 11)
+    weights = bias.masked_fill(steps_back(11, 11) < 0, -torch.inf).softmax(-1)
+    expected = (weights.sum(2) / torch.arange(11, 0, -1)).expand(2, 6, -1)
+    call = make_call(bias=bias)
+    torch.testing.assert_close(content_free_importance(call, call.keys), expected)
+
+
+def test_every_sequence_has_the_null_of_a_bias_that_all_share(make_call):
+    call = make_call(batch=5, bias=-0.2 * steps_back(11, 11).float()[None, None])
+    nulls = content_free_importance(call, call.keys)
+    one = replace(call, q=call.q[:1], k=call.k[:1], v=call.v[:1])
+    torch.testing.assert_close(nulls, content_free_importance(one, call.keys).expand(5, 6, 11))

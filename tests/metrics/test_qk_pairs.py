@@ -78,3 +78,10 @@ def test_bias_softcap_and_slot_change_nothing(make_call):
     changed = replace(call, bias=torch.randn(1, 6, 11, 11), softcap=0.1, slot=SinkLogit(torch.ones(6)))
     for read in (qk_pairs.cosine_counts, qk_pairs.norm_product_counts, qk_pairs.score_map):
         torch.testing.assert_close(read(changed), read(call), equal_nan=True)
+
+
+def test_bins_span_what_they_say(make_call):
+    assert len(qk_pairs.COSINES) == len(qk_pairs.NORMS) == 41
+    assert (qk_pairs.COSINES[0], qk_pairs.COSINES[20], qk_pairs.COSINES[-1]) == (-1, 0, 1)
+    assert (qk_pairs.NORMS[0], qk_pairs.NORMS[16], qk_pairs.NORMS[-1]) == (1 / 256, 1, 4096)
+    assert qk_pairs.cosine_counts(make_call()).shape == qk_pairs.norm_product_counts(make_call()).shape == (2, 6, 2, 40)

@@ -118,3 +118,8 @@ def test_an_epsilon_that_is_no_share_is_refused(epsilon):
 def test_a_sequence_without_the_position_has_no_sink_rate():
     alpha = torch.tensor([[[0.9, 0.1]], [[torch.nan, torch.nan]]])
     torch.testing.assert_close(sink_rate(alpha, 0.3), torch.tensor([0.5, torch.nan]), equal_nan=True)
+
+
+def test_any_head_makes_a_sink_position_at_a_share_of_zero():
+    assert sink_positions(SIX, torch.zeros_like(SIX), epsilon=0.65, share=0.0).tolist() == [0, 1]
+    assert sink_positions(SIX, torch.zeros_like(SIX), epsilon=0.8, share=0.0).tolist() == [0]

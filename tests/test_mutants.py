@@ -1,0 +1,95 @@
+import pytest
+
+from benchmarks import mutants
+from benchmarks.forked_tests import ForkedTests, Outcome
+from benchmarks.mutants import ROOT, mutated_files, read_equivalent, where, wilson
+from benchmarks.mutations import draw, ignored_spans, is_alike
+
+SOURCE = '''\
+"""1 + 1"""
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    x = 2 + 2
+Alias = int | float
+def f(x: int | None = 3) -> int | None:
+    if x is None:
+        raise ValueError(f"{x + 4}")
+    y = 5  # pragma: no cover
+    return x + 6
+'''
+
+TEST = """
+from tiny_added import add
+
+
+def test_sum():
+    while add(1, 1) == 1:
+        pass
+    assert add(2, 3) == 5
+"""
+
+
+def test_wilsons_interval_worked_by_hand():
+    assert wilson(10, 10) == pytest.approx((0.722, 1), abs=5e-4)
+    assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=5e-4)
+    assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=5e-4)  # Newcombe 1998, table I
+
+
+def test_what_cannot_matter_is_not_mutated():
+    spans = ignored_spans(SOURCE)
+    lines = SOURCE.splitlines()
+
+    def is_ignored(text):
+        line, column = next((n, line.index(text)) for n, line in enumerate(lines, 1) if text in line)
+        return any(first <= (line, column) < last for first, last in spans)
+
+    assert all(map(is_ignored, ("2 + 2", "int | float", "int | None =", "int | None:", "x + 4", "5  #")))
+    assert not any(map(is_ignored, ("3)", "is None", "x + 6")))
+
+
+def test_an_operator_is_replaced_by_one_of_its_kind():
+    kept = ("core/ReplaceBinaryOperator_Add_FloorDiv", "core/ReplaceComparisonOperator_Is_IsNot", "core/AddNot")
+    assert all(map(is_alike, (*kept, "core/ReplaceUnaryOperator_USub_Not")))
+    assert not any(map(is_alike, ("core/ReplaceBinaryOperator_Add_LShift", "core/ReplaceComparisonOperator_Eq_Is")))
+
+
+def test_every_file_has_tests_and_its_mirror_comes_first():
+    assert all(map(mutants.tests_of, mutated_files()))
+    assert mutants.tests_of(ROOT / "sinkinterp/attention/tiles.py")[0].name == "test_tiles.py"
+    assert mutants.tests_of(ROOT / "sinkinterp/metrics/sink.py")[0].name == "test_sink.py"
+
+
+def test_every_equivalent_mutant_changes_a_line_that_is_there_and_has_a_reason():
+    for (definition, before, _), reason in read_equivalent().items():
+        source = (ROOT / definition.partition("::")[0]).read_text()
+        assert before in " ".join(line.strip() for line in source.splitlines()) and reason, before
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of one function, and its test."""
+    (tmp_path / "tiny_added.py").write_text("def add(x, y):\n    return x + y\n")
+    test = tmp_path / "test_tiny_added.py"
+    test.write_text(TEST)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_changed_file_is_tested_without_being_written(package, monkeypatch):
+    monkeypatch.setattr("benchmarks.forked_tests.OPTIONS", ("-c", "/dev/null", "-q", "-p", "no:xdist"))
+    forks, tests = ForkedTests(package, package), [package / "test_tiny_added.py"]
+    module = package / "tiny_added.py"
+    source = module.read_text()
+    assert forks.run(tests) is Outcome.PASSED
+    assert forks.run(tests, module, source.replace("+", "-")) is Outcome.FAILED
+    assert forks.run(tests, module, source.replace("+", "*"), timeout=3) is Outcome.TIMED_OUT
+    assert forks.run(tests) is Outcome.PASSED and module.read_text() == source
+
+
+def test_a_seed_draws_the_same_mutants_each_with_one_change():
+    pytest.importorskip("cosmic_ray")
+    first, again = (draw([ROOT / "sinkinterp/metrics/writes.py"], 17, seed=3) for _ in range(2))
+    assert first == again and len(set(first)) == 17
+    assert all(before != after for before, after in (mutant.change for mutant in first))
+    assert "sinkinterp/metrics/writes.py::stable_rank" in map(where, first)
