@@ -65,6 +65,8 @@ def record_of(folder: Path) -> dict[str, Any]:
         return _adopted(folder) if (folder / _EARLIER_RECORD).exists() else {}
     record = read_record(file)
     check(folder, record["files"])
+    with suppress(OSError):  # in a folder that cannot be written to
+        (folder / PROGRESS).unlink(missing_ok=True)  # a kill after the record was written left it
     return record
 
 
@@ -104,7 +106,7 @@ def _write_record(folder: Path, count: int, fingerprint: str, length: int, files
     sha256 = shards.content_hash(chunks)
     record = {"shards": count, "chunks": len(chunks), "sha256": sha256, "fingerprint": fingerprint}
     write_record(folder / RECORD, record | {"files": files | sums(folder, "tokenizer/*")})
-    (folder / PROGRESS).unlink()
+    (folder / PROGRESS).unlink(missing_ok=True)
     return record
 
 

@@ -212,6 +212,13 @@ def test_what_is_packed_is_not_packed_again(prepared, monkeypatch):
     assert again.sample(3, 0, 1).equal(prepared.sample(3, 0, 1)) and not told
 
 
+def test_a_note_of_progress_that_a_kill_left_beside_a_whole_corpus_is_removed(tmp_path):
+    whole = written(PACKED.prepare(tmp_path).folder)
+    folder = PACKED.prepare(tmp_path).folder
+    (folder / corpus_folder.PROGRESS).write_text("{}")
+    assert written(PACKED.prepare(tmp_path).folder) == whole
+
+
 def test_progress_counts_the_documents(tmp_path):
     told = []
     PACKED.prepare(tmp_path, lambda done, of: told.append((done, of)))
