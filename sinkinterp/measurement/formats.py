@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from ..errors import InputError
@@ -35,7 +35,8 @@ def write_file(readings: Readings, path: Path | str) -> None:
         raise InputError(f"a report is saved to a file; give its path, such as report.safetensors; got {path!r:.40}")
     metadata = {_METADATA: json.dumps({_SHA256: STAMP} | _about(readings))}
     with replacing(path) as draft:
-        save_file({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, draft, metadata)
+        # save_file would write a draft of its own beside ours, which a kill leaves there
+        draft.write_bytes(save({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, metadata))
         stamp(draft)
 
 
