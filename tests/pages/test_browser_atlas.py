@@ -50,7 +50,7 @@ def opened(chromium, tmp_path_factory):
             page.on("pageerror", lambda error: page.complaints.append(str(error)))
             page.on("request", lambda request: page.requests.append(request.url))
             page.goto(file.as_uri())
-            page.wait_for_selector("body[data-ready]", timeout=20_000)
+            page.wait_for_selector("body[data-ready]", timeout=90_000)
             pages[name] = page
         page = pages[name]
         reset(page)
