@@ -16,7 +16,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends.load import located
+from sinkinterp.backends.places import located
 
 from .ways import Case, Setting, Way, plain
 

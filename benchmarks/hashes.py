@@ -37,8 +37,8 @@ from sinkinterp.seals import seal
 from sinkinterp.train.recipe import Recipe
 
 CHECKS: Mapping[str, Callable[..., Any]] = {  # what stands in for each check
-    "sinkinterp.backends.load.verify": lambda *_: None,
-    "sinkinterp.backends.load.verifying": lambda *_: nullcontext(),
+    "sinkinterp.backends.model_files.verify": lambda *_: None,
+    "sinkinterp.backends.model_files.verifying": lambda *_: nullcontext(),
     "sinkinterp.data.corpus_folder.check": lambda *_: None,
     "sinkinterp.measurement.formats.check_stamp": lambda *_: None,
     "sinkinterp.seals.verify": lambda *_: None,

@@ -33,7 +33,8 @@ from rich.progress import track
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from sinkinterp.backends.load import SHIPPED, load
+from sinkinterp.backends.load import load
+from sinkinterp.backends.places import SHIPPED
 from sinkinterp.data import corpus_folder, tokenisers
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
@@ -176,8 +177,9 @@ def main(
         try:
             for kill in track(range(times), "killing", console=Console(stderr=True)):
                 campaign = campaigns[kill % len(campaigns)]
-                while not campaign.killed(rng):
-                    pass
+                is_killed = False
+                while not is_killed:  # a child that ended before the kill does not count
+                    is_killed = campaign.killed(rng)
         except KeyboardInterrupt:  # the table says how far it came
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         else:

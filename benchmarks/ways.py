@@ -10,7 +10,8 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 import sinkinterp as si
-from sinkinterp.backends.load import downloads, load_model
+from sinkinterp.backends.model_files import load_model
+from sinkinterp.backends.places import downloads
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.measurement.instruments import ALL
 from sinkinterp.runs.inputs import Inputs

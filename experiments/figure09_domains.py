@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from sinkinterp.backends.load import load_tokenizer
+from sinkinterp.backends.model_files import load_tokenizer
 from sinkinterp.data.domains import domains_of
 from sinkinterp.data.installed import texts_by_kind
 from sinkinterp.data.progress import Progress

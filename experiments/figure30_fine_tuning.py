@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from statistics import fmean, median
 
@@ -53,12 +54,13 @@ def rows(scope: Scope) -> Table:
 
 
 def _chats(cache: Path) -> Path:
-    """A file of chats made of English docstrings, which is written once."""
-    file = cache / f"docstring-chats-{CHATS}.jsonl"
+    """A file of chats made of English docstrings, named by a hash of what it holds."""
+    parts = (text.partition(". ") for text in embedded_texts(cache_folder()))
+    chats = [(said, answer) for said, _, answer in parts if answer][:CHATS]
+    lines = "".join(f"{json.dumps({'messages': _messages(*chat)})}\n" for chat in chats)
+    file = cache / f"chats-{sha256(lines.encode()).hexdigest()[:12]}.jsonl"
     if not file.is_file():
-        parts = (text.partition(". ") for text in embedded_texts(cache_folder()))
-        chats = [(said, answer) for said, _, answer in parts if answer][:CHATS]
-        write_text(file, "".join(f"{json.dumps({'messages': _messages(*chat)})}\n" for chat in chats))
+        write_text(file, lines)
     return file
 
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from sinkinterp.backends.load import ORIGIN, downloads
+from sinkinterp.backends.places import ORIGIN, downloads
 from sinkinterp.errors import InputError
 from sinkinterp.files import remove, remove_drafts, replacing, write_json
 

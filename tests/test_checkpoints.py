@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 import sinkinterp as si
-from sinkinterp.backends.load import SHIPPED, load_tokenizer
+from sinkinterp.backends.model_files import load_tokenizer
+from sinkinterp.backends.places import SHIPPED
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.trained import recipe_of

@@ -50,9 +50,9 @@ def checked_config(source: str | Path) -> PreTrainedConfig | None:
     return config
 
 
-def check_size(config: PreTrainedConfig | None) -> None:
+def check_fits_memory(config: PreTrainedConfig) -> None:
     """Raises InputError for a model that exceeds the memory even if a layer had one square matrix, in 16 bits."""
-    sizes = None if config is None else config.get_text_config()
+    sizes = config.get_text_config()
     layers, width = (getattr(sizes, name, None) for name in ("num_hidden_layers", "hidden_size"))
     if isinstance(layers, int) and isinstance(width, int):
         what = f"the weights of {layers:,} layers of {width:,} dimensions"

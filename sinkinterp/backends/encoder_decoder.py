@@ -21,8 +21,10 @@ from . import contract
 from .abilities import Abilities
 from .contract import Check
 from .encoder_input import EncoderInput
-from .hooks import RECORDING, asked_for, blocks_of, cross_attention, eval_mode
+from .hooks import RECORDING, eval_mode
 from .huggingface import HuggingFaceSubject
+from .modules import blocks_of, cross_attention
+from .position_tables import asked_for
 from .projections import Role, weights_of
 from .subject import Logits, Subject
 

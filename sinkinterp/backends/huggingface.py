@@ -17,20 +17,10 @@ from . import contract
 from .abilities import Abilities
 from .contract import Check
 from .encoder_input import Off
-from .hooks import (
-    BASES,
-    RECORDING,
-    Recording,
-    StreamModules,
-    attention_set_to,
-    blocks_of,
-    cross_attention,
-    eval_mode,
-    feed_forwards_of,
-    position_tables,
-    recorded_stream,
-)
+from .hooks import BASES, RECORDING, Recording, attention_set_to, eval_mode, recorded_stream
+from .modules import StreamModules, blocks_of, cross_attention, feed_forwards_of
 from .own_attention import family_of
+from .position_tables import position_tables
 from .projections import WEIGHT_SITES, Role, edited_weights, weights_of
 from .recorder import Answers, Recorder, stacked
 from .subject import CallRead, Logits, ResidualRead, Trace

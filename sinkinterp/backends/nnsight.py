@@ -14,8 +14,9 @@ from ..attention.interface import call_of_interface, is_causal_call
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import MLP, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING
-from .hooks import StreamModules, eval_mode
+from .hooks import eval_mode
 from .huggingface import HuggingFaceSubject
+from .modules import StreamModules
 from .recorder import Recorder
 from .subject import Logits
 

@@ -9,7 +9,7 @@ from .terminal import print_table, quiet_libraries
 
 def check(model: Model) -> None:
     """Compare every backend with dense attention and with each other on a model; exit code 1 where they differ."""
-    from ..backends.load import load_model
+    from ..backends.model_files import load_model
     from ..measurement.parity import agrees, parity
 
     quiet_libraries()

@@ -1,6 +1,5 @@
 """The command that draws the gallery."""
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,7 @@ def gallery(
 ) -> None:
     """Draw every view from the checkpoints that ship, and from the models of `make models` where they are here."""
     with progress_bars() as progress:
-        from ..pages.export import one_browser, save_figure
+        from ..pages.export import save_pictures
         from ..pages.gallery import gallery as draw_gallery
 
         quiet_libraries()
@@ -31,10 +30,6 @@ def gallery(
     page = out / "gallery.html"
     write_text(page, drawn.html)
     print_written(page)
-    previews = list(drawn.previews.items() if pictures else ())
-    first, others = previews[:1], previews[1:]
-    for name, figure in first:  # which says in one line where the browser is missing
-        print_written(save_figure(figure, out / f"{name}.png"))
-    with one_browser() if others else nullcontext():
-        for name, figure in others:
-            print_written(save_figure(figure, out / f"{name}.png"))
+    previews = {out / f"{name}.png": figure for name, figure in drawn.previews.items()}
+    for written in save_pictures(previews) if pictures else ():
+        print_written(written)

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from .book import book
 from .check import check
 from .demo import demo
 from .domains import domains
@@ -20,7 +21,7 @@ from .train import train
 from .view import view
 
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
-for command in (train, finetune, gallery, view, serve, reproduce, demo, measure, domains, check, families):
+for command in (train, finetune, gallery, view, serve, reproduce, book, demo, measure, domains, check, families):
     app.command(cls=Command)(command)
 app.command("list", cls=Command)(listing)
 

@@ -75,7 +75,8 @@ def measure(
     with progress_bars() as progress:
         from .. import tables
         from ..backends.encoder_input import encoder_input
-        from ..backends.load import load, words_of
+        from ..backends.load import load
+        from ..backends.model_files import words_of
         from ..measurement import instruments
         from ..measurement.measure import measure as measure_sinks
         from ..runs.inputs import Inputs, one_text

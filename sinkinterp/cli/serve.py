@@ -34,7 +34,8 @@ def serve(
 ) -> None:
     """Serve a live page to this machine only: type a prompt, edit the model, see maps, sinks and next token change."""
     from ..backends.encoder_input import encoder_input
-    from ..backends.load import load, load_tokenizer, words_of
+    from ..backends.load import load
+    from ..backends.model_files import load_tokenizer, words_of
     from ..pages.live.page import ASK, live_page
     from ..pages.live.session import Session
     from ..pages.serve import serve as serve_page

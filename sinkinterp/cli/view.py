@@ -41,7 +41,8 @@ def view(
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with progress_bars() as progress:
         from ..backends.encoder_input import encoder_input
-        from ..backends.load import load, words_of
+        from ..backends.load import load
+        from ..backends.model_files import words_of
         from ..interventions.positions import SwapPositions
         from ..pages.atlas.build import view_page
         from ..runs.inputs import Inputs

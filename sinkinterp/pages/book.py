@@ -1,7 +1,7 @@
 """The book of experiments: a page for each, and a front page with every claim and its verdicts."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from html import escape
 from pathlib import Path
@@ -59,15 +59,25 @@ class Chapter:
 
 def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure) -> list[Path]:
     """The files of a chapter, and of the front page that counts it, written to the folder of the book."""
-    numbers, html, library, index = (
-        folder / name for name in (f"{chapter.name}.json", f"{chapter.name}.html", PLOTLY, INDEX)
-    )
+    numbers, html, library = (folder / name for name in (f"{chapter.name}.json", f"{chapter.name}.html", PLOTLY))
+    picture_of(folder, chapter.name).unlink(missing_ok=True)  # it shows older numbers
     write_json(numbers, chapter.to_dict(), indent=1)
     if not library.is_file():
         write_text(library, get_plotlyjs())
     write_text(html, chapter_page(chapter, digest, figure))
-    write_text(index, front_page(chapters_in(folder)))
-    return [numbers, html, index]
+    return [numbers, html, write_front_page(folder)]
+
+
+def write_front_page(folder: Path) -> Path:
+    """The front page of a book, with the pictures of chapters that lie in its folder."""
+    chapters = chapters_in(folder)
+    write_text(folder / INDEX, front_page(chapters, [c.name for c in chapters if picture_of(folder, c.name).exists()]))
+    return folder / INDEX
+
+
+def picture_of(folder: Path, name: str) -> Path:
+    """The file of the picture of a chapter's figure, for the front page."""
+    return folder / f"{name}.png"
 
 
 def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
@@ -110,15 +120,18 @@ def chapters_in(folder: Path) -> list[Chapter]:
     return chapters
 
 
-def front_page(chapters: Sequence[Chapter]) -> str:
-    """Every claim with its verdicts, as a page that filters them. All text from data is escaped."""
+def front_page(chapters: Sequence[Chapter], pictured: Collection[str] = ()) -> str:
+    """Every claim with its verdicts, as a page that filters them. All text from data is escaped.
+
+    pictured: the names of the chapters that have a picture beside the page.
+    """
     counts = {outcome: sum(v.outcome is outcome for c in chapters for v in c.verdicts) for outcome in Outcome}
     buttons = "".join(
         f'<button data-show="{outcome}" class="{_style(outcome)}">{outcome} ({count})</button>'
         for outcome, count in counts.items()
         if count
     )
-    cards = "\n".join(map(_card, chapters))
+    cards = "\n".join(_card(chapter, chapter.name in pictured) for chapter in chapters)
     body = (
         "<h1>Claims about attention sinks, and what our runs say</h1>"
         '<p class="lead">Each card is a table or figure of a paper. Rules in its module say which numbers '
@@ -126,17 +139,19 @@ def front_page(chapters: Sequence[Chapter]) -> str:
         f'<nav class="filter"><button data-show="">all ({sum(counts.values())})</button>{buttons}</nav>\n'
         f"<main>{cards}</main>\n{glossary()}"
     )
-    return document("Claims about attention sinks", PAGE_STYLE + asset("book.css"), body, Scripts([asset("book.js")]))
+    scripts = Scripts([asset("book.js")], show_files=bool(pictured))
+    return document("Claims about attention sinks", PAGE_STYLE + asset("book.css"), body, scripts)
 
 
-def _card(chapter: Chapter) -> str:
+def _card(chapter: Chapter, is_pictured: bool) -> str:
     chips = list(map(_chip, chapter.verdicts))
     shown, hidden = "".join(chips[:CHIPS]), "".join(chips[CHIPS:])
     if hidden:
         hidden = f"<details><summary>{len(chips) - CHIPS} more</summary><ul>{hidden}</ul></details>"
-    scale = escape(str(chapter.provenance.get("scale", "")))
+    scale, name = escape(str(chapter.provenance.get("scale", ""))), escape(chapter.name)
+    picture = f'<a href="{name}.html"><img src="{name}.png" alt="its figure" loading="lazy"></a>' if is_pictured else ""
     return (
-        f'<article><h2><a href="{escape(chapter.name)}.html">{escape(chapter.summary)}</a></h2>'
+        f'<article><h2><a href="{name}.html">{escape(chapter.summary)}</a></h2>{picture}'
         f"<p>{escape(chapter.table.title)}</p><ul>{shown}</ul>{hidden}<footer>scale: {scale}</footer></article>"
     )
 

@@ -5,7 +5,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from html import unescape
 from importlib import import_module
 from pathlib import Path
@@ -40,8 +40,22 @@ def save_table(table: Table, path: Path | str) -> Path:
     return _saved(_TABLES, table, Path(path))
 
 
+def save_pictures(figures: Mapping[Path, go.Figure], scale: int = SCALE) -> Iterator[Path]:
+    """Writes PNG pictures, and gives their paths one by one.
+
+    scale: pixels per point. Raises InputError where kaleido or a browser is missing.
+    """
+    paths = list(figures)
+    first, others = paths[:1], paths[1:]
+    for path in first:  # which says in one line where the browser is missing
+        yield _saved(_pictures(scale), figures[path], path)
+    with _one_browser() if others else nullcontext():
+        for path in others:
+            yield _saved(_pictures(scale), figures[path], path)
+
+
 @contextmanager
-def one_browser() -> Iterator[None]:
+def _one_browser() -> Iterator[None]:
     """Draws all pictures of the block in one browser: each picture outside of it takes seconds to start its own.
 
     A browser must be there: kaleido's server waits forever for one that cannot be started.
@@ -73,14 +87,19 @@ def _figure_json(figure: go.Figure) -> bytes:
     return json.dumps(json_ready(figure), indent=1, allow_nan=False).encode()
 
 
-def _picture(kind: str) -> Callable[[go.Figure], bytes]:
+def _pictures(scale: int) -> Mapping[str, Callable[[go.Figure], bytes]]:
+    """What draws each kind of picture, with so many pixels per point."""
+    return {f".{kind}": _picture(kind, scale) for kind in ("png", "svg", "pdf")}
+
+
+def _picture(kind: str, scale: int) -> Callable[[go.Figure], bytes]:
     def draw(figure: go.Figure) -> bytes:
         try:
             import_module("kaleido")
         except ImportError as error:
             raise InputError(f"a .{kind} needs kaleido: pip install 'sinkinterp[export]', or write .html") from error
         try:
-            return bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=SCALE))
+            return bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=scale))
         except RuntimeError as error:
             fix = "install Chrome or Chromium, or run plotly_get_chrome, or write .html"
             raise InputError(f"a .{kind} is drawn by a browser, and none could be started; {fix}") from error
@@ -107,6 +126,6 @@ def _table_page(table: Table) -> bytes:
 _FIGURES: Mapping[str, Callable[[go.Figure], bytes]] = {
     ".html": _figure_page,
     ".json": _figure_json,
-    **{f".{kind}": _picture(kind) for kind in ("png", "svg", "pdf")},
+    **_pictures(SCALE),
 }
 _TABLES: Mapping[str, Callable[[Table], bytes]] = {".csv": _table_csv, ".json": _table_json, ".html": _table_page}

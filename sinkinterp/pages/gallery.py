@@ -9,7 +9,9 @@ import plotly.graph_objects as go
 import torch
 
 from .. import tables
-from ..backends.load import SHIPPED, load, words_of
+from ..backends.load import load
+from ..backends.model_files import words_of
+from ..backends.places import SHIPPED
 from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
 from ..data.tokens import TokenSet

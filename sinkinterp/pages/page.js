@@ -97,13 +97,13 @@
     else Plotly.downloadImage(id, { format, scale: format === "png" ? 3 : 1, filename: id });
   }));
 
-  const libraryLoaded = () => new Promise((resolve) => {
-    if (!settings.library) { resolve(); return; }
-    document.head.append(Object.assign(document.createElement("script"), { src: settings.library, onload: resolve }));
+  const plotlyLoaded = () => new Promise((resolve) => {
+    if (!settings.plotly) { resolve(); return; }
+    document.head.append(Object.assign(document.createElement("script"), { src: settings.plotly, onload: resolve }));
   });
 
   const start = async () => {
-    await libraryLoaded();
+    await plotlyLoaded();
     for (const figure of figures) {
       await draw(figure);
       listen(figure);

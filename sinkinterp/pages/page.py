@@ -35,7 +35,7 @@ def page(title: str, lead: str, sections: Iterable[Section], plotly: str | None 
     """
     shown = list(sections)
     content = "\n".join(_section(section, f"s{i}") for i, section in enumerate(shown))
-    settings = in_script({"dark": dict(translation(DARK)), "library": plotly or ""})
+    settings = in_script({"dark": dict(translation(DARK)), "plotly": plotly or ""})
     body = (
         f'<h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>\n{contents(s.title for s in shown)}\n{content}\n'
         f'{glossary()}\n<script type="application/json" id="settings">{settings}</script>'

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterator, Mapping
 
 from .. import tables
-from ..backends.load import downloads, load, words_of
+from ..backends.load import load
+from ..backends.model_files import words_of
+from ..backends.places import downloads
 from ..data.bos import Bos
 from ..data.random_inputs import Drawn
 from ..data.tokens import TokenSet

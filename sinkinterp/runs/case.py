@@ -6,7 +6,9 @@ from pathlib import Path
 import torch
 
 from ..backends.encoder_input import EncoderInput
-from ..backends.load import DeviceMap, load, load_tokenizer, located
+from ..backends.load import load
+from ..backends.model_files import DeviceMap, load_tokenizer
+from ..backends.places import located
 from ..backends.subject import Subject
 from ..data.bos import Bos
 from ..data.progress import OnProgress, Progress, no_progress, silent

@@ -9,7 +9,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from ..backends.load import load_model, load_tokenizer
+from ..backends.model_files import load_model, load_tokenizer
 from ..data.docstrings import embedded_texts
 from ..errors import InputError
 from ..files import cache_folder

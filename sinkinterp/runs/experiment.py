@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from ..backends.load import DeviceMap, downloads
+from ..backends.model_files import DeviceMap
+from ..backends.places import downloads
 from ..data.progress import Progress, silent
 from ..errors import InputError
 from ..plots.columns import MODEL, SEED

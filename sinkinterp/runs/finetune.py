@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..backends.huggingface import HuggingFaceSubject
-from ..backends.load import load_model, load_tokenizer
+from ..backends.model_files import load_model, load_tokenizer
 from ..checks import whole_number
 from ..errors import InputError
 from ..files import cache_folder, check_writable, replacing, set_aside, sole_writer

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from ..backends.load import load_tokenizer, located
+from ..backends.model_files import load_tokenizer
+from ..backends.places import located
 from ..checks import LARGEST
 from ..data.bos import Bos
 from ..data.docstrings import embedded_texts

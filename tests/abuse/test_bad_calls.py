@@ -11,6 +11,7 @@ from transformers import LlamaConfig
 import sinkinterp as si
 from sinkinterp import interventions as edit
 from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.backends.configuration import check_fits_memory
 from sinkinterp.data import token_sources
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.tokens import TokenSet
@@ -392,7 +393,8 @@ def test_a_configuration_of_10_000_layers_is_refused_before_anything_is_allocate
     config = LlamaConfig(hidden_size=4096, num_hidden_layers=10_000, num_attention_heads=32)
     config.save_pretrained(tmp_path)
     save_file({"weight": torch.ones(2)}, tmp_path / "model.safetensors")
-    message = outcome(lambda: si.load(tmp_path))
+    assert "describes 10,000 layers of width 4,096" in outcome(lambda: si.load(tmp_path))
+    message = outcome(lambda: check_fits_memory(config))  # as for a name of the Hub
     assert "10,000 layers of 4,096 dimensions take about 336 GB" in message
 
 

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 
 import sinkinterp as si
 from sinkinterp import seals
-from sinkinterp.backends.load import SHIPPED, load_tokenizer
+from sinkinterp.backends.model_files import load_tokenizer
+from sinkinterp.backends.places import SHIPPED
 from sinkinterp.data import corpus_folder, docstrings
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts

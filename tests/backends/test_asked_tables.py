@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from sinkinterp.backends.hooks import asked_for
+from sinkinterp.backends.position_tables import asked_for
 
 FIRST = 2  # the row of the first position
 

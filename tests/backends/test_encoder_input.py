@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import sinkinterp as si
 from sinkinterp.backends.encoder_input import Off, Silence, Sound, Text, TokenIds, encoder_input
-from sinkinterp.backends.load import load_tokenizer
+from sinkinterp.backends.model_files import load_tokenizer
 from sinkinterp.cli.main import app
 from sinkinterp.data.bos import Bos
 from sinkinterp.data.token_sources import from_text, from_texts

@@ -7,7 +7,8 @@ from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
 from sinkinterp.backends import gguf as files
-from sinkinterp.backends.load import BACKENDS, load_model, load_tokenizer, words_of
+from sinkinterp.backends.load import BACKENDS
+from sinkinterp.backends.model_files import load_model, load_tokenizer, words_of
 from sinkinterp.errors import InputError
 
 TOKENS = torch.randint(37, (3, 11), generator=torch.Generator().manual_seed(0))

@@ -5,7 +5,7 @@ import torch
 from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
-from sinkinterp.backends.load import located, origin_of
+from sinkinterp.backends.places import located, origin_of
 from sinkinterp.errors import InputError
 from sinkinterp.files import cache_folder
 

@@ -16,7 +16,8 @@ from models import __main__ as command
 from models import smollm2, wheels
 from models.catalogue import MODELS, Model
 from models.wheels import Wheel
-from sinkinterp.backends.load import downloads, load_tokenizer
+from sinkinterp.backends.model_files import load_tokenizer
+from sinkinterp.backends.places import downloads
 from sinkinterp.errors import InputError
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ import torch
 
 import sinkinterp as si
 from sinkinterp.backends.encoder_input import Off, Silence
-from sinkinterp.backends.load import downloads
+from sinkinterp.backends.places import downloads
 from sinkinterp.data.token_sources import random_tokens
 
 WHISPER = downloads() / "whisper-tiny.en"

@@ -9,7 +9,8 @@ from safetensors import safe_open
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 import sinkinterp as si
-from sinkinterp.backends.load import downloads, load_tokenizer
+from sinkinterp.backends.model_files import load_tokenizer
+from sinkinterp.backends.places import downloads
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.massive import TOP_ENTRIES
 

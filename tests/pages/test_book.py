@@ -4,7 +4,7 @@ from dataclasses import replace
 import plotly.graph_objects as go
 import pytest
 
-from sinkinterp.pages.book import Chapter, chapters_in, front_page, write_chapter
+from sinkinterp.pages.book import Chapter, chapters_in, front_page, picture_of, write_chapter, write_front_page
 from sinkinterp.runs.verdict import Outcome, Verdict
 from sinkinterp.table import Table
 
@@ -58,6 +58,23 @@ def test_positions_of_a_chapter_count_from_0_though_those_of_its_file_count_from
 
 def test_pages_share_one_plotly_and_request_nothing_else(book):
     pages = [page.read_text() for page in book.glob("table*.html")]
-    assert all('"library":"plotly.min.js"' in page and len(page) < 100_000 for page in pages)
+    assert all('"plotly":"plotly.min.js"' in page and len(page) < 100_000 for page in pages)
     assert (book / "plotly.min.js").stat().st_size > 1e6
     assert not any("http://" in page or "https://" in page for page in [front_page(chapters_in(book)), *pages])
+
+
+def test_the_front_page_shows_the_pictures_that_lie_beside_it_and_new_numbers_remove_theirs(book):
+    for name in ("table0", "table1"):
+        picture_of(book, name).write_bytes(b"a picture")
+    write_front_page(book)
+    assert 'src="table0.png"' in (book / "index.html").read_text()
+    made = chapter("table1", Outcome.HOLDS)
+    write_chapter(book, made, made.table, go.Figure())
+    html = (book / "index.html").read_text()
+    assert 'src="table0.png"' in html and "table1.png" not in html and not picture_of(book, "table1").exists()
+
+
+def test_the_front_page_may_show_files_only_where_it_has_pictures(book):
+    chapters = chapters_in(book)
+    assert "img-src data: blob:;" in front_page(chapters)
+    assert "img-src data: blob: 'self';" in front_page(chapters, ["table0"])

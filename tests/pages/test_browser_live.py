@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from sinkinterp.backends.load import load, load_tokenizer, words_of
+from sinkinterp.backends.load import load
+from sinkinterp.backends.model_files import load_tokenizer, words_of
 from sinkinterp.pages import serve
 from sinkinterp.pages.live.page import ASK, live_page
 from sinkinterp.pages.live.session import Session

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 import pytest
 from typer.testing import CliRunner
 
-from sinkinterp.backends.load import SHIPPED, downloads
+from sinkinterp.backends.places import SHIPPED, downloads
 from sinkinterp.cli.main import app
 from sinkinterp.pages import gallery, pretrained
 from sinkinterp.plots.theme import caption_of

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sinkinterp.attention.similarities import Sigmoid
-from sinkinterp.backends.load import load, load_tokenizer, words_of
+from sinkinterp.backends.load import load
+from sinkinterp.backends.model_files import load_tokenizer, words_of
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import AddSinkLogit, ChangeResidual, PatchNormalization, SwapPositions, Zero
 from sinkinterp.measurement.measure import attention_maps, measure

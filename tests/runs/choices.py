@@ -3,7 +3,7 @@
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sinkinterp.backends.load import located
+from sinkinterp.backends.places import located
 from sinkinterp.data.docstrings import embedded_texts
 from sinkinterp.files import cache_folder
 from sinkinterp.runs.downstream import CHOICES, endings

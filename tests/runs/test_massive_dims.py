@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import sinkinterp as si
-from sinkinterp.backends.load import downloads
+from sinkinterp.backends.places import downloads
 from sinkinterp.data.token_sources import random_tokens
 from sinkinterp.runs.massive import chosen_dims, massive_dims
 

@@ -16,7 +16,8 @@ from ...errors import InputError
 from ...interventions.edit import HeadWeights
 from .. import contract
 from ..contract import Check
-from ..hooks import BASES, StreamModules, blocks_of, cross_attention, feed_forwards_of
+from ..hooks import BASES
+from ..modules import StreamModules, blocks_of, cross_attention, feed_forwards_of
 from ..nnsight import NNsightSubject, Paths, visit
 from ..projections import Role
 from ..recorder import Answers, Recorder

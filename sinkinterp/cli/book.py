@@ -1,0 +1,40 @@
+"""The command that draws the pages of a book again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import InputError
+from .terminal import print_written, progress_bars, quiet_libraries
+from .values import output_folder
+
+FOLDER = "Folder of the book: where `sinkinterp reproduce` wrote its numbers."
+PICTURES = "Also write each chapter's figure as .png, for the front page: needs kaleido."
+PREVIEW = 1  # pixels per point
+
+
+def book(
+    folder: Annotated[Path, typer.Argument(help=FOLDER, parser=output_folder)] = Path("figures/book"),
+    pictures: Annotated[bool, typer.Option(help=PICTURES)] = True,
+) -> None:
+    """Draw the pages of a book of experiments again, from its numbers. Nothing is measured."""
+    with progress_bars() as progress:
+        from ..pages.book import chapters_in, picture_of, write_chapter, write_front_page
+        from ..pages.export import save_pictures
+        from ..runs.experiment import load_experiment
+
+        quiet_libraries()
+        chapters = chapters_in(folder)
+        if not chapters:
+            raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
+        figures = {}
+        for chapter in progress.track(chapters, description="drawing pages"):
+            experiment = load_experiment(chapter.name)
+            figure = figures[picture_of(folder, chapter.name)] = experiment.draw(chapter.table)
+            write_chapter(folder, chapter, experiment.digest(chapter.table), figure)
+        for _ in progress.track(
+            save_pictures(figures, PREVIEW) if pictures else (), len(chapters), description="drawing pictures"
+        ):
+            continue
+        print_written(write_front_page(folder))
