@@ -115,7 +115,7 @@ def chapters_in(folder: Path) -> list[Chapter]:
             plain = json.loads(file.read_text(encoding="utf-8"))
             if isinstance(plain, dict) and "verdicts" in plain:
                 chapters.append(Chapter.from_dict(plain))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise InputError(f"{file} is damaged: {error}; remove it, or reproduce it again") from error
     return chapters
 
