@@ -21,10 +21,14 @@ def provenance() -> dict[str, Cell]:
 
 
 def _commit() -> str:
-    """The commit of the repository that this code lies in; "unknown" outside one."""
-    command = ("git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+    """The commit of the repository that this code lies in, with "-dirty" where files differ; "unknown" outside one."""
+    # without --no-optional-locks git rewrites its index, and leaves a lock behind where it is killed
+    command = ("git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return "unknown"
-    return done.stdout.strip() or "unknown"
+    lines = done.stdout.splitlines()
+    ids = [line.split()[2][:12] for line in lines if line.startswith("# branch.oid ")]
+    changed = "-dirty" if any(not line.startswith("#") for line in lines) else ""
+    return f"{ids[0]}{changed}" if ids else "unknown"

@@ -1,0 +1,51 @@
+"""The commit that stands beside the numbers of an experiment."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from sinkinterp.runs import provenance
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """Runs git in a repository that holds a copy of the module, which asks for its own commit."""
+    if not shutil.which("git"):
+        pytest.skip("git is not installed")
+    module = tmp_path / "module.py"
+    module.write_text("x = 1\n")
+    monkeypatch.setattr(provenance, "__file__", str(module))
+
+    def git(*words):
+        user = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+        return subprocess.run(["git", *user, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+
+    return git
+
+
+def test_the_commit_is_named_with_whether_files_differ_from_it(repository, tmp_path):
+    repository("init")
+    repository("add", ".")
+    repository("commit", "-m", "first")
+    commit = repository("rev-parse", "HEAD")[:12]
+    (tmp_path / "notes.txt").write_text("not a part of the commit")
+    assert provenance.provenance()["commit"] == commit
+    (tmp_path / "module.py").write_text("x = 2\n")
+    assert provenance.provenance()["commit"] == f"{commit}-dirty"
+
+
+def test_asking_for_the_commit_leaves_the_index_of_the_repository_as_it_is(repository, tmp_path):
+    repository("init")
+    repository("add", ".")
+    repository("commit", "-m", "first")
+    index = tmp_path / ".git" / "index"
+    before = index.read_bytes()
+    (tmp_path / "module.py").touch()  # git would note the new time
+    (tmp_path / "module.py").write_text("x = 1\n")
+    provenance.provenance()
+    assert index.read_bytes() == before and not index.with_name("index.lock").exists()
+
+
+def test_outside_a_repository_the_commit_is_unknown(repository):
+    assert provenance.provenance()["commit"] == "unknown"
