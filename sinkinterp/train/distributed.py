@@ -17,6 +17,7 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError
 
+CAN_SHARD = hasattr(FSDPModule, "reset_iter_state")  # since torch 2.13
 Batch = dict[str, Tensor]  # arguments of the model: input_ids, labels, and attention_mask if there is padding
 
 
@@ -124,8 +125,8 @@ def joined(device: str = "cpu") -> Iterator[World]:
     """The world that `accelerate launch` or `torchrun` describes in the environment; a single process without them.
 
     `device` is "cpu", "cuda" or "auto", which is CUDA if the machine has it. `accelerate launch --use_fsdp` shards the
-    model; no other setting of accelerate has an effect. Raises InputError if the device does not exist, or if only one
-    of several processes was started.
+    model; no other setting of accelerate has an effect. Raises InputError if the device does not exist, if only one of
+    several processes was started, or if the model is to be sharded by a torch that is too old.
     """
     kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
@@ -133,8 +134,11 @@ def joined(device: str = "cpu") -> Iterator[World]:
     rank, size, local_rank = (int(os.environ.get(name, default)) for name, default in _VARIABLES)
     _check_started()
     place = torch.device(kind, local_rank) if kind == "cuda" else torch.device("cpu")
+    is_sharded = size > 1 and os.environ.get("ACCELERATE_USE_FSDP", "") in ("true", "1")
+    if is_sharded and not CAN_SHARD:
+        raise InputError(f"sharded training needs torch 2.13 or newer, and this is {torch.__version__}; leave FSDP out")
     with _process_group(place) if size > 1 and not dist.is_initialized() else nullcontext():
-        yield World(place, rank, size, sharded=size > 1 and os.environ.get("ACCELERATE_USE_FSDP", "") in ("true", "1"))
+        yield World(place, rank, size, is_sharded)
 
 
 _VARIABLES = (("RANK", 0), ("WORLD_SIZE", 1), ("LOCAL_RANK", 0))  # of the environment, with their defaults
