@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..checks import nearest
-from ..data.token_sources import Tokenizer
+from ..data.token_sources import is_tokenizer
 from ..errors import InputError
 from .configuration import has_encoder
 from .encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
@@ -95,12 +95,12 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
         return partial(load_tokenizer, source)
     if isinstance(tokenizer, str | Path):
         return partial(load_tokenizer, tokenizer)
-    if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "bos_token_id")):
+    if tokenizer is not None and not is_tokenizer(tokenizer):
         raise InputError(
             f"a {type(tokenizer).__name__} is no tokenizer; give AutoTokenizer.from_pretrained(NAME), or the name"
         )
     beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
-    return lambda: beside if isinstance(beside, Tokenizer) else None
+    return lambda: beside if is_tokenizer(beside) else None
 
 
 def _reading(subject: Subject, tokenizer_source: Callable[[], Any]) -> Subject:

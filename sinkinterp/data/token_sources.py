@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import torch
 
@@ -15,13 +15,17 @@ from .tokens import Tokens, TokenSet
 CHARACTERS = 64  # of a text per token that is asked for: more is not tokenised
 
 
-@runtime_checkable
 class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that `from_texts` uses."""
+    """The part of a transformers tokenizer that `from_texts` uses; `is_tokenizer` says whether an object has it."""
 
     bos_token_id: int | None
 
     def __call__(self, text: str, *, add_special_tokens: bool, truncation: bool, max_length: int) -> dict: ...
+
+
+def is_tokenizer(found: object) -> TypeGuard[Tokenizer]:
+    """Whether an object is a tokenizer. isinstance cannot say it: from Python 3.12 on it sees no dynamic attribute."""
+    return callable(found) and hasattr(found, "bos_token_id")
 
 
 def from_rows(rows: Sequence[Sequence[int]], length: int, sequences: int, source: str) -> TokenSet:
