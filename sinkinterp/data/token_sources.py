@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
 
 import torch
 
@@ -15,16 +15,18 @@ from .tokens import Tokens, TokenSet
 CHARACTERS = 64  # of a text per token that is asked for: more is not tokenised
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """The part of a transformers tokenizer that `from_texts` uses; `is_tokenizer` says whether an object has it."""
 
-    bos_token_id: int | None
+    if TYPE_CHECKING:  # from Python 3.12 on isinstance sees no dynamic attribute, as those of transformers are
+        bos_token_id: int | None
 
     def __call__(self, text: str, *, add_special_tokens: bool, truncation: bool, max_length: int) -> dict: ...
 
 
 def is_tokenizer(found: object) -> TypeGuard[Tokenizer]:
-    """Whether an object is a tokenizer. isinstance cannot say it: from Python 3.12 on it sees no dynamic attribute."""
+    """Whether an object is a tokenizer."""
     return callable(found) and hasattr(found, "bos_token_id")
 
 
