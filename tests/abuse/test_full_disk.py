@@ -38,11 +38,11 @@ def report():
 
 
 @contextmanager
-def limited():
-    """No file may grow beyond `SPACE`, as under a quota."""
+def limited(space=SPACE):
+    """No file may grow beyond so many bytes, as under a quota."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (SPACE, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (space, hard))
     try:
         yield
     finally:
