@@ -114,6 +114,17 @@ def test_all_runs_what_can_run_and_names_what_it_leaves_out(call, monkeypatch):
     assert "left out: gpt2_circuit: its models are not here" in output
 
 
+def test_a_book_is_drawn_again_from_its_numbers_with_pictures_of_its_figures(call, monkeypatch):
+    monkeypatch.setattr("plotly.graph_objects.Figure.to_image", lambda figure, kind, **options: b"a picture")
+    call("reproduce", "propositions", "--scale", "demo", "--seeds", 1, "--out", "book")
+    page = Path("book/propositions.html")
+    before = page.read_text()
+    page.unlink()
+    code, _, files = call("book", "book")
+    assert code == 0 and files == sorted([*book_of("book", "propositions"), "book/propositions.png"])
+    assert page.read_text() == before and "propositions.png" in Path("book/index.html").read_text()
+
+
 def test_every_experiment_has_a_verdict_on_every_rule(smoke):
     for name, table in smoke.items():
         verdicts = load_experiment(name).verdicts(table)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ..errors import InputError
-from .terminal import print_written, progress_bars, quiet_libraries
+from .terminal import print_written, progress_bar, progress_bars, quiet_libraries
 from .values import output_folder
 
 FOLDER = "Folder of the book: where `sinkinterp reproduce` wrote its numbers."
@@ -33,8 +33,7 @@ def book(
             experiment = load_experiment(chapter.name)
             figure = figures[picture_of(folder, chapter.name)] = experiment.draw(chapter.table)
             write_chapter(folder, chapter, experiment.digest(chapter.table), figure)
-        for _ in progress.track(
-            save_pictures(figures, PREVIEW) if pictures else (), len(chapters), description="drawing pictures"
-        ):
-            continue
+        on_picture = progress_bar(progress, "drawing pictures")
+        for i, _ in enumerate(save_pictures(figures, PREVIEW) if pictures else (), 1):
+            on_picture(i, len(figures))
         print_written(write_front_page(folder))
