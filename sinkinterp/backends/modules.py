@@ -12,8 +12,6 @@ from . import own_attention
 
 _DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")  # where `num_hidden_layers` is the encoder's
 _FACTORS = ("residual_multiplier", "residual_scale")  # Granite, MiniCPM3
-
-
 # what the last module of a feed-forward branch is called; of several such modules in a block, the first name counts
 _FEED_FORWARD = (
     "post_feedforward_layernorm",

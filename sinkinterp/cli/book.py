@@ -20,7 +20,7 @@ def book(
 ) -> None:
     """Draw the pages of a book of experiments again, from its numbers. Nothing is measured."""
     with progress_bars() as progress:
-        from ..pages.book import chapters_in, picture_of, write_chapter, write_front_page
+        from ..pages.book import chapters_in, picture_of, write_front_page, write_page
         from ..pages.export import save_pictures
         from ..runs.experiment import load_experiment
 
@@ -32,7 +32,7 @@ def book(
         for chapter in progress.track(chapters, description="drawing pages"):
             experiment = load_experiment(chapter.name)
             figure = figures[picture_of(folder, chapter.name)] = experiment.draw(chapter.table)
-            write_chapter(folder, chapter, experiment.digest(chapter.table), figure)
+            write_page(folder, chapter, experiment.digest(chapter.table), figure)
         on_picture = progress_bar(progress, "drawing pictures")
         for i, _ in enumerate(save_pictures(figures, PREVIEW) if pictures else (), 1):
             on_picture(i, len(figures))

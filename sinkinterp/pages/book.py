@@ -59,13 +59,19 @@ class Chapter:
 
 def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure) -> list[Path]:
     """The files of a chapter, and of the front page that counts it, written to the folder of the book."""
-    numbers, html, library = (folder / name for name in (f"{chapter.name}.json", f"{chapter.name}.html", PLOTLY))
+    numbers = folder / f"{chapter.name}.json"
     picture_of(folder, chapter.name).unlink(missing_ok=True)  # it shows older numbers
     write_json(numbers, chapter.to_dict(), indent=1)
+    return [numbers, write_page(folder, chapter, digest, figure), write_front_page(folder)]
+
+
+def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure) -> Path:
+    """The page of a chapter, and beside it the plotly that all pages of the book share."""
+    html, library = folder / f"{chapter.name}.html", folder / PLOTLY
     if not library.is_file():
         write_text(library, get_plotlyjs())
     write_text(html, chapter_page(chapter, digest, figure))
-    return [numbers, html, write_front_page(folder)]
+    return html
 
 
 def write_front_page(folder: Path) -> Path:
