@@ -1,5 +1,6 @@
 import os
 import signal
+from contextlib import contextmanager
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
 
@@ -18,9 +19,24 @@ def seeded():
 @pytest.fixture
 def as_users_run_it():
     """The package without the type checks that the other tests execute: users do not have them."""
+    with without_type_checks():
+        yield
+
+
+@pytest.fixture(scope="module")
+def module_as_users_run_it():
+    """As `as_users_run_it`, for a whole module: what composes parts whose own tests check their types."""
+    with without_type_checks():
+        yield
+
+
+@contextmanager
+def without_type_checks():
     config.update("jaxtyping_disable", True)
-    yield
-    config.update("jaxtyping_disable", False)
+    try:
+        yield
+    finally:
+        config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ SOFTMAX = "sinkinterp/demo-softmax"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few():
+def few(module_as_users_run_it):
     """67 sequences in place of 512."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cases, "OUR_SEQUENCES", 67)

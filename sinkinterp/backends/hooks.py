@@ -40,11 +40,9 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
         scaling: float | None = None, **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        def of_transformers() -> tuple[Tensor, Tensor | None]:
-            eager = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
-            function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
-            return function(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-
+        eager = sys.modules[type(module).__module__].__dict__.get("eager_attention_forward")
+        function = ALL_ATTENTION_FUNCTIONS.get_interface(base, eager)
+        of_transformers = partial(function, module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         recording = RECORDING.get()
         if recording is None or module not in recording.layers:
             return of_transformers()
@@ -81,33 +79,44 @@ for _base in BASES:
     AttentionMaskInterface.register(f"sinkinterp_{_base}", ALL_MASK_ATTENTION_FUNCTIONS[_base])
 
 
+@dataclass(frozen=True)
+class _BeforeBlock:
+    """A hook that shows a block's input to the recorder, whose result replaces it."""
+
+    recorder: Recorder
+
+    def __call__(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+        if args:
+            return (self.recorder.residual(args[0]), *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": self.recorder.residual(kwargs["hidden_states"])}
+
+
+@dataclass(frozen=True)
+class _After:
+    """A hook that shows a module's output to `record`, whose result replaces it."""
+
+    record: Callable[[Tensor], Tensor]
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        has_others = isinstance(output, tuple | list)
+        x = output[0] if has_others else output
+        edited = self.record(x)
+        if edited is x:
+            return None  # leaves the output as it is
+        return (edited, *output[1:]) if has_others else edited
+
+
 @contextmanager
 def recorded_stream(modules: StreamModules, recorder: Recorder) -> Iterator[None]:
     """Inside, the recorder is shown embeddings, residuals and feed-forward updates, and its result replaces them."""
-
-    def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        if args:
-            return (recorder.residual(args[0]), *args[1:]), kwargs
-        return args, kwargs | {"hidden_states": recorder.residual(kwargs["hidden_states"])}
-
-    def after(record: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-            has_others = isinstance(output, tuple | list)
-            x = output[0] if has_others else output
-            edited = record(x)
-            if edited is x:
-                return None  # leaves the output as it is
-            return (edited, *output[1:]) if has_others else edited
-
-        return hook
-
-    handles = [block.register_forward_pre_hook(before, with_kwargs=True) for block in modules.blocks]
+    entering = _BeforeBlock(recorder)
+    handles = [block.register_forward_pre_hook(entering, with_kwargs=True) for block in modules.blocks]
     outputs = [(modules.embedding, recorder.token_embedding), (modules.blocks[-1], recorder.residual)]
     outputs += [(table, recorder.position_embedding) for table in modules.tables]
     for block, mlp in enumerate(modules.mlps):
         if mlp is not None:
             outputs.append((mlp.module, partial(recorder.mlp, block, factor=mlp.factor)))
-    handles += [module.register_forward_hook(after(record)) for module, record in outputs]
+    handles += [module.register_forward_hook(_After(record)) for module, record in outputs]
     try:
         yield
     finally:

@@ -34,9 +34,13 @@ class SinkPreTrainedModel(PreTrainedModel):
     _no_split_modules: ClassVar[list[str]] = ["SinkBlock"]
     _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": SinkBlock, "attentions": SinkAttention}
 
+    def __init__(self, config: SinkConfig) -> None:
+        super().__init__(config)
+        self.lm = config.lm  # kept, because the configuration reads it from JSON every time
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        self.config.lm.init.draw(module, self.config.lm.n_layers)
+        self.lm.init.draw(module, self.lm.n_layers)
 
 
 def _check_fits(spec: LMSpec) -> None:
@@ -51,7 +55,7 @@ class SinkModel(SinkPreTrainedModel):
 
     def __init__(self, config: SinkConfig) -> None:
         super().__init__(config)
-        spec = config.lm
+        spec = self.lm
         _check_fits(spec)
         self.embed_tokens = nn.Embedding(spec.vocab, spec.d_model)
         self.position: Position = spec.position.build(spec.dims)
@@ -91,12 +95,12 @@ class SinkModel(SinkPreTrainedModel):
 
     def _position_ids(self, past: int, x: Tensor, position_ids: PositionIds | None) -> PositionIds:
         """The position of every token; a sink token takes position 0. Raises InputError beyond the context."""
-        total, spec = past + x.shape[1], self.config.lm
-        if total > spec.n_ctx:
-            raise InputError(f"{total} tokens exceed this model's context of {spec.n_ctx}; pass fewer")
+        total = past + x.shape[1]
+        if total > self.lm.n_ctx:
+            raise InputError(f"{total} tokens exceed this model's context of {self.lm.n_ctx}; pass fewer")
         if position_ids is None:
             position_ids = torch.arange(past, total, device=x.device)[None]
-        return position_ids + spec.before.count
+        return position_ids + self.lm.before.count
 
     def _bias(self, past: int, ids: PositionIds) -> Bias | None:
         """What positions add to scores. Tokens in the cache count as lying directly before the first new token."""
@@ -110,7 +114,7 @@ class SinkModel(SinkPreTrainedModel):
         """
         if tokens is not None and tokens.bool().all():
             tokens = None
-        mask = self.config.lm.attention.mask
+        mask = self.lm.attention.mask
         if tokens is None and mask == Causal() and past == 0:
             return None
         index = torch.arange(past + n_queries, device=device)
@@ -126,7 +130,7 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
     def __init__(self, config: SinkConfig) -> None:
         super().__init__(config)
         self.model = SinkModel(config)
-        self.lm_head = nn.Linear(config.lm.d_model, config.lm.vocab, bias=False)
+        self.lm_head = nn.Linear(self.lm.d_model, self.lm.vocab, bias=False)
         self.post_init()
 
     def forward(
@@ -138,7 +142,7 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
         logits = self.lm_head(hidden.last_hidden_state[:, -logits_to_keep:])
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.config.lm.vocab)
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm.vocab)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -149,7 +153,7 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
 
     def to_llama(self) -> PreTrainedModel:
         """The same model as transformers' Llama. Raises InputError unless the architecture is Llama's."""
-        return llama.to_llama(self.config.lm, self.state_dict()).to(self.dtype)
+        return llama.to_llama(self.lm, self.state_dict()).to(self.dtype)
 
 
 def build(spec: LMSpec, seed: int = 0) -> SinkForCausalLM:

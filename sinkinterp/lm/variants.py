@@ -1,6 +1,9 @@
 """Every architecture of the study by name, one line each: a small change of a base."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from ..attention.features import EluFeature, MLPFeature
@@ -24,12 +27,13 @@ from .sink_token import SinkToken
 BASE = LMSpec(position=Learned())
 
 
-def variants(base: LMSpec) -> dict[str, LMSpec]:
+@cache
+def variants(base: LMSpec) -> Mapping[str, LMSpec]:
     """Every architecture of the study as a change of `base`, which is its "softmax". Some of them may equal `base`.
 
     Sizes are those of `base`, the width of the feed-forward layers included. "llama" is Llama at these sizes.
     """
-    return (
+    return MappingProxyType(
         {"llama": _llama(base), "softmax": base}
         | _positions(base)
         | _parts(base)
@@ -167,7 +171,7 @@ def _masks(base: LMSpec) -> dict[str, LMSpec]:
     }
 
 
-def distinct(specs: dict[str, LMSpec]) -> dict[str, LMSpec]:
+def distinct(specs: Mapping[str, LMSpec]) -> dict[str, LMSpec]:
     """Each spec once, under its first name."""
     names: dict[LMSpec, str] = {}
     for name, spec in specs.items():
