@@ -56,7 +56,7 @@ class Split:
 
 def stretches(chunks: int, held_out: int) -> list[range]:
     """Ranges with `held_out` of the chunks in all: the ends of equal parts of the corpus."""
-    n = min(MAX_STRETCHES, max(1, held_out // STRETCH))
+    n = min(MAX_STRETCHES, max(1, held_out // STRETCH), chunks - held_out)  # a part must be longer than its stretch
     parts = pairwise(chunks * i // n for i in range(n + 1))
     sizes = (stop - start for start, stop in pairwise(held_out * i // n for i in range(n + 1)))
     return [range(stop - size, stop) for (_, stop), size in zip(parts, sizes, strict=True)]

@@ -2,7 +2,7 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sinkinterp.data.split import MAX_STRETCHES, Split, stretches
@@ -30,6 +30,7 @@ def test_a_split_takes_the_shares_it_is_asked_for():
     assert (len(split.training), len(split.held_out)) == (225, 100)
 
 
+@example(1873, 0.98828125)
 @given(st.integers(2, 5000), SHARES)
 def test_stretches_lie_apart_at_the_ends_of_equal_parts_and_hold_as_many_chunks_as_are_asked_for(chunks, held_out):
     asked = min(chunks - 1, max(1, round(held_out * chunks)))
