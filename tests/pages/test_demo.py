@@ -4,6 +4,8 @@ from sinkinterp.pages import demo
 from sinkinterp.pages.report import demo_page, measurement_page
 from sinkinterp.runs.inputs import Inputs
 
+pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
+
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):

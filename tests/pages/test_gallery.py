@@ -15,6 +15,8 @@ from sinkinterp.cli.main import app
 from sinkinterp.pages import gallery, pretrained
 from sinkinterp.plots.theme import caption_of
 
+pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
+
 
 @pytest.fixture(scope="module")
 def few():
