@@ -14,6 +14,7 @@ from sinkinterp.runs.calculation import Calculation
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.row_rules import Asked
 from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.seed_rules import in_most_seeds
 from sinkinterp.runs.study import BASES
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipe import Recipe
@@ -67,7 +68,7 @@ def _onsets(table: Table, rate: float) -> list[int | None]:
 def _comes_after_some_steps(table: Table) -> tuple[bool | None, str]:
     steps = _onsets(table, 1.0)
     comes = sum(step is not None and step > 0 for step in steps)
-    return (5 * comes >= 4 * len(steps) or None) if len(steps) > 2 else None, f"steps of onset: {steps}"
+    return in_most_seeds(comes, len(steps)), f"steps of onset: {steps}"
 
 
 def _comes_later(table: Table) -> tuple[bool | None, str]:

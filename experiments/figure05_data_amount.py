@@ -6,7 +6,7 @@ from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.edited import Limited
 from sinkinterp.runs.arm import Arm, setting
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.seed_rules import HasSink, Higher
+from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher
 from sinkinterp.runs.study import Study
 from sinkinterp.train.recipe import Recipe
 
@@ -25,6 +25,8 @@ STUDY = Study(
     arms=(setting("all", lambda recipe: recipe), *map(_arm, AMOUNTS)),
     rules=(
         HasSink("all"),
+        HasNoSink("100 sequences"),
+        HasNoSink("1000 sequences"),
         Higher("all", than="100 sequences", at_equal_loss=False),
         Higher("all", than="1000 sequences", at_equal_loss=False),
     ),

@@ -20,6 +20,7 @@ from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.finetune import ChatRecipe, history_of
 from sinkinterp.runs.row_rules import Asked, NotAsked
 from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.seed_rules import in_most_seeds
 from sinkinterp.table import Table
 
 SOFTMAX, SIGMOID = "sinkinterp/text-softmax", "sinkinterp/text-sigmoid"
@@ -93,28 +94,18 @@ def _fall(run: Table) -> float:
     return losses[0] - losses[-1]
 
 
-def _in_most_seeds(shown: list[bool], words: str) -> tuple[bool | None, str]:
-    """Whether at least four of five seeds show it; undecided with fewer than three seeds."""
-    outcome = 5 * sum(shown) >= 4 * len(shown) if len(shown) > 2 else None
-    return outcome, f"{words}; so in {sum(shown)} of {len(shown)} seeds"
-
-
 def _is_stable(table: Table) -> tuple[bool | None, str]:
     with_sink, without = (_by_seed(table, model, _spike) for model in (SOFTMAX, SIGMOID))
     stable = sum(b <= 1.5 * a for a, b in zip(with_sink, without, strict=True))
     words = f"largest over median gradient norm: {fmean(without):.2f}, with softmax {fmean(with_sink):.2f}"
-    return (
-        5 * stable >= 4 * len(without) if len(without) > 2 else None
-    ), f"{words}; in {stable} of {len(without)} seeds"
+    return in_most_seeds(stable, len(without)), f"{words}; in {stable} of {len(without)} seeds"
 
 
 def _learns(table: Table) -> tuple[bool | None, str]:
     with_sink, without = (_by_seed(table, model, _fall) for model in (SOFTMAX, SIGMOID))
     learns = sum(b >= 0.9 * a for a, b in zip(with_sink, without, strict=True))
     words = f"the loss falls by {fmean(without):.3f} nats, with softmax by {fmean(with_sink):.3f}"
-    return (
-        5 * learns >= 4 * len(without) if len(without) > 2 else None
-    ), f"{words}; in {learns} of {len(without)} seeds"
+    return in_most_seeds(learns, len(without)), f"{words}; in {learns} of {len(without)} seeds"
 
 
 def _last_steps(table: Table) -> Table:

@@ -2,7 +2,7 @@
 
 from sinkinterp.plots.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.arm import architecture
-from sinkinterp.runs.seed_rules import HasSink, Higher
+from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher
 from sinkinterp.runs.study import Study
 
 SLOTS = ("sink_token", "kv_bias", "k_bias")
@@ -16,6 +16,7 @@ STUDY = Study(
         architecture("v_bias", sink=17.53, loss=3.73),
     ),
     rules=(
+        *(HasNoSink(slot, baseline="softmax") for slot in SLOTS),
         *(Higher("softmax", than=slot) for slot in SLOTS),
         *(HasSink(slot, ALPHA_SLOT, NULL_SLOT) for slot in SLOTS),
         HasSink("v_bias"),

@@ -1,7 +1,7 @@
 """Tables 6 and 15: without normalisation no sink."""
 
 from sinkinterp.runs.arm import architecture
-from sinkinterp.runs.seed_rules import HasSink, Higher, TrainingFails
+from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher, TrainingFails
 from sinkinterp.runs.study import Study
 
 STUDY = Study(
@@ -20,6 +20,10 @@ STUDY = Study(
         architecture("mlp_kernel", sink=0.74, loss=3.91),
     ),
     rules=(
+        *(
+            HasNoSink(name, baseline="softmax")
+            for name in ("sigmoid", "elu", "linear", "mlp_kernel", "mlp_kernel_norm")
+        ),
         *(Higher("softmax", than=name) for name in ("sigmoid", "elu")),
         *(Higher("softmax", than=name, at_equal_loss=False) for name in ("linear", "mlp_kernel", "mlp_kernel_norm")),
         HasSink("sigmoid_norm"),

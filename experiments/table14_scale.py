@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sinkinterp.runs.arm import Arm, architecture, setting
-from sinkinterp.runs.seed_rules import HasSink, Higher
+from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher
 from sinkinterp.runs.study import Study
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
@@ -42,6 +42,7 @@ STUDY = Study(
         Higher("alpha_2", than="softmax"),
         *(Higher("softmax", than=name) for name in ("alpha_0.2", "alpha_0.1", "alpha_0.05")),
         HasSink("alpha_0.2"),
+        *(HasNoSink(arm.name, baseline="softmax") for arm in SIGMOIDS),
         *(Higher("softmax", than=arm.name, at_equal_loss=False) for arm in SIGMOIDS),
     ),
     note="importance of proxy scores, rows divided by their sum",

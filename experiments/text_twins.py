@@ -3,7 +3,7 @@
 from sinkinterp.plots.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.arm import architecture
 from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.seed_rules import HasSink, Higher
+from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher
 from sinkinterp.runs.study import Study
 
 STUDY = Study(
@@ -16,6 +16,8 @@ STUDY = Study(
     rules=(
         HasSink("softmax"),
         HasSink("k_bias", ALPHA_SLOT, NULL_SLOT),
+        HasNoSink("k_bias", baseline="softmax"),
+        HasNoSink("sigmoid", baseline="softmax"),
         Higher("softmax", than="k_bias"),
         Higher("softmax", than="sigmoid"),
     ),

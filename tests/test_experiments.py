@@ -20,6 +20,7 @@ from sinkinterp.data.bos import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
+from sinkinterp.pages.book import chapters_in
 from sinkinterp.runs import case as cases
 from sinkinterp.runs import experiment_files
 from sinkinterp.runs.arm import measured
@@ -117,10 +118,13 @@ def test_all_runs_what_can_run_and_names_what_it_leaves_out(call, monkeypatch):
 def test_a_book_is_drawn_again_from_its_numbers_with_pictures_of_its_figures(call, monkeypatch):
     monkeypatch.setattr("plotly.graph_objects.Figure.to_image", lambda figure, kind, **options: b"a picture")
     call("reproduce", "propositions", "--scale", "demo", "--seeds", 1, "--out", "book")
-    page = Path("book/propositions.html")
-    before = page.read_text()
+    page, numbers = Path("book/propositions.html"), Path("book/propositions.json")
+    before, plain = page.read_text(), json.loads(numbers.read_text())
     page.unlink()
+    stale = [verdict | {"outcome": "fails"} for verdict in plain["verdicts"]]
+    numbers.write_text(json.dumps(plain | {"verdicts": stale}))
     code, _, files = call("book", "book")
+    assert json.loads(numbers.read_text()) == plain
     assert code == 0 and files == sorted([*book_of("book", "propositions"), "book/propositions.png"])
     assert page.read_text() == before and "propositions.png" in Path("book/index.html").read_text()
 
@@ -409,6 +413,12 @@ def test_the_list_of_verdicts_is_that_of_the_book():
     docs = Path(__file__).parents[1] / "docs"
     verdicts = run_path(str(docs / "verdicts.py"))
     assert (docs / "verdicts.md").read_text(encoding="utf-8") == verdicts["page"]()
+
+
+def test_the_book_judges_by_the_rules_of_today():
+    for chapter in chapters_in(Path(__file__).parents[1] / "figures" / "book"):
+        today = load_experiment(chapter.name).verdicts(chapter.table)
+        assert [(v.claim, v.outcome) for v in chapter.verdicts] == [(v.claim, v.outcome) for v in today], chapter.name
 
 
 def test_the_command_of_a_chapter_names_every_option_that_changes_its_numbers():

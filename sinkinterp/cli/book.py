@@ -1,5 +1,6 @@
-"""The command that draws the pages of a book again."""
+"""The command that judges and draws a book again."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +19,9 @@ def book(
     folder: Annotated[Path, typer.Argument(help=FOLDER, parser=output_folder)] = Path("figures/book"),
     pictures: Annotated[bool, typer.Option(help=PICTURES)] = True,
 ) -> None:
-    """Draw the pages of a book of experiments again, from its numbers. Nothing is measured."""
+    """Judge and draw a book of experiments again, from its numbers, by the rules of today. Nothing is measured."""
     with progress_bars() as progress:
-        from ..pages.book import chapters_in, picture_of, write_front_page, write_page
+        from ..pages.book import chapters_in, picture_of, write_front_page, write_numbers, write_page
         from ..pages.export import save_pictures
         from ..runs.experiment import load_experiment
 
@@ -29,8 +30,10 @@ def book(
         if not chapters:
             raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
         figures = {}
-        for chapter in progress.track(chapters, description="drawing pages"):
-            experiment = load_experiment(chapter.name)
+        for written in progress.track(chapters, description="drawing pages"):
+            experiment = load_experiment(written.name)
+            chapter = replace(written, verdicts=experiment.verdicts(written.table))
+            write_numbers(folder, chapter)
             figure = figures[picture_of(folder, chapter.name)] = experiment.draw(chapter.table)
             write_page(folder, chapter, experiment.digest(chapter.table), figure)
         on_picture = progress_bar(progress, "drawing pictures")

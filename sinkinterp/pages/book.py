@@ -59,10 +59,15 @@ class Chapter:
 
 def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure) -> list[Path]:
     """The files of a chapter, and of the front page that counts it, written to the folder of the book."""
-    numbers = folder / f"{chapter.name}.json"
     picture_of(folder, chapter.name).unlink(missing_ok=True)  # it shows older numbers
+    return [write_numbers(folder, chapter), write_page(folder, chapter, digest, figure), write_front_page(folder)]
+
+
+def write_numbers(folder: Path, chapter: Chapter) -> Path:
+    """What the book keeps of a chapter."""
+    numbers = folder / f"{chapter.name}.json"
     write_json(numbers, chapter.to_dict(), indent=1)
-    return [numbers, write_page(folder, chapter, digest, figure), write_front_page(folder)]
+    return numbers
 
 
 def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure) -> Path:

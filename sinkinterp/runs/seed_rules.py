@@ -1,6 +1,6 @@
 """Rules for tables with a row per model and seed."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,9 +19,9 @@ class Higher:
     """The quantity is higher in the models `of` than in the models `than`, seed by seed.
 
     By default the quantity is alpha_1 less its null, since models with a slot have a lower null. It holds if all seeds
-    agree and the mean difference is at least `margin`; it fails if the 95% interval of the mean lies below zero. Runs
-    whose losses differ by more than 0.02 nats are confounded, unless `at_equal_loss` is False, which is for rows that
-    the paper itself compares at unequal loss.
+    agree and the mean difference is at least `margin`; it fails if the 95% interval of the mean lies below zero. Seeds
+    whose two losses differ by more than 0.02 nats are left out, and if they are more than one in five, the models are
+    confounded. With `at_equal_loss` False losses do not matter: for rows that the paper compares at unequal loss.
     """
 
     of: str
@@ -38,19 +38,19 @@ class Higher:
         failed = _failures(runs, self.of, self.than)
         if failed:
             return Verdict(self.claim, Outcome.DIVERGED, failed)
-        high, low = (_by_seed(runs, name, self.quantity) for name in (self.of, self.than))
-        seeds = sorted(high.keys() & low.keys())
-        differences = [high[seed] - low[seed] for seed in seeds]
-        mean = estimate(torch.tensor(differences)) if seeds else Estimate(*[float("nan")] * 3)
-        gap = _loss_gap(runs, self.of, self.than, seeds)
-        agree = sum(difference > 0 for difference in differences)
-        reason = f"mean difference {mean}, {agree} of {len(seeds)} seeds agree, losses differ by {gap:+.3f} nats"
-        return Verdict(self.claim, self._outcome(mean, agree, len(seeds), gap), reason)
+        differences, gaps = (_differences(runs, self.of, self.than, name) for name in (self.quantity, LOSS))
+        unequal = [seed for seed, gap in gaps.items() if self.at_equal_loss and abs(gap) > LOSS_GAP]
+        confounded = _are_too_many(unequal, of=len(gaps))
+        compared = [value for seed, value in differences.items() if confounded or seed not in unequal]
+        mean = estimate(torch.tensor(compared)) if compared else Estimate(*[float("nan")] * 3)
+        agree = sum(difference > 0 for difference in compared)
+        reason = f"mean difference {mean}, {agree} of {len(compared)} seeds agree, {_in_words(gaps, unequal)}"
+        return Verdict(self.claim, self._outcome(mean, agree, len(compared), confounded), reason)
 
-    def _outcome(self, mean: Estimate, agree: int, seeds: int, gap: float) -> Outcome:
+    def _outcome(self, mean: Estimate, agree: int, seeds: int, confounded: bool) -> Outcome:
         if seeds < LEAST_SEEDS:
             return Outcome.UNDECIDED
-        if self.at_equal_loss and abs(gap) > LOSS_GAP:
+        if confounded:
             return Outcome.CONFOUNDED
         if agree == seeds and mean.mean >= self.margin:
             return Outcome.HOLDS
@@ -61,11 +61,12 @@ class Higher:
 class HasSink:
     """In at least four of five seeds the quantity is above its null by `margin`, with its whole interval.
 
-    Without a margin, an alpha_1 of .217 would be a sink where uniform attention gives .211.
+    Without a margin, an alpha_1 of .217 would be a sink where uniform attention gives .211. It fails if at most one
+    seed of five shows it. By default the quantity is alpha_1, and the null is what position bias and mask alone would
+    give the first token.
 
-    It fails if at most one seed of five shows it. A model without a sink that has a loss more than 0.02 nats above
-    `baseline`'s is confounded: it was not trained as well. By default the quantity is alpha_1, and the null is what
-    position bias and mask alone would give the first token.
+    baseline: a model that was trained as well. In more than one of five seeds a loss more than 0.02 nats above its
+    loss makes the absence of a sink confounded.
     """
 
     model: str
@@ -79,17 +80,34 @@ class HasSink:
         return f"{self.quantity} is above its null by {self.margin:g} in {self.model}"
 
     def verdict(self, runs: Table) -> Verdict:
-        def is_above(row: Mapping[str, Cell]) -> bool:
-            return number(row[low_of(self.quantity)]) > number(row[self.null]) + self.margin
+        verdict = _counted(self.claim, runs, self.model, self.is_above, "seeds are above it")
+        absent = verdict.outcome in (Outcome.FAILS, Outcome.UNDECIDED)
+        return _unless_worse(verdict, runs, self.model, self.baseline) if absent else verdict
 
-        verdict = _counted(self.claim, runs, self.model, is_above, "seeds are above it")
-        if self.baseline is None or verdict.outcome not in (Outcome.FAILS, Outcome.UNDECIDED):
-            return verdict
-        gap = _loss_gap(runs, self.model, self.baseline, sorted(_by_seed(runs, self.model, LOSS)))
-        if not gap > LOSS_GAP:
-            return verdict
-        reason = f"{verdict.reason}, and its loss is {gap:.3f} nats above that of {self.baseline}"
-        return Verdict(self.claim, Outcome.CONFOUNDED, reason)
+    def is_above(self, row: Mapping[str, Cell]) -> bool:
+        """Whether a run shows the sink."""
+        return number(row[low_of(self.quantity)]) > number(row[self.null]) + self.margin
+
+
+@dataclass(frozen=True)
+class HasNoSink:
+    """In at least four of five seeds `HasSink` is not the case: the other side of that rule.
+
+    baseline: as in `HasSink`; a model that learned less well lacks a sink for that.
+    """
+
+    model: str
+    baseline: str | None = None
+
+    @property
+    def claim(self) -> str:
+        return f"{ALPHA_1} is not above its null by {HasSink.margin:g} in {self.model}"
+
+    def verdict(self, runs: Table) -> Verdict:
+        sink = HasSink(self.model)
+        verdict = _counted(self.claim, runs, self.model, lambda row: not sink.is_above(row), "seeds are not above it")
+        absent = verdict.outcome in (Outcome.HOLDS, Outcome.UNDECIDED)
+        return _unless_worse(verdict, runs, self.model, self.baseline) if absent else verdict
 
 
 @dataclass(frozen=True)
@@ -136,11 +154,16 @@ def _counted(claim: str, runs: Table, model: str, shows: Callable[[Mapping[str, 
 
 
 def _of_share(claim: str, count: int, of: int, what: str) -> Verdict:
-    reason = f"{count} of {of} {what}"
+    shown = in_most_seeds(count, of)
+    outcome = {True: Outcome.HOLDS, False: Outcome.FAILS, None: Outcome.UNDECIDED}[shown]
+    return Verdict(claim, outcome, f"{count} of {of} {what}")
+
+
+def in_most_seeds(count: int, of: int) -> bool | None:
+    """True where at least four of five seeds show it, False where at most one does, None in between or of few seeds."""
     if of < LEAST_SEEDS:
-        return Verdict(claim, Outcome.UNDECIDED, reason)
-    outcome = Outcome.HOLDS if 5 * count >= 4 * of else Outcome.FAILS if 5 * count <= of else Outcome.UNDECIDED
-    return Verdict(claim, outcome, reason)
+        return None
+    return True if 5 * count >= 4 * of else False if 5 * count <= of else None
 
 
 def _failures(runs: Table, *models: str) -> str:
@@ -156,7 +179,38 @@ def _by_seed(runs: Table, model: str, quantity: str) -> dict[int, float]:
     return {int(number(row[SEED])): number(row[quantity]) for row in runs.rows if row[MODEL] == model}
 
 
-def _loss_gap(runs: Table, of: str, than: str, seeds: Sequence[int]) -> float:
-    """How much higher the loss of one model is than that of another, mean over seeds."""
-    one, other = (_by_seed(runs, name, LOSS) for name in (of, than))
-    return sum(one[seed] - other[seed] for seed in seeds) / max(1, len(seeds))
+def _differences(runs: Table, of: str, than: str, quantity: str) -> dict[int, float]:
+    """How much higher the quantity is in one model than in another, by seed."""
+    one, other = (_by_seed(runs, name, quantity) for name in (of, than))
+    return {seed: one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())}
+
+
+def _are_too_many(seeds: Sequence[int], of: int) -> bool:
+    """Whether they are more than one in five."""
+    return 5 * len(seeds) > of
+
+
+def _in_words(gaps: Mapping[int, float], unequal: Sequence[int]) -> str:
+    """By how much losses differ in the seeds that are compared, and which seeds are not."""
+    kept = [gap for seed, gap in gaps.items() if seed not in unequal]
+    if not kept:
+        return f"losses differ by {_range(gaps.values())} nats"
+    words = f"losses differ by {_range(kept)} nats"
+    others = ", ".join(f"{gaps[seed]:+.3f}" for seed in unequal)
+    return f"{words}, beyond that in {len(unequal)} of {len(gaps)} seeds: {others}" if unequal else words
+
+
+def _range(values: Collection[float]) -> str:
+    return f"{min(values):+.3f} to {max(values):+.3f}" if values else "nan"
+
+
+def _unless_worse(verdict: Verdict, runs: Table, model: str, baseline: str | None) -> Verdict:
+    """The verdict, or confounded where the model's loss is above the baseline's in more than one of five seeds."""
+    if baseline is None:
+        return verdict
+    gaps = _differences(runs, model, baseline, LOSS)
+    worse = [seed for seed, gap in gaps.items() if gap > LOSS_GAP]
+    if len(gaps) < LEAST_SEEDS or not _are_too_many(worse, of=len(gaps)):
+        return verdict
+    reason = f"{verdict.reason}; beside {baseline}, {_in_words(gaps, worse)}"
+    return Verdict(verdict.claim, Outcome.CONFOUNDED, reason)

@@ -6,7 +6,7 @@ import pytest
 
 from sinkinterp.plots.columns import ALPHA_1, ALPHA_THERE, EXCESS, LOSS, MODEL, NULL, NULL_THERE, SEED, STATE, STRONGEST
 from sinkinterp.runs.row_rules import Above, Asked, NotAsked, Within
-from sinkinterp.runs.seed_rules import HasSink, Higher, SinkAt, TrainingFails
+from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher, SinkAt, TrainingFails
 from sinkinterp.runs.verdict import TRAINED, Outcome
 from sinkinterp.table import Table, high_of, low_of
 
@@ -36,6 +36,11 @@ def of_excess(*values, loss=2.0):
         (of_excess(0.5, 0.5, 0.5), of_excess(0.2, 0.2, 0.2, loss=2.021), Outcome.CONFOUNDED),
         (of_excess(0.5, 0.5, 0.5), of_excess(0.2, 0.2, 0.2, loss=2.019), Outcome.HOLDS),
         (of_excess(0.5, 0.5), of_excess(0.2, 0.2), Outcome.UNDECIDED),  # two seeds decide nothing
+        (of_excess(*[0.5] * 5), [*of_excess(*[0.2] * 4), *of_excess(0.2, loss=2.1)], Outcome.HOLDS),  # one left out
+        (of_excess(*[0.5] * 5), [*of_excess(*[0.2] * 4), *of_excess(0.9, loss=2.1)], Outcome.HOLDS),
+        (of_excess(*[0.5] * 5), [*of_excess(*[0.2] * 3), *of_excess(0.2, 0.2, loss=1.9)], Outcome.CONFOUNDED),
+        (of_excess(0.5, 0.5, 0.5), [*of_excess(0.2, loss=1.9), *of_excess(0.2, loss=2.1)], Outcome.UNDECIDED),
+        (of_excess(*[0.5] * 4), [*of_excess(0.2, 0.2, loss=1.9), *of_excess(0.2, 0.2, loss=2.1)], Outcome.CONFOUNDED),
         ([*of_excess(0.5, 0.5), "the loss is nan at step 3"], of_excess(0.2, 0.2, 0.2), Outcome.DIVERGED),
     ],
 )
@@ -52,7 +57,12 @@ def test_the_reason_gives_difference_agreement_and_losses():
     table = runs(a=of_excess(0.5, 0.4, 0.6, loss=2.5), b=of_excess(0.2, 0.2, 0.2))
     reason = Higher("a", than="b", at_equal_loss=False).verdict(table).reason
     assert reason.startswith("mean difference 0.3 [") and reason.endswith(
-        "3 of 3 seeds agree, losses differ by +0.500 nats"
+        "3 of 3 seeds agree, losses differ by +0.500 to +0.500 nats"
+    )
+    one = [*of_excess(*[0.5] * 4), *of_excess(0.5, loss=2.1)]
+    reason = Higher("a", than="b").verdict(runs(a=one, b=of_excess(*[0.2] * 5))).reason
+    assert reason.endswith(
+        "4 of 4 seeds agree, losses differ by +0.000 to +0.000 nats, beyond that in 1 of 5 seeds: +0.100"
     )
 
 
@@ -88,6 +98,28 @@ def test_no_sink_in_a_model_that_was_trained_less_well_is_confounded():
     outcomes = {name: HasSink(name, baseline="b").verdict(table).outcome for name in "acd"}
     assert outcomes == {"a": Outcome.CONFOUNDED, "c": Outcome.HOLDS, "d": Outcome.FAILS}
     assert HasSink("a").verdict(table).outcome is Outcome.FAILS
+
+
+@pytest.mark.parametrize(
+    ("alphas", "outcome"),
+    [
+        ((0.24, 0.195, 0.195, 0.195, 0.3), Outcome.HOLDS),  # .24 is above the null of .2, but not by .05
+        ((0.195, 0.195, 0.195, 0.3, 0.3), Outcome.UNDECIDED),
+        ((0.3, 0.3, 0.3, 0.3, 0.195), Outcome.FAILS),
+        ((0.195, 0.195), Outcome.UNDECIDED),
+    ],
+)
+def test_there_is_no_sink_where_four_of_five_seeds_lack_it(alphas, outcome):
+    assert HasNoSink("a").verdict(runs(a=of_alpha(*alphas))).outcome is outcome
+
+
+def test_the_absence_of_a_sink_is_confounded_where_more_than_one_seed_of_five_is_trained_less_well():
+    def model(*losses):
+        return [row for loss in losses for row in of_alpha(0.1, loss=loss)]
+
+    table = runs(base=of_alpha(*[0.3] * 5), a=model(2, 2, 2, 2, 2.5), b=model(2, 2, 2, 2.03, 2.5), c=model(*[1.5] * 5))
+    outcomes = [HasNoSink(name, baseline="base").verdict(table).outcome for name in "abc"]
+    assert outcomes == [Outcome.HOLDS, Outcome.CONFOUNDED, Outcome.HOLDS]
 
 
 def test_a_sink_stands_at_one_of_the_positions_and_above_its_null_there():
