@@ -27,8 +27,9 @@ RULE = (
 REPORTED = {
     "Gu et al. 2025, Figures 7 and 8": "massive activations with softmax, none with K biases and sigmoid (curves only)",
 }
+TEXT_TWINS = ("softmax", "softmax-48k", "k_bias", "sigmoid", "sigmoid_length")
 MODELS: dict[Scale, list[Model]] = {
-    Scale.SMOKE: [f"sinkinterp/text-{name}" for name in ("softmax", "softmax-48k", "k_bias", "sigmoid_length")],
+    Scale.SMOKE: [f"sinkinterp/text-{name}" for name in TEXT_TWINS],
     Scale.REAL: ["local/smollm2-135m-instruct"],
     Scale.DEMO: [demo_recipe(variant, seed) for seed in range(5) for variant in ("softmax", "k_bias", "sigmoid")],
 }

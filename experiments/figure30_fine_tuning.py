@@ -31,21 +31,27 @@ STEPS = {Scale.SMOKE: 4, Scale.DEMO: TUNING.steps}
 COLUMNS = (STEP, "train_loss", GRADIENT_NORM, VALID_LOSS, "alpha_1", "sink_1")
 
 
+def recipes(scope: Scope) -> list[ChatRecipe]:
+    """Every model with every seed."""
+    chats, steps = _chats(scope.cache or cache_folder()), STEPS[scope.scale]
+    tuning = replace(TUNING, data=str(chats), steps=steps, watch_every=min(TUNING.watch_every, steps))
+    return [replace(tuning, model=model, seed=seed) for model in MODELS for seed in range(scope.seeds)]
+
+
 def rows(scope: Scope) -> Table:
     """A row per model, seed and evaluation."""
-    cache = scope.cache or cache_folder()
-    tuning = replace(TUNING, data=str(_chats(cache)), steps=STEPS[scope.scale], watch_every=min(10, STEPS[scope.scale]))
-    recipes = [replace(tuning, model=model, seed=seed) for model in MODELS for seed in range(scope.seeds)]
+    runs = recipes(scope)
     on_run = scope.progress("fine-tuning")
     histories: dict[int, list[dict]] = {}
-    for i, history in scope.workers.results(partial(history_of, cache=cache), recipes):
+    for i, history in scope.workers.results(partial(history_of, cache=scope.cache), runs):
         histories[i] = history
-        on_run(len(histories), len(recipes))
+        on_run(len(histories), len(runs))
     made = [
         {MODEL: recipe.model, SEED: recipe.seed, **{column: row.get(column) for column in COLUMNS}}
-        for i, recipe in enumerate(recipes)
+        for i, recipe in enumerate(runs)
         for row in histories[i]
     ]
+    tuning = runs[0]
     note = (
         f"{tuning.steps} steps of {tuning.batch} chats of at most {tuning.length} tokens, lr {tuning.lr:g}, cosine to "
         f"0, {scope.seeds} seeds (order of the chats), fp32; the chats are {CHATS} English docstrings, whose first "
@@ -121,5 +127,6 @@ STUDY = Calculation(
         Asked("sigmoid's loss falls by at least 90% of what that of softmax falls by", _learns),
         NotAsked("the same of models of a billion parameters on 200,000 chats", "the models were never released"),
     ),
+    recipes=recipes,
     shown=_last_steps,
 )

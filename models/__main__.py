@@ -1,6 +1,5 @@
 """Downloads and converts the models, those that are there already apart: `make models`."""
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -10,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from sinkinterp.backends.places import ORIGIN, downloads
+from sinkinterp.backends.places import ORIGIN, downloads, origin_in
 from sinkinterp.errors import InputError
 from sinkinterp.files import remove, remove_drafts, replacing, write_json
 
@@ -44,8 +43,7 @@ def _make(model: Model, folder: Path) -> int:
 
 def is_made(model: Model, folder: Path) -> bool:
     """Whether a folder holds the model as it is made today."""
-    file = folder / ORIGIN
-    return file.is_file() and json.loads(file.read_text(encoding="utf-8")) == model.source()
+    return origin_in(folder) == model.source()
 
 
 def make(model: Model, folder: Path) -> None:

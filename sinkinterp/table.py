@@ -6,6 +6,9 @@ from html import escape
 from math import isfinite
 from typing import Any
 
+from .checks import nearest
+from .errors import InputError
+
 Cell = str | float | int | None
 
 
@@ -47,7 +50,8 @@ class Table:
         return tuple(self.rows[0]) if self.rows else ()
 
     def column(self, name: str) -> list[Cell]:
-        """The cells of one column, top to bottom."""
+        """The cells of one column, top to bottom. Raises InputError for a name that no column has."""
+        self._check_columns(name)
         return [row[name] for row in self.rows]
 
     def numbers(self, name: str) -> list[float]:
@@ -55,9 +59,15 @@ class Table:
         return [float("nan") if cell is None else float(cell) for cell in self.column(name)]
 
     def where(self, **equal: Cell) -> "Table":
-        """The rows whose cells equal those given."""
+        """The rows whose cells equal those given. Raises InputError for a name that no column has."""
+        self._check_columns(*equal)
         rows = tuple(row for row in self.rows if all(row[name] == cell for name, cell in equal.items()))
         return Table(self.title, self.note, rows)
+
+    def _check_columns(self, *names: str) -> None:
+        for name in names if self.rows else ():
+            if name not in self.columns:
+                raise InputError(f"there is no column {name!r}{nearest(name, self.columns)}; {self!r}")
 
     def is_text(self, name: str) -> bool:
         """Whether a column holds text rather than numbers."""

@@ -2,16 +2,22 @@
 
 import os
 import re
+import shlex
 from pathlib import Path
 
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from typer.main import get_command
+
+from sinkinterp.cli.main import app
+from sinkinterp.runs.experiment_files import full_name
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+REPRODUCE = re.compile(r"sinkinterp reproduce ([^`#|\\\n]*)")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 
 
@@ -30,6 +36,15 @@ def test_the_links_of_a_page_lead_somewhere(page):
     for link in LINK.findall(page.read_text()):
         if link not in ("notebooks/index", "contributing.md"):
             assert (page.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "RESULTS.md"], ids=lambda page: page.stem)
+def test_every_experiment_that_a_page_asks_for_is_there_at_that_scale(page):
+    reproduce = get_command(app).commands["reproduce"]
+    for line in REPRODUCE.findall(page.read_text()):
+        words = [word for word in shlex.split(line) if word != "..."]
+        names = reproduce.make_context("reproduce", words).params["names"]
+        assert all(full_name(name) for name in names if name != "all" and not name.isupper()), line
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)

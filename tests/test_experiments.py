@@ -424,8 +424,8 @@ def test_the_book_judges_by_the_rules_of_today():
 def test_the_command_of_a_chapter_names_every_option_that_changes_its_numbers():
     encoded = Encoded("local/whisper-tiny.en", Silence())
     scope = Scope(Scale.REAL, models=[encoded], seeds=2, text="my texts.jsonl")
-    written = reproduce_command._command("table07", scope)
-    assert written.startswith(
-        "sinkinterp reproduce table07 --scale real --seeds 2 --text 'my texts.jsonl' --model local/"
+    assert reproduce_command._command("table07", scope, "silence") == (
+        "sinkinterp reproduce table07 --scale real --seeds 2 --text 'my texts.jsonl' --model local/whisper-tiny.en "
+        "--encoder silence"
     )
-    assert Silence().description in written
+    assert "--encoder" not in reproduce_command._command("table07", scope, None)

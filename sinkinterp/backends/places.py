@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from ..checks import nearest
 from ..errors import InputError
@@ -45,8 +46,16 @@ def origin_of(source: str | Path) -> str:
     path = Path(located(source))
     if gguf.is_gguf(path):
         return gguf.description(path)
-    file = path / ORIGIN
-    return json.loads(file.read_text(encoding="utf-8"))["from"] if file.is_file() else ""
+    return str(origin_in(path).get("from", ""))
+
+
+def origin_in(folder: Path) -> dict[str, Any]:
+    """What the SOURCE.json of a folder says; empty where there is none of ours."""
+    try:
+        said = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _downloaded(name: str) -> Path:

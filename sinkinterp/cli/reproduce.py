@@ -70,6 +70,8 @@ def reproduce(
         offline_if_unreachable(*model, text)
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else [full_name(name) for name in names]
+        if encoder is not None and not model:
+            raise InputError("--encoder goes with --model: say which model's encoder is given it")
         models = model if encoder is None else [Encoded(name, encoder_input(encoder)) for name in model]
         left_out: list[str] = []
         for name in chosen:
@@ -91,7 +93,7 @@ def reproduce(
                 if dry_run:
                     _print_cost(name, experiment, scope)
                 else:
-                    _write_chapter(name, experiment, scope, out)
+                    _write_chapter(name, experiment, scope, out, _command(name, scope, encoder))
             except InputError as error:  # of `all`, those that can run do
                 if not is_all:
                     raise
@@ -112,7 +114,7 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
     )
 
 
-def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path) -> None:
+def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> None:
     from ..files import check_writable
     from ..pages.book import Chapter, verdict_table, write_chapter
     from ..runs.provenance import provenance
@@ -122,7 +124,7 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     start = time.perf_counter()
     table = experiment.table(scope)
     seconds = round(time.perf_counter() - start, 1)
-    made = {"command": _command(name, scope), "scale": scope.scale.value, **provenance(), "seconds": seconds}
+    made = {"command": command, "scale": scope.scale.value, **provenance(), "seconds": seconds}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table), made)
     digest = experiment.digest(table)
     print_table(digest)
@@ -131,12 +133,10 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
         print_written(file)
 
 
-def _command(name: str, scope: "Scope") -> str:
+def _command(name: str, scope: "Scope", encoder: str | None) -> str:
     """The command that makes the same numbers, with every option that changes them."""
-    from ..runs.case import Encoded
-
-    text = () if scope.text is None else ("--text", scope.text)
     models = (word for model in scope.models for word in ("--model", str(model)))
-    encoders = {model.encoder.description for model in scope.models if isinstance(model, Encoded)}
-    words = ("sinkinterp", "reproduce", name, "--scale", scope.scale, "--seeds", str(scope.seeds), *text, *models)
-    return " ".join((shlex.join(words), *(f"(encoder: {encoder})" for encoder in encoders)))
+    text = () if scope.text is None else ("--text", scope.text)
+    given = () if encoder is None else ("--encoder", encoder)
+    size = ("--scale", scope.scale, "--seeds", str(scope.seeds))
+    return shlex.join(("sinkinterp", "reproduce", name, *size, *text, *models, *given))

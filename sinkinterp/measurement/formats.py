@@ -74,7 +74,9 @@ def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
     try:
         tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
         return checked(report_class(**_fields(plain, tensors)))
-    except (KeyError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
         raise InputError("this is no report; give what Report.to_dict made") from error
 
 

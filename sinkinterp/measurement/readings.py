@@ -47,35 +47,36 @@ class Readings(Core):
         """Whether a metric of an instrument was measured."""
         return metric.name in self.extras
 
-    def alpha(self, position: int = 0) -> PerHead:
-        """Importance of one position. Raises InputError where it was not measured."""
-        return self.importance[..., self._column(position)]
-
-    def raw_alpha(self, position: int = 0) -> PerHead:
-        """As `alpha`, of the weights that multiply the values."""
-        return self.raw_importance[..., self._column(position)]
-
-    def null_alpha(self, position: int = 0) -> PerHead:
-        """As `alpha`, under uniform attention over visible columns."""
-        return self.null[..., self._column(position)]
-
-    def bias_alpha(self, position: int = 0) -> PerHead:
-        """As `alpha`, by position bias, mask and learned sink logits alone."""
-        return self.bias_null[..., self._column(position)]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Everything that was read, by field; instruments' answers as "extra.NAME"."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        own = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-        return own | {EXTRA + name: value for name, value in self.extras.items()}
-
-    def _column(self, position: int) -> int:
+    def column_of(self, position: int) -> int:
+        """Where a position stands among those that were measured. Raises InputError where it was not."""
         if whole_number(position, "a position") not in self.positions:
             raise InputError(
                 f"position {position} was not measured; positions count from 0 and here are "
                 f"{_listed(self.positions)} of a sequence of {self.protocol.length}"
             )
         return self.positions.index(position)
+
+    def alpha(self, position: int = 0) -> PerHead:
+        """Importance of one position. Raises InputError where it was not measured."""
+        return self.importance[..., self.column_of(position)]
+
+    def raw_alpha(self, position: int = 0) -> PerHead:
+        """As `alpha`, of the weights that multiply the values."""
+        return self.raw_importance[..., self.column_of(position)]
+
+    def null_alpha(self, position: int = 0) -> PerHead:
+        """As `alpha`, under uniform attention over visible columns."""
+        return self.null[..., self.column_of(position)]
+
+    def bias_alpha(self, position: int = 0) -> PerHead:
+        """As `alpha`, by position bias, mask and learned sink logits alone."""
+        return self.bias_null[..., self.column_of(position)]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything that was read, by field; instruments' answers as "extra.NAME"."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        own = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        return own | {EXTRA + name: value for name, value in self.extras.items()}
 
 
 def _listed(positions: Sequence[int]) -> str:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 
 from ..table import Table
-from ..train.recipe import Recipe
 from .experiment import Scope, without_constant_names
+from .finetune import Trainable
 from .scale import Scale
 from .verdict import Rule, Verdict
 
@@ -24,13 +24,13 @@ class Calculation:
     figure: Callable[[Table], go.Figure]
     rules: Sequence[Rule]
     scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO)
-    recipes: Callable[[Scope], list[Recipe]] = lambda scope: []
+    recipes: Callable[[Scope], Sequence[Trainable]] = lambda scope: ()
     shown: Callable[[Table], Table] = without_constant_names
 
     def default_scale(self) -> Scale:
         return Scale.DEMO
 
-    def recipes_at(self, scope: Scope) -> list[Recipe]:
+    def recipes_at(self, scope: Scope) -> Sequence[Trainable]:
         return self.recipes(scope)
 
     def table(self, scope: Scope) -> Table:

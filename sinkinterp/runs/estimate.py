@@ -4,15 +4,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ..files import cache_folder
 from ..train import checkpoint, loop
-from ..train.job import job_of
-from ..train.recipe import Recipe
+from ..train.job import Job, job_of
 from ..train.task import prepared
 from ..train.update import update
+from .finetune import ChatRecipe, Trainable, job_on_chats, run_of, tokenizer_of
 
 TIMED_STEPS = 5
 
@@ -27,19 +28,21 @@ class Cost:
     hours: float
 
 
-def cost_of(recipes: Sequence[Recipe], cache: Path | None = None) -> Cost:
-    """The cost of these runs one after the other, at the tokens/s of a few steps of the first that is missing."""
+def cost_of(recipes: Sequence[Trainable], cache: Path | None = None) -> Cost:
+    """The cost of these runs one after the other, at the tokens/s of a few steps of the first that is missing.
+
+    Chats count at the length at which they are cut.
+    """
     distinct = {recipe.key(): recipe for recipe in recipes}
-    folder = (cache or cache_folder()) / "runs"
-    missing = [r for key, r in distinct.items() if checkpoint.latest(folder / key) < r.steps]
-    tokens = sum(recipe.steps * recipe.batch * recipe.data.length for recipe in missing)
+    missing = [recipe for recipe in distinct.values() if checkpoint.latest(_folder(recipe, cache)) < recipe.steps]
+    tokens = sum(recipe.steps * recipe.batch * _length(recipe) for recipe in missing)
     hours = tokens / tokens_per_second(missing[0], cache) / 3600 if missing else 0.0
     return Cost(len(distinct), len(distinct) - len(missing), tokens, hours)
 
 
-def tokens_per_second(recipe: Recipe, cache: Path | None = None) -> float:
+def tokens_per_second(recipe: Trainable, cache: Path | None = None) -> float:
     """How fast a recipe trains here, without evaluations; the first step, which is slower, does not count."""
-    job = job_of(recipe, prepared(recipe.data, cache or cache_folder()), lambda model: {})
+    job = _job(recipe, cache)
     with loop.threads(recipe.threads):
         model = job.start().train()
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
@@ -47,4 +50,22 @@ def tokens_per_second(recipe: Recipe, cache: Path | None = None) -> float:
             if step == 2:
                 start = time.perf_counter()
             update(job, step, model, optimizer)
-    return TIMED_STEPS * recipe.batch * recipe.data.length / (time.perf_counter() - start)
+    return TIMED_STEPS * recipe.batch * _length(recipe) / (time.perf_counter() - start)
+
+
+def _job(recipe: Trainable, cache: Path | None) -> Job[Any]:
+    if isinstance(recipe, ChatRecipe):
+        return job_on_chats(recipe, tokenizer_of(recipe))
+    return job_of(recipe, prepared(recipe.data, cache or cache_folder()), lambda model: {})
+
+
+def _folder(recipe: Trainable, cache: Path | None) -> Path:
+    """Where the run of a recipe lies."""
+    return (
+        run_of(recipe, cache) if isinstance(recipe, ChatRecipe) else (cache or cache_folder()) / "runs" / recipe.key()
+    )
+
+
+def _length(recipe: Trainable) -> int:
+    """Tokens of a sequence."""
+    return recipe.length if isinstance(recipe, ChatRecipe) else recipe.data.length

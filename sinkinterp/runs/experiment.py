@@ -14,6 +14,7 @@ from ..table import Table
 from ..train.recipe import Recipe
 from .case import Case, Model, open_case
 from .experiment_files import load_module
+from .finetune import Trainable
 from .scale import Scale
 from .verdict import Rule, Verdict
 from .workers import Processes, Workers
@@ -57,7 +58,7 @@ class Experiment(Protocol):
         """The scale at which it is run where none is given."""
         ...
 
-    def recipes_at(self, scope: Scope) -> list[Recipe]:
+    def recipes_at(self, scope: Scope) -> Sequence[Trainable]:
         """The models that it trains."""
         ...
 

@@ -17,9 +17,9 @@ from ..measurement.measure import measure
 from ..seals import SEAL, Damaged, read_record, seal, verify, write_record
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
-from ..train.distributed import World
+from ..train.distributed import Batch, World
 from ..train.job import Job
-from ..train.recipe import Fit
+from ..train.recipe import Fit, Recipe
 from ..train.schedules import CosineRate, Rate
 from ..train.weight_decay import Decay, Everything
 
@@ -55,6 +55,9 @@ class ChatRecipe(Fit):
         whole_number(self.length, "length", 2)
 
 
+Trainable = Recipe | ChatRecipe
+
+
 def finetuned(
     recipe: ChatRecipe,
     run: Path,
@@ -68,22 +71,10 @@ def finetuned(
     the last checkpoint holds losses, gradient norms and Sink_1. `on_message` receives one line that says which tokens
     the loss is on. Raises InputError as `loop.train` does, and for models without a tokenizer.
     """
-    tokenizer = load_tokenizer(recipe.model)
-    if tokenizer is None:
-        raise InputError(f"{recipe.model} holds no tokenizer; save the one that it was trained with beside it")
+    tokenizer = tokenizer_of(recipe)
     if world.is_first:
         check_writable(run / "lock")
-    messages, sha256 = read_chats(recipe.data)
-    recipe = replace(recipe, sha256=sha256)
-    training, held_out = _split(tokenised(messages, tokenizer, recipe.length))
-    on_message(f"{len(training.rows)} chats, loss on {training.rule}; {training.left_out} chats had none")
-    job = Job(
-        recipe,
-        lambda: _model(recipe.model),
-        lambda step: training.batch(recipe.batch, recipe.seed, step),
-        _watch_on(held_out),
-        world,
-    )
+    job = job_on_chats(recipe, tokenizer, world, on_message)
     last = loop.train(job, run, on_step)
     if world.is_first:
         with sole_writer(run):
@@ -92,9 +83,35 @@ def finetuned(
     return run / "model"
 
 
+def job_on_chats(
+    recipe: ChatRecipe,
+    tokenizer: PreTrainedTokenizerBase,
+    world: World = World(),
+    on_message: Callable[[str], None] = lambda message: None,
+) -> Job[ChatRecipe]:
+    """The job that fine-tunes the recipe's model; `tokenizer` is given a chat template where it has none.
+
+    The job's recipe holds the hash of the chats.
+    """
+    messages, sha256 = read_chats(recipe.data)
+    training, held_out = _split(tokenised(messages, tokenizer, recipe.length))
+    on_message(f"{len(training.rows)} chats, loss on {training.rule}; {training.left_out} chats had none")
+
+    def batch(step: int) -> Batch:
+        return training.batch(recipe.batch, recipe.seed, step)
+
+    return Job(replace(recipe, sha256=sha256), lambda: _model(recipe.model), batch, _watch_on(held_out), world)
+
+
+def run_of(recipe: ChatRecipe, cache: Path | None = None) -> Path:
+    """The folder in the cache of a recipe's run on the chats as they are now."""
+    recipe = replace(recipe, sha256=read_chats(recipe.data)[1])
+    return (cache or cache_folder()) / "runs" / recipe.key()
+
+
 def history_of(recipe: ChatRecipe, cache: Path | None = None) -> list[dict[str, Any]]:
     """The evaluations of a recipe's run, a row each; the run is made where it is not in the cache."""
-    run = (cache or cache_folder()) / "runs" / recipe.key()
+    run = run_of(recipe, cache)
     file = run / "evaluations.json"
     if file.is_file():
         try:
@@ -105,6 +122,14 @@ def history_of(recipe: ChatRecipe, cache: Path | None = None) -> list[dict[str, 
     history = checkpoint.history_of(checkpoint.folder_of(run, checkpoint.latest(run)))
     write_record(file, history)
     return history
+
+
+def tokenizer_of(recipe: ChatRecipe) -> PreTrainedTokenizerBase:
+    """The tokenizer of the recipe's model. Raises InputError where it has none."""
+    tokenizer = load_tokenizer(recipe.model)
+    if tokenizer is None:
+        raise InputError(f"{recipe.model} holds no tokenizer; save the one that it was trained with beside it")
+    return tokenizer
 
 
 def _model(name: str) -> PreTrainedModel:

@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -35,7 +36,7 @@ class Here:
 
 @dataclass(frozen=True)
 class Processes:
-    """Processes of this machine, each with one thread."""
+    """Processes of this machine, each with one thread. Raises InputError where one is killed."""
 
     count: int = os.cpu_count() or 1
 
@@ -47,6 +48,9 @@ class Processes:
             try:
                 for future in as_completed(futures):
                     yield futures[future], future.result()
+            except BrokenProcessPool as error:
+                why = "a worker was killed, perhaps for lack of memory"
+                raise InputError(f"{why}; finished runs are kept, and the same command goes on from there") from error
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise

@@ -37,7 +37,7 @@ def sinks_by_position(report: Report, epsilon: float = 0.3) -> Table:
 def sinks_by_epsilon(report: Report, epsilon: float = 0.3, epsilons: Sequence[float] = EPSILONS) -> Table:
     """Sink_1 over epsilon beside uniform attention's (Gu et al. 2025, Figure 3): how much the threshold decides."""
     rates, nulls = (sink_grid(values, epsilons) for values in (report.importance, report.null))
-    first = report.positions.index(0)
+    first = report.column_of(0)
 
     def row(i: int) -> dict[str, Cell]:
         others = [rate for j, rate in enumerate(rates[i].tolist()) if j != first]

@@ -2,12 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from jinja2 import TemplateError
 
 from ..data.seeding import generator
 from ..errors import InputError
@@ -78,13 +79,15 @@ def tokenised(chats: Iterable[Messages], tokenizer: Any, length: int) -> Chats:
 
     The loss is on the assistants' tokens if the template marks them. Without marks, those tokens are found by the
     lengths of the chat's beginnings, if the template renders a beginning as it renders it in the full chat. Otherwise
-    the loss is on all tokens. A tokenizer without a template gets `PLAIN`. Raises InputError if no chat is left.
+    the loss is on all tokens. A tokenizer without a template gets `PLAIN`. Raises InputError if no chat is left, or if
+    the template refuses one.
     """
     chats = list(chats)
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN if tokenizer.eos_token else PLAIN.replace(" + eos_token", "")
     is_marked = MARK in tokenizer.chat_template.replace("{%-", "{%").replace("-%}", "%}")
-    labelled = [(_by_marks if is_marked else _by_beginnings)(chat, tokenizer) for chat in chats]
+    label = _by_marks if is_marked else _by_beginnings
+    labelled = [_labelled(label, chat, tokenizer, i) for i, chat in enumerate(chats, 1)]
     on_all = any(labels is None for _, labels in labelled)
     cut = [(ids[:length], (ids if on_all or labels is None else labels)[:length]) for ids, labels in labelled]
     rows = [(ids, labels) for ids, labels in cut if any(label != IGNORED for label in labels[1:])]
@@ -94,14 +97,27 @@ def tokenised(chats: Iterable[Messages], tokenizer: Any, length: int) -> Chats:
     return Chats(rows, rule, len(chats) - len(rows))
 
 
-def _by_marks(chat: Messages, tokenizer: Any) -> tuple[list[int], list[int] | None]:
+Labelled = tuple[list[int], list[int] | None]
+
+
+def _labelled(label: Callable[[Messages, Any], Labelled], chat: Messages, tokenizer: Any, number: int) -> Labelled:
+    """Ids and labels of the chat of this number. Raises InputError if the template refuses it."""
+    try:
+        return label(chat, tokenizer)
+    except TemplateError as error:
+        roles = ", ".join(message["role"] for message in chat)
+        reason = f"the model's chat template refuses it: {error}"
+        raise InputError(f"chat {number} ({roles}): {reason}; change its roles") from error
+
+
+def _by_marks(chat: Messages, tokenizer: Any) -> Labelled:
     """Ids, and labels where the template marks an assistant's tokens."""
     out = tokenizer.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
     ids, masks = out["input_ids"], out["assistant_masks"]
     return ids, [token if on else IGNORED for token, on in zip(ids, masks, strict=True)]
 
 
-def _by_beginnings(chat: Messages, tokenizer: Any) -> tuple[list[int], list[int] | None]:
+def _by_beginnings(chat: Messages, tokenizer: Any) -> Labelled:
     """Ids and labels; labels are None if the full chat does not begin as its first messages alone do."""
 
     def ids_of(messages: Messages, prompt: bool = False) -> list[int]:

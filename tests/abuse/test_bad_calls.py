@@ -43,6 +43,13 @@ def with_tensor(report, name, tensor):
     return si.Report.from_dict(plain)
 
 
+def with_words(report, name):
+    plain = report.to_dict()
+    plain["tensors"][name]["values"][0] = "abc"
+    return si.Report.from_dict(plain)
+
+
+SUBJECT = "sinkinterp/demo-softmax"
 LOADS = {
     "None": lambda: si.load(None),
     "a number": lambda: si.load(3),
@@ -229,6 +236,12 @@ REPORTS = {
     "compare with a table": lambda r: si.compare(r, r.heads()),
     "compare at NaN": lambda r: si.compare(r, r, epsilon=NAN),
     "the sink rate of a table": lambda r: si.sink_rate(r.heads()),
+    "epsilons of a report without the first token": lambda r: si.measure(SUBJECT, TOKENS, positions=[3]).plot(
+        "epsilons"
+    ),
+    "a column that a table lacks": lambda r: r.heads().column("laier"),
+    "rows by a column that a table lacks": lambda r: r.heads().where(laier=1),
+    "a tensor of words": lambda r: with_words(r, "importance"),
     "a figure of a table without one": lambda r: r.summary().table.plot(),
     "a dictionary that is none": lambda r: si.Report.from_dict([]),
     "an empty dictionary": lambda r: si.Report.from_dict({}),

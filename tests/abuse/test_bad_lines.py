@@ -191,6 +191,7 @@ NAMES = [
     "reproduce table03 --model gpt2",
     "reproduce table03 --scale real",
     "reproduce table07 --model sinkinterp/demo-softmax --encoder absent.wav",
+    "reproduce table07 --encoder silence",
     "reproduce",
     *(f"families {name}" for name in ("gpt3", "''", "gpt2 nonsense")),
     *(f"list {name}" for name in ("", "variant", "''", "variants recipes")),

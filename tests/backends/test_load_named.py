@@ -40,6 +40,13 @@ def test_a_local_name_is_a_model_of_the_cache(cache):
     torch.testing.assert_close(subject.run(tokens_of()).logits, want, atol=1e-6, rtol=1e-5)  # weights lie elsewhere
 
 
+@pytest.mark.parametrize("text", ["{}", "[]", "3", "no json", '{"of": "somebody else"}'])
+def test_a_source_file_of_somebody_else_says_nothing(tmp_path, text):
+    folder = saved(tmp_path / "tiny")
+    (folder / "SOURCE.json").write_text(text)
+    assert origin_of(folder) == ""
+
+
 def test_a_report_says_where_the_weights_of_a_folder_come_from(cache):
     folder = saved(cache / "models" / "tiny", **{"from": "GGUF Q4_1 of a package 1.0, dequantised"})
     for source in ("local/tiny", folder, str(folder)):

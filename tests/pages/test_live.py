@@ -3,6 +3,7 @@
 import base64
 import json
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -50,6 +51,14 @@ def weights(answer, state, layers, heads):
     length = len(answer["tokens"])
     codes = np.frombuffer(base64.b64decode(answer["states"][state]["maps"]), np.uint8)
     return codes.reshape(layers, heads, length, length) / 255
+
+
+def test_questions_that_come_at_once_get_the_answers_of_one_after_the_other(text):
+    prompts = [TEXT * count for count in (1, 6)]
+    expected = [len(text.answer({"prompt": prompt})["tokens"]) for prompt in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        answers = pool.map(lambda i: len(text.answer({"prompt": prompts[i % 2]})["tokens"]), range(40))
+    assert list(answers) == expected * 20
 
 
 def test_an_answer_is_json_and_its_maps_and_sinks_are_those_that_are_measured(demo):

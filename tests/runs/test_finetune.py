@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from sinkinterp.errors import InputError
 from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.model import build
-from sinkinterp.runs.finetune import ChatRecipe, finetuned
+from sinkinterp.runs.estimate import cost_of
+from sinkinterp.runs.finetune import ChatRecipe, finetuned, history_of
 from sinkinterp.train import checkpoint
 from sinkinterp.train.chats import PLAIN, Chats, padded, read_chats, tokenised
 
@@ -71,6 +73,12 @@ def test_chats_are_cut_and_those_without_an_answer_left_out(tokenizer):
     assert len(chats.rows) == 1 and chats.left_out == 2 and len(chats.rows[0][0]) == 17
     with pytest.raises(InputError, match="within 3 tokens; set length higher"):
         tokenised([CHAT], tokenizer, 3)
+
+
+def test_a_chat_that_the_template_refuses_is_one_line_that_names_it(tokenizer):
+    tokenizer.chat_template = "{{ raise_exception('System role not supported') }}"
+    with pytest.raises(InputError, match=r"chat 1 \(user, assistant, .*System role not supported; change its roles"):
+        tokenised([CHAT], tokenizer, 99)
 
 
 def test_padding_is_neither_seen_nor_predicted():
@@ -169,3 +177,15 @@ def test_what_is_not_there_is_one_line(tmp_path):
     build(LMSpec()).save_pretrained(tmp_path / "base")
     with pytest.raises(InputError, match="holds no tokenizer; save the one"):
         finetuned(ChatRecipe(model=str(tmp_path / "base"), data="x.jsonl"), tmp_path / "run")
+
+
+def test_a_history_is_that_of_the_chats_as_they_are_now(tmp_path, tokenizer, chats):
+    build(LMSpec(vocab=13, d_model=24, n_heads=3, n_ctx=64)).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    recipe = ChatRecipe(model=str(tmp_path / "base"), data=chats, length=59, steps=2, batch=2, watch_every=2)
+    assert cost_of([recipe], tmp_path / "cache").tokens == 2 * 2 * 59
+    first = history_of(recipe, tmp_path / "cache")
+    assert history_of(recipe, tmp_path / "cache") == first and cost_of([recipe], tmp_path / "cache").tokens == 0
+    lines = Path(chats).read_text().splitlines(keepends=True)
+    Path(chats).write_text("".join(lines[::-1]))
+    assert history_of(recipe, tmp_path / "cache") != first

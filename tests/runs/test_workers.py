@@ -20,7 +20,7 @@ from sinkinterp.runs.scale import Scale
 from sinkinterp.runs.seed_rules import HasSink
 from sinkinterp.runs.study import BASES, Study
 from sinkinterp.runs.verdict import TRAINED
-from sinkinterp.runs.workers import Here, Ray
+from sinkinterp.runs.workers import Here, Processes, Ray
 
 STEPS = 60
 STUDY = Study(
@@ -72,6 +72,16 @@ def test_a_study_that_is_killed_goes_on_and_repeats_no_finished_run(tmp_path, wh
     assert 0 < len(before) <= 4
     assert table(tmp_path / "cache", Here()) == whole
     assert before.items() <= finished(tmp_path / "cache").items()
+
+
+def _dies(argument):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_the_system_kills_is_one_line(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    with pytest.raises(InputError, match=r"killed, perhaps for lack of memory; finished runs are kept"):
+        list(Processes(1).results(_dies, [1]))
 
 
 @dataclass(frozen=True)

@@ -83,17 +83,17 @@ class Session:
         if not isinstance(prompt, str):
             raise InputError("the prompt is a text")
         edits = edits_from(question.get("edits", []))
-        token_set = self._tokens(prompt)
-        with self._lock:
+        with self._lock:  # tokenizers, too, keep state between calls
+            token_set = self._tokens(prompt)
             before = self._run(token_set, [])
             after = self._run(token_set, edits) if edits else before
-        return {
-            "tokens": [self.word(token) for token in token_set.tokens[0].tolist()],
-            "edits": [description(edit) for edit in edits],
-            "states": [_state(trace) for trace in ((before, after) if edits else (before,))],
-            "massive": _massive(before),
-            "next": self._next(before, after),
-        }
+            return {
+                "tokens": [self.word(token) for token in token_set.tokens[0].tolist()],
+                "edits": [description(edit) for edit in edits],
+                "states": [_state(trace) for trace in ((before, after) if edits else (before,))],
+                "massive": _massive(before),
+                "next": self._next(before, after),
+            }
 
     def _tokens(self, prompt: str) -> TokenSet:
         if len(prompt) > MOST_LETTERS:
