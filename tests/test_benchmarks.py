@@ -12,6 +12,7 @@ from benchmarks import costs, measure, rows
 from benchmarks.costs import CAN_READ_PEAKS, peak_mb
 from benchmarks.ways import Setting
 
+pytestmark = pytest.mark.timeout(600)  # the first test waits for all benchmarks
 ROOT = Path(__file__).parents[1]
 TINY = Setting(13, layers=2, heads=3, width=6, vocab=17)
 needs_proc = pytest.mark.skipif(not CAN_READ_PEAKS, reason="no /proc/self/clear_refs to reset high-water marks")

@@ -111,7 +111,13 @@ class Recorder:
         with torch.set_grad_enabled(self.gradients):
             for edit in self.edits:
                 edited = site.apply(edit, *place, edited)
-        return x if edited is padded else edited[..., self.past :, :]
+        if edited is padded:
+            return x
+        shown = edited[..., self.past :, :]
+        if self.past and shown.isnan().any() and not x.isnan().any():
+            why = "an edit reads activations of earlier tokens, and a cache does not keep them"
+            raise InputError(f"{why}; generate with use_cache=False")
+        return shown
 
     def check(self, shape: ModelShape) -> None:
         """Raises InputError where a residual is not finite, or a residual or feed-forward update was not shown."""

@@ -49,13 +49,19 @@ class Protocol:
         """T, or the shortest and the longest where sequences differ."""
         return str(self.length) if self.shortest is None else f"{self.shortest} to {self.length}"
 
-    def line(self) -> str:
-        """The part of the protocol that belongs beside every number."""
-        edits = f", edits {'; '.join(self.edits)}" if self.edits else ""
-        encoder = f"encoder {self.encoder}, " if self.encoder else ""
-        weights = f", weights: {self.revision}" if self.revision else ""
-        sizes = f"n={self.sequences}, T={self.lengths}"
-        return f"{sizes}, BOS {self.bos}, {encoder}{self.dtype}, {self.source}{weights}{edits}"
+    def line(self, *varying: str) -> str:
+        """The part of the protocol that belongs beside every number, without the fields that vary from row to row."""
+        parts = {
+            "sequences": f"n={self.sequences}",
+            "length": f"T={self.lengths}",
+            "bos": f"BOS {self.bos}",
+            "encoder": self.encoder and f"encoder {self.encoder}",
+            "dtype": self.dtype,
+            "source": self.source,
+            "revision": self.revision and f"weights: {self.revision}",
+            "edits": self.edits and f"edits {'; '.join(self.edits)}",
+        }
+        return ", ".join(str(part) for name, part in parts.items() if part and name not in varying)
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Protocol":

@@ -23,5 +23,5 @@ def sinks_by_domain(reports: Mapping[str, Report], epsilon: float = 0.3) -> Tabl
 
     rows = tuple(row(name, report) for name, report in reports.items())
     protocol = next(iter(reports.values())).protocol
-    measured = f"{protocol.model}: T={protocol.length}, BOS {protocol.bos}, {protocol.dtype}"
+    measured = f"{protocol.model}: {protocol.line('sequences', 'source')}"
     return Table("Does the sink depend on the text?", f"{measured}, epsilon={epsilon}; {BY_SEQUENCE}", rows)

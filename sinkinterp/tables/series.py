@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..measurement.provenance import Protocol
 from ..measurement.report import Report
 from ..metrics.bootstrap import BY_SEQUENCE, estimate_cells
 from ..plots.columns import EPSILON, LENGTH, MODEL, NULL, SINK_1
@@ -28,7 +27,7 @@ def sinks_by_length(reports: Iterable[Report], epsilons: Sequence[float] = THRES
         for report in reports
     )
     protocols = [report.protocol for report in reports]
-    sources = "; ".join(dict.fromkeys(map(_without_length, protocols)))
+    sources = "; ".join(dict.fromkeys(f"{protocol.model}: {protocol.line('length')}" for protocol in protocols))
     lengths = ", ".join(map(str, dict.fromkeys(protocol.length for protocol in protocols)))
     varied = f"T={lengths}, epsilon={', '.join(map(str, epsilons))}"
     return Table("Sink_1 over the length of sequences", f"{sources}; {varied}; {BY_SEQUENCE}", rows)
@@ -43,7 +42,3 @@ def training_history(histories: Mapping[str, Iterable[Mapping[str, Any]]], note:
     columns = dict.fromkeys(column for row in watched for column in row)
     rows: tuple[dict[str, Cell], ...] = tuple({column: row.get(column) for column in columns} for row in watched)
     return Table("Losses and sinks over training", note, rows)
-
-
-def _without_length(protocol: Protocol) -> str:
-    return f"{protocol.model}: n={protocol.sequences}, BOS {protocol.bos}, {protocol.dtype}, {protocol.source}"

@@ -12,6 +12,8 @@ from sinkinterp.interventions import (
     ChangeMLP,
     ChangeResidual,
     ChangeValues,
+    MatchedNoise,
+    MeanOfOthers,
     Scale,
     SetTo,
     SwapPositions,
@@ -92,6 +94,15 @@ def test_generation_is_edited():
         generated = model.generate(TOKENS[:, :3], max_new_tokens=4, do_sample=False)
     favourite = (model.transformer.ln_f.bias @ model.lm_head.weight.T).argmax()
     assert generated[:, 3:].eq(favourite).all()
+
+
+@pytest.mark.parametrize("operation", [MatchedNoise(), MeanOfOthers()])
+def test_an_edit_that_reads_all_positions_is_refused_where_a_cache_holds_the_earlier_ones(operation):
+    model = model_of("llama")
+    with si.patched(model, ChangeResidual(operation, layers=[1])):
+        with pytest.raises(InputError, match="a cache does not keep them; generate with use_cache=False"):
+            model.generate(TOKENS[:, :3], max_new_tokens=3, do_sample=False)
+        model.generate(TOKENS[:, :3], max_new_tokens=3, do_sample=False, use_cache=False)
 
 
 @torch.no_grad()

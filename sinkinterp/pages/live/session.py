@@ -22,6 +22,8 @@ from ...errors import InputError
 from ...interventions.description import description
 from ...interventions.edit import Edit
 from ...metrics.importance import proxy
+from ...metrics.massive import top_entries
+from ...metrics.nulls import uniform_importance
 from ...tables import TokenText, short_name
 from .edits import edits_from
 
@@ -143,16 +145,12 @@ def _weights(call: AttentionCall) -> Float[Tensor, "batch head query key"]:
 
 def _uniform(call: AttentionCall) -> Float[Tensor, "batch head"]:
     """The first token's importance under uniform attention over keys and slot."""
-    allowed = call.allowed().expand(len(call.q), call.q.shape[1], call.q.shape[2], call.k.shape[2])
-    share = allowed / (allowed.sum(-1, keepdim=True) + (call.slot is not None)).clamp(min=1)
-    return share[..., 0].sum(-1) / allowed[..., 0].sum(-1).clamp(min=1)
+    return uniform_importance(call, torch.zeros(1, dtype=torch.long, device=call.q.device))[..., 0]
 
 
 def _largest(x: Residual) -> Float[Tensor, "batch 3"]:
     """The largest entry of a residual: its value, position and dimension."""
-    flat = x.float().flatten(1)
-    at = flat.abs().argmax(1)
-    return torch.stack([flat.gather(1, at[:, None])[:, 0], at // x.shape[-1], at % x.shape[-1]], -1)
+    return top_entries(x, 1).stacked()[:, 0]
 
 
 def _state(trace: Trace) -> Mapping[str, Any]:
