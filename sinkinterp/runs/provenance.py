@@ -21,9 +21,13 @@ def provenance() -> dict[str, Cell]:
 
 
 def _commit() -> str:
-    """The commit of the repository that this code lies in, with "-dirty" where files differ; "unknown" outside one."""
+    """The commit of the repository that this code lies in, with "-dirty" where code differs; "unknown" outside one.
+
+    What is not code does not count, since a book that lies in the repository changes with every chapter.
+    """
     # without --no-optional-locks git rewrites its index, and leaves a lock behind where it is killed
     command = ("git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    command += ("--", ":(top)*.py")
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):

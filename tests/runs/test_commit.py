@@ -16,6 +16,7 @@ def repository(tmp_path, monkeypatch):
         pytest.skip("git is not installed")
     module = tmp_path / "module.py"
     module.write_text("x = 1\n")
+    (tmp_path / "book.json").write_text("{}")
     monkeypatch.setattr(provenance, "__file__", str(module))
 
     def git(*words):
@@ -31,6 +32,7 @@ def test_the_commit_is_named_with_whether_files_differ_from_it(repository, tmp_p
     repository("commit", "-m", "first")
     commit = repository("rev-parse", "HEAD")[:12]
     (tmp_path / "notes.txt").write_text("not a part of the commit")
+    (tmp_path / "book.json").write_text("numbers, which are no code")
     assert provenance.provenance()["commit"] == commit
     (tmp_path / "module.py").write_text("x = 2\n")
     assert provenance.provenance()["commit"] == f"{commit}-dirty"
