@@ -26,8 +26,8 @@ def _commit() -> str:
     What is not code does not count, since a book that lies in the repository changes with every chapter.
     """
     # without --no-optional-locks git rewrites its index, and leaves a lock behind where it is killed
-    command = ("git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no")
-    command += ("--", ":(top)*.py")
+    options = ("--porcelain=v2", "--branch", "--untracked-files=no")
+    command = ("git", "--no-optional-locks", "status", *options, "--", ":(top)*.py")
     try:
         done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
