@@ -35,7 +35,7 @@ def cost_of(recipes: Sequence[Trainable], cache: Path | None = None) -> Cost:
     """
     distinct = {recipe.key(): recipe for recipe in recipes}
     missing = [recipe for recipe in distinct.values() if checkpoint.latest(_folder(recipe, cache)) < recipe.steps]
-    tokens = sum(recipe.steps * recipe.batch * _length(recipe) for recipe in missing)
+    tokens = sum(recipe.steps * recipe.batch * recipe.length for recipe in missing)
     hours = tokens / tokens_per_second(missing[0], cache) / 3600 if missing else 0.0
     return Cost(len(distinct), len(distinct) - len(missing), tokens, hours)
 
@@ -50,7 +50,7 @@ def tokens_per_second(recipe: Trainable, cache: Path | None = None) -> float:
             if step == 2:
                 start = time.perf_counter()
             update(job, step, model, optimizer)
-    return TIMED_STEPS * recipe.batch * _length(recipe) / (time.perf_counter() - start)
+    return TIMED_STEPS * recipe.batch * recipe.length / (time.perf_counter() - start)
 
 
 def _job(recipe: Trainable, cache: Path | None) -> Job[Any]:
@@ -64,8 +64,3 @@ def _folder(recipe: Trainable, cache: Path | None) -> Path:
     return (
         run_of(recipe, cache) if isinstance(recipe, ChatRecipe) else (cache or cache_folder()) / "runs" / recipe.key()
     )
-
-
-def _length(recipe: Trainable) -> int:
-    """Tokens of a sequence."""
-    return recipe.length if isinstance(recipe, ChatRecipe) else recipe.data.length

@@ -16,6 +16,7 @@ from .distributed import Batch
 from .objectives import IGNORED
 
 Messages = list[dict[str, str]]
+Labelled = tuple[list[int], list[int] | None]  # ids, and labels where the assistants' tokens are known
 Row = tuple[list[int], list[int]]  # the ids and labels of one chat
 MARK = "{% generation %}"
 PLAIN = (  # for tokenizers without a chat template; BOS comes first, where the sink of a model trained with it is
@@ -95,9 +96,6 @@ def tokenised(chats: Iterable[Messages], tokenizer: Any, length: int) -> Chats:
         raise InputError(f"no chat has an assistant's token within {length} tokens; set length higher")
     rule = "all tokens" if on_all else f"assistants' tokens, {'marked by the template' if is_marked else 'by prefixes'}"
     return Chats(rows, rule, len(chats) - len(rows))
-
-
-Labelled = tuple[list[int], list[int] | None]
 
 
 def _labelled(label: Callable[[Messages, Any], Labelled], chat: Messages, tokenizer: Any, number: int) -> Labelled:

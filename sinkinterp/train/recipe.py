@@ -87,6 +87,11 @@ class Recipe(Fit):
             )
         self._check_hidden(length)
 
+    @property
+    def length(self) -> int:
+        """Tokens of a sequence."""
+        return self.data.length
+
     def _check_hidden(self, length: int) -> None:
         """Raises InputError if the mask shows a token to the queries that must predict it."""
         last = shown_ahead(self.model.attention.mask, length)

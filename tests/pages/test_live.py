@@ -61,6 +61,18 @@ def test_questions_that_come_at_once_get_the_answers_of_one_after_the_other(text
     assert list(answers) == expected * 20
 
 
+def test_a_prompt_is_tokenised_while_no_other_question_is_answered(text, monkeypatch):
+    tokens, held = Session._tokens, []
+
+    def watched(session, prompt):
+        held.append(session._lock.locked())
+        return tokens(session, prompt)
+
+    monkeypatch.setattr(Session, "_tokens", watched)
+    text.answer({"prompt": TEXT})
+    assert held == [True] and not text._lock.locked()
+
+
 def test_an_answer_is_json_and_its_maps_and_sinks_are_those_that_are_measured(demo):
     answer = json.loads(json.dumps(demo.answer({"prompt": IDS}), allow_nan=False))
     tokens = torch.tensor([[int(word) for word in IDS.split()]])
