@@ -1,6 +1,6 @@
 """Rules for tables with a row per model and seed."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -8,10 +8,8 @@ import torch
 from ..metrics.bootstrap import Estimate, estimate
 from ..plots.columns import ALPHA_1, ALPHA_THERE, EXCESS, LOSS, MODEL, NULL, NULL_THERE, SEED, STATE, STRONGEST
 from ..table import Cell, Table, low_of
+from .seed_pairs import LEAST_SEEDS, LOSS_GAP, are_too_many, differences, gaps_in_words, unless_worse
 from .verdict import TRAINED, Outcome, Verdict, number
-
-LEAST_SEEDS = 3  # fewer decide nothing
-LOSS_GAP = 0.02  # nats; runs that differ by more are not compared at equal loss
 
 
 @dataclass(frozen=True)
@@ -38,13 +36,13 @@ class Higher:
         failed = _failures(runs, self.of, self.than)
         if failed:
             return Verdict(self.claim, Outcome.DIVERGED, failed)
-        differences, gaps = (_differences(runs, self.of, self.than, name) for name in (self.quantity, LOSS))
+        values, gaps = (differences(runs, self.of, self.than, name) for name in (self.quantity, LOSS))
         unequal = [seed for seed, gap in gaps.items() if self.at_equal_loss and abs(gap) > LOSS_GAP]
-        confounded = _are_too_many(unequal, of=len(gaps))
-        compared = [value for seed, value in differences.items() if confounded or seed not in unequal]
+        confounded = are_too_many(unequal, of=len(gaps))
+        compared = [value for seed, value in values.items() if confounded or seed not in unequal]
         mean = estimate(torch.tensor(compared)) if compared else Estimate(*[float("nan")] * 3)
         agree = sum(difference > 0 for difference in compared)
-        reason = f"mean difference {mean}, {agree} of {len(compared)} seeds agree, {_in_words(gaps, unequal)}"
+        reason = f"mean difference {mean}, {agree} of {len(compared)} seeds agree, {gaps_in_words(gaps, unequal)}"
         return Verdict(self.claim, self._outcome(mean, agree, len(compared), confounded), reason)
 
     def _outcome(self, mean: Estimate, agree: int, seeds: int, confounded: bool) -> Outcome:
@@ -82,7 +80,7 @@ class HasSink:
     def verdict(self, runs: Table) -> Verdict:
         verdict = _counted(self.claim, runs, self.model, self.is_above, "seeds are above it")
         absent = verdict.outcome in (Outcome.FAILS, Outcome.UNDECIDED)
-        return _unless_worse(verdict, runs, self.model, self.baseline) if absent else verdict
+        return unless_worse(verdict, runs, self.model, self.baseline) if absent else verdict
 
     def is_above(self, row: Mapping[str, Cell]) -> bool:
         """Whether a run shows the sink."""
@@ -107,7 +105,7 @@ class HasNoSink:
         sink = HasSink(self.model)
         verdict = _counted(self.claim, runs, self.model, lambda row: not sink.is_above(row), "seeds are not above it")
         absent = verdict.outcome in (Outcome.HOLDS, Outcome.UNDECIDED)
-        return _unless_worse(verdict, runs, self.model, self.baseline) if absent else verdict
+        return unless_worse(verdict, runs, self.model, self.baseline) if absent else verdict
 
 
 @dataclass(frozen=True)
@@ -173,44 +171,3 @@ def _failures(runs: Table, *models: str) -> str:
         return ""
     first = rows[0]
     return f"{len(rows)} trainings failed, such as {first[MODEL]}, seed {first[SEED]}: {first[STATE]}"
-
-
-def _by_seed(runs: Table, model: str, quantity: str) -> dict[int, float]:
-    return {int(number(row[SEED])): number(row[quantity]) for row in runs.rows if row[MODEL] == model}
-
-
-def _differences(runs: Table, of: str, than: str, quantity: str) -> dict[int, float]:
-    """How much higher the quantity is in one model than in another, by seed."""
-    one, other = (_by_seed(runs, name, quantity) for name in (of, than))
-    return {seed: one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())}
-
-
-def _are_too_many(seeds: Sequence[int], of: int) -> bool:
-    """Whether they are more than one in five."""
-    return 5 * len(seeds) > of
-
-
-def _in_words(gaps: Mapping[int, float], unequal: Sequence[int]) -> str:
-    """By how much losses differ in the seeds that are compared, and which seeds are not."""
-    kept = [gap for seed, gap in gaps.items() if seed not in unequal]
-    if not kept:
-        return f"losses differ by {_range(gaps.values())} nats"
-    words = f"losses differ by {_range(kept)} nats"
-    others = ", ".join(f"{gaps[seed]:+.3f}" for seed in unequal)
-    return f"{words}, beyond that in {len(unequal)} of {len(gaps)} seeds: {others}" if unequal else words
-
-
-def _range(values: Collection[float]) -> str:
-    return f"{min(values):+.3f} to {max(values):+.3f}" if values else "nan"
-
-
-def _unless_worse(verdict: Verdict, runs: Table, model: str, baseline: str | None) -> Verdict:
-    """The verdict, or confounded where the model's loss is above the baseline's in more than one of five seeds."""
-    if baseline is None:
-        return verdict
-    gaps = _differences(runs, model, baseline, LOSS)
-    worse = [seed for seed, gap in gaps.items() if gap > LOSS_GAP]
-    if len(gaps) < LEAST_SEEDS or not _are_too_many(worse, of=len(gaps)):
-        return verdict
-    reason = f"{verdict.reason}; beside {baseline}, {_in_words(gaps, worse)}"
-    return Verdict(verdict.claim, Outcome.CONFOUNDED, reason)
