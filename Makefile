@@ -2,7 +2,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test test-ray figures models docs notebooks clean
+.PHONY: demo test test-ray figures families models docs notebooks clean
 export HF_HUB_DISABLE_TELEMETRY := 1
 test: export OMP_NUM_THREADS := 1
 
@@ -11,6 +11,9 @@ demo: $(INSTALLED)  ## train the three twins, measure them, move the sink, draw 
 
 figures: $(INSTALLED)  ## draw every view from the checkpoints that ship: figures/gallery.html and its pictures
 	$(BIN)/sinkinterp gallery
+
+families: $(INSTALLED)  ## say which architectures of transformers can be measured: docs/families.md
+	$(BIN)/python -m tools.families --markdown docs/families.md
 
 models: $(INSTALLED)  ## download and convert local/smollm2-135m-instruct and local/whisper-tiny.en
 	$(BIN)/python -m models

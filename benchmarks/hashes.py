@@ -24,23 +24,23 @@ from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
 from sinkinterp.backends.load import load
-from sinkinterp.data.docstrings import embedded_texts
 from sinkinterp.data.packing import PackedText
+from sinkinterp.data.sources import embedded_texts
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
-from sinkinterp.measurement.report import Report
+from sinkinterp.report.report import Report
 from sinkinterp.runs.trained import trained
 from sinkinterp.seals import seal
 from sinkinterp.train.recipe import Recipe
 
 CHECKS: Mapping[str, Callable[..., Any]] = {  # what stands in for each check
-    "sinkinterp.backends.model_files.verify": lambda *_: None,
-    "sinkinterp.backends.model_files.verifying": lambda *_: nullcontext(),
+    "sinkinterp.backends.files.model_files.verify": lambda *_: None,
+    "sinkinterp.backends.files.model_files.verifying": lambda *_: nullcontext(),
     "sinkinterp.data.corpus_folder.check": lambda *_: None,
-    "sinkinterp.measurement.formats.check_stamp": lambda *_: None,
+    "sinkinterp.report.formats.check_stamp": lambda *_: None,
     "sinkinterp.seals.verify": lambda *_: None,
 }
 

@@ -33,8 +33,8 @@ from rich.progress import track
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
+from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.backends.load import load
-from sinkinterp.backends.places import SHIPPED
 from sinkinterp.data import corpus_folder, tokenisers
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
@@ -42,14 +42,13 @@ from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
-from sinkinterp.measurement.report import Report
 from sinkinterp.pages.book import Chapter, write_chapter
-from sinkinterp.runs.arm import architecture
+from sinkinterp.report.report import Report
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.finetune import ChatRecipe, finetuned
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.seed_rules import HasSink
-from sinkinterp.runs.study import BASES, Study
+from sinkinterp.runs.rules import HasSink
+from sinkinterp.runs.study import BASES, architecture, study
 from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import Here
 from sinkinterp.seals import check, read_record, verify
@@ -59,7 +58,7 @@ from sinkinterp.train.recipe import Recipe
 DRAFT = ".draft-"
 LOCK = "lock"
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=40, batch=7, warmup=5, watch_every=20, save_every=4)
-STUDY = Study(
+STUDY = study(
     claim="a kill changes nothing",
     arms=(architecture("softmax"), architecture("relu")),
     rules=(HasSink("softmax"),),

@@ -33,10 +33,10 @@ from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.runs import trained
 from sinkinterp.train.distributed import World
 from sinkinterp.train.job import Job, job_of
+from sinkinterp.train.loop import update
 from sinkinterp.train.recipe import Recipe
+from sinkinterp.train.recipe_parts import parameter_groups
 from sinkinterp.train.recipes import RECIPES, with_variant
-from sinkinterp.train.update import update
-from sinkinterp.train.weight_decay import parameter_groups
 
 STEPS, BATCH = 4, 8
 Clock = Callable[[], float]

@@ -10,10 +10,10 @@ from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 import sinkinterp as si
-from sinkinterp.backends.model_files import load_model
-from sinkinterp.backends.places import downloads
+from sinkinterp.backends.files.model_files import load_model
+from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.data.tokens import Tokens
-from sinkinterp.measurement.instruments import ALL
+from sinkinterp.metrics.instruments import ALL
 from sinkinterp.runs.inputs import Inputs
 
 REAL = "local/smollm2-135m-instruct"
@@ -56,7 +56,7 @@ class RealSetting:
 
 @cache
 def _real_tokens(length: int, sequences: int) -> Tokens:
-    return Inputs(length, sequences).token_set(REAL, vocab=49_152).tokens
+    return Inputs(length, sequences).token_set(si.load(REAL), REAL).tokens
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ GROUND = {
     "table": "rows",
 }
 LAYERS: tuple[dict[str, str], ...] = (
-    {"attention": "one attention call", "data": "tokens", "plots": "table -> figure"},
+    {"attention": "one attention call", "data": "tokens", "plots": "what figures share"},
     {"lm": "our model family", "metrics": "calls -> numbers", "interventions": "what changes"},
-    {"backends": "how a library's model is read", "train": "the trainer"},
+    {"backends": "how a library's model is read", "train": "the trainer", "report": "numbers, tables, figures"},
     {"measurement": "tokens -> report"},
-    {"tables": "report -> table", "runs": "trained models, experiments"},
+    {"runs": "trained models, experiments"},
     {"pages": "HTML that shows results"},
     {"cli": "the command line"},
 )

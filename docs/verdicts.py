@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from sinkinterp.pages.book import Chapter, chapters_in
-from sinkinterp.runs.experiment_files import experiment_names, summary_of
+from sinkinterp.runs.catalogue import experiment_names, summary_of
 
 BOOK = Path(__file__).parents[1] / "figures" / "book"
 FILE = Path(__file__).with_name("verdicts.md")
@@ -17,8 +17,9 @@ HEAD = """# Every experiment and its verdicts
 each module say which numbers support its claim. **holds**: all seeds, or the whole
 interval, show it. **fails**: they show the opposite, or nothing. **undecided**: in between. **confounded**: the models
 differ in loss by more than 0.02 nats. **diverged**: a training failed. **not asked**: models of this scale cannot
-answer. A verdict is about our models at the scale that is named (`demo`: toys of one layer; `real`:
-SmolLM2-135M-Instruct, Whisper tiny.en), not about the paper's.
+answer. **sink**, **no sink**: what a model has where no claim says what it should have. Numbers of scale `smoke`
+have no verdict, since they only check the path. A verdict is about our models at the scale that is named (`demo`: toys
+of one layer; `real`: SmolLM2-135M-Instruct, Whisper tiny.en), not about the paper's.
 
 | experiment | scale | what it asks | verdicts |
 |---|---|---|---|

@@ -14,7 +14,7 @@ from sinkinterp.runs.inputs import Inputs
 
 names = sys.argv[1:3] or ["sinkinterp/demo-softmax", "sinkinterp/demo-sigmoid"]
 model, twin = map(si.load, names)
-tokens = Inputs(length=16, sequences=200).token_set(names[0], model.shape.vocab).tokens
+tokens = Inputs(length=16, sequences=200).token_set(model, names[0]).tokens
 sites = {
     "first token into block 0": ChangeResidual(layers=[0], positions=[0]),
     "all tokens into block 0": ChangeResidual(layers=[0]),

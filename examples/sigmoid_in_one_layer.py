@@ -15,7 +15,7 @@ from sinkinterp.runs.inputs import Inputs
 name = sys.argv[1] if len(sys.argv) > 1 else "sinkinterp/demo-softmax"
 page = Path(sys.argv[2] if len(sys.argv) > 2 else "figures/sigmoid_in_one_layer.html")
 subject = si.load(name)
-token_set = Inputs(length=min(64, subject.shape.n_ctx or 64), sequences=100).token_set(name, subject.shape.vocab)
+token_set = Inputs(length=min(64, subject.shape.n_ctx or 64), sequences=100).token_set(subject, name)
 
 layers = subject.shape.attention_layers
 edits = [si.PatchNormalization(Sigmoid(), layers=[layer]) for layer in layers]

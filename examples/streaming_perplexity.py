@@ -9,7 +9,7 @@ import sys
 import torch
 
 import sinkinterp as si
-from sinkinterp.backends.places import SHIPPED
+from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.measurement.streaming import streaming_table
 
 tokens = torch.tensor(json.loads((SHIPPED / "text-docstrings.json").read_text()))  # of yours: `sequence pos`, BOS first

@@ -1,1 +1,1 @@
-"""One module per table or figure of a paper: CLAIM, REPORTED, MODELS by scale, measure(case, progress), draw(table)."""
+"""One module per table or figure of a paper. Its EXPERIMENT holds the claim, the rows, the figure and the rules."""

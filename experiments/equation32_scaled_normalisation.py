@@ -11,12 +11,10 @@ from sinkinterp.attention.kernels import Kernel
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.lm.model import SinkForCausalLM, build
 from sinkinterp.lm.variants import BASE, attn
-from sinkinterp.plots import bars
-from sinkinterp.runs.calculation import Calculation
-from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.row_rules import Within
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.plots.series import beside_published
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.rules import Rule, Within
 from sinkinterp.table import Cell, Table
 
 SPEC = replace(BASE, d_model=16, n_heads=2, n_layers=2)
@@ -84,7 +82,7 @@ def rows(scope: Scope) -> Table:
 
 def draw(table: Table) -> go.Figure:
     """The distance of every pair, on a logarithmic axis."""
-    figure = bars.beside_published(Table("Distance of the two models", table.note, table.rows), CASE, DISTANCE, ())
+    figure = beside_published(Table("Distance of the two models", table.note, table.rows), CASE, DISTANCE, ())
     return figure.update_yaxes(type="log", tickformat=".0e")
 
 
@@ -93,10 +91,10 @@ def _rule(optimiser: str) -> Rule:
     return Within(claim, DISTANCE, {"optimiser": optimiser, "change of W_O's settings": EXACT}, high=1e-6)
 
 
-STUDY = Calculation(
+EXPERIMENT = Experiment(
     claim="Attention weights that are scaled by alpha train as unscaled ones do with W_O's initial values, learning "
     "rate, epsilon and weight decay changed.",
     rows=rows,
-    figure=draw,
+    draw=draw,
     rules=(_rule("SGD"), _rule("AdamW")),
 )

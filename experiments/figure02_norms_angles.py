@@ -6,21 +6,20 @@ from functools import partial
 import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
-from sinkinterp.measurement.instruments import GEOMETRY
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.measurement.report import Report
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.metrics.instruments import GEOMETRY
 from sinkinterp.metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS
-from sinkinterp.plots import sweeps
-from sinkinterp.plots.columns import ALPHA_1, BLOCK, COSINE, NORM_PRODUCT
-from sinkinterp.plots.norms import FIRST_TOKEN, KIND, OTHER_TOKENS
+from sinkinterp.plots.series import sweep_figure
+from sinkinterp.report.columns import ALPHA_1, BLOCK, COSINE, NORM_PRODUCT
+from sinkinterp.report.norms import FIRST_TOKEN, KIND, OTHER_TOKENS
+from sinkinterp.report.readings import protocol_note
+from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.runs.row_rules import Asked
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import of_first_model, on_models
+from sinkinterp.runs.rules import FunctionRule, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
-from sinkinterp.tables.note import protocol_note
 
 CLAIM = (
     "The first token has a significantly larger norm of hidden states, but much smaller norms of keys and values than "
@@ -61,7 +60,7 @@ def measure(case: Case, progress: Progress) -> Table:
 def draw(table: Table) -> go.Figure:
     """A panel per quantity, by block, of the first model."""
     first = of_first_model(table, "The first token and the others")
-    figure = sweeps.sweep_figure(first, BLOCK, QUANTITIES, KIND)
+    figure = sweep_figure(first, BLOCK, QUANTITIES, KIND)
     return figure.update_yaxes(type="log", exponentformat="power", row=1, col=1)
 
 
@@ -113,7 +112,11 @@ _CLAIMS = (
 
 RULES: Sequence[Rule] = (
     *(
-        Asked(f"in most blocks with a sink, {words}", partial(_most_blocks, quantity=quantity, is_larger=is_larger))
+        FunctionRule(
+            f"in most blocks with a sink, {words}", partial(_most_blocks, quantity=quantity, is_larger=is_larger)
+        )
         for words, quantity, is_larger in _CLAIMS
     ),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

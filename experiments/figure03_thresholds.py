@@ -8,15 +8,13 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.plots import curves
-from sinkinterp.plots.columns import EPSILON, LENGTH, SINK_1
+from sinkinterp.report.columns import EPSILON, LENGTH, SINK_1
+from sinkinterp.report.compare import over_length, sinks_by_length
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.runs.row_rules import Asked
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import of_first_model, on_models
+from sinkinterp.runs.rules import FunctionRule, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
-from sinkinterp.tables.series import sinks_by_length
 
 CLAIM = "Sink_1 tends to decrease with larger token lengths T, and more so with larger thresholds epsilon."
 RULE = (
@@ -51,7 +49,7 @@ def measure(case: Case, progress: Progress) -> Table:
 
 def draw(table: Table) -> go.Figure:
     """Sink_1 over T, a line per epsilon, of the first model."""
-    return curves.over_length(of_first_model(table, "Sink_1 by length and threshold"))
+    return over_length(of_first_model(table, "Sink_1 by length and threshold"))
 
 
 def _ends(table: Table) -> list[tuple[float, Mapping[str, Cell], Mapping[str, Cell]]]:
@@ -78,6 +76,8 @@ def _falls_faster_above(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    Asked("Sink_1 at the largest T is below that at the smallest, for most epsilon", _falls_with_length),
-    Asked("it loses a larger share at the largest epsilon than at the smallest", _falls_faster_above),
+    FunctionRule("Sink_1 at the largest T is below that at the smallest, for most epsilon", _falls_with_length),
+    FunctionRule("it loses a larger share at the largest epsilon than at the smallest", _falls_faster_above),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

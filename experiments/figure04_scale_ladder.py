@@ -1,21 +1,24 @@
 """Figure 4 (left) and Table 8: sinks in small and large models of several families."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from sinkinterp.data.bos import Bos
+from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells
-from sinkinterp.plots import bars
-from sinkinterp.plots.columns import ALPHA_1, MODEL, NULL, SINK_1
+from sinkinterp.plots.series import beside_published
+from sinkinterp.report.columns import ALPHA_1, MODEL, SINK_1
+from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.row_rules import NotAsked, Within
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
-from sinkinterp.table import Table
-from sinkinterp.tables.note import protocol_note
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import on_models
+from sinkinterp.runs.rules import Above, NotAsked, Rule, Verdict, Within
+from sinkinterp.table import NULL, Table
+
+from .shared.sizes import families
 
 CLAIM = "Attention sinks emerge in small models, too, down to 14 million parameters; in Pythia larger models have more."
 REPORTED = {"Gu et al. 2025, Figure 4": "curves only"}
@@ -56,10 +59,23 @@ def measure(case: Case, progress: Progress) -> Table:
 
 def draw(table: Table) -> go.Figure:
     """Sink_1 of every model."""
-    return bars.beside_published(Table("Sink_1 by model", table.note, table.rows), MODEL, SINK_1, ())
+    return beside_published(Table("Sink_1 by model", table.note, table.rows), MODEL, SINK_1, ())
 
 
-RULES: Sequence[Rule] = (
-    Within("a model of 135 million parameters has a sink", SINK_1, {MODEL: "local/smollm2-135m-instruct"}, low=0.1),
-    NotAsked("larger Pythia models have more obvious sinks", "needs the models of the Hub: --scale paper"),
-)
+@dataclass(frozen=True)
+class _Grows:
+    """Sink_1 of the largest Pythia is above that of the smallest, interval from interval."""
+
+    claim: str = "larger Pythia models have more obvious sinks"
+
+    def verdict(self, runs: Table) -> Verdict:
+        sizes = families(runs).get("pythia", ())
+        if not sizes:
+            return NotAsked(self.claim, "needs Pythias of two sizes: --scale paper, or --model for each").verdict(runs)
+        largest, smallest = ({MODEL: row[MODEL]} for row in (sizes[-1], sizes[0]))
+        return Above(self.claim, SINK_1, largest, smallest, by=()).verdict(runs)
+
+
+RULES: Sequence[Rule] = (Within("every model has a sink: Sink_1 of at least 10%", SINK_1, {}, low=0.1), _Grows())
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

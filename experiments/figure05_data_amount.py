@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.data.edited import Limited
-from sinkinterp.runs.arm import Arm, setting
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher
-from sinkinterp.runs.study import Study
+from sinkinterp.data.changes import Limited
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.rules import HasNoSink, HasSink, Higher
+from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
 
 AMOUNTS = (100, 1000, 5000, 20_000)
@@ -20,7 +19,7 @@ def _arm(sequences: int) -> Arm:
     return setting(f"{sequences} sequences", change)
 
 
-STUDY = Study(
+EXPERIMENT = study(
     claim="With few different training sequences the model overfits and has no sink, at the same number of steps.",
     arms=(setting("all", lambda recipe: recipe), *map(_arm, AMOUNTS)),
     rules=(

@@ -4,11 +4,10 @@ from dataclasses import replace
 
 from sinkinterp.attention.masks import Causal, Prefix
 from sinkinterp.lm.variants import attn
-from sinkinterp.runs.arm import Arm, setting
-from sinkinterp.runs.seed_rules import SinkAt
-from sinkinterp.runs.study import Study
-from sinkinterp.train.objectives import PrefixLM
+from sinkinterp.runs.rules import SinkAt
+from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
+from sinkinterp.train.recipe_parts import PrefixLM
 
 
 def _arm(length: int) -> Arm:
@@ -22,7 +21,7 @@ def _arm(length: int) -> Arm:
 
 
 LENGTHS = (1, 2, 3, 4, 5)
-STUDY = Study(
+EXPERIMENT = study(
     claim="With a prefix the sink comes as well; it stands among the tokens of the prefix, not always on the first.",
     arms=tuple(_arm(length) for length in LENGTHS),
     note="the paper also has a prefix of 10, which would leave 6 of our 16 tokens to predict",

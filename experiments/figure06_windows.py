@@ -4,9 +4,8 @@ from dataclasses import replace
 
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.lm.variants import attn
-from sinkinterp.runs.arm import Arm, setting
-from sinkinterp.runs.seed_rules import HasSink, Higher, SinkAt
-from sinkinterp.runs.study import Study
+from sinkinterp.runs.rules import HasSink, Higher, SinkAt
+from sinkinterp.runs.study import Arm, setting, study
 
 
 def _arm(width: int) -> Arm:
@@ -14,7 +13,7 @@ def _arm(width: int) -> Arm:
 
 
 WIDTHS = (2, 4, 8, 12)
-STUDY = Study(
+EXPERIMENT = study(
     claim="The sink is on the first token of the text, not of the window, and needs a window that is wide enough.",
     arms=(setting("causal", lambda recipe: recipe), *map(_arm, WIDTHS)),
     rules=(

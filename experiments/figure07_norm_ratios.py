@@ -6,14 +6,13 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.plots import norms
-from sinkinterp.plots.columns import ALPHA_1, MODEL
+from sinkinterp.report.columns import ALPHA_1, MODEL
+from sinkinterp.report.norms import residual_norms, residual_norms_by_block
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.row_rules import Asked
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import on_models
+from sinkinterp.runs.rules import FunctionRule, Rule
 from sinkinterp.table import Cell, Table
-from sinkinterp.tables.residual import residual_norms_by_block
 from sinkinterp.train.recipes import demo_recipe
 
 CLAIM = (
@@ -51,7 +50,7 @@ def measure(case: Case, progress: Progress) -> Table:
 
 def draw(table: Table) -> go.Figure:
     """Norms and their ratio by block, a line per model."""
-    return norms.residual_norms(table)
+    return residual_norms(table)
 
 
 def _largest(table: Table, *kinds: str) -> dict[str, float]:
@@ -75,6 +74,8 @@ def _has_none(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    Asked("the largest ratio is above 10 with softmax", _has_peak),
-    Asked("it is below 2 with K biases and with sigmoid", _has_none),
+    FunctionRule("the largest ratio is above 10 with softmax", _has_peak),
+    FunctionRule("it is below 2 with K biases and with sigmoid", _has_none),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

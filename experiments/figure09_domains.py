@@ -4,23 +4,23 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import plotly.graph_objects as go
 
-from sinkinterp.backends.model_files import load_tokenizer
-from sinkinterp.data.domains import domains_of
-from sinkinterp.data.installed import texts_by_kind
+from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.data.progress import Progress
+from sinkinterp.data.texts import domains_of
 from sinkinterp.data.token_sources import from_texts, random_tokens
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
-from sinkinterp.plots import bars
-from sinkinterp.plots.columns import ALPHA_1, SINK_1
+from sinkinterp.plots.series import beside_published
+from sinkinterp.report.columns import ALPHA_1, SINK_1
 from sinkinterp.runs.case import READING, Case, Model
-from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.runs.row_rules import Asked
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import of_first_model, on_models
+from sinkinterp.runs.rules import FunctionRule, Rule
 from sinkinterp.table import Cell, Table
+
+from .shared.installed import texts_by_kind
 
 CLAIM = "The kind of text hardly changes the sink rate at epsilon .2 and .3; at .4 it fluctuates a little."
 NEGLIGIBLE = 0.05  # difference of Sink_1 between two kinds of text that counts as none; set before the first run
@@ -81,7 +81,7 @@ def _token_sets(case: Case, length: int, progress: Progress) -> dict[str, TokenS
 
 def draw(table: Table) -> go.Figure:
     """Sink_1 at the middle threshold by kind of text, of the first model."""
-    return bars.beside_published(of_first_model(table, "Sink_1 by kind of text"), KIND, _rate(0.3), ())
+    return beside_published(of_first_model(table, "Sink_1 by kind of text"), KIND, _rate(0.3), ())
 
 
 def _rate(epsilon: float) -> str:
@@ -99,16 +99,18 @@ def _spread(table: Table, epsilon: float) -> tuple[float, Mapping[str, Cell], Ma
 def _differs_little(table: Table, epsilon: float) -> tuple[bool | None, str]:
     spread, low, high = _spread(table, epsilon)
     rate = _rate(epsilon)
-    return spread <= NEGLIGIBLE, f"{low[KIND]} {low[rate]:.1%}, {high[KIND]} {high[rate]:.1%}"
+    return None if low is high else spread <= NEGLIGIBLE, f"{low[KIND]} {low[rate]:.1%}, {high[KIND]} {high[rate]:.1%}"
 
 
 def _differs_more(table: Table) -> tuple[bool | None, str]:
-    small, large = _spread(table, 0.3)[0], _spread(table, 0.4)[0]
-    return large > small, f"by up to {small:.1%} at .3, by up to {large:.1%} at .4"
+    (small, low, high), (large, *_) = (_spread(table, epsilon) for epsilon in (0.3, 0.4))
+    return None if low is high else large > small, f"by up to {small:.1%} at .3, by up to {large:.1%} at .4"
 
 
 RULES: Sequence[Rule] = (
-    Asked("at epsilon .2 kinds of text differ by at most 5 points", lambda table: _differs_little(table, 0.2)),
-    Asked("at epsilon .3 kinds of text differ by at most 5 points", lambda table: _differs_little(table, 0.3)),
-    Asked("at epsilon .4 kinds of text differ by more than at .3", _differs_more),
+    FunctionRule("at epsilon .2 kinds of text differ by at most 5 points", lambda table: _differs_little(table, 0.2)),
+    FunctionRule("at epsilon .3 kinds of text differ by at most 5 points", lambda table: _differs_little(table, 0.3)),
+    FunctionRule("at epsilon .4 kinds of text differ by more than at .3", _differs_more),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -7,15 +7,13 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.plots import heatmaps
-from sinkinterp.plots.columns import ALPHA_1, LAYER
+from sinkinterp.report.columns import ALPHA_1, LAYER
+from sinkinterp.report.heads import heads_overview, sinks_by_head
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.runs.row_rules import Asked
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import of_first_model, on_models
+from sinkinterp.runs.rules import FunctionRule, Rule
 from sinkinterp.table import Table
-from sinkinterp.tables.heads import sinks_by_head
 
 CLAIM = "Models have various distributions of sinks over heads, but less obvious sinks in earlier blocks."
 RULE = "the mean alpha_1 of the first quarter of the layers is below that of the rest, by at least .05"
@@ -42,7 +40,7 @@ def measure(case: Case, progress: Progress) -> Table:
 
 def draw(table: Table) -> go.Figure:
     """The map of the first model."""
-    return heatmaps.heads_overview(of_first_model(table, "Importance of the first position per head"))
+    return heads_overview(of_first_model(table, "Importance of the first position per head"))
 
 
 def _is_weak_early(table: Table) -> tuple[bool | None, str]:
@@ -56,5 +54,7 @@ def _is_weak_early(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    Asked("alpha_1 in the first quarter of the layers is below that of the rest by .05", _is_weak_early),
+    FunctionRule("alpha_1 in the first quarter of the layers is below that of the rest by .05", _is_weak_early),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -2,14 +2,10 @@
 
 from dataclasses import replace
 
-from sinkinterp.attention.kernels import Kernel
-from sinkinterp.attention.normalisers import PNorm
-from sinkinterp.attention.similarities import Exp, Sigmoid, Similarity
+from sinkinterp.attention.kernels import Exp, Kernel, PNorm, Sigmoid, Similarity
 from sinkinterp.lm.variants import attn
-from sinkinterp.runs.arm import Arm, setting
-from sinkinterp.runs.row_rules import NotAsked
-from sinkinterp.runs.seed_rules import HasSink, Higher, TrainingFails
-from sinkinterp.runs.study import Study
+from sinkinterp.runs.rules import HasSink, Higher, NotAsked, TrainingFails
+from sinkinterp.runs.study import Arm, setting, study
 
 
 def _arm(name: str, similarity: Similarity, p: float) -> Arm:
@@ -18,7 +14,7 @@ def _arm(name: str, similarity: Similarity, p: float) -> Arm:
 
 
 ROOTS, POWERS = (1 / 4, 1 / 3, 1 / 2), (2.0, 3.0, 4.0)
-STUDY = Study(
+EXPERIMENT = study(
     claim="Dividing by the p-norm of the scores changes the strength of the sink and does not prevent it; softmax with "
     "p above 1 does not train.",
     arms=(

@@ -10,17 +10,15 @@ from statistics import fmean, median
 
 import plotly.graph_objects as go
 
-from sinkinterp.data.docstrings import embedded_texts
+from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder, write_text
-from sinkinterp.plots import training
-from sinkinterp.plots.columns import MODEL, SEED
-from sinkinterp.plots.training import FINE_TUNING, GRADIENT_NORM, STEP, VALID_LOSS
-from sinkinterp.runs.calculation import Calculation
-from sinkinterp.runs.experiment import Scope
+from sinkinterp.report.columns import MODEL, SEED
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.finetune import ChatRecipe, history_of
-from sinkinterp.runs.row_rules import Asked, NotAsked
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.seed_rules import in_most_seeds
+from sinkinterp.runs.histories import FINE_TUNING, GRADIENT_NORM, STEP, VALID_LOSS, training
+from sinkinterp.runs.rules import FunctionRule, NotAsked, in_most_seeds
+from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Table
 
 SOFTMAX, SIGMOID = "sinkinterp/text-softmax", "sinkinterp/text-sigmoid"
@@ -41,15 +39,11 @@ def recipes(scope: Scope) -> list[ChatRecipe]:
 def rows(scope: Scope) -> Table:
     """A row per model, seed and evaluation."""
     runs = recipes(scope)
-    on_run = scope.progress("fine-tuning")
-    histories: dict[int, list[dict]] = {}
-    for i, history in scope.workers.results(partial(history_of, cache=scope.cache), runs):
-        histories[i] = history
-        on_run(len(histories), len(runs))
+    histories = in_order(scope.workers, partial(history_of, cache=scope.cache), runs, scope.progress("fine-tuning"))
     made = [
         {MODEL: recipe.model, SEED: recipe.seed, **{column: row.get(column) for column in COLUMNS}}
-        for i, recipe in enumerate(runs)
-        for row in histories[i]
+        for recipe, history in zip(runs, histories, strict=True)
+        for row in history
     ]
     tuning = runs[0]
     note = (
@@ -77,7 +71,7 @@ def _messages(said: str, answer: str) -> list[dict[str, str]]:
 
 def draw(table: Table) -> go.Figure:
     """Loss, gradient norm and Sink_1 over steps, a line per model, of seed 0."""
-    return training.training(Table("Fine-tuning", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows), FINE_TUNING)
+    return training(Table("Fine-tuning", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows), FINE_TUNING)
 
 
 def _by_seed(table: Table, model: str, number: Callable[[Table], float]) -> list[float]:
@@ -118,15 +112,15 @@ def _last_steps(table: Table) -> Table:
     return Table(table.title, f"at the last step; {table.note}", table.where(step=int(max(table.numbers(STEP)))).rows)
 
 
-STUDY = Calculation(
+EXPERIMENT = Experiment(
     claim="Without normalisation and without a sink, a model is fine-tuned as stably as one with a sink.",
     rows=rows,
-    figure=draw,
+    draw=draw,
     rules=(
-        Asked("sigmoid's gradient norm has no larger spikes than 1.5 times those of softmax", _is_stable),
-        Asked("sigmoid's loss falls by at least 90% of what that of softmax falls by", _learns),
+        FunctionRule("sigmoid's gradient norm has no larger spikes than 1.5 times those of softmax", _is_stable),
+        FunctionRule("sigmoid's loss falls by at least 90% of what that of softmax falls by", _learns),
         NotAsked("the same of models of a billion parameters on 200,000 chats", "the models were never released"),
     ),
     recipes=recipes,
-    shown=_last_steps,
+    digest=_last_steps,
 )

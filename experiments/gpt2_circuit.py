@@ -24,15 +24,15 @@ from sinkinterp.interventions import (
 )
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import swap_effective_position, swap_raw_position
-from sinkinterp.measurement.report import Report
 from sinkinterp.measurement.sweep import SEEDS, importance
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, ratio
 from sinkinterp.metrics.metric import ResidualMetric
-from sinkinterp.plots import bars
+from sinkinterp.plots.series import beside_published
+from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.row_rules import Within
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import on_models
+from sinkinterp.runs.rules import Rule, Within
 from sinkinterp.table import Cell, Table
 
 CLAIM = (
@@ -144,7 +144,7 @@ def measure(case: Case, progress: Progress) -> Table:
 def draw(table: Table) -> go.Figure:
     """What survives every cut in the first model, the published values as hollow marks."""
     model = table.rows[0]["model"]
-    return bars.beside_published(table.where(model=model), "cut", "left", PUBLISHED)
+    return beside_published(table.where(model=model), "cut", "left", PUBLISHED)
 
 
 def _largest(report: Report) -> tuple[int, tuple[int, ...]]:
@@ -183,3 +183,5 @@ RULES: Sequence[Rule] = (
         for cut in ("control: b_K = 0", "control: no first token")
     ),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -4,16 +4,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.data.edited import Edited
-from sinkinterp.data.stream_edits import FixedAt
-from sinkinterp.runs.arm import Arm, setting
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.seed_rules import HasSink
-from sinkinterp.runs.study import Study
+from sinkinterp.data.changes import Edited, FixedAt
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.rules import HasSink
+from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
 
-FIRST = 63  # the rarest symbol, which is no trigger
+FIRST = 63  # the rarest symbol, which is not a trigger
 POSITIONS = ("learned", "no_position", "sinusoidal", "t5", "alibi", "rotary")
 
 
@@ -26,7 +24,7 @@ def _arm(variant: str) -> Arm:
     return setting(variant, _changed(variant))
 
 
-STUDY = Study(
+EXPERIMENT = study(
     claim="Where the first token is marked, every position embedding makes a sink on it, and so do none and post-norm.",
     arms=tuple(map(_arm, (*POSITIONS, "post_norm"))),
     rules=tuple(HasSink(name, baseline="learned") for name in (*POSITIONS, "post_norm")),

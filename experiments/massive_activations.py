@@ -6,23 +6,23 @@ import plotly.graph_objects as go
 from jaxtyping import Float
 from torch import Tensor
 
-from sinkinterp.data.bos import Bos
+from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.measurement.report import Report
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
-from sinkinterp.metrics.massive import is_massive, lifetime, median_size
 from sinkinterp.metrics.metric import ResidualMetric
-from sinkinterp.plots import sweeps
-from sinkinterp.plots.columns import BLOCK, INPUT, NULL
+from sinkinterp.metrics.residuals import is_massive, lifetime, median_size
+from sinkinterp.plots.series import sweep_figure
+from sinkinterp.report.columns import BLOCK, INPUT
+from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.runs.massive import massive_dims
-from sinkinterp.runs.row_rules import Asked
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
-from sinkinterp.table import Cell, Table
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import of_first_model, on_models
+from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.table import NULL, Cell, Table
+
+from .shared.massive import massive_dims
 
 CLAIM = (
     "A few dimensions of the first token are massive, of nearly the same value whatever the input; where positions are "
@@ -78,7 +78,7 @@ def draw(table: Table) -> go.Figure:
     """The first token's value in every dimension and input of the first model."""
     first = of_first_model(table, "Massive activations")
     rows = tuple({ENTRY: f"{row[INPUT]}, {row['dimension']}", **row} for row in first.rows)
-    return sweeps.sweep_figure(Table(first.title, first.note, rows), ENTRY, ("first token", "others |x|"))
+    return sweep_figure(Table(first.title, first.note, rows), ENTRY, ("first token", "others |x|"))
 
 
 def _row(x: Float[Tensor, "batch block pos"], massive: Float[Tensor, "batch block pos"], block: int) -> dict[str, Cell]:
@@ -124,7 +124,9 @@ def _is_in_all_copies(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    Asked("at least one dimension of the first token of natural text is massive in most sequences", _is_massive),
-    Asked("its standard deviation over texts is below a tenth of its mean", _is_constant),
-    Asked("every copy of a repeated token has it, within 1% (rotary positions)", _is_in_all_copies),
+    FunctionRule("at least one dimension of the first token of natural text is massive in most sequences", _is_massive),
+    FunctionRule("its standard deviation over texts is below a tenth of its mean", _is_constant),
+    FunctionRule("every copy of a repeated token has it, within 1% (rotary positions)", _is_in_all_copies),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

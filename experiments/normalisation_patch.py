@@ -10,16 +10,16 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.interventions import AddSinkLogit, Edit, PatchNormalization, RemoveColumn, ZeroKeyBias
 from sinkinterp.interventions.columns import Dropped
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.plots import sweeps
-from sinkinterp.plots.columns import ALPHA_1, EDIT, SINK_1
+from sinkinterp.plots.series import sweep_figure
+from sinkinterp.report.columns import ALPHA_1, EDIT, SINK_1
+from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
-from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.runs.row_rules import Above, Within
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import of_first_model, on_models
+from sinkinterp.runs.rules import Above, Rule, Within
 from sinkinterp.table import Cell, Table
-from sinkinterp.tables.note import protocol_note
+
+from .shared.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
 
 CLAIM = (
     "The first token acts as a key bias: it holds extra attention and adds nothing to the values. A column without "
@@ -76,7 +76,7 @@ def draw(table: Table) -> go.Figure:
     """What every patch leaves of the sink, and what it adds to the loss, in the first model."""
     first = of_first_model(table, "Normalisation patched")
     rows = tuple({**row, EDIT: f"{row[EDIT]}, layers {row[LAYERS]}"} for row in first.rows if row[EDIT] != NONE)
-    return sweeps.sweep_figure(Table(first.title, first.note, rows), EDIT, (SINK_1, ALPHA_1, SLOT_RATE, LOSS_CHANGE))
+    return sweep_figure(Table(first.title, first.note, rows), EDIT, (SINK_1, ALPHA_1, SLOT_RATE, LOSS_CHANGE))
 
 
 def _rows(case: Case, token_set: TokenSet, progress: Progress, name: str, layers: Layers) -> list[dict[str, Cell]]:
@@ -102,3 +102,5 @@ RULES: Sequence[Rule] = (
         for patch in (OFF_BY_ONE, "sigmoid")
     ),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

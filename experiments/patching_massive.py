@@ -12,16 +12,16 @@ from sinkinterp.interventions.operations import Put
 from sinkinterp.measurement.patching import activations
 from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE
-from sinkinterp.plots import sweeps
-from sinkinterp.plots.columns import ALPHA_1, EDIT
+from sinkinterp.plots.series import sweep_figure
+from sinkinterp.report.columns import ALPHA_1, EDIT
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.effects import LOSS_CHANGE, NONE, Effects, Runs, without
-from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.runs.massive import massive_dims
-from sinkinterp.runs.row_rules import Above, Within
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import of_first_model, on_models
+from sinkinterp.runs.rules import Above, Rule, Within
 from sinkinterp.table import Table
+
+from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
+from .shared.massive import massive_dims
 
 CLAIM = (
     "Massive activations carry the sink and nothing of the input: another input's change nothing, those of a later "
@@ -84,7 +84,7 @@ def measure(case: Case, progress: Progress) -> Table:
 def draw(table: Table) -> go.Figure:
     """What every patch does to the first token's sink, to the later token's, and to the loss, in the first model."""
     first = of_first_model(table, "Massive activations patched")
-    return sweeps.sweep_figure(first, EDIT, (ALPHA_1, f"alpha_{LATER + 1}", LOSS_CHANGE))
+    return sweep_figure(first, EDIT, (ALPHA_1, f"alpha_{LATER + 1}", LOSS_CHANGE))
 
 
 ANOTHER, FROM_LATER, TO_LATER = "p1 <- p1 of another input", "p1 <- later token", "later token <- p1"
@@ -94,3 +94,5 @@ RULES: Sequence[Rule] = (
     Above("those of a later token lower alpha_1 by .05", ALPHA_1, {EDIT: NONE}, {EDIT: FROM_LATER}, shift=0.05),
     Above("a later token that is given them gets .05 more", LATER_ALPHA, {EDIT: TO_LATER}, {EDIT: NONE}, shift=0.05),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

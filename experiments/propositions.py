@@ -11,10 +11,9 @@ from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.token_sources import repeated_token
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.plots import bars
-from sinkinterp.runs.calculation import Calculation
-from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.row_rules import Within
+from sinkinterp.plots.series import beside_published
+from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.rules import Within
 from sinkinterp.table import Cell, Table
 
 LENGTH, SEQUENCES = 16, 8
@@ -68,14 +67,14 @@ def rows(scope: Scope) -> Table:
 
 def draw(table: Table) -> go.Figure:
     """The distance for every proposition."""
-    figure = bars.beside_published(Table("Distance from the proposition", table.note, table.rows), CASE, DISTANCE, ())
+    figure = beside_published(Table("Distance from the proposition", table.note, table.rows), CASE, DISTANCE, ())
     return figure.update_yaxes(tickformat=".0e")
 
 
-STUDY = Calculation(
+EXPERIMENT = Experiment(
     claim="If all tokens are the same, models without learned positions cannot tell the first from the others.",
     rows=rows,
-    figure=draw,
+    draw=draw,
     rules=tuple(
         Within(f"proposition {number}: {claim}", DISTANCE, {"proposition": number}, high=1e-5)
         for number, (_, claim, _) in PROPOSITIONS.items()

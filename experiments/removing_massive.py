@@ -12,16 +12,16 @@ from sinkinterp.interventions.operations import Add
 from sinkinterp.measurement.patching import Activations, activations, mean_patch
 from sinkinterp.measurement.sweep import SEEDS
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE
-from sinkinterp.plots import sweeps
-from sinkinterp.plots.columns import ALPHA_1, EDIT, SINK_1
+from sinkinterp.plots.series import sweep_figure
+from sinkinterp.report.columns import ALPHA_1, EDIT, SINK_1
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.effects import LOSS_CHANGE, NONE, Effects, Runs, without
-from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.runs.massive import massive_dims
-from sinkinterp.runs.row_rules import Above, Asked, Within
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import of_first_model, on_models
+from sinkinterp.runs.rules import Above, FunctionRule, Rule, Within
 from sinkinterp.table import Table
+
+from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
+from .shared.massive import massive_dims
 
 CLAIM = (
     "Setting the first token's massive activations to zero removes the sink and breaks the model; setting them to "
@@ -75,7 +75,7 @@ def measure(case: Case, progress: Progress) -> Table:
 def draw(table: Table) -> go.Figure:
     """What every edit leaves of the sink, and what it adds to the loss, in the first model."""
     first = of_first_model(table, "Massive activations removed")
-    return sweeps.sweep_figure(first, EDIT, (SINK_1, ALPHA_1, LOSS_CHANGE))
+    return sweep_figure(first, EDIT, (SINK_1, ALPHA_1, LOSS_CHANGE))
 
 
 def _as_much(site: ChangeResidual, dims: tuple[int, ...], held: Activations) -> ChangeResidual:
@@ -99,5 +99,7 @@ RULES: Sequence[Rule] = (
     *(Above(_FALLS.format(name), ALPHA_1, {EDIT: name}, {EDIT: TO_ZERO}, shift=0.05) for name in CONTROLS),
     Above(_COSTS.format(CONTROLS[0]), LOSS_CHANGE, {EDIT: TO_ZERO}, {EDIT: CONTROLS[0]}, shift=0.02),
     Within("to their mean: the loss changes by less than .02 nats", LOSS_CHANGE, {EDIT: TO_MEAN}, -0.02, 0.02),
-    Asked("to their mean: alpha_1 changes by less than .05", _keeps_sink),
+    FunctionRule("to their mean: alpha_1 changes by less than .05", _keeps_sink),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

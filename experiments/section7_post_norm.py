@@ -1,11 +1,9 @@
 """Section 7.2 and Figure 7 (left): a model with norms after its branches has a sink too."""
 
-from sinkinterp.runs.arm import architecture
-from sinkinterp.runs.row_rules import NotAsked
-from sinkinterp.runs.seed_rules import HasSink
-from sinkinterp.runs.study import Study
+from sinkinterp.runs.rules import HasSink, NotAsked
+from sinkinterp.runs.study import architecture, study
 
-STUDY = Study(
+EXPERIMENT = study(
     claim="Where the norms stand does not matter: with norms after the branches the sink is still there.",
     arms=(architecture("softmax", "pre_norm", sink=18.18, loss=3.73), architecture("post_norm", sink=13.54)),
     rules=(

@@ -9,12 +9,11 @@ from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.streaming import streaming_table
-from sinkinterp.plots import sweeps
+from sinkinterp.plots.series import sweep_figure
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.experiment import of_first_model
-from sinkinterp.runs.row_rules import Asked
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import of_first_model, on_models
+from sinkinterp.runs.rules import FunctionRule, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 CLAIM = "A cache that forgets the first tokens breaks the model; keeping four of them is enough."
@@ -52,7 +51,7 @@ def measure(case: Case, progress: Progress) -> Table:
 def draw(table: Table) -> go.Figure:
     """Perplexity before and after eviction begins, by cache, of the first model."""
     first = of_first_model(table, "Perplexity through a rolling cache")
-    return sweeps.sweep_figure(first, "cache", ("perplexity before", "perplexity after"))
+    return sweep_figure(first, "cache", ("perplexity before", "perplexity after"))
 
 
 def _long_texts(case: Case, length: int, progress: Progress) -> tuple[Tokens, str]:
@@ -90,6 +89,8 @@ ADDED = "added loss"
 
 
 RULES: Sequence[Rule] = (
-    Asked("without kept tokens the loss rises by half a nat more than with four", _breaks),
-    Asked("eight kept tokens differ from four by less than .02 nats", _four_are_enough),
+    FunctionRule("without kept tokens the loss rises by half a nat more than with four", _breaks),
+    FunctionRule("eight kept tokens differ from four by less than .02 nats", _four_are_enough),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

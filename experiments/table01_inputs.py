@@ -1,21 +1,23 @@
 """Table 1: the sink on natural, random and repeated tokens; base against chat with `--model BASE --model CHAT`."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from sinkinterp.data.bos import Bos
+from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
+from sinkinterp.errors import InputError
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.measurement.report import Report
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
-from sinkinterp.plots import bars
-from sinkinterp.plots.columns import ALPHA_1, INPUT, MODEL, SINK_1, published
+from sinkinterp.plots.series import beside_published
+from sinkinterp.report.columns import ALPHA_1, INPUT, MODEL, SINK_1
+from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.row_rules import Above, NotAsked, Within
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
-from sinkinterp.table import Cell, Table
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import on_models
+from sinkinterp.runs.rules import Above, NotAsked, Rule, Verdict, Within
+from sinkinterp.table import Cell, Table, high_of, low_of, published
 
 CLAIM = (
     "Random tokens have a sink as natural text has. Repeated tokens have none where positions are rotary, and one "
@@ -38,7 +40,9 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.REAL: ["local/smollm2-135m-instruct"],
     Scale.PAPER: ["openai-community/gpt2-xl", "mistralai/Mistral-7B-v0.1", "mistralai/Mistral-7B-Instruct-v0.1"],
 }
+BASE_OF = {"mistralai/Mistral-7B-Instruct-v0.1": "mistralai/Mistral-7B-v0.1"}  # by chat model
 EPSILON, NO_BOS = 0.3, "none"
+POSITIONS, TABLE, NO_TABLE = "positions", "table of learned ones", "no table"  # no table: rotary, ALiBi, none
 CHATS = ", chat models on natural text: " + ", ".join(
     f"{model} {values['chat']:.1%} (base {values['natural']:.1%})"
     for model, values in REPORTED.items()
@@ -53,11 +57,12 @@ def measure(case: Case, progress: Progress) -> Table:
     starts = [Bos.NEVER] if case.bos is Bos.NEVER else [Bos.NEVER, Bos.ALWAYS]
     token_sets = [(name, bos, t) for bos in starts for name, t in case.token_sets(size, bos, progress).items()]
     rows: list[dict[str, Cell]] = []
+    positions = TABLE if _has_table(case) else NO_TABLE
     for name, bos, token_set in token_sets:
         on_row(len(rows), len(token_sets))
         report = measure_model(case.subject, token_set, positions=(0,))
         start = NO_BOS if bos is Bos.NEVER else f"id {case.bos_token} first"
-        rows.append({**case.names, INPUT: name, "BOS": start, **_sinks(report)})
+        rows.append({**case.names, POSITIONS: positions, INPUT: name, "BOS": start, **_sinks(report)})
         rows[-1] |= {published(model): _reported(model, name, bos) for model in REPORTED}
     on_row(len(rows), len(rows))
     sources = ", ".join(dict.fromkeys(token_set.source for _, _, token_set in token_sets))
@@ -68,12 +73,21 @@ def measure(case: Case, progress: Progress) -> Table:
     return Table(CLAIM, note, tuple(rows))
 
 
+def _has_table(case: Case) -> bool:
+    """Whether the model has a table of learned positions, so that copies of a token differ by their places."""
+    try:
+        case.check_positions()
+    except InputError:
+        return False
+    return True
+
+
 def draw(table: Table) -> go.Figure:
     """Sink_1 of every row, the paper's values as hollow marks."""
     models = {row[MODEL] for row in table.rows}
     rows = ({BARS: _label(row, with_model=len(models) > 1), **row} for row in table.rows)
     named = Table("Sink_1 by input", table.note, tuple(rows))
-    return bars.beside_published(named, BARS, SINK_1, tuple(map(published, REPORTED)))
+    return beside_published(named, BARS, SINK_1, tuple(map(published, REPORTED)))
 
 
 def _label(row: Mapping[str, Cell], with_model: bool) -> str:
@@ -94,14 +108,59 @@ def _reported(model: str, name: str, bos: Bos) -> float | None:
     return REPORTED[model].get(name) if bos is Bos.NEVER else None
 
 
+@dataclass(frozen=True)
+class _AsItsBase:
+    """Sink_1 of a chat model on natural text without BOS lies within 10% of its base model's, interval and all.
+
+    Of two models that the user names, the second is the chat model.
+    """
+
+    claim: str = "chat models have the sinks of their base models: Sink_1 differs by at most 10%"
+
+    def verdict(self, runs: Table) -> Verdict:
+        rows = {str(row[MODEL]): row for row in runs.where(**{INPUT: "natural", "BOS": NO_BOS}).rows}
+        pairs = [(base, chat) for chat, base in BASE_OF.items() if base in rows and chat in rows]
+        if not pairs and len(rows) == 2:
+            base, chat = rows
+            pairs = [(base, chat)]
+        if not pairs:
+            return NotAsked(self.claim, "give both: --model BASE --model CHAT").verdict(runs)
+        compared = tuple({**_ratio(rows[chat], rows[base]), MODEL: chat} for base, chat in pairs)
+        within = Within(self.claim, SINK_1, {}, low=0.9, high=1.1).verdict(Table("", "", compared))
+        names = "; ".join(f"{chat} over {base}" for base, chat in pairs)
+        return Verdict(self.claim, within.outcome, f"{names}: {within.reason}")
+
+
+def _ratio(chat: Mapping[str, Cell], base: Mapping[str, Cell]) -> dict[str, Cell]:
+    """Sink_1 of one row over the value of another, with the interval of the first."""
+    of = float(base[SINK_1] or 0)
+    return {end(SINK_1): float(chat[end(SINK_1)] or 0) / of if of else None for end in (str, low_of, high_of)}
+
+
+_REPEATED: dict[str, Cell] = {INPUT: "repeated", "BOS": NO_BOS}
+_NATURAL: dict[str, Cell] = {INPUT: "natural", "BOS": NO_BOS}
 RULES: Sequence[Rule] = (
     Above(
         "random tokens have at least half of the sink rate of natural text",
         SINK_1,
-        {INPUT: "random", "BOS": "none"},
-        {INPUT: "natural", "BOS": "none"},
+        {INPUT: "random", "BOS": NO_BOS},
+        _NATURAL,
         factor=0.5,
     ),
-    Within("repeated tokens have no sink (rotary positions)", SINK_1, {INPUT: "repeated", "BOS": "none"}, high=0.05),
-    NotAsked("chat models have the sinks of their base models", "give both: --model BASE --model CHAT"),
+    Within(
+        "repeated tokens have no sink without a table of positions",
+        SINK_1,
+        _REPEATED | {POSITIONS: NO_TABLE},
+        high=0.05,
+    ),
+    Above(
+        "repeated tokens have at least half of the sink rate of natural text with learned positions",
+        SINK_1,
+        _REPEATED | {POSITIONS: TABLE},
+        _NATURAL,
+        factor=0.5,
+    ),
+    _AsItsBase(),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from sinkinterp.runs.arm import Arm, setting
-from sinkinterp.runs.seed_rules import HasSink, Higher
-from sinkinterp.runs.study import Study
+from sinkinterp.runs.rules import HasSink, Higher
+from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
 
 SINKS = {0.0: 15.20, 0.001: 15.39, 0.01: 15.23, 0.1: 18.18, 0.5: 41.08, 1.0: 37.71, 2.0: 6.13, 5.0: 0.01}
@@ -18,7 +17,7 @@ def _arm(decay: float) -> Arm:
     return setting(f"decay {decay:g}", change, sink=SINKS[decay], loss=LOSSES[decay])
 
 
-STUDY = Study(
+EXPERIMENT = study(
     claim="More weight decay makes the sink stronger; much more ruins the model, and then the sink is gone.",
     arms=tuple(_arm(decay) for decay in SINKS),
     rules=(

@@ -1,12 +1,11 @@
 """Table 4: learned keys take the sink over; learned values do not."""
 
-from sinkinterp.plots.columns import ALPHA_SLOT, NULL_SLOT
-from sinkinterp.runs.arm import architecture
-from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher
-from sinkinterp.runs.study import Study
+from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
+from sinkinterp.runs.rules import HasNoSink, HasSink, Higher
+from sinkinterp.runs.study import architecture, study
 
 SLOTS = ("sink_token", "kv_bias", "k_bias")
-STUDY = Study(
+EXPERIMENT = study(
     claim="With a sink token, KV biases or K biases the sink leaves the first token for them; with V biases it stays.",
     arms=(
         architecture("softmax", sink=18.18, loss=3.73),

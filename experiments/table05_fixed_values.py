@@ -1,11 +1,10 @@
 """Table 5: the longer a fixed v*, the more of the sink returns to the first token."""
 
-from sinkinterp.plots.columns import ALPHA_SLOT
-from sinkinterp.runs.arm import architecture
-from sinkinterp.runs.seed_rules import Higher
-from sinkinterp.runs.study import Study
+from sinkinterp.report.columns import ALPHA_SLOT
+from sinkinterp.runs.rules import Higher
+from sinkinterp.runs.study import architecture, study
 
-STUDY = Study(
+EXPERIMENT = study(
     claim="With K biases of a fixed value vector, a longer one sends the sink from the slot back to the first token.",
     arms=(
         architecture("k_bias", "v* = 0", slot=73.34, sink=0.0, loss=3.72),

@@ -1,10 +1,9 @@
 """Tables 6 and 15: without normalisation no sink."""
 
-from sinkinterp.runs.arm import architecture
-from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher, TrainingFails
-from sinkinterp.runs.study import Study
+from sinkinterp.runs.rules import HasNoSink, HasSink, Higher, TrainingFails
+from sinkinterp.runs.study import architecture, study
 
-STUDY = Study(
+EXPERIMENT = study(
     claim="Attention whose weights need not add up to one has no sink; with normalisation sigmoid attention has one.",
     arms=(
         architecture("softmax", sink=18.18, loss=3.73),

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from sinkinterp.backends.encoder_input import Off, Silence
-from sinkinterp.data.bos import Bos
+from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence
+from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.position_swap import REPORTED as REPORTED
-from sinkinterp.measurement.position_swap import swap_table
-from sinkinterp.plots import swaps
-from sinkinterp.plots.columns import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET
+from sinkinterp.measurement.position_swap import swap_chart, swap_table
+from sinkinterp.report.columns import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET
 from sinkinterp.runs.case import Case, Encoded, Model
-from sinkinterp.runs.row_rules import Above
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.verdict import Rule
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import on_models
+from sinkinterp.runs.rules import Above, Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import demo_recipe
 
@@ -23,7 +22,7 @@ TARGETS = (5, 10, 15, 20, 25, 30)  # t, from 1
 MIN_QUERIES = 4  # that see position t, so that its importance is a mean over several queries
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/demo-softmax"],
-    Scale.REAL: [Encoded("local/whisper-tiny.en", Silence()), Encoded("local/whisper-tiny.en", Off())],
+    Scale.REAL: [Encoded("local/whisper-tiny.en", Silence()), Encoded("local/whisper-tiny.en", NoEncoder())],
     Scale.DEMO: [demo_recipe("softmax", seed) for seed in range(5)],
 }
 
@@ -53,7 +52,7 @@ def targets(length: int) -> list[int]:
 def draw(table: Table) -> go.Figure:
     """The swap chart of the first model."""
     first = table.rows[0]
-    return swaps.swap_chart(table.where(model=first["model"], seed=first["seed"]))
+    return swap_chart(table.where(model=first["model"], seed=first["seed"]))
 
 
 def _repeated(edit: str) -> dict[str, Cell]:
@@ -70,3 +69,5 @@ RULES: Sequence[Rule] = (
     Above("after the swap Sink_t is above that after the control", SINK_T, SWAPPED, CONTROL, by=BY_TARGET),
     Above("the control leaves at least 90% of Sink_1", SINK_1, CONTROL, UNTOUCHED, factor=0.9),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from sinkinterp.runs.arm import Arm, setting
-from sinkinterp.runs.seed_rules import Higher
-from sinkinterp.runs.study import Study
+from sinkinterp.runs.rules import Higher
+from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
 
 
@@ -17,7 +16,7 @@ def _arm(rate: float, steps: float, sink: float, loss: float) -> Arm:
     return setting(f"rate x {rate:g}, steps x {steps:g}", change, sink=sink, loss=loss)
 
 
-STUDY = Study(
+EXPERIMENT = study(
     claim="Small learning rates make weak sinks, even with as many more steps as the rate is smaller.",
     arms=(
         _arm(1, 1, 18.18, 3.73),

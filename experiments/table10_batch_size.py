@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from sinkinterp.runs.arm import Arm, setting
-from sinkinterp.runs.seed_rules import HasSink
-from sinkinterp.runs.study import Study
+from sinkinterp.runs.rules import HasSink
+from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
 
 REPORTED = {0.25: (16.45, 3.92), 0.5: (17.19, 3.78), 1: (18.18, 3.73), 2: (16.19, 3.68)}
@@ -18,7 +17,7 @@ def _arm(factor: float) -> Arm:
     return setting(f"batch x {factor:g}", change, sink=sink, loss=loss)
 
 
-STUDY = Study(
+EXPERIMENT = study(
     claim="The batch size does not matter: the sink comes with each.",
     arms=tuple(_arm(factor) for factor in REPORTED),
     rules=tuple(HasSink(f"batch x {factor:g}") for factor in REPORTED),

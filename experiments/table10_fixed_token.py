@@ -3,22 +3,20 @@
 from dataclasses import replace
 
 from sinkinterp.data.backcopy import BigramBackcopy, ChainFirst
-from sinkinterp.data.edited import Edited
-from sinkinterp.data.stream_edits import FixedAt, RandomAt, StreamEdit
-from sinkinterp.runs.arm import Arm, setting
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.seed_rules import Higher, SinkAt
-from sinkinterp.runs.study import Study
+from sinkinterp.data.changes import Edited, FixedAt, RandomAt, TokenChange
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.rules import Higher, SinkAt
+from sinkinterp.runs.study import Arm, setting, study
 
 
-def _arm(name: str, *edits: StreamEdit, **reported: float) -> Arm:
+def _arm(name: str, *edits: TokenChange, **reported: float) -> Arm:
     """The base on sequences cut out of the middle of the chain, whose first token is like any other, then changed."""
     task = Edited(BigramBackcopy(first=ChainFirst()), edits)
     return setting(name, lambda recipe: replace(recipe, data=task), **reported)
 
 
-RARE = 63  # the rarest symbol, which is no trigger
-STUDY = Study(
+RARE = 63  # the rarest symbol, which is not a trigger
+EXPERIMENT = study(
     claim="A token that is always the same draws the sink to its position, first, second or third; random tokens at "
     "the first position make a stronger sink there, and at the first two move it to the second.",
     arms=(

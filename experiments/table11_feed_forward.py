@@ -1,11 +1,10 @@
 """Table 11: the activation of the feed-forward layers does not matter."""
 
-from sinkinterp.runs.arm import architecture
-from sinkinterp.runs.seed_rules import HasSink
-from sinkinterp.runs.study import Study
+from sinkinterp.runs.rules import HasSink
+from sinkinterp.runs.study import architecture, study
 
 NAMES = ("relu", "gelu", "swish", "reglu", "geglu", "swiglu")
-STUDY = Study(
+EXPERIMENT = study(
     claim="The activation of the feed-forward layers does not matter: the sink comes with each.",
     arms=(
         architecture("relu", sink=16.90, loss=3.82),

@@ -1,12 +1,11 @@
 """Table 12: the number of heads and how they are joined do not matter; biases that heads share hold less sink."""
 
-from sinkinterp.plots.columns import ALPHA_SLOT
-from sinkinterp.runs.arm import architecture
-from sinkinterp.runs.seed_rules import HasSink, Higher
-from sinkinterp.runs.study import Study
+from sinkinterp.report.columns import ALPHA_SLOT
+from sinkinterp.runs.rules import HasSink, Higher
+from sinkinterp.runs.study import architecture, study
 
 HEADS = ("heads_1", "heads_2", "heads_4", "heads_8", "heads_added")
-STUDY = Study(
+EXPERIMENT = study(
     claim="The number of heads and how they are joined do not matter. Heads that share KV biases send a part of the "
     "sink back to the first token; K biases are less affected.",
     arms=(

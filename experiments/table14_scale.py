@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from sinkinterp.runs.arm import Arm, architecture, setting
-from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher
-from sinkinterp.runs.study import Study
+from sinkinterp.runs.rules import HasNoSink, HasSink, Higher
+from sinkinterp.runs.study import Arm, architecture, setting, study
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
 
@@ -27,7 +26,7 @@ SIGMOIDS = (
     _sigmoid(2.5, 1, sink=0.81, loss=3.68),
     _sigmoid(0.25, 1, sink=0.36, loss=4.08),
 )
-STUDY = Study(
+EXPERIMENT = study(
     claim="A scale alpha below 1 weakens the sink and does not prevent it; sigmoid attention without normalisation "
     "has none, whatever its learning rate and weight decay.",
     arms=(
@@ -43,7 +42,7 @@ STUDY = Study(
         *(Higher("softmax", than=name) for name in ("alpha_0.2", "alpha_0.1", "alpha_0.05")),
         HasSink("alpha_0.2"),
         *(HasNoSink(arm.name, baseline="softmax") for arm in SIGMOIDS),
-        *(Higher("softmax", than=arm.name, at_equal_loss=False) for arm in SIGMOIDS),
+        *(Higher("softmax", than=arm.name) for arm in SIGMOIDS),
     ),
     note="importance of proxy scores, rows divided by their sum",
 )

@@ -1,12 +1,11 @@
 """Tables 4 and 6 on text: small models of Python code, which make their sink late or not at all."""
 
-from sinkinterp.plots.columns import ALPHA_SLOT, NULL_SLOT
-from sinkinterp.runs.arm import architecture
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher
-from sinkinterp.runs.study import Study
+from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.rules import HasNoSink, HasSink, Higher
+from sinkinterp.runs.study import architecture, study
 
-STUDY = Study(
+EXPERIMENT = study(
     claim="On text softmax attention makes a sink; with K biases it leaves the first token, and sigmoid makes none.",
     arms=(
         architecture("softmax", sink=18.18, loss=3.73),

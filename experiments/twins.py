@@ -7,14 +7,14 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate_cells
-from sinkinterp.plots import curves
-from sinkinterp.plots.columns import ALPHA_1, MODEL
+from sinkinterp.plots.theme import colour, escaped, model_numbers, themed
+from sinkinterp.plots.traces import PERCENT, error_bars, unique_values
+from sinkinterp.report.columns import ALPHA_1, MODEL, SEED
 from sinkinterp.runs.case import Case, Model
-from sinkinterp.runs.row_rules import Within
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.seed_rules import Higher
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import on_models
+from sinkinterp.runs.rules import Higher, Rule, Within
 from sinkinterp.runs.trained import valid_loss
-from sinkinterp.runs.verdict import Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import DEMO_EPSILON, DEMO_TWINS, demo_recipe
 
@@ -58,7 +58,7 @@ def measure(case: Case, progress: Progress) -> Table:
 
 def draw(table: Table) -> go.Figure:
     """Sink rate of every model, the paper's values as hollow marks."""
-    return curves.seeds(table, "Sink_1", "paper Sink_1")
+    return seeds(table, "Sink_1", "paper Sink_1")
 
 
 RULES: Sequence[Rule] = (
@@ -66,3 +66,31 @@ RULES: Sequence[Rule] = (
     Higher("softmax", than="k_bias", quantity=ALPHA_1),
     Within("the slot of K biases takes the sink", "Sink_*", {MODEL: "k_bias"}, low=0.5),
 )
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)
+
+
+def seeds(table: Table, quantity: str, reported: str) -> go.Figure:
+    """A rate of every seed and model with its interval; the values of column `reported` as hollow marks."""
+    figure = go.Figure()
+    for model, i in model_numbers(unique_values(table, MODEL)).items():
+        rows = table.where(**{MODEL: model})
+        x = [f"{escaped(model)}, seed {seed}" for seed in rows.column(SEED)]
+        figure.add_scatter(
+            x=x,
+            y=rows.column(quantity),
+            error_y=error_bars(rows, quantity),
+            name=f"{escaped(model)}, ours",
+            mode="markers",
+            marker={"color": colour(i), "size": 10},
+        )
+        figure.add_scatter(
+            x=x,
+            y=rows.column(reported),
+            name=f"{escaped(model)}, paper",
+            mode="markers",
+            marker={"color": colour(i), "size": 10, "symbol": "circle-open", "line": {"width": 2}},
+        )
+    figure.update_yaxes(title=f"{escaped(quantity)}, share of heads", **PERCENT)
+    caption = f"{quantity} of every seed; hollow: reported."
+    return themed(figure, escaped(quantity), 480, f"{caption} {table.note}")

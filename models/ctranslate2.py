@@ -26,7 +26,7 @@ def read(file: Path) -> Binary:
     try:
         return _read(_Bytes(file.read_bytes()))
     except (struct.error, UnicodeDecodeError, IndexError, ValueError) as error:
-        raise InputError(f"{file} is no whole CTranslate2 binary of version 6: {error}; download it again") from error
+        raise InputError(f"{file} is not a whole CTranslate2 6 binary: {error}; download it again") from error
 
 
 def _read(data: "_Bytes") -> Binary:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tokenizers import pre_tokenizers
 
-from sinkinterp.backends.model_files import load_model, load_tokenizer
+from sinkinterp.backends.files.model_files import load_model, load_tokenizer
 
 
 def convert(file: Path, folder: Path) -> None:

@@ -62,7 +62,7 @@ def converted(binary: ctranslate2.Binary) -> tuple[WhisperConfig, State]:
 
 
 def _config(tensors: State) -> WhisperConfig:
-    """The sizes of a model, from the shapes of its tensors; takes out all that is no weight."""
+    """The sizes of a model, from the shapes of its tensors; takes out all that is not a weight."""
     depths = [sum(f"{side}/layer_{i}/ffn/linear_0/bias" in tensors for i in range(99)) for side in _SIDES]
     for name, value in SETTINGS.items():
         if int(tensors.pop(f"decoder/{name}")) != value:

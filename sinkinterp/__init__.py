@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from .checks import nearest
 from .lm.registration import register_with_transformers
-from .measurement.views import come_from
-from .table import drawn_by
 
 if TYPE_CHECKING:
     from .backends.load import load as load
@@ -23,21 +21,29 @@ if TYPE_CHECKING:
     from .interventions.normalisation import PatchNormalization as PatchNormalization
     from .interventions.positions import SwapPositions as SwapPositions
     from .lm.variants import VARIANTS as VARIANTS
+    from .measurement.activation_patching import activation_patching as activation_patching
+    from .measurement.maps import attention_map as attention_map
     from .measurement.measure import measure as measure
-    from .measurement.report import Report as Report
     from .measurement.sweep import sink_rate as sink_rate
     from .measurement.sweep import sweep as sweep
+    from .pages.report import view as view
+    from .report.compare import compare as compare
+    from .report.patterns import sinks as sinks
+    from .report.report import Report as Report
     from .runs.trained import trained as trained
-    from .tables import compare as compare
     from .train.recipe import Recipe as Recipe
 
 _MODULES = {  # of the public names; each is imported when its name is first used, since torch takes seconds
     "load": "backends.load",
     "measure": "measurement.measure",
-    "Report": "measurement.report",
-    "compare": "tables",
+    "Report": "report.report",
+    "compare": "report.compare",
+    "attention_map": "measurement.maps",
+    "view": "pages.report",
+    "sinks": "report.patterns",
     "sweep": "measurement.sweep",
     "sink_rate": "measurement.sweep",
+    "activation_patching": "measurement.activation_patching",
     "patched": "backends.patched",
     "SwapPositions": "interventions.positions",
     "PatchNormalization": "interventions.normalisation",
@@ -49,12 +55,10 @@ __all__ = list(_MODULES)
 __version__ = "0.1.0"
 
 register_with_transformers()
-come_from(lambda: import_module(".tables.views", __name__))
-drawn_by(lambda table: import_module(".plots.views", __name__).figure_of(table))
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a package or module of this one such as `sinkinterp.tables`, imported on first use."""
+    """A public name, or a package or module of this one such as `sinkinterp.report`, imported on first use."""
     if name in _MODULES:
         value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
     elif not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:

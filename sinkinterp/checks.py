@@ -1,21 +1,24 @@
 """Checks of single values that people give: whole numbers, finite ones, sizes that fit into memory, names."""
 
 import difflib
+import inspect
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from .errors import InputError
 
 LARGEST = 2**63 - 1
+P, R = ParamSpec("P"), TypeVar("R")
 
 
 def whole_number(value: Any, what: str, least: int | None = None, most: int | None = None) -> int:
     """The value as Python's int. Raises InputError, which calls it `what`, for anything else and outside the limits.
 
-    True, 1.0 and "1" are no whole numbers; numpy's and torch's are.
+    True, 1.0 and "1" are not whole numbers. Those of numpy and torch are.
     """
     number = _index(value)
     limits = _limits(least, most)
@@ -27,7 +30,7 @@ def whole_number(value: Any, what: str, least: int | None = None, most: int | No
 
 
 def finite_number(value: Any, what: str) -> float:
-    """The value as Python's float. Raises InputError, which calls it `what`, for what is no finite number."""
+    """The value as Python's float. Raises InputError, which calls it `what`, for anything else."""
     try:
         number = math.nan if isinstance(value, str | bytes | bool) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -38,7 +41,7 @@ def finite_number(value: Any, what: str) -> float:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is a whole number; True and False are none."""
+    """Whether a value is a whole number; True and False are not."""
     return _index(value) is not None
 
 
@@ -84,13 +87,38 @@ def memory_bytes() -> int:
 
 
 def nearest(name: Any, names: Iterable[str]) -> str:
-    """A question that names what was probably meant, for an error message; empty where nothing is near."""
+    """A question for an error message that names what was probably meant; empty where nothing is near."""
     near = difflib.get_close_matches(str(name), list(names), 1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
+def keywords(**written_instead: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Returns a decorator of a function, which then raises InputError for arguments that it does not take.
+
+    `written_instead` says of keywords that people try what to write instead.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature, name = inspect.signature(function), function.__name__
+
+        @wraps(function)
+        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                unknown = next((word for word in kwargs if word not in signature.parameters), "")
+                known = f"it takes {', '.join(word for word in signature.parameters if word != 'self')}"
+                fix = written_instead.get(unknown, known + nearest(unknown, signature.parameters))
+                raise InputError(f"{name}: {error}; {fix}") from None
+            return function(*args, **kwargs)
+
+        return checked
+
+    return decorate
+
+
 def _index(value: Any) -> int | None:
-    """The value as an int; None for what is no whole number, for booleans, and for arrays of them."""
+    """The value as an int; None for anything else, for booleans, and for arrays of them."""
     if isinstance(value, bool) or "bool" in str(getattr(value, "dtype", "")):
         return None
     try:

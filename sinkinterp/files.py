@@ -1,12 +1,15 @@
 """Writing files and folders whole or not at all, even when the program is killed or the power fails."""
 
+import hashlib
 import json
 import os
+import platform
 import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from .errors import InputError
 
 _NAME_BYTES = 255  # the longest name that common file systems allow
 _DRAFT = ".draft-"  # a name that no other process shares follows
+_SWEPT: set[Path] = set()  # folders in which this process has removed the drafts of dead ones
 
 
 def cache_folder() -> Path:
@@ -33,6 +37,7 @@ def replacing(path: Path | str, fix: str = "free some space or choose another pl
     with _write_errors(path, fix):
         target = _target(Path(path))
         _make_folder(target.parent)
+        _remove_drafts_of_the_dead(target.parent)
         draft = _draft(target)
         try:
             yield draft
@@ -121,13 +126,44 @@ def remove_drafts(folder: Path) -> None:
         remove(draft)
 
 
+def _remove_drafts_of_the_dead(folder: Path) -> None:
+    """Removes the drafts of this machine's processes that are no more; once, since a folder may hold many files."""
+    if folder in _SWEPT or os.name != "posix":
+        return
+    _SWEPT.add(folder)
+    for draft in folder.glob(f"{_DRAFT}{_machine()}-*"):
+        process = draft.name.removeprefix(f"{_DRAFT}{_machine()}-").partition("-")[0]
+        if process.isdecimal() and not _is_alive(int(process)):
+            remove(draft)
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return True
+
+
+@cache
+def _machine() -> str:
+    """Tells machines, and containers, that share a folder apart: each has process numbers of its own."""
+    try:
+        container = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        container = 0
+    return hashlib.sha256(f"{platform.node()} {container}".encode()).hexdigest()[:8]
+
+
 @contextmanager
 def _write_errors(path: Path | str, fix: str) -> Iterator[None]:
     """Turns a refusal of the system into an InputError that names the path, the reason and the fix."""
     try:
         yield
     except Exception as error:
-        # safetensors and tokenizers are written in Rust; their errors are no OSError, but say "(os error 28)"
+        # safetensors and tokenizers are written in Rust; their errors are not OSErrors, but say "(os error 28)"
         if isinstance(error, InputError) or not (isinstance(error, OSError) or "(os error " in str(error)):
             raise
         raise InputError(f"cannot write {_shown(Path(path))}: {_reason(error)}; {fix}") from error
@@ -143,7 +179,7 @@ def _target(path: Path) -> Path:
         target = Path(os.path.realpath(path))
         longest = max(len(os.fsencode(part)) for part in target.parts)
     except ValueError as error:  # a null byte, or a character that file names cannot have
-        raise OSError("this is no file name") from error
+        raise OSError("this is not a file name") from error
     if longest > _NAME_BYTES:
         raise OSError("the name is too long")
     if any(place.is_symlink() for place in (target, *target.parents)):
@@ -156,7 +192,7 @@ def _target(path: Path) -> Path:
 def _draft(target: Path) -> Path:
     """A new path beside the target, or in the temporary folder for a device or a pipe."""
     folder = Path(tempfile.gettempdir()) if _is_stream(target) else target.parent
-    return folder / f"{_DRAFT}{os.getpid()}-{secrets.token_hex(4)}"
+    return folder / f"{_DRAFT}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _is_stream(path: Path) -> bool:

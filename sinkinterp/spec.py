@@ -36,7 +36,7 @@ class Spec:
         check_fields(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy in which "kind" is the name of the class. `added_later` fields are absent at default."""
+        """A JSON-ready copy, with the name of the class as "kind". `added_later` fields are absent at their default."""
         plain: dict[str, Any] = {"kind": type(self).__name__}
         for f in fields(self):
             value = getattr(self, f.name)
@@ -52,7 +52,7 @@ class Spec:
         kind = Spec.kinds.get(plain.get("kind", ""))
         if kind is None or not issubclass(kind, cls):
             raise InputError(
-                f"{plain.get('kind')!r} is no {cls.__name__} of this version of sinkinterp; "
+                f"{plain.get('kind')!r} is not a {cls.__name__} of this version of sinkinterp; "
                 "use the version that wrote it"
             )
         unknown = plain.keys() - {"kind", *(f.name for f in fields(kind))}
@@ -70,7 +70,7 @@ class Spec:
 
 
 def added_later(default: Any, kw_only: bool = False) -> Any:
-    """A field that a kind gained when specs of it already had keys: at its default it does not change the key."""
+    """A field that a class gained when its specs already had keys. At its default it does not change the key."""
     return field(default=default, kw_only=kw_only, metadata={"added_later": True})
 
 

@@ -1,7 +1,7 @@
-"""Table: rows of numbers and text, and how they were measured. Measurements make tables; plots draw them."""
+"""Table: rows of numbers and text, how they were measured, and the function that draws them."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from html import escape
 from math import isfinite
 from typing import Any
@@ -10,6 +10,7 @@ from .checks import nearest
 from .errors import InputError
 
 Cell = str | float | int | None
+NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table
 
 
 def low_of(column: str) -> str:
@@ -22,13 +23,22 @@ def high_of(column: str) -> str:
     return f"{column} high"
 
 
+def published(column: str) -> str:
+    """The column with the value of a quantity that the paper reports."""
+    return f"paper {column}"
+
+
 @dataclass(frozen=True, repr=False)
 class Table:
-    """Rows with the same columns. `note` is the protocol: n, T, epsilon, BOS, dtype."""
+    """Rows with the same columns.
+
+    note: the protocol: n, T, epsilon, BOS, dtype. draw: makes the plotly figure of the table; None where it has none.
+    """
 
     title: str
     note: str
     rows: tuple[Mapping[str, Cell], ...]
+    draw: Callable[["Table"], Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if any(row.keys() != self.rows[0].keys() for row in self.rows):
@@ -40,9 +50,14 @@ class Table:
     def __str__(self) -> str:
         return self.to_markdown()
 
+    def __iter__(self) -> Iterator[Mapping[str, Cell]]:
+        return iter(self.rows)
+
     def plot(self) -> Any:
-        """The plotly figure that shows this table. Raises InputError where there is none."""
-        return _DRAWERS[0](self)
+        """The plotly figure that shows this table. Raises InputError where it has none."""
+        if self.draw is None:
+            raise InputError(f"{self.title!r} has no figure; print it, or take table.to_pandas() and draw that")
+        return self.draw(self)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -62,7 +77,11 @@ class Table:
         """The rows whose cells equal those given. Raises InputError for a name that no column has."""
         self._check_columns(*equal)
         rows = tuple(row for row in self.rows if all(row[name] == cell for name, cell in equal.items()))
-        return Table(self.title, self.note, rows)
+        return replace(self, rows=rows)
+
+    def with_rows(self, rows: Iterable[Mapping[str, Cell]]) -> "Table":
+        """A copy with other rows of the same columns."""
+        return replace(self, rows=tuple(rows))
 
     def _check_columns(self, *names: str) -> None:
         for name in names if self.rows else ():
@@ -123,14 +142,6 @@ class Table:
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         return f"<b>{escape(self.title)}</b>{self.to_html()}<small>{escape(self.note)}</small>"
-
-
-_DRAWERS: list[Callable[[Table], Any]] = []
-
-
-def drawn_by(draw: Callable[[Table], Any]) -> None:
-    """Names the function that draws tables: the package's door does, since figures are a layer above."""
-    _DRAWERS[:] = [draw]
 
 
 def _is_not_finite(cell: Cell) -> bool:

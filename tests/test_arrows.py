@@ -93,6 +93,14 @@ def test_nothing_imports_experiments_or_tests():
             assert not any(name.split(".")[0] in ("experiments", "tests") for name in names), path
 
 
+def test_experiments_import_from_each_other_only_what_lies_in_shared():
+    folder = PACKAGE.parent / "experiments"
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.level or (node.module or "").startswith("experiments")):
+                assert path.parent == folder and node.level == 1 and (node.module or "").startswith("shared."), path
+
+
 def test_pre_commit_and_constraints_pin_one_ruff():
     root = PACKAGE.parent
     (pinned,) = [line for line in (root / "constraints.txt").read_text().split() if line.startswith("ruff==")]

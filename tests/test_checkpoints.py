@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 import sinkinterp as si
-from sinkinterp.backends.model_files import load_tokenizer
-from sinkinterp.backends.places import SHIPPED
+from sinkinterp.backends.files.model_files import load_tokenizer
+from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
 from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.trained import recipe_of
@@ -32,8 +32,8 @@ SAMPLES = {name: SHIPPED / f"text-{name}.json" for name in ("sample", "docstring
 def test_a_shipped_checkpoint_gives_the_numbers_of_its_card(name):
     loss, sink, slot = CARD[name]
     subject = si.load(f"sinkinterp/{name}")
-    token_set = Inputs(16, 512).token_set(f"sinkinterp/{name}", subject.shape.vocab)
-    report = si.measure(subject, token_set, instruments=(si.measurement.instruments.LOSS,))
+    token_set = Inputs(16, 512).token_set(subject, f"sinkinterp/{name}")
+    report = si.measure(subject, token_set, instruments=(si.metrics.instruments.LOSS,))
     assert report.extra(NEXT_TOKEN_LOSS).mean().item() == pytest.approx(loss, abs=1e-3)
     assert report.sink_rate() == pytest.approx(sink, abs=1e-3)
     rate = report.slot_rate()
@@ -45,8 +45,8 @@ def test_a_text_checkpoint_gives_the_numbers_of_its_card_on_the_samples_that_shi
     loss, *rates = TEXT[name]
     subject, found = si.load(f"sinkinterp/{name}"), []
     for sample in SAMPLES.values():
-        token_set = Inputs(64, 128, tokens=sample).token_set(f"sinkinterp/{name}", subject.shape.vocab)
-        found.append(si.measure(subject, token_set, instruments=(si.measurement.instruments.LOSS,)))
+        token_set = Inputs(64, 128, tokens=sample).token_set(subject, f"sinkinterp/{name}")
+        found.append(si.measure(subject, token_set, instruments=(si.metrics.instruments.LOSS,)))
     assert found[0].extra(NEXT_TOKEN_LOSS).mean().item() == pytest.approx(loss, abs=1e-3)
     slots = [report.slot_rate() for report in found]
     rates_found = [report.sink_rate() for report in found] + [slot and slot.mean for slot in slots]
@@ -84,7 +84,7 @@ def test_a_checkpoint_was_made_by_the_command_of_its_card(name):
 
 def test_moving_p1_moves_the_sink_of_the_shipped_model():
     subject = si.load("sinkinterp/demo-softmax")
-    token_set = Inputs(16, 64).token_set("sinkinterp/demo-softmax", 64)
+    token_set = Inputs(16, 64).token_set(subject, "sinkinterp/demo-softmax")
     swapped = si.measure(subject, token_set, edits=[si.SwapPositions(0, 4)])
     assert swapped.sink_rate(0) < 0.1 and swapped.sink_rate(4) > 0.8
 

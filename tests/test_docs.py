@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 from typer.main import get_command
 
 from sinkinterp.cli.main import app
-from sinkinterp.runs.experiment_files import full_name
+from sinkinterp.runs.catalogue import full_name
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

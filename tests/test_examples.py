@@ -52,6 +52,15 @@ def test_key_biases_of_a_given_model(run, tmp_path):
     assert key < 1e-6 and query > 0.01
 
 
+@pytest.mark.parametrize("name", ["inside_transformer_lens", "inside_nnsight"])
+def test_edits_inside_other_libraries_take_fifteen_lines_and_are_seen(run, name):
+    code = (EXAMPLES / f"{name}.py").read_text().split('"""')[2]
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= 15 and "si.patched" in code
+    swapped, zeroed, sigmoid, angles = run(name).splitlines()
+    assert [line[:7].strip() for line in (swapped, zeroed, sigmoid)] == ["p1 <->", "b_K = 0", "sigmoid"]
+    assert "tensor([" in angles and len({line[16:] for line in (swapped, zeroed, sigmoid)}) == 3
+
+
 def test_sigmoid_in_a_layer_of_a_softmax_model_costs_loss(run):
     none, patched, note = run("sigmoid_in_one_layer").splitlines()
     assert numbers(none)[1] == 0 and numbers(patched)[1] > 0.1 and "n=100" in note

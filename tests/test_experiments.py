@@ -1,5 +1,6 @@
 import importlib.util
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from runpy import run_path
@@ -13,22 +14,21 @@ from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 import sinkinterp as si
-from sinkinterp.backends.encoder_input import Silence
-from sinkinterp.cli import reproduce as reproduce_command
+from experiments.shared.effects import REASON
+from sinkinterp.backends.encoder.encoder_input import Silence
+from sinkinterp.cli import reproducing
 from sinkinterp.cli.main import app
-from sinkinterp.data.bos import Bos
+from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.pages.book import chapters_in
 from sinkinterp.runs import case as cases
-from sinkinterp.runs import experiment_files
-from sinkinterp.runs.arm import measured
+from sinkinterp.runs import catalogue
 from sinkinterp.runs.case import Encoded, open_case
-from sinkinterp.runs.effects import REASON
-from sinkinterp.runs.experiment import Scope, load_experiment, reproduce
-from sinkinterp.runs.experiment_files import experiment_names, load_module, summary_of
-from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
+from sinkinterp.runs.experiment import Scope, load_experiment
+from sinkinterp.runs.study import measured
 from sinkinterp.runs.workers import Here
 from sinkinterp.train.recipes import demo_recipe
 
@@ -73,7 +73,9 @@ def smoke(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sinkinterp.runs.study.measured", measured_once)
         if importlib.util.find_spec("lm_eval") is None:  # an extra; tests/runs/test_downstream.py compares the two
-            patch.setattr("sinkinterp.runs.downstream.accuracy", accuracy_without_harness)
+            load_module("figure10_downstream")
+            shared = sys.modules[f"{catalogue.PACKAGE}.shared.downstream"]
+            patch.setattr(shared, "accuracy", accuracy_without_harness)
         return {name: load_experiment(name).table(scope) for name in experiment_names()}
 
 
@@ -108,7 +110,7 @@ def test_every_experiment_runs_at_smoke_scale_and_draws(smoke):
 
 def test_all_runs_what_can_run_and_names_what_it_leaves_out(call, monkeypatch):
     names = ["text_twins", "gpt2_circuit", "propositions"]
-    monkeypatch.setattr("sinkinterp.cli.reproduce.experiment_names", lambda: names)
+    monkeypatch.setattr("sinkinterp.cli.reproducing.experiment_names", lambda: names)
     code, output, files = call("reproduce", "all", "--scale", "demo", "--seeds", 1, "--out", "book")
     assert code == 0 and files == book_of("book", "propositions")
     assert "left out: text_twins: it trains for hours" in output
@@ -172,7 +174,7 @@ def test_targets_are_the_papers_and_seen_by_four_queries(length, from_one):
 def test_a_model_of_transformers_without_tokenizer_is_measured_as_in_the_paper(gpt2):
     module = load_module(TABLE07)
     module.TARGETS = (5, 30)
-    table = reproduce(module, [gpt2])
+    table = module.EXPERIMENT.table(Scope(Scale.SMOKE, models=[gpt2]))
     assert {row["input"] for row in table.rows} == {"random", "repeated"} and "n=100 a row, T=64, no BOS" in table.note
     assert [row["t"] for row in table.where(input="random", edit="p1 <- p_t").rows] == [5, 30]
 
@@ -260,8 +262,9 @@ def test_a_recipe_is_trained_once_and_measured_under_the_name_of_its_variant(tmp
     def progress(work):
         return lambda done, total: reports.append((work, done, total))
 
+    scope = Scope(Scale.DEMO, models=recipes, seeds=6, progress=progress, cache=tmp_path)
     for _ in range(2):
-        table = reproduce(load_module(TWINS), recipes, progress, tmp_path)
+        table = load_experiment(TWINS).table(scope)
     assert [(row["model"], row["seed"]) for row in table.rows] == [("k_bias", 3), ("k_bias", 5)]
     assert reports.count(("training k_bias, seed 3", 2, 2)) == 1
     assert table.note.count("n=67") == 1  # of both models, said once
@@ -286,14 +289,14 @@ def test_the_module_is_the_command(capsys):
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
         patch.setattr("sys.argv", ["experiments", "nonsense"])
         run_module("experiments", run_name="__main__")
-    assert end.value.code == 2 and "'nonsense' is the beginning of 0 experiments" in capsys.readouterr().err
+    assert end.value.code == 2 and "no experiment begins with 'nonsense'" in capsys.readouterr().err
 
 
 def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
     model_of("llama").save_pretrained(tmp_path / "m")
     for words, message in {
-        ("table99",): "'table99' is the beginning of 0 experiments (did you mean 'table09'?); choose one of atlas_of",
-        ("t",): "'t' is the beginning of 16 experiments",
+        ("table99",): "no experiment begins with 'table99' (did you mean 'table09'?); see `sinkinterp list exp",
+        ("t",): "several experiments begin with 't'",
         ("table04", "--model", "gpt2"): "table04_attention_biases trains its models itself; leave --model away",
         ("table04", "--scale", "real"): "has no models of scale real; choose smoke or demo or paper",
         (CIRCUIT, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
@@ -306,7 +309,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
 
 
 def test_an_installation_without_experiments_says_so(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(experiment_files, "FOLDER", tmp_path / "site-packages" / "experiments")
+    monkeypatch.setattr(catalogue, "FOLDER", tmp_path / "site-packages" / "experiments")
     code, output, _ = call("reproduce", "table07")
     assert code == 2 and "there is no experiment in" in output and "install sinkinterp again" in output
     with pytest.raises(InputError, match="install sinkinterp again"):
@@ -417,15 +420,15 @@ def test_the_list_of_verdicts_is_that_of_the_book():
 
 def test_the_book_judges_by_the_rules_of_today():
     for chapter in chapters_in(Path(__file__).parents[1] / "figures" / "book"):
-        today = load_experiment(chapter.name).verdicts(chapter.table)
+        today = load_experiment(chapter.name).verdicts(chapter.table, chapter.scale)
         assert [(v.claim, v.outcome) for v in chapter.verdicts] == [(v.claim, v.outcome) for v in today], chapter.name
 
 
 def test_the_command_of_a_chapter_names_every_option_that_changes_its_numbers():
     encoded = Encoded("local/whisper-tiny.en", Silence())
     scope = Scope(Scale.REAL, models=[encoded], seeds=2, text="my texts.jsonl")
-    assert reproduce_command._command("table07", scope, "silence") == (
+    assert reproducing._command("table07", scope, "silence") == (
         "sinkinterp reproduce table07 --scale real --seeds 2 --text 'my texts.jsonl' --model local/whisper-tiny.en "
         "--encoder silence"
     )
-    assert "--encoder" not in reproduce_command._command("table07", scope, None)
+    assert "--encoder" not in reproducing._command("table07", scope, None)

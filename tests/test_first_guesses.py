@@ -2,9 +2,9 @@
 
 import inspect
 import io
+import json
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import datasets
 import numpy as np
@@ -17,9 +17,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
+from sinkinterp.cli.main import app
 from sinkinterp.data import progress
 from sinkinterp.errors import InputError
-from sinkinterp.measurement import instruments
+from sinkinterp.metrics import instruments
+from sinkinterp.runs.catalogue import full_name
+from sinkinterp.runs.inputs import Inputs
 
 TEXT = "Language models pour attention onto their first token."
 TEXTS = [TEXT, "Most heads give it more than a third.", "def first(items): return items[0]"]
@@ -107,11 +110,6 @@ def test_one_edit_needs_no_list(subject, report):
     assert "change by sequence" in si.compare(report, moved).note
 
 
-def test_a_transformers_model_with_its_tokenizer():
-    known = si.load(model_of("gpt2"), tokenizer=words("the", "cat", "sat"))
-    assert si.measure(known, "the cat sat").tokens.tolist() == [[1, 2, 3]]
-
-
 def test_a_transformers_model_takes_ids_as_it_is_and_says_how_it_takes_text():
     model = model_of("gpt2")
     assert si.measure(model, [5, 7, 9]).tokens.tolist() == [[5, 7, 9]]
@@ -170,7 +168,7 @@ def test_heads_are_listed_strongest_first(report):
     assert str(report.heads()).startswith("# Importance of the first position per head")
 
 
-VIEWS = ("sinks", "positions", "epsilons", "norms", "angles", "massive", "lengths", "maps")
+VIEWS = ("sinks", "positions", "epsilons", "norms", "angles", "massive", "lengths", "attention")
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -185,17 +183,11 @@ def test_without_a_view_the_grid_of_sinks_is_plotted(report):
     assert np.allclose(report.heads().plot().data[0].z, grid)  # also from rows in another order
 
 
-@pytest.mark.parametrize(("view", "name"), [("angles", "GEOMETRY"), ("massive", "MASSIVE"), ("maps", "MAPS")])
+@pytest.mark.parametrize(("view", "name"), [("angles", "GEOMETRY"), ("massive", "MASSIVE"), ("attention", "MAPS")])
 def test_a_view_names_the_instrument_that_it_needs(subject, view, name):
     with pytest.raises(InputError, match=rf"measure with instruments=si\.measurement\.instruments\.{name}$"):
         si.measure(subject, TEXT).plot(view)
     assert si.measure(subject, TEXT, instruments=getattr(instruments, name)).plot(view).data
-
-
-def test_a_report_becomes_a_data_frame(report):
-    frame = report.to_pandas()
-    assert {"sequence", "layer", "head", "position", "importance"} <= set(frame.columns)
-    assert isinstance(report.heads().to_pandas(), pandas.DataFrame)
 
 
 def test_a_sweep_plots(subject):
@@ -232,14 +224,129 @@ def test_a_slip_of_the_keyboard_is_met_with_the_nearest_name(what, subject, as_u
         call(subject)
 
 
-def test_a_slip_in_a_public_name():
-    with pytest.raises(AttributeError, match="did you mean 'measure'"):
-        si.mesure  # noqa: B018
+HUGE = "si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
+SAID = {
+    "text for a model of symbols": (lambda s, r: si.measure("sinkinterp/demo-softmax"), "[[5, 7, 9]]"),
+    "a shipped name alone": (lambda s, r: si.load("demo-softmax"), "did you mean sinkinterp/demo-softmax?"),
+    "no such file": (lambda s, r: si.measure(s, Path("nope.txt")), "there is no file nope.txt"),
+    "an empty text": (lambda s, r: si.measure(s, ""), "give a longer one"),
+    "a chat without a template": (lambda s, r: si.measure(s, [{"role": "user", "content": "Hi"}]), "chat template"),
+    "device": (lambda s, r: si.load(NAME, device="cuda"), 'device_map="cuda:0"'),
+    "torch_dtype": (lambda s, r: si.load(NAME, torch_dtype=torch.bfloat16), 'dtype="bfloat16"'),
+    "dtype": (lambda s, r: si.load(NAME, dtype="bf16"), "bfloat16"),
+    "8 bits": (lambda s, r: si.load(NAME, load_in_8bit=True), HUGE),
+    "quantization_config": (lambda s, r: si.load(NAME, quantization_config=object()), HUGE),
+    "batch_size": (lambda s, r: si.load(NAME, batch_size=4), "measure chooses how many"),
+    "batch_size of measure": (lambda s, r: si.measure(s, TEXT, batch_size=4), "measure chooses how many"),
+    "device of measure": (lambda s, r: si.measure(s, TEXT, device="cpu"), "device_map"),
+    "layers of measure": (lambda s, r: si.measure(s, TEXT, layers=[0]), "report.alpha()[:, layer, head]"),
+    "epsilon of measure": (lambda s, r: si.measure(s, TEXT, epsilon=0.5), "report.summary(epsilon)"),
+    "text=": (lambda s, r: si.measure(s, text=TEXT), "si.measure(model, text)"),
+    "a slip in a keyword": (lambda s, r: si.measure(s, TEXT, edit=()), "did you mean 'edits'"),
+    "a subject again": (lambda s, r: si.load(s), "is loaded already"),
+    "a report as a model": (lambda s, r: si.measure(r, TEXT), "not a model"),
+    "a model without tokenizer": (lambda s, r: si.measure(s.model, TEXT), "tokenizer=..."),
+    "to_csv": (lambda s, r: r.to_csv("a.csv"), 'report.save("numbers.csv")'),
+    "to_json": (lambda s, r: r.to_json("a.json"), 'report.save("report.json")'),
+    "to_latex": (lambda s, r: r.to_latex(), "report.summary().table.to_pandas().to_latex()"),
+    "massive": (lambda s, r: r.massive, 'report.plot("massive")'),
+    "angles": (lambda s, r: r.angles, 'report.plot("angles")'),
+    "hidden_states": (lambda s, r: r.hidden_states, "subject.first_token(text).hidden_states"),
+    "a slip in an attribute": (lambda s, r: r.summry, "did you mean 'summary'"),
+    "an item": (lambda s, r: r["import"], "did you mean 'importance'"),
+    "layer of alpha": (lambda s, r: r.alpha(layer=0), "report.alpha()[:, layer, head]"),
+    "one report": (lambda s, r: si.compare([r, r]), "it takes before, after, epsilon"),
+    "layer of a map": (lambda s, r: si.attention_map(s, TEXT, layer=1), "layers=3"),
+    "a call": (lambda s, r: s(TEXT), "subject.model"),
+    "generate": (lambda s, r: s.generate(TEXT), "subject.model.generate"),
+    "run_with_cache": (lambda s, r: s.run_with_cache(TEXT), "bridge.run_with_cache"),
+    "n_layers": (lambda s, r: s.n_layers, "subject.shape.n_layers"),
+    "to_tokens": (lambda s, r: s.to_tokens(TEXT), "subject.tokens(text)"),
+    "experiments": (lambda s, r: full_name("list"), "sinkinterp list experiments"),
+}
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_what_is_not_there_says_in_a_line_what_to_write(what, subject, report, as_users_run_it):
+    call, fix = SAID[what]
+    with pytest.raises((InputError, AttributeError)) as error:
+        call(subject, report)
+    assert fix in str(error.value) and "\n" not in str(error.value) and "object has no" not in str(error.value)
+
+
+def test_a_string_is_a_file_if_that_exists_and_a_text_otherwise(subject, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("\n\n".join(TEXTS))
+    Path("rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    expected = si.measure(subject, TEXTS)
+    for given in ("notes.txt", Path("notes.txt"), tmp_path / "notes.txt", "rows.jsonl"):
+        measured = si.measure(subject, given)
+        assert measured.alpha().equal(expected.alpha()) and measured.protocol.source == Path(given).name
+    assert si.measure(subject, "hello").protocol.source == "text in memory"
+
+
+def test_a_text_of_fewer_than_two_tokens_is_left_out_and_counted(subject):
+    token_set = subject.tokens(["", TEXT, ""])
+    assert len(token_set.tokens) == 1 and token_set.too_short == 2
+    assert "2 texts too short" in si.measure(subject, ["", TEXT, ""]).protocol.line()
+
+
+def test_a_chat_is_measured_in_the_template_of_the_tokenizer():
+    tokenizer = words("user", "the", "cat", "sat")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
+    chat = [{"role": "user", "content": "the cat"}]
+    chatty = si.load(model_of("gpt2"), tokenizer=tokenizer)
+    for given in (chat, [chat]):
+        report = si.measure(chatty, given)
+        assert report.tokens.tolist() == [[1, 2, 3]] and report.protocol.bos == "chat template"
+
+
+def test_without_a_text_the_default_text_is_measured(subject):
+    protocol = si.measure(subject, positions=0).protocol
+    assert (protocol.source, protocol.sequences, protocol.length) == ("embedded docstrings", 100, 64)
+
+
+def test_what_was_read_is_found_by_its_name(subject, report):
+    assert report["importance"] is report.importance and report["loss"] is report.extra("loss")
+    assert list(report.heads()) == list(report.heads().rows)
+    assert list(report.heads(top=2)) == list(report.heads())[:2]
+    assert subject.run(TEXT).logits.equal(subject.run(subject.tokens(TEXT).tokens).logits)
+    with si.patched(subject.model, [si.SwapPositions(0, 1), si.SwapPositions(0, 2)]) as model:
+        assert model is subject.model
+
+
+@pytest.mark.parametrize("typed", ["table7", "table-7", "Table 7", "tab07", "table07"])
+def test_the_number_of_a_table_is_enough(typed):
+    assert full_name(typed) == "table07_position_swap"
+
+
+@pytest.mark.parametrize(
+    ("typed", "fix"), [("plot", "did you mean 'view'"), (NAME, f"sinkinterp measure {NAME}"), ("help", "Commands")]
+)
+def test_a_word_that_is_not_a_command_says_which_is(typed, fix, capsys):
+    with pytest.raises(SystemExit):
+        app([typed])
+    assert fix in " ".join("".join(capsys.readouterr()).split())
+
+
+def test_what_the_user_names_is_measured_at_its_own_length_where_no_length_is_asked_for(subject, tmp_path):
+    (tmp_path / "ids.json").write_text("[1, 5, 7, 9, 11]")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    defaults = {"may_be_shorter": True, "may_be_fewer": True}
+    ids = Inputs(64, 100, tokens=tmp_path / "ids.json", **defaults).token_set(subject, NAME)
+    assert ids.tokens.tolist() == [[1, 5, 7, 9, 11]]
+    named = {"text": str(tmp_path / "rows.jsonl")}
+    texts = Inputs(64, 100, **named, **defaults).token_set(subject, NAME)
+    assert texts.tokens.equal(subject.tokens(TEXTS).tokens) and texts.source == "rows.jsonl"
+    assert Inputs(11, 100, **named, may_be_fewer=True).token_set(subject, NAME).tokens.shape == (3, 11)
+    for asked in ({}, {"may_be_shorter": True}):
+        with pytest.raises(InputError, match="100 sequences of 64 tokens were asked for"):
+            Inputs(64, 100, **named, **asked).token_set(subject, NAME)
 
 
 def test_tab_completion_lists_the_public_names_and_the_submodules():
     names = dir(si)
-    assert {*si.__all__, "tables", "interventions", "measurement", "metrics", "train"} <= set(names)
+    assert {*si.__all__, "report", "interventions", "measurement", "metrics", "train"} <= set(names)
     assert not [name for name in names if name.startswith("_") and name != "__version__"]
 
 
@@ -261,7 +368,7 @@ class _Terminal(io.StringIO):
 def test_a_bar_is_shown_in_a_terminal_unless_it_is_unwanted(wanted, subject, monkeypatch):
     terminal = _Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "DELAY", 0)
+    monkeypatch.setattr(progress, "DELAY", 0.0)
     si.measure(subject, TEXTS, progress=wanted)
     assert (f"measuring {NAME}" in terminal.getvalue()) is wanted
 
@@ -281,11 +388,3 @@ def test_the_first_lines_of_the_package_run(subject):
     names = {"si": si, "text": TEXT}
     for line in lines:
         exec(line.replace('"gpt2"', repr(NAME)), names)
-
-
-def test_a_notebook_counts_as_someone_who_sees_the_bar(monkeypatch):
-    kernel = SimpleNamespace(get_ipython=lambda: SimpleNamespace(config={"IPKernelApp": {}}))
-    monkeypatch.setitem(sys.modules, "IPython", kernel)
-    assert progress.in_notebook()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
-    assert not progress.in_notebook()

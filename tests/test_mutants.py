@@ -55,7 +55,7 @@ def test_an_operator_is_replaced_by_one_of_its_kind():
 
 def test_every_file_has_tests_and_its_mirror_comes_first():
     assert all(map(mutants.tests_of, mutated_files()))
-    assert mutants.tests_of(ROOT / "sinkinterp/attention/tiles.py")[0].name == "test_tiles.py"
+    assert mutants.tests_of(ROOT / "sinkinterp/attention/maps.py")[0].name == "test_maps.py"
     assert mutants.tests_of(ROOT / "sinkinterp/metrics/sink.py")[0].name == "test_sink.py"
 
 

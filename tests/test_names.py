@@ -9,14 +9,16 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 import benchmarks
+import experiments.shared
 import sinkinterp
-from sinkinterp.runs.experiment_files import experiment_names, load_module
+import tools
+from sinkinterp.runs.catalogue import experiment_names, load_module
 
 RUNS = {"sinkinterp.__main__"}  # importing it runs the command line
 
 
 def modules() -> Iterator[ModuleType]:
-    for package in (sinkinterp, benchmarks):
+    for package in (sinkinterp, benchmarks, experiments.shared, tools):
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if info.name not in RUNS:
                 yield importlib.import_module(info.name)

@@ -117,7 +117,7 @@ def test_an_unknown_kind_names_the_fix(plain):
 
 
 def test_a_spec_of_another_family_is_refused():
-    with pytest.raises(InputError, match="'Causal' is no Part"):
+    with pytest.raises(InputError, match="'Causal' is not a Part"):
         Part.from_dict(Causal().to_dict())
 
 

@@ -8,8 +8,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from .call import AttentionCall
-from .flash import key_blocks
-from .normalisers import Unit
+from .kernels import Unit
+from .masks import key_blocks
 from .scoring import Scoring
 from .shapes import HeadOutput, KeyIndex, Values
 from .slots import SlotRow

@@ -1,20 +1,35 @@
-"""AttentionCall: what one attention operation consumes, in every architecture and every backend."""
+"""AttentionCall: what one attention operation consumes, in every architecture and every backend.
 
+`call_of_interface` makes it of the arguments of transformers' attention interface.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from . import dense
 from .kernels import SOFTMAX, Kernel
+from .masks import ALL
 from .scoring import Scoring
-from .set_pattern import SetPattern
-from .shapes import Allowed, HeadOutput, KeyIndex, KeyMass, Keys, Pattern, Queries, Rows, SomeAllowed, SomePairs, Values
-from .slots import Slot
-from .streaming import KernelWeights
-from .visibility import ALL
+from .shapes import (
+    Allowed,
+    HeadOutput,
+    KeyIndex,
+    KeyMass,
+    Keys,
+    Pattern,
+    PerQuery,
+    Queries,
+    SomeAllowed,
+    SomePairs,
+    Values,
+)
+from .slots import SinkLogit, Slot, SlotRow
+from .weights import KernelWeights, SetPattern
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,7 +38,8 @@ class AttentionCall:
 
     layer: index among all blocks of the model.
     mask: pairs that may attend; None is causal, the last query aligned with the last key.
-    bias: added to the scaled scores (ALiBi, T5). softcap: scores become softcap * tanh(score / softcap).
+    bias: added to the scaled scores (ALiBi, T5), a function of the distance between query and key.
+    softcap: scores become softcap * tanh(score / softcap).
     slot: a column left of the first key that belongs to no token.
     set_pattern: weights that an edit set, in place of those that the kernel computes; see `with_pattern`.
 
@@ -98,9 +114,21 @@ class AttentionCall:
         """Dense attention weights, the slot's column first where there is a slot. For small T."""
         return self._weights.pattern()
 
+    def pattern_without(self, columns: Bool[Tensor, " column"]) -> Pattern:
+        """The pattern where some columns have no score. Up to a factor for each row, the others keep their weights.
+
+        Their weights may be below what fp32 holds beside a column that is very strong. Of heads whose pattern
+        an edit set, the columns become 0.
+        """
+        return self._weights.pattern_without(columns)
+
     def mix(self, pattern: Pattern) -> HeadOutput:
-        """Values averaged by a pattern, whose extra first column, if any, is the slot's."""
-        return dense.mix(pattern, self.v, self.slot)
+        """Values averaged by a pattern. A column before the first token's is the slot's."""
+        tokens = pattern[..., -self.v.shape[2] :].unflatten(1, (self.v.shape[1], -1))
+        z = torch.einsum("bkgij,bkjd->bkgid", tokens.to(self.v.dtype), self.v).flatten(1, 2)
+        if isinstance(self.slot, SlotRow):
+            z = z + torch.einsum("bhij,hjd->bhid", pattern[..., :1].to(z.dtype), self.slot.value.to(z.dtype))
+        return z
 
     def output(self) -> HeadOutput:
         """What the heads return, by a fused kernel where one computes the same thing."""
@@ -123,18 +151,18 @@ class AttentionCall:
             return replace(self, kernel=self.kernel.proxy)
         return self.with_pattern(self.set_pattern.shares())
 
-    def log_normaliser(self) -> Rows:
+    def log_normaliser(self) -> PerQuery:
         """log Z of every row: what divides its weights. For softmax, the log-sum-exp of its scores; fp32.
 
         Raises InputError where an edit set the pattern.
         """
-        return self._weights.log_normaliser()
+        return self._weights.log_normaliser().clone()  # the other is kept for all weights
 
     def weights_at(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
-        """A run of queries' attention to the chosen keys (default all): part of the pattern, made without the rest."""
+        """Attention of a run of queries to the chosen keys (default all), without the rest of the pattern."""
         return self._weights.at(keys, rows)
 
-    def slot_weights(self) -> Rows | None:
+    def slot_weights(self) -> PerQuery | None:
         """Every query's attention to the slot; None without a slot."""
         return self._weights.of_slot()
 
@@ -146,3 +174,60 @@ class AttentionCall:
         """Attention that the slot receives, summed over queries; 0 without a slot."""
         weights = self.slot_weights()
         return self.q.new_zeros(self.q.shape[:2]).float() if weights is None else weights.sum(2)
+
+
+def call_of_interface(
+    layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float | None, **extra: Any
+) -> AttentionCall:
+    """The call that transformers' attention interface was asked to compute.
+
+    An additive mask is split into the pairs that it forbids and the bias that it adds to the others. `is_causal` in
+    `extra` (see `is_causal_call`) says what no mask means: without it, or where it is true, queries see no later key;
+    where it is false, they see all keys. `key_bias` in `extra` is a bias with one row for all queries; see
+    `relative_to_own_key`.
+    """
+    bias = extra.get("position_bias")
+    if bias is None and extra.get("key_bias") is not None:
+        bias = relative_to_own_key(extra["key_bias"], q.shape[2])
+    if mask is None and extra.get("is_causal") is False:
+        mask = torch.ones(1, 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+        bias = None if bias is None or not bias.any() else bias  # T5's cross-attention adds zeros
+    if mask is not None and mask.dtype != torch.bool:
+        allowed = mask > torch.finfo(mask.dtype).min / 2
+        added = mask.masked_fill(~allowed, 0)
+        bias = added if bias is None else bias + added
+        mask, bias = allowed, bias if bias.any() else None
+    logits = extra.get("s_aux")
+    return AttentionCall(
+        layer,
+        q,
+        k,
+        v,
+        scale=q.shape[-1] ** -0.5 if scale is None else scale,
+        mask=mask,
+        bias=bias,
+        softcap=extra.get("softcap"),
+        slot=extra.get("slot") if logits is None else SinkLogit(logits),
+        kernel=extra.get("kernel") or SOFTMAX,
+    )
+
+
+def relative_to_own_key(
+    bias: Float[Tensor, "#batch #head 1 key"], n_queries: int
+) -> Float[Tensor, "#batch #head query key"]:
+    """A bias of keys, less that of the query's own key; the last query is aligned with the last key.
+
+    Transformers stores ALiBi, -m(i - j), up to a constant for each query: m j, or m(j - T + 1). Softmax does not see
+    the constant. Sigmoid does, and a sink logit does.
+    """
+    bias = bias if bias.dtype == torch.float64 else bias.float()
+    return bias - bias[..., bias.shape[-1] - n_queries :].mT
+
+
+def is_causal_call(module: Any, extra: Mapping[str, Any]) -> bool:
+    """Whether an attention module that gives the interface no mask means causal attention, as transformers decides it.
+
+    extra: the keyword arguments of the interface.
+    """
+    is_causal = extra.get("is_causal")
+    return bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)

@@ -1,49 +1,371 @@
-"""From scores to attention weights: a feature map, a scaling, a similarity and a normaliser.
+"""From scores to attention weights: a feature map, a scaling, a similarity and a normaliser make a kernel.
 
-Row i of the pattern is  alpha * sim(t_i s_ij) / Z_i  (Gu et al. 2025, section 7.2 and equation 8; t_i is the scaling).
-Similarities and normalisers come in two forms, and a test holds them equal: values, which make a dense pattern that
-trains, and log-magnitudes, which give any column of the pattern without the others.
+Row i of the pattern is  alpha * sim(t_i s_ij) / Z_i  (Gu et al. 2025, section 7.2 and equation 8). t_i is the scaling.
+The feature map phi is applied to queries and keys alike, after any rotation and before their product s_ij.
+
+Similarities and normalisers come in two forms, and a test holds them equal. Values make a dense pattern that trains.
+Log-magnitudes give any column of the pattern without the others.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import ClassVar
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from ..errors import InputError
-from ..spec import Spec, added_later
-from .features import EluFeature, Feature, Identity, MLPFeature
-from .normalisers import ClampedSum, Normaliser, PNorm, PositiveShare, Unit
-from .scalings import LogLength, Scaling, Unscaled
-from .shapes import Allowed, Rows, Scores
-from .similarities import EluPlusOne, Exp, ExpMinusOne, Magnitude, Raw, Rectified, Sigmoid, SignedLog, Similarity
-from .visibility import QueryRun
+from ..spec import Dims, Part, Spec, added_later
+from .masks import QueryRun
+from .shapes import Allowed, PerQuery, Scores
 
-__all__ = [
-    "SOFTMAX",
-    "ClampedSum",
-    "EluFeature",
-    "EluPlusOne",
-    "Exp",
-    "ExpMinusOne",
-    "Feature",
-    "Identity",
-    "Kernel",
-    "LogLength",
-    "MLPFeature",
-    "Magnitude",
-    "Normaliser",
-    "PNorm",
-    "PositiveShare",
-    "Raw",
-    "Rectified",
-    "Scaling",
-    "Sigmoid",
-    "Similarity",
-    "Unit",
-    "Unscaled",
-]
+Vectors = Float[Tensor, "batch some_head pos d_head"]
+
+
+@dataclass(frozen=True)
+class Feature(Part):
+    """A map of queries and keys. `build` returns the map itself, or a module for each layer if it has parameters."""
+
+    def __call__(self, x: Vectors) -> Vectors:
+        raise NotImplementedError(f"{type(self).__name__} has parameters: call what it builds")
+
+    def build(self, dims: Dims) -> "Feature | nn.Module":
+        return self
+
+
+@dataclass(frozen=True)
+class Identity(Feature):
+    """Queries and keys as they are."""
+
+    def __call__(self, x: Vectors) -> Vectors:
+        return x
+
+
+@dataclass(frozen=True)
+class EluFeature(Feature):
+    """elu(x) + 1, which is positive."""
+
+    def __call__(self, x: Vectors) -> Vectors:
+        return F.elu(x) + 1
+
+
+@dataclass(frozen=True)
+class MLPFeature(Feature):
+    """Two square linear maps without biases and a ReLU between them, the same for queries and keys."""
+
+    def build(self, dims: Dims) -> nn.Module:
+        return _MLP(dims.d_head)
+
+
+class _MLP(nn.Module):
+    def __init__(self, d_head: int) -> None:
+        super().__init__()
+        self.up, self.down = (nn.Linear(d_head, d_head, bias=False) for _ in range(2))
+
+    def forward(self, x: Vectors) -> Vectors:
+        """The mapped vectors, in the precision of `x`; attention calls pass fp32."""
+        return F.linear(F.linear(x, self.up.weight.to(x.dtype)).relu(), self.down.weight.to(x.dtype))
+
+
+@dataclass(frozen=True)
+class Scaling(Spec):
+    """Multiplies all scores of a query by one factor, an inverse temperature, before the similarity.
+
+    The factor may depend on where the query stands and on how many keys it sees. The slot's score is multiplied too.
+    """
+
+    def __call__(self, scores: Scores, queries: QueryRun) -> Scores:
+        """The scaled scores of a run of queries with any columns."""
+        return scores * self.factor(queries)[..., None]
+
+    def factor(self, queries: QueryRun) -> Float[Tensor, "#batch #head some_query"]:
+        """The factor of each query."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Unscaled(Scaling):
+    """Scores as they are."""
+
+    def __call__(self, scores: Scores, queries: QueryRun) -> Scores:
+        return scores
+
+
+@dataclass(frozen=True)
+class LogLength(Scaling):
+    """s * log(n) for a query that sees n keys: with softmax, SSMax with a fixed s (Nakanishi 2025, arXiv:2501.19399).
+
+    A query that sees one key or none has a factor of 0.
+    """
+
+    s: float = 1.0
+
+    def factor(self, queries: QueryRun) -> Float[Tensor, "#batch #head some_query"]:
+        return self.s * queries.n_visible.clamp(min=1).log()
+
+
+SignedLog = tuple[Scores, Scores]
+
+
+@dataclass(frozen=True)
+class Similarity(Spec):
+    """Turns a score into a weight before normalisation, as a value or as a log-magnitude and a sign.
+
+    signed: whether weights may be negative. positive: whether every weight is above zero, whatever the score.
+    drops_factor: whether the values of a row are divided by some common factor, which only a normaliser of degree 1
+    cancels.
+    """
+
+    signed: ClassVar[bool] = False
+    positive: ClassVar[bool] = False
+    drops_factor: ClassVar[bool] = False
+
+    def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
+        """Weights before normalisation; 0 where a pair may not attend."""
+        raise NotImplementedError
+
+    def log_magnitude(self, scores: Scores) -> Scores:
+        """log |weight| of every pair, masked or not."""
+        raise NotImplementedError
+
+    def sign(self, scores: Scores) -> Scores:
+        """The sign of every pair's weight: -1, 0 or 1."""
+        return scores.sign() if self.signed else scores.new_ones(()).expand_as(scores)
+
+    def signed_log(self, scores: Scores) -> SignedLog:
+        """`log_magnitude` and `sign`."""
+        return self.log_magnitude(scores), self.sign(scores)
+
+
+@dataclass(frozen=True)
+class Exp(Similarity):
+    """exp(score), each row divided by its largest entry."""
+
+    positive: ClassVar[bool] = True
+    drops_factor: ClassVar[bool] = True
+
+    def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
+        scores = scores.masked_fill(~allowed, -torch.inf)
+        peak = scores.amax(-1, keepdim=True).detach()
+        return (scores - peak.masked_fill(peak == -torch.inf, 0)).exp()
+
+    def log_magnitude(self, scores: Scores) -> Scores:
+        return scores
+
+
+@dataclass(frozen=True)
+class ExpMinusOne(Similarity):
+    """exp(score) - 1, each row divided by exp of its largest score, or by 1 if that is larger."""
+
+    signed: ClassVar[bool] = True
+    drops_factor: ClassVar[bool] = True
+
+    def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
+        scores = scores.masked_fill(~allowed, 0)
+        peak = scores.amax(-1, keepdim=True).clamp(min=0).detach()
+        return (scores - peak).exp() - (-peak).exp()
+
+    def log_magnitude(self, scores: Scores) -> Scores:
+        return scores.clamp(min=0) + (-torch.expm1(-scores.abs())).log()
+
+
+@dataclass(frozen=True)
+class Sigmoid(Similarity):
+    """1 / (1 + exp(log(length) - score)).
+
+    If `length` is the context length, a row of scores near zero sums to about one (Ramapuram et al. 2024). `length` is
+    one number for all queries, so a weight depends on its own pair only.
+    """
+
+    length: float = 1.0
+    positive: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.length <= 0:
+            raise InputError(f"the length whose logarithm is subtracted must be above zero; got {self.length}")
+
+    def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
+        return (scores - math.log(self.length)).sigmoid() * allowed
+
+    def log_magnitude(self, scores: Scores) -> Scores:
+        return F.logsigmoid(scores - math.log(self.length))
+
+
+@dataclass(frozen=True)
+class EluPlusOne(Similarity):
+    """exp(score) below zero, score + 1 above."""
+
+    positive: ClassVar[bool] = True
+
+    def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
+        return (F.elu(scores) + 1) * allowed
+
+    def log_magnitude(self, scores: Scores) -> Scores:
+        return torch.where(scores > 0, scores.clamp(min=0).log1p(), scores)
+
+
+@dataclass(frozen=True)
+class Raw(Similarity):
+    """The score itself, which may be negative; linear attention."""
+
+    signed: ClassVar[bool] = True
+
+    def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
+        return scores * allowed
+
+    def log_magnitude(self, scores: Scores) -> Scores:
+        return scores.abs().log()
+
+
+@dataclass(frozen=True)
+class _Of(Similarity):
+    """A similarity made of another."""
+
+    of: Similarity = Raw()
+
+    @property
+    def drops_factor(self) -> bool:  # type: ignore[override]
+        return self.of.drops_factor
+
+
+@dataclass(frozen=True)
+class Magnitude(_Of):
+    """|sim| of another similarity: what proxy scores are made of."""
+
+    def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
+        return self.of(scores, allowed).abs()
+
+    def log_magnitude(self, scores: Scores) -> Scores:
+        return self.of.log_magnitude(scores)
+
+
+@dataclass(frozen=True)
+class Rectified(_Of):
+    """max(sim, 0) of another similarity; ReLU attention is `Rectified(Raw())`."""
+
+    def __call__(self, scores: Scores, allowed: Allowed) -> Scores:
+        return self.of(scores, allowed).relu()
+
+    def log_magnitude(self, scores: Scores) -> Scores:
+        return self.of.log_magnitude(scores).masked_fill(self.of.sign(scores) <= 0, -torch.inf)
+
+
+@dataclass(frozen=True)
+class Normaliser(Spec):
+    """Divides a row of similarities by Z, computed from their values or, block by block, from their logarithms.
+
+    degree: 1 where Z is proportional to its row, so that a common factor of the row cancels; 0 otherwise. Z may depend
+    on the positions of the queries and on how many keys they see.
+    """
+
+    degree: ClassVar[int] = 0
+
+    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
+        """Similarities divided by Z."""
+        raise NotImplementedError
+
+    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
+        """log Z from blocks of columns, each given as its similarities' log-magnitudes and signs."""
+        raise NotImplementedError
+
+    def keep(self, sign: Scores) -> Scores:
+        """The signs of the weights, given those of the similarities."""
+        return sign
+
+    def weighs(self, similarity: Similarity) -> Similarity:
+        """The non-negative similarity to which the magnitudes of a row's weights are proportional."""
+        return Magnitude(similarity) if similarity.signed else similarity
+
+
+@dataclass(frozen=True)
+class Unit(Normaliser):
+    """No normalisation: Z = 1."""
+
+    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
+        return sim
+
+    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
+        log_sim, _ = next(iter(blocks))
+        return torch.zeros_like(log_sim[..., 0])
+
+
+@dataclass(frozen=True)
+class PNorm(Normaliser):
+    """Z = (sum of |sim|^p)^(1/p); with p = 1, rows of magnitudes sum to one (equation 43).
+
+    Values below 1e-38 of the largest in their row count as zero, since x^p has no finite slope at 0 if p < 1.
+    """
+
+    p: float = 1.0
+    degree: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.p <= 0:
+            raise InputError(f"p must be above zero; got p = {self.p}")
+
+    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
+        tiny = torch.finfo(sim.dtype).tiny
+        if self.p == 1:
+            return sim / sim.abs().sum(-1, keepdim=True).clamp(min=tiny)
+        largest = sim.abs().amax(-1, keepdim=True).clamp(min=tiny)
+        sim = sim / largest.detach()  # Z is of degree 1, so this factor and its gradient cancel
+        size = sim.abs()
+        powers = torch.where(size > tiny, size.clamp(min=tiny).pow(self.p), 0)
+        return sim / powers.sum(-1, keepdim=True).clamp(min=1).pow(1 / self.p)  # below 1 only where a row is zero
+
+    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
+        return log_total(self.p * log_sim for log_sim, _ in blocks) / self.p
+
+
+@dataclass(frozen=True)
+class ClampedSum(Normaliser):
+    """Z = max(|sum of sim|, 1): for similarities that may be negative (section 7.2)."""
+
+    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
+        return sim / sim.sum(-1, keepdim=True).abs().clamp(min=1)
+
+    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
+        plus, minus = reduce(torch.logaddexp, (_by_sign(*block) for block in blocks))
+        peak = torch.maximum(plus, minus)
+        peak = peak.masked_fill(peak == -torch.inf, 0)
+        return (((plus - peak).exp() - (minus - peak).exp()).abs().log() + peak).clamp(min=0)
+
+
+def log_total(blocks: Iterable[Scores]) -> PerQuery:
+    """Row-wise log-sum-exp over blocks of columns, with one block in memory at a time."""
+    return reduce(torch.logaddexp, (block.logsumexp(-1) for block in blocks))
+
+
+def _by_sign(log_sim: Scores, sign: Scores) -> Float[Tensor, "2 batch head query"]:
+    """Log-sums of the positive and of the negative similarities of each row."""
+    positive = log_sim.masked_fill(sign < 0, -torch.inf)
+    negative = log_sim.masked_fill(sign > 0, -torch.inf)
+    return torch.stack((positive.logsumexp(-1), negative.logsumexp(-1)))
+
+
+@dataclass(frozen=True)
+class PositiveShare(Normaliser):
+    """max(sim, 0) / sum of |sim|: with `ExpMinusOne()`, softpick (Zuhri et al. 2025)."""
+
+    degree: ClassVar[int] = 1
+
+    def __call__(self, sim: Scores, queries: QueryRun) -> Scores:
+        return sim.relu() / sim.abs().sum(-1, keepdim=True).clamp(min=torch.finfo(sim.dtype).tiny)
+
+    def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
+        return log_total(log_sim for log_sim, _ in blocks)
+
+    def keep(self, sign: Scores) -> Scores:
+        return sign.clamp(min=0)
+
+    def weighs(self, similarity: Similarity) -> Similarity:
+        return Rectified(similarity) if similarity.signed else similarity
 
 
 @dataclass(frozen=True)
@@ -73,7 +395,7 @@ class Kernel(Spec):
 
     @property
     def is_normalised(self) -> bool:
-        """Rows are non-negative and sum to one (slots counted)."""
+        """PerQuery are non-negative and sum to one (slots counted)."""
         return self.alpha == 1 and self.normaliser == PNorm() and self.similarity.positive
 
     @property
@@ -90,11 +412,11 @@ class Kernel(Spec):
         """Log-magnitudes and signs of the similarities of a run of queries with any columns."""
         return self.similarity.signed_log(self.scaling(scores, queries))
 
-    def log_normaliser(self, blocks: Iterable[SignedLog], queries: QueryRun) -> Rows:
+    def log_normaliser(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
         """log Z of every query, given `signed_log` of all columns in blocks; -inf where all similarities are 0."""
         return self.normaliser.log_size(blocks, queries)
 
-    def weights_over_alpha(self, scores: Scores, log_z: Rows, queries: QueryRun) -> Scores:
+    def weights_over_alpha(self, scores: Scores, log_z: PerQuery, queries: QueryRun) -> Scores:
         """Attention weights of a run of queries with any columns, masked or not, but for the factor alpha.
 
         It may overwrite `scores`.

@@ -1,6 +1,11 @@
-"""Which (query, key) pairs may attend. Masks are predicates on positions and combine with `&` and `|`."""
+"""Which (query, key) pairs may attend: masks as rules of positions, and what follows from them for one call.
 
+Masks combine with `&` and `|`.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Int
@@ -8,6 +13,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..spec import Spec
+from .shapes import Allowed, KeyIndex, SomeAllowed
 
 Positions = Int[Tensor, "..."]
 
@@ -85,3 +91,95 @@ class Either(Mask):
 
     def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return self.left.allows(query, key) | self.right.allows(query, key)
+
+
+ALL = slice(None)
+BLOCK = 64  # keys per block: at T = 32,768 and 12 heads, 100 MB of fp32 scores
+
+
+def key_blocks(keys: KeyIndex, block: int = BLOCK) -> Iterable[Tensor]:
+    """`keys` in blocks of at most `block`."""
+    return keys.split(block)
+
+
+@dataclass(frozen=True, eq=False)
+class Visibility:
+    """Which keys each query may attend to.
+
+    mask: pairs that may attend; None is causal, the last query aligned with the last key.
+    """
+
+    n_queries: int
+    n_keys: int
+    device: torch.device
+    mask: Allowed | None = None
+
+    @property
+    def past(self) -> int:
+        """How many keys come before the first query."""
+        return self.n_keys - self.n_queries
+
+    @cached_property
+    def positions(self) -> Int[Tensor, " query"]:
+        """Where each query stands among the keys."""
+        return torch.arange(self.past, self.n_keys, device=self.device)
+
+    @cached_property
+    def n_visible(self) -> Int[Tensor, "#batch #head query"]:
+        """How many keys each query can see."""
+        return self.positions[None, None] + 1 if self.mask is None else self.mask.sum(-1)
+
+    def allowed(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomeAllowed:
+        """Which of a run of queries may attend to the chosen keys (default all)."""
+        if self.mask is not None:
+            mask = self.mask[..., rows, :]
+            return mask if keys is None else mask[..., keys]
+        keys = torch.arange(self.n_keys, device=self.device) if keys is None else keys
+        return (keys[None, :] <= self.positions[rows, None])[None, None]
+
+    def has_pairs(self, keys: KeyIndex, rows: slice) -> bool:
+        """Whether any of a run of queries may attend to any of the chosen keys."""
+        if self.mask is not None:
+            return bool(self.mask[..., rows, keys].any())
+        return bool(self.positions[rows][-1] >= keys.min())
+
+    def watchers(self, keys: KeyIndex) -> Int[Tensor, "#batch #head some_key"]:
+        """How many queries can see each of the chosen keys."""
+        if self.mask is not None:
+            return torch.cat([self.mask[..., block].sum(2) for block in key_blocks(keys)], -1)
+        return (self.n_queries - (keys - self.past).clamp(min=0))[None, None]
+
+    def regions(self, keys: KeyIndex) -> tuple[slice, slice]:
+        """The queries that may see some of the chosen keys, and those that see all of them; the others see none.
+
+        With a mask, every query is in the first region. Without one, for keys 2 to 4 of 7:
+
+                     key   2 3 4
+            query 0, 1     . . .     left out
+            query 2        x . .     first region: the triangle
+            query 3        x x .
+            query 4        x x x     second region: the rectangle, where nothing has to be masked
+            query 5, 6     x x x
+        """
+        if self.mask is not None or not len(keys):
+            return ALL, slice(self.n_queries, None)
+        first, last = (max(int(key) - self.past, 0) for key in keys.aminmax())
+        return slice(first, last), slice(last, None)
+
+
+@dataclass(frozen=True, eq=False)
+class QueryRun:
+    """What a kernel may know of a run of queries besides their scores."""
+
+    visibility: Visibility
+    rows: slice
+
+    @property
+    def positions(self) -> Int[Tensor, " some_query"]:
+        """Where each query stands among the keys, from 0; the keys of a cache count."""
+        return self.visibility.positions[self.rows]
+
+    @property
+    def n_visible(self) -> Int[Tensor, "#batch #head some_query"]:
+        """How many keys each query can see; a slot does not count."""
+        return self.visibility.n_visible[..., self.rows]

@@ -1,4 +1,26 @@
-"""What every subject guarantees, whichever library runs it; checked when the subject is made."""
+"""What every subject guarantees, whichever library runs it. It is checked in two passes when the subject is made.
+
+1. `logits_check`: is the subject the bare model, is it causal, do its attention rows sum to one, and does the bias of
+   its scores depend on distance alone?
+2. `edits_check`: does an edit at every site of every block reach the model, and what else can the subject do?
+
+The second pass runs `N_COPIES` copies of one sequence. Edits change some copies and leave the last two alone:
+
+    copies      what happens to them                                            what they show
+    0, 1        the input of all even blocks, of all odd blocks, becomes 1 - x  edits of residuals reach the model
+    2           values of calls become 1 - v, their weights become equal        edits of calls do
+    3           what heads return becomes 1 - z                                 edits of outputs do
+    4           feed-forward updates become 1 - x                               edits of updates do
+    5           nothing, but it enters every block as copy 20, as 0 to 4 do     rounding in a block
+    6 to 11     they enter a block as what copies 0 to 5, compared with copy    the size of that change
+                20, have changed in the block before
+    12 to 15    heads return nothing, updates are doubled                       updates are what blocks add
+    16          positions run backwards                                         position ids change the logits
+    17, 18      heads return nothing; the positions of 17 run backwards         positions reach nothing but embeddings
+                                                                                and attention
+    19          nothing                                                         rounding in the whole model
+    20          nothing                                                         what all others are compared with
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -7,19 +29,20 @@ from typing import Generic, TypeVar
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from typing_extensions import override
 
 from ..attention.call import AttentionCall
-from ..attention.model_shape import ModelShape
-from ..attention.shapes import Residual
+from ..attention.shapes import HeadOutput, ModelShape, Residual
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import Edit
-from . import abilities, perturbations
-from .abilities import Abilities
+from ..interventions.edit import CALL, MLP, OUTPUT, RESIDUAL, Edit, Site
 from .subject import CallRead, Logits, ResidualRead
 
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}  # relative to the largest logit; else 0.1
-Verdict = TypeVar("Verdict", covariant=True)
+Finding = TypeVar("Finding", covariant=True)
+Copies = Float[Tensor, "copy pos d_model"]
+EarlyBias = Float[Tensor, "layer query key"]
+_EARLY = 3  # how many queries and keys `early_bias` takes
 
 
 def weight_tolerance(dtype: torch.dtype) -> float:
@@ -28,16 +51,15 @@ def weight_tolerance(dtype: torch.dtype) -> float:
 
 
 @dataclass(frozen=True)
-class Check(Generic[Verdict]):
+class Check(Generic[Finding]):
     """One forward pass, and what must be true of it.
 
-    summary: what is kept of its logits. verify: what the answers of all reads and the summary show; raises InputError,
-    naming the failure. position_ids: those of every sequence, for a model that takes some; None for its own.
+    verify: what the answers of all reads and the logits show. It raises InputError, which names the failure.
+    position_ids: those of every sequence, for a model that takes some; None for the model's own.
     """
 
     tokens: Tokens
-    summary: Callable[[Logits], Tensor]
-    verify: Callable[[Mapping[str, Tensor], Tensor], Verdict]
+    verify: Callable[[Mapping[str, Tensor], Logits], Finding]
     calls: Mapping[str, CallRead] = field(default_factory=dict)
     residuals: Mapping[str, ResidualRead] = field(default_factory=dict)
     mlps: Mapping[str, ResidualRead] = field(default_factory=dict)
@@ -50,78 +72,59 @@ def sample_tokens(vocab: int) -> Tokens:
     return torch.randint(vocab, (2, 7), generator=torch.Generator().manual_seed(0))
 
 
-def logits_check(name: str, bare: Logits, vocab: int) -> Check[None]:
+# 1. The logits
+
+
+def logits_check(name: str, bare: Logits, vocab: int) -> Check[EarlyBias]:
     """A pass on `sample_tokens`, and on the same tokens with another last one. It verifies that the subject
 
     - returns the logits of the bare model, which are `bare` for `sample_tokens`;
     - changes no logit of a position when a later token changes;
-    - has attention rows that sum to one, slots included, where its kernel is normalised.
+    - has attention rows that sum to one, slots included, where its kernel is normalised;
+    - adds the same bias to every query's score with its own key.
 
-    It also reads the sizes of heads and residuals.
+    It finds the bias of the first scores, and also reads the sizes of heads and residuals.
     """
     tokens = sample_tokens(vocab)
     other_ending = tokens.clone()
     other_ending[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, 1)
 
-    def verify(answers: Mapping[str, Tensor], logits: Tensor) -> None:
-        tolerance = TOLERANCE.get(logits.dtype, 0.1) * bare.abs().max().clamp(min=1).item()
+    def verify(answers: Mapping[str, Tensor], logits: Logits) -> EarlyBias:
+        tolerance = TOLERANCE.get(logits.dtype, 0.1) * _scale(bare)
         first, second = logits.split(len(bare))
+        own_bias = answers["bias"].diagonal(dim1=-2, dim2=-1)
         passed = {
             "its logits are not the bare model's": _distance(first, bare) <= tolerance,
             "a later token changes earlier logits, so it is not causal": (
                 _distance(first[:, :-1], second[:, :-1]) <= tolerance
             ),
             "its attention rows do not sum to one": answers["excess"].max().item() <= weight_tolerance(logits.dtype),
+            "the bias of its scores is not relative to the query's own key": (
+                _distance(own_bias, own_bias[..., :1]) <= TOLERANCE[torch.float32]
+            ),
         }
         for failure, has_passed in passed.items():
             if not has_passed:
                 raise InputError(f"{name} cannot be measured: {failure}")
+        return answers["bias"][0]
 
-    reads: Mapping[str, CallRead] = {"excess": row_excess, "sizes": head_sizes}
-    tokens = torch.cat((tokens, other_ending))
-    return Check(tokens, all_logits, verify, calls=reads, residuals={"width": width})
-
-
-def edits_check(name: str, shape: ModelShape, bare: Logits, length: int, gives_positions: bool) -> Check[Abilities]:
-    """One pass of equal sequences. It verifies that an edit at any site of any block changes what the block returns.
-
-    The last sequences find the abilities of the subject. Feed-forward updates that are not what their block adds to the
-    residual stream count as not found. Where the model counts positions itself (`gives_positions` false), it also
-    verifies that the weights and values of calls make up the logits. length: how much of `sample_tokens` is taken.
-    """
-    n = perturbations.N_SEQUENCES + abilities.N_SEQUENCES
-    tokens = sample_tokens(shape.vocab)[:1, :length].expand(n, -1).contiguous()
-
-    def verify(answers: Mapping[str, Tensor], summary: Tensor) -> Abilities:
-        changes = abilities.Changes(summary, n)
-        is_plain = _is_close(changes.plain, bare[0, length - 1])
-        if not (is_plain or gives_positions):
-            raise InputError(f"{name} cannot be measured: its queries, keys and values do not give its logits")
-        able = abilities.of(answers, changes, shape.mlp_layers, is_plain)
-        readable = replace(shape, mlp_layers=able.mlp_layers)
-        for site, block in perturbations.lost(answers["changes"], changes.of_sequences, readable):
-            raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
-        return able
-
-    return Check(
-        tokens,
-        abilities.changes,
-        verify,
-        residuals={**perturbations.RECORDS, **abilities.STREAM},
-        mlps=abilities.UPDATES if shape.mlp_layers else {},
-        edits=(*perturbations.EDITS, *abilities.EDITS),
-        position_ids=abilities.position_ids(tokens) if gives_positions else None,
-    )
-
-
-def all_logits(logits: Logits) -> Logits:
-    """The logits themselves."""
-    return logits
+    reads: Mapping[str, CallRead] = {"excess": row_excess, "sizes": head_sizes, "bias": early_bias}
+    return Check(torch.cat((tokens, other_ending)), verify, calls=reads, residuals={"width": width})
 
 
 def row_excess(call: AttentionCall) -> Float[Tensor, " sequence"]:
     """How far the sum of a row is from one, at most, by sequence; 0 where the kernel is not normalised."""
     return (call.pattern().sum(-1) - 1).abs().amax((1, 2)) * call.kernel.is_normalised
+
+
+def early_bias(call: AttentionCall) -> Float[Tensor, "sequence query key"]:
+    """What is added to the scores of the first queries with the first keys, the mean over heads.
+
+    A constant that softmax cancels is still seen by other kernels and by sink logits.
+    """
+    if call.bias is None:
+        return torch.zeros(len(call.q), _EARLY, _EARLY)
+    return call.bias[..., :_EARLY, :_EARLY].float().mean(1).expand(len(call.q), -1, -1)
 
 
 def head_sizes(call: AttentionCall) -> Int[Tensor, " 4"]:
@@ -134,9 +137,233 @@ def width(x: Residual) -> Int[Tensor, " 1"]:
     return torch.tensor([x.shape[-1]])
 
 
-def _is_close(logits: Tensor, bare: Tensor) -> bool:
-    return _distance(logits, bare) <= weight_tolerance(bare.dtype) * bare.abs().max().clamp(min=1).item()
-
-
 def _distance(a: Tensor, b: Tensor) -> float:
     return (a - b).abs().max().item()
+
+
+def _scale(bare: Tensor) -> float:
+    """What tolerances of logits are relative to."""
+    return bare.abs().max().clamp(min=1).item()
+
+
+# 2. The edits
+
+_CHANGED = slice(0, 6)  # a residual in even blocks and in odd ones, a call, an output, an update; nothing
+_CALL, _OUTPUT, _MLP, _UNCHANGED = 2, 3, 4, 5
+_RECORDS = slice(6, 12)
+_DOUBLED = slice(12, 16)
+_BACKWARDS = 16
+_ISOLATED = slice(17, 19)
+_NOISE, _REFERENCE = 19, 20
+N_COPIES = 21
+_COPY_OF: Mapping[Site, int] = {CALL: _CALL, OUTPUT: _OUTPUT, MLP: _MLP}
+
+
+@dataclass(frozen=True)
+class Abilities:
+    """What a subject can do beside what it must.
+
+    mlp_layers: the blocks whose feed-forward update is read as what the block adds to the residual stream.
+    takes_positions: whether position ids change the logits. positions_are_plain: whether they count from 0, and reach
+    nothing but the input of the first block and attention.
+    """
+
+    mlp_layers: tuple[int, ...]
+    takes_positions: bool
+    positions_are_plain: bool
+
+
+def edits_check(
+    name: str, shape: ModelShape, bare: Logits, bias: EarlyBias, length: int, gives_positions: bool
+) -> Check[Abilities]:
+    """The pass of equal sequences. It verifies that an edit at any site of any block changes what the block returns.
+
+    Feed-forward updates that are not what their block adds to the residual stream count as not found. The pass also
+    verifies that later tokens do not change the bias of the first scores: it is `bias`, which a longer pass has found.
+    Where the model counts positions itself (`gives_positions` false), the pass also verifies that the weights and
+    values of calls make up the logits. length: how much of `sample_tokens` is taken.
+    """
+    tokens = sample_tokens(shape.vocab)[:1, :length].expand(N_COPIES, -1).contiguous()
+
+    def verify(answers: Mapping[str, Tensor], logits: Logits) -> Abilities:
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        expected = bare[0, length - 1]
+        difference = _distance(logits[_REFERENCE, -1], expected)
+        is_plain = difference <= weight_tolerance(expected.dtype) * _scale(expected)
+        if not (is_plain or gives_positions):
+            raise InputError(f"{name} cannot be measured: its queries, keys and values do not give its logits")
+        able = _abilities(answers, logits, shape.mlp_layers, is_plain)
+        readable = replace(shape, mlp_layers=able.mlp_layers)
+        for site, block in _lost_changes(answers["changes"], logits, readable):
+            raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
+        if _distance(answers["bias"][_REFERENCE], bias) > TOLERANCE[torch.float32]:
+            raise InputError(f"{name} cannot be measured: later tokens change the bias of earlier scores")
+        return able
+
+    return Check(
+        tokens,
+        verify,
+        calls={"bias": early_bias},
+        residuals={"changes": largest_changes, "stream": doubled_copies},
+        mlps={"update": doubled_copies} if shape.mlp_layers else {},
+        edits=(_ChangeAndRecord(), _ChangeCall(), _ChangeOutput(), _ChangeUpdate(), _DoubleUpdates(), _Isolate()),
+        position_ids=_position_ids(tokens) if gives_positions else None,
+    )
+
+
+def _position_ids(tokens: Tokens) -> Int[Tensor, "sequence pos"]:
+    """The positions of every copy: consecutive ones, backwards in two."""
+    ids = torch.arange(tokens.shape[1]).repeat(len(tokens), 1)
+    ids[[_BACKWARDS, _ISOLATED.start]] = ids[_REFERENCE].flip(0)
+    return ids
+
+
+# Does an edit reach the model? Each block is tested by itself: copies 0 to 5 enter it as the reference does.
+
+
+@dataclass(frozen=True)
+class _ChangeAndRecord(Edit):
+    """Records what the copies 0 to 5 have changed in the block before, and changes the next block's input in one."""
+
+    @override
+    def residual(self, block: int, x: Residual) -> Residual:
+        x = x.clone()
+        x[_RECORDS] = x[_CHANGED] - x[_REFERENCE]
+        x[_CHANGED] = x[_REFERENCE]
+        x[block % 2] = 1 - x[_REFERENCE]
+        return x
+
+
+@dataclass(frozen=True)
+class _ChangeCall(Edit):
+    """Its copy also attends to all values alike, since a slot may have taken all weight."""
+
+    @override
+    def call(self, call: AttentionCall) -> AttentionCall:
+        weights = call.pattern()
+        weights[_CALL] = 1 / weights.shape[-1]
+        return replace(call, v=_changed(call.v, _CALL)).with_pattern(weights)
+
+
+@dataclass(frozen=True)
+class _ChangeOutput(Edit):
+    @override
+    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
+        return _changed(z, _OUTPUT)
+
+
+@dataclass(frozen=True)
+class _ChangeUpdate(Edit):
+    @override
+    def mlp(self, block: int, x: Residual) -> Residual:
+        return _changed(x, _MLP)
+
+
+def _changed(x: Tensor, copy: int) -> Tensor:
+    """1 - x in one copy."""
+    x = x.clone()
+    x[copy] = 1 - x[copy]
+    return x
+
+
+def largest_changes(x: Residual) -> Float[Tensor, " copy"]:
+    """The largest entry of every record."""
+    return x[_RECORDS].abs().amax((1, 2))
+
+
+def _lost_changes(changes: Float[Tensor, "copy block"], logits: Logits, shape: ModelShape) -> list[tuple[Site, int]]:
+    """The sites and blocks whose change is lost: the block returns what it does without it, up to rounding.
+
+    changes: the answers to `largest_changes`.
+    """
+    sizes = changes[:, 1:].tolist()
+    sites = [(RESIDUAL, block, block % 2) for block in range(shape.n_layers)]
+    sites += [(site, block, copy) for site, copy in _COPY_OF.items() for block in site.layers(shape)]
+    lost = [(site, block) for site, block, copy in sites if not sizes[copy][block] > 10 * sizes[_UNCHANGED][block]]
+    last = shape.n_layers  # its residual is what the last block returns, and changes the logits
+    change, rounding = (_distance(logits[copy], logits[_REFERENCE]) for copy in (last % 2, _UNCHANGED))
+    return lost if change > 10 * rounding else [*lost, (RESIDUAL, last)]
+
+
+# What else can the subject do?
+
+
+def _abilities(answers: Mapping[str, Tensor], logits: Logits, mlp_layers: Sequence[int], is_plain: bool) -> Abilities:
+    """The abilities of a subject. mlp_layers: the blocks whose updates were read.
+
+    is_plain: whether the logits of the reference are those of the model that counts positions itself.
+    """
+    eps, stream = torch.finfo(answers["stream"].dtype).eps, answers["stream"].cpu().double()
+    updates = answers["update"].cpu().double().unbind(1) if mlp_layers else ()
+    read = zip(mlp_layers, updates, strict=True)
+    reference = logits[_REFERENCE]
+    rounding = 10 * _distance(logits[_NOISE], reference) + 1e-6 * reference[-1].abs().max().item()
+    return Abilities(
+        mlp_layers=tuple(i for i, update in read if _is_added(update, stream[:, i], stream[:, i + 1], eps)),
+        takes_positions=_distance(logits[_BACKWARDS], reference) > rounding,
+        positions_are_plain=is_plain and not _distance(*logits[_ISOLATED]) > rounding,
+    )
+
+
+@dataclass(frozen=True)
+class _Isolate(Edit):
+    """Heads return nothing in the copies 12 to 15, 17 and 18; the last two enter the first block as the reference."""
+
+    @override
+    def residual(self, block: int, x: Residual) -> Residual:
+        return _with_copies(x, _ISOLATED, x[_REFERENCE]) if block == 0 else x
+
+    @override
+    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
+        return _with_copies(_with_copies(z, _ISOLATED, 0), _DOUBLED, 0)
+
+
+@dataclass(frozen=True)
+class _DoubleUpdates(Edit):
+    """Of the copies 12 to 15,
+
+    - the first runs as it is;
+    - the second enters every block as the first does, and its feed-forward update is twice the first's;
+    - the third enters every block as what the second has gained over the first in the block before;
+    - the fourth enters every block as the first does, except at the first position.
+    """
+
+    @override
+    def residual(self, block: int, x: Residual) -> Residual:
+        first, second, *_ = x[_DOUBLED]
+        other_start = torch.cat((-first[:1], first[1:]))
+        return _with_copies(x, _DOUBLED, torch.stack((first, first, second - first, other_start)))
+
+    @override
+    def mlp(self, block: int, x: Residual) -> Residual:
+        first, _, *others = x[_DOUBLED]
+        return _with_copies(x, _DOUBLED, torch.stack((first, 2 * first, *others)))
+
+
+def _with_copies(x: Tensor, copies: slice, values: Tensor | int) -> Tensor:
+    x = x.clone()
+    x[copies] = values
+    return x
+
+
+def doubled_copies(x: Residual) -> Copies:
+    """The four copies that `_DoubleUpdates` changes."""
+    return x[_DOUBLED]
+
+
+def _is_added(update: Copies, before: Copies, after: Copies, eps: float) -> bool:
+    """Whether a block adds what is read as its feed-forward update, and nothing else that looks like one.
+
+    - What the block returns grows by the update when the update is doubled.
+    - What else it adds is alike at all positions, as a bias is, or depends on other positions, as a recurrence does.
+    """
+    rounding = 4 * eps * (update.abs() + before.abs() + after.abs())
+    slack = rounding[0] + max(1e-3, 8 * eps) * update[0].abs().amax()
+    rest = after - before - update
+    is_bias = _is_within(rest[0] - rest[0, 0], slack + slack[0])
+    mixes = not _is_within(rest[3, -1] - rest[0, -1], 4 * (rounding[3, -1] + rounding[0, -1]))
+    return _is_within(after[2] - update[0], slack) and (is_bias or mixes)
+
+
+def _is_within(x: Tensor, limit: Tensor) -> bool:
+    return bool((x.abs() <= limit).all())

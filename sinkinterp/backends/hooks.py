@@ -7,16 +7,18 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ..attention.interface import call_of_interface, is_causal_call
+from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.shapes import HeadOutput
-from . import own_attention
-from .modules import StreamModules, blocks_of
+from .anatomy import own_attention
+from .anatomy.modules import StreamModules, blocks_of, removed_after
+from .exclusive import raise_if_interrupted
 from .recorder import Recorder
 
 BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be recorded
@@ -30,6 +32,7 @@ class Recording:
     layers: Mapping[nn.Module, int]
 
 
+PATCHED: WeakSet[nn.Module] = WeakSet()  # the models that `patched` blocks edit now
 RECORDING: ContextVar[Recording | None] = ContextVar("sinkinterp_recording", default=None)
 
 
@@ -50,7 +53,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         call = call_of_interface(layer, query, key, value, attention_mask, scaling, **extra)
         edited = recording.recorder.attend(call)
         if edited is not call or (edited.is_fused and (base == "sdpa" or "kernel" in kwargs)):
-            z, weights = edited.output(), None
+            z, weights = edited.output(), _weights(edited) if base == "eager" else None
         else:
             z, weights = of_transformers()
             z = z.transpose(1, 2)
@@ -59,12 +62,16 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     return attention
 
 
+def _weights(call: AttentionCall) -> Tensor:
+    """What eager attention returns beside its output: the pattern without the slot's column."""
+    return call.pattern()[..., -call.k.shape[2] :].to(call.q.dtype)
+
+
 def _attended(
-    layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, bias: Tensor | None = None
+    layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, key_bias: Tensor | None = None
 ) -> HeadOutput:
     """What heads return in a model that does not use the attention interface; see `own_attention.Attend`."""
-    bias = None if bias is None else bias.expand(-1, -1, q.shape[2], -1)
-    call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, position_bias=bias)
+    call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias)
     recording = RECORDING.get()
     recorder = None if recording is None else recording.recorder
     if recorder is not None:
@@ -86,6 +93,7 @@ class _BeforeBlock:
     recorder: Recorder
 
     def __call__(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+        raise_if_interrupted()
         if args:
             return (self.recorder.residual(args[0]), *args[1:]), kwargs
         return args, kwargs | {"hidden_states": self.recorder.residual(kwargs["hidden_states"])}
@@ -107,21 +115,23 @@ class _After:
 
 
 @contextmanager
-def recorded_stream(modules: StreamModules, recorder: Recorder) -> Iterator[None]:
-    """Inside, the recorder is shown embeddings, residuals and feed-forward updates, and its result replaces them."""
+def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: bool = False) -> Iterator[None]:
+    """Inside, the recorder is shown embeddings, residuals and feed-forward updates, and its result replaces them.
+
+    comes_first: whether hooks of other libraries see what the recorder made; by default it sees what they made.
+    """
     entering = _BeforeBlock(recorder)
-    handles = [block.register_forward_pre_hook(entering, with_kwargs=True) for block in modules.blocks]
+    handles = [
+        block.register_forward_pre_hook(entering, prepend=comes_first, with_kwargs=True) for block in modules.blocks
+    ]
     outputs = [(modules.embedding, recorder.token_embedding), (modules.blocks[-1], recorder.residual)]
     outputs += [(table, recorder.position_embedding) for table in modules.tables]
     for block, mlp in enumerate(modules.mlps):
         if mlp is not None:
             outputs.append((mlp.module, partial(recorder.mlp, block, factor=mlp.factor)))
-    handles += [module.register_forward_hook(_After(record)) for module, record in outputs]
-    try:
+    handles += [module.register_forward_hook(_After(record), prepend=comes_first) for module, record in outputs]
+    with removed_after(handles):
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -132,11 +142,11 @@ def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iter
     """
     before = model.config._attn_implementation
     blocks: Sequence[nn.Module] = ()
-    if implementation is not None and model._can_set_attn_implementation():
-        model.set_attn_implementation(implementation)
-    elif implementation is not None:
-        blocks = blocks_of(model)
     try:
+        if implementation is not None and model._can_set_attn_implementation():
+            model.set_attn_implementation(implementation)
+        elif implementation is not None:
+            blocks = blocks_of(model)
         with own_attention.replaced(blocks, _attended):
             yield
     finally:
@@ -146,10 +156,11 @@ def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iter
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Inside, the model has no dropout."""
-    training = model.training
+    """Inside, the model has no dropout. Afterwards every module is in the mode that it was in."""
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        model.train(training)
+        for module in training:
+            module.training = True

@@ -1,7 +1,8 @@
 """Transformers models as subjects, through transformers' own attention interface: untouched weights, no patching."""
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -9,28 +10,24 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..attention.model_shape import ModelShape
+from ..attention.shapes import ModelShape
 from ..data.tokens import Tokens
 from ..errors import InputError
+from ..interventions.answers import Unchanged, alike, metric, per_sequence
 from ..interventions.edit import MLP, POSITION_EMBEDDING, Edit, HeadWeights
 from . import contract
-from .abilities import Abilities
-from .contract import Check
-from .encoder_input import Off
-from .hooks import BASES, RECORDING, Recording, attention_set_to, eval_mode, recorded_stream
-from .modules import StreamModules, blocks_of, cross_attention, feed_forwards_of
-from .own_attention import family_of
-from .position_tables import position_tables
-from .projections import WEIGHT_SITES, Role, edited_weights, weights_of
+from .anatomy.modules import StreamModules, blocks_of, cross_attention, feed_forwards_of, position_tables
+from .anatomy.own_attention import family_of, note_of
+from .anatomy.projections import WEIGHT_SITES, Projection, edited_weights, weights_of
+from .contract import Abilities, Check
+from .encoder.encoder_input import NoEncoder
+from .exclusive import exclusive
+from .hooks import BASES, PATCHED, RECORDING, Recording, attention_set_to, eval_mode, recorded_stream
 from .recorder import Answers, Recorder, stacked
-from .subject import CallRead, Logits, ResidualRead, Trace
-from .text import ReadsText
+from .subject import CallRead, Logits, ReadsText, ResidualRead, Trace
 
-_CONTEXT = (
-    "max_target_positions",
-    "max_position_embeddings",
-    "max_seq_len",
-)  # what configurations call the longest sequence
+# what configurations call the longest sequence
+_CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
 
 
 class HuggingFaceSubject(ReadsText):
@@ -42,36 +39,57 @@ class HuggingFaceSubject(ReadsText):
     libraries: tuple[str, ...] = ()
     encoder = ""
     n_keys: int | None = None
+    reads_caches = True  # whether calls of a pass that continues a cache hold all its keys
     has_encoder = False  # whether this class runs encoder-decoder models
 
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
         self.model, self.name = model, name or type(model).__name__
+        with exclusive(model):
+            self._read_model(model)
+
+    def _read_model(self, model: PreTrainedModel) -> None:
+        """Finds the modules, sizes and abilities of the model. Raises InputError as the class does."""
         check_encoder(model, self.name, self.has_encoder)
-        self.dtype, self.device = model.dtype, model.device
+        self._check_not_patched()
         self.revision = getattr(model.config, "_commit_hash", None) or ""
-        self._base = model.config._attn_implementation
-        if self._base not in BASES:
-            raise InputError(f"{self.name} runs {self._base!r} attention; load it with attn_implementation='sdpa'")
-        tokens = contract.sample_tokens(self._embedding.num_embeddings)
-        with position_tables(model, tokens.shape[1]) as tables:
-            bare = self._forward(tokens, None)
+        self.attention = model.config._attn_implementation
+        if self.attention not in BASES:
+            raise InputError(f"{self.name} runs {self.attention!r} attention; load it with attn_implementation='sdpa'")
+        bare, tables = self._bare_pass(contract.sample_tokens(self._embedding.num_embeddings))
         blocks = blocks_of(model)
-        self.modules = StreamModules(self._embedding, tuple(dict.fromkeys(tables)), blocks, feed_forwards_of(blocks))
+        self.attention_note = note_of(blocks)
+        self.modules = StreamModules(self._embedding, tables, blocks, feed_forwards_of(blocks))
         if any(map(cross_attention, blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
-            self.encoder = Off.description
+            self.encoder = NoEncoder.description
         self._check_contract(bare)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The model's dtype now: its owner may move it."""
+        return self.model.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The model's device now."""
+        return self.model.device
 
     def __repr__(self) -> str:
         shape, library = self.shape, ", ".join(self.libraries) or "huggingface"
         sizes = f"{shape.n_layers} layers x {shape.n_heads} heads, d_model {shape.d_model}"
         return f"<Subject {self.name}: {sizes}, {library}, {str(self.dtype).removeprefix('torch.')} on {self.device}>"
 
+    def _bare_pass(self, tokens: Tokens) -> tuple[Logits, tuple[torch.nn.Module, ...]]:
+        """The logits of the model without a recorder, and its tables of learned positions."""
+        with position_tables(self.model, tokens.shape[1]) as tables:
+            logits = self._forward(tokens, None)
+        return logits, tuple(dict.fromkeys(tables))
+
     def _check_contract(self, bare: Logits) -> None:
         """Finds the sizes and abilities of the model. Raises InputError where it fails the contract."""
         check = contract.logits_check(self.name, bare, self._embedding.num_embeddings)
-        recorder, logits = self._asked(check)
+        recorder, logits = self._checking_pass(check)
         self.shape = self._shape_of(recorder)
-        check.verify(self._answers_by_name(recorder), logits)
+        self._early_bias = check.verify(self._answers_by_name(recorder), logits)
         whole = bare.shape[1]
         self._abilities = self._abilities_found(bare, 3)
         if not self._abilities.positions_are_plain:  # a prefix mask shows early positions what comes after the third
@@ -85,14 +103,14 @@ class HuggingFaceSubject(ReadsText):
 
     def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
         """What `contract.edits_check` finds."""
-        check = contract.edits_check(self.name, self.shape, bare, length, gives_positions)
-        recorder, changes = self._asked(check)
-        return check.verify(self._answers_by_name(recorder), changes)
+        check = contract.edits_check(self.name, self.shape, bare, self._early_bias, length, gives_positions)
+        recorder, logits = self._checking_pass(check)
+        return check.verify(self._answers_by_name(recorder), logits)
 
-    def _asked(self, check: Check[Any]) -> tuple[Recorder, Tensor]:
-        """What a check's forward pass was shown, and the summary of its logits."""
+    def _checking_pass(self, check: Check[Any]) -> tuple[Recorder, Logits]:
+        """What a check's forward pass was shown, and its logits."""
         recorder = Recorder(check.calls, check.residuals, check.mlps, check.edits)
-        return recorder, check.summary(self._pass(check.tokens, recorder, **self._ids_of(check)))
+        return recorder, self._pass(check.tokens, recorder, **self._ids_of(check))
 
     def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:
         """The model's keyword for the positions of a check; empty where it takes none."""
@@ -108,7 +126,7 @@ class HuggingFaceSubject(ReadsText):
 
     def run(
         self,
-        tokens: Tokens,
+        tokens: Tokens | str,
         *,
         calls: Mapping[str, CallRead] = {},
         residuals: Mapping[str, ResidualRead] = {},
@@ -117,6 +135,7 @@ class HuggingFaceSubject(ReadsText):
         gradients: bool = False,
     ) -> Trace:
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
+        tokens = self.ids_of(tokens)
         self._check_tokens(tokens)
         self.check_edits(edits, tokens.shape[1])
         if mlps:
@@ -125,13 +144,20 @@ class HuggingFaceSubject(ReadsText):
             raise InputError("weights are put back before gradients are taken; use edits of activations with gradients")
         recorder = Recorder(calls, residuals, mlps, edits, gradients)
         positions = self.positions(edits, tokens.shape[1])
-        with edited_weights(self.shape, self.weights, edits):
-            return self._trace(tokens, recorder, positions)
+        with exclusive(self.model):  # another thread waits here for the end of a patched block
+            self._check_not_patched()
+            with edited_weights(self.shape, self.weights, edits):
+                return self._trace(tokens, recorder, positions)
 
     def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor]) -> Trace:
         """The trace of one forward pass that is shown to `recorder`."""
         logits = self._pass(tokens, recorder, **positions)
-        return Trace(*self._answers(recorder), logits)
+        trace = Trace(*self._answers(recorder), logits)
+        if logits[:, -1].isnan().any():
+            raise InputError(f"{self.name} returns logits that are not numbers; check the weights of its head")
+        for name, answer in trace.answers.items():
+            per_sequence(answer, len(tokens), metric(name))
+        return trace
 
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
         """The logits of one forward pass that is shown to `recorder`."""
@@ -154,14 +180,21 @@ class HuggingFaceSubject(ReadsText):
             stacked(mlps, self.device),
         )
 
-    def weights(self, layer: int, role: Role) -> HeadWeights | None:
+    def weights(self, layer: int, projection: Projection) -> HeadWeights | None:
         """What makes a layer's queries, keys or values, as views of its parameters; None where unknown."""
-        return weights_of(self.modules.blocks[layer], role, self.shape.d_head)
+        return weights_of(self.modules.blocks[layer], projection, self.shape.d_head)
 
     @property
     def recorded_attention(self) -> str:
         """The name of the attention implementation that shows every call to the recorder."""
-        return f"sinkinterp_{self._base}"
+        return f"sinkinterp_{self.attention}"
+
+    @contextmanager
+    def shown_to(self, recorder: Recorder) -> Iterator[None]:
+        """Inside, every forward pass of the model itself is shown to the recorder, which begins each of them."""
+        stream = recorded_stream(self.modules, recorder, comes_first=True)
+        with stream, attention_set_to(self.model, self.recorded_attention):
+            yield
 
     @property
     def _embedding(self) -> torch.nn.Embedding:
@@ -223,7 +256,10 @@ class HuggingFaceSubject(ReadsText):
         ids = torch.arange(length)
         edited = ids
         for edit in edits:
-            edited = edit.position_ids(edited)
+            who = f"{type(edit).__name__}.position_ids"
+            edited = alike(Unchanged(edited).shown_to(edit.position_ids, who), ids, who)
+            if int(edited.min()) < 0:
+                raise InputError(f"{who} returned the position {int(edited.min())}; positions count from 0")
         if edited.equal(ids):
             return {}
         if not self._abilities.takes_positions:
@@ -249,6 +285,10 @@ class HuggingFaceSubject(ReadsText):
             edit.check(self.shape, length)
             if POSITION_EMBEDDING.touched_by(edit) and not self.modules.tables:
                 raise InputError(f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)")
+
+    def _check_not_patched(self) -> None:
+        if self.model in PATCHED:
+            raise InputError(f"{self.name} is inside si.patched(...); measure it outside, with edits=... instead")
 
     def _check_updates(self) -> None:
         if not self.shape.mlp_layers:

@@ -8,19 +8,32 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from ..checks import nearest
+from ..checks import keywords, nearest
+from ..data.choices import Dtype
 from ..data.token_sources import is_tokenizer
 from ..errors import InputError
-from .configuration import has_encoder
-from .encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
-from .encoder_input import EncoderInput
+from .encoder.encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
+from .encoder.encoder_input import EncoderInput
+from .exclusive import exclusive
+from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
+from .files.named_models import located
 from .huggingface import HuggingFaceSubject, check_encoder
-from .model_files import DeviceMap, load_model, load_tokenizer
-from .places import located, origin_of
-from .subject import Subject
-from .text import ReadsText
+from .subject import ReadsText, Subject
+
+_QUANTIZED = "load it with transformers and give the model: si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
 
 
+@keywords(
+    device='write device_map="cpu" or device_map="cuda:0"',
+    batch_size="measure chooses how many sequences fit into a pass",
+    torch_dtype='write dtype="bfloat16"',
+    load_in_8bit=_QUANTIZED,
+    load_in_4bit=_QUANTIZED,
+    quantization_config=_QUANTIZED,
+    attn_implementation=_QUANTIZED,
+    trust_remote_code="code of a repository is never run; load the model yourself and give it: si.load(model)",
+    revision="download that revision with transformers and give the model or its folder",
+)
 def load(  # noqa: PLR0913  everything that a model can be loaded with
     source: Any,
     *,
@@ -41,7 +54,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     float32), to where `device_map` says (as in transformers: "auto" spreads a model that is too large for one device),
     and no code of the repository is run. `remote` runs a model of the Hub on an NDIF server instead, in its dtype
     there: backend "nnsight" only. Encoder-decoder models (Whisper, BART, T5) need an `encoder` input, `Silence()`,
-    `Off()`, `Sound(file)` or `Text(text)` of `sinkinterp.backends.encoder_input`; what is measured is their decoder.
+    `NoEncoder()`, `Sound(file)` or `Text(text)` of `sinkinterp.backends.encoder.encoder_input`. What is measured is
+    their decoder.
     `tokenizer`, a transformers tokenizer or the name of one, is what the subject reads text with; by default that of
     the name, the folder, the nnsight model or the bridge. Raises InputError where nothing can be loaded, weights are
     absent, the backend cannot do it, an encoder's input is missing or has no encoder, or a dtype or device is asked of
@@ -89,7 +103,7 @@ def subject_of(model: Any) -> Subject:
 def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
     """What returns the tokenizer to read text with: that which is given, else that of a name or an object of a library.
 
-    Raises InputError for what is no tokenizer.
+    Raises InputError for what is not a tokenizer.
     """
     if tokenizer is None and isinstance(source, str | Path):
         return partial(load_tokenizer, source)
@@ -97,7 +111,7 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
         return partial(load_tokenizer, tokenizer)
     if tokenizer is not None and not is_tokenizer(tokenizer):
         raise InputError(
-            f"a {type(tokenizer).__name__} is no tokenizer; give AutoTokenizer.from_pretrained(NAME), or the name"
+            f"a {type(tokenizer).__name__} is not a tokenizer; give AutoTokenizer.from_pretrained(NAME), or the name"
         )
     beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
     return lambda: beside if is_tokenizer(beside) else None
@@ -113,7 +127,7 @@ def _check_dtype(dtype: Any) -> None:
     found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
     is_float = isinstance(found, torch.dtype) and found.is_floating_point
     if dtype not in (None, "auto") and not is_float:
-        raise InputError(f"{dtype!r} is no dtype that models run in; use float32, bfloat16 or float16")
+        raise InputError(f"{dtype!r} is not a dtype that models run in; use {', '.join(Dtype)}")
 
 
 def _nnsight(model: Any, name: str | None) -> Subject:
@@ -124,8 +138,8 @@ def _nnsight(model: Any, name: str | None) -> Subject:
 
 def _remote(source: Any, backend: str | None, name: str | None) -> Subject:
     if backend != "nnsight":
-        raise InputError(f"{backend or 'huggingface'} runs no model remotely; add backend='nnsight'")
-    from .ndif.subject import load_remote
+        raise InputError(f"{backend or 'huggingface'} does not run models remotely; add backend='nnsight'")
+    from .ndif.remote_subject import load_remote
 
     return load_remote(source, name)
 
@@ -135,7 +149,8 @@ def _transformer_lens(model: Any, name: str | None) -> Subject:
 
     if isinstance(model, PreTrainedModel):
         check_encoder(model, name or type(model).__name__)
-    bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
+    with exclusive(model):
+        bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
     return TransformerLensSubject(bridge, name or type(model).__name__)
 
 
@@ -149,5 +164,7 @@ def _library_of(model: object) -> str:
     roots = [base.__module__.split(".")[0] for base in type(model).__mro__]
     found = [_LIBRARIES[root] for root in roots if root in _LIBRARIES]
     if not found:
-        raise InputError(f"a {type(model).__name__} is no model that can be loaded; give a name, a folder or a model")
+        raise InputError(
+            f"a {type(model).__name__} is not a model that can be loaded; give a name, a folder or a model in memory"
+        )
     return found[0]

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..attention.interface import call_of_interface, is_causal_call
+from ..attention.call import call_of_interface, is_causal_call
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import MLP, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING
+from .anatomy.modules import StreamModules
 from .hooks import eval_mode
 from .huggingface import HuggingFaceSubject
-from .modules import StreamModules
 from .recorder import Recorder
 from .subject import Logits
 
@@ -57,12 +57,18 @@ class NNsightSubject(HuggingFaceSubject):
         from nnsight import NNsight
 
         self._envoy = NNsight(model) if isinstance(model, PreTrainedModel) else model
-        if any(parameter.is_meta for parameter in self._envoy._module.parameters()) and hasattr(model, "dispatch"):
-            model.dispatch()  # a model by name gets its weights only when they are needed
-        module = self._envoy._module
-        if any(parameter.is_meta for parameter in module.parameters()):
-            raise InputError(f"{type(module).__name__} has no weights yet; wrap it with dispatch=True")
-        super().__init__(module, name)
+        self._fetch_weights()
+        super().__init__(self._envoy._module, name)
+
+    def _fetch_weights(self) -> None:
+        """Gives a model by name its weights, which nnsight loads only when they are needed."""
+        if self._lacks_weights() and hasattr(self._envoy, "dispatch"):
+            self._envoy.dispatch()
+        if self._lacks_weights():
+            raise InputError(f"{type(self._envoy._module).__name__} has no weights yet; wrap it with dispatch=True")
+
+    def _lacks_weights(self) -> bool:
+        return any(parameter.is_meta for parameter in self._envoy._module.parameters())
 
     @property
     def _paths(self) -> Paths:
@@ -74,7 +80,7 @@ class NNsightSubject(HuggingFaceSubject):
         tokens = tokens.to(self.device)
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
         with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), self._envoy.trace(tokens, **inputs):
-            visit(self._envoy, self._paths, recorder, self._base)
+            visit(self._envoy, self._paths, recorder, self.attention)
             logits = nnsight.save(self._envoy.output.logits)
         return logits  # noqa: RET504  the trace writes it here
 

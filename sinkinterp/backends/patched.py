@@ -1,63 +1,105 @@
-"""A transformers model that stays edited while its user generates with it, evaluates it or trains it."""
+"""A model that stays edited while its user generates with it, evaluates it, trains it, or caches what it computes."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import Token
 from dataclasses import dataclass, field
+from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..errors import InputError
-from ..interventions.edit import Edit, edits_of
-from .hooks import RECORDING, Recording, attention_set_to, recorded_stream
+from ..interventions.edit import Edit, Edits, edits_of
+from .anatomy.modules import removed_after
+from .anatomy.projections import edited_weights
+from .exclusive import exclusive, lock_of
+from .hooks import PATCHED, RECORDING, Recording
 from .huggingface import HuggingFaceSubject
-from .projections import edited_weights
+from .load import load
 from .recorder import Recorder
+from .subject import Subject
 
 
 @contextmanager
-def patched(model: Any, *edits: Edit) -> Iterator[Any]:
-    """The transformers model itself, edited until the block ends, then exactly as it was; inner blocks edit last::
+def patched(model: Any, *edits: Edits) -> Iterator[Any]:
+    """The model itself, edited until the block ends, then exactly as it was; inner blocks edit last::
 
         with si.patched(model, si.PatchNormalization(Sigmoid(), layers=[3])):
             model.generate(**inputs)
 
+    `model` is a transformers model, a TransformerLens bridge (`run_with_cache` and `run_with_hooks` see the edits) or
+    an nnsight model (`trace` and `generate` see them, in this process only). Hooks that are added inside the block see
+    what the edits made. A pattern that is cached holds the weights that multiply the values, without a slot's column.
     Positions count from the start of the sequence, also where a cache holds its beginning. Raises InputError for edits
     that do not fit, for padded batches (positions would count padding), and for caches that forget or preallocate keys.
+    Until the block ends, whatever measures, loads or patches the model in another thread waits: two threads that each
+    patch one model and then measure the other's wait for ever.
     """
-    if not isinstance(model, PreTrainedModel):
-        raise InputError(f"patched takes a transformers model; got {type(model).__name__}. For others: measure(edits=)")
-    edits_of(edits)
-    if not edits:
+    given = tuple(edit for several in edits for edit in edits_of(several))
+    if not given:
         raise InputError("patched needs at least one edit")
-    is_outermost = model not in _PATCHES
-    patch = _Patch(HuggingFaceSubject(model)) if is_outermost else _PATCHES[model]
-    edits_before = patch.edits
-    patch.subject.check_edits(edits, patch.subject.shape.n_ctx or torch.iinfo(torch.int32).max)
-    with ExitStack() as stack:
-        stack.enter_context(edited_weights(patch.subject.shape, patch.subject.weights, edits))
-        if is_outermost:
-            _PATCHES[model] = patch
-            stack.callback(_PATCHES.pop, model)
-            stack.enter_context(_hooked(patch))
-        patch.edits = (*edits_before, *edits)
+    module = _module_of(model)
+    with lock_of(module), ExitStack() as stack:
         try:
+            with exclusive(module):
+                _enter(stack, model, module, given)
             yield model
         finally:
-            patch.edits = edits_before
+            with exclusive(module):
+                stack.close()
+
+
+def _enter(stack: ExitStack, model: Any, module: nn.Module, edits: tuple[Edit, ...]) -> None:
+    """Edits the model until the stack is closed."""
+    is_outermost = module not in _PATCHES
+    patch = _patch_of(model) if is_outermost else _PATCHES[module]
+    patch.subject.check_edits(edits, patch.subject.shape.n_ctx or torch.iinfo(torch.int32).max)
+    stack.enter_context(edited_weights(patch.subject.shape, patch.subject.weights, edits))
+    if is_outermost:
+        _PATCHES[module] = patch
+        stack.callback(_PATCHES.pop, module)
+        PATCHED.add(module)
+        stack.callback(PATCHED.discard, module)
+        stack.enter_context(_hooked(patch))
+        stack.callback(patch.end_passes)
+    stack.callback(setattr, patch, "edits", patch.edits)
+    patch.edits = (*patch.edits, *edits)
+
+
+def _patch_of(model: Any) -> "_Patch":
+    subject = HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model)
+    if not isinstance(subject, HuggingFaceSubject):
+        raise InputError(f"{subject.name} does not run in this process, so it cannot stay edited; use measure(edits=)")
+    return _Patch(subject)
+
+
+def _module_of(model: Any) -> nn.Module:
+    """The transformers model that a library runs. Raises InputError for anything else."""
+    inner = getattr(model, "_module", None) or getattr(model, "original_model", None)
+    module = model if isinstance(model, PreTrainedModel) else inner
+    if not isinstance(module, nn.Module) or isinstance(model, Subject):
+        what = type(model).__name__
+        raise InputError(
+            f"patched takes a transformers model, a TransformerLens bridge or an nnsight model; got {what}"
+        )
+    return module
 
 
 @dataclass
 class _Patch:
-    """The edits of all the `patched` blocks around a model, and the recorder that makes them in every forward pass."""
+    """The edits of all the `patched` blocks around a model, and the recorder that makes them in every forward pass.
+
+    turn: held during a pass, so that threads that run the model inside one block take turns.
+    """
 
     subject: HuggingFaceSubject
     edits: tuple[Edit, ...] = ()
     recorder: Recorder = field(default_factory=Recorder)
+    turn: RLock = field(default_factory=RLock)
     recordings_before: list[Token[Recording | None]] = field(default_factory=list)
 
     def before_pass(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
@@ -67,18 +109,36 @@ class _Patch:
         past = 0 if cache is None else cache.get_seq_length()
         if mask is not None and (mask.ndim != 2 or not mask.bool().all()):
             raise InputError("a patched model takes no padding; give it sequences of one length")
+        if not self.subject.reads_caches:
+            if past:
+                raise InputError("hooks of a bridge do not show the keys of a cache; leave past_key_values out")
+            kwargs |= {"use_cache": False}  # `generate` then gives it all tokens at every step
         self.subject.check_edits(self.edits, past + inputs.shape[1])
-        self.recorder.begin(self.edits, past)
         kwargs |= self._positions(inputs, past)
+        self.turn.acquire()
+        self.recorder.begin(self.edits, past)
         self.recordings_before.append(RECORDING.set(Recording(self.recorder, self.subject.modules.layers)))
         return args, kwargs
 
     def after_pass(self, model: Any, args: tuple[Any, ...], output: Any) -> None:
         """A forward hook, which is also called after an exception: its output is then None."""
-        if self.recordings_before:  # none where the pass was refused
-            RECORDING.reset(self.recordings_before.pop())
-        if output is not None:
-            self.recorder.check(self.subject.shape)
+        recording = RECORDING.get()
+        if recording is None or recording.recorder is not self.recorder:  # the pass was refused
+            return
+        try:
+            if output is not None:
+                self.recorder.check(self.subject.shape)
+        finally:
+            self._end_pass()
+
+    def end_passes(self) -> None:
+        """Ends the pass of this thread that KeyboardInterrupt left, which calls no hook."""
+        while (recording := RECORDING.get()) is not None and recording.recorder is self.recorder:
+            self._end_pass()
+
+    def _end_pass(self) -> None:
+        RECORDING.reset(self.recordings_before.pop())
+        self.turn.release()
 
     def _positions(self, inputs: Tensor, past: int) -> dict[str, Tensor]:
         length = past + inputs.shape[1]
@@ -89,7 +149,7 @@ class _Patch:
         return {"position_ids": positions["position_ids"][:, past:], "attention_mask": ones}
 
 
-_PATCHES: WeakKeyDictionary[PreTrainedModel, _Patch] = WeakKeyDictionary()
+_PATCHES: WeakKeyDictionary[nn.Module, _Patch] = WeakKeyDictionary()
 
 
 @contextmanager
@@ -97,11 +157,8 @@ def _hooked(patch: _Patch) -> Iterator[None]:
     """Inside, every forward pass of the model is shown to the patch's recorder."""
     subject = patch.subject
     with ExitStack() as stack:
-        stack.enter_context(recorded_stream(subject.modules, patch.recorder))
-        stack.enter_context(attention_set_to(subject.model, subject.recorded_attention))
-        for handle in (
-            subject.model.register_forward_pre_hook(patch.before_pass, with_kwargs=True),
-            subject.model.register_forward_hook(patch.after_pass, always_call=True),
-        ):
-            stack.callback(handle.remove)
+        stack.enter_context(subject.shown_to(patch.recorder))
+        before = subject.model.register_forward_pre_hook(patch.before_pass, with_kwargs=True)
+        after = subject.model.register_forward_hook(patch.after_pass, always_call=True)
+        stack.enter_context(removed_after([before, after]))
         yield

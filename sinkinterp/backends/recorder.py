@@ -1,15 +1,18 @@
 """Recorder: the reads and edits of one forward pass, and what the reads have returned so far."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.model_shape import ModelShape
+from ..attention.shapes import ModelShape
 from ..errors import InputError
-from ..interventions.edit import MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Site
+from ..interventions.answers import Unchanged, alike, metric, with_axes
+from ..interventions.edit import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Site
 from .subject import CallRead, ResidualRead
 
 Answers = dict[str, Tensor]  # by the name of the read
@@ -67,7 +70,7 @@ class Recorder:
         x = self._edited(RESIDUAL, x, len(self.residual_answers))
         with torch.no_grad():
             self.finite.append(x.sum(dtype=torch.float32).isfinite())  # an infinity or NaN anywhere reaches the sum
-            self.residual_answers.append({name: read(x) for name, read in self.residuals.items()})
+            self.residual_answers.append(_answers(self.residuals, x))
         return x
 
     def attend(self, call: AttentionCall) -> AttentionCall:
@@ -80,9 +83,12 @@ class Recorder:
             )
         with torch.set_grad_enabled(self.gradients):
             for edit in self.edits:
-                call = edit.call(call)
+                if CALL.touched_by(edit):
+                    call = _edited_call(edit, call)
+            if self.calls:
+                _ = call.is_fused  # its output is computed now: with gradients, and before a read could change it
         with torch.no_grad():
-            self.call_answers[call.layer] = {name: read(call) for name, read in self.calls.items()}
+            self.call_answers[call.layer] = _answers(self.calls, call)
         return call
 
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
@@ -98,7 +104,7 @@ class Recorder:
         edited = self._edited(MLP, update, block)
         with torch.no_grad():
             shown = edited.clone() if self.mlps else edited  # Falcon then adds to it in place
-            self.mlp_answers[block] = {name: read(shown) for name, read in self.mlps.items()}
+            self.mlp_answers[block] = _answers(self.mlps, shown)
         if edited is update:
             return x
         return edited.reshape(x.shape) if factor == 1 else edited.reshape(x.shape) / factor
@@ -110,7 +116,9 @@ class Recorder:
         padded = edited = torch.cat((unseen, x), -2) if self.past else x
         with torch.set_grad_enabled(self.gradients):
             for edit in self.edits:
-                edited = site.apply(edit, *place, edited)
+                if site.touched_by(edit):
+                    who = site.name_of(edit)
+                    edited = alike(Unchanged(edited).shown_to(partial(site.apply, edit), who, *place), edited, who)
         if edited is padded:
             return x
         shown = edited[..., self.past :, :]
@@ -133,9 +141,31 @@ class Recorder:
             if not finite:
                 where = f"block {block - 1}" if block else "the embedding"
                 raise InputError(
-                    f"activations after {where} are not finite; check the weights, or load with dtype float32 or "
-                    "bfloat16 (float16 overflows above 65,504)"
+                    f"activations after {where} are not finite; check the {'edits, the ' if self.edits else ''}"
+                    "weights, or load with dtype float32 or bfloat16 (float16 overflows above 65,504)"
                 )
+
+
+def _answers(reads: Mapping[str, Callable[[Any], Tensor]], value: Tensor | AttentionCall) -> Answers:
+    """What the reads return for a residual, an update or a call.
+
+    Raises InputError, which names the read, for what is not a tensor with an axis, and where it changes the value.
+    """
+    if not reads:
+        return {}
+    shown = Unchanged(value)
+    return {name: with_axes(shown.shown_to(read, metric(name)), metric(name)) for name, read in reads.items()}
+
+
+def _edited_call(edit: Edit, call: AttentionCall) -> AttentionCall:
+    """The call after an edit. Raises InputError, which names the edit, for anything that is not such a call."""
+    who = CALL.name_of(edit)
+    edited = Unchanged(call).shown_to(edit.call, who)
+    if not isinstance(edited, AttentionCall) or edited.layer != call.layer:
+        raise InputError(f"{who} returned {edited!r:.60}; it must return the call of layer {call.layer}")
+    for name in ("q", "k", "v"):
+        alike(getattr(edited, name), getattr(call, name), f"{who}, in {name},")
+    return edited
 
 
 def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:

@@ -1,19 +1,24 @@
-"""What a measurement needs of a model, whichever library runs it."""
+"""What a measurement needs of a model, whichever library runs it, and how text becomes its tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.model_shape import ModelShape
-from ..attention.shapes import Residual
-from ..data.bos import Bos
-from ..data.tokens import Tokens, TokenSet
-from ..interventions.edit import Edit
+from ..attention.shapes import ModelShape, Residual
+from ..checks import whole_number
+from ..data.choices import Bos
+from ..data.token_sources import from_chats, from_texts, from_whole_texts
+from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, token_set_of
+from ..errors import InputError
+from ..interventions.edit import Edit, Edits, edits_of
+from .exclusive import lock_of
+from .first_token import FirstToken, first_token
 
 Logits = Float[Tensor, "sequence pos vocab"]
 CallRead = Callable[[AttentionCall], Tensor]
@@ -51,12 +56,22 @@ class Subject(Protocol):
 
     name: str
     shape: ModelShape
-    dtype: torch.dtype
-    device: torch.device
     libraries: tuple[str, ...]  # what runs it, beside torch and transformers
     n_keys: int | None  # of every attention call; None where there are as many keys as tokens
+    attention: str  # the implementation that transformers runs: sdpa or eager
+    attention_note: str  # what a reader of numbers must know of it; mostly empty
     encoder: str  # what the encoder of an encoder-decoder model is given; empty for other models
     revision: str  # commit of the weights on the Hub; empty for a model in memory or in a folder
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights now."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are now."""
+        ...
 
     def run(
         self,
@@ -75,7 +90,104 @@ class Subject(Protocol):
         ...
 
     def tokens(
-        self, texts: str | Sequence[str], length: int | None = None, bos: Bos | str | bool = Bos.TOKENIZER
+        self, texts: str | Sequence[Any], length: int | None = None, bos: Bos | str | bool = Bos.TOKENIZER
     ) -> TokenSet:
         """The tokens of a text or of several. Raises InputError for a model without a tokenizer."""
         ...
+
+
+BOS_RULES = {True: Bos.ALWAYS, False: Bos.NEVER} | {rule.value: rule for rule in Bos}
+UNLIMITED = 2**30  # tokens of a text, where the model has no limit of its own
+
+
+_SIZES = ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head", "vocab", "n_ctx")
+_WHERE = dict.fromkeys(("to_tokens", "tokenize", "encode"), "subject.tokens(text) gives token ids") | {
+    "run_with_cache": "give si.load the TransformerLens bridge, and call it there: bridge.run_with_cache(...)",
+    **{name: f"subject.shape.{name}" for name in _SIZES},
+}
+
+
+class ReadsText:
+    """Reads text with the tokenizer that `tokenizer_source` returns; None where the model has none."""
+
+    name: str
+    shape: ModelShape
+    run: Callable[..., Trace]  # see `Subject.run`
+    tokenizer_source: Callable[[], Any] = staticmethod(lambda: None)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The model's transformers tokenizer, loaded when it is first asked for; None where the model has none."""
+        return self.tokenizer_source()
+
+    def tokens(
+        self, texts: str | Sequence[Any], length: int | None = None, bos: Bos | str | bool = Bos.TOKENIZER
+    ) -> TokenSet:
+        """The tokens of a text or of several, one text per sequence, or of chats in the tokenizer's template.
+
+        Without `length` every sequence is as long as its text. With it every sequence has that many tokens: longer
+        texts are cut, shorter ones are passed over and counted. `bos`: whether sequences begin with BOS, "tokenizer"
+        (as it decides), "always" or "never". Raises InputError for a model without a tokenizer, and for texts that
+        are too short for it or too long.
+        """
+        rule = BOS_RULES.get(bos) if isinstance(bos, bool | str) else None
+        if rule is None:
+            raise InputError(f"bos is 'tokenizer', 'always' or 'never'; got {bos!r}")
+        given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
+        if given and all(map(is_chat, given)):
+            return from_chats(given, self._needed_tokenizer(), f"{len(given)} chats in memory")
+        if not given or not all(isinstance(text, str) for text in given):
+            raise InputError('texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])')
+        tokenizer = self._needed_tokenizer()
+        source = "text in memory" if len(given) == 1 else f"{len(given)} texts in memory"
+        with lock_of(tokenizer):  # which keeps state between calls
+            if length is None:
+                return from_whole_texts(given, tokenizer, rule, self.shape.n_ctx or UNLIMITED, source)
+            length = whole_number(length, "length", 2, self.shape.n_ctx or UNLIMITED)
+            return from_texts(given, tokenizer, length, None, rule, source)
+
+    def first_token(self, tokens: TokensLike | Any, position: int = 0, edits: Edits = ()) -> FirstToken:
+        """Hidden states, massive activations, importance, QK angles and norms of the first token, as named tensors.
+
+        `tokens` are what `si.measure` takes, of one length; `position` takes another token than the first. Raises
+        InputError for anything else.
+        """
+        token_set = token_set_of(tokens, self.tokens)
+        if token_set.lengths is not None:
+            raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
+        return first_token(self.run, token_set.tokens, position, edits_of(edits))
+
+    def ids_of(self, tokens: Tokens | str) -> Tokens:
+        """The tokens as they are, or those of a text."""
+        return self.tokens(tokens).tokens if isinstance(tokens, str) else tokens
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise InputError(
+            "a subject is not called; subject.run(tokens) is a pass, subject.model the model, si.measure(subject, text)"
+        )
+
+    if not TYPE_CHECKING:  # a type checker knows the attributes that there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            known = not name.startswith("_") and hasattr(self.__dict__.get("model"), name)
+            place = f"subject.model.{name}" if known else _WHERE.get(name, "subject.model is the model itself")
+            raise AttributeError(f"a subject has no attribute {name!r}; {place}")
+
+    def _needed_tokenizer(self) -> Any:
+        if self.tokenizer is None:
+            raise InputError(
+                f"{self.name} has no tokenizer, so it reads no text; load it with one, "
+                "si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
+            )
+        return self.tokenizer
+
+
+def tokenizer_of(subject: Subject) -> Any:
+    """The tokenizer that a subject keeps, which is loaded once; None where it has none."""
+    return subject.tokenizer if isinstance(subject, ReadsText) else None
+
+
+def words_of(subject: Subject) -> Callable[[int], str]:
+    """A function from a token id to its text, or to its number where the subject has no tokenizer."""
+    tokenizer = tokenizer_of(subject)
+    return str if tokenizer is None else lambda token: tokenizer.decode([token])

@@ -1,25 +1,172 @@
-"""TransformerLens bridges as subjects. `bridge_layer` puts the call of every layer together from its hooks."""
+"""TransformerLens bridges as subjects. A `BridgeLayer` puts the call of a layer together from what its hooks show."""
 
 import copy
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from einops import rearrange
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import Pattern
+from ..attention.slots import SinkLogit
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import HeadWeights
+from ..interventions.edit import OUTPUT, HeadWeights
 from . import contract
-from .bridge_layer import FIX, BridgeLayer, Compare
+from .anatomy.modules import removed_after
+from .anatomy.projections import Projection, weights_of_linear
 from .hooks import eval_mode, recorded_stream
 from .huggingface import HuggingFaceSubject
-from .projections import Role, weights_of_linear
 from .recorder import Recorder
 from .subject import Logits
+
+Hooks = list[tuple[str, Callable[..., Tensor | None]]]
+Compare = Callable[[AttentionCall, Pattern], None]  # a call, and the pattern that TransformerLens computed from it
+
+_HOOKS = {  # hook -> what it shows; of several that show q or k, the one that fires last shows what attention uses
+    "q.hook_out": "q", "hook_q_normed": "q", "hook_rot_q": "q",
+    "k.hook_out": "k", "hook_k_normed": "k", "hook_rot_k": "k",
+    "v.hook_out": "v", "hook_cos": "cos", "hook_sin": "sin",
+}  # fmt: skip
+_UNREAD = ("hook_attn_scores", "hook_pattern")  # a call is made up of what other hooks show
+_HEAD_FIRST = ("hook_q_normed", "hook_k_normed")
+FIX = "use the Hugging Face backend: sinkinterp.load(model)"
+
+
+@dataclass(repr=False)  # TransformerLens prints every hook's function, and the text would hold all tensors
+class BridgeLayer:
+    """One attention layer during one forward pass: what its hooks have shown, and the call that this makes up.
+
+    shows_edits: whether hooks that come later are shown the edited pattern, and may change it.
+    """
+
+    index: int
+    attention: Any
+    recorder: Recorder
+    compare: Compare
+    shows_edits: bool = False
+    shown: dict[str, Tensor] = field(default_factory=dict)
+    rotated: bool = False
+    mask: Tensor | None = None
+    calls: tuple[AttentionCall, AttentionCall] | None = None  # before and after the edits
+    has_pattern: bool = False
+    has_output: bool = False
+
+    def hooks(self, bridge: Any) -> Hooks:
+        """Names of hooks that this architecture has, and the functions that are called there."""
+        prefix = f"blocks.{self.index}.attn."
+        functions: dict[str, Callable[..., Tensor | None]] = dict.fromkeys(_HOOKS, self._store)
+        functions |= {
+            "hook_attn_scores": self._store_mask,
+            "hook_pattern": self._compare_pattern,
+            "hook_z": self._edit_output,
+        }
+        return [(prefix + name, f) for name, f in functions.items() if prefix + name in bridge.hook_dict]
+
+    def begin(self) -> None:
+        """Starts another forward pass."""
+        self.calls, self.shown, self.mask = None, {}, None
+        self.rotated = self.has_pattern = self.has_output = False
+
+    # TransformerLens passes `hook` by name
+    def _store(self, tensor: Tensor, hook: Any) -> None:
+        name = hook.name.split(".attn.")[1]
+        self.rotated |= name == "hook_rot_q"
+        self.shown[_HOOKS[name]] = tensor.transpose(1, 2) if name in _HEAD_FIRST else tensor
+
+    def _store_mask(self, tensor: Tensor, hook: Any) -> None:
+        if self.calls is None:  # delegated attention (OPT) fires this after the pattern, and shows the pattern
+            self.mask = tensor[:, :1] > torch.finfo(tensor.dtype).min / 2
+
+    # delegated attention (OPT) shows its output before its pattern; all others show the pattern first
+    def _compare_pattern(self, tensor: Tensor, hook: Any) -> Tensor | None:
+        if self.has_pattern:
+            raise InputError(f"layer {self.index} attends twice in one pass; such models cannot be read by layer")
+        original, edited = self._both_calls()
+        self.compare(original, tensor)
+        self.has_pattern, is_used_already = True, self.has_output
+        self._forget()
+        if edited is original or not self.shows_edits:
+            return None
+        pattern = _of_tokens(edited).to(tensor.dtype)
+        if is_used_already and not torch.is_grad_enabled():
+            tensor.copy_(pattern)  # TransformerLens would warn that a tensor which is returned is not used
+            return None
+        return pattern
+
+    def _edit_output(self, tensor: Tensor, hook: Any) -> Tensor | None:
+        original, edited = self._both_calls()
+        self.has_output = True
+        self._forget()
+        if edited is original and not self.recorder.edits_at(OUTPUT):
+            return None
+        heads = rearrange(tensor.flatten(2), "batch pos (head d) -> batch head pos d", head=original.q.shape[1])
+        z = self.recorder.output(edited, heads if edited is original else self._edited_heads(original, edited, heads))
+        return rearrange(z, "batch head pos d -> batch pos head d").reshape(tensor.shape)
+
+    def _edited_heads(self, original: AttentionCall, edited: AttentionCall, heads: Tensor) -> Tensor:
+        """What the heads of the edited call return; `heads` is what TransformerLens computed.
+
+        That has used the edited pattern where it was shown it, and whatever later hooks made of it.
+        """
+        if not (self.shows_edits and self.has_pattern):
+            return edited.output()
+        if edited.v is original.v and edited.slot is None:
+            return heads
+        expected = replace(original, slot=None).mix(_of_tokens(edited))
+        if not (heads - expected).abs().max() <= 1e-3 * expected.abs().max():
+            place = f"blocks.{self.index}.attn.hook_pattern"
+            raise InputError(f"a hook of yours changes {place}, where an edit changes values too; take one of them off")
+        return edited.output()
+
+    def _both_calls(self) -> tuple[AttentionCall, AttentionCall]:
+        if self.calls is None:
+            original = self._call()
+            self.calls = original, self.recorder.attend(original)
+        return self.calls
+
+    def _forget(self) -> None:
+        if self.has_pattern and self.has_output:
+            self.calls, self.shown, self.mask = None, {}, None
+
+    def _call(self) -> AttentionCall:
+        attention = self.attention.original_component
+        q, k, v = self._heads(attention)
+        if self.mask is None and getattr(getattr(attention, "config", None), "sliding_window", None):
+            raise InputError(f"{type(attention).__name__} shows no mask, and has a window; {FIX}")
+        sinks = getattr(attention, "sinks", None)
+        return AttentionCall(
+            layer=self.index,
+            q=q,
+            k=k,
+            v=v,
+            scale=getattr(attention, "scaling", q.shape[-1] ** -0.5),
+            mask=self.mask,
+            softcap=getattr(attention, "attn_logit_softcapping", None),
+            slot=None if sinks is None else SinkLogit(sinks),
+        )
+
+    def _heads(self, attention: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, `batch head pos d`, after norms and rotation."""
+        shown = [self.shown[name] for name in "qkv" if name in self.shown and self.shown[name].ndim == 4]
+        if len(shown) != 3:
+            raise InputError(f"{type(attention).__name__} shows no queries, keys and values by head; {FIX}")
+        q, k, v = (rearrange(x, "batch pos head d -> batch head pos d") for x in shown)
+        if "cos" in self.shown and not self.rotated:  # GPT-NeoX: hook_rot_q exists and never fires
+            rotate = getattr(sys.modules[type(attention).__module__], "apply_rotary_pos_emb", None)
+            if rotate is None:
+                raise InputError(f"{type(attention).__name__} shows no rotated queries and keys; {FIX}")
+            q, k = rotate(q, k, self.shown["cos"], self.shown["sin"])
+        return q, k, v
+
+
+Layers = Sequence[BridgeLayer]
 
 
 class TransformerLensSubject(HuggingFaceSubject):
@@ -29,6 +176,7 @@ class TransformerLensSubject(HuggingFaceSubject):
     """
 
     libraries: tuple[str, ...] = ("transformer-lens",)
+    reads_caches = False
 
     def __init__(self, bridge: Any, name: str | None = None) -> None:
         if bridge.compatibility_mode or getattr(bridge, "_weights_processed", False):
@@ -38,13 +186,22 @@ class TransformerLensSubject(HuggingFaceSubject):
             )
         self._bridge = bridge
         super().__init__(bridge.original_model, name)
+
+    def _read_model(self, model: PreTrainedModel) -> None:
+        super()._read_model(model)
         self._check_patterns()
 
     def _check_contract(self, bare: Logits) -> None:
         try:
             super()._check_contract(bare)
         except InputError as error:
-            raise InputError(f"{error}; {FIX}") from error
+            raise InputError(f"{error}; {self._fix_by_hooks}") from error
+
+    @property
+    def _fix_by_hooks(self) -> str:
+        """What a user does where the hooks do not make up the call."""
+        foreign = _hooked_points(self._bridge)
+        return f"take off your hooks on {', '.join(foreign)}" if foreign else FIX
 
     @property
     def _embedding(self) -> nn.Embedding:
@@ -54,26 +211,55 @@ class TransformerLensSubject(HuggingFaceSubject):
         with recorded_stream(self.modules, recorder):
             return self._recorded(tokens, recorder, positions)
 
-    def weights(self, layer: int, role: Role) -> HeadWeights | None:
+    def weights(self, layer: int, projection: Projection) -> HeadWeights | None:
         attention: Any = self.modules.blocks[layer].attn  # fused maps are taken apart when a bridge boots
-        linear = (attention.q, attention.k, attention.v)[role].original_component
+        linear = (attention.q, attention.k, attention.v)[projection].original_component
         return weights_of_linear(linear, self.shape.d_head)
 
     def _recorded(
         self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor], compare: Compare = lambda *_: None
     ) -> Logits:
         """The logits of a pass that shows the recorder, and then `compare`, the call of every attention layer."""
-        blocks = [(i, block) for i, block in enumerate(self.modules.blocks) if hasattr(block, "attn")]
-        layers = [BridgeLayer(i, block.attn, recorder, compare) for i, block in blocks]
-        try:
-            with self._bridge.hooks(fwd_hooks=[hook for layer in layers for hook in layer.hooks(self._bridge)]):
-                logits = self._forward(tokens, None, gradients=recorder.gradients, **positions)
-        finally:
-            for layer in layers:
-                layer.attention._pattern = None  # TransformerLens keeps the last one of every layer
+        hooked = [name for name in _hooked_points(self._bridge) if name.endswith(_UNREAD)]
+
+        def check(call: AttentionCall, pattern: Pattern) -> None:
+            if hooked and not _distance(call, pattern) <= contract.weight_tolerance(self.dtype):
+                raise InputError(
+                    f"your hooks on {', '.join(hooked)} change what attention computes, and a read does not show it; "
+                    "take them off, and give the change as an edit: edits=lambda call: call.with_pattern(...)"
+                )
+            compare(call, pattern)
+
+        with self._layers_shown(recorder, check) as layers:
+            logits = self._forward(tokens, None, gradients=recorder.gradients, **positions)
         if not layers or not all(layer.has_pattern and layer.has_output for layer in layers):
             raise InputError(f"{self.name} shows no pattern; boot it with eager attention (bridge_of), or {FIX}")
         return logits
+
+    @contextmanager
+    def _layers_shown(self, recorder: Recorder, compare: Compare, shows_edits: bool = False) -> Iterator[Layers]:
+        """Inside, the recorder is shown the call of every attention layer."""
+        blocks = [(i, block) for i, block in enumerate(self.modules.blocks) if hasattr(block, "attn")]
+        layers = [BridgeLayer(i, block.attn, recorder, compare, shows_edits) for i, block in blocks]
+        try:
+            with self._bridge.hooks(fwd_hooks=[hook for layer in layers for hook in layer.hooks(self._bridge)]):
+                yield layers
+        finally:
+            for layer in layers:
+                layer.attention._pattern = None  # TransformerLens keeps the last one of every layer
+
+    @contextmanager
+    def shown_to(self, recorder: Recorder) -> Iterator[None]:
+        def begin_layers(*_: Any) -> None:
+            for layer in layers:
+                layer.begin()
+
+        with (
+            recorded_stream(self.modules, recorder, comes_first=True),
+            self._layers_shown(recorder, lambda call, pattern: None, shows_edits=True) as layers,
+            removed_after([self.model.register_forward_pre_hook(begin_layers)]),
+        ):
+            yield
 
     def _check_patterns(self) -> None:
         """Raises InputError where a call does not give the pattern that TransformerLens computed."""
@@ -83,7 +269,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         if not max(distances) <= contract.weight_tolerance(self.dtype):
             raise InputError(
                 f"{self.name} under TransformerLens cannot be measured: the queries, keys and masks that its hooks "
-                f"show do not give its own pattern; {FIX}"
+                f"show do not give its own pattern; {self._fix_by_hooks}"
             )
 
 
@@ -113,6 +299,16 @@ def bridge_of(model: PreTrainedModel) -> Any:
     return bridge
 
 
+def _hooked_points(bridge: Any) -> list[str]:
+    """The hook points of a bridge that someone has hooked."""
+    return [name for name, point in bridge.hook_dict.items() if point.fwd_hooks]
+
+
+def _of_tokens(call: AttentionCall) -> Pattern:
+    """The pattern without the slot's column."""
+    return call.pattern()[..., -call.k.shape[2] :]
+
+
 def _distance(call: AttentionCall, pattern: Pattern) -> float:
-    ours = call.pattern()[..., -call.k.shape[2] :]
+    ours = _of_tokens(call)
     return (ours - pattern).abs().max().item() if ours.shape == pattern.shape else torch.inf

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..table import Cell, Table
+from .options import models
 from .terminal import console, print_table
 
 WHAT = "variants and recipes are for `train`, experiments for `reproduce`, checkpoints (which ship) and models for all."
@@ -88,20 +89,16 @@ def _recipes() -> list[Row]:
 
 
 def _experiments() -> list[Row]:
-    from ..runs.experiment_files import experiment_names, summary_of
+    from ..runs.catalogue import experiment_names, summary_of
 
     return [{"experiment": name, "what it reproduces": summary_of(name)} for name in experiment_names()]
 
 
 def _checkpoints() -> list[Row]:
-    from .names import models
-
     return [{"checkpoint": name} for name in models() if name.startswith("sinkinterp/")]
 
 
 def _models() -> list[Row]:
-    from .names import models
-
     return [{"model": name} for name in models() if name.startswith("local/")]
 
 

@@ -1,28 +1,88 @@
-"""The command line: every command, in the order of the help text."""
+"""Mistakes of the user: each is one line on standard error and exit code 2, whatever command it is made in."""
 
-from typing import Annotated
+import sys
+from collections import Counter
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-from .book import book
-from .check import check
-from .demo import demo
-from .domains import domains
-from .errors import Command, Program
-from .families import families
-from .finetune import finetune
-from .gallery import gallery
+from ..data.progress import BARS
+from ..errors import InputError
+from .drawing import demo, gallery, serve, view
 from .listing import listing
-from .measure import measure
-from .reproduce import reproduce
-from .serve import serve
-from .terminal import console
-from .train import train
-from .view import view
+from .measuring import check, domains, measure
+from .patching import patch
+from .places import checked
+from .reproducing import book, reproduce
+from .terminal import console, print_line
+from .training import finetune, train
+
+INTERRUPTED = "interrupted; what was saved so far is kept, and the same command goes on from there"
+# typer brings a copy of click since 0.20, so the base class of its errors has one of two homes
+ClickException: type[Any] = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+
+class Command(TyperCommand):
+    """A command that takes no option twice, unless the option is a list."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        single: list[Any] = [param for param in order if param.param_type_name == "option" and not param.multiple]
+        for param, times in Counter(single).items():
+            if times > 1:
+                raise typer.BadParameter(f"it is given {times} times; give it once", ctx, param)
+        return super().parse_args(ctx, args)
+
+
+MEANT = {"plot": "view", "show": "view", "attention": "view", "run": "measure", "load": "measure", "models": "list"}
+
+
+class Program(TyperGroup):
+    """The group of all commands. It prints every mistake of the user as one line; a traceback is a bug of ours."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in MEANT:
+            raise InputError(f"no such command {args[0]!r}; did you mean {MEANT[args[0]]!r}? see sinkinterp --help")
+        if "/" in args[0]:
+            raise InputError(f"no such command {args[0]!r}; write sinkinterp measure {args[0]}")
+        return super().resolve_command(ctx, args)
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Runs a command line, or shows the help where it is empty, and exits: with 2 at a mistake of the user."""
+        given = options.pop("args", args[0] if args else None)
+        words = list(sys.argv[1:] if given is None else given) or ["--help"]
+        if words[0] == "help":
+            words = [*words[1:], "--help"]
+        options |= {"prog_name": "sinkinterp", "standalone_mode": False}
+        bars = BARS.set(False)  # commands show bars of their own
+        try:
+            code = super().main(words, **options)
+        except (ClickException, InputError, MemoryError, OSError) as error:
+            print_line(f"error: {_message(error)}", style="red")
+            sys.exit(2)
+        except (KeyboardInterrupt, typer.Abort):
+            code = 130
+        finally:
+            BARS.reset(bars)
+        if code == 130:
+            print_line(INTERRUPTED)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _message(error: Any) -> str:
+    if isinstance(error, InputError):
+        return str(error)
+    if isinstance(error, ClickException):
+        context = getattr(error, "ctx", None)
+        text = " ".join(error.format_message().split()).rstrip(".")
+        return f"{text[:1].lower()}{text[1:]}; see {context.command_path if context else 'sinkinterp'} --help"
+    return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"
+
 
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
-for command in (train, finetune, gallery, view, serve, reproduce, book, demo, measure, domains, check, families):
-    app.command(cls=Command)(command)
+for command in (train, finetune, gallery, view, patch, serve, reproduce, book, demo, measure, domains, check):
+    app.command(cls=Command)(checked(command))
 app.command("list", cls=Command)(listing)
 
 

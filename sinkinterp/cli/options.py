@@ -1,12 +1,189 @@
-"""Options that several commands share."""
+"""Options of commands: parsers of their values, the names that help and completion show, and those that commands share.
 
+A parser takes what the user typed and returns a value in the option's domain. What it refuses becomes one line that
+names the option, with exit code 2, before anything is loaded or written.
+"""
+
+import ast
+import math
+import os
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from . import names
-from .values import LARGEST_SEED, filled, input_file, output_file, share, whole
+from ..files import cache_folder
+
+PACKAGE = Path(__file__).parents[1]
+MOST = 2**31 - 1  # of anything that is counted
+MOST_SEEDS = 1000  # of a study, each of which trains every model again
+LARGEST_SEED = 2**63 - 1  # random generators take 64 bits
+
+
+def whole(least: int, most: int = MOST) -> Callable[[str | int], int]:
+    """Returns a parser of whole numbers from `least` to `most`."""
+
+    def parse(text: str | int) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not a whole number, such as {max(least, 1)}") from None
+        if not least <= number <= most:
+            raise typer.BadParameter(f"{_short(number)} is not in the range from {least} to {most}")
+        return number
+
+    return parse
+
+
+def number(above: float, most: float) -> Callable[[str | float], float]:
+    """Returns a parser of finite numbers greater than `above` and at most `most`."""
+
+    def parse(text: str | float) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise typer.BadParameter(f"{text!r} is not a number, such as {most}") from None
+        if not (math.isfinite(value) and above < value <= most):
+            raise typer.BadParameter(f"{value} is not a number above {above:g} and at most {most:g}")
+        return value
+
+    return parse
+
+
+def share(text: str | float) -> float:
+    """The threshold epsilon: a number between 0 and 1, both left out."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise typer.BadParameter(f"epsilon is a share of attention, between 0 and 1; got {_short(text)}")
+    return value
+
+
+def output_file(text: str | Path) -> Path:
+    """The path of a file that can be written: its folder, or the nearest one that exists, is a folder open to us."""
+    path = _output(text)
+    if path.is_dir():
+        raise typer.BadParameter(f"{path} is a folder; give the name of a file in it")
+    if path.is_file() and not os.access(path, os.W_OK):
+        raise typer.BadParameter(f"{path} is read-only; choose another file")
+    return path
+
+
+def output_folder(text: str | Path) -> Path:
+    """The path of a folder that exists or can be made."""
+    path = _output(text)
+    if path.exists() and not path.is_dir():
+        raise typer.BadParameter(f"{path} is a file; give the name of a folder")
+    return path
+
+
+def input_file(text: str | Path) -> Path:
+    """The path of a file that exists."""
+    path = Path(text)
+    try:
+        is_file, is_folder = path.is_file(), path.is_dir()
+    except (OSError, ValueError) as error:
+        raise _unusable(path, error) from error
+    if is_folder:
+        raise typer.BadParameter(f"cannot read {path}: it is a folder; give a file")
+    _refuse_named_pipe(path)
+    if not is_file and not path.exists():
+        raise typer.BadParameter(f"cannot read {path}: there is no such file; check the path")
+    return path
+
+
+def filled(text: str) -> str:
+    """A text that is not empty."""
+    if not text.strip():
+        raise typer.BadParameter("it is empty; give a value, or leave the option out")
+    return text
+
+
+def source(text: str) -> str:
+    """A text that is not empty, and may name a file, a folder or a model to read."""
+    _refuse_named_pipe(Path(text))
+    return filled(text)
+
+
+def _refuse_named_pipe(path: Path) -> None:
+    """Refuses a pipe with a name, where a reader may wait for ever; those of a shell, as <(...), have a writer."""
+    with suppress(OSError, ValueError):  # what is not a path is not a pipe
+        if stat.S_ISFIFO(path.stat().st_mode) and Path(os.path.realpath(path)).exists():
+            raise typer.BadParameter(f"cannot read {path}: it is a named pipe; give a file")
+
+
+def _output(text: str | Path) -> Path:
+    path = Path(text)
+    if not str(text).strip():
+        raise typer.BadParameter("it is empty; give the name of a file or folder")
+    if str(text) == "-":
+        raise typer.BadParameter("- is not the name of a file; give /dev/stdout to write to standard output")
+    try:
+        nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
+    except (OSError, ValueError) as error:
+        raise _unusable(path, error) from error
+    if nearest != path.absolute() and not nearest.is_dir():
+        raise typer.BadParameter(f"{path} cannot be made: {nearest} is a file; choose another place")
+    if nearest.is_dir() and not os.access(nearest, os.W_OK):
+        raise typer.BadParameter(f"{path} cannot be written: {nearest} is read-only; choose another place")
+    return path
+
+
+def _unusable(path: Path, error: Exception) -> typer.BadParameter:
+    reason = getattr(error, "strerror", None) or str(error)
+    return typer.BadParameter(f"{_short(path)} cannot be used: {reason}; choose another name")
+
+
+def _short(value: object) -> str:
+    """A value for a message, short enough to read."""
+    text = str(value)
+    return text if len(text) <= 100 else f"{text[:50]}...{text[-20:]}"
+
+
+def names_in(file: str, variable: str = "") -> tuple[str, ...]:
+    """The names that a file of the package gives to things: the keys of the dictionaries that it writes out.
+
+    `variable` names a single dictionary. The source is read, since to import the file imports torch, for seconds.
+    """
+    statements = ast.parse((PACKAGE / file).read_text(encoding="utf-8")).body
+    read = [node for node in statements if not variable or _assigned(node) == variable]
+    inside = [inner for node in read for inner in ast.walk(node) if isinstance(inner, ast.Dict)]
+    dictionaries = sorted(inside, key=lambda node: node.lineno)
+    return tuple(str(key.value) for node in dictionaries for key in node.keys if isinstance(key, ast.Constant))
+
+
+def _assigned(node: ast.stmt) -> str:
+    """The variable that a statement assigns to; empty for other statements."""
+    target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+    return getattr(target, "id", "")
+
+
+def beginning(names: Callable[[], Sequence[str]] | Sequence[str]) -> Callable[[str], list[str]]:
+    """Returns the completion of a shell: the names that begin as the user typed."""
+
+    def complete(incomplete: str) -> list[str]:
+        known = names() if callable(names) else names
+        return [name for name in known if name.startswith(incomplete)]
+
+    return complete
+
+
+def models() -> list[str]:
+    """The models that are here: those that ship, and those that `make models` made."""
+    shipped = sorted(path.name for path in (PACKAGE / "checkpoints").iterdir() if path.is_dir())
+    made = sorted(path.name for path in (cache_folder() / "models").glob("[!.]*") if path.is_dir())
+    return [*(f"sinkinterp/{name}" for name in shipped), *(f"local/{name}" for name in made)]
+
+
+VARIANTS = names_in("lm/variants.py")
+RECIPES = names_in("train/recipes.py", "RECIPES")
+PRESETS = names_in("measurement/presets.py", "PRESETS")
+BACKENDS = names_in("backends/load.py", "_SUBJECTS")
 
 BOS = "When sequences begin with BOS: as the tokenizer decides, always, or never."
 ENCODER = "Of Whisper, BART, T5, ...: what the encoder is given: silence, off, a .wav or .txt file, or a text."
@@ -16,14 +193,16 @@ BACKEND = "The library that runs it: huggingface, nnsight or transformer_lens."
 PLACE = "Where weights go, as in transformers: auto, cuda:0."
 
 SEED = whole(0, LARGEST_SEED)
+SEEDS = whole(1, MOST_SEEDS)
 TOKENS = whole(2)  # of a sequence: one token shows no attention to another
 SEQUENCES = whole(1)
 SHARE = share
 
-Model = Annotated[str, typer.Argument(help=MODEL, parser=filled, autocompletion=names.beginning(names.models))]
-Column = Annotated[str, typer.Option(help="The column or field that holds the text.", parser=filled)]
-Backend = Annotated[str, typer.Option(help=BACKEND, parser=filled, autocompletion=names.beginning(names.BACKENDS))]
-Encoder = Annotated[str | None, typer.Option(help=ENCODER, parser=filled)]
+Model = Annotated[str, typer.Argument(help=MODEL, parser=source, autocompletion=beginning(models))]
+COLUMN = "The column or field that holds the text."
+Column = Annotated[str, typer.Option(help=COLUMN, parser=filled)]
+Backend = Annotated[str, typer.Option(help=BACKEND, parser=filled, autocompletion=beginning(BACKENDS))]
+Encoder = Annotated[str | None, typer.Option(help=ENCODER, parser=source)]
 DeviceMap = Annotated[str | None, typer.Option(help=PLACE, parser=filled)]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the tables to this file.", parser=output_file)]
 TokenFile = Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.", parser=input_file)]

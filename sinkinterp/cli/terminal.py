@@ -1,38 +1,32 @@
 """The terminal: progress bars, tables, and names of files that were written."""
 
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 
+from ..data.progress import OnProgress, Progress, no_progress, shown
 from ..table import Table
+
+if TYPE_CHECKING:
+    from ..runs.finetune import ChatRecipe
+    from ..train.recipe import Recipe
+
 
 PIPE_WIDTH = 120  # columns where standard output is a pipe or a file
 console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
 error_console = Console(stderr=True)
 
 
-def progress_bars() -> Progress:
-    """Progress bars on standard error where that is a terminal, else none."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=error_console, disable=not error_console.is_terminal)
-
-
-def progress_bar(progress: Progress, description: str) -> Callable[[int, int], None]:
-    """Returns a function that takes how much is done, of how much; its first call adds a bar to the progress bars."""
-    bars: list[TaskID] = []
-
-    def update(done: int, total: int) -> None:
-        if not bars:
-            bars.append(progress.add_task(description, total=total))
-        progress.update(bars[0], completed=done)
-
-    return update
+def progress_bars() -> AbstractContextManager[Progress]:
+    """Yields a function that starts a progress bar. It shows nothing unless standard error is a terminal."""
+    return shown(error_console)
 
 
 def quiet_libraries() -> None:
@@ -67,3 +61,52 @@ def print_table(table: Table) -> None:
 def print_written(path: Path) -> None:
     """Prints that a file was written, and its size."""
     console.print(f"wrote {on_one_line(str(path))} ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, markup=False)
+
+
+StepMetrics = dict[str, Any]
+OnStep = Callable[[int, StepMetrics], None]
+
+
+@contextmanager
+def run_progress(
+    recipe: "Recipe | ChatRecipe", folder: Path, log: str | None, is_first: bool, name: str
+) -> Iterator[tuple[OnStep, OnProgress]]:
+    """Yields the functions that take the progress of steps and of data. They show it to the user and log the steps.
+
+    Only the first process shows and logs anything.
+    """
+    from ..train.logs import open_log
+
+    if not is_first:
+        yield lambda step, metrics: None, no_progress
+        return
+    with open_log(log, folder, recipe) as write_log, shown(error_console, in_lines=True) as progress:
+        show, speed = progress(f"{name} step"), Speed()
+
+        def on_step(step: int, metrics: StepMetrics) -> None:
+            show(step, recipe.steps, _metrics_text(metrics, speed.tokens_per_second(metrics["tokens"])))
+            write_log(step, {key: value for key, value in metrics.items() if key != "step"})
+
+        yield on_step, progress("data")
+
+
+class Speed:
+    """Measures tokens per second. The clock starts at the end of the first step that it is given."""
+
+    def __init__(self) -> None:
+        self.start, self.tokens = 0.0, 0
+
+    def tokens_per_second(self, tokens: int) -> float:
+        """Adds the tokens of a step. Returns the rate since the first step, and 0 at the first step."""
+        if not self.start:
+            self.start = time.monotonic()
+            return 0.0
+        self.tokens += tokens
+        seconds = time.monotonic() - self.start
+        return self.tokens / seconds if seconds else 0.0
+
+
+def _metrics_text(metrics: StepMetrics, tokens_per_second: float) -> str:
+    sinks = f"  Sink_1 {metrics['sink_1']:.0%}" if "sink_1" in metrics else ""
+    rate = f"{tokens_per_second:,.0f} tokens/s"
+    return f"loss {metrics['train_loss']:.3f}{sinks}  |grad| {metrics['grad_norm']:.2g}  {rate}"

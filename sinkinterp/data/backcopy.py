@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..checks import whole_number
 from ..spec import Spec, added_later
-from .seeding import generator
+from .draws import generator
 from .tokens import Tokens
 
 BURN_IN = 32  # tokens of the chain after which its first token no longer matters
@@ -19,7 +19,8 @@ BURN_IN = 32  # tokens of the chain after which its first token no longer matter
 class First(Spec):
     """What the first token of a sequence is.
 
-    `lead` tokens at the beginning of the chain are dropped. `marks` symbols stand at the first position only.
+    `lead` is how many tokens are dropped at the beginning of the chain. `marks` is how many symbols stand at the first
+    position only.
     """
 
     lead: ClassVar[int] = 0
@@ -32,7 +33,7 @@ class First(Spec):
 
 @dataclass(frozen=True)
 class RandomFirst(First):
-    """Uniform over all symbols, so that only its position can mark it (Gu et al. 2025, section 5)."""
+    """Any symbol, drawn uniformly, so that only its position can mark it (Gu et al. 2025, section 5)."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ class BigramBackcopy(Spec):
         return self.vocab - self.first.marks
 
     def transitions(self) -> Float[Tensor, "symbol next_symbol"]:
-        """The chance of each next symbol: rows are softmax(log Zipf + spread * N), with N Gaussian and of low rank.
+        """The chance of each next symbol. A row is softmax(log Zipf + spread * N), with N Gaussian and of low rank.
 
         The low rank makes classes of symbols that behave alike, as letters do.
         """

@@ -1,25 +1,94 @@
-"""The folder of a packed corpus: its tokenizer, its shards and its record.
+"""The folder of a packed corpus: its tokenizer, its record, and its chunks of tokens in Arrow files (shards).
 
 A program that was killed while it wrote the folder is continued by the next one, after the last whole shard. The
-record, and the note of how far packing is, hold the hashes of the other files.
+record holds the hashes of the other files. So does the note that says how far packing has come.
 """
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from datasets import Dataset, Features, List, Value, concatenate_datasets
+from datasets.arrow_writer import ArrowWriter
 
 from ..errors import InputError
 from ..files import remove, replacing
 from ..seals import Damaged, check, read_record, seal, sums, verify, write_record
-from . import shards
 from .progress import OnProgress
 from .sources import Source
 from .tokenisers import TokenizerRecipe, encoded
+
+COLUMN = "tokens"
+FIX = "free some space and run it again: finished shards are kept"
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """Where a shard ends: how many shards are written, and the document and its token that come next."""
+
+    shards: int = 0
+    document: int = 0
+    offset: int = 0
+
+
+def shards_of(
+    documents: Iterable[np.ndarray], start: Cursor, rows: int, width: int
+) -> Iterator[tuple[np.ndarray, Cursor]]:
+    """Shards of `rows` chunks of `width` tokens, each with its end.
+
+    The last shard may have fewer rows, and tokens that fill no chunk are dropped. `documents` begins with document
+    `start.document`, whose first `start.offset` tokens are in an earlier shard.
+    """
+    pending: list[np.ndarray] = []
+    size, full, shards = 0, rows * width, start.shards
+    for document, ids in enumerate(documents, start.document):
+        new = ids[start.offset :] if document == start.document else ids
+        pending.append(new)
+        size += len(new)
+        while size >= full:
+            flat = np.concatenate(pending)
+            pending, size, shards = [flat[full:]], size - full, shards + 1
+            yield flat[:full].reshape(rows, width), Cursor(shards, document, len(ids) - size)
+    if size >= width:
+        flat = np.concatenate(pending)
+        yield flat[: size // width * width].reshape(-1, width), Cursor(shards + 1, document + 1)
+
+
+def columns(vocab: int, length: int) -> Features:
+    """The one column of a shard: rows of `length` ids, in the smallest type that holds `vocab` symbols."""
+    return Features({COLUMN: List(Value("uint16" if vocab <= 1 << 16 else "int32"), length=length)})
+
+
+def shard_path(folder: Path, shard: int) -> Path:
+    """The file of a shard, counted from 0."""
+    return folder / f"shard-{shard:05d}.arrow"
+
+
+def write_shard(path: Path, chunks: np.ndarray, features: Features) -> None:
+    """Writes chunks to an Arrow file, whole or not at all. Raises InputError where the system refuses."""
+    with replacing(path, FIX) as draft, ArrowWriter(path=str(draft), features=features) as writer:
+        writer.write_batch({COLUMN: chunks.astype(features[COLUMN].feature.dtype)})
+        writer.finalize()
+
+
+def read_shards(folder: Path, count: int) -> Dataset:
+    """The first `count` shards of a folder as one memory-mapped dataset, in numpy format."""
+    parts = [Dataset.from_file(str(shard_path(folder, shard))) for shard in range(count)]
+    return concatenate_datasets(parts).with_format("numpy")
+
+
+def content_hash(chunks: Dataset) -> str:
+    """SHA-256 of all ids in order, eight little-endian bytes each. It does not depend on how shards are cut."""
+    digest = hashlib.sha256()
+    for batch in chunks.iter(1 << 13):
+        digest.update(batch[COLUMN].astype("<i8").tobytes())
+    return digest.hexdigest()
+
 
 RECORD = "corpus.json"
 PROGRESS = "progress.json"
@@ -45,10 +114,10 @@ def pack(
     start, files = _continued_from(folder, fingerprint)
     end, encoder = start, _tokenizer_in(folder, tokenizer, bos, source.texts(cache, on_progress))
     documents = encoded(_counted(source.texts(cache), start.document, on_progress), encoder)
-    for chunks, end in shards.shards_of(documents, start, max(1, SHARD // width), width):
+    for chunks, end in shards_of(documents, start, max(1, SHARD // width), width):
         rows = np.insert(chunks, 0, encoder.bos_token_id, axis=1) if bos else chunks
-        shard = shards.shard_path(folder, end.shards - 1)
-        shards.write_shard(shard, rows, shards.columns(tokenizer.vocab, length))
+        shard = shard_path(folder, end.shards - 1)
+        write_shard(shard, rows, columns(tokenizer.vocab, length))
         files |= sums(folder, shard.name)
         _write_progress(folder, end, fingerprint, files)
     return _write_record(folder, end.shards, fingerprint, length, files)
@@ -57,8 +126,8 @@ def pack(
 def record_of(folder: Path) -> dict[str, Any]:
     """The record of the corpus in `folder`: shards, chunks, sha256, fingerprint, and the sha256 of each of its files.
 
-    Empty where packing has not ended. A corpus of an earlier version has no hashes of files: its ids are compared with
-    the hash of all ids, and it gets a record with hashes. Raises Damaged where a file is not as it was written.
+    Empty where packing has not ended. A corpus of an earlier version has no hashes of its files. Its ids are compared
+    with the hash of all ids, and it gets a record with hashes. Raises Damaged where a file is not as it was written.
     """
     file = folder / RECORD
     if not file.exists():
@@ -66,7 +135,9 @@ def record_of(folder: Path) -> dict[str, Any]:
     record = read_record(file)
     check(folder, record["files"])
     with suppress(OSError):  # in a folder that cannot be written to
-        (folder / PROGRESS).unlink(missing_ok=True)  # a kill after the record was written left it
+        (folder / PROGRESS).unlink(
+            missing_ok=True
+        )  # it is left where the program was killed after the record was written
     return record
 
 
@@ -83,8 +154,8 @@ def _adopted(folder: Path) -> dict[str, Any]:
     file = folder / _EARLIER_RECORD
     try:
         record = json.loads(file.read_text())
-        chunks = shards.read_shards(folder, record["shards"])
-        is_whole = shards.content_hash(chunks) == record["sha256"] and record["chunks"] == len(chunks)
+        chunks = read_shards(folder, record["shards"])
+        is_whole = content_hash(chunks) == record["sha256"] and record["chunks"] == len(chunks)
         parts = sums(folder, "tokenizer/*", "*.arrow")
         record = {name: record[name] for name in ("shards", "chunks", "sha256", "fingerprint")} | {"files": parts}
     except Exception as error:  # pyarrow and datasets have errors of their own
@@ -97,20 +168,20 @@ def _adopted(folder: Path) -> dict[str, Any]:
 
 
 def _write_record(folder: Path, count: int, fingerprint: str, length: int, files: dict[str, str]) -> dict[str, Any]:
-    chunks = shards.read_shards(folder, count) if count else []
+    chunks = read_shards(folder, count) if count else []
     if len(chunks) < 2:
         raise InputError(
             f"the text fills {len(chunks)} chunks of {length} tokens, and training needs one beside a held-out one; "
             "give more text or a smaller length"
         )
-    sha256 = shards.content_hash(chunks)
+    sha256 = content_hash(chunks)
     record = {"shards": count, "chunks": len(chunks), "sha256": sha256, "fingerprint": fingerprint}
     write_record(folder / RECORD, record | {"files": files | sums(folder, "tokenizer/*")})
     (folder / PROGRESS).unlink(missing_ok=True)
     return record
 
 
-def _continued_from(folder: Path, fingerprint: str) -> tuple[shards.Cursor, dict[str, str]]:
+def _continued_from(folder: Path, fingerprint: str) -> tuple[Cursor, dict[str, str]]:
     """The end of the last whole shard, and the hashes of the shards up to there.
 
     Where there is none, or the text has changed, or a file is damaged, the folder is emptied first.
@@ -121,33 +192,33 @@ def _continued_from(folder: Path, fingerprint: str) -> tuple[shards.Cursor, dict
         if progress.get("fingerprint") == fingerprint:
             check(folder, progress["files"])
             verify(folder / "tokenizer")
-            return shards.Cursor(**progress["cursor"]), progress["files"]
+            return Cursor(**progress["cursor"]), progress["files"]
     except Damaged as damage:
         damage.warn("the text is packed from its beginning")
     emptied(folder)
-    _write_progress(folder, shards.Cursor(), fingerprint, {})
-    return shards.Cursor(), {}
+    _write_progress(folder, Cursor(), fingerprint, {})
+    return Cursor(), {}
 
 
-def _write_progress(folder: Path, cursor: shards.Cursor, fingerprint: str, files: dict[str, str]) -> None:
+def _write_progress(folder: Path, cursor: Cursor, fingerprint: str, files: dict[str, str]) -> None:
     write_record(folder / PROGRESS, {"cursor": asdict(cursor), "fingerprint": fingerprint, "files": files})
 
 
 def _tokenizer_in(folder: Path, recipe: TokenizerRecipe, bos: bool, texts: Iterable[str]) -> Any:
-    """The tokenizer in the folder; it is made of the texts where there is none yet."""
+    """The tokenizer in the folder. Where there is none yet, it is made from the texts."""
     place = folder / "tokenizer"
     if not place.is_dir():
         tokenizer = recipe.make(texts)
         if bos and tokenizer.bos_token_id is None:
             raise InputError(f"the tokenizer of {recipe} has no BOS token; use bos=False or another tokenizer")
-        with replacing(place, shards.FIX) as draft:
+        with replacing(place, FIX) as draft:
             tokenizer.save_pretrained(draft)
             seal(draft)
     return recipe.load(place)
 
 
 def _counted(texts: Iterable[str], start: int, on_progress: OnProgress) -> Iterator[str]:
-    """The texts from number `start` on; each is reported before it is given out."""
+    """Yields the texts from number `start` on, and reports each before it is yielded."""
     total = len(texts) if isinstance(texts, Sized) else 0
     for i, text in enumerate(texts):
         if i >= start:

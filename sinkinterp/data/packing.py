@@ -15,26 +15,24 @@ from ..errors import InputError
 from ..files import sole_writer
 from ..seals import Damaged
 from ..spec import Spec, added_later
+from .changes import Sample, TokenChange
+from .draws import HELD_OUT, Split
 from .progress import OnProgress, no_progress
 from .sources import Embedded, Source
-from .split import Split
-from .stream_edits import Sample, StreamEdit
 from .tokenisers import ByteBPE, TokenizerRecipe, beginning_with_bos
 from .tokens import Tokens
-
-HELD_OUT = ("held out",)  # the stream of the sequences that no training sees
 
 
 @dataclass(frozen=True)
 class PackedText(Spec):
     """A corpus cut into chunks of `length` tokens.
 
-    Documents in one chunk can attend to each other, and tokens that fill no chunk are dropped. With `bos` every chunk
-    begins with BOS. `held_out` is the share of chunks that training never sees. They lie in
-    stretches whose ends are left out, so that no document is both held out and trained on (unless every stretch lies
-    within one document). `share` is the part of the other chunks that training sees; a smaller share is contained in a
-    larger one. `edits` change every sample. `sha256` is the hash of all ids: where it is given, another text is
-    refused; where it is empty, `prepare` fills it in.
+    Documents in one chunk can attend to each other. Tokens at the end that do not fill a chunk are dropped. With `bos`
+    every chunk begins with BOS. `held_out` is the share of chunks that training never sees. They lie in stretches whose
+    ends are left out, so that no document is both held out and trained on (unless every stretch lies within one
+    document). `share` is the part of the other chunks that training sees. A larger share contains a smaller one.
+    `edits` change every sample. `sha256` is the hash of all ids. Where it is given, another text is refused; where it
+    is empty, `prepare` fills it in.
     """
 
     source: Source = Embedded()
@@ -43,7 +41,7 @@ class PackedText(Spec):
     bos: bool = False
     held_out: float = 0.05
     share: float = 1.0
-    edits: tuple[StreamEdit, ...] = ()
+    edits: tuple[TokenChange, ...] = ()
     sha256: str = added_later("")
 
     def __post_init__(self) -> None:
@@ -52,8 +50,8 @@ class PackedText(Spec):
             raise InputError(f"a chunk needs 2 tokens beside BOS; got length={self.length}")
         if not (0 < self.held_out < 1 and 0 < self.share <= 1):
             raise InputError(f"held_out and share lie between 0 and 1; got {self.held_out} and {self.share}")
-        for edit in self.edits:
-            edit.check(self.vocab, self.length)
+        for change in self.edits:
+            change.check(self.vocab, self.length)
 
     @property
     def vocab(self) -> int:
@@ -66,14 +64,14 @@ class PackedText(Spec):
         return cache / "texts" / replace(self, **unpacked).key()
 
     def prepare(self, cache: Path, on_progress: OnProgress = no_progress) -> "PreparedText":
-        """The corpus in `cache`; it is packed there first if need be, from the last whole shard on.
+        """The corpus in `cache`. It is packed there first if it is not complete, after the last whole shard.
 
         A corpus with a damaged file is named on standard error and packed again. `on_progress` counts files while the
-        embedded text is gathered, then documents while they are packed. Other
-        processes that need the same corpus wait until it is packed. Raises InputError for text that cannot be read,
-        does not have `sha256`, or fills fewer than two chunks, and for a full disk.
+        embedded text is gathered, then documents while they are packed. Other processes that need the same corpus wait
+        until it is packed. Raises InputError for text that cannot be read, does not have `sha256`, or fills fewer than
+        two chunks, and for a full disk.
         """
-        from .shards import read_shards  # `datasets` takes a second to import, and recipes do not need it
+        from .corpus_folder import read_shards  # `datasets` takes a second to import, and recipes do not need it
 
         folder = self.folder(cache)
         record = self._packed(folder, cache, on_progress)
@@ -90,7 +88,7 @@ class PackedText(Spec):
         return PreparedText(replace(self, sha256=record["sha256"]), folder, chunks, split)
 
     def _packed(self, folder: Path, cache: Path, on_progress: OnProgress) -> dict[str, Any]:
-        """The record of the corpus in `folder`, which is packed first if need be."""
+        """The record of the corpus in `folder`, which is packed first unless it is complete."""
         from . import corpus_folder
 
         with suppress(Damaged):  # another process may be packing it again
@@ -110,7 +108,9 @@ class PackedText(Spec):
             return corpus_folder.record_of(folder)
         except Damaged as damage:
             damage.warn("the text is packed again")
-        next(iter(self.source.texts(cache)), None)  # nothing is removed where the text cannot be read any more
+        next(
+            iter(self.source.texts(cache)), None
+        )  # raises before anything is removed if the text cannot be read any more
         corpus_folder.emptied(folder)
         return {}
 
@@ -118,7 +118,7 @@ class PackedText(Spec):
 def trimmed(chunks: Any, eos: int, start: int, stretch: range) -> range:
     """The chunks of a stretch that share no document with chunks outside it.
 
-    `eos` ends every document. Text begins at token `start` of a chunk: 1 where chunks begin with BOS, else 0.
+    `eos` ends every document. Text begins at token `start` of a chunk, which is 1 where chunks begin with BOS, else 0.
     """
 
     def text(chunk: int) -> np.ndarray:
@@ -137,7 +137,7 @@ class PreparedText:
     """A packed corpus that sequences can be drawn from.
 
     `recipe` names the hash of all ids. `chunks` is a memory-mapped `datasets.Dataset` of all chunks, with one column,
-    "tokens"; `split` says which of them are trained on and which are held out.
+    "tokens". `split` says which chunks are trained on and which are held out.
     """
 
     recipe: PackedText
@@ -179,8 +179,8 @@ class PreparedText:
         chunks = self._held_out(n) if stream == HELD_OUT else self.split.batch(n, *stream)
         tokens = torch.from_numpy(self.chunks[chunks.tolist()]["tokens"]).long()
         sample = Sample(tokens, chunks, self.vocab, stream)
-        for edit in self.recipe.edits:
-            sample = replace(sample, tokens=edit(sample))
+        for change in self.recipe.edits:
+            sample = replace(sample, tokens=change(sample))
         return sample.tokens
 
     def _held_out(self, n: int) -> Int[Tensor, "{n}"]:

@@ -1,36 +1,54 @@
-"""How long work reports its progress."""
+"""How long work reports its progress, and how that is shown on standard error: as bars, as lines, or not at all."""
 
 import sys
-import warnings
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from datetime import timedelta
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from ..errors import InputError
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
 OnProgress = Callable[[int, int], None]  # takes how much is done, and of how much (0 where that is not known)
-Progress = Callable[[str], OnProgress]  # starts the report on a piece of work, named by a text such as "training"
 
-DELAY = 2.0  # seconds before a bar is shown
+
+@runtime_checkable
+class Show(Protocol):
+    """An `OnProgress` that also takes a note on the work, such as the loss."""
+
+    def __call__(self, done: int, total: int, note: str = "", /) -> None: ...
+
+
+Progress = Callable[[str], Show]  # starts the report on a piece of work, named by a text such as "training"
+
+DELAY = 2.0  # seconds of work before a bar of the library is shown
+SECONDS_BETWEEN_LINES = 5.0
 BARS: ContextVar[bool] = ContextVar("sinkinterp_bars", default=True)
-"""Whether work may show a bar of its own; the commands, which have their own bars, turn it off."""
+"""Whether the library may show bars. The commands turn it off, because they show their own."""
 
 
-def no_progress(done: int, total: int) -> None:
+def no_progress(done: int, total: int, note: str = "") -> None:
     """Reports nothing."""
 
 
-def silent(work: str) -> OnProgress:
+def silent(work: str) -> Show:
     """Reports nothing on any piece of work."""
     return no_progress
 
 
 @contextmanager
 def progress_of(progress: bool | OnProgress, work: str) -> Iterator[OnProgress]:
-    """What to report to: a function that was given, or a tqdm bar on standard error where someone sees it.
+    """Yields what work reports to: the function that was given, or a bar. `progress=False` shows nothing.
 
-    The bar comes after `DELAY` seconds, in terminals and notebooks only. `progress=False` shows none.
+    The bar appears after `DELAY` seconds, in terminals and notebooks only, and is removed at the end.
     """
     if not isinstance(progress, bool) and not callable(progress):
         raise InputError(
@@ -38,33 +56,81 @@ def progress_of(progress: bool | OnProgress, work: str) -> Iterator[OnProgress]:
         )
     if not isinstance(progress, bool):
         yield progress
-    elif progress and BARS.get() and (in_notebook() or sys.stderr.isatty()):
-        with _bar(work) as on_progress:
-            yield on_progress
+    elif progress and BARS.get():
+        with shown(is_brief=True) as start:
+            yield start(work)
     else:
         yield no_progress
 
 
 @contextmanager
-def _bar(work: str) -> Iterator[OnProgress]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # tqdm warns where a notebook has no widgets, and draws text then
-        from tqdm.auto import tqdm
+def shown(console: "Console | None" = None, in_lines: bool = False, is_brief: bool = False) -> Iterator[Progress]:
+    """Yields a function that starts the report on a piece of work.
 
-        bar = tqdm(desc=work, delay=DELAY, leave=False, file=sys.stderr)
+    Every piece of work has a bar on a terminal or in a notebook with widgets. In other notebooks, and elsewhere if
+    `in_lines`, it prints a line every few seconds. If `is_brief`, bars appear after `DELAY` seconds and are removed at
+    the end. `console` writes to standard error, and is the one that prints while bars are shown.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bars
 
-    def update(done: int, total: int) -> None:
-        bar.total = total
-        bar.update(done - bar.n)
-
+    console = console or Console(stderr=True)
+    if not (console.is_terminal or (console.is_jupyter and find_spec("ipywidgets"))):
+        yield _Lines if in_lines or console.is_jupyter else silent
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+    bars = Bars(*columns, console=console, transient=is_brief)
     try:
-        yield update
+        yield partial(_Bar, bars, DELAY if is_brief else 0.0)
     finally:
-        bar.close()
+        if bars.live.is_started:
+            bars.stop()
 
 
-def in_notebook() -> bool:
-    """Whether this runs in a Jupyter kernel."""
-    ipython: Any = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and "IPKernelApp" in shell.config
+class _Clock:
+    """Estimates how long a piece of work still takes, from its first call on. Some may be done by then."""
+
+    def __init__(self) -> None:
+        self.first: tuple[int, float] | None = None
+
+    def left(self, done: int, total: int) -> str:
+        """The time left as text, which is empty where it is not known yet."""
+        if self.first is None or done < self.first[0]:  # less is done than before: another part has begun
+            self.first = done, time.monotonic()
+        start, began = self.first
+        if done <= start or not total:
+            return ""
+        return f"{timedelta(seconds=round((total - done) * (time.monotonic() - began) / (done - start)))} left"
+
+
+class _Bar:
+    """Shows one piece of work in a bar, which appears at the first call that comes after `delay` seconds."""
+
+    def __init__(self, bars: "Bars", delay: float, work: str) -> None:
+        self.bars, self.work, self.clock = bars, work, _Clock()
+        self.visible_from = time.monotonic() + delay
+        self.bar: TaskID | None = None
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        if self.bar is None:
+            self.bar = self.bars.add_task(self.work, total=total or None, left="")
+        if time.monotonic() >= self.visible_from:
+            self.bars.start()
+        text = f"{self.work}  {note}" if note else self.work
+        left = self.clock.left(done, total)
+        self.bars.update(self.bar, completed=done, total=total or None, description=text, left=left)
+
+
+class _Lines:
+    """Prints every few seconds how far one piece of work is, and its end."""
+
+    def __init__(self, work: str) -> None:
+        self.work, self.clock, self.last = work, _Clock(), time.monotonic()
+
+    def __call__(self, done: int, total: int, note: str = "") -> None:
+        left = self.clock.left(done, total)
+        if time.monotonic() - self.last >= SECONDS_BETWEEN_LINES or done == total:
+            self.last = time.monotonic()
+            how_far = f"{self.work} {done:,}/{total:,}" if total else f"{self.work} {done:,}"
+            print(*filter(None, (how_far, note, left if done < total else "")), sep="  ", file=sys.stderr, flush=True)

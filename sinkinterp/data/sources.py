@@ -1,17 +1,25 @@
-"""Where the texts of a corpus come from, as values that a recipe can hold."""
+"""Where the texts of a corpus come from, as values that a recipe can hold; some are in every installation."""
 
+import ast
 import hashlib
 import importlib.metadata
+import importlib.util
 import platform
+import re
 import sysconfig
-from collections.abc import Iterable
+import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..seals import Damaged, read_record, write_record
 from ..spec import Spec
-from .docstrings import DEPENDENCIES, embedded_texts, library_texts
 from .progress import OnProgress, no_progress
 from .texts import files_of, texts_of
+
+DEPENDENCIES = ("torch", "transformers", "numpy", "datasets", "tokenizers", "einops", "rich", "typer")
+MIN_CHARACTERS = 200  # shorter texts are left out
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,7 @@ class Source(Spec):
         raise NotImplementedError
 
     def fingerprint(self) -> str:
-        """A hash of what the documents are read from; empty where that is not on this machine."""
+        """A hash of what the documents are read from, or an empty text where that is not on this machine."""
         raise NotImplementedError
 
     def changed_since(self, fingerprint: str) -> bool:
@@ -85,3 +93,87 @@ class Texts(Source):
 
     def changed_since(self, fingerprint: str) -> bool:
         return self.fingerprint() not in ("", fingerprint)
+
+
+def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
+    """English docstrings of the standard library and of our dependencies, each once, in a mixed order.
+
+    They are gathered once and kept in `cache` under a hash of the versions that they were read from. If that file is
+    damaged, a warning says so on standard error, and they are gathered again.
+    """
+    versions = ["python " + sysconfig.get_python_version()]
+    versions += [f"{name} {importlib.metadata.version(name)}" for name in DEPENDENCIES]
+    file = cache / f"embedded-{hashlib.sha256(' '.join(versions).encode()).hexdigest()[:12]}.json"
+    if file.exists():
+        try:
+            return read_record(file)
+        except Damaged as damage:
+            damage.warn("the docstrings are gathered again")
+    texts = mixed(_docstrings(_documented_files(), on_file))
+    write_record(file, texts)
+    return texts
+
+
+def library_texts(on_file: OnProgress = no_progress) -> list[str]:
+    """The Python files of the standard library, each once, in a mixed order.
+
+    Short files, and files that are not UTF-8, are left out.
+    """
+    texts, files = [], _library_files()
+    for i, file in enumerate(files, 1):
+        on_file(i, len(files))
+        try:
+            texts.append(file.read_text("utf-8"))
+        except UnicodeDecodeError:
+            continue
+    return mixed(text for text in texts if len(text) > MIN_CHARACTERS)
+
+
+def _docstrings(files: list[Path], on_file: OnProgress) -> Iterator[str]:
+    """The docstrings of Python files that are long enough and plain ASCII, each on one line."""
+    for i, file in enumerate(files, 1):
+        on_file(i, len(files))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        for node in _statements(tree):
+            if isinstance(node, _DOCUMENTED):
+                text = re.sub(r"\s+", " ", ast.get_docstring(node) or "").strip()
+                if len(text) >= MIN_CHARACTERS and text.isascii():
+                    yield text
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """The module, and every statement in it. ast.walk visits expressions too, which takes longer."""
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for part in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, part, ())
+
+
+def mixed(texts: Iterable[str]) -> list[str]:
+    """Each text once, in the order of their hashes."""
+    return sorted(set(texts), key=lambda text: hashlib.sha256(text.encode()).hexdigest())
+
+
+def _documented_files() -> list[Path]:
+    """The Python files of the standard library and of our dependencies, without their tests."""
+    files = _library_files()
+    for name in DEPENDENCIES:
+        spec = importlib.util.find_spec(name)
+        for folder in (spec.submodule_search_locations or ()) if spec else ():
+            files += _python_files(Path(folder), {"test", "tests", "testing"})
+    return files
+
+
+def _library_files() -> list[Path]:
+    return _python_files(Path(sysconfig.get_path("stdlib")), {"site-packages", "test", "tests"})
+
+
+def _python_files(folder: Path, left_out: set[str]) -> list[Path]:
+    return sorted(path for path in folder.rglob("*.py") if not left_out & set(path.parts))

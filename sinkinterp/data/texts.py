@@ -1,14 +1,18 @@
-"""Texts of files, folders and datasets of the Hub, read through `datasets`."""
+"""Texts of files, folders and datasets of the Hub, read through `datasets`, as one stream or by domain."""
 
 import atexit
 import glob
 import os
+import re
 import shutil
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 from ..errors import InputError
@@ -20,6 +24,8 @@ _OPTIONS: dict[str, dict[str, object]] = {
     "text": {"sample_by": "paragraph"},
     "csv": {"keep_default_na": False},  # "NA" and an empty cell are texts
 }
+_DATASET = re.compile(r"[\w-][\w.-]*/[\w.-]+(:[\w.-]+)?")  # OWNER/NAME on the Hub, with its configuration
+_RELATIVE = (f".{os.sep}", f"..{os.sep}", f"~{os.sep}")
 _ENDINGS = ", ".join(list(_LOADERS)[:-1]) + " or " + list(_LOADERS)[-1]
 _OR_LOCAL = f"or give a {_ENDINGS} file, a folder of them, or no text at all for the embedded docstrings"
 
@@ -28,9 +34,9 @@ def texts_of(source: Path | str, column: str = "text", split: str = "train") -> 
     """The texts of a file, of the files in a folder and its subfolders (in the order of their paths), or of a dataset.
 
     The texts of a .txt file are its paragraphs, with blank lines between them; .jsonl, .json, .parquet and .csv files
-    hold texts in `column`. A string that is no path (see `is_path`) is one text itself if it has a space in it, and
-    else names a dataset on the Hub, as NAME or NAME:CONFIG, whose `split` is streamed. Raises InputError, when the
-    first text is read, where there is nothing to read.
+    hold texts in `column`. A string OWNER/NAME or OWNER/NAME:CONFIG that is not a path (see `is_path`) names a dataset
+    on the Hub, whose `split` is streamed. Any other string is one text itself. Raises InputError, when the first text
+    is read, where there is nothing to read.
     """
     if is_text(source):
         yield str(source)
@@ -60,26 +66,26 @@ def text_of_file(path: Path) -> str:
 
 
 def is_text(source: Path | str) -> bool:
-    """Whether `source` is a text itself: a string with a space in it that is no path (see `is_path`)."""
-    return isinstance(source, str) and " " in source.strip() and not is_path(source)
+    """Whether `source` is a text itself: a string that is neither a path (see `is_path`) nor OWNER/NAME."""
+    return isinstance(source, str) and not is_path(source) and not _DATASET.fullmatch(source)
 
 
 def is_path(source: Path | str) -> bool:
-    """Whether `source` means a path and no dataset: it is a Path, exists, or looks like a path or a text file."""
+    """Whether `source` is a path and not a dataset: it is a Path, exists, or looks like a path or a text file."""
     path = Path(source)
-    looks_so = path.is_absolute() or str(source).startswith((".", "~")) or path.suffix.lower() in _LOADERS
-    return isinstance(source, Path) or looks_so or _exists(path)
+    looks_so = path.is_absolute() or str(source).startswith(_RELATIVE) or path.suffix.lower() in _LOADERS
+    return isinstance(source, Path) or looks_so or (bool(source) and _exists(path))  # Path("") is the folder we are in
 
 
 def _exists(path: Path) -> bool:
     try:
         return path.exists()
-    except (OSError, ValueError):  # a text is no file name: it may be too long, or hold a null character
+    except (OSError, ValueError):  # a text may be too long for a file name, or hold a null character
         return False
 
 
 def files_of(path: Path) -> list[Path]:
-    """The text files in a folder and its subfolders, in the order of their paths; for a file, the file itself.
+    """The text files in a folder and its subfolders, in the order of their paths. For a file, the file itself.
 
     Hidden files and folders are left out. Raises InputError where there is no text file.
     """
@@ -92,12 +98,12 @@ def files_of(path: Path) -> list[Path]:
     if not _exists(path) or not path.is_file():
         raise InputError(f"there is no file {path}; check the path")
     if path.suffix.lower() not in _LOADERS:
-        raise InputError(f"{path} is no {_ENDINGS} file; convert it to .jsonl with a text field")
+        raise InputError(f"{path} is not a {_ENDINGS} file; convert it to .jsonl with a text field")
     return [path]
 
 
 def rows_of(file: Path) -> Iterator[Mapping[str, object]]:
-    """The rows of a file, read one by one; the paragraphs of a .txt file are rows with one column, `text`."""
+    """The rows of a file, read one by one. The paragraphs of a .txt file are rows with one column, `text`."""
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
 
@@ -168,7 +174,7 @@ def _check_dataset(name: str, repository: str) -> None:
 
 @lru_cache
 def _datasets_cache() -> str | None:
-    """Where `datasets` writes its locks: None for its own cache, a temporary folder where nobody can write there."""
+    """Where `datasets` writes its locks: None for its own cache, or a temporary folder if that cache is read-only."""
     from datasets import config
 
     own = Path(config.HF_DATASETS_CACHE)
@@ -185,8 +191,81 @@ def _silence_datasets() -> None:
     from datasets.utils.logging import CRITICAL, disable_progress_bar, set_verbosity
 
     disable_progress_bar()
-    set_verbosity(CRITICAL)  # it also raises what it logs as an error
+    set_verbosity(CRITICAL)  # errors that it logs are also raised
 
 
 def _one_line(error: Exception) -> str:
     return textwrap.shorten(str(error), 300) or type(error).__name__
+
+
+@dataclass(frozen=True)
+class DomainTexts:
+    """The texts of one source, at most `limit` of them. Each iteration reads the source again."""
+
+    source: Path | str
+    column: str = "text"
+    limit: int | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return islice(texts_of(self.source, self.column), self.limit)
+
+
+def domains_of(
+    source: Path | str | Sequence[Path | str], column: str = "text", field: str = "domain", limit: int | None = None
+) -> Mapping[str, Iterable[str]]:
+    """Texts by domain, at most `limit` for each.
+
+    Several sources (files, folders or names of datasets; see `texts_of`) are a domain each, in the order given. The
+    files and subfolders of a folder are a domain each, in the order of their names. Both are read when their texts are
+    used. The rows of a single file name their domain in its column `field`. That file is read immediately, and its
+    domains are in the order in which they first occur. Raises InputError where there is no domain, two domains have
+    the same name, or a row of the file names no domain.
+    """
+    if not isinstance(source, Path | str):
+        return _domain_per_source(list(source), column, limit)
+    if not is_path(source):
+        raise InputError(f"the dataset {source!r} is one domain; give several names, or a file with a column {field!r}")
+    path = Path(source)
+    if path.is_dir():
+        return _domain_per_source(_members(path), column, limit)
+    return _grouped_rows(path, column, field, limit)
+
+
+def _domain_per_source(sources: Sequence[Path | str], column: str, limit: int | None) -> Mapping[str, Iterable[str]]:
+    domains: dict[str, Iterable[str]] = {}
+    for source in sources:
+        name = _domain_name(source)
+        if name in domains:
+            raise InputError(f"two domains are named {name!r}; rename one of the files or folders")
+        domains[name] = DomainTexts(source, column, limit)
+    if not domains:
+        raise InputError("there is no domain; give at least one file, folder or name of a dataset")
+    return domains
+
+
+def _domain_name(source: Path | str) -> str:
+    if not is_path(source):
+        return str(source)
+    path = Path(source).resolve()
+    return path.name if path.is_dir() else path.stem
+
+
+def _members(folder: Path) -> list[Path | str]:
+    """The files and subfolders of a folder that hold texts, in the order of their names."""
+    return sorted({folder / file.relative_to(folder).parts[0] for file in files_of(folder)})
+
+
+def _grouped_rows(path: Path, column: str, field: str, limit: int | None) -> Mapping[str, Iterable[str]]:
+    domains: defaultdict[str, list[str]] = defaultdict(list)
+    (file,) = files_of(path)
+    for row in rows_of(file):
+        name = row.get(field)
+        if not isinstance(name, str | int):
+            raise InputError(
+                f"a row of {file} names no domain in {field!r}, only {columns_in(row)}; name the column of the domains"
+            )
+        if limit is None or len(domains[str(name)]) < limit:
+            domains[str(name)].append(text_in(row, column, file))
+    if not domains:
+        raise InputError(f"{file} holds no row; give a file with texts")
+    return dict(domains)

@@ -3,23 +3,23 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol, TypeGuard, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
 
 from ..checks import LARGEST, check_memory, whole_number
 from ..errors import InputError
-from .bos import Bos
+from .choices import Bos
 from .tokens import Tokens, TokenSet
 
-CHARACTERS = 64  # of a text per token that is asked for: more is not tokenised
+CHARACTERS = 64  # of a text are tokenised for every token that is asked for
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that `from_texts` uses; `is_tokenizer` says whether an object has it."""
+    """The part of a transformers tokenizer that `from_texts` uses. `is_tokenizer` says whether an object has it."""
 
-    if TYPE_CHECKING:  # from Python 3.12 on isinstance sees no dynamic attribute, as those of transformers are
+    if TYPE_CHECKING:  # from Python 3.12 on isinstance does not see dynamic attributes, which transformers has
         bos_token_id: int | None
 
     def __call__(self, text: str, *, add_special_tokens: bool, truncation: bool, max_length: int) -> dict: ...
@@ -44,8 +44,8 @@ def from_texts(
 ) -> TokenSet:
     """The first `length` tokens of the first `sequences` texts that are long enough, one text per sequence.
 
-    All that are long enough, where `sequences` is None. The hash is that of the texts that are used. Raises InputError
-    where fewer texts are long enough, and where BOS is always wanted but the tokenizer has none.
+    Where `sequences` is None, these are all texts that are long enough. The hash is that of the texts that are used.
+    Raises InputError where fewer texts are long enough, and where BOS is always wanted but the tokenizer has none.
     """
     _check_bos(tokenizer, bos)
     digest = hashlib.sha256()
@@ -73,24 +73,35 @@ def from_text(text: str, tokenizer: Tokenizer, bos: Bos, most: int | None = None
     return from_texts([text], tokenizer, length, 1, bos, source)
 
 
-def from_whole_texts(texts: Sequence[str], tokenizer: Tokenizer, bos: Bos, most: int, source: str) -> TokenSet:
-    """All tokens of every text, one text per sequence, each sequence as long as its text.
+def from_whole_texts(
+    texts: Sequence[str], tokenizer: Tokenizer, bos: Bos, most: int, source: str, cut: bool = False
+) -> TokenSet:
+    """All tokens of every text, one text per sequence, each sequence as long as its text, or `cut` to `most` tokens.
 
-    Raises InputError where a text has fewer than two tokens or more than `most`, and where BOS is always wanted but
-    the tokenizer has none.
+    Texts of fewer than two tokens are left out and counted. Raises InputError where none is left, where a text has more
+    than `most` tokens, and where BOS is always wanted but the tokenizer has none.
     """
     _check_bos(tokenizer, bos)
     appended = appended_tokens(tokenizer) if bos is Bos.TOKENIZER else 0
     rows = []
     for i, text in enumerate(texts):
-        rows.append(_first_ids(text, tokenizer, most + 1, bos, appended, characters=None))
+        rows.append(_first_ids(text, tokenizer, most if cut else most + 1, bos, appended, characters=None))
         if len(rows[-1]) > most:
             fix = f"cut it, subject.tokens(texts, length={most})"
             raise InputError(f"text {i} has more than the {most} tokens that the model takes; {fix}")
-        if len(rows[-1]) < 2:
-            raise InputError(f"text {i} has {len(rows[-1])} tokens, and attention needs 2; give a longer one")
-    token_set = TokenSet.of_rows(rows, source)
-    return replace(token_set, bos=_beginning(token_set.tokens, tokenizer, bos))
+    long_enough = [row for row in rows if len(row) > 1]
+    if not long_enough:
+        raise InputError(f"text 0 has {len(rows[0])} tokens, and attention needs 2; give a longer one")
+    token_set, too_short = TokenSet.of_rows(long_enough, source), len(rows) - len(long_enough)
+    return replace(token_set, bos=_beginning(token_set.tokens, tokenizer, bos), too_short=too_short)
+
+
+def from_chats(chats: Sequence[Any], tokenizer: Any, source: str) -> TokenSet:
+    """The tokens of every chat in the tokenizer's chat template. Raises InputError where there is none."""
+    if not getattr(tokenizer, "chat_template", None):
+        raise InputError("this tokenizer has no chat template; give the text of the chat, or another model")
+    rows = [tokenizer.apply_chat_template(chat, return_dict=False) for chat in chats]
+    return replace(TokenSet.of_rows(rows, source), bos="chat template")
 
 
 def _check_bos(tokenizer: Tokenizer, bos: Bos) -> None:
@@ -108,7 +119,7 @@ def random_tokens(vocab: int, length: int, sequences: int, seed: int = 0, first:
     """Tokens drawn uniformly from the vocabulary (Gu et al. 2025, Table 1, "random").
 
     `first`, if given, replaces the token at position 0; the others do not depend on it. Raises InputError where it is
-    no token of the vocabulary.
+    outside the vocabulary.
     """
     vocab, generator = _checked(vocab, length, sequences, seed)
     tokens = torch.randint(vocab, (sequences, length), generator=generator)
@@ -118,7 +129,7 @@ def random_tokens(vocab: int, length: int, sequences: int, seed: int = 0, first:
 def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first: int | None = None) -> TokenSet:
     """One token per sequence, drawn uniformly, that fills the sequence (Gu et al. 2025, Table 1, "repeat").
 
-    `first`, if given, replaces the token at position 0. Raises InputError where it is no token of the vocabulary.
+    `first`, if given, replaces the token at position 0. Raises InputError where it is outside the vocabulary.
     """
     vocab, generator = _checked(vocab, length, sequences, seed)
     tokens = torch.randint(vocab, (sequences, 1), generator=generator)
@@ -126,7 +137,7 @@ def repeated_token(vocab: int, length: int, sequences: int, seed: int = 0, first
 
 
 def _checked(vocab: int, length: int, sequences: int, seed: int) -> tuple[int, torch.Generator]:
-    """The vocabulary and the generator to draw with. Raises InputError for sizes that are none, or do not fit."""
+    """The vocabulary and the generator to draw with. Raises InputError for sizes that are invalid or too large."""
     vocab, length = whole_number(vocab, "vocab", 1, LARGEST), whole_number(length, "length", 2)
     sequences = whole_number(sequences, "sequences", 1)
     what = f"{sequences:,} sequences of {length:,} tokens"
@@ -135,7 +146,7 @@ def _checked(vocab: int, length: int, sequences: int, seed: int) -> tuple[int, t
 
 
 def appended_tokens(tokenizer: Tokenizer) -> int:
-    """How many tokens the tokenizer puts behind every text, such as T5's end token."""
+    """How many tokens the tokenizer puts after every text, such as T5's end token."""
     with_special, alone = (
         tokenizer("a", add_special_tokens=special, truncation=True, max_length=64)["input_ids"]
         for special in (True, False)
@@ -147,10 +158,10 @@ def appended_tokens(tokenizer: Tokenizer) -> int:
 def _first_ids(
     text: str, tokenizer: Tokenizer, length: int, bos: Bos, appended: int, characters: int | None = CHARACTERS
 ) -> list[int]:
-    """The first `length` ids of a text, BOS included; fewer where the text is shorter.
+    """The first `length` ids of a text, BOS included, or fewer where the text is shorter.
 
-    The last `appended` tokens of what the tokenizer returns belong to no text, and are left out. `characters` of the
-    text are read for each id, all of them if None.
+    The last `appended` tokens of what the tokenizer returns do not belong to the text, and are left out. `characters`
+    of the text are read for each id, or all of the text if None.
     """
     most = length + appended
     beginning = text[: characters and characters * length]
@@ -159,6 +170,10 @@ def _first_ids(
     ]
     ids = ids[: len(ids) - appended]
     return [tokenizer.bos_token_id or 0, *ids][:length] if bos is Bos.ALWAYS else ids
+
+
+class TooFewTexts(InputError):
+    """Fewer texts are long enough than were asked for."""
 
 
 def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) -> tuple[Tokens, int]:
@@ -180,7 +195,7 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
         raise InputError(f"no text has {length} tokens, the longest has {longest}; use a smaller length, or none")
     fix = f"use --sequences {len(kept)} or a smaller --length" if kept else f"use --length {longest} or less"
     fix = fix if longest > 1 else "give other texts: none has two tokens"
-    raise InputError(
+    raise TooFewTexts(
         f"{sequences} sequences of {length} tokens were asked for, but of {too_short + len(kept)} texts "
         f"{too_short} are shorter than that and {len(kept)} are left; {fix}"
     )

@@ -15,7 +15,7 @@ EOS, BOS = "<|endoftext|>", "<|bos|>"  # ids 0 and 1 of every tokenizer trained 
 BYTES = 256
 BATCH_CHARACTERS = 1_000_000  # of the texts that are tokenised in one call
 
-Encode = Callable[[list[str]], list[list[int]]]
+IdsOf = Callable[[list[str]], list[list[int]]]  # of texts
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class TokenizerRecipe(Spec):
     vocab: int
 
     def make(self, texts: Iterable[str]) -> Any:
-        """A transformers tokenizer with an EOS token. Raises InputError where there is none."""
+        """A transformers tokenizer with an EOS token. Raises InputError where it cannot be made."""
         raise NotImplementedError
 
     def load(self, folder: Path) -> Any:
@@ -37,7 +37,7 @@ class TokenizerRecipe(Spec):
 class ByteBPE(TokenizerRecipe):
     """Byte-level BPE of at most `vocab` symbols, trained on the first `documents` documents of the corpus.
 
-    A corpus with few distinct pairs of symbols gives fewer symbols; then the last ids never occur.
+    A corpus with few distinct pairs of symbols gives fewer symbols. The last ids then never occur.
     """
 
     vocab: int = 1024
@@ -121,7 +121,7 @@ def encoded(texts: Iterable[str], tokenizer: Any) -> Iterator[np.ndarray]:
             yield np.array([*ids, tokenizer.eos_token_id])
 
 
-def _fast_encode(backend: Any) -> Encode:
+def _fast_encode(backend: Any) -> IdsOf:
     """Does what the tokenizer's own call does, but without offsets and masks, in half the time."""
     backend.encode_special_tokens = True
     backend.no_truncation()
@@ -129,7 +129,7 @@ def _fast_encode(backend: Any) -> Encode:
     return lambda batch: [encoding.ids for encoding in backend.encode_batch_fast(batch, add_special_tokens=False)]
 
 
-def _slow_encode(tokenizer: Any) -> Encode:
+def _slow_encode(tokenizer: Any) -> IdsOf:
     return lambda batch: tokenizer(batch, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 

@@ -1,20 +1,26 @@
-"""Token sets: the sequences that a model is measured on, and where they came from."""
+"""Token sets, which a model is measured on, and how they are read from what people give: texts, ids, arrays."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set, Sized
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Int, Shaped
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..checks import check_memory
+from ..checks import LARGEST, check_memory, is_whole
 from ..errors import InputError
+from .texts import is_path, is_text, texts_of
 
 Tokens = Int[Tensor, "sequence pos"]
 Lengths = Int[Tensor, " sequence"]
-PAD = -1  # the id of no token: an embedding that receives it fails
+PAD = -1  # is not the id of a token, so an embedding that receives it fails
 
 
 @dataclass(frozen=True, repr=False)
@@ -22,8 +28,8 @@ class TokenSet:
     """Sequences of tokens, their source and its hash.
 
     `bos` says how the sequences begin, and `too_short` how many texts were skipped because they were too short.
-    Sequences of different lengths all start at position 0; `PAD` fills them up, and `lengths` are their true lengths.
-    `lengths` is None where no sequence is padded. Models never run on padding, but on the `groups()` of equal length.
+    Sequences of different lengths all start at position 0 and end in `PAD`; `lengths` are their true lengths, or None
+    where no sequence is padded. Models never run on padding, because they run on the `groups()` of equal length.
     """
 
     tokens: Tokens
@@ -39,6 +45,8 @@ class TokenSet:
         if not is_whole or tokens.ndim != 2 or not tokens.numel():
             got = f"{tokens.dtype} of {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
             raise InputError(f"a token set holds whole numbers, `sequence pos`; got {got}; use TokenSet.of_rows")
+        if self.lengths is not None and not _are_lengths(self.lengths, tokens):
+            raise InputError(f"lengths are a whole number per sequence, 2 to {tokens.shape[1]}; use TokenSet.of_rows")
 
     def __repr__(self) -> str:
         n, longest = self.tokens.shape
@@ -79,6 +87,16 @@ class TokenSet:
             yield rows, self.tokens[rows, :length]
 
 
+def _are_lengths(lengths: Any, tokens: Tokens) -> bool:
+    """Whether these can be how many tokens each sequence has before its padding."""
+    if not isinstance(lengths, Tensor) or lengths.dtype not in (torch.int32, torch.int64):
+        return False
+    if lengths.shape != tokens.shape[:1] or lengths.min() < 2 or lengths.max() != tokens.shape[1]:
+        return False
+    is_padding = torch.arange(tokens.shape[1], device=tokens.device) >= lengths.to(tokens.device)[:, None]
+    return is_padding.equal(tokens == PAD)
+
+
 def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[Tensor, "sequence longest"], Lengths]:
     """The tokens that the mask keeps, moved to position 0, and how many each sequence has."""
     if mask.shape != tokens.shape:
@@ -97,8 +115,7 @@ def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[T
     has_hole = (inside & ~kept.gather(1, moved_from)).any(1)
     if has_hole.any():
         raise InputError(
-            f"the attention_mask of sequence {int(has_hole.int().argmax())} has a hole; "
-            "pad only before or behind tokens"
+            f"the attention_mask of sequence {int(has_hole.int().argmax())} has a hole; pad only before or after tokens"
         )
     return tokens.long().gather(1, moved_from).where(inside, PAD)[:, : lengths.max()], lengths
 
@@ -125,3 +142,137 @@ def _of_lengths(tokens: Tokens, lengths: Lengths, source: str) -> TokenSet:
 
 def _sha256(*tensors: Int[Tensor, "..."]) -> str:
     return hashlib.sha256(b"".join(part.long().contiguous().cpu().numpy().tobytes() for part in tensors)).hexdigest()
+
+
+TokensLike = TokenSet | Tensor | np.ndarray | str | Path | Sequence[Any] | Mapping[str, Any]
+Encode = Callable[[Sequence[str]], TokenSet]
+FIRST_TEXTS = 100  # of a file, a folder or a dataset
+WHOLE = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+WORKS = (
+    'give a text, a list of texts, or token ids: "some words", ["one", "two"], [[5, 7, 9]] or a tensor of whole numbers'
+)
+
+
+def token_set_of(tokens: Any, encode: Encode) -> TokenSet:
+    """The token set of anything in `TokensLike`, or of another column of texts or ids.
+
+    `encode` makes the token set of texts. One list of ids is one sequence. Several lists may differ in length. A
+    mapping is what a tokenizer returned: "input_ids" and, for padded ids, "attention_mask". A string or path that names
+    a file, a folder or a dataset (see `is_text`) stands for the first texts in it. Raises InputError for everything
+    else.
+    """
+    if isinstance(tokens, TokenSet):
+        return tokens
+    if isinstance(tokens, str | Path):
+        return encode([tokens]) if is_text(tokens) else _of_source(tokens, encode)  # type: ignore[list-item]
+    if isinstance(tokens, Mapping):
+        return _of_mapping(tokens)
+    if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "OUST":
+        tokens = tokens.tolist()
+    if isinstance(tokens, Tensor | np.ndarray | np.generic):
+        return TokenSet.of(_of_array(tokens))
+    return _of_items(items_of(tokens), encode)
+
+
+def _of_source(source: str | Path, encode: Encode) -> TokenSet:
+    """The token set of the first texts of a file, a folder or a dataset."""
+    texts = list(islice(texts_of(source), FIRST_TEXTS + 1))
+    if not texts:
+        raise InputError(f"{source} holds no text; give a file with texts")
+    name = Path(source).name if is_path(source) else str(source)
+    name += f", its first {FIRST_TEXTS} texts" if len(texts) > FIRST_TEXTS else ""
+    return replace(encode(texts[:FIRST_TEXTS]), source=name)
+
+
+def is_chat(given: Any) -> bool:
+    """Whether this is a list of messages, each with its role and its content."""
+    is_list = isinstance(given, list | tuple) and len(given) > 0
+    return is_list and all(isinstance(item, Mapping) and {"role", "content"} <= item.keys() for item in given)
+
+
+def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
+    """The token set of a tokenizer's answer."""
+    if "input_ids" not in given:
+        raise InputError(f"a mapping without input_ids holds no tokens; {WORKS}")
+    token_set = token_set_of(given["input_ids"], _refuse_texts)
+    mask = given.get("attention_mask")
+    return token_set if mask is None else TokenSet.of(token_set.tokens, attention_mask=_mask_of(mask, token_set))
+
+
+def _mask_of(given: Any, token_set: TokenSet) -> Shaped[Tensor, "sequence pos"]:
+    """An attention mask in lists, arrays or tensors as a tensor, 0 after the end of a list that is shorter.
+
+    Raises InputError unless it has a number for every token.
+    """
+    is_array = isinstance(given, Tensor | np.ndarray) and given.ndim > 1
+    rows = list(given) if is_array else items_of(given)
+    rows = rows if any(map(_is_many, rows)) else [rows]
+    try:
+        numbers = [torch.as_tensor(row if isinstance(row, Tensor | np.ndarray) else list(row)) for row in rows]
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise InputError(f"attention_mask holds other things than 0 and 1; got {given!r:.60}") from None
+    sizes = [tuple(row.shape) for row in numbers]
+    n, longest = token_set.tokens.shape
+    expected = [longest] * n if token_set.lengths is None else token_set.lengths.tolist()
+    if sizes != [(length,) for length in expected]:
+        raise InputError(
+            f"attention_mask has rows of {sizes!s:.60}, the tokens of {expected!s:.60}; give a number per token"
+        )
+    return pad_sequence(numbers, batch_first=True)
+
+
+def _of_items(items: Sequence[Any], encode: Encode) -> TokenSet:
+    """The token set of a list: of texts, of ids, or of lists of ids."""
+    if not items:
+        raise InputError(f"there are no tokens in an empty {type(items).__name__}; {WORKS}")
+    if all(isinstance(item, str) for item in items) or is_chat(items) or all(map(is_chat, items)):
+        return encode(items)
+    if not any(isinstance(item, str) or _is_many(item) for item in items):
+        return TokenSet.of_rows([_ids(items)])
+    return TokenSet.of_rows([_ids(items_of(item)) for item in items])
+
+
+def _of_array(given: Tensor | np.ndarray | np.generic) -> Tokens:
+    """A tensor or an array of whole numbers, one sequence or several, as 64-bit ids."""
+    shape, dtype = tuple(given.shape), getattr(given.dtype, "name", str(given.dtype).removeprefix("torch."))
+    if dtype not in WHOLE or len(shape) not in (1, 2) or 0 in shape or shape[-1] < 2:
+        raise InputError(
+            f"tokens are whole numbers, `pos` or `sequence pos`, at least 1 x 2; got {dtype} of {shape}; {WORKS}"
+        )
+    if isinstance(given, Tensor) and (given.is_meta or given.layout != torch.strided):
+        raise InputError(f"tokens on {given.device} as {given.layout} hold no plain values; {WORKS}")
+    if dtype == "uint64" and int(given.max()) > LARGEST:
+        raise InputError(f"token id {int(given.max())} is beyond 64 bits; give ids of the vocabulary")
+    tensor = given if isinstance(given, Tensor) else torch.from_numpy(np.array(given, dtype=np.int64))
+    return tensor.reshape(-1, shape[-1]).long()
+
+
+def items_of(given: Any) -> list[Any]:
+    """The items of a list, a tuple, or a column of a dataset or a data frame."""
+    if isinstance(given, Tensor | np.ndarray):
+        return list(given) if given.ndim == 1 else [given]
+    if not isinstance(given, Sized) or not isinstance(given, Iterable) or isinstance(given, bytes | bytearray | Set):
+        raise InputError(f"a {type(given).__name__} is neither a text nor token ids; {WORKS}")
+    return list(given)
+
+
+def _is_many(item: Any) -> bool:
+    return isinstance(item, Sized) and not (isinstance(item, Tensor | np.ndarray) and item.ndim == 0)
+
+
+def _ids(items: Sequence[Any]) -> list[int]:
+    """Token ids as Python's whole numbers."""
+    return [_id(item) for item in items]
+
+
+def _id(item: Any) -> int:
+    if not is_whole(item):
+        raise InputError(f"token ids are whole numbers; got a {type(item).__name__} among them; {WORKS}")
+    number = operator.index(item)
+    if not -LARGEST <= number <= LARGEST:
+        raise InputError(f"token id {number} is beyond 64 bits; give ids of the vocabulary")
+    return number
+
+
+def _refuse_texts(texts: Sequence[str]) -> TokenSet:
+    raise InputError(f"input_ids are texts; {WORKS}")

@@ -1,7 +1,29 @@
 """Interventions: frozen values that say what changes and in which layers, heads and positions; backends apply it."""
 
-from .change import Change
-from .columns import AttendSelfOnly, BiasColumn, Dropped, RemoveColumn, Renormalised, SpreadEvenly
+from .changes import (
+    Change,
+    ChangeKeys,
+    ChangeMLP,
+    ChangeOutputs,
+    ChangePattern,
+    ChangePositionEmbedding,
+    ChangeQueries,
+    ChangeResidual,
+    ChangeTokenEmbedding,
+    ChangeValues,
+)
+from .columns import (
+    AddSinkLogit,
+    AttendSelfOnly,
+    BiasColumn,
+    Dropped,
+    Evict,
+    RemoveColumn,
+    RemoveKeySlot,
+    Renormalised,
+    SpreadEvenly,
+    ZeroKeySlot,
+)
 from .edit import Edit, HeadWeights
 from .normalisation import ClipPattern, PatchNormalization, Temperature
 from .operations import (
@@ -12,6 +34,7 @@ from .operations import (
     MeanOfOthers,
     Operation,
     Put,
+    PutAt,
     Scale,
     SetTo,
     SwapWith,
@@ -19,26 +42,13 @@ from .operations import (
 )  # fmt: skip
 from .positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
 from .projections import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
-from .sites import (
-    ChangeKeys,
-    ChangeMLP,
-    ChangeOutputs,
-    ChangePattern,
-    ChangePositionEmbedding,
-    ChangeQueries,
-    ChangeResidual,
-    ChangeTokenEmbedding,
-    ChangeValues,
-)  # fmt: skip
-from .slots import AddSinkLogit, RemoveKeySlot, ZeroKeySlot
-from .window import Evict
 
 __all__ = [
     "Add", "AddSinkLogit", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeKeys", "ChangeMLP",
     "ChangeOutputs", "ChangePattern", "ChangePositionEmbedding", "ChangeQueries", "ChangeResidual",
     "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern", "Dropped", "Edit", "Evict", "HeadWeights",
-    "Keep", "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put", "RemoveColumn", "RemoveKeySlot",
-    "RemovePosition", "Renormalised", "ReplacePosition", "Scale", "SetTo", "ShiftPositions", "SpreadEvenly",
-    "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias",
+    "Keep", "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put", "PutAt", "RemoveColumn",
+    "RemoveKeySlot", "RemovePosition", "Renormalised", "ReplacePosition", "Scale", "SetTo", "ShiftPositions",
+    "SpreadEvenly", "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias",
     "ZeroValueBias",
 ]  # fmt: skip

@@ -1,7 +1,11 @@
-"""Interventions on columns of the pattern, the sink's above all: bias it, remove it, share it out, make another."""
+"""Interventions on columns of the pattern: which queries see them, and what they receive.
+
+A column belongs to a token, such as the sink, or to a slot: a learned k*, v* or a learned sink logit.
+"""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
@@ -9,21 +13,51 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..attention.call import AttentionCall
-from ..attention.model_shape import ModelShape
-from ..attention.shapes import Pattern
+from ..attention.masks import Prefix, Window
+from ..attention.shapes import ModelShape, Pattern
+from ..attention.slots import SinkLogit, SlotRow
+from ..errors import InputError
 from .edit import Edit
-from .selectors import OnHeads, check_chosen, draw_others, store_chosen
+from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chosen
 
 Removed = Float[Tensor, "batch head query 1"]
 Allowed = Bool[Tensor, "#batch #head query column"]
 
 
 @dataclass(frozen=True)
+class Without:
+    """A pattern and the columns that are taken out of it.
+
+    removed: what they received. kept: the pattern without them. allowed: which of the other columns each query sees.
+    """
+
+    call: AttentionCall
+    columns: Bool[Tensor, " column"]
+
+    @cached_property
+    def pattern(self) -> Pattern:
+        return self.call.pattern()
+
+    @property
+    def removed(self) -> Removed:
+        return (self.pattern * self.columns).sum(-1, keepdim=True)
+
+    @property
+    def kept(self) -> Pattern:
+        return self.pattern * ~self.columns
+
+    @property
+    def allowed(self) -> Allowed:
+        seen = torch.nn.functional.pad(self.call.allowed(), (len(self.columns) - self.call.k.shape[2], 0), value=True)
+        return seen & ~self.columns
+
+
+@dataclass(frozen=True)
 class Share:
     """What becomes of the attention that removed columns received."""
 
-    def share(self, removed: Removed, kept: Pattern, allowed: Allowed) -> Pattern:
-        """The new pattern. `removed` was taken from columns that are now 0; `kept` is what `allowed` columns have."""
+    def share(self, without: Without) -> Pattern:
+        """The new pattern."""
         raise NotImplementedError
 
 
@@ -31,25 +65,30 @@ class Share:
 class Dropped(Share):
     """It is lost: rows sum to less than before."""
 
-    def share(self, removed: Removed, kept: Pattern, allowed: Allowed) -> Pattern:
-        return kept
+    def share(self, without: Without) -> Pattern:
+        return without.kept
 
 
 @dataclass(frozen=True)
 class Renormalised(Share):
-    """The other columns receive it in proportion to what they have; it is lost where they have nothing in fp32."""
+    """The other columns receive it in proportion to what they would have if the removed ones had no score.
 
-    def share(self, removed: Removed, kept: Pattern, allowed: Allowed) -> Pattern:
-        shares = kept / kept.sum(-1, keepdim=True)  # first, since `removed` over a tiny sum can overflow
-        return kept + removed * shares.nan_to_num(0, 0, 0)
+    It is lost where they would have nothing.
+    """
+
+    def share(self, without: Without) -> Pattern:
+        alone = without.call.pattern_without(without.columns)
+        shares = alone / alone.sum(-1, keepdim=True)  # first, since what was removed over a tiny sum can overflow
+        return without.kept + without.removed * shares.nan_to_num(0, 0, 0)
 
 
 @dataclass(frozen=True)
 class SpreadEvenly(Share):
     """The other columns that the query sees receive equal parts of it."""
 
-    def share(self, removed: Removed, kept: Pattern, allowed: Allowed) -> Pattern:
-        return kept + removed * allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
+    def share(self, without: Without) -> Pattern:
+        allowed = without.allowed
+        return without.kept + without.removed * allowed / allowed.sum(-1, keepdim=True).clamp(min=1)
 
 
 @dataclass(frozen=True)
@@ -83,14 +122,13 @@ class RemoveColumn(_Columns):
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        pattern = call.pattern()
-        first = pattern.shape[-1] - call.k.shape[2]
-        allowed = torch.nn.functional.pad(call.allowed(), (first, 0), value=True)
-        removed = torch.zeros(pattern.shape[-1], dtype=torch.bool, device=pattern.device)
-        removed[[first + position for position in self.positions]] = True
-        kept = allowed & ~removed
-        shared = self.share.share((pattern * removed).sum(-1, keepdim=True), pattern * ~removed, kept)
-        return self.on_heads(call, call.with_pattern(torch.where(kept.any(-1, keepdim=True), shared, pattern)))
+        n_columns = call.k.shape[2] + (call.slot is not None)
+        columns = torch.zeros(n_columns, dtype=torch.bool, device=call.k.device)
+        columns[[n_columns - call.k.shape[2] + position for position in self.positions]] = True
+        without = Without(call, columns)
+        sees_others = without.allowed.any(-1, keepdim=True)
+        pattern = torch.where(sees_others, self.share.share(without), without.pattern)
+        return self.on_heads(call, call.with_pattern(pattern))
 
 
 @dataclass(frozen=True)
@@ -125,3 +163,89 @@ class AttendSelfOnly(_Columns):
         mask[..., queries, :] = False
         mask[..., queries, [query + past for query in queries]] = True
         return self.rescored(call, mask=mask)
+
+
+@dataclass(frozen=True)
+class RemoveKeySlot(InLayers):
+    """Layers attend to tokens only: no k*, no sink logit."""
+
+    @override
+    def call(self, call: AttentionCall) -> AttentionCall:
+        if not self.acts_in(call.layer):
+            return call
+        _slot_of(call)
+        return replace(call, slot=None)
+
+
+@dataclass(frozen=True)
+class ZeroKeySlot(OnHeads):
+    """k* = 0, or a sink logit of 0: with v* = 0 that is softmax-off-by-one."""
+
+    @override
+    def call(self, call: AttentionCall) -> AttentionCall:
+        if not self.acts_in(call.layer):
+            return call
+        slot, heads = _slot_of(call), self.head_mask(call.layer, call.q.shape[1], call.q.shape[1])
+        return replace(call, slot=_without_key(slot, heads.to(call.q.device)))
+
+
+@dataclass(frozen=True)
+class AddSinkLogit(OnHeads):
+    """A column of value zero and score `logit`; 0 is softmax-off-by-one. Raises InputError where there is a slot.
+
+    Where only some heads of a layer are chosen, the column's score is -inf in the others, which give it nothing.
+    """
+
+    logit: float = 0.0
+
+    @override
+    def call(self, call: AttentionCall) -> AttentionCall:
+        if not self.acts_in(call.layer):
+            return call
+        if call.slot is not None:
+            raise InputError(f"layer {call.layer} has a slot already; use ZeroKeySlot or RemoveKeySlot")
+        logits = torch.full((call.q.shape[1],), self.logit, device=call.q.device)
+        return replace(call, slot=SinkLogit(logits.masked_fill(~self._chosen_heads(call), -torch.inf)))
+
+
+def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit:
+    if call.slot is None:
+        raise InputError(f"layer {call.layer} has no slot to change; take a model with K biases or sink logits")
+    return call.slot
+
+
+def _without_key(slot: SlotRow | SinkLogit, heads: Tensor) -> SlotRow | SinkLogit:
+    if isinstance(slot, SinkLogit):
+        return SinkLogit(slot.logit.masked_fill(heads, 0))
+    return SlotRow(slot.key.masked_fill(heads[:, None, None], 0), slot.value)
+
+
+@dataclass(frozen=True)
+class Evict(Edit):
+    """The mask of a rolling cache, in one dense pass, on every backend and with every read.
+
+    Queries see the first `sinks` keys and the last `window - sinks` up to their own, but not those between.
+
+    Positions stay those of the text. Deeper layers read activations that were made under the same mask, as in a cache
+    (arXiv:2309.17453). Raises InputError unless `window` is wider than `sinks`.
+    """
+
+    window: int
+    sinks: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.sinks < self.window:
+            raise InputError(
+                f"a cache of {self.window} tokens with {self.sinks} sinks keeps no recent token, or has fewer than 0; "
+                "ask for 0 sinks or more and a wider window"
+            )
+
+    @override
+    def call(self, call: AttentionCall) -> AttentionCall:
+        n_queries, n_keys = call.q.shape[2], call.k.shape[2]
+        key = call.keys
+        query = key[n_keys - n_queries :, None]
+        recent = Window(self.window - self.sinks)
+        kept = (recent | Prefix(self.sinks) if self.sinks else recent).allows(query, key[None])
+        return replace(call, mask=torch.logical_and(call.allowed(), kept))

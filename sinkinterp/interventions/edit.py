@@ -1,7 +1,8 @@
-"""Edit: the base of every intervention. Site: a place in a model that edits change."""
+"""Edit: the base of every intervention, and its description as text. Site: a place in a model that edits change."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
+from types import NoneType
 from typing import Any, TypedDict
 
 import torch
@@ -9,8 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.model_shape import ModelShape
-from ..attention.shapes import HeadOutput, Residual
+from ..attention.shapes import HeadOutput, ModelShape, Residual
 from ..checks import check_fields
 from ..errors import InputError
 
@@ -88,8 +88,11 @@ class Edit:
     def check(self, shape: ModelShape, length: int) -> None:
         """Raises InputError where the edit does not fit a model of this shape, or sequences of this length."""
 
-    def for_rows(self, rows: Int[Tensor, " sequence"]) -> "Edit":
-        """The edit for these of the measured sequences; itself where it treats all sequences alike."""
+    def check_sequences(self, count: int) -> None:
+        """Raises InputError where the edit does not fit a measurement of so many sequences."""
+
+    def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> "Edit":
+        """The edit for the chosen sequences of a measurement; itself where it treats all sequences alike."""
         return self
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> "Edit":
@@ -97,20 +100,46 @@ class Edit:
 
         Raises InputError for an edit that has no such control.
         """
-        raise InputError(f"{type(self).__name__} chooses nothing that could be drawn at random; run it with no control")
+        raise InputError(
+            f"{type(self).__name__} chooses nothing that could be drawn at random; run it without a control"
+        )
+
+
+@dataclass(frozen=True)
+class CallFunction(Edit):
+    """A plain function from the call of every attention layer to the call that takes its place."""
+
+    function: Callable[..., AttentionCall]
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        edited = self.function(call)
+        if not isinstance(edited, AttentionCall):
+            fix = "return replace(call, q=...), call.with_pattern(...), or the call itself where it stays"
+            raise InputError(f"{_as_code(self.function)} returned a {type(edited).__name__}, not a call; {fix}")
+        return edited
+
+
+Edits = Edit | Callable[[AttentionCall], AttentionCall] | Sequence[Edit | Callable[[AttentionCall], AttentionCall]]
 
 
 def edits_of(edits: Any) -> tuple[Edit, ...]:
-    """One edit, or several in their order. Raises InputError for what is no edit."""
-    given = (edits,) if isinstance(edits, Edit) else edits
+    """One edit, or several in their order. A function takes and returns an attention call.
+
+    Raises InputError for anything else.
+    """
+    given = (edits,) if isinstance(edits, Edit) or callable(edits) else edits
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
         given = (edits,)
-    chosen = tuple(given)
-    for edit in chosen:
-        if not isinstance(edit, Edit):
-            what = edit.__name__ if isinstance(edit, type) else type(edit).__name__
-            raise InputError(f"{what} is no edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")
-    return chosen
+    return tuple(_edit_of(edit) for edit in given)
+
+
+def _edit_of(edit: Any) -> Edit:
+    if isinstance(edit, Edit):
+        return edit
+    if callable(edit) and not isinstance(edit, type | torch.nn.Module) and not is_dataclass(edit):  # an operation
+        return CallFunction(edit)
+    what = edit.__name__ if isinstance(edit, type) else type(edit).__name__
+    raise InputError(f"{what} is not an edit; give one or a list of them, such as edits=si.SwapPositions(0, 4)")
 
 
 class Reads(TypedDict, total=False):
@@ -139,6 +168,10 @@ class Site:
         """Whether an edit overrides the method of this site."""
         return getattr(type(edit), self.method.__name__) is not self.method
 
+    def name_of(self, edit: Edit) -> str:
+        """An edit's method, for messages."""
+        return f"{type(edit).__name__}.{self.method.__name__}"
+
     def apply(self, edit: Edit, *arguments: Any) -> Any:
         """What the edit's method returns for these arguments."""
         return getattr(edit, self.method.__name__)(*arguments)
@@ -163,3 +196,31 @@ VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _attention_layers)
 CALL = Site(Edit.call, "attention call", _attention_layers, lambda name, read: {"calls": {name: read}})
 OUTPUT = Site(Edit.output, "attention output", _attention_layers, lambda name, read: {"calls": {name: read}})
 MLP = Site(Edit.mlp, "feed-forward update", lambda shape: shape.mlp_layers, lambda name, read: {"mlps": {name: read}})
+
+
+def description(edit: Edit) -> str:
+    """The edit as code would write it, without fields that have their default value; tensors by their shape."""
+    return _as_code(edit)
+
+
+def _as_code(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"tensor{tuple(value.shape)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_as_code(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(_as_code, value)) + "]"
+    if callable(value) and not is_dataclass(value):
+        return getattr(value, "__name__", type(value).__name__)
+    if not is_dataclass(value):
+        return repr(value)
+    shown = [f for f in fields(value) if not (f.kw_only and _is_default(f, getattr(value, f.name)))]
+    by_place = [_as_code(getattr(value, f.name)) for f in shown if not f.kw_only]
+    by_name = [f"{f.name}={_as_code(getattr(value, f.name))}" for f in shown if f.kw_only]
+    return f"{type(value).__name__}({', '.join(by_place + by_name)})"
+
+
+def _is_default(field: Field, value: object) -> bool:
+    return value is field.default or (
+        isinstance(value, int | float | str | tuple | NoneType) and value == field.default
+    )

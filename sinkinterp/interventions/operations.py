@@ -1,4 +1,4 @@
-"""Operations: what becomes of an activation. Every class of `sites` takes any of them."""
+"""Operations: what becomes of an activation. Every class of `changes` takes any of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,8 +26,11 @@ class Operation:
     def check(self, length: int) -> None:
         """Raises InputError where the operation does not fit sequences of this length."""
 
-    def for_rows(self, rows: Int[Tensor, " sequence"]) -> "Operation":
-        """The operation for these of the measured sequences; itself where it treats all sequences alike."""
+    def check_sequences(self, count: int) -> None:
+        """Raises InputError where the operation does not fit a measurement of so many sequences."""
+
+    def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> "Operation":
+        """The operation for the chosen sequences of a measurement; itself where it treats all sequences alike."""
         return self
 
 
@@ -151,11 +154,18 @@ class _WithValues(Operation):
         shapes = ", ".join(f"{layer}: tensor{tuple(value.shape)}" for layer, value in self.values.items())
         return f"{type(self).__name__}({{{shapes}}})"
 
-    def for_rows(self, rows: Int[Tensor, " sequence"]) -> Operation:
+    def check_sequences(self, count: int) -> None:
+        wrong = next((len(value) for value in self.values.values() if len(value) not in (1, count)), None)
+        if wrong is not None:
+            raise InputError(
+                f"{type(self).__name__} holds {wrong} sequences, for {count}; take them of the same inputs"
+            )
+
+    def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Operation:
         if all(len(value) == 1 for value in self.values.values()):
             return self
-        chosen = {n: v if len(v) == 1 else v[rows.to(v.device)] for n, v in self.values.items()}
-        return replace(self, values=chosen)
+        values = {n: v if len(v) == 1 else v[chosen.to(v.device)] for n, v in self.values.items()}
+        return replace(self, values=values)
 
     def _values_like(self, layer: int, x: Activation) -> Activation:
         if layer not in self.values:
@@ -181,3 +191,32 @@ class Add(_WithValues):
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         return x + self._values_like(layer, x)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PutAt(_WithValues):
+    """Every sequence takes the given activations at one place of its own, and keeps its others.
+
+    rows: which of the given sequences a sequence takes them from. places: its layer, head and position; -1 for all
+    heads, or all positions. So one pass tries as many places as it has sequences.
+    """
+
+    rows: Int[Tensor, " sequence"]
+    places: Int[Tensor, "sequence 3"]
+
+    def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Operation:
+        return replace(self, rows=self.rows[chosen], places=self.places[chosen])
+
+    def __call__(self, layer: int, x: Activation) -> Activation:
+        mine = (self.places[:, 0] == layer).nonzero().flatten()
+        if not len(mine):
+            return x
+        if layer not in self.values:
+            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self.values)}")
+        new, given = x.clone(), self.values[layer].to(x)
+        if given.shape[1:] != x.shape[1:]:
+            raise InputError(f"activations {tuple(given.shape[1:])} do not fit {tuple(x.shape[1:])} of layer {layer}")
+        for i in mine.tolist():
+            at = tuple(slice(None) if k < 0 else k for k in self.places[i, 1:].tolist())[-(x.ndim - 2) :]
+            new[(i, *at)] = given[(int(self.rows[i]), *at)]
+        return new

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from typing_extensions import override
 
-from ..attention.model_shape import ModelShape
-from ..attention.shapes import Residual
+from ..attention.shapes import ModelShape, Residual
 from ..errors import InputError
 from .edit import Edit, PositionIds
 from .selectors import check_chosen, draw_others, store_chosen

@@ -1,6 +1,6 @@
 """Interventions on projection biases, b_Q, b_K and b_V, and on what keys read of the residual stream.
 
-These are not the paper's key biases k*, which are slots (`slots`). Without rotary positions b_K adds the same number to
+These are not the paper's key biases k*, which are slots. Without rotary positions b_K adds the same number to
 all scores of a query, and softmax cancels it: zeroing b_K is then a null control. With rotary positions it has effects.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from typing_extensions import override
 
-from ..attention.model_shape import ModelShape
+from ..attention.shapes import ModelShape
 from ..errors import InputError
 from .edit import Edit, HeadWeights
 from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chosen

@@ -9,10 +9,12 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.model_shape import ModelShape
+from ..attention.shapes import ModelShape
 from ..checks import is_whole, whole_number
 from ..errors import InputError
 from .edit import Edit
+
+MOST = 2**20  # of layers, heads, positions or dimensions that are named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +126,9 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
             continue
         name = f"{selector} of {type(edit).__name__}"
         read = _pair if selector == "heads" else whole_number
-        chosen = tuple(read(choice, name) for choice in _several(given, name))
+        chosen = tuple(read(choice, name) for choice, _ in zip(_several(given, name), range(MOST + 1), strict=False))
+        if len(chosen) > MOST:
+            raise InputError(f"{name} name more than {MOST:,}; leave them out to change all")
         if not chosen or len(set(chosen)) < len(chosen):
             raise InputError(
                 f"{type(edit).__name__}({selector}={list(chosen)}) must name each of its {selector} once, and some; "

@@ -16,8 +16,8 @@ from .positions import Position, PositionIds
 
 
 @dataclass(frozen=True)
-class Branch(Spec):
-    """Where a residual branch has its norm."""
+class NormPlacement(Spec):
+    """Where a residual branch has its norm: at its start or at its end."""
 
     def enter(self, x: Residual, norm: nn.Module) -> Residual:
         """What the branch reads from the residual stream."""
@@ -33,7 +33,7 @@ class Branch(Spec):
 
 
 @dataclass(frozen=True)
-class PreNorm(Branch):
+class PreNorm(NormPlacement):
     """x + f(norm(x)), and a norm before the unembedding."""
 
     def enter(self, x: Residual, norm: nn.Module) -> Residual:
@@ -47,7 +47,7 @@ class PreNorm(Branch):
 
 
 @dataclass(frozen=True)
-class PostNorm(Branch):
+class PostNorm(NormPlacement):
     """norm(x + f(x)), and no norm before the unembedding, as in the release (equation 3)."""
 
     def enter(self, x: Residual, norm: nn.Module) -> Residual:
@@ -68,7 +68,7 @@ class SinkBlock(nn.Module):
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
         super().__init__()
         spec = config.lm
-        self.branch = spec.branch
+        self.norm_placement = spec.branch
         self.input_layernorm = nn.RMSNorm(spec.d_model, eps=spec.norm_eps)
         self.self_attn = SinkAttention(config, spec.attention, spec.dims, layer_idx)
         self.post_attention_layernorm = nn.RMSNorm(spec.d_model, eps=spec.norm_eps)
@@ -76,16 +76,16 @@ class SinkBlock(nn.Module):
 
     def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
         """The residual stream after the block. `kwargs` go to the attention."""
-        x = self.branch.enter(hidden_states, self.input_layernorm)
+        x = self.norm_placement.enter(hidden_states, self.input_layernorm)
         return self._finish(hidden_states, self.self_attn(x, **kwargs)[0], self.mlp)
 
     def as_slot(self, x: Residual, position: Position, ids: PositionIds) -> tuple[SlotRow, Residual]:
         """A slot of this layer, made from a single token that sees only itself, and the token after the block."""
-        slot, update = self.self_attn.as_slot(self.branch.enter(x, self.input_layernorm), position, ids)
+        slot, update = self.self_attn.as_slot(self.norm_placement.enter(x, self.input_layernorm), position, ids)
         mlp_without_hooks = partial(type(self.mlp).forward, self.mlp)  # hooks are for tokens of the sequence
         return slot, self._finish(x, update, mlp_without_hooks)
 
     def _finish(self, x: Residual, update: Residual, mlp: Callable[[Residual], Residual]) -> Residual:
-        x = self.branch.leave(x, update, self.input_layernorm)
-        update = mlp(self.branch.enter(x, self.post_attention_layernorm))
-        return self.branch.leave(x, update, self.post_attention_layernorm)
+        x = self.norm_placement.leave(x, update, self.input_layernorm)
+        update = mlp(self.norm_placement.enter(x, self.post_attention_layernorm))
+        return self.norm_placement.leave(x, update, self.post_attention_layernorm)

@@ -1,8 +1,9 @@
-"""The spec of a language model, and the transformers configuration that stores it."""
+"""The spec of a language model, how its weights are initialised, and the transformers configuration that stores it."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from torch import nn
 from transformers import PreTrainedConfig
 
 from ..attention.slots import NoSlots
@@ -10,21 +11,58 @@ from ..checks import whole_number
 from ..errors import InputError
 from ..spec import Dims, Part, Spec
 from .attention import AttentionSpec
-from .block import Branch, PreNorm
-from .ffn import GatedFFN
-from .init import Init, TorchInit
+from .block import NormPlacement, PreNorm
+from .ffn import GatedFFN, SwishDown
 from .positions import Rotary
 from .sink_token import Nothing, SinkToken
 
 
 @dataclass(frozen=True)
+class Init(Spec):
+    """How every module of a model with `depth` blocks is initialised."""
+
+    def draw(self, module: nn.Module, depth: int) -> None:
+        """Draws the weights of this module, without those of its children, in place."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TorchInit(Init):
+    """PyTorch's defaults, with embeddings from N(0, 1). The release effectively uses these on several GPUs."""
+
+    def draw(self, module: Any, depth: int) -> None:
+        if isinstance(module, nn.Linear | nn.Embedding | nn.RMSNorm):
+            module.reset_parameters()
+
+
+@dataclass(frozen=True)
+class WrittenInit(Init):
+    """What the release writes: N(0, 0.4 / fan_in) for linear layers and embeddings.
+
+    The down projection of SwiGLU is drawn from N(0, 1 / width / depth^2); no other feed-forward layer depends on depth.
+    """
+
+    def draw(self, module: Any, depth: int) -> None:
+        if isinstance(module, SwishDown):
+            nn.init.normal_(module.weight, std=module.in_features**-0.5 / depth)
+        elif isinstance(module, nn.Linear | nn.Embedding):
+            nn.init.normal_(module.weight, std=(0.4 / module.weight.shape[1]) ** 0.5)
+        elif isinstance(module, nn.RMSNorm):
+            module.reset_parameters()
+
+
+@dataclass(frozen=True)
 class LMSpec(Spec):
-    """A decoder-only language model. The default is exactly Llama, at toy size."""
+    """A decoder-only language model. The default is exactly Llama, at toy size.
+
+    branch: where each residual branch has its norm. before: what stands before the first token of the text.
+    Checkpoints and the keys of runs store the names of these fields.
+    """
 
     position: Part = Rotary()
     attention: AttentionSpec = AttentionSpec()
     ffn: Part = GatedFFN()
-    branch: Branch = PreNorm()
+    branch: NormPlacement = PreNorm()
     before: Nothing | SinkToken = Nothing()
     init: Init = TorchInit()
     vocab: int = 64

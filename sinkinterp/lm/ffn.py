@@ -46,30 +46,31 @@ class Swish(Activation):
 
 
 @dataclass(frozen=True)
-class FFN(Part):
-    """down(act(up x))."""
+class _OfWidth(Part):
+    """A feed-forward layer with `width` hidden units."""
 
     width: int = 256
-    act: Activation = Relu()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         whole_number(self.width, "width", 1)
+
+
+@dataclass(frozen=True)
+class FFN(_OfWidth):
+    """down(act(up x))."""
+
+    act: Activation = Relu()
 
     def build(self, dims: Dims) -> nn.Module:
         return Layer(dims.d_model, self)
 
 
 @dataclass(frozen=True)
-class GatedFFN(Part):
+class GatedFFN(_OfWidth):
     """down(act(gate x) * up x): SwiGLU by default, as in Llama."""
 
-    width: int = 256
     act: Activation = Swish()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole_number(self.width, "width", 1)
 
     def build(self, dims: Dims) -> nn.Module:
         return GatedLayer(dims.d_model, self)

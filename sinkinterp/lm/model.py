@@ -1,8 +1,11 @@
 """The language model: embed, a stack of blocks, unembed. Parameters have Llama's names.
 
-Checkpoints and transformers' registries store the names of these classes.
+It can be exported to transformers' Llama where the architecture is Llama's. Checkpoints and transformers' registries
+store the names of the model classes.
 """
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -15,11 +18,12 @@ from transformers.utils.output_capturing import capture_outputs
 from ..attention.masks import Causal
 from ..checks import check_memory
 from ..errors import InputError
-from . import llama
-from .attention import SinkAttention
-from .block import SinkBlock
+from .attention import AttentionSpec, SinkAttention
+from .block import PreNorm, SinkBlock
 from .config import LMSpec, SinkConfig
-from .positions import Bias, Position, PositionIds
+from .ffn import GatedFFN
+from .positions import Bias, Position, PositionIds, Rotary
+from .sink_token import Nothing
 
 Allowed = Bool[Tensor, "#batch 1 pos key"]
 
@@ -153,7 +157,7 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
 
     def to_llama(self) -> PreTrainedModel:
         """The same model as transformers' Llama. Raises InputError unless the architecture is Llama's."""
-        return llama.to_llama(self.lm, self.state_dict()).to(self.dtype)
+        return _to_llama(self.lm, self.state_dict()).to(self.dtype)
 
 
 def build(spec: LMSpec, seed: int = 0) -> SinkForCausalLM:
@@ -161,3 +165,53 @@ def build(spec: LMSpec, seed: int = 0) -> SinkForCausalLM:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return SinkForCausalLM(SinkConfig(spec=spec.to_dict()))
+
+
+def parameter_count(spec: LMSpec) -> int:
+    """Roughly how many parameters a model has; 2**62 for tensors beyond 64 bits."""
+    try:
+        with torch.device("meta"):
+            block = SinkBlock(SinkConfig(spec=spec.to_dict()), 0)
+    except RuntimeError:
+        return 2**62
+    return 2 * spec.vocab * spec.d_model + spec.n_layers * sum(weight.numel() for weight in block.parameters())
+
+
+def check_size(spec: LMSpec) -> None:
+    """Raises InputError, with the estimate, for a model whose weights in fp32 exceed the memory of this machine."""
+    count = parameter_count(spec)
+    what = f"about {count:.2g} parameters ({spec.n_layers} layers, d_model {spec.d_model}, {spec.vocab} symbols)"
+    check_memory(4 * count, what, "lower model.n_layers, model.d_model, model.vocab or model.ffn.width")
+
+
+def _to_llama(spec: LMSpec, weights: Mapping[str, Tensor]) -> PreTrainedModel:
+    """A `LlamaForCausalLM` with these weights. Raises InputError unless the architecture is Llama's."""
+    from transformers import LlamaConfig, LlamaForCausalLM  # here: our type registers while they may be loading
+
+    if not isinstance(spec.position, Rotary) or not isinstance(spec.ffn, GatedFFN) or spec != _as_llama(spec):
+        raise InputError(
+            "only rotary positions, plain causal softmax attention and SwiGLU are Llama; export such a model"
+        )
+    config = LlamaConfig(
+        vocab_size=spec.vocab,
+        hidden_size=spec.d_model,
+        intermediate_size=spec.ffn.width,
+        num_hidden_layers=spec.n_layers,
+        num_attention_heads=spec.n_heads,
+        max_position_embeddings=spec.n_ctx,
+        rms_norm_eps=spec.norm_eps,
+        rope_parameters={"rope_type": "default", "rope_theta": spec.position.base},
+        bos_token_id=None,
+        eos_token_id=None,
+        tie_word_embeddings=False,
+    )
+    with torch.random.fork_rng():
+        llama = LlamaForCausalLM(config)
+    llama.load_state_dict(weights)
+    return llama
+
+
+def _as_llama(spec: LMSpec) -> LMSpec:
+    """The spec with Llama's parts, at its own sizes and positions."""
+    ffn = GatedFFN(getattr(spec.ffn, "width", 1))
+    return replace(spec, attention=AttentionSpec(), branch=PreNorm(), before=Nothing(), ffn=ffn)

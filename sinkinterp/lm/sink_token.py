@@ -22,7 +22,7 @@ from .positions import Position
 
 
 class Prepended(nn.Module):
-    """Nothing before the first token. Base of what may stand there."""
+    """Nothing before the first token. It is the base of what may stand there."""
 
     def slots(self, blocks: Iterable[Any], position: Position) -> list[Slot]:
         """The slot of each block; None where a block gets none."""

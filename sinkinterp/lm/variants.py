@@ -6,22 +6,30 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from ..attention.features import EluFeature, MLPFeature
-from ..attention.kernels import Kernel
+from ..attention.kernels import (
+    ClampedSum,
+    EluFeature,
+    EluPlusOne,
+    ExpMinusOne,
+    Kernel,
+    MLPFeature,
+    PNorm,
+    PositiveShare,
+    Raw,
+    Rectified,
+    Sigmoid,
+    Unit,
+)
 from ..attention.masks import Causal, Prefix, Window
-from ..attention.normalisers import ClampedSum, PNorm, PositiveShare, Unit
-from ..attention.similarities import EluPlusOne, ExpMinusOne, Raw, Rectified, Sigmoid
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, ZeroRow
 from ..checks import nearest
 from ..errors import InputError
 from ..spec import Part
+from .attention import Added, HeadGate, RMSQKNorm, ValueBias
 from .block import PostNorm
-from .config import LMSpec
+from .config import LMSpec, WrittenInit
 from .ffn import FFN, GatedFFN, Gelu, Relu, Swish
-from .heads import Added, HeadGate, RMSQKNorm, ValueBias
-from .init import WrittenInit
-from .positions import Learned, NoPosition, Rotary, Sinusoidal
-from .relative import Alibi, BucketIndex, T5Relative
+from .positions import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
 from .sink_token import SinkToken
 
 BASE = LMSpec(position=Learned())
@@ -180,7 +188,7 @@ def distinct(specs: Mapping[str, LMSpec]) -> dict[str, LMSpec]:
 
 
 class Variants(dict[str, LMSpec]):
-    """Specs by name. Raises InputError, which names what is near, for a name that is none."""
+    """Specs by name. Raises InputError, which names what is near, for any other name."""
 
     def __missing__(self, name: str) -> LMSpec:
         raise InputError(f"there is no variant {name!r}{nearest(name, self)}; si.VARIANTS holds {len(self)}")

@@ -2,4 +2,4 @@
 
 from ..lazy import submodules_of
 
-__getattr__, __dir__ = submodules_of(__name__, __path__)
+__getattr__, __dir__ = submodules_of(__name__, __path__, {"instruments": "sinkinterp.metrics.instruments"})

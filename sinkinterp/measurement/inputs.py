@@ -1,20 +1,58 @@
 """What every measurement takes: anything that is a model, and anything that is tokens."""
 
+import os
+import platform
+from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from typing import Any
 
-from ..backends.load import subject_of
-from ..backends.subject import Subject
-from ..data.token_input import TokensLike, token_set_of
-from ..data.tokens import Tokens, TokenSet
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from ..attention.masks import BLOCK
+from ..backends.load import subject_of, tokenizer_source
+from ..backends.subject import Subject, tokenizer_of
+from ..checks import check_memory
+from ..data.choices import Bos
+from ..data.sources import embedded_texts
+from ..data.token_sources import from_texts
+from ..data.tokens import Tokens, TokenSet, TokensLike, token_set_of
 from ..errors import InputError
+from ..files import cache_folder
+from ..interventions.edit import Edit, description
+from ..metrics.importance import Convention
+from ..report.protocol import Protocol
 
 ModelLike = Subject | Any
+BUSY = {"cpu": 2048}  # more tokens are no faster on a CPU; other devices take as many as fit, up to MOST
+MOST = 65_536
+SHARE = 0.5  # of the free memory, since the estimate below is rough
+PACKAGES = ("sinkinterp", "torch", "transformers")  # whose versions are noted, beside those of the backend
 
 
 def inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject, TokenSet]:
-    """The subject and the token set. Raises InputError for what is no model, or no tokens."""
+    """The subject and the token set, of the default text for None.
+
+    Raises InputError for what is not a model, or not tokens.
+    """
+    is_module = isinstance(model, torch.nn.Module)
+    if is_module and isinstance(tokens, str) and tokenizer_source(model)() is None:  # before the model runs
+        raise InputError(
+            f"a {type(model).__name__} without a tokenizer reads no text; load it with one, "
+            "si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
+        )
     subject = subject_of(model)
-    return subject, token_set_of(tokens, subject.tokens)
+    return subject, _default(subject) if tokens is None else token_set_of(tokens, subject.tokens)
+
+
+def _default(subject: Subject) -> TokenSet:
+    """What the command line measures a model of text on where it is given no text."""
+    tokenizer, length = tokenizer_of(subject), min(64, subject.shape.n_ctx or 64)
+    if tokenizer is None:
+        raise InputError(f"{subject.name} has no tokenizer; say what it reads, si.measure(model, [[5, 7, 9]])")
+    texts = embedded_texts(cache_folder())
+    return from_texts(texts, tokenizer, length, 100, Bos.TOKENIZER, "embedded docstrings")
 
 
 def equal_inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject, Tokens]:
@@ -23,3 +61,78 @@ def equal_inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject
     if token_set.lengths is not None:
         raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
     return subject, token_set.tokens
+
+
+def passes(subject: Subject, tokens: Tokens) -> Iterator[tuple[Int[Tensor, " row"], Int[Tensor, "row pos"]]]:
+    """The tokens in parts that fit into one forward pass each: the rows of a part, and their tokens."""
+    size = sequences_per_pass(subject, tokens.shape[1])
+    rows = torch.arange(len(tokens), device=tokens.device)
+    yield from zip(rows.split(size), tokens.split(size), strict=True)
+
+
+def sequences_per_pass(subject: Subject, length: int) -> int:
+    """How many sequences of `length` tokens one pass takes, at least 1."""
+    fitting = SHARE * free_bytes(subject.device) / bytes_per_token(subject)
+    tokens = min(BUSY.get(subject.device.type, MOST), fitting)
+    return max(1, int(tokens) // length)
+
+
+def bytes_per_token(subject: Subject) -> int:
+    """A rough count of what a pass holds for each token: logits and their fp32 copy, a block's activations, scores."""
+    shape = subject.shape
+    return subject.dtype.itemsize * (shape.vocab + 24 * shape.d_model) + 4 * (shape.vocab + 3 * BLOCK * shape.n_heads)
+
+
+def check_fits(subject: Subject, tokens: Tokens, positions: int) -> None:
+    """Raises InputError where one sequence's pass, or the numbers of a report, exceed the machine's memory.
+
+    positions: how many numbers a head keeps of each sequence.
+    """
+    n, length = tokens.shape
+    shape = subject.shape
+    heads = len(shape.attention_layers) * (4 * shape.n_heads * positions + 2 * shape.n_kv_heads * length)
+    fix = "use fewer or shorter sequences, or measure positions=(0,) only"
+    check_memory(4 * n * (heads + (shape.n_layers + 1) * length), f"the numbers of {n:,} x {length:,} tokens", fix)
+    if subject.device.type == "cpu" and length <= (shape.n_ctx or length):
+        check_memory(bytes_per_token(subject) * length, f"a pass of {length:,} tokens", fix)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free on a device now; two gigabytes where the system does not tell."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return 2 * 1024**3
+
+
+def protocol_of(
+    subject: Subject,
+    token_set: TokenSet,
+    edits: Sequence[Edit],
+    convention: Convention,
+    hides_first_key: bool = False,
+) -> Protocol:
+    """The protocol of a measurement that is made now."""
+    sequences, length = token_set.tokens.shape
+    return Protocol(
+        model=subject.name,
+        sequences=sequences,
+        length=length,
+        dtype=str(subject.dtype).removeprefix("torch."),
+        bos=token_set.bos,
+        source=token_set.source,
+        source_sha256=token_set.sha256,
+        texts_too_short=token_set.too_short,
+        edits=tuple(map(description, edits)),
+        divisor=convention.description,
+        revision=subject.revision,
+        versions={"python": platform.python_version()}
+        | {name: version(name) for name in (*PACKAGES, *subject.libraries)},
+        shortest=None if token_set.lengths is None else int(token_set.lengths.min()),
+        encoder=subject.encoder,
+        hides_first_key=hides_first_key,
+        attention=subject.attention,
+        attention_note=subject.attention_note,
+    )

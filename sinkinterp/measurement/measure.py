@@ -5,34 +5,43 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from ..backends.subject import Subject
-from ..checks import nearest, whole_number
+from ..checks import keywords, nearest, whole_number
 from ..data.progress import OnProgress, progress_of
-from ..data.token_input import TokensLike
-from ..data.tokens import Tokens, TokenSet
+from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
-from ..interventions.edit import Edit, edits_of
+from ..interventions.answers import Unchanged, per_sequence
+from ..interventions.answers import metric as named
+from ..interventions.edit import Edit, Edits, edits_of
 from ..metrics.importance import VISIBLE, Convention
-from ..metrics.maps import PATTERNS
+from ..metrics.instruments import INSTRUMENTS, Instruments
 from ..metrics.metric import CallMetric, LogitsMetric, Metric, ResidualMetric
-from .batching import check_fits, passes
-from .core_metrics import Core, core_metrics, hides_first_key
-from .inputs import ModelLike, equal_inputs_of, inputs_of
-from .instruments import INSTRUMENTS, Instruments
-from .provenance import protocol_of
-from .report import Report
+from ..report.report import Report
+from .core_metrics import core_fields, core_metrics, hides_first_key
+from .inputs import ModelLike, check_fits, inputs_of, passes, protocol_of
 
 Answers = dict[str, Tensor]  # by the name of the metric
 
 
+@keywords(
+    batch_size="measure chooses how many sequences fit into a pass",
+    device="move the model: si.load(NAME, device_map=...)",
+    dtype="say it as the model is loaded: si.load(NAME, dtype=...)",
+    layers="all layers are measured; choose afterwards: report.alpha()[:, layer, head]",
+    heads="all heads are measured; choose afterwards: report.alpha()[:, layer, head]",
+    epsilon="it is chosen afterwards: report.summary(epsilon), report.sink(epsilon=0.3)",
+    text="the text stands second: si.measure(model, text)",
+    texts="the texts stand second: si.measure(model, texts)",
+    intervention="write edits=...",
+    hooks="write edits=...",
+)
 def measure(
     model: ModelLike,
-    tokens: TokensLike | Any,
+    tokens: TokensLike | Any = None,
     *,
-    edits: Edit | Sequence[Edit] = (),
+    edits: Edits = (),
     positions: int | Sequence[int] | None = None,
     instruments: Instruments = (),
     convention: Convention = VISIBLE,
@@ -41,8 +50,10 @@ def measure(
     """The report of a model on some tokens, with `edits`, one or several, applied while it runs.
 
     `model` is a subject, or what `load` makes one of: a name, a path, a model in memory. `tokens` are a text, a list of
-    texts (each a sequence of its own length; `subject.tokens` cuts them to one length), ids in lists, arrays or
-    tensors (`sequence pos`, or `pos`), what a tokenizer returned, or a TokenSet. `positions` (from 0; default all) are
+    texts (each a sequence of its own length; `subject.tokens` cuts them to one length), a chat, a file or folder of
+    texts, ids in lists, arrays or tensors (`sequence pos`, or `pos`), what a tokenizer returned, or a TokenSet; by
+    default the docstrings that `sinkinterp measure` reads. A string is a file if that exists, a dataset of the Hub if
+    it looks like OWNER/NAME, else a text. `positions` (from 0; default all) are
     those whose importance is measured: one costs a column per head, all cost a second pass over the keys in blocks.
     Neither keeps a T x T map. `instruments` are measured beside importance and norms. `convention` says what importance
     is divided by. `progress` shows a bar where it takes over two seconds, or is a function that takes how many
@@ -53,7 +64,7 @@ def measure(
     given_edits = edits_of(edits)
     if not isinstance(convention, Convention):
         raise InputError(
-            f"{convention!r:.40} is no convention; take one of sinkinterp.metrics.importance: PAPER, VISIBLE"
+            f"{convention!r:.40} is not a convention; take one of sinkinterp.metrics.importance: PAPER, VISIBLE"
         )
     metrics = _distinct_metrics(instruments)
     length = subject.n_keys or token_set.tokens.shape[1]
@@ -71,21 +82,8 @@ def measure(
         attention_layers=subject.shape.attention_layers,
         protocol=protocol_of(subject, token_set, given_edits, convention, hides_first_key(answers)),
         extras={metric.name: answers[metric.name] for metric in metrics},
-        **vars(Core.of(answers)),
+        **core_fields(answers),
     )
-
-
-def attention_maps(
-    model: ModelLike, tokens: TokensLike | Any, edits: Edit | Sequence[Edit] = ()
-) -> Float[Tensor, "layer head query column"]:
-    """Mean pattern over sequences, proxy scores where rows do not sum to one; the slot's column first. For small T.
-
-    Takes what `measure` takes. Raises InputError also for sequences of different lengths.
-    """
-    subject, rows = equal_inputs_of(model, tokens)
-    check_fits(subject, rows, rows.shape[1] ** 2)
-    trace = subject.run(rows, calls={PATTERNS.name: PATTERNS.read}, edits=edits_of(edits))
-    return trace.calls[PATTERNS.name].mean(0)
 
 
 def _answers_of_all(
@@ -98,8 +96,10 @@ def _answers_of_all(
     """The answers of all sequences in their order; `metrics_at` gives the metrics for sequences of a length."""
     parts: list[Answers] = []
     measured: list[Tensor] = []
+    for edit in edits:
+        edit.check_sequences(len(token_set.tokens))
     for rows, batch in _batches(subject, token_set):
-        edits_of_rows = [edit.for_rows(rows) for edit in edits]
+        edits_of_rows = [edit.for_sequences(rows) for edit in edits]
         parts.append(_answers(subject, batch, metrics_at(batch.shape[1]), edits_of_rows))
         measured.append(rows.cpu())
         on_batch(sum(map(len, measured)), len(token_set.tokens))
@@ -120,11 +120,17 @@ def _answers(subject: Subject, batch: Tokens, metrics: Sequence[Metric], edits: 
     residuals = {metric.name: metric.read for metric in metrics if isinstance(metric, ResidualMetric)}
     trace = subject.run(batch, calls=calls, residuals=residuals, edits=edits)
     logits = {
-        metric.name: metric.read(trace.logits, batch.to(trace.logits.device))
+        metric.name: _read_logits(metric, trace.logits, batch.to(trace.logits.device, copy=True))
         for metric in metrics
         if isinstance(metric, LogitsMetric)
     }
     return {name: value.cpu() for name, value in (trace.calls | trace.residuals | logits).items()}
+
+
+def _read_logits(metric: LogitsMetric, logits: Tensor, tokens: Tokens) -> Tensor:
+    who = named(metric.name)
+    answer = Unchanged((logits, tokens)).shown_to(lambda shown: metric.read(*shown), who)
+    return per_sequence(answer, len(tokens), who)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
@@ -153,7 +159,7 @@ def _distinct_metrics(instruments: Any) -> tuple[Metric, ...]:
 
 
 def _metrics_in(instruments: Any) -> Iterator[Metric]:
-    """The metrics of one instrument or of several. Raises InputError for what is no instrument."""
+    """The metrics of one instrument or of several. Raises InputError for what is not an instrument."""
     if isinstance(instruments, Metric):
         yield instruments
     elif isinstance(instruments, list | tuple):
@@ -161,7 +167,7 @@ def _metrics_in(instruments: Any) -> Iterator[Metric]:
             yield from _metrics_in(part)
     else:
         raise InputError(
-            f"{instruments!r:.40} is no instrument{nearest(instruments, INSTRUMENTS)}; "
+            f"{instruments!r:.40} is not an instrument{nearest(instruments, INSTRUMENTS)}; "
             f"give si.measurement.instruments.NAME, and for NAME one of ALL, {', '.join(INSTRUMENTS)}"
         )
 

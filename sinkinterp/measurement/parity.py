@@ -10,11 +10,11 @@ from transformers import PreTrainedModel
 from ..backends.load import BACKENDS, load
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..metrics.shapes import Alpha
+from ..metrics.instruments import ALL
+from ..metrics.metric import Alpha
+from ..report.report import Report
 from ..table import Cell, Table
-from .instruments import ALL
 from .measure import measure
-from .report import Report
 
 REFERENCE = "huggingface"
 TOLERANCE = 1e-5  # of every number, in fp32; relative for numbers above 1
@@ -42,7 +42,7 @@ def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 
 
 
 def agrees(table: Table) -> bool:
-    """Whether every difference in a table of `parity` is within tolerance; a refusal is no difference."""
+    """Whether every difference in a table of `parity` is within tolerance; a refusal is not a difference."""
     return all(float(cell) <= TOLERANCE for cell in table.column(DIFFERENCE) if cell is not None)
 
 

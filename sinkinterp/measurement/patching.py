@@ -5,7 +5,7 @@ report = si.measure(twin, tokens, edits=[patch(site, sink_model, tokens)])
 table = si.sweep(twin, tokens, patches(ChangeResidual(), sink_model, tokens), metric=si.measurement.sweep.importance)
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -14,31 +14,28 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..backends.subject import Subject
-from ..data.token_input import TokensLike
-from ..data.tokens import Tokens
+from ..checks import whole_number
+from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
-from ..interventions.change import Change
-from ..interventions.edit import Edit, edits_of
+from ..interventions.answers import per_sequence
+from ..interventions.changes import Change, ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
+from ..interventions.edit import Edit, Edits, edits_of
 from ..interventions.operations import Add, Put, Zero
 from ..interventions.selectors import OnHeads
-from ..interventions.sites import ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
-from .batching import passes
-from .inputs import ModelLike, equal_inputs_of
+from .inputs import ModelLike, equal_inputs_of, passes
 
 Score = Callable[[Float[Tensor, "sequence pos vocab"], Tokens], Float[Tensor, " sequence"]]
 Activations = dict[int, Tensor]  # by layer: `sequence pos d_model`, or `sequence head pos d_head`
 Site = TypeVar("Site", bound=Change)
 
 
-def activations(
-    site: Change, subject: ModelLike, tokens: TokensLike | Any, edits: Edit | Sequence[Edit] = ()
-) -> Activations:
+def activations(site: Change, subject: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> Activations:
     """What the layers of a site hold while `subject` reads `tokens`, at all heads and positions.
 
     Raises InputError for embeddings, which are not read.
     """
     if not isinstance(site, Change):
-        raise InputError(f"{site!r:.40} is no site; give one such as ChangeResidual(layers=[3], positions=[0])")
+        raise InputError(f"{site!r:.40} is not a site; give one such as ChangeResidual(layers=[3], positions=[0])")
     subject, tokens = equal_inputs_of(subject, tokens)
     site.check(subject.shape, tokens.shape[1])
     parts = []
@@ -47,7 +44,7 @@ def activations(
     return _by_layer(site, subject, torch.cat(parts))
 
 
-def patch(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edit | Sequence[Edit] = ()) -> Site:
+def patch(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> Site:
     """The edit that puts into a site what it held while `source` read `tokens`.
 
     It is for runs on as many sequences of the same length. Where shapes differ, between checkpoints or inputs, it
@@ -56,7 +53,7 @@ def patch(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edit |
     return replace(site, operation=Put(activations(site, source, tokens, edits)))
 
 
-def patches(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edit | Sequence[Edit] = ()) -> list[Site]:
+def patches(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> list[Site]:
     """One edit per layer and position of a site, and per head where it has heads, from a single run of `source`."""
     source, tokens = equal_inputs_of(source, tokens)
     put = Put(activations(site, source, tokens, edits))
@@ -74,6 +71,8 @@ def mean_patch(site: Site, subject: ModelLike, tokens: TokensLike | Any, first: 
     Each of the first `first` positions has its own mean; all others share one. Set-mean of Sun et al. 2024
     (arXiv:2402.17762), with the buckets of Owen et al. 2025 (arXiv:2503.22329).
     """
+
+    first = whole_number(first, "first", 0)
 
     def mean(x: Tensor) -> Tensor:
         over_sequences = x.mean(0, keepdim=True)
@@ -107,7 +106,7 @@ def _first_order(site: Change, subject: Subject, tokens: Tokens, patched: Activa
     zeros = {layer: torch.zeros_like(x, requires_grad=True) for layer, x in patched.items()}
     trace = subject.run(tokens, **site.reads("site"), edits=[replace(site, operation=Add(zeros))], gradients=True)
     present = _by_layer(site, subject, trace.answers["site"].detach())
-    total = score(trace.logits, tokens.to(trace.logits.device)).sum()
+    total = per_sequence(score(trace.logits, tokens.to(trace.logits.device)), len(tokens), "the score").sum()
     gradients = torch.autograd.grad(total, list(zeros.values()))
     return {
         layer: (gradient * (patched[layer] - present[layer])).sum(-1)

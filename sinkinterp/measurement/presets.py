@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 
 from ..checks import nearest
-from ..data.bos import Bos
+from ..data.choices import Bos, Dtype
 from ..errors import InputError
 from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, queries_from
 from ..metrics.sink import check_epsilon
-
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
@@ -24,8 +22,8 @@ class Preset:
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        if self.dtype not in DTYPES:
-            raise InputError(f"{self.dtype!r} is no dtype that models run in; use {', '.join(DTYPES)}")
+        if self.dtype not in list(Dtype):
+            raise InputError(f"{self.dtype!r} is not a dtype that models run in; use {', '.join(Dtype)}")
 
 
 PRESETS = {

@@ -9,13 +9,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..backends.huggingface import HuggingFaceSubject
-from ..backends.rolling_cache import SinkCache, check_stream, streamed
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.window import Evict
+from ..interventions.columns import Evict
 from ..metrics.bootstrap import estimate
 from ..metrics.loss import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of
+from .rolling_cache import SinkCache, check_stream, streamed
 
 Loss = Float[Tensor, "sequence token"]
 OnProgress = Callable[[int, int], None]

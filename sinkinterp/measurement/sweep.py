@@ -9,26 +9,26 @@ from torch import Tensor
 from ..backends.subject import Subject
 from ..checks import is_whole
 from ..data.progress import OnProgress, progress_of
-from ..data.token_input import TokensLike
+from ..data.tokens import TokensLike
 from ..errors import InputError
-from ..interventions.description import description
-from ..interventions.edit import Edit, edits_of
+from ..interventions.edit import Edit, description, edits_of
 from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
 from ..metrics.importance import VISIBLE
+from ..metrics.instruments import LOSS, Instruments
 from ..metrics.loss import NEXT_TOKEN_LOSS
-from ..metrics.shapes import PerSequence
-from ..plots.columns import EDIT
+from ..metrics.metric import PerSequence
+from ..plots.series import sweep_figure
+from ..report.columns import EDIT
+from ..report.report import Report
 from ..table import Cell, Table
-from .inputs import ModelLike, inputs_of
-from .instruments import LOSS, Instruments
+from .inputs import ModelLike, inputs_of, protocol_of
 from .measure import measure
-from .provenance import protocol_of
-from .report import Report
 
 ReportMetric = Callable[[Report], PerSequence]
 Edits = Edit | Sequence[Edit]
 SEEDS = 3  # of a random control
+MOST_SEEDS = 1000
 
 
 def sink_rate(report: Report, position: int = 0, epsilon: float = 0.3) -> PerSequence:
@@ -84,7 +84,12 @@ def sweep(
     note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {BY_SEQUENCE}"
     if seeds:
         note += f"; control: the mean of {seeds} random ones of equal size"
-    return Table("What does each intervention change?", note, _rows(groups, values, seeds))
+    return Table("What does each intervention change?", note, _rows(groups, values, seeds), changes_by_edit)
+
+
+def changes_by_edit(table: Table) -> Any:
+    """The plotly figure of a sweep: the change that each edit makes, beside its control."""
+    return sweep_figure(table, EDIT, ("change",))
 
 
 def _groups(edits: Any) -> list[tuple[Edit, ...]]:
@@ -114,8 +119,8 @@ def _answer(metric: ReportMetric, report: Report) -> PerSequence:
 def _seeds(control: Any) -> int:
     if control is None or (isinstance(control, str) and control == "random"):
         return 0 if control is None else SEEDS
-    if not is_whole(control) or int(control) < 0:
-        raise InputError(f"a control is 'random' or a number of seeds, 1 or more; got {control!r:.40}")
+    if not is_whole(control) or not 0 <= int(control) <= MOST_SEEDS:
+        raise InputError(f"a control is 'random' or a number of seeds, 1 to {MOST_SEEDS}; got {control!r:.40}")
     return int(control)
 
 

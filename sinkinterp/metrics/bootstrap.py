@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..table import Cell, high_of, low_of
-from .shapes import PerSequence
+from .metric import PerSequence
 
 RESAMPLES = 2000
 KEPT = 1024  # sequences; of more, the resamples are drawn again each time, since they take 16 kB a sequence

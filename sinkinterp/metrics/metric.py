@@ -1,6 +1,6 @@
 """Metrics as values: the name under which a report keeps a metric, and the function that computes it.
 
-A family of metrics ends its file with them, in a tuple that `measurement.instruments` picks up:
+A family of metrics ends its file with them, in a tuple that `metrics.instruments` picks up:
 
     KURTOSIS = ResidualMetric("kurtosis", kurtosis)
     METRICS = (PEAK_OVER_MEDIAN, KURTOSIS)
@@ -19,6 +19,10 @@ from ..attention.shapes import Residual
 from ..data.tokens import Tokens
 
 Logits = Float[Tensor, "sequence pos vocab"]
+Importance = Float[Tensor, "batch head pos"]  # of one attention layer
+Alpha = Float[Tensor, "batch layer head pos"]  # importance in all attention layers
+PerHead = Float[Tensor, "batch layer head"]
+PerSequence = Float[Tensor, " batch"]
 
 
 @dataclass(frozen=True)

@@ -3,25 +3,27 @@
 Queries and keys are those that the call multiplies: rotated, and through the kernel's feature map where it has one.
 Bias, softcap and slot do not count. Where an edit set the pattern, they are still those of the call.
 
-A `Pair` of numbers is [the chosen key, the others]. Each query that can see the chosen key and at least one other key
-counts once in both: with its value for the chosen key, and with its mean over the others that it can see. NaN where
-there is no such query.
+Maps hold every pair, for short sequences. Counts in bins show how the pairs are distributed, at any length.
+
+A `Pair` of numbers is [the chosen key, the others]. A query counts if it can see the chosen key and at least one
+other. It counts once in both: with its value for the chosen key, and with its mean over the others that it can see. A
+pair is NaN where no query counts.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention import flash
+from ..attention import maps
 from ..attention.call import AttentionCall
-from ..attention.kernels import SOFTMAX
-from ..attention.shapes import Keys, Queries
+from ..attention.masks import ALL, key_blocks
+from ..attention.shapes import Keys, Queries, Scores, SomePairs
 from ..errors import InputError
 from .metric import CallMetric
-from .norms import vector_norms
+from .residuals import vector_norms
 
 Pair = Float[Tensor, "batch head 2"]
 _TINY = 1e-12  # what `F.normalize` divides a vector of zeros by
@@ -70,28 +72,6 @@ def score_gap(angles: Float[Tensor, "*stack 2"], norm_products: Float[Tensor, "*
     return ScoreGap(c * n - c_other * n_other, by_angle, by_norms)
 
 
-def cosine_call(call: AttentionCall) -> AttentionCall:
-    """The call whose scores are cos(q_i, k_j) and nothing else."""
-    q, k = _featured(call)
-    return _bare(replace(call.with_pattern(None), q=F.normalize(q, dim=-1), k=F.normalize(k, dim=-1), scale=1.0))
-
-
-def norm_product_call(call: AttentionCall) -> AttentionCall:
-    """The call whose scores are `|q_i| |k_j| * scale` and nothing else."""
-    q, k = _featured(call)
-    return _bare(replace(call.with_pattern(None), q=q.norm(dim=-1, keepdim=True), k=k.norm(dim=-1, keepdim=True)))
-
-
-def product_call(call: AttentionCall) -> AttentionCall:
-    """The call whose scores are q_i . k_j * scale and nothing else: no bias, softcap or slot."""
-    q, k = _featured(call)
-    return _bare(replace(call.with_pattern(None), q=q, k=k))
-
-
-def _bare(call: AttentionCall) -> AttentionCall:
-    return replace(call, bias=None, softcap=None, slot=None, kernel=SOFTMAX)
-
-
 def _featured(call: AttentionCall) -> tuple[Queries, Keys]:
     return call.kernel.feature(call.q.float()), call.kernel.feature(call.k.float())
 
@@ -122,7 +102,7 @@ def _sum_of_visible_keys(call: AttentionCall, k: Keys) -> Float[Tensor, "batch k
         past = call.k.shape[2] - call.q.shape[2]
         return k.cumsum(2)[:, :, None, past:]
     sums = k.new_zeros(())
-    for keys in flash.key_blocks(call.keys):
+    for keys in key_blocks(call.keys):
         allowed = call.allowed(keys).to(k.dtype)
         by_kv_head = allowed[:, None] if allowed.shape[1] == 1 else allowed.unflatten(1, (k.shape[1], -1))
         sums = sums + by_kv_head @ k[:, :, None, keys]
@@ -139,3 +119,79 @@ def _mean_over_queries(call: AttentionCall, pair: Float[Tensor, "batch head quer
 QK_ANGLES = CallMetric("qk_angles", qk_angles)
 QK_NORM_PRODUCTS = CallMetric("qk_norm_products", qk_norm_products)
 METRICS = (QK_ANGLES, QK_NORM_PRODUCTS)
+
+
+BINS = 40
+COSINES = tuple(i / 20 - 1 for i in range(BINS + 1))  # edges of bins, from -1 to 1
+NORMS = tuple(2.0 ** (i / 2 - 8) for i in range(BINS + 1))  # from 1/256 to 4,096; what lies beyond counts at the ends
+
+PairCounts = Float[Tensor, "batch head 2 bin"]  # of pairs with the first key, and of pairs with the others
+
+
+def cosine_map(call: AttentionCall) -> Scores:
+    """cos(q_i, k_j), -1..1; NaN where the query cannot see the key."""
+    return _visible(call, maps.cosines)
+
+
+def norm_product_map(call: AttentionCall) -> Scores:
+    """|q_i| |k_j| * scale; NaN where the query cannot see the key."""
+    return _visible(call, maps.norm_products)
+
+
+def score_map(call: AttentionCall) -> Scores:
+    """What the kernel turns into weights, with bias and softcap; NaN where the query cannot see the key."""
+    return _visible(call, maps.scores)
+
+
+def cosine_counts(call: AttentionCall) -> PairCounts:
+    """How many visible pairs have a cosine in each bin of `COSINES`: [of the first key, of the others].
+
+    Only queries that see the first key and another count. Raises InputError for a single key.
+    """
+    return _counts(call, maps.cosines, COSINES)
+
+
+def norm_product_counts(call: AttentionCall) -> PairCounts:
+    """As `cosine_counts`, of |q_i| |k_j| * scale in the bins of `NORMS`."""
+    return _counts(call, maps.norm_products, NORMS)
+
+
+def _visible(call: AttentionCall, quantity: maps.Quantity) -> Scores:
+    return quantity(call, call.keys, ALL).masked_fill(~call.allowed(), torch.nan)
+
+
+def _counts(call: AttentionCall, quantity: maps.Quantity, edges: tuple[float, ...]) -> PairCounts:
+    if len(call.keys) < 2:
+        raise InputError("a single key has no others to be compared with; give at least 2 tokens")
+    inner_edges = torch.tensor(edges[1:-1], device=call.k.device)
+    first_key = call.keys[:1]
+    sees_first = call.allowed(first_key)
+    sees_others, others = torch.zeros_like(sees_first), call.k.new_zeros(1)
+    for keys in key_blocks(call.keys[1:]):
+        allowed = call.allowed(keys)
+        sees_others = sees_others | allowed.any(-1, keepdim=True)
+        others = others + _histogram(quantity(call, keys, ALL), allowed & sees_first, inner_edges)
+    first = _histogram(quantity(call, first_key, ALL), sees_first & sees_others, inner_edges)
+    return torch.stack((first, others), 2)
+
+
+def _histogram(
+    values: SomePairs,
+    counted: Bool[Tensor, "#batch #head query some_key"],
+    inner_edges: Float[Tensor, " edge"],
+) -> Float[Tensor, "batch head bin"]:
+    """How many of the `counted` pairs have a value in each bin."""
+    bins = torch.bucketize(values, inner_edges)
+    n_batch, n_head, n = *bins.shape[:2], len(inner_edges) + 1
+    row = torch.arange(n_batch * n_head, device=bins.device).reshape(n_batch, n_head, 1, 1)
+    counted_bins = (row * n + bins)[counted.expand_as(bins)]
+    return torch.bincount(counted_bins, minlength=n_batch * n_head * n).reshape(n_batch, n_head, n).float()
+
+
+COSINE_COUNTS = CallMetric("angle_counts", cosine_counts)
+NORM_PRODUCT_COUNTS = CallMetric("norm_counts", norm_product_counts)
+DISTRIBUTIONS = (COSINE_COUNTS, NORM_PRODUCT_COUNTS)
+SCORE_MAP = CallMetric("score_maps", score_map)
+COSINE_MAP = CallMetric("cosine_maps", cosine_map)
+NORM_PRODUCT_MAP = CallMetric("norm_product_maps", norm_product_map)
+MAPS = (SCORE_MAP, COSINE_MAP, NORM_PRODUCT_MAP)

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..checks import finite_number
 from ..data.tokens import Tokens
 from ..errors import InputError
-from .shapes import Alpha, PerHead, PerSequence
+from .metric import Alpha, PerHead, PerSequence
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ def sink_rate(alpha: PerHead, epsilon: float) -> PerSequence:
 def sink_grid(alpha: Alpha, epsilons: Sequence[float]) -> Float[Tensor, "epsilon pos"]:
     """Sink_k^epsilon of every position for every epsilon, in one pass over alpha; 0..1. Source: Gu et al. 2025, 3.2.
 
-    Sequences that are too short for a position, NaN in alpha, do not count there. Raises InputError for an epsilon
-    that is no share of attention, and for an empty list of them.
+    Sequences that are too short for a position, NaN in alpha, do not count there. Raises InputError for an empty
+    list, and for an epsilon that is not a share of attention.
     """
     if not epsilons:
         raise InputError("epsilons is empty; give at least one, as in (0.3,)")

@@ -12,17 +12,16 @@ from plotly.offline import get_plotlyjs
 
 from ..errors import InputError
 from ..files import write_json, write_text
-from ..plots.columns import TARGET
-from ..runs.verdict import Outcome, Verdict
+from ..report.columns import TARGET
+from ..runs.rules import Outcome, Verdict, standing
 from ..table import Cell, Table
-from .assets import asset
-from .document import Scripts, document
-from .glossary import glossary
+from .document import Scripts, asset, document, glossary
 from .page import PAGE_STYLE, Section, page
 
 INDEX = "index.html"
 CHIPS = 8  # verdicts on a card; the others are folded
 RULES_ARE = "A rule says which numbers support the claim; the module of the experiment holds it."
+NO_VERDICT = "No verdict: scale smoke only checks the path."
 PLOTLY = "plotly.min.js"  # one for all pages of a book
 
 
@@ -38,6 +37,11 @@ class Chapter:
     table: Table
     verdicts: Sequence[Verdict]
     provenance: Mapping[str, Cell]
+
+    @property
+    def scale(self) -> str:
+        """The scale at which the numbers were made."""
+        return str(self.provenance.get("scale", ""))
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy: the table's title, note and rows, and beside them verdicts and provenance."""
@@ -86,6 +90,12 @@ def write_front_page(folder: Path) -> Path:
     return folder / INDEX
 
 
+def files_of(folder: Path, names: Sequence[str]) -> list[Path]:
+    """The files of a book that has these chapters; plotly's, once written, stays."""
+    endings = ("json", "html", "png")
+    return [folder / INDEX, *(folder / f"{name}.{ending}" for name in names for ending in endings)]
+
+
 def picture_of(folder: Path, name: str) -> Path:
     """The file of the picture of a chapter's figure, for the front page."""
     return folder / f"{name}.png"
@@ -95,7 +105,7 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     """The page of one experiment: claim, verdicts, figure, digest, all rows, and how the numbers were made."""
     command, rows = chapter.provenance.get("command"), _from_zero(chapter.table)
     sections = [
-        Section("Verdicts", RULES_ARE, tables=[verdict_table(chapter.verdicts)]),
+        Section(_heading(chapter), RULES_ARE if chapter.verdicts else NO_VERDICT, tables=[verdict_table(chapter)]),
         Section("Figure", "", [figure]),
         Section("In short", _from_zero(digest).note, tables=[_from_zero(digest)]),
         *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[rows])]),
@@ -112,16 +122,22 @@ def _from_zero(table: Table) -> Table:
     return Table(table.title, table.note.replace("t counts from 1", "t counts from 0"), rows)
 
 
-def verdict_table(verdicts: Sequence[Verdict]) -> Table:
+def verdict_table(chapter: Chapter) -> Table:
     """A row per rule."""
-    rows = tuple({"rule": v.claim, "verdict": v.outcome.value, "because": v.reason} for v in verdicts)
-    return Table("Verdicts", "", rows)
+    rows = tuple({"rule": v.claim, "verdict": v.outcome.value, "because": v.reason} for v in chapter.verdicts)
+    return Table(_heading(chapter), "" if rows else NO_VERDICT, rows)
+
+
+def _heading(chapter: Chapter) -> str:
+    """The heading of the verdicts: how many rules hold."""
+    held = standing(chapter.verdicts)
+    return f"Verdicts: {held}" if held else "Verdicts"
 
 
 def chapters_in(folder: Path) -> list[Chapter]:
     """The chapters whose numbers lie in a folder, by name. Raises InputError for a file that is damaged."""
     chapters = []
-    for file in sorted(folder.glob("*.json")):
+    for file in sorted(filter(Path.is_file, folder.glob("*.json"))):  # a pipe of that name would never end
         try:
             plain = json.loads(file.read_text(encoding="utf-8"))
             if isinstance(plain, dict) and "verdicts" in plain:
@@ -159,11 +175,12 @@ def _card(chapter: Chapter, is_pictured: bool) -> str:
     shown, hidden = "".join(chips[:CHIPS]), "".join(chips[CHIPS:])
     if hidden:
         hidden = f"<details><summary>{len(chips) - CHIPS} more</summary><ul>{hidden}</ul></details>"
-    scale, name = escape(str(chapter.provenance.get("scale", ""))), escape(chapter.name)
+    scale, name, held = escape(chapter.scale), escape(chapter.name), escape(standing(chapter.verdicts))
+    about = f"{held}; scale: {scale}" if held else f"scale: {scale}" if chapter.verdicts else NO_VERDICT
     picture = f'<a href="{name}.html"><img src="{name}.png" alt="its figure" loading="lazy"></a>' if is_pictured else ""
     return (
         f'<article><h2><a href="{name}.html">{escape(chapter.summary)}</a></h2>{picture}'
-        f"<p>{escape(chapter.table.title)}</p><ul>{shown}</ul>{hidden}<footer>scale: {scale}</footer></article>"
+        f"<p>{escape(chapter.table.title)}</p><ul>{shown}</ul>{hidden}<footer>{about}</footer></article>"
     )
 
 

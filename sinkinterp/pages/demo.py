@@ -6,21 +6,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jaxtyping import Float
-from torch import Tensor
-
-from .. import tables
 from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
 from ..data.token_sources import random_tokens, repeated_token
 from ..data.tokens import TokenSet
-from ..measurement.measure import attention_maps, measure
+from ..measurement.maps import head_maps
+from ..measurement.measure import measure
 from ..measurement.position_swap import swap_table
-from ..measurement.report import Report
 from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate_cells
+from ..report.maps import HeadMaps, attention_figure
+from ..report.norms import residual_norms, residual_norms_by_block
+from ..report.report import Report
+from ..report.summary import sink_summary
 from ..runs import trained
+from ..runs.histories import training
 from ..table import Cell, Table
 from ..train.recipes import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, demo_recipe
+from .page import Section, page
 
 TARGETS = (4, 6, 9, 12)  # positions, from 0, that p1 is replaced by or swapped with
 OnStep = Callable[[str, int, dict[str, Any]], None]
@@ -35,7 +37,7 @@ class Result:
     """Everything that the demo measured."""
 
     reports: Mapping[str, Report]
-    maps: Mapping[str, Float[Tensor, "query column"]]
+    maps: Mapping[str, HeadMaps]
     twins: Table
     residuals: Table
     swaps: Table
@@ -54,12 +56,33 @@ def run(seed: int = 0, cache: Path | None = None, on_step: OnStep = _silent, ste
     losses = {variant: trained.valid_loss(subject, token_set) for variant, subject in subjects.items()}
     return Result(
         reports=reports,
-        maps={variant: attention_maps(subject, token_set.tokens)[0, 0] for variant, subject in subjects.items()},
+        maps={variant: head_maps(subject, token_set) for variant, subject in subjects.items()},
         twins=_twins_table(reports, losses),
-        residuals=tables.residual_norms_by_block(reports),
+        residuals=residual_norms_by_block(reports),
         swaps=swaps(subjects["softmax"], demo_recipe("softmax").data),
         training=_training_table(runs, reports["softmax"]),
     )
+
+
+def demo_page(result: Result) -> str:
+    """The page that `sinkinterp demo` writes."""
+    note = (
+        "Sigmoid: proxy scores, rows divided by their sum; * is the learned key k* of the K-bias model. The last query "
+        f"predicts nothing, so its row is untrained. {result.twins.note}"
+    )
+    figures = {
+        "Where attention goes": attention_figure(result.maps, "Mean attention maps of three twins", note),
+        result.swaps.title: result.swaps.plot(),
+        result.residuals.title: residual_norms(result.residuals),
+        result.training.title: result.training.plot(),
+    }
+    sections = [Section(title, "", [figure]) for title, figure in figures.items()]
+    sections.append(Section(result.twins.title, result.twins.note, tables=[result.twins]))
+    lead = (
+        "Three one-layer language models learn the same task to the same loss. Softmax attention parks what it does "
+        "not need on the first position; sigmoid attention need not, and a learned key k* takes the sink over."
+    )
+    return page("First light: a sink, and two ways to be without it", lead, sections)
 
 
 def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) -> Table:
@@ -67,7 +90,7 @@ def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) 
     for variant, report in reports.items():
         loss = estimate_cells("value", losses[variant])
         rows.append({"model": variant, "quantity": "validation loss (nats)", **loss, "null": None})
-        rows += [{"model": variant, **row} for row in tables.sink_summary(report, DEMO_EPSILON).rows]
+        rows += [{"model": variant, **row} for row in sink_summary(report, DEMO_EPSILON).rows]
     return Table(
         "Three twins: who makes a sink?",
         f"{reports['softmax'].protocol.line()}, epsilon={DEMO_EPSILON}; {BY_SEQUENCE}",
@@ -99,4 +122,4 @@ def _training_table(runs: Mapping[str, trained.Run], report: Report) -> Table:
     protocol = (
         f"n={trained.EVALUATION_SEQUENCES} held-out sequences a reading, T={report.protocol.length}, no BOS, fp32"
     )
-    return Table("Losses and sinks over training", f"{protocol}, epsilon={DEMO_EPSILON}", rows)
+    return Table("Losses and sinks over training", f"{protocol}, epsilon={DEMO_EPSILON}", rows, training)

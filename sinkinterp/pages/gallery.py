@@ -7,28 +7,44 @@ from itertools import groupby
 import numpy as np
 import plotly.graph_objects as go
 import torch
+from plotly.subplots import make_subplots
 
-from .. import tables
+from ..backends.files.named_models import SHIPPED, downloads
 from ..backends.load import load
-from ..backends.model_files import words_of
-from ..backends.places import SHIPPED
-from ..backends.subject import Subject
+from ..backends.subject import Subject, words_of
 from ..data.backcopy import BigramBackcopy
+from ..data.choices import Bos, Drawn
 from ..data.tokens import TokenSet
-from ..measurement.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE, RESIDUALS
-from ..measurement.measure import attention_maps, measure
-from ..measurement.qk_maps import qk_maps
-from ..measurement.report import Report
-from ..plots import curves, heatmaps, norms, qk, swaps, training
+from ..measurement.maps import head_maps
+from ..measurement.measure import measure
+from ..metrics.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE, RESIDUALS
+from ..plots.theme import MAGNITUDE, colour, escaped, themed
+from ..plots.traces import MARKERS, positive_axis, unique_values
+from ..report.columns import ALPHA_1, BLOCK, HEAD, LAYER, MODEL
+from ..report.compare import sinks_by_length
+from ..report.heads import sinks_by_head, strongest_head
+from ..report.maps import HeadMaps, attention_figure
+from ..report.massive import largest_entries, massive_by_block, residual_surface, surface_figure
+from ..report.norms import (
+    FIRST_TOKEN,
+    KIND,
+    NORM,
+    OTHER_TOKENS,
+    norms_by_kind,
+    residual_norms_by_block,
+)
+from ..report.qk import qk_distributions
+from ..report.readings import TokenText
+from ..report.report import Report
+from ..report.summary import sink_summary, sink_verdict
+from ..runs.histories import training_history
 from ..runs.inputs import Inputs
 from ..runs.trained import EVALUATION_SEQUENCES, SINK_LENGTH, recipe_of
 from ..table import Table
-from ..tables import TokenText
 from ..train.checkpoint import history_of
 from ..train.recipe import Recipe
-from . import demo, pretrained
+from . import demo
 from .page import Section, page
-from .report import surface_figure
 
 LENGTH, SEQUENCES = 64, 256
 LENGTHS = (4, 6, 8, 12, 16, 32, 64)  # of the sequences that the curves over length are measured on
@@ -39,8 +55,14 @@ PREVIEWS = {
     "swaps": "demo-softmax: the sink follows p1",
     "angles": "demo-softmax: pairs of queries and keys",
     "lengths": "demo: thresholds and lengths",
-    "smollm2": pretrained.first_title("SmolLM2-135M-Instruct"),
+    "smollm2": "SmolLM2-135M-Instruct: a sink in genuine weights",
 }  # file name -> title of the section whose first figure it shows
+FEWER = 100  # sequences of pretrained models
+LANGUAGE_MODELS = {"smollm2-135m-instruct": "SmolLM2-135M-Instruct"}  # folder -> name on the page
+NATURAL, REPEATED = "natural text", "one token, repeated"
+PER_BLOCK = 15  # points of height
+MAP_WIDTH = 0.24  # of the figure
+DASHES = ("solid", "dot", "dash", "dashdot")
 
 
 @dataclass(frozen=True)
@@ -90,12 +112,12 @@ def gallery(on_model: Callable[[str], None] = lambda name: None) -> Gallery:
     for folder in sorted(path for path in SHIPPED.iterdir() if (path / "recipe.json").is_file()):
         on_model(folder.name)
         checkpoints[folder.name] = _measured(folder.name)
-    sections = list(pretrained.sections(on_model))
+    sections = list(pretrained_models(on_model))
     sections += [section for family in _families(checkpoints) for section in _family_sections(family)]
     for name, shipped in checkpoints.items():
         sections += _model_sections(name, shipped)
     first_figures = {section.title: section.figures[0] for section in sections if section.figures}
-    here = "".join(f", and from {name}" for name in pretrained.language_models().values())
+    here = "".join(f", and from {name}" for name in language_models().values())
     lead = (
         f"Every view of sinkinterp, drawn from the {len(checkpoints)} checkpoints that ship with it{here}. What is "
         "plotted stands under each figure; drag to zoom, click a name in a legend to hide its line."
@@ -108,9 +130,9 @@ def _measured(name: str) -> Shipped:
     source = f"sinkinterp/{name}"
     subject, recipe = load(source, name=name), recipe_of(SHIPPED / name)
     length = min(LENGTH, subject.shape.n_ctx or LENGTH)
-    token_set = Inputs(length, SEQUENCES).token_set(source, subject.shape.vocab)
+    token_set = Inputs(length, SEQUENCES).token_set(subject, source)
     report = measure(subject, token_set, instruments=(GEOMETRY, DISTRIBUTIONS, MASSIVE))
-    return Shipped(recipe, subject, token_set, report, words_of(source))
+    return Shipped(recipe, subject, token_set, report, words_of(subject))
 
 
 def _family(name: str) -> str:
@@ -132,11 +154,11 @@ def _family_sections(family: Checkpoints) -> Iterator[Section]:
         f"n<={EVALUATION_SEQUENCES} held-out sequences, T={length}, sinks in the first {min(SINK_LENGTH, length)} "
         "positions; no BOS, fp32, epsilon=0.3."
     )
-    residuals = tables.residual_norms_by_block({name: shipped.report for name, shipped in family.items()})
+    residuals = residual_norms_by_block({name: shipped.report for name, shipped in family.items()})
     yield _section(f"{title}: where attention goes", *_maps(family))
-    yield _section(f"{title}: sinks over training", training.training(tables.training_history(histories, note)))
-    yield _section(f"{title}: residual norms", norms.ratios(residuals))
-    yield _section(f"{title}: thresholds and lengths", curves.over_length(_lengths(family)))
+    yield _section(f"{title}: sinks over training", training_history(histories, note).plot())
+    yield _section(f"{title}: residual norms", residuals.plot())
+    yield _section(f"{title}: thresholds and lengths", _lengths(family).plot())
 
 
 def _maps(family: Checkpoints) -> Iterator[go.Figure]:
@@ -145,13 +167,11 @@ def _maps(family: Checkpoints) -> Iterator[go.Figure]:
     for first in range(0, len(names), FEW):
         maps = {name: _strongest_map(family[name]) for name in names[first : first + FEW]}
         note = f"The head that looks at the first position most; * is a slot. {family[names[first]].map_note}"
-        yield heatmaps.attention_maps(maps, "Mean attention maps", note)
+        yield attention_figure(maps, "Mean attention maps", note)
 
 
-def _strongest_map(shipped: Shipped) -> np.ndarray:
-    layer, head = tables.strongest_head(shipped.report)
-    index = shipped.report.attention_layers.index(layer)
-    return attention_maps(shipped.subject, shipped.map_tokens)[index, head].numpy()
+def _strongest_map(shipped: Shipped) -> HeadMaps:
+    return head_maps(shipped.subject, shipped.map_tokens, [strongest_head(shipped.report)])
 
 
 def _lengths(family: Checkpoints) -> Table:
@@ -161,38 +181,151 @@ def _lengths(family: Checkpoints) -> Table:
         for length in LENGTHS
         if length <= shipped.token_set.tokens.shape[1]
     ]
-    return tables.sinks_by_length(reports)
+    return sinks_by_length(reports)
 
 
 def _model_sections(name: str, shipped: Shipped) -> Iterator[Section]:
     """What is drawn of one model."""
     report = shipped.report
-    heads = tables.sinks_by_head(report)
-    overview = [heatmaps.heads_overview(heads)] if len(heads.rows) > 1 else []
-    yield Section(f"{name}: is there a sink?", tables.sink_verdict(report), overview, [tables.sink_summary(report)])
-    yield _section(f"{name}: norms", norms.by_kind(tables.norms_by_kind(report, token_text=shipped.word)))
+    heads = sinks_by_head(report)
+    overview = [heads.plot()] if len(heads.rows) > 1 else []
+    yield Section(f"{name}: is there a sink?", sink_verdict(report), overview, [sink_summary(report)])
+    yield _section(f"{name}: norms", norms_by_kind(report, token_text=shipped.word).plot())
     yield _section(f"{name}: pairs of queries and keys", *_qk_figures(shipped))
     yield _residual_section(name, shipped)
     if name == "demo-softmax" and isinstance(shipped.recipe.data, BigramBackcopy):
-        yield _section(
-            f"{name}: the sink follows p1", swaps.swap_chart(demo.swaps(shipped.subject, shipped.recipe.data))
-        )
+        yield _section(f"{name}: the sink follows p1", demo.swaps(shipped.subject, shipped.recipe.data).plot())
 
 
 def _qk_figures(shipped: Shipped) -> Iterator[go.Figure]:
-    layer, head = tables.strongest_head(shipped.report)
-    yield qk.distributions(tables.qk_distributions(shipped.report, layer, head))
-    maps = {key: values.numpy() for key, values in qk_maps(shipped.subject, shipped.map_tokens, layer, head).items()}
-    yield qk.maps(maps, f"Queries and keys of layer {layer}, head {head}", shipped.map_note)
+    layer, head = strongest_head(shipped.report)
+    yield qk_distributions(shipped.report, layer, head).plot()
+    yield attention_figure(
+        {"": _strongest_map(shipped)}, f"Queries and keys of layer {layer}, head {head}", shipped.map_note
+    )
 
 
 def _residual_section(name: str, shipped: Shipped) -> Section:
     few = measure(shipped.subject, shipped.part(FEW), instruments=(RESIDUALS,))
-    surface = tables.residual_surface(few, shipped.word)
-    entries = tables.largest_entries(shipped.report, token_text=shipped.word, block=surface.block, most=5)
+    surface = residual_surface(few, shipped.word)
+    entries = largest_entries(shipped.report, token_text=shipped.word, block=surface.block, most=5)
     figure = surface_figure(surface, f"Residual magnitudes of {name} at block {surface.block}")
     return Section(f"{name}: residual stream", entries.note, [figure], [entries])
 
 
 def _section(title: str, *figures: go.Figure) -> Section:
     return Section(title, "", figures)
+
+
+def language_models() -> Mapping[str, str]:
+    """Those of `LANGUAGE_MODELS` that are here."""
+    return {folder: name for folder, name in LANGUAGE_MODELS.items() if (downloads() / folder).is_dir()}
+
+
+def pretrained_models(on_model: Callable[[str], None] = lambda name: None) -> Iterator[Section]:
+    """What is drawn of every pretrained language model that is here."""
+    for folder, name in language_models().items():
+        on_model(name)
+        yield from _pretrained_sections(f"local/{folder}", name)
+
+
+def first_title(name: str) -> str:
+    """The title of a model's first section."""
+    return f"{name}: a sink in genuine weights"
+
+
+def _pretrained_sections(source: str, name: str) -> Iterator[Section]:
+    subject = load(source, name=name)
+    reports = _reports(subject, source)
+    natural = reports[NATURAL]
+    heads = {given: sinks_by_head(report) for given, report in reports.items()}
+    figure = maps_and_norms(heads, _norms(reports), f"{name}: attention to the first token")
+    yield Section(first_title(name), sink_verdict(natural), [figure], [sink_summary(natural)])
+    yield Section(f"{name}: massive activations", "", [massive_by_block(natural).plot()])
+    by_kind = norms_by_kind(natural, token_text=words_of(subject))
+    yield Section(f"{name}: norms", "", [by_kind.plot()])
+
+
+def _reports(subject: Subject, source: str) -> dict[str, Report]:
+    """The model measured without BOS, by input."""
+    token_sets: dict[str, TokenSet] = {
+        NATURAL: Inputs(LENGTH, FEWER, Bos.NEVER).token_set(subject, source),
+        REPEATED: Inputs(LENGTH, FEWER, Bos.NEVER, drawn=Drawn.REPEAT).token_set(subject, source),
+    }
+    return {given: measure(subject, token_set, instruments=[MASSIVE]) for given, token_set in token_sets.items()}
+
+
+def _norms(reports: Mapping[str, Report]) -> Table:
+    """Residual norms by block: of the first token of natural text, of the others, and of a repeated token's copies."""
+    by_block = residual_norms_by_block(reports)
+    kinds = {
+        FIRST_TOKEN: (NATURAL, FIRST_TOKEN),
+        OTHER_TOKENS: (NATURAL, OTHER_TOKENS),
+        "copies of a repeated token": (REPEATED, OTHER_TOKENS),
+    }
+    rows = tuple(
+        {BLOCK: row[BLOCK], KIND: kind, NORM: row[column]}
+        for kind, (given, column) in kinds.items()
+        for row in by_block.where(**{MODEL: given}).rows
+    )
+    return Table(by_block.title, by_block.note, rows)
+
+
+def maps_and_norms(maps: Mapping[str, Table], norms: Table, title: str) -> go.Figure:
+    """alpha_1 per layer and head, a map per input; beside it residual norms on the same axis of blocks.
+
+    maps: by the name of the input, from `sinks_by_head`. norms: a row per kind of token and block.
+    """
+    n_maps, blocks = len(maps), unique_values(norms, BLOCK)
+    titles = [*(f"alpha_1, {escaped(name)}" for name in maps), "norm of the residual stream before each layer"]
+    widths = [MAP_WIDTH] * n_maps + [1 - MAP_WIDTH * n_maps]
+    figure = make_subplots(
+        1, n_maps + 1, subplot_titles=titles, shared_yaxes=True, column_widths=widths, horizontal_spacing=0.03
+    )
+    for i, table in enumerate(maps.values(), 1):
+        figure.add_trace(_map(table, centre=(1 - 0.03 * n_maps) * MAP_WIDTH * n_maps / 2), row=1, col=i)
+        figure.update_xaxes(title="head", dtick=1, showgrid=False, row=1, col=i)
+    _add_norms(figure, norms, col=n_maps + 1)
+    figure.update_yaxes(range=[len(blocks) - 0.5, -0.5], dtick=2, zeroline=False)
+    figure.update_yaxes(title="layer", row=1, col=1)
+    caption = (
+        "Left: mean attention to the first position, per layer and head. Right: mean norm of the residual stream "
+        "before each layer, by kind of token; the last point is the output of the last layer."
+    )
+    note = next(iter(maps.values())).note
+    themed(figure, title, 220 + PER_BLOCK * len(blocks), f"{caption} {note}")
+    return figure.update_layout(margin={"b": 110}, legend={"x": 1, "xanchor": "right", "y": 1.06})
+
+
+def _map(table: Table, centre: float) -> go.Heatmap:
+    """The map, with the colour scale that all maps share below it, at `centre` from the left."""
+    layers, heads = unique_values(table, LAYER), unique_values(table, HEAD)
+    scale = {"orientation": "h", "thickness": 12, "len": 0.3, "x": centre, "y": -0.14, "yanchor": "top"}
+    return go.Heatmap(
+        z=np.array(table.numbers(ALPHA_1)).reshape(len(layers), len(heads)),
+        x=heads,
+        y=layers,
+        zmin=0,
+        zmax=1,
+        colorscale=MAGNITUDE,
+        colorbar={"title": {"text": ALPHA_1, "side": "bottom"}, **scale},
+        hovertemplate="layer %{y}, head %{x}: %{z:.3f}<extra></extra>",
+    )
+
+
+def _add_norms(figure: go.Figure, norms: Table, col: int) -> None:
+    """A line per kind of token."""
+    for i, kind in enumerate(unique_values(norms, KIND)):
+        rows = norms.where(**{KIND: kind})
+        figure.add_scatter(
+            x=rows.numbers(NORM),
+            y=rows.column(BLOCK),
+            mode="lines+markers",
+            name=escaped(kind),
+            line={"color": colour(i), "dash": DASHES[i % len(DASHES)], "width": 2},
+            marker={"symbol": MARKERS[i % len(MARKERS)], "size": 5 + 3 * (i == 0)},
+            row=1,
+            col=col,
+        )
+    axis = {**positive_axis(norms.numbers(NORM)), "dtick": 1}
+    figure.update_xaxes(title="mean Euclidean norm", **axis, row=1, col=col)

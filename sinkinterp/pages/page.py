@@ -9,10 +9,7 @@ from plotly.offline import get_plotlyjs
 
 from ..plots.theme import DARK, LEGEND_Y, caption_of, translation
 from ..table import Table
-from .assets import asset
-from .document import Scripts, document, in_script, safe_in_script
-from .glossary import glossary
-from .style import STYLE
+from .document import STYLE, Scripts, asset, document, glossary, in_script, safe_in_script
 
 PAGE_STYLE = STYLE + asset("page.css")
 LONG = 4  # sections from which a page has a table of contents

@@ -1,18 +1,70 @@
-"""The pages of a measurement and of the demo: which tables and figures they show, in which order."""
+"""Pages from Python: that of a report, and that of every head on a text."""
 
-from collections.abc import Iterator
+import sys
+import webbrowser
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
 
-import plotly.graph_objects as go
-
-from .. import tables
-from ..measurement.report import Report
-from ..metrics.massive import ALL_ENTRIES
-from ..plots import curves, heatmaps, massive, norms, swaps, training
-from ..tables import TokenText
-from .demo import Result
+from ..backends.subject import words_of
+from ..data.tokens import TokensLike
+from ..files import write_text
+from ..interventions.edit import Edits, edits_of
+from ..measurement.inputs import ModelLike, inputs_of
+from ..report.heads import sinks_by_head
+from ..report.protocol import short_name
+from ..report.readings import TokenText
+from ..report.report import Report
+from ..report.summary import protocol_table, sink_verdict
+from ..report.views import View, overview_tables, views_of
+from ..table import Table
+from .atlas.build import view_page
 from .page import Section, page
 
-Sections = Iterator[Section]
+
+@dataclass(frozen=True, repr=False)
+class Page:
+    """A self-contained page. A notebook shows it; `save` writes it."""
+
+    html: str = field(repr=False)
+    title: str
+
+    def __repr__(self) -> str:
+        return f"<Page of {self.title}: {len(self.html) / 1e6:.1f} MB of HTML; .save(path) writes it>"
+
+    def save(self, path: Path | str) -> Path:
+        """Writes the page, whole or not at all, and returns where."""
+        write_text(Path(path), self.html)
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        style = "width:100%;height:900px;border:0"
+        return f'<iframe title="{escape(self.title)}" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
+
+
+def view(model: ModelLike, text: TokensLike | Any, edits: Edits = (), *, open_browser: bool = True) -> Page:
+    """The page with the map of every head on a text, as `sinkinterp view` writes it; with `edits`, before and after.
+
+    A notebook shows the page. Elsewhere it is written to a temporary file, which the browser opens unless
+    `open_browser` is False. Raises InputError as `measure` does, and for several texts.
+    """
+    subject, token_set = inputs_of(model, text)
+    shown = Page(view_page(subject, token_set, words_of(subject), edits=edits_of(edits)), subject.name)
+    if open_browser and not _in_notebook():
+        webbrowser.open(shown.save(Path(mkdtemp(prefix="sinkinterp-")) / "view.html").as_uri())
+    return shown
+
+
+def write(report: Report, path: Path | str, epsilon: float = 0.3, token_text: TokenText = str) -> Path:
+    """Writes the page of a report, as `sinkinterp measure --html` does, and returns where."""
+    return Page(measurement_page(report, epsilon, token_text), report.protocol.model).save(path)
+
+
+def _in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
 
 
 def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> str:
@@ -20,83 +72,23 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
 
     `word` gives token ids their text. Figures of what was not measured are left out.
     """
-    summary, *others = tables.overview_tables(report, epsilon, word)
-    protocol = tables.protocol_table(report, epsilon)
+    summary, *others = overview_tables(report, epsilon, word)
+    protocol = protocol_table(report, epsilon)
     sections = [
         Section(summary.title, summary.note, tables=[summary]),
-        *_sinks(report, epsilon),
-        *_norms(report, epsilon, word),
-        *_exhibits(report, epsilon, word),
-        *_surface(report, word),
+        *(_shown(view, view.table(report, epsilon, word)) for view in views_of(report) if view.heading),
         *(Section(table.title, table.note, tables=[table]) for table in others),
-        Section("Every head in numbers", summary.note, tables=[tables.sinks_by_head(report, epsilon)]),
+        Section("Every head in numbers", summary.note, tables=[sinks_by_head(report, epsilon)]),
         Section(
             protocol.title,
             "Positions count from 0; Sink_1 and alpha_1 are those of position 0, the first token.",
             tables=[protocol],
         ),
     ]
-    return page(
-        f"{tables.short_name(report.protocol.model)}: attention sinks", tables.sink_verdict(report, epsilon), sections
-    )
+    return page(f"{short_name(report.protocol.model)}: attention sinks", sink_verdict(report, epsilon), sections)
 
 
-def demo_page(result: Result) -> str:
-    """The page that `sinkinterp demo` writes."""
-    maps = {name: pattern.numpy() for name, pattern in result.maps.items()}
-    note = (
-        "Sigmoid: proxy scores, rows divided by their sum; * is the learned key k* of the K-bias model. The last query "
-        f"predicts nothing, so its row is untrained. {result.twins.note}"
-    )
-    figures = {
-        "Where attention goes": heatmaps.attention_maps(maps, "Mean attention maps of three twins", note),
-        result.swaps.title: swaps.swap_chart(result.swaps),
-        result.residuals.title: norms.residual_norms(result.residuals),
-        result.training.title: training.training(result.training),
-    }
-    sections = [_drawn(title, figure) for title, figure in figures.items()]
-    sections.append(Section(result.twins.title, result.twins.note, tables=[result.twins]))
-    lead = (
-        "Three one-layer language models learn the same task to the same loss. Softmax attention parks what it does "
-        "not need on the first position; sigmoid attention need not, and a learned key k* takes the sink over."
-    )
-    return page("First light: a sink, and two ways to be without it", lead, sections)
-
-
-def _drawn(title: str, *figures: go.Figure) -> Section:
-    """A section of figures. Their captions say what they show."""
-    return Section(title, "", figures)
-
-
-def _sinks(report: Report, epsilon: float) -> Sections:
-    yield _drawn("Heads", heatmaps.heads_overview(tables.sinks_by_head(report, epsilon)))
-    if len(report.positions) > 1:
-        yield _drawn("Positions", curves.by_position(tables.sinks_by_position(report, epsilon)))
-    yield _drawn("Thresholds", curves.over_epsilon(tables.sinks_by_epsilon(report, epsilon)))
-
-
-def _norms(report: Report, epsilon: float, word: TokenText) -> Sections:
-    ratios = norms.ratios(tables.residual_norms_by_block({report.protocol.model: report}))
-    yield _drawn("Norms", norms.by_kind(tables.norms_by_kind(report, epsilon, word)), ratios)
-
-
-def _exhibits(report: Report, epsilon: float, word: TokenText) -> Sections:
-    for exhibit in tables.exhibits_of(report):
-        if exhibit.on_page:
-            table = exhibit.table(report, epsilon, word)
-            heading = exhibit.heading or table.title
-            if exhibit.figure is None:
-                yield Section(heading, table.note, tables=[table])
-            else:
-                yield _drawn(heading, exhibit.figure(table))
-
-
-def _surface(report: Report, word: TokenText) -> Sections:
-    if report.has(ALL_ENTRIES):
-        surface = tables.residual_surface(report, word)
-        yield _drawn("Residual stream", surface_figure(surface, f"Residual magnitudes at block {surface.block}"))
-
-
-def surface_figure(surface: tables.Surface, title: str) -> go.Figure:
-    """The surface of one block's residual."""
-    return massive.surface(surface.sizes, surface.channels, surface.tokens, title, surface.note)
+def _shown(view: View, table: Table) -> Section:
+    """A section with the figure of a table, whose caption says what it shows; with the table where it has none."""
+    heading = view.heading
+    return Section(heading, table.note, tables=[table]) if table.draw is None else Section(heading, "", [table.plot()])

@@ -41,6 +41,7 @@ class _Server(ThreadingHTTPServer):
     """One thread for each connection; threads end with the program."""
 
     daemon_threads = True
+    request_queue_size = 512  # clients that wait to be let in; the others are reset
     block_on_close = False
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -1,15 +1,25 @@
 """One look for every figure, light or dark: colour-blind safe, readable in print."""
 
-from collections.abc import Mapping
+import zlib
+from base64 import b64decode
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
-from .jsonable import json_ready
+from ..table import Cell
 
 Colours = tuple[str, ...]
+LEGEND_Y = 1.08  # where a legend stands above the panels, in heights of the panels
+FAMILY = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
+_COLOUR_ATTRIBUTES = ("color", "colorscale", "colorway")  # ends of the names of Plotly's attributes that hold colours
+FIXED = {
+    name: i for i, name in enumerate(("softmax", "sigmoid", "k_bias", "sigmoid_length", "softmax-48k"))
+}  # colours of the models that ship; their names begin with the task, as in demo-softmax
+TASKS = ("demo-", "text-")
 
 
 @dataclass(frozen=True)
@@ -54,9 +64,7 @@ DARK = Theme(
     sequential=("#20253B", "#27478A", "#3A83B0", "#6FB9B2", "#BFE0B6", "#FAF6D0"),
     diverging=("#FFCF9E", "#D8863A", "#6E4520", "#24272E", "#36407A", "#6E7FD8", "#C3CCFF"),
 )
-LEGEND_Y = 1.08  # where a legend stands above the panels, in heights of the panels
 COLOURS, GREY = LIGHT.colours, LIGHT.quiet
-FAMILY = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
 
 
 def _stops(colours: Colours) -> list[tuple[float, str]]:
@@ -113,9 +121,6 @@ def faded(colour: str, share: float = 0.18) -> str:
     return f"{colour}{round(255 * share):02X}"
 
 
-_COLOUR_ATTRIBUTES = ("color", "colorscale", "colorway")  # ends of the names of Plotly's attributes that hold colours
-
-
 def _recoloured(value: Any, colours: Mapping[str, str], is_colour: bool = False) -> Any:
     """A copy with the colours translated, wherever an attribute holds colours. Text from data stays as it is."""
     if isinstance(value, dict):
@@ -160,3 +165,53 @@ _TEMPLATE = go.layout.Template(
         "modebar": {"bgcolor": LIGHT.background, "color": LIGHT.quiet, "activecolor": LIGHT.text},
     }
 )
+
+
+def json_ready(figure: go.Figure) -> dict[str, Any]:
+    """The figure's data and layout, with arrays as lists; a number that JSON cannot hold (NaN, infinity) is None."""
+    converted: dict[str, Any] = _converted(figure.to_dict())
+    return converted
+
+
+def _converted(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        if value.keys() >= {"dtype", "bdata"}:
+            return _converted(_unpacked(value))
+        return {name: _converted(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _converted(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_converted(part) for part in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def _unpacked(packed: Mapping[str, Any]) -> np.ndarray:
+    """Plotly's packed array: base64 of its bytes, its type, and its shape ("3, 5") where it has more than one axis."""
+    flat = np.frombuffer(b64decode(packed["bdata"]), packed["dtype"])
+    return flat.reshape([int(n) for n in packed["shape"].split(",")]) if "shape" in packed else flat
+
+
+def model_numbers(models: Sequence[Cell]) -> dict[Cell, int]:
+    """The number of each model's colour. A model has the same number in every figure, whatever stands beside it.
+
+    Models that ship have fixed numbers, others a number that follows from the name. Where two models of a figure would
+    have the same number, the later one takes the next that is free.
+    """
+    numbers: dict[Cell, int] = {}
+    in_order = sorted(dict.fromkeys(models), key=lambda model: _bare(model) not in FIXED)
+    for model in in_order:
+        wanted, taken = _wanted(model), {number % len(COLOURS) for number in numbers.values()}
+        free = [i for i in range(len(COLOURS)) if (wanted + i) % len(COLOURS) not in taken]
+        numbers[model] = (wanted + (free[0] if free else 0)) % len(COLOURS)
+    return numbers
+
+
+def _wanted(model: Cell) -> int:
+    name = _bare(model)
+    return FIXED[name] if name in FIXED else zlib.crc32(name.encode()) % len(COLOURS)
+
+
+def _bare(model: Cell) -> str:
+    """The name of a model without owner, folder and task."""
+    name = str(model).rstrip("/").split("/")[-1]
+    return next((name.removeprefix(task) for task in TASKS if name.startswith(task)), name)

@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ..table import Cell, Table, high_of, low_of
-from .theme import GREY, LIGHT, colour, faded
+from .theme import GREY, LIGHT, colour, escaped, faded
 
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up")
 LOG_FROM = 30.0  # largest over smallest value from which an axis is logarithmic
@@ -27,6 +27,15 @@ def series_style(index: int, size: int) -> dict[str, Any]:
         "line": {"color": colour(index)},
         "marker": {"symbol": MARKERS[index % len(MARKERS)], "size": size},
     }
+
+
+def add_curve(figure: go.Figure, rows: Table, x: str, y: str, index: int = 0, **more: Any) -> None:
+    """Adds column `y` over column `x` as a line with markers and, where the table has them, intervals.
+
+    `index` gives colour and marker; `more` are further attributes of the trace, and its panel.
+    """
+    style = {**series_style(index, 8), "error_y": error_bars(rows, y), "name": escaped(y)}
+    figure.add_scatter(x=rows.column(x), y=rows.column(y), **style | more)
 
 
 def error_bars(table: Table, column: str) -> dict[str, Any] | None:

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import torch
 
-from ..backends.encoder_input import EncoderInput
+from ..backends.encoder.encoder_input import EncoderInput
+from ..backends.files.model_files import DeviceMap
+from ..backends.files.named_models import located
 from ..backends.load import load
-from ..backends.model_files import DeviceMap, load_tokenizer
-from ..backends.places import located
-from ..backends.subject import Subject
-from ..data.bos import Bos
+from ..backends.subject import Subject, tokenizer_of
+from ..data.choices import Bos
 from ..data.progress import OnProgress, Progress, no_progress, silent
 from ..data.token_sources import random_tokens, repeated_token
 from ..data.tokens import TokenSet
 from ..interventions.positions import RemovePosition
 from ..lm.variants import VARIANTS
-from ..plots.columns import MODEL, SEED
+from ..report.columns import MODEL, SEED
 from ..table import Cell
 from ..train.recipe import Recipe
 from . import trained
@@ -81,7 +81,7 @@ class Case:
     @property
     def bos_token(self) -> int | None:
         """The id of BOS, if the model has a tokenizer with one."""
-        tokenizer = load_tokenizer(self.source)
+        tokenizer = tokenizer_of(self.subject)
         return None if tokenizer is None else tokenizer.bos_token_id
 
     def size(self, sequences: int = 100, length: int = 64) -> tuple[int, int]:
@@ -93,11 +93,10 @@ class Case:
 
     def natural_tokens(self, size: tuple[int, int], bos: Bos, on_file: OnProgress = no_progress) -> TokenSet | None:
         """The input that the model was made for: text, or the task of a model of ours. None where it is not known."""
-        if self.recipe is None and load_tokenizer(self.source) is None:
+        if self.recipe is None and tokenizer_of(self.subject) is None:
             return None
         sequences, length = size
-        inputs = Inputs(length, sequences, bos, self.text)
-        return inputs.token_set(self.source, self.subject.shape.vocab, on_file)
+        return Inputs(length, sequences, bos, self.text).token_set(self.subject, self.source, on_file)
 
     def tokens(self, size: tuple[int, int], progress: Progress = silent, bos: Bos | None = None) -> TokenSet:
         """The natural input, by default with BOS if the tokenizer has one; random tokens where it is not known."""

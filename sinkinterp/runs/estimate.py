@@ -10,9 +10,8 @@ import torch
 
 from ..files import cache_folder
 from ..train import checkpoint, loop
-from ..train.job import Job, job_of
-from ..train.task import prepared
-from ..train.update import update
+from ..train.job import Job, job_of, prepared
+from ..train.loop import update
 from .finetune import ChatRecipe, Trainable, job_on_chats, run_of, tokenizer_of
 
 TIMED_STEPS = 5

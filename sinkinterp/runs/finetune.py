@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..backends.files.model_files import load_model, load_tokenizer
 from ..backends.huggingface import HuggingFaceSubject
-from ..backends.model_files import load_model, load_tokenizer
 from ..checks import whole_number
 from ..errors import InputError
 from ..files import cache_folder, check_writable, replacing, set_aside, sole_writer
@@ -20,8 +20,7 @@ from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import Batch, World
 from ..train.job import Job
 from ..train.recipe import Fit, Recipe
-from ..train.schedules import CosineRate, Rate
-from ..train.weight_decay import Decay, Everything
+from ..train.recipe_parts import CosineRate, Decay, Everything, Rate
 
 HELD_OUT = 32  # chats that are not trained on, at most
 SINK_LENGTH = 64  # tokens of a held-out chat in which sinks are measured, at most

@@ -2,25 +2,32 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
-from ..backends.model_files import load_tokenizer
-from ..backends.places import located
+from ..backends.files.named_models import located
+from ..backends.subject import Subject, tokenizer_of
 from ..checks import LARGEST
-from ..data.bos import Bos
-from ..data.docstrings import embedded_texts
-from ..data.domains import domains_of
+from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, no_progress
-from ..data.random_inputs import Drawn
-from ..data.texts import is_path, is_text, texts_of
-from ..data.token_sources import from_rows, from_text, from_texts, random_tokens, repeated_token
+from ..data.sources import embedded_texts
+from ..data.texts import domains_of, is_path, is_text, texts_of
+from ..data.token_sources import (
+    TooFewTexts,
+    from_rows,
+    from_text,
+    from_texts,
+    from_whole_texts,
+    random_tokens,
+    repeated_token,
+)
 from ..data.tokens import TokenSet
 from ..errors import InputError
 from ..files import cache_folder
-from ..train.task import prepared
+from ..train.job import prepared
 from .trained import held_out_tokens, recipe_of
 
 TEXTS_PER_SEQUENCE = 20  # texts of a domain that are read, at most, for each sequence: many are too short
@@ -33,7 +40,8 @@ class Inputs:
     """What a model is measured on: `tokens` (a JSON file of ids), `drawn` tokens or `text`, and how much of it.
 
     If none of the three is given, it is the task of a checkpoint of ours, and the embedded docstrings for a model with
-    a tokenizer.
+    a tokenizer. `may_be_shorter` and `may_be_fewer` say that the user's own texts or ids may be so, because
+    `length` or `sequences` is a default.
     """
 
     length: int
@@ -44,39 +52,67 @@ class Inputs:
     tokens: Path | None = None
     drawn: Drawn | None = None
     seed: int = 0
+    may_be_shorter: bool = False
+    may_be_fewer: bool = False
 
     def __post_init__(self) -> None:
         given = [name for name in ("text", "tokens", "drawn") if getattr(self, name) is not None]
         if len(given) > 1:
             raise InputError(f"--{' and --'.join(given)} are given together; give one")
 
-    def token_set(self, model: str, vocab: int, on_file: OnProgress = no_progress) -> TokenSet:
-        """The token set for the model of that name or folder, with `vocab` symbols.
+    def token_set(self, subject: Subject, source: str, on_file: OnProgress = no_progress) -> TokenSet:
+        """The token set for a subject, which was loaded from the name or folder `source`.
 
         `on_file` is told of the files that docstrings are read from. Raises InputError where the input cannot be read
         or is too short.
         """
+        tokenizer = tokenizer_of(subject)
         if self.tokens is not None:
-            return from_rows(_token_ids(self.tokens), self.length, self.sequences, self.tokens.name)
+            return self._from_ids(_token_ids(self.tokens), self.tokens.name)
         if self.drawn is not None:
-            return _DRAW[self.drawn](vocab, self.length, self.sequences, self.seed, self._first_token(model))
-        tokenizer = load_tokenizer(model)
+            first = tokenizer.bos_token_id if self.bos is Bos.ALWAYS and tokenizer is not None else None
+            return _DRAW[self.drawn](subject.shape.vocab, self.length, self.sequences, self.seed, first)
         if tokenizer is None:
-            return self._task_tokens(Path(located(model)))
+            return self._task_tokens(Path(located(source)))
         if self.text is None:
             return self._from_texts(embedded_texts(cache_folder(), on_file), tokenizer, "embedded docstrings")
-        return self._from_texts(texts_of(self.text, self.column), tokenizer, source_name(self.text))
+        name = source_name(self.text)
+        try:
+            return self._from_texts(texts_of(self.text, self.column), tokenizer, name)
+        except TooFewTexts:
+            if not (self.may_be_shorter or self.may_be_fewer):
+                raise
+            token_set = self._from_what_there_is(tokenizer, name)
+            if len(token_set.tokens) < self.sequences and not self.may_be_fewer:
+                raise
+            return token_set
+
+    def _from_what_there_is(self, tokenizer: PreTrainedTokenizerBase, source: str) -> TokenSet:
+        """The first texts at their own length, cut to `length`, or all of a length that the user gave."""
+        texts = texts_of(self.text or "", self.column)
+        if not self.may_be_shorter:
+            return from_texts(texts, tokenizer, self.length, None, self.bos, source)
+        first = list(islice(texts, self.sequences))
+        return from_whole_texts(first, tokenizer, self.bos, self.length, source, cut=True)
+
+    def _from_ids(self, rows: list[list[int]], source: str) -> TokenSet:
+        fitting = [row[: self.length] for row in rows if self.may_be_shorter or len(row) >= self.length]
+        if not fitting or (len(fitting) < self.sequences and not self.may_be_fewer):
+            return from_rows(rows, self.length, self.sequences, source)  # which says what is missing
+        too_short = len(rows) - len(fitting) if len(fitting) < self.sequences else 0
+        token_set = TokenSet.of_rows(fitting[: self.sequences], source)
+        return replace(token_set, bos="as given", too_short=too_short)
 
     def domain_token_sets(
-        self, model: str, sources: Sequence[str], field: str
+        self, subject: Subject, sources: Sequence[str], field: str
     ) -> tuple[dict[str, TokenSet], dict[str, InputError]]:
         """A token set for each domain that can be read, and the error of each that cannot.
 
         Domains are several files, folders or datasets, or the values of `field` in one file.
         """
-        tokenizer = load_tokenizer(model)
+        tokenizer = tokenizer_of(subject)
         if tokenizer is None:
-            raise InputError(f"{model} has no tokenizer, so text by domain cannot be given to it")
+            raise InputError(f"{subject.name} has no tokenizer, so text by domain cannot be given to it")
         source = sources[0] if len(sources) == 1 else list(sources)
         domains = domains_of(source, self.column, field, TEXTS_PER_SEQUENCE * self.sequences)
         token_sets: dict[str, TokenSet] = {}
@@ -87,11 +123,6 @@ class Inputs:
             except InputError as error:
                 errors[name] = error
         return token_sets, errors
-
-    def _first_token(self, model: str) -> int | None:
-        """BOS, where random tokens begin with it and the model has one."""
-        tokenizer = load_tokenizer(model) if self.bos is Bos.ALWAYS else None
-        return None if tokenizer is None else tokenizer.bos_token_id
 
     def _from_texts(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, source: str) -> TokenSet:
         return from_texts(texts, tokenizer, self.length, self.sequences, self.bos, source)
@@ -107,14 +138,14 @@ class Inputs:
         return from_rows(token_set.tokens.tolist(), self.length, self.sequences, token_set.source)
 
 
-def one_text(text: str, model: str, bos: Bos, most: int | None = None, source: str = "text") -> TokenSet:
-    """The tokens of one text, the first `most` of them, for the model of that name or folder.
+def one_text(text: str, subject: Subject, bos: Bos, most: int | None = None, source: str = "text") -> TokenSet:
+    """The tokens of one text, the first `most` of them.
 
-    Raises InputError for a model without a tokenizer and for a text of fewer than two tokens.
+    Raises InputError for a subject without a tokenizer and for a text of fewer than two tokens.
     """
-    tokenizer = load_tokenizer(model)
+    tokenizer = tokenizer_of(subject)
     if tokenizer is None:
-        raise InputError(f"{model} has no tokenizer, so it reads no text; leave --text out")
+        raise InputError(f"{subject.name} has no tokenizer, so it reads no text; leave --text out")
     return from_text(text, tokenizer, bos, most, source)
 
 
@@ -130,13 +161,16 @@ def _token_ids(file: Path) -> list[list[int]]:
         rows = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"cannot read {file}: {error}; it should hold a JSON list of lists of token ids") from error
+    rows = [rows] if rows and _is_row(rows) else rows  # one list is one sequence
     if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
         raise InputError(f"{file} should hold a JSON list of lists of token ids, such as [[1, 5, 7], [1, 9, 2]]")
     too_large = next((token for row in rows for token in row if not 0 <= token <= LARGEST), None)
     if too_large is not None:
-        raise InputError(f"{file} holds {too_large}, which is no token id; ids count from 0 and take at most 64 bits")
+        raise InputError(
+            f"{file} holds {too_large}, which is not a token id; ids count from 0 and take at most 64 bits"
+        )
     return rows
 
 
 def _is_row(row: object) -> bool:
-    return isinstance(row, list) and all(type(token) is int for token in row)  # True and False are no token ids
+    return isinstance(row, list) and all(type(token) is int for token in row)  # True and False are not token ids

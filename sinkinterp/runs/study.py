@@ -1,36 +1,176 @@
-"""Studies: experiments that train models of ours, a row per arm and seed."""
+"""Studies: experiments that train models of ours. An arm is a change of a base recipe; a row is an arm and a seed."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-import plotly.graph_objects as go
-
-from ..plots import arms
-from ..plots.columns import (
+from ..files import cache_folder
+from ..measurement.measure import measure
+from ..metrics.bootstrap import estimate, estimate_cells
+from ..report.columns import (
     ALPHA_1,
+    ALPHA_HEAD,
     ALPHA_SLOT,
+    ALPHA_THERE,
+    EXCESS,
+    KEY_RATIO,
     LOSS,
     MODEL,
-    NULL,
+    NULL_HEAD,
+    NULL_SLOT,
+    NULL_THERE,
     ONSET,
+    RESIDUAL_RATIO,
     SEED,
     SINK_1,
     SLOT_RATE,
     STATE,
     STRONGEST,
-    published,
+    VALUE_RATIO,
 )
-from ..table import Cell, Table
+from ..report.report import Report
+from ..table import NULL, Cell, Table, high_of, low_of, published
+from ..train.job import prepared
+from ..train.loop import Diverged
 from ..train.recipe import Recipe
 from ..train.recipes import RECIPES, demo_recipe, with_variant
-from .arm import EPSILON, Arm, measured
-from .experiment import Scope
-from .scale import Scale
-from .trained import SINK_LENGTH
-from .verdict import TRAINED, Rule, Verdict
+from .arm_figures import by_model
+from .catalogue import Scale
+from .experiment import Experiment, Scope
+from .rules import TRAINED, Rule
+from .trained import SINK_LENGTH, Run, held_out_tokens, trained, valid_loss
+from .workers import in_order
+
+RAW_ALPHA = "raw alpha_1"  # of the weights that multiply the values
+NUMBERS = (  # of a run, in the order of the columns
+    LOSS,
+    *(end(name) for name in (SINK_1, ALPHA_1) for end in (str, low_of, high_of)),
+    NULL,
+    EXCESS,
+    RAW_ALPHA,
+    SLOT_RATE,
+    *(end(ALPHA_SLOT) for end in (str, low_of, high_of)),
+    NULL_SLOT,
+    STRONGEST,
+    ALPHA_THERE,
+    NULL_THERE,
+    *(end(ALPHA_HEAD) for end in (str, low_of, high_of)),
+    NULL_HEAD,
+    VALUE_RATIO,
+    KEY_RATIO,
+    RESIDUAL_RATIO,
+    ONSET,
+)
+EPSILON = 0.3
+FOLLOWERS = 4  # queries that see a position, so that its importance is a mean over several of them
+ONSET_MARGIN = 0.05  # by which alpha_1 exceeds uniform attention's once the sink is there
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A row of a study: its name, how it changes the base recipe, and what the paper reports of it, by column."""
+
+    name: str
+    change: Callable[[Recipe], Recipe]
+    reported: Mapping[str, float] = field(default_factory=dict)
+
+    def recipe(self, base: Recipe, seed: int) -> Recipe:
+        """How this arm is trained with a seed."""
+        return replace(self.change(base), seed=seed)
+
+
+def architecture(name: str, called: str | None = None, **reported: float) -> Arm:
+    """The arm with the variant of that name in place of the base's architecture."""
+    return Arm(called or name, partial(with_variant, name=name), _columns(reported))
+
+
+def setting(called: str, change: Callable[[Recipe], Recipe], **reported: float) -> Arm:
+    """The arm with any other change of the recipe."""
+    return Arm(called, change, _columns(reported))
+
+
+def _columns(reported: Mapping[str, float]) -> dict[str, float]:
+    """The paper's numbers by our columns: sink in percent, slot in percent, loss in nats."""
+    names = {"sink": (SINK_1, 100), "slot": (SLOT_RATE, 100), "loss": (LOSS, 1)}
+    return {names[name][0]: value / names[name][1] for name, value in reported.items()}
+
+
+def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[str, Cell]:
+    """The state and the numbers of a recipe's run, which is trained where it is not in the cache.
+
+    Where training diverges, the state says so, and all numbers are None. Raises InputError for everything else that
+    prevents a run: a full disk, a model that cannot be measured.
+    """
+    none: dict[str, Cell] = dict.fromkeys((STATE, *NUMBERS))
+    try:
+        run = trained(recipe, cache)
+    except Diverged as error:
+        return none | {STATE: str(error).partition(";")[0]}
+    return none | {STATE: TRAINED} | _numbers(run, sequences, cache or cache_folder())
+
+
+def history_of(recipe: Recipe, cache: Path | None = None) -> list[dict[str, Any]]:
+    """Losses and sinks during a recipe's run, which is made where it is not in the cache."""
+    return trained(recipe, cache).history()
+
+
+def _numbers(run: Run, sequences: int, cache: Path) -> dict[str, Cell]:
+    """The numbers of a finished run on `sequences` held-out sequences; sinks in their first 64 positions."""
+    held_out, subject = held_out_tokens(prepared(run.recipe.data, cache), sequences), run.subject()
+    report = measure(subject, replace(held_out, tokens=held_out.tokens[:, :SINK_LENGTH]))
+    null = report.bias_alpha().mean().item()
+    return {
+        LOSS: valid_loss(subject, held_out, run.recipe.objective).mean,
+        **estimate_cells(SINK_1, report.sink(0, EPSILON)),
+        **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
+        NULL: null,
+        EXCESS: report.alpha().mean().item() - null,
+        RAW_ALPHA: report.raw_alpha().mean().item(),
+        **_slot_numbers(report),
+        **_strongest(report),
+        **_strongest_head(report),
+        VALUE_RATIO: report.value_ratio().mean().item(),
+        KEY_RATIO: report.key_ratio().mean().item(),
+        RESIDUAL_RATIO: report.residual_ratio().mean(0).max().item(),
+        ONSET: onset(run.history(), null),
+    }
+
+
+def onset(history: list[dict[str, Any]], null: float) -> int | None:
+    """The first evaluated step from which alpha_1 stays above its null by 0.05 until the end; None if it never does."""
+    first = None
+    for row in reversed(history):
+        if row["alpha_1"] <= null + ONSET_MARGIN:
+            break
+        first = row["step"]
+    return first
+
+
+def _slot_numbers(report: Report) -> dict[str, Cell]:
+    slot = report.slot_rate(EPSILON)
+    if slot is None or report.slot_importance is None or report.slot_null is None:
+        return {}
+    alpha = estimate(report.slot_importance.mean((1, 2)))
+    return {SLOT_RATE: slot.mean, **estimate_cells(ALPHA_SLOT, alpha), NULL_SLOT: report.slot_null.mean().item()}
+
+
+def _strongest(report: Report) -> dict[str, Cell]:
+    """The position, from 1, that receives most, of those that several queries see."""
+    alphas, nulls = (values.mean((0, 1, 2)) for values in (report.importance, report.bias_null))
+    place = int(alphas[: max(1, len(alphas) - FOLLOWERS + 1)].argmax())
+    return {STRONGEST: place + 1, ALPHA_THERE: alphas[place].item(), NULL_THERE: nulls[place].item()}
+
+
+def _strongest_head(report: Report) -> dict[str, Cell]:
+    """The head that looks at the first position most, on average over sequences, and its null."""
+    alphas, nulls = (values.flatten(1) for values in (report.alpha(), report.bias_alpha()))
+    head = int(alphas.mean(0).argmax())
+    return {**estimate_cells(ALPHA_HEAD, estimate(alphas[:, head])), NULL_HEAD: nulls[:, head].mean().item()}
+
 
 SHOWN = (LOSS, SINK_1, ALPHA_1, NULL, SLOT_RATE, ALPHA_SLOT, ONSET)
 RANGE = "its range"
@@ -49,56 +189,31 @@ HELD_OUT_SEQUENCES = {Scale.SMOKE: 16, Scale.TEXT: 256}  # the text that every i
 
 
 @dataclass(frozen=True)
-class Study:
-    """An experiment whose models are trained: what the paper claims, the models, and the rules of the verdicts.
+class Trainings:
+    """Makes the rows of a study: trains every arm with every seed and measures it.
 
-    arms: the models as changes of the base recipe of the scale, the first of them the baseline.
-    rules: what decides about the claim.
-    scales: those at which the study is run.
-    note: what a reader must know beside the protocol.
+    bases: the recipe of each scale, which the arms change. note: what a reader must know beside the protocol.
     """
 
-    claim: str
     arms: Sequence[Arm]
-    rules: Sequence[Rule]
-    scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO, Scale.PAPER)
+    bases: Mapping[Scale, Recipe]
     note: str = ""
-    bases: Mapping[Scale, Recipe] = field(default_factory=lambda: BASES)
 
-    def default_scale(self) -> Scale:
-        """Toys that train in seconds, where the study has them."""
-        return Scale.DEMO if Scale.DEMO in self.scales else Scale.TEXT
-
-    def recipes_at(self, scope: Scope) -> list[Recipe]:
-        return [recipe for _, recipe in self._runs(scope)]
-
-    def table(self, scope: Scope) -> Table:
+    def __call__(self, scope: Scope) -> Table:
         """A row per arm and seed. Runs in the cache are not repeated; others are made by the workers of the scope."""
         runs, sequences = self._runs(scope), _sequences(scope.scale)
-        measure = partial(measured, sequences=sequences, cache=scope.cache)
-        on_run = scope.progress("training")
-        rows: dict[int, dict[str, Cell]] = {}
-        on_run(0, len(runs))
-        for i, numbers in scope.workers.results(measure, [recipe for _, recipe in runs]):
-            arm, recipe = runs[i]
-            rows[i] = {MODEL: arm.name, SEED: recipe.seed, **numbers, **self._published(arm)}
-            on_run(len(rows), len(runs))
-        return Table(self.claim, self._note(scope), tuple(rows[i] for i in sorted(rows)))
+        measure_one = partial(measured, sequences=sequences, cache=scope.cache)
+        recipes = [recipe for _, recipe in runs]
+        numbers = in_order(scope.workers, measure_one, recipes, scope.progress("training"))
+        rows = (
+            {MODEL: arm.name, SEED: recipe.seed, **of_run, **self._published(arm)}
+            for (arm, recipe), of_run in zip(runs, numbers, strict=True)
+        )
+        return Table("", self._protocol(scope), tuple(rows))
 
-    def digest(self, table: Table) -> Table:
-        """A row per arm: how many trainings ended well, and the mean over seeds of every quantity."""
-        names = dict.fromkeys(map(str, table.column(MODEL)))
-        rows = [_in_short(name, table.where(**{MODEL: name})) for name in names]
-        note = f"mean over seeds; {RANGE}: over seeds; strongest: position, from 1; {table.note}"
-        return Table(table.title, note, _without_empty_columns(rows))
-
-    def draw(self, table: Table) -> go.Figure:
-        """Sinks and losses of every arm: a mark per seed, the mean, the null, and the paper's value where known."""
-        return arms.by_model(table)
-
-    def verdicts(self, table: Table) -> list[Verdict]:
-        """What the runs say about the claim, rule by rule."""
-        return [rule.verdict(table) for rule in self.rules]
+    def recipes(self, scope: Scope) -> list[Recipe]:
+        """How every arm is trained with every seed."""
+        return [recipe for _, recipe in self._runs(scope)]
 
     def _runs(self, scope: Scope) -> list[tuple[Arm, Recipe]]:
         """Every arm with every seed, and how it is trained; whole sets of arms come first."""
@@ -109,7 +224,7 @@ class Study:
         shown = [name for name in PUBLISHED if any(name in other.reported for other in self.arms)]
         return {published(name): arm.reported.get(name) for name in shown}
 
-    def _note(self, scope: Scope) -> str:
+    def _protocol(self, scope: Scope) -> str:
         base = self.bases[scope.scale]
         size = f"{base.model.n_layers} layers x {base.model.n_heads} heads, d_model {base.model.d_model}"
         protocol = (
@@ -119,6 +234,32 @@ class Study:
             "rows: over sequences"
         )
         return f"{protocol}; {self.note}" if self.note else protocol
+
+
+def study(
+    claim: str,
+    arms: Sequence[Arm],
+    rules: Sequence[Rule],
+    scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO, Scale.PAPER),
+    note: str = "",
+    bases: Mapping[Scale, Recipe] = BASES,
+) -> Experiment:
+    """An experiment whose models are trained: what the paper claims, the models, and the rules of the verdicts.
+
+    `arms` are the models as changes of the base recipe of the scale, the first of them the baseline. `note` says what
+    a reader must know beside the protocol.
+    """
+    rows = Trainings(arms, bases, note)
+    default = Scale.DEMO if Scale.DEMO in scales else Scale.TEXT
+    return Experiment(claim, rows, by_model, rules, scales, rows.recipes, means_over_seeds, lambda: default)
+
+
+def means_over_seeds(table: Table) -> Table:
+    """A row per arm: how many trainings ended well, and the mean over seeds of every quantity."""
+    names = dict.fromkeys(map(str, table.column(MODEL)))
+    rows = [_in_short(name, table.where(**{MODEL: name})) for name in names]
+    note = f"mean over seeds; {RANGE}: over seeds; strongest: position, from 1; {table.note}"
+    return Table(table.title, note, _without_empty_columns(rows))
 
 
 def _sequences(scale: Scale) -> int:

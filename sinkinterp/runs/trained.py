@@ -13,22 +13,21 @@ from transformers import PreTrainedModel
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..data.packing import HELD_OUT
+from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
 from ..files import cache_folder, check_writable
-from ..measurement.batching import passes
+from ..measurement.inputs import passes
 from ..measurement.measure import measure
 from ..metrics.bootstrap import Estimate, estimate
 from ..metrics.loss import next_token_loss
 from ..seals import verify
 from ..train import checkpoint, loop
 from ..train.distributed import World
-from ..train.job import Evaluate, job_of
-from ..train.objectives import NextToken, Objective
+from ..train.job import Corpus, Evaluate, Task, job_of, prepared
 from ..train.recipe import Recipe
-from ..train.task import Corpus, Task, prepared
+from ..train.recipe_parts import NextToken, Objective
 
 EVALUATION_SEQUENCES = 256  # held-out sequences that an evaluation during training reads, at most
 EVALUATION_TOKENS = 65_536  # tokens that these sequences have together, at most
@@ -68,7 +67,7 @@ def trained(
     """
     if not isinstance(recipe, Recipe):
         fix = 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])'
-        raise InputError(f"a {type(recipe).__name__} is no recipe; {fix}")
+        raise InputError(f"a {type(recipe).__name__} is not a recipe; {fix}")
     cache = cache or cache_folder()
     folder = folder or cache / "runs" / recipe.key()
     if world.is_first:
@@ -139,4 +138,4 @@ def recipe_of(folder: Path) -> Recipe:
     except InputError:
         raise
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{file} is no recipe; copy the folder again, or train the model again") from error
+        raise InputError(f"{file} is not a recipe; copy the folder again, or train the model again") from error

@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from threading import Thread
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from ..data.progress import OnProgress, no_progress
 from ..errors import InputError
 
-A, B = TypeVar("A"), TypeVar("B")
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @runtime_checkable
@@ -24,6 +27,18 @@ class Workers(Protocol):
     def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
         """The index of every argument and the result for it, in the order in which they are finished."""
         ...
+
+
+def in_order(
+    workers: Workers, function: Callable[[A], B], arguments: Sequence[A], on_result: OnProgress = no_progress
+) -> list[B]:
+    """The results for all arguments, in the order of the arguments. `on_result` is told how many there are."""
+    results: dict[int, B] = {}
+    on_result(0, len(arguments))
+    for i, result in workers.results(function, arguments):
+        results[i] = result
+        on_result(len(results), len(arguments))
+    return [results[i] for i in range(len(arguments))]
 
 
 @dataclass(frozen=True)
@@ -43,7 +58,7 @@ class Processes:
     def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
         context = multiprocessing.get_context("spawn")  # forked processes hang where threads of torch were started
         count = min(self.count, max(1, len(arguments)))
-        with ProcessPoolExecutor(count, mp_context=context, initializer=_quiet_and_single_threaded) as pool:
+        with ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker) as pool:
             futures = {pool.submit(function, argument): i for i, argument in enumerate(arguments)}
             try:
                 for future in as_completed(futures):
@@ -95,6 +110,19 @@ def _run(function: Callable[[A], B], argument: A) -> B:
     """One call, on a machine of the cluster."""
     _quiet_and_single_threaded()
     return function(argument)
+
+
+def _start_worker() -> None:
+    """Prepares a process of `Processes`, which ends when the process that started it does, however that ends."""
+    _quiet_and_single_threaded()
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        Thread(target=_end_after, args=(parent,), daemon=True).start()
+
+
+def _end_after(parent: Any) -> None:
+    parent.join()
+    os._exit(1)  # drafts that this leaves are removed by the next writer
 
 
 def _quiet_and_single_threaded() -> None:

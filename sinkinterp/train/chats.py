@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from jinja2 import TemplateError
 
-from ..data.seeding import generator
+from ..data.draws import generator
 from ..errors import InputError
 from .distributed import Batch
-from .objectives import IGNORED
+from .recipe_parts import IGNORED
 
 Messages = list[dict[str, str]]
 Labelled = tuple[list[int], list[int] | None]  # ids, and labels where the assistants' tokens are known
 Row = tuple[list[int], list[int]]  # the ids and labels of one chat
 MARK = "{% generation %}"
-PLAIN = (  # for tokenizers without a chat template; BOS comes first, where the sink of a model trained with it is
+PLAIN = (  # for tokenizers without a chat template; BOS comes first, since a model trained with BOS has its sink there
     "{{ bos_token or '' }}"
     "{% for m in messages %}{{ '<|' + m['role'] + '|>\n' }}{% if m['role'] == 'assistant' %}{% generation %}"
     "{{ m['content'] + eos_token }}{% endgeneration %}{% else %}{{ m['content'] + eos_token }}{% endif %}{{ '\n' }}"
@@ -29,7 +29,7 @@ PLAIN = (  # for tokenizers without a chat template; BOS comes first, where the 
 
 @dataclass(frozen=True)
 class Chats:
-    """Tokenised chats: a row each, the rule that chose the labels, and how many chats were left out."""
+    """Tokenised chats, a row each. `rule` says how the labels were chosen."""
 
     rows: list[Row]
     rule: str
@@ -116,7 +116,7 @@ def _by_marks(chat: Messages, tokenizer: Any) -> Labelled:
 
 
 def _by_beginnings(chat: Messages, tokenizer: Any) -> Labelled:
-    """Ids and labels; labels are None if the full chat does not begin as its first messages alone do."""
+    """Ids and labels. Labels are None if the full chat does not begin as its first messages alone do."""
 
     def ids_of(messages: Messages, prompt: bool = False) -> list[int]:
         return tokenizer.apply_chat_template(messages, return_dict=True, add_generation_prompt=prompt)["input_ids"]
@@ -158,7 +158,7 @@ def _messages(row: Any, name: str) -> Messages:
     """The messages of a row. Raises InputError if it has none."""
     messages: Any = row.get("messages") if isinstance(row, dict) else None
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
-        raise InputError(f'{name} is no chat; each is {{"messages": [{{"role": ..., "content": ...}}, ...]}}')
+        raise InputError(f'{name} is not a chat; each is {{"messages": [{{"role": ..., "content": ...}}, ...]}}')
     return [{"role": m["role"], "content": m["content"]} for m in messages]
 
 

@@ -21,7 +21,7 @@ from ..spec import Spec
 from .distributed import full_tensor, sharded_like
 from .recipe import Fit
 
-KEPT = 2  # the newest checkpoints of a run, which stay on disk
+KEPT = 2  # how many of a run's newest checkpoints stay on disk
 OPTIMIZER = "optimizer.safetensors"
 TENSORS = ("model.safetensors", OPTIMIZER)
 VALUES = ("config.json", "recipe.json", "history.json")
@@ -50,16 +50,16 @@ def steps_in(run: Path) -> list[int]:
 
 
 def latest(run: Path) -> int:
-    """The step of the newest checkpoint, whole or not; 0 if there is none."""
+    """The step of the newest checkpoint, whole or not, or 0 if there is none."""
     return max(steps_in(run), default=0)
 
 
 def opened(run: Path, recipe: Fit) -> int:
-    """The step of the newest whole checkpoint in `run`; 0 if there is none.
+    """The step of the newest whole checkpoint in `run`, or 0 if there is none.
 
     Drafts and old checkpoints that a killed process left are removed. A damaged checkpoint is named on standard
-    error and renamed to damaged-step-...; the next older one is taken. Checkpoints of earlier versions have no
-    hashes: they are taken if their files can be read, and get hashes. Only the process that holds the run's lock
+    error and renamed to damaged-step-..., and the next older one is taken. Checkpoints of earlier versions have no
+    hashes. They are taken if their files can be read, and get hashes. Only the process that holds the run's lock
     may call this. Raises InputError if the checkpoint belongs to another recipe; the message names the settings
     that differ.
     """
@@ -104,7 +104,7 @@ def save(
     """Writes the checkpoint of `step` with the hashes of its files, then removes all but the newest two.
 
     With a `tokenizer` the model reads text wherever its folder is copied to. Raises InputError if it cannot be written,
-    as on a full disk; the older checkpoints stay.
+    as on a full disk. The older checkpoints stay.
     """
     fix = f"make room, then the same command goes on from step {latest(run)}"
     with replacing(folder_of(run, step), fix) as draft:
@@ -145,7 +145,8 @@ def history_of(folder: Path) -> History:
 def _check_whole(folder: Path, is_last: bool) -> None:
     """Raises Damaged unless every file of a checkpoint is there as it was written.
 
-    Where the folder has no hashes yet and the run has ended, the optimiser's state may be missing: nothing needs it.
+    Where the folder has no hashes yet and the run has ended, the optimiser's state may be missing, since nothing
+    needs it.
     """
     seals.verify(folder)
     if not (folder / seals.SEAL).exists():
@@ -177,7 +178,7 @@ def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
 
 
 def _gathered(named: Iterator[tuple[str, torch.Tensor]], kept: bool) -> dict[str, torch.Tensor]:
-    """Full tensors by name, on the CPU. One is gathered after the other, so that no device holds more than one."""
+    """Full tensors by name, on the CPU. They are gathered one by one, so that no device holds more than one."""
     tensors: dict[str, torch.Tensor] = {}
     for name, tensor in named:
         gathered = full_tensor(tensor.detach())
@@ -187,7 +188,7 @@ def _gathered(named: Iterator[tuple[str, torch.Tensor]], kept: bool) -> dict[str
 
 
 def _weights(model: PreTrainedModel) -> Iterator[tuple[str, torch.Tensor]]:
-    """Weights by name, each once: tied weights under their first name."""
+    """Weights by name. Tied weights come once, under their first name."""
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
         if id(tensor) not in seen:

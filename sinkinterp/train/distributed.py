@@ -1,4 +1,4 @@
-"""Training in one process or in several: which of them this is, and what they do together."""
+"""Training in one process or in several: which process this is, and what the processes do together."""
 
 import gc
 import os
@@ -104,16 +104,16 @@ def gathered(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.set_reshard_after_forward(True)
-        model.reset_iter_state()  # shards again, and forgets that one process ran the model more often than others
+        model.reset_iter_state()  # shards again, and forgets that one process ran the model more often
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor joined from the shards of all processes, which must call this together; any other tensor unchanged."""
+    """A tensor joined from the shards of all processes, which must call this together. Others stay unchanged."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def sharded_like(tensor: Tensor, reference: Tensor) -> Tensor:
-    """A full tensor on the device of `reference`, and, if that is sharded, only this process's shard of it."""
+    """The tensor on the device of `reference`. If `reference` is sharded, only this process's shard of it."""
     tensor = tensor.to(reference.device)
     if not isinstance(reference, DTensor) or tensor.shape != reference.shape:
         return tensor
@@ -122,7 +122,7 @@ def sharded_like(tensor: Tensor, reference: Tensor) -> Tensor:
 
 @contextmanager
 def joined(device: str = "cpu") -> Iterator[World]:
-    """The world that `accelerate launch` or `torchrun` describes in the environment; a single process without them.
+    """The world that `accelerate launch` or `torchrun` describes in the environment, or a single process.
 
     `device` is "cpu", "cuda" or "auto", which is CUDA if the machine has it. `accelerate launch --use_fsdp` shards the
     model; no other setting of accelerate has an effect. Raises InputError if the device does not exist, if only one of

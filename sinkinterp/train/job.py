@@ -1,15 +1,62 @@
-"""What the training loop runs."""
+"""What the training loop needs: a task, which gives sequences, and a job, which gives everything else too."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..data.draws import Split
+from ..data.progress import OnProgress, no_progress
+from ..data.tokens import Tokens
 from ..lm.model import build
+from ..spec import Spec
 from .distributed import Batch, World
 from .recipe import Fit, Recipe
-from .task import Corpus, Task
+
+
+@runtime_checkable
+class Task(Protocol):
+    """A source of sequences: `length` tokens out of `vocab` symbols. Reports call the sequences `title`."""
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    @property
+    def title(self) -> str: ...
+
+    def sample(self, n: int, *stream: object) -> Tokens:
+        """`n` sequences, the same for the same stream.
+
+        A stream is (seed, step), with steps counted from 1, or ("held out",) for sequences that no training sees.
+        """
+        ...
+
+
+@runtime_checkable
+class Corpus(Task, Protocol):
+    """A task that draws from a text. `recipe` holds the hash of the text. `split` says what is held out."""
+
+    @property
+    def recipe(self) -> Spec: ...
+
+    @property
+    def split(self) -> Split: ...
+
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer of the text."""
+        ...
+
+
+def prepared(data: Any, cache: Path, on_progress: OnProgress = no_progress) -> Task:
+    """The task that a spec of data describes. Data that need preparation are prepared once, in `cache`."""
+    prepare = getattr(data, "prepare", None)
+    return data if prepare is None else prepare(cache, on_progress)
+
 
 F = TypeVar("F", bound=Fit, covariant=True)
 Evaluate = Callable[[PreTrainedModel], dict[str, float]]

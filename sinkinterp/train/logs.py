@@ -1,4 +1,4 @@
-"""Optional loggers. Their libraries are imported only when one is asked for."""
+"""Optional logs of a run in wandb or tensorboard, which are imported only when they are asked for."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -1,6 +1,9 @@
-"""The training loop."""
+"""The training loop: a step of the optimiser, evaluations, checkpoints, and interrupts that wait for a step's end."""
 
-from collections.abc import Callable, Iterator
+import math
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,14 +15,15 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError
 from ..files import sole_writer
-from . import checkpoint, distributed, interrupt
+from . import checkpoint, distributed
 from .checkpoint import History
+from .distributed import Batch
 from .job import Job
 from .recipe import Fit
-from .update import update
-from .weight_decay import parameter_groups
+from .recipe_parts import IGNORED, parameter_groups
 
 OnStep = Callable[[int, dict[str, Any]], None]
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def train(job: Job[Fit], run: Path, on_step: OnStep = lambda step, metrics: None) -> Path:
@@ -28,8 +32,8 @@ def train(job: Job[Fit], run: Path, on_step: OnStep = lambda step, metrics: None
     Every evaluation becomes a row of the checkpoint's history. `on_step` is called after every step with its number,
     and with the newest evaluation plus the step's loss, gradient norm, learning rate and number of tokens.
 
-    Raises InputError if the loss is no longer finite, if the disk is full, or if `run` holds the run of another recipe;
-    the checkpoints stay. After an interrupt, saves a checkpoint and raises KeyboardInterrupt.
+    Raises Diverged if the loss is not finite any more, and InputError if the disk is full or `run` holds the run of
+    another recipe. The checkpoints stay. After an interrupt, saves a checkpoint and raises KeyboardInterrupt.
     """
     fit, world = job.fit, job.world
     if fit.batch % world.size:
@@ -48,7 +52,7 @@ def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
     """Trains from step `done` to the last step."""
     fit, world = job.fit, job.world
     model, engine, optimizer, history = _start(job, run, done)
-    with interrupt.deferred() as interrupted:
+    with deferred() as interrupted:
         for step in range(done + 1, fit.steps + 1):
             step_metrics = update(job, step, engine, optimizer)
             stop, last = world.summed(float(interrupted()))[0] > 0, step == fit.steps
@@ -76,7 +80,7 @@ def _start(job: Job[Fit], run: Path, done: int) -> tuple[PreTrainedModel, nn.Mod
 
 
 def _evaluation(job: Job[Fit], step: int, model: PreTrainedModel) -> dict[str, Any]:
-    """A row of the history. Only the first process evaluates; the others lend it their shards of the weights."""
+    """A row of the history. Only the first process evaluates. The others give it their shards of the weights."""
     with distributed.gathered(model):
         model.eval()
         metrics = job.evaluate(model) if job.world.is_first else {}
@@ -84,9 +88,102 @@ def _evaluation(job: Job[Fit], step: int, model: PreTrainedModel) -> dict[str, A
     return {"step": step} | metrics
 
 
+class Diverged(InputError):
+    """The loss or its gradient is not finite any more. It is the only error of a training itself."""
+
+
+def update(job: Job[Fit], step: int, model: nn.Module, optimizer: Optimizer) -> dict[str, float]:
+    """Changes the model by one step. Returns the loss, gradient norm before clipping, learning rate and token count.
+
+    Padding does not count as tokens. Raises Diverged, and changes nothing, if loss or gradient is not finite.
+    """
+    fit, world, rate = job.fit, job.world, job.fit.rate(step)
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    optimizer.zero_grad()
+    batch = job.batch(step)
+    local_loss = accumulate(job, batch, model)
+    local_norm = distributed.full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip))
+    loss, norm = (total / world.size for total in world.summed(local_loss, local_norm))
+    _check_finite(step, loss, norm, fit)
+    optimizer.step()
+    return {"train_loss": loss, "grad_norm": norm, "lr": rate, "tokens": _tokens(batch)}
+
+
+def accumulate(job: Job[Fit], batch: Batch, model: nn.Module) -> torch.Tensor:
+    """Adds the gradient of the batch's mean loss to the model, one micro-batch at a time.
+
+    Returns this process's part of the loss, which averages to the loss over processes.
+    """
+    fit, world = job.fit, job.world
+    part = world.part(batch)
+    starts = range(0, len(part["labels"]), fit.micro_batch)
+    pieces = [{name: tensor[i : i + fit.micro_batch] for name, tensor in part.items()} for i in starts]
+    is_one_piece = len(pieces) == world.size == 1
+    targets_per_process = _targets(batch) / world.size
+    total = torch.zeros((), device=world.device)
+    for piece in pieces:
+        with distributed.gradient_sync(model, enabled=piece is pieces[-1]):
+            with torch.autocast(world.device.type, torch.bfloat16, enabled=fit.bf16):
+                loss = model(**piece, use_cache=False).loss
+            loss = loss if is_one_piece else loss * (_targets(piece) / targets_per_process)
+            loss.backward()
+            total += loss.detach()
+    return total
+
+
+def _targets(batch: Batch) -> int:
+    """How many tokens of a batch are predicted."""
+    return int((batch["labels"][:, 1:] != IGNORED).sum())
+
+
+def _tokens(batch: Batch) -> int:
+    return int(batch["attention_mask"].sum()) if "attention_mask" in batch else batch["input_ids"].numel()
+
+
+def _check_finite(step: int, loss: float, norm: float, fit: Fit) -> None:
+    """Raises Diverged before a step that would ruin the weights."""
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        what = f"gradient norm is {norm}" if math.isfinite(loss) else f"loss is {loss}"
+        raise Diverged(
+            f"the {what} at step {step}; lower lr (now {fit.lr}) or clip (now {fit.clip}); the last checkpoint is kept"
+        )
+
+
+@contextmanager
+def deferred() -> Iterator[Callable[[], bool]]:
+    """Yields a function that tells whether SIGINT (Ctrl-C) or SIGTERM was received.
+
+    The second signal has its usual effect: it stops the program immediately. A signal that the parent process told us
+    to ignore, as nohup does with SIGINT, stays ignored. Only the main thread can catch signals. In other threads the
+    function always returns False.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    received: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    handlers = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+
+    def receive(number: int, frame: Any) -> None:
+        received.append(number)
+        _install(handlers)
+
+    _install(dict.fromkeys(handlers, receive))
+    try:
+        yield lambda: bool(received)
+    finally:
+        _install(handlers)
+
+
+def _install(handlers: Mapping[signal.Signals, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """PyTorch computes on `count` threads: sums over a fixed number of threads are bitwise repeatable."""
+    """In this context PyTorch computes on `count` threads. With a fixed number, sums are bitwise repeatable."""
     outer_count = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

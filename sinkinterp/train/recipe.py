@@ -7,14 +7,12 @@ import torch
 
 from ..attention.masks import Mask
 from ..checks import whole_number
-from ..data import packing  # noqa: F401  its kinds of data stand in recipe files
+from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..errors import InputError
 from ..lm.config import LMSpec
 from ..spec import Spec
-from .objectives import NextToken, Objective
-from .schedules import CooldownRate, Rate
-from .weight_decay import Decay, MapsAndTokens
+from .recipe_parts import CooldownRate, Decay, MapsAndTokens, NextToken, Objective, Rate
 
 CHECKED = 128  # positions, from the first on, that are checked for tokens shown to the queries that predict them
 MOST_THREADS = 1024  # of one process
@@ -25,10 +23,12 @@ _COUNTS = ("steps", "batch", "micro_batch", "threads", "watch_every", "save_ever
 class Fit(Spec):
     """How AdamW (betas 0.9 and 0.95) fits any model to batches.
 
-    batch: sequences per step, over all processes; micro_batch: the most of them in one forward pass.
-    clip: the largest gradient norm. watch_every, save_every: optimiser steps between evaluations, between checkpoints.
-    bf16: computes in bfloat16 by autocast; weights, moments and evaluations stay in fp32.
-    threads: of the CPU; tiny matrices run fastest on one.
+    batch: sequences per step, over all processes.
+    micro_batch: the most sequences in one forward pass.
+    clip: the largest gradient norm.
+    bf16: whether autocast computes in bfloat16. Weights, moments and evaluations stay in fp32.
+    threads: how many threads of the CPU compute. Tiny matrices are fastest on one.
+    watch_every, save_every: optimiser steps between evaluations, and between checkpoints.
 
     On one machine, a run is a pure function of its recipe.
     """
@@ -78,7 +78,7 @@ class Recipe(Fit):
         super().__post_init__()
         vocab, length = (getattr(self.data, name, None) for name in ("vocab", "length"))
         if vocab is None or length is None:
-            raise InputError(f"{type(self.data).__name__} is no task: it has no vocab and no length")
+            raise InputError(f"{type(self.data).__name__} is not a task: it has no vocab and no length")
         if self.model.vocab != vocab or self.model.n_ctx < length:
             raise InputError(
                 f"the model holds {self.model.vocab} symbols and {self.model.n_ctx} positions, the task "
@@ -103,7 +103,7 @@ class Recipe(Fit):
 
 
 def shown_ahead(mask: Mask, length: int) -> int:
-    """The last position, of the first `CHECKED`, that a mask shows to an earlier query; 0 if it shows none."""
+    """The last position, of the first `CHECKED`, that a mask shows to an earlier query, or 0 if it shows none."""
     index = torch.arange(min(length, CHECKED))
     shown = mask.allows(index[:, None], index[None, :]) & (index[None, :] > index[:, None])
     return int(index[shown.any(0)].max()) if shown.any() else 0

@@ -7,7 +7,7 @@ from typing import NoReturn
 from ..checks import nearest
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
-from ..data.progress import OnProgress
+from ..data.progress import OnProgress, no_progress
 from ..data.sources import Embedded, PythonCode, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..errors import InputError
@@ -15,10 +15,8 @@ from ..lm.config import LMSpec
 from ..lm.ffn import GatedFFN
 from ..lm.variants import BASE, VARIANTS, variants
 from ..spec import Spec
-from .objectives import PrefixLM
 from .recipe import Recipe, shown_ahead
-from .schedules import ConstantRate, CosineRate
-from .weight_decay import Everything
+from .recipe_parts import ConstantRate, CosineRate, Everything, PrefixLM
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class YourText(Spec):
     vocab: int = 50432
     length: int = 2048
 
-    def prepare(self, cache: Path, on_progress: OnProgress = lambda done, of: None) -> NoReturn:
+    def prepare(self, cache: Path, on_progress: OnProgress = no_progress) -> NoReturn:
         raise InputError(
             f"this recipe trains on a text of your own, in blocks of {self.length} tokens of a tokenizer with up to "
             f"{self.vocab} symbols; name it with --text"
@@ -36,7 +34,7 @@ class YourText(Spec):
 
 
 def sized(vocab: int, n_ctx: int, n_layers: int, d_model: int, n_heads: int, width: int) -> LMSpec:
-    """Llama at the given sizes. `width` is that of the feed-forward layers."""
+    """Llama at the given sizes. `width` is the inner width of the feed-forward layers."""
     ffn = GatedFFN(width=width)
     return LMSpec(vocab=vocab, n_ctx=n_ctx, n_layers=n_layers, d_model=d_model, n_heads=n_heads, ffn=ffn)
 
@@ -92,7 +90,7 @@ RECIPES: dict[str, Recipe] = {
 
 
 def recipe_named(name: str) -> Recipe:
-    """The recipe of that name. Raises InputError that lists all names."""
+    """The recipe of that name. Raises InputError, which lists all names, where there is none."""
     if name not in RECIPES:
         raise InputError(f"there is no recipe {name!r}{nearest(name, RECIPES)}; choose from {', '.join(RECIPES)}")
     return RECIPES[name]
@@ -104,8 +102,8 @@ NAMED: dict[str, Source] = {"embedded": Embedded(), "code": PythonCode()}
 def on_text(recipe: Recipe, source: str) -> Recipe:
     """The recipe with a text as its data, packed to the model's context, in byte-level BPE.
 
-    `source` is "embedded", "code" (Python's standard library), or what `data.texts.texts_of` reads: a file, a folder,
-    the name of a dataset. The tokenizer has as many symbols as the recipe's vocabulary, and at least 1,024. To use
+    `source` is "embedded", "code" (Python's standard library), or what `data.texts.texts_of` reads: a file, a folder
+    or the name of a dataset. The tokenizer has as many symbols as the recipe's vocabulary, and at least 1,024. To use
     another one, set `data.tokenizer=Pretrained` and `data.tokenizer.source=NAME`.
     """
     vocab = max(recipe.model.vocab, ByteBPE().vocab)

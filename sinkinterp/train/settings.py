@@ -19,8 +19,8 @@ def changed(spec: S, settings: list[str]) -> S:
     """`spec` with all `settings` applied, such as "lr=1e-2", "model.n_layers=4" or "schedule=CosineRate".
 
     A field that holds a spec takes the name of another kind of spec, with its defaults. Kinds are set before their
-    fields. Raises InputError for text that is no setting, an unknown key, a value of another type, and sizes that do
-    not fit together.
+    fields. Raises InputError for text that is not a setting, an unknown key, a value of another type, and sizes
+    that do not fit together.
     """
     pairs = [_pair(setting) for setting in settings]
     twice = [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]
@@ -87,10 +87,10 @@ def _value(hint: Any, key: str, text: str) -> Any:
 
 
 def _kinds(option: Any) -> dict[str, type[Spec]]:
-    """The kinds of spec that a field of this type may hold, without base classes."""
+    """The kinds of spec that a field of this type may hold, by name, without base classes."""
     bases = {base for kind in Spec.kinds.values() for base in kind.__mro__[1:]}
     leaves = {name: kind for name, kind in Spec.kinds.items() if kind not in bases}
-    if option is Any:  # the field of a recipe's data, which have no common base class
+    if option is Any:  # the type of a recipe's data, which has no common base class
         return {name: kind for name, kind in leaves.items() if {"vocab", "length"} <= {*dir(kind)}}
     return {name: kind for name, kind in leaves.items() if isinstance(option, type) and issubclass(kind, option)}
 
@@ -105,7 +105,7 @@ def _integer(text: str) -> int:
     with suppress(ValueError):
         return int(text)
     number = float(text)
-    if not number.is_integer():  # infinity and NaN are not either
+    if not number.is_integer():  # neither are infinity and NaN
         raise ValueError(text)
     return int(number)
 

@@ -1,6 +1,7 @@
 """Files and model folders that are wrong in one way each, for command lines to name."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import torch
 from backends.zoo import CONFIGS, VOCAB, model_of
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import GPTNeoXJapaneseConfig, GPTNeoXJapaneseForCausalLM, PreTrainedTokenizerFast
 
 WORDS = ["<s>", "the", "cat", "sat"]
 DEEP = 100_000  # brackets: more than any reader follows
@@ -93,10 +94,16 @@ def _write_damaged_models(folder: Path) -> None:
         "tensor-misshapen": tensors | {first: torch.zeros(3, 5)},
         "tensor-of-another-name": {key: tensors[key] for key in others} | {"nonsense": tensors[first]},
         "no-tensors": {},
+        "tensor-of-truth-values": tensors | {first: tensors[first] > 0},
+        "tensor-of-complex-numbers": tensors | {first: tensors[first].to(torch.complex64)},
     }.items():
         save_file(changed, _copy(folder, name) / "model.safetensors", metadata={"format": "pt"})
     for name, content in {"tokenizer-of-braces": "{}", "tokenizer-of-nothing": "", "tokenizer-of-text": "x"}.items():
         (_copy(folder, name) / "tokenizer.json").write_text(content)
+    for file in _copy(folder, "no-tokenizer").glob("tokenizer*"):
+        file.unlink()
+    outside = GPTNeoXJapaneseConfig(vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=4)
+    GPTNeoXJapaneseForCausalLM(outside).save_pretrained(folder / "outside")
     (folder / "no-weights").mkdir()
     shutil.copy(folder / "good/config.json", folder / "no-weights")
     (_copy(folder, "weights-that-are-a-folder") / "model.safetensors").unlink()
@@ -133,6 +140,8 @@ def _write_texts(folder: Path) -> None:
         (folder / name).write_bytes(content)
     (folder / "empty-folder").mkdir()
     (folder / "folder.txt").mkdir()
+    for ending in ("txt", "json", "jsonl", "gguf", "wav"):
+        os.mkfifo(folder / f"pipe.{ending}")
 
 
 def _write_tokens(folder: Path) -> None:

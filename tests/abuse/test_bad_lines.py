@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from abuse import bad_files
+from backends.zoo import VOCAB
 from typer.testing import CliRunner
 
 from sinkinterp.cli.main import app
@@ -13,26 +14,24 @@ GOOD, SHIPPED, TOKENS = "{files}/good", "sinkinterp/demo-softmax", "--tokens {fi
 MEASURE = f"measure {GOOD} {TOKENS} --length 4 --sequences 2"
 
 NOT_WHOLE = ("-5", "1.5", "x", "''", "inf", "nan", "1e400", "1e3", "٣x", str(2**64), f"-{2**65}", "9" * 5000)
-COUNTS = {
-    "--length": (f"measure {SHIPPED}", f"domains {GOOD} {{files}}/a.txt", f"view {SHIPPED}"),
-    "--sequences": (f"measure {SHIPPED}", f"domains {GOOD} {{files}}/a.txt"),
-    "--seeds": ("reproduce table03 --scale smoke",),
-}
+OTHER_COUNTS = (  # one parser reads all whole numbers
+    f"measure {SHIPPED} --sequences",
+    f"domains {GOOD} {{files}}/a.txt --length",
+    f"domains {GOOD} {{files}}/a.txt --sequences",
+    f"view {SHIPPED} --length",
+    "reproduce table03 --scale smoke --seeds",
+)
 SEEDS = (f"measure {SHIPPED} --drawn random --seed", "demo --seed", "train softmax --seed")
 NOT_A_SHARE = ("nan", "-1", "0", "1", "2", "inf", "-inf", "x", "''", "1e-400")
 NUMBERS = [
-    *(f"{start} {option} {text}" for option, starts in COUNTS.items() for start in starts for text in NOT_WHOLE),
-    *(f"{start} {option} 0" for option, starts in COUNTS.items() for start in starts),
-    *(f"{start} {text}" for start, text in itertools.product(SEEDS, NOT_WHOLE)),
-    *(f"{start} --epsilon {text}" for start in (MEASURE, f"domains {GOOD} x") for text in NOT_A_SHARE),
+    *(f"measure {SHIPPED} --length {text}" for text in ("0", "1", "17", *NOT_WHOLE)),
+    *(f"{start} {text}" for start, text in itertools.product(OTHER_COUNTS, ("0", "-5", "x", "9" * 5000))),
+    *(f"{start} {text}" for start, text in itertools.product(SEEDS, ("-5", "1.5", "x", str(2**64)))),
+    *(f"{MEASURE} --epsilon {text}" for text in NOT_A_SHARE),
+    f"domains {GOOD} x --epsilon nan",
     *(f"view {SHIPPED} --limit {text}" for text in ("inf", "nan", "-1", "0", "x", "''", "1e400")),
-    *(
-        f"view {SHIPPED} --swap {text}"
-        for text in ("-1 2", "0 x", "0 1.5", "3 3", f"0 {2**70}", "0 99", "0 2147483647")
-    ),
+    *(f"view {SHIPPED} --swap {text}" for text in ("-1 2", "0 x", "0 1.5", "3 3", f"0 {2**70}", "0 99")),
     *(f"view {SHIPPED} --head {text}" for text in ("3", "x.y", "0.0.0", "-1.0", "''", "9.9", f"0.{2**70}", "0.1.")),
-    f"measure {SHIPPED} --length 1",
-    f"measure {SHIPPED} --length 17",
     f"measure {SHIPPED} --drawn random --length 17",
     f"measure {SHIPPED} --drawn random --length 2147483647",
     f"measure {SHIPPED} --drawn random --length 16 --sequences 2147483647",
@@ -41,36 +40,36 @@ NUMBERS = [
 ]
 
 SETTINGS = {  # values that a field cannot have
-    "steps": ("inf", "nan", "0", "-1", "1.5", "x", "1e30", "1e400"),
+    "steps": ("inf", "0", "1.5", "x", "1e30"),
     "batch": ("0", "-1", "nan", "1e30"),
-    "micro_batch": ("0", "-3"),
-    "lr": ("0", "-1", "nan", "inf", "x"),
-    "weight_decay": ("-1", "nan", "inf"),
-    "warmup": ("-1", "nan", "x"),
+    "micro_batch": ("0",),
+    "lr": ("0", "nan", "x"),
+    "weight_decay": ("-1", "nan"),
+    "warmup": ("-1",),
     "clip": ("0", "nan", "inf"),
-    "threads": ("0", "-1", "1e9"),
+    "threads": ("0", "1e9"),
     "watch_every": ("0", "x"),
-    "save_every": ("0", "-1"),
+    "save_every": ("0",),
     "bf16": ("maybe", "2"),
     "seed": ("-1", str(2**70), "x"),
     "schedule": ("Nonsense", "7"),
-    "schedule.last": ("0", "1", "nan", "-1", "2"),
-    "schedule.floor": ("-1", "nan", "2"),
-    "model.n_layers": ("0", "-1", "nan", "10000000", "1e30"),
-    "model.n_heads": ("0", "-1", "3", "64"),
-    "model.d_model": ("0", "-2", "7", "1e9", "1e30"),
-    "model.vocab": ("0", "-1", "7", "1e30"),
-    "model.n_ctx": ("0", "-1", "3"),
+    "schedule.last": ("0", "1", "nan"),
+    "schedule.floor": ("-1", "2"),
+    "model.n_layers": ("0", "10000000", "1e30"),
+    "model.n_heads": ("0", "3", "64"),
+    "model.d_model": ("-2", "7", "1e9", "1e30"),
+    "model.vocab": ("0", "7", "1e30"),
+    "model.n_ctx": ("0", "3"),
     "model.norm_eps": ("-1", "nan", "inf"),
     "model.ffn.width": ("0", "-1", "1e30", "1000000000000"),
     "model.ffn": ("Causal", "nonsense"),
     "model.init": ("Relu",),
     "model.position": ("Relu",),
-    "data.length": ("-1", "0", "1", "nan"),
-    "data.vocab": ("0", "-1", "1"),
+    "data.length": ("-1", "1"),
+    "data.vocab": ("0", "1"),
     "data.n_triggers": ("-1", "65", "1000"),
-    "data.spread": ("nan", "inf", "x"),
-    "data.rank": ("0", "-1"),
+    "data.spread": ("nan", "inf"),
+    "data.rank": ("0",),
     "data.chain_seed": ("x", str(2**70)),
     "data": ("Nonsense", "Causal"),
     "objective.prefix": ("0",),
@@ -118,7 +117,7 @@ FILES = [
     f"measure {GOOD} --text texst.jsonl",
     f"measure {GOOD} --text ./texts",
     f"measure {GOOD} --text 'my texts.jsonl'",
-    f"measure {GOOD} --text imdb",
+    f"measure {GOOD} --text stanfordnlp/imdb",
     f"measure {GOOD} --text 'a b' --length 9",
     f"measure {GOOD} --text 'the cat sat' --sequences 2",
     *(
@@ -161,7 +160,8 @@ MODELS = [
             *(name.replace(" ", "-") for name in bad_files.CONFIG_CHANGES if name not in ("dtype nonsense",)),
             *("config-of-nothing", "config-of-a-list", "config-of-a-number", "config-of-bytes", "config-without-end"),
             *("config-nested-without-end", "weights-of-nothing", "weights-cut", "weights-of-text", "weights-of-zeros"),
-            *("tensor-missing", "tensor-misshapen", "tensor-of-another-name", "no-tensors", "no-weights"),
+            *("tensor-missing", "tensor-misshapen", "tensor-of-another-name", "tensor-of-truth-values",
+            "tensor-of-complex-numbers", "no-tensors", "no-weights"),
             *("weights-that-are-a-folder", "empty-folder", "none.gguf", "absent.gguf", "a.txt", "absent"),
         )
     ),
@@ -169,14 +169,9 @@ MODELS = [
         f"measure {{files}}/{name} --text 'the cat sat'"
         for name in ("tokenizer-of-braces", "tokenizer-of-nothing", "tokenizer-of-text")
     ),
-    *(
-        f"{command} {model}"
-        for command, model in itertools.product(
-            ("measure", "view", "check"),
-            ("''", "' '", ".", "..", "/", "./absent", "local/absent", "sinkinterp/absent", "sinkinterp/demo-sofmax",
-             "nonsense", "a/b/c", "'two words'", "'line\nbreak'", "./line\nbreak", "-", "http://x.y/z"),
-        )
-    ),
+    *(f"measure {model}" for model in ("' '", "..", "/", "local/absent", "sinkinterp/absent", "nonsense", "a/b/c",
+                                       "'two words'", "'line\nbreak'", "./line\nbreak", "-", "http://x.y/z")),
+    *(f"{command} {model}" for command, model in itertools.product(("view", "check"), ("''", ".", "./absent"))),
 ]  # fmt: skip
 
 NAMES = [
@@ -207,27 +202,23 @@ NAMES = [
 ]
 
 OUTPUTS = [
+    *(f"{MEASURE} --json {place}" for place in ("{files}/good", "''", "{files}/a.txt/out", "x" * 300, "..")),
     *(
-        f"{start} {option} {place}"
-        for start, option in (
-            (MEASURE, "--html"),
-            (MEASURE, "--json"),
-            (MEASURE, "--save"),
-            (f"view {SHIPPED}", "--out"),
-            (f"domains {GOOD} {{files}}/a.txt", "--json"),
-            ("families gpt2", "--markdown"),
-            ("demo", "--out"),
+        f"{start} {place}"
+        for start, place in itertools.product(
+            (
+                *(f"{MEASURE} --html", f"{MEASURE} --save", f"view {SHIPPED} --out", "families gpt2 --markdown"),
+                *(f"domains {GOOD} {{files}}/a.txt --json", "demo --out", "gallery --out", "reproduce table07 --out"),
+                *("train softmax --out", f"finetune {GOOD} {{files}}/chats.jsonl --out"),
+            ),
+            ("''", "{files}/a.txt/out"),
         )
-        for place in ("{files}/good", "''", "{files}/a.txt/out", "x" * 300, "..")
-    ),
-    *(
-        f"{start} --out {place}"
-        for start in ("gallery", "reproduce table07", "train softmax", f"finetune {GOOD} {{files}}/chats.jsonl")
-        for place in ("{files}/a.txt", "''", "{files}/a.txt/out", "x" * 300)
     ),
 ]
 
 CONFLICTS = [
+    f"measure {GOOD} --text {{files}}/a.txt --length 2 --sequences 1 --seed 3",
+    f"measure {GOOD} --drawn random --length 4 --sequences 1 --column x",
     f"{MEASURE} --text {{files}}/a.txt",
     f"{MEASURE} --drawn random",
     f"measure {GOOD} --text {{files}}/a.txt --drawn repeat",
@@ -266,7 +257,62 @@ CONFLICTS = [
     f"view {SHIPPED} --swap 1",
 ]
 
-LINES = [*NUMBERS, *SET, *FILES, *MODELS, *NAMES, *OUTPUTS, *CONFLICTS]
+HANGS = [  # what nobody writes to, and what has no end
+    f"measure {GOOD} --tokens {{files}}/pipe.json",
+    f"measure {GOOD} --text {{files}}/pipe.jsonl",
+    f"measure {{files}}/pipe.gguf {TOKENS}",
+    f"measure {GOOD} {TOKENS} --encoder {{files}}/pipe.wav",
+    f"view {GOOD} --text {{files}}/pipe.txt",
+    f"domains {GOOD} {{files}}/a.txt {{files}}/pipe.txt",
+    f"finetune {GOOD} {{files}}/pipe.jsonl --out run",
+    "train softmax --text {files}/pipe.txt",
+    "reproduce table03 --seeds 1000000 --dry-run",
+    f"{MEASURE} --json -",
+]
+
+SAYS = {  # lines whose error says what to type
+    "measure": "missing argument 'model'; see sinkinterp measure --help",
+    "reproduce": "missing argument 'names'; see sinkinterp reproduce --help",
+    "train": "missing argument 'variant'; see sinkinterp train --help",
+    "list ": "missing argument 'what'",
+    "check": "missing argument 'model'",
+    "measure gpt2": "give the name of a model on the Hub, with a network, or a local folder",
+    "measure ./absent": "there is no folder",
+    "measure .": "holds no config.json",
+    f"measure {SHIPPED.replace('soft', 'sof')}": "did you mean 'demo-softmax'?",
+    f"measure {SHIPPED} --text 'hello world'": "has no tokenizer, so it reads no text",
+    f"measure {GOOD} --text texst.jsonl": "there is no file texst.jsonl; check the path",
+    "measure {files}/no-tokenizer": "give its input as token ids, --tokens",
+    f"measure {{files}}/outside {TOKENS} --length 4": "take a family",
+    f"measure {GOOD} --tokens {{files}}/tokens-beyond.json --length 4 --sequences 1": f"token id {VOCAB}",
+    f"measure {GOOD} {TOKENS} --length 5 --sequences 2": "of 2 texts 2 are shorter",
+    f"measure {GOOD} {TOKENS} --length 4 --sequences 3": "use --sequences 2",
+    f"{MEASURE} --text {{files}}/a.txt": "give one",
+    f"{MEASURE} --epsilon 1": "epsilon is a share",
+    f"{MEASURE} --backend jax": "cannot run on 'jax'; backends: huggingface",
+    "measure ./[bold]x[/bold]": "[bold]x[/bold]",
+    "mesure gpt2": "did you mean 'measure'",
+    f"measure {SHIPPED} --lenght 5": "--length",
+    f"domains {GOOD} {{files}}/absent.jsonl": "there is no file",
+    "train sofmax": "did you mean 'softmax'?",
+    "train nonsense": "there is no variant 'nonsense'; choose from llama, softmax",
+    "train softmax --recipe dem": "did you mean 'demo'?",
+    "train softmax --recipe huge": "there is no recipe 'huge'; choose from demo, small, text, paper-60m",
+    "train softmax --recipe paper-60m": "a text of your own, in blocks of 2048 tokens",
+    "train softmax --set model.n_layer=4": "near ones: model.n_layers",
+    "train softmax --device tpu": "there is no device 'tpu'",
+    "train softmax --log mlflow": "choose from wandb, tensorboard",
+    "finetune ./absent {files}/chats.jsonl --out run": "./absent",
+    "reproduce tabel07": "did you mean 'table07'?",
+    "reproduce ''": "no experiment begins with ''",
+    f"view {GOOD} --text the": "at least 2",
+    f"view {GOOD} --text {{files}}/absent.txt": "there is no file",
+    f"view {SHIPPED} --head 3": "such as 3.7",
+    f"view {SHIPPED} --head 9.9": "no layer and head",
+    f"view {SHIPPED} --swap 3 3": "two different positions",
+    f"view {SHIPPED} --text 'hello world'": "leave --text out",
+}
+LINES = [*dict.fromkeys((*HANGS, *NUMBERS, *SET, *FILES, *MODELS, *NAMES, *OUTPUTS, *CONFLICTS, *SAYS))]
 
 
 @pytest.fixture(scope="module")
@@ -309,15 +355,12 @@ def _words(line: str) -> list[str]:
     return [word for i, part in enumerate(parts) for word in ([part] if i % 2 else part.split(" ")) if i % 2 or word]
 
 
-def test_there_are_at_least_three_hundred_lines_and_each_stands_once():
-    assert len(LINES) >= 300 and len(set(LINES)) == len(LINES)
-
-
 @pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
 def test_a_bad_line_is_one_line_and_exit_code_2_and_nothing_written(call, line):
     code, errors, left, changed = call(line)
     assert (code, left, changed) == (2, [], set()), errors
     assert errors.startswith("error: ") and errors.count("\n") == 1, errors
+    assert SAYS.get(line, "").lower() in errors.lower()
 
 
 FINE = {  # lines that look odd and are right

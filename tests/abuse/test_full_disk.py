@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import sinkinterp as si
-from sinkinterp.data import docstrings
+from sinkinterp.data import sources as docstrings
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
@@ -19,7 +19,6 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.pages.book import Chapter, write_chapter
-from sinkinterp.pages.export import save_figure, save_table
 from sinkinterp.table import Table
 from sinkinterp.train import loop
 from sinkinterp.train.job import job_of
@@ -72,18 +71,12 @@ def pack(folder, texts):
     PackedText(source=Texts(str(texts / "texts.txt")), tokenizer=ByteBPE(258), length=11).prepare(folder)
 
 
-def train(folder, locked=False):
-    if locked:
-        (folder / "run" / "lock").mkdir(parents=True)
+def train(folder):
     loop.train(job_of(RECIPE, RECIPE.data, lambda model: {}), folder / "run")
 
 
 WRITERS = {
     "report": lambda folder, report, _: report.save(folder / "old"),
-    "figure": lambda folder, *_: save_figure(go.Figure().add_scatter(y=[1, 2]), folder / "old.html"),
-    "table as csv": lambda folder, *_: save_table(TABLE, folder / "old.csv"),
-    "table as json": lambda folder, *_: save_table(TABLE, folder / "old.json"),
-    "table as page": lambda folder, *_: save_table(TABLE, folder / "old.html"),
     "chapter": lambda folder, *_: write_chapter(folder, Chapter("old", "", TABLE, (), {}), TABLE, go.Figure()),
     "corpus": lambda folder, _, texts: pack(folder, texts),
     "docstrings": lambda folder, *_: docstrings.embedded_texts(folder),
@@ -129,42 +122,6 @@ def test_a_run_on_a_disk_that_was_full_goes_on_when_there_is_room(tmp_path):
         train(tmp_path)
     train(tmp_path)
     assert sorted(path.name for path in (tmp_path / "run").glob("step-*")) == ["step-0000001", "step-0000002"]
-
-
-@pytest.mark.parametrize("place", ["a folder", "below a file", "a long name"])
-def test_a_place_that_cannot_be_is_one_line(tmp_path, report, place):
-    path = tmp_path / ("x" * 300 if place == "a long name" else "x") / "y.html"
-    if place == "a folder":
-        path.mkdir(parents=True)
-    elif place == "below a file":
-        path.parent.write_text("a file")
-    for write in (
-        report.save,
-        lambda path: save_figure(go.Figure(), path),
-        lambda path: save_table(TABLE, path),
-        lambda path: train(path, locked=place == "a folder"),
-    ):
-        with pytest.raises(InputError, match=r"^cannot write [^\n]+$"):
-            write(path)
-    assert not list(tmp_path.rglob(".draft-*"))
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_what_is_written_to_a_device_goes_through_it_and_the_device_stays(tmp_path, report):
-    writers = (
-        report.save,
-        lambda path: save_figure(go.Figure(), path),
-        lambda path: save_table(TABLE, path),
-    )
-    for device in (Path("/dev/full"), Path("/dev/null")):
-        link = tmp_path / f"{device.name}.html"
-        link.symlink_to(device)
-        expected = pytest.raises(InputError, match="No space left on device; free some space")
-        for write in writers:
-            with expected if device.name == "full" else nullcontext():
-                write(link)
-        assert device.is_char_device() and link.is_symlink()
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_an_unwritable_place_is_noticed_before_the_data_are_prepared(tmp_path, monkeypatch):

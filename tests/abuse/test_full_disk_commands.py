@@ -1,7 +1,5 @@
 """Every command that writes, on a disk without room: one line, exit code 2, old files as they were, no drafts."""
 
-import os
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -9,29 +7,28 @@ from typing import ClassVar
 import plotly.graph_objects as go
 import pytest
 from abuse import bad_files
-from abuse.test_full_disk import limited, small_disk
+from abuse.test_full_disk import limited
 from typer.testing import CliRunner
 
 from sinkinterp.cli.main import app
 from sinkinterp.files import write_json
 from sinkinterp.pages import book
+from sinkinterp.runs.experiment import Experiment
 from sinkinterp.table import Table
 
-__all__ = ["small_disk"]  # a fixture
 SHIPPED = "sinkinterp/demo-softmax"
 DRAWN = f"measure {SHIPPED} --drawn random --length 11 --sequences 3 --first-only"
 WIDE = Table("wide", "", ({"model": SHIPPED, "text": "sinks gather on first tokens " * 1_000},))
 LINES = {
-    "measure --save": f"{DRAWN} --save {{out}}/old",
-    "measure --json": f"{DRAWN} --json {{out}}/old",
-    "measure --html": f"{DRAWN} --html {{out}}/old",
-    "view": "view sinkinterp/text-softmax --text some_words --out {out}/old",
-    "domains": "domains {files}/good {files}/domains.jsonl --length 4 --sequences 1 --json {out}/old",
-    "families": "families gpt2 --markdown {out}/old",
+    "measure --save": f"{DRAWN} --save {{out}}/old --force",
+    "measure --json": f"{DRAWN} --json {{out}}/old --force",
+    "measure --html": f"{DRAWN} --html {{out}}/old --force",
+    "view": "view sinkinterp/text-softmax --text some_words --out {out}/old --force",
+    "domains": "domains {files}/good {files}/domains.jsonl --length 4 --sequences 1 --json {out}/old --force",
     "reproduce": "reproduce table07 --scale smoke --out {out}",
-    "book": "book {out} --no-pictures",
-    "gallery": "gallery --no-pictures --out {out}",
-    "demo": "demo --out {out}/old",
+    "book": "book {out} --no-pictures --force",
+    "gallery": "gallery --no-pictures --out {out} --force",
+    "demo": "demo --out {out}/old --force",
     "train": "train softmax --set steps=2 --set save_every=1 --device cpu --out {out}/run",
     "finetune": "finetune {files}/good {files}/chats.jsonl --set steps=2 --out {out}/run",
 }
@@ -50,14 +47,12 @@ def quick(monkeypatch, tmp_path):
     """Where a command computes for long before it writes, a short computation stands in its place."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("sinkinterp.runs.experiment.ModelByModel.table", lambda *_: WIDE)
-    monkeypatch.setattr("sinkinterp.runs.experiment.ModelByModel.digest", lambda *_: WIDE)
-    monkeypatch.setattr("sinkinterp.runs.experiment.ModelByModel.verdicts", lambda *_: [])
-    monkeypatch.setattr("sinkinterp.runs.experiment.ModelByModel.draw", lambda *_: go.Figure())
+    made = Experiment("wide", lambda _: WIDE, lambda _: go.Figure(), (), digest=lambda _: WIDE)
+    monkeypatch.setattr("sinkinterp.runs.experiment.load_experiment", lambda _: made)
     monkeypatch.setattr("sinkinterp.pages.gallery.gallery", lambda on_model: Drawn())
     tables = SimpleNamespace(twins=WIDE, residuals=WIDE, swaps=WIDE)
     monkeypatch.setattr("sinkinterp.pages.demo.run", lambda *_, **__: tables)
-    monkeypatch.setattr("sinkinterp.pages.report.demo_page", lambda _: Drawn.html)
+    monkeypatch.setattr("sinkinterp.pages.demo.demo_page", lambda _: Drawn.html)
 
 
 class Drawn:
@@ -83,7 +78,7 @@ def fill(folder: Path) -> None:
     """An older file of every name, and the numbers of a chapter."""
     (folder / "old").write_text("{}")
     (folder / "gallery.html").write_text("an older gallery")
-    made = book.Chapter("table07_position_swap", "", Table("", "", ({"model": SHIPPED},)), (), {})
+    made = book.Chapter("table07_position_swap", "", Table("wide", "", ({"model": SHIPPED},)), (), {})
     write_json(folder / "table07_position_swap.json", made.to_dict(), indent=1)
 
 
@@ -94,20 +89,3 @@ def test_a_command_whose_files_may_not_grow_says_so_in_one_line(tmp_path, files,
     fill(folder)
     with limited(200):
         check_refused(folder, line, files)
-
-
-def test_a_command_on_a_full_disk_says_so_in_one_line(small_disk, files):
-    for name, line in LINES.items():
-        folder = small_disk / name.replace(" ", "")
-        folder.mkdir()
-        fill(folder)
-        filler = small_disk / "filler"
-        with filler.open("wb") as file:
-            for _ in range(1_000):
-                try:
-                    os.write(file.fileno(), bytes(4096))
-                except OSError:
-                    break
-        check_refused(folder, line, files)
-        filler.unlink()
-        shutil.rmtree(folder)

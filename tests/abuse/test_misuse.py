@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 import sinkinterp as si
 from sinkinterp import interventions
 from sinkinterp.attention.kernels import Sigmoid
-from sinkinterp.attention.model_shape import ModelShape
+from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.errors import InputError
-from sinkinterp.measurement import instruments
-from sinkinterp.measurement.report import Report
+from sinkinterp.metrics import instruments
+from sinkinterp.report.report import Report
 from sinkinterp.table import Table
 
 junk_settings = settings(

@@ -4,11 +4,19 @@ import pytest
 import torch
 
 from sinkinterp.attention import blockwise
-from sinkinterp.attention.features import EluFeature, MLPFeature
-from sinkinterp.attention.kernels import SOFTMAX, Kernel, LogLength
+from sinkinterp.attention.kernels import (
+    SOFTMAX,
+    EluFeature,
+    EluPlusOne,
+    Kernel,
+    LogLength,
+    MLPFeature,
+    Raw,
+    Rectified,
+    Sigmoid,
+    Unit,
+)
 from sinkinterp.attention.masks import Causal, Window
-from sinkinterp.attention.normalisers import Unit
-from sinkinterp.attention.similarities import EluPlusOne, Raw, Rectified, Sigmoid
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.spec import Dims
 

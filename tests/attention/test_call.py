@@ -4,12 +4,21 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sinkinterp.attention import dense, flash, fused
-from sinkinterp.attention.features import EluFeature
-from sinkinterp.attention.kernels import Kernel
-from sinkinterp.attention.masks import Causal, Window
-from sinkinterp.attention.normalisers import ClampedSum, PNorm, PositiveShare, Unit
-from sinkinterp.attention.similarities import ExpMinusOne, Raw, Rectified, Sigmoid
+from sinkinterp.attention import fused
+from sinkinterp.attention.kernels import (
+    ClampedSum,
+    EluFeature,
+    ExpMinusOne,
+    Kernel,
+    PNorm,
+    PositiveShare,
+    Raw,
+    Rectified,
+    Sigmoid,
+    Unit,
+)
+from sinkinterp.attention.masks import Causal, Window, key_blocks
+from sinkinterp.attention.scoring import Scoring
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 
 T = 11
@@ -45,8 +54,7 @@ every_call = pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
 
 @every_call
 def test_streamed_column_mass_is_the_dense_patterns(make_call, fields, monkeypatch):
-    monkeypatch.setattr(flash, "BLOCK", 3)
-    monkeypatch.setattr(flash.key_blocks, "__defaults__", (3,))
+    monkeypatch.setattr(key_blocks, "__defaults__", (3,))
     call = make_call(**fields)
     dense = call.pattern()[..., -T:].sum(2)
     torch.testing.assert_close(call.column_mass(), dense, rtol=0, atol=1e-5)
@@ -92,7 +100,7 @@ def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense
     leaves = [call.q, call.k, call.v] + ([call.slot.key, call.slot.value] if call.slot else [])
     for leaf in leaves:
         leaf.requires_grad_()
-    by_pattern, by_kernel = call.mix(call.pattern()), flash.sdpa(*fused.inputs(call.scoring, call.v))
+    by_pattern, by_kernel = call.mix(call.pattern()), fused.sdpa(*fused.inputs(call.scoring, call.v))
     torch.testing.assert_close(by_kernel, by_pattern)
     weights = torch.randn_like(by_pattern)
     wanted, computed = (torch.autograd.grad((z * weights).sum(), leaves) for z in (by_pattern, by_kernel))
@@ -102,8 +110,8 @@ def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense
 
 @pytest.mark.parametrize(("fields", "patterns"), [(PLAIN["key slot"], 0), (FIELDS["softcap"], 1)])
 def test_off_the_cpu_plain_softmax_makes_no_pattern(make_call, monkeypatch, fields, patterns):
-    made, pattern = [], dense.pattern
-    monkeypatch.setattr(dense, "pattern", lambda scoring: made.append(scoring) or pattern(scoring))
+    made, pattern = [], Scoring.pattern
+    monkeypatch.setattr(Scoring, "pattern", lambda scoring: made.append(scoring) or pattern(scoring))
     slot = (
         SlotRow(torch.zeros(6, 1, 5, device="meta"), torch.zeros(6, 1, 5, device="meta")) if "slot" in fields else None
     )

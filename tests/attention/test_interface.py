@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 
-from sinkinterp.attention.interface import call_of_interface, is_causal_call
+from sinkinterp.attention.call import call_of_interface, is_causal_call
 from sinkinterp.attention.kernels import SOFTMAX, Kernel
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.slots import SinkLogit

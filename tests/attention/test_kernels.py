@@ -3,11 +3,24 @@ import math
 import pytest
 import torch
 
-from sinkinterp.attention.features import EluFeature, Identity, MLPFeature
-from sinkinterp.attention.kernels import Kernel
-from sinkinterp.attention.normalisers import ClampedSum, PNorm, PositiveShare, Unit
-from sinkinterp.attention.similarities import EluPlusOne, Exp, ExpMinusOne, Magnitude, Raw, Rectified, Sigmoid
-from sinkinterp.attention.visibility import ALL, QueryRun, Visibility
+from sinkinterp.attention.kernels import (
+    ClampedSum,
+    EluFeature,
+    EluPlusOne,
+    Exp,
+    ExpMinusOne,
+    Identity,
+    Kernel,
+    Magnitude,
+    MLPFeature,
+    PNorm,
+    PositiveShare,
+    Raw,
+    Rectified,
+    Sigmoid,
+    Unit,
+)
+from sinkinterp.attention.masks import ALL, QueryRun, Visibility
 from sinkinterp.spec import Dims
 
 NORMALISERS = [Unit(), PNorm(), PNorm(0.5), PNorm(3.0), ClampedSum(), PositiveShare()]

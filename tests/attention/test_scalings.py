@@ -6,13 +6,12 @@ import pytest
 import torch
 from lm.family import SPECS, tokens
 
-from sinkinterp.attention import flash
-from sinkinterp.attention.kernels import SOFTMAX, Kernel, LogLength, Normaliser, Sigmoid
-from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.attention.kernels import SOFTMAX, Kernel, LogLength, Normaliser, Sigmoid, log_total
+from sinkinterp.attention.masks import Causal, Window, key_blocks
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.interventions import PatchNormalization
-from sinkinterp.interventions.description import description
+from sinkinterp.interventions.edit import description
 from sinkinterp.lm.model import build
 from sinkinterp.spec import Spec
 
@@ -32,7 +31,7 @@ class AnnealedSum(Normaliser):
         return sim / sim.sum(-1, keepdim=True) ** self.power(queries)[:, None]
 
     def log_size(self, blocks, queries):
-        return flash.log_total(log_sim for log_sim, _ in blocks) * self.power(queries)
+        return log_total(log_sim for log_sim, _ in blocks) * self.power(queries)
 
 
 KERNELS = {"ssmax": SSMAX, "annealed": Kernel(similarity=Sigmoid(), normaliser=AnnealedSum(), scaling=LogLength())}
@@ -58,7 +57,7 @@ def test_a_row_worked_by_hand(make_call):
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
 def test_the_streamed_form_is_the_dense_one(make_call, monkeypatch, kernel, fields):
-    monkeypatch.setattr(flash.key_blocks, "__defaults__", (3,))
+    monkeypatch.setattr(key_blocks, "__defaults__", (3,))
     call = make_call(kernel=kernel, **fields)
     n = call.k.shape[2]
     dense = call.pattern()

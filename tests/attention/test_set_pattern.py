@@ -8,7 +8,7 @@ from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
 from sinkinterp.attention.slots import SlotRow
 from sinkinterp.errors import InputError
 from sinkinterp.metrics import importance as metrics
-from sinkinterp.metrics import nulls, qk
+from sinkinterp.metrics import qk
 
 
 def random_call(**change):
@@ -24,7 +24,7 @@ def test_a_call_whose_own_pattern_is_fixed_answers_as_before(change):
     fixed = call.with_pattern(call.pattern())
     positions = torch.tensor([0, 3, 6])
     assert torch.allclose(fixed.output(), call.mix(call.pattern()), atol=1e-6)
-    for read in (metrics.importance, metrics.raw_importance, nulls.uniform_importance):
+    for read in (metrics.importance, metrics.raw_importance, metrics.uniform_importance):
         assert torch.allclose(read(fixed, positions), read(call, positions), atol=1e-6)
     assert torch.allclose(metrics.slot_importance(fixed), metrics.slot_importance(call), atol=1e-6)
 
@@ -68,9 +68,8 @@ def test_a_fixed_pattern_has_no_normaliser_to_ask_for():
 def test_no_edit_of_scores_is_lost_behind_a_pattern(change):
     call = random_call()
     fixed = call.with_pattern(call.pattern())
-    with pytest.raises(InputError, match="pattern of layer 0 was set by an edit before, so its scores no longer") as e:
+    with pytest.raises(InputError, match="pattern of layer 0 was set by an edit before, so its scores no longer"):
         replace(fixed, **change)
-    assert "\n" not in str(e.value)
     assert replace(fixed, v=call.v + 1).pattern().equal(call.pattern())
     assert replace(fixed.with_pattern(None), **change).set_pattern is None
 
@@ -86,7 +85,7 @@ def test_reads_of_queries_keys_and_masks_do_not_mind_a_pattern():
     fixed = call.with_pattern(call.pattern())
     for contrast in (qk.qk_angles, qk.qk_norm_products):
         assert contrast(fixed).equal(contrast(call))
-    for read in (metrics.importance, nulls.uniform_importance):
+    for read in (metrics.importance, metrics.uniform_importance):
         paper = (read(x, call.keys, metrics.PAPER) for x in (fixed, call))
         torch.testing.assert_close(*paper)
 

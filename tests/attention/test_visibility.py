@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sinkinterp.attention.visibility import QueryRun, Visibility
+from sinkinterp.attention.masks import QueryRun, Visibility
 
 CPU = torch.device("cpu")
 VISIBILITIES = {

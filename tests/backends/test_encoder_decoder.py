@@ -20,14 +20,14 @@ from backends.encoder_decoders import (
 from transformers import BartForCausalLM, MarianForCausalLM, WhisperForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends.encoder_input import Off, Silence, TokenIds
+from sinkinterp.backends.anatomy.projections import Projection
+from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, TokenIds
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.backends.projections import Role
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
-from sinkinterp.measurement.provenance import Protocol
 from sinkinterp.measurement.streaming import streaming_loss
+from sinkinterp.report.protocol import Protocol
 
 every_model = pytest.mark.parametrize("name", MODELS)
 TOKENS = tokens_of()
@@ -91,7 +91,7 @@ class Silent(Edit):
 @pytest.mark.parametrize("name", ["whisper", "t5"])  # the others normalise the sum
 def test_without_attention_residuals_gain_the_updates_that_are_read_and_a_bias(name):
     keep = {"all": lambda x: x}
-    trace = subject_of(name, Off()).run(TOKENS, residuals=keep, mlps=keep, edits=[Silent()])
+    trace = subject_of(name, NoEncoder()).run(TOKENS, residuals=keep, mlps=keep, edits=[Silent()])
     gained = trace.residuals["all"].diff(dim=1) - trace.mlps["all"]
     close(gained, gained[:1, :, :1].expand_as(gained), atol=1e-5)
     assert trace.mlps["all"].std() > 0.01
@@ -119,7 +119,7 @@ def test_off_is_a_decoder_whose_cross_attention_adds_nothing(name):
     with torch.no_grad():
         states = torch.randn(5, 3, 24)
         silenced = model(encoder_outputs=(states,), decoder_input_ids=TOKENS, use_cache=False).logits
-    subject = subject_of(name, Off())
+    subject = subject_of(name, NoEncoder())
     close(subject.run(TOKENS).logits, silenced)
     with pytest.raises(InputError, match="its encoder's output changes no logit"):
         si.load(model, encoder=source_of(name))
@@ -129,7 +129,7 @@ def test_a_decoder_that_needs_its_encoder_is_refused_without_it():
     with pytest.raises(
         InputError, match="T5GemmaForConditionalGeneration does not run without cross-attention: ValueError"
     ):
-        subject_of("t5gemma", Off())
+        subject_of("t5gemma", NoEncoder())
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_decoder_alone_is_measured_as_off_and_says_so(name, decoder_class):
     model = model_of(name)
     alone = decoder_class(copy.deepcopy(model.config))
     alone.load_state_dict(model.state_dict(), strict=False)
-    report, off = si.measure(si.load(alone), TOKENS), si.measure(subject_of(name, Off()), TOKENS)
+    report, off = si.measure(si.load(alone), TOKENS), si.measure(subject_of(name, NoEncoder()), TOKENS)
     assert report.protocol.encoder == off.protocol.encoder == "off (no cross-attention)"
     close(report.importance, off.importance)
     assert not report.importance.allclose(si.measure(subject_of(name), TOKENS).importance, atol=1e-3)
@@ -206,7 +206,7 @@ def test_what_the_encoder_reads_matters(name):
 
 
 def test_the_protocol_names_the_encoders_input_and_old_files_load():
-    protocol = si.measure(subject_of("whisper", Off()), TOKENS).protocol
+    protocol = si.measure(subject_of("whisper", NoEncoder()), TOKENS).protocol
     assert ", encoder off (no cross-attention), float32" in protocol.line()
     old = {key: value for key, value in vars(protocol).items() if key != "encoder"}
     assert Protocol.from_dict(old).encoder == ""
@@ -227,7 +227,7 @@ def test_an_input_that_does_not_fit_is_refused():
     with pytest.raises(InputError, match=r"reads sound; give Silence\(\)"):
         subject_of("whisper", TokenIds(SOURCE))
     with pytest.raises(InputError, match="GPT2LMHeadModel has no encoder"):
-        si.load(zoo.model_of("gpt2"), encoder=Off())
+        si.load(zoo.model_of("gpt2"), encoder=NoEncoder())
     with pytest.raises(InputError, match="a model in memory holds no FeatureExtractor"):
         subject_of("whisper", Silence())
 
@@ -235,8 +235,8 @@ def test_an_input_that_does_not_fit_is_refused():
 def test_other_backends_and_patches_refuse_in_one_line():
     model = model_of("bart")
     for refused in (
-        lambda: si.load(model, backend="nnsight", encoder=Off()),
-        lambda: si.load(model, backend="transformer_lens", encoder=Off()),
+        lambda: si.load(model, backend="nnsight", encoder=NoEncoder()),
+        lambda: si.load(model, backend="transformer_lens", encoder=NoEncoder()),
         lambda: HuggingFaceSubject(model),
         lambda: si.patched(model, SwapPositions(0, 4)).__enter__(),
     ):
@@ -280,13 +280,13 @@ def test_edits_of_calls_reach_the_attention_that_is_read():
     crossing, plain = subject.cross_attention(), subject.run(TOKENS).logits
     silenced = [each.run(TOKENS, edits=[Silent()]).logits for each in (subject, crossing)]
     assert not any(a.allclose(b, atol=1e-3) for a, b in ((silenced[0], plain), (silenced[1], plain), silenced))
-    weights = crossing.weights(1, Role.KEY).weight
+    weights = crossing.weights(1, Projection.KEY).weight
     assert weights.flatten(0, 1).equal(subject.model.model.decoder.layers[1].encoder_attn.k_proj.weight)
 
 
 def test_cross_attention_that_is_off_cannot_be_read():
     with pytest.raises(InputError, match="runs without cross-attention; give its encoder an input"):
-        subject_of("bart", Off()).cross_attention()
+        subject_of("bart", NoEncoder()).cross_attention()
 
 
 def test_streaming_refuses_in_one_line():

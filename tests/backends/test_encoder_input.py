@@ -10,10 +10,10 @@ from transformers import PreTrainedTokenizerFast, WhisperFeatureExtractor
 from typer.testing import CliRunner
 
 import sinkinterp as si
-from sinkinterp.backends.encoder_input import Off, Silence, Sound, Text, TokenIds, encoder_input
-from sinkinterp.backends.model_files import load_tokenizer
+from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, Sound, Text, TokenIds, encoder_input
+from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.cli.main import app
-from sinkinterp.data.bos import Bos
+from sinkinterp.data.choices import Bos
 from sinkinterp.data.token_sources import from_text, from_texts
 from sinkinterp.errors import InputError
 
@@ -86,7 +86,7 @@ def test_silence_is_what_the_extractor_makes_of_zeros(whisper):
 
 def test_a_sound_differs_from_silence_and_from_none(whisper, tmp_path):
     noise = (np.random.default_rng(0).standard_normal(12_000).clip(-3, 3) / 3).tolist()
-    inputs = (Silence(), Sound(wav(tmp_path / "noise.wav", 2, noise)), Off())
+    inputs = (Silence(), Sound(wav(tmp_path / "noise.wav", 2, noise)), NoEncoder())
     reports = [si.measure(si.load(whisper, encoder=given), tokens_of()) for given in inputs]
     assert len({report.importance.sum().item() for report in reports}) == 3
     assert reports[1].protocol.encoder.startswith("sound noise.wav (sha256 ")
@@ -104,7 +104,12 @@ def test_the_option_names_every_kind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text(TEXT)
     wav(tmp_path / "a.wav", 2)
-    kinds = {"silence": Silence(), "off": Off(), "a.txt": Text(TEXT), "a phrase. of text": Text("a phrase. of text")}
+    kinds = {
+        "silence": Silence(),
+        "off": NoEncoder(),
+        "a.txt": Text(TEXT),
+        "a phrase. of text": Text("a phrase. of text"),
+    }
     assert all(encoder_input(words) == given for words, given in kinds.items())
     assert encoder_input("a.wav").description == Sound(tmp_path / "a.wav").description
     for absent in ("b.wav", "b.txt"):

@@ -1,14 +1,16 @@
 import copy
+from functools import cache
 
 import pytest
 import torch
-from backends.zoo import ATTENTION_LAYERS, CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, tokens_of
+from backends.zoo import ATTENTION_LAYERS, CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, subject_of, tokens_of
 from transformers import AutoModelForCausalLM, GPTNeoXJapaneseConfig, GPTNeoXJapaneseForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
+from sinkinterp.backends.nnsight import NNsightSubject
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.positions import ReplacePosition, SwapPositions
 from sinkinterp.lm.model import build
@@ -25,71 +27,45 @@ def dense_patterns(model, tokens):
         return torch.stack(eager(tokens, output_attentions=True).attentions, 1)
 
 
+measured = cache(lambda name: measure(subject_of(name), tokens_of()))
+
+
 @every_model
 def test_streamed_importance_is_that_of_dense_eager_attention(name):
-    model, tokens = model_of(name), tokens_of()
-    patterns = dense_patterns(model, tokens)
-    report = measure(HuggingFaceSubject(model), tokens)
+    patterns, report = dense_patterns(subject_of(name).model, tokens_of()), measured(name)
     assert report.attention_layers == ATTENTION_LAYERS[name]
     assert report.importance.shape == (5, len(ATTENTION_LAYERS[name]), 4, 17)
     torch.testing.assert_close(report.raw_importance, patterns.sum(-2) / patterns.ne(0).sum(-2), rtol=0, atol=1e-6)
     for epsilon in (0.1, 0.3, 0.5):
         want = (report.raw_importance[..., 0] > epsilon).float().mean().item()
         assert report.sink_rate(0, epsilon) == pytest.approx(want)
+    some = measure(subject_of(name), tokens_of(), positions=(4, 0))
+    torch.testing.assert_close(some.importance, report.importance[..., [0, 4]])
+    kv_heads = getattr(CONFIGS[name], "num_key_value_heads", 4)  # keys of grouped queries are not counted twice
+    assert report.key_norms.shape == report.value_norms.shape == (5, len(ATTENTION_LAYERS[name]), kv_heads, 17)
+    assert (report.slot_importance is not None) == (name == "gpt-oss with sink logits")  # learned sink logits alone
 
 
 @every_model
-def test_one_position_alone_is_measured_as_among_all(name):
-    subject = HuggingFaceSubject(model_of(name))
-    every, some = (measure(subject, tokens_of(), positions=positions) for positions in (None, (4, 0)))
-    torch.testing.assert_close(some.importance, every.importance[..., [0, 4]])
-
-
-@every_model
-def test_logits_with_reads_are_the_bare_models_bit_for_bit(name):
+def test_reads_leave_the_logits_bit_for_bit_and_the_model_as_it_was_even_after_an_error(name):
     model, tokens = model_of(name), tokens_of()
     with torch.no_grad():
         bare = model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits
-    trace = HuggingFaceSubject(model).run(tokens, calls={"mass": lambda call: call.column_mass()})
-    assert trace.logits.equal(bare)
-
-
-@every_model
-def test_the_model_is_left_as_it_was_found(name):
-    model = model_of(name).train()
+    model.train()
     before, weights = model.config._attn_implementation, {k: v.clone() for k, v in model.state_dict().items()}
-    measure(HuggingFaceSubject(model), tokens_of())
+    subject = HuggingFaceSubject(model)
+    assert subject.run(tokens, calls={"mass": lambda call: call.column_mass()}).logits.equal(bare)
+    with pytest.raises(ZeroDivisionError):
+        subject.run(tokens, calls={"broken": lambda call: 1 / 0})
+    with pytest.raises(InputError, match=r"65 tokens exceed .* context of 64; use --length 64"):
+        measure(subject, tokens_of(65))
     assert model.training and model.config._attn_implementation == before
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert all(weights[key].equal(value) for key, value in model.state_dict().items())
 
 
-@every_model
-def test_the_models_own_attention_is_back_after_an_error(name):
-    model = model_of(name)
-    subject, before = HuggingFaceSubject(model), model.config._attn_implementation
-    with pytest.raises(ZeroDivisionError):
-        subject.run(tokens_of(), calls={"broken": lambda call: 1 / 0})
-    assert model.config._attn_implementation == before
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-
-
-@every_model
-def test_keys_of_grouped_queries_are_not_counted_twice(name):
-    report = measure(HuggingFaceSubject(model_of(name)), tokens_of())
-    kv_heads = getattr(CONFIGS[name], "num_key_value_heads", 4)
-    assert report.key_norms.shape == report.value_norms.shape == (5, len(ATTENTION_LAYERS[name]), kv_heads, 17)
-
-
-def test_only_learned_sink_logits_are_a_slot():
-    with_slot = {
-        n for n in CONFIGS if measure(HuggingFaceSubject(model_of(n)), tokens_of()).slot_importance is not None
-    }
-    assert with_slot == {"gpt-oss with sink logits"}
-
-
 def test_slot_and_token_mass_of_sink_logits_sum_to_one():
-    report = measure(HuggingFaceSubject(model_of("gpt-oss with sink logits")), tokens_of(5))
+    report = measure(subject_of("gpt-oss with sink logits"), tokens_of(5))
     watchers = torch.arange(5, 0, -1)
     total = (report.importance * watchers).sum(-1) / 5 + report.slot_importance
     torch.testing.assert_close(total, torch.ones_like(total))
@@ -126,18 +102,13 @@ def test_swapping_positions_is_swapping_rows_of_the_position_table(name):
 @pytest.mark.parametrize("edit", [SwapPositions(0, 4), ReplacePosition(0, 4), ReplacePosition(4, 0)], ids=str)
 def test_swapped_positions_are_not_taken_for_packed_sequences(edit):
     patterns = {}
-    HuggingFaceSubject(model_of("gpt2")).run(
+    subject_of("gpt2").run(
         tokens_of(),
         calls={"keep": lambda call: patterns.setdefault(call.layer, call.pattern())[:, 0, 0, 0]},
         edits=[edit],
     )
     for pattern in patterns.values():
         assert (pattern > 0).eq(torch.ones(17, 17).tril().bool()).all()
-
-
-def test_a_model_without_positions_refuses_a_swap():
-    with pytest.raises(InputError, match="no positions that could be swapped"):
-        measure(HuggingFaceSubject(model_of("jamba with mamba layers")), tokens_of(), edits=[SwapPositions(0, 4)])
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2 with softcap"])
@@ -160,52 +131,27 @@ def test_a_model_outside_the_attention_interface_is_refused_by_name():
         HuggingFaceSubject(GPTNeoXJapaneseForCausalLM(config))
 
 
-def test_activations_that_are_not_finite_are_placed():
+@pytest.mark.parametrize("subject", [HuggingFaceSubject, NNsightSubject])
+def test_activations_that_are_not_finite_are_placed(subject):
     model = model_of("llama")
     with torch.no_grad():
         model.model.layers[1].mlp.down_proj.weight[3, 3] = torch.inf
     with pytest.raises(InputError, match="after block 1 are not finite"):
-        HuggingFaceSubject(model)
+        subject(model)
 
 
 @pytest.mark.parametrize("bad", [-1, VOCAB])
 def test_tokens_outside_the_vocabulary_are_refused(bad):
     with pytest.raises(InputError, match=f"token id {bad} is outside .* vocabulary of {VOCAB}"):
-        measure(HuggingFaceSubject(model_of("llama")), torch.tensor([[1, bad, 2]]))
-
-
-@every_model
-def test_sequences_longer_than_the_context_are_refused(name):
-    with pytest.raises(InputError, match=r"65 tokens exceed .* context of 64; use --length 64"):
-        measure(HuggingFaceSubject(model_of(name)), tokens_of(65))
-
-
-@pytest.mark.parametrize("positions", [(17,), (-1,), ()], ids=str)
-def test_positions_outside_the_sequence_are_refused(positions):
-    with pytest.raises(InputError, match="positions count from 0 to 16"):
-        measure(HuggingFaceSubject(model_of("llama")), tokens_of(), positions=positions)
-
-
-def test_asking_a_report_for_an_unmeasured_position_is_refused():
-    report = measure(HuggingFaceSubject(model_of("llama")), tokens_of(), positions=(0,))
-    with pytest.raises(InputError, match="position 5 was not measured"):
-        report.sink_rate(position=5)
-
-
-@pytest.mark.parametrize(
-    "tokens", [torch.zeros(2, 2, 3, dtype=torch.long), torch.zeros(0, 5).long(), torch.zeros(2, 1).long()]
-)
-def test_tokens_of_another_shape_are_refused(tokens):
-    with pytest.raises(Exception, match=r"at least 1 x 2|beartype|jaxtyping"):
-        measure(HuggingFaceSubject(model_of("llama")), tokens)
+        measure(subject_of("llama"), torch.tensor([[1, bad, 2]]))
 
 
 @every_model
 def test_a_saved_model_is_measured_as_in_memory(name, tmp_path):
     model = model_of(name)
     model.save_pretrained(tmp_path)
-    loaded, held = (measure(load(source), tokens_of()) for source in (tmp_path, model))
-    torch.testing.assert_close(loaded.importance, held.importance, rtol=0, atol=1e-6)
+    loaded = measure(load(tmp_path), tokens_of())
+    torch.testing.assert_close(loaded.importance, measured(name).importance, rtol=0, atol=1e-6)
 
 
 def test_a_folder_with_missing_weights_is_refused(tmp_path):
@@ -234,8 +180,9 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path):
         load(tmp_path / "absent")
 
 
-def test_half_precision_is_measured_in_single_precision():
-    report = measure(HuggingFaceSubject(model_of("llama").bfloat16()), tokens_of())
+@pytest.mark.parametrize("backend", ["huggingface", "transformer_lens"])
+def test_half_precision_is_measured_in_single_precision(backend):
+    report = measure(load(model_of("llama").bfloat16(), backend=backend), tokens_of())
     assert report.importance.dtype == torch.float32 and report.protocol.dtype == "bfloat16"
 
 

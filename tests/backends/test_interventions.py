@@ -5,60 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from backends.zoo import CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, tokens_of
+from backends.zoo import CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, subject_of, tokens_of
 
 import sinkinterp as si
-from sinkinterp import interventions
+from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Sigmoid
-from sinkinterp.attention.model_shape import ModelShape
+from sinkinterp.attention.shapes import ModelShape
+from sinkinterp.backends.anatomy.projections import edited_weights
 from sinkinterp.backends.load import BACKENDS, load
-from sinkinterp.backends.projections import edited_weights
 from sinkinterp.errors import InputError
-from sinkinterp.interventions import (
-    Add,
-    AddSinkLogit,
-    AttendSelfOnly,
-    BiasColumn,
-    BlindKeys,
-    Change,
-    ChangeKeys,
-    ChangeMLP,
-    ChangeOutputs,
-    ChangePattern,
-    ChangePositionEmbedding,
-    ChangeQueries,
-    ChangeResidual,
-    ChangeTokenEmbedding,
-    ChangeValues,
-    ClampNorm,
-    ClipPattern,
-    Dropped,
-    Edit,
-    Evict,
-    HeadWeights,
-    Keep,
-    MatchedNoise,
-    MeanOfOthers,
-    Operation,
-    PatchNormalization,
-    Put,
-    RemoveColumn,
-    RemoveKeySlot,
-    RemovePosition,
-    ReplacePosition,
-    Scale,
-    SetTo,
-    ShiftPositions,
-    SpreadEvenly,
-    SwapPositions,
-    SwapWith,
-    Temperature,
-    Zero,
-    ZeroKeyBias,
-    ZeroKeySlot,
-    ZeroQueryBias,
-    ZeroValueBias,
-)  # fmt: skip
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics.importance import importance
@@ -71,47 +26,57 @@ torch.manual_seed(1)
 OTHER = {"residual": torch.randn(1, LENGTH, 48), "heads": torch.randn(1, 4, LENGTH, 12)}
 
 EDITS = (
-    SwapPositions(0, 4), ReplacePosition(0, 4), ShiftPositions(3), RemovePosition([0]),
-    ZeroKeyBias(), ZeroQueryBias(), ZeroValueBias(layers=[1]), BlindKeys(range(0, 48, 2)),
-    PatchNormalization(Sigmoid(), layers=[1]), PatchNormalization(Sigmoid(), heads=[(1, 0), (1, 3)]),
-    Temperature(2.0), ClipPattern(), BiasColumn(-3.0), RemoveColumn(), RemoveColumn(SpreadEvenly(), heads=[(1, 2)]),
-    RemoveColumn(Dropped(), positions=[0, 3]), AttendSelfOnly(positions=[5]), Evict(4, 1), RemoveKeySlot(),
-    ZeroKeySlot(), AddSinkLogit(1.0), ChangeTokenEmbedding(Zero(), positions=[0]), ChangePositionEmbedding(Scale(0.5)),
-    ChangeResidual(Put({1: OTHER["residual"]}), layers=[1], positions=[2], dims=[3, 7]),
-    ChangeMLP(SetTo(0.5), layers=[1], dims=[11]), ChangeQueries(Scale(0.5)), ChangeKeys(SwapWith(0, 5)),
-    ChangeValues(Zero(), positions=[0], heads=[(1, 1)]), ChangeValues(MeanOfOthers(), positions=[0]),
-    ChangeOutputs(MatchedNoise(), positions=[2]), ChangePattern(Zero(), dims=[0]),
+    iv.SwapPositions(0, 4), iv.ReplacePosition(0, 4), iv.ShiftPositions(3), iv.RemovePosition([0]),
+    iv.ZeroKeyBias(), iv.ZeroQueryBias(), iv.ZeroValueBias(layers=[1]), iv.BlindKeys(range(0, 48, 2)),
+    iv.PatchNormalization(Sigmoid(), layers=[1]), iv.PatchNormalization(Sigmoid(), heads=[(1, 0), (1, 3)]),
+    iv.Temperature(2.0), iv.ClipPattern(), iv.BiasColumn(-3.0), iv.RemoveColumn(),
+    iv.RemoveColumn(iv.SpreadEvenly(), heads=[(1, 2)]),
+    iv.RemoveColumn(iv.Dropped(), positions=[0, 3]), iv.AttendSelfOnly(positions=[5]), iv.Evict(4, 1),
+    iv.RemoveKeySlot(),
+    iv.ZeroKeySlot(), iv.AddSinkLogit(1.0), iv.ChangeTokenEmbedding(iv.Zero(), positions=[0]),
+    iv.ChangePositionEmbedding(iv.Scale(0.5)),
+    iv.ChangeResidual(iv.Put({1: OTHER["residual"]}), layers=[1], positions=[2], dims=[3, 7]),
+    iv.ChangeMLP(iv.SetTo(0.5), layers=[1], dims=[11]), iv.ChangeQueries(iv.Scale(0.5)),
+    iv.ChangeKeys(iv.SwapWith(0, 5)),
+    iv.ChangeValues(iv.Zero(), positions=[0], heads=[(1, 1)]), iv.ChangeValues(iv.MeanOfOthers(), positions=[0]),
+    iv.ChangeOutputs(iv.MatchedNoise(), positions=[2]), iv.ChangePattern(iv.Zero(), dims=[0]),
 )  # fmt: skip
 MORE_EDITS = (
-    ZeroKeyBias(heads=[(1, 2)]), ZeroQueryBias(heads=[(0, 1), (1, 2)]), ZeroValueBias(heads=[(1, 3)]),
-    PatchNormalization(Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())), ZeroKeySlot(heads=[(1, 1)]),
-    BiasColumn(4.0, positions=[2, 3], heads=[(1, 1)]), Temperature(0.1, heads=[(1, 1), (2, 0)]),
-    ChangeResidual(ClampNorm(0.1)), ChangeMLP(Zero(), positions=[0]), ChangeKeys(Zero(), heads=[(1, 3)], dims=range(8)),
-    ChangeOutputs(Add({1: OTHER["heads"]}), layers=[1]), ChangePattern(SetTo(0.1), positions=[9], heads=[(1, 0)]),
+    iv.ZeroKeyBias(heads=[(1, 2)]), iv.ZeroQueryBias(heads=[(0, 1), (1, 2)]), iv.ZeroValueBias(heads=[(1, 3)]),
+    iv.PatchNormalization(Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())), iv.ZeroKeySlot(heads=[(1, 1)]),
+    iv.BiasColumn(4.0, positions=[2, 3], heads=[(1, 1)]), iv.Temperature(0.1, heads=[(1, 1), (2, 0)]),
+    iv.ChangeResidual(iv.ClampNorm(0.1)), iv.ChangeMLP(iv.Zero(), positions=[0]),
+    iv.ChangeKeys(iv.Zero(), heads=[(1, 3)], dims=range(8)),
+    iv.ChangeOutputs(iv.Add({1: OTHER["heads"]}), layers=[1]),
+    iv.ChangePattern(iv.SetTo(0.1), positions=[9], heads=[(1, 0)]),
 )  # fmt: skip
 IN_MORE = ("gpt2", "pythia", "qwen2", "gpt-oss with sink logits")
+IN_BOTH = {*IN_MORE, *LEARNED_POSITIONS}  # so that every edit runs on both other backends with two architectures
 BIASED = ("gpt2", "opt", "llama with biases", "qwen2", "pythia", "gpt-oss with sink logits")
 ROTARY = tuple(sorted(set(CONFIGS) - {*LEARNED_POSITIONS, "jamba with mamba layers"}))
 SLOTTED = ("gpt-oss with sink logits",)
 LACKING = {  # interventions -> architectures that have what they change, and how the others refuse
-    (RemovePosition, ChangePositionEmbedding): (LEARNED_POSITIONS, "has no table of learned positions"),
-    (SwapPositions, ReplacePosition, ShiftPositions): ((*LEARNED_POSITIONS, *ROTARY), "has no positions that could"),
-    (ZeroQueryBias, ZeroKeyBias, ZeroValueBias): (BIASED, "has no such bias to zero"),
-    (RemoveKeySlot, ZeroKeySlot): (SLOTTED, "has no slot to change"),
-    (AddSinkLogit,): (tuple(set(CONFIGS) - {*SLOTTED}), "has a slot already"),
+    (iv.RemovePosition, iv.ChangePositionEmbedding): (LEARNED_POSITIONS, "has no table of learned positions"),
+    (iv.SwapPositions, iv.ReplacePosition, iv.ShiftPositions): (
+        (*LEARNED_POSITIONS, *ROTARY),
+        "has no positions that could",
+    ),
+    (iv.ZeroQueryBias, iv.ZeroKeyBias, iv.ZeroValueBias): (BIASED, "has no such bias to zero"),
+    (iv.RemoveKeySlot, iv.ZeroKeySlot): (SLOTTED, "has no slot to change"),
+    (iv.AddSinkLogit,): (tuple(set(CONFIGS) - {*SLOTTED}), "has a slot already"),
 }
 FUSED, INTERLEAVED, SPLIT = "gpt2", "pythia", "qwen2"
 
 
-def refusal(edit: Edit, name: str) -> str | None:
+def refusal(edit: iv.Edit, name: str) -> str | None:
     return next((words for kinds, (able, words) in LACKING.items() if type(edit) in kinds and name not in able), None)
 
 
-def is_null(edit: Edit, name: str) -> bool:
-    return isinstance(edit, ZeroKeyBias) and name in LEARNED_POSITIONS
+def is_null(edit: iv.Edit, name: str) -> bool:
+    return isinstance(edit, iv.ZeroKeyBias) and name in LEARNED_POSITIONS
 
 
-def run(subject, *edits: Edit):
+def run(subject, *edits: iv.Edit):
     trace = subject.run(TOKENS, calls=READS, edits=edits)
     return {**trace.calls, "logits": trace.logits}
 
@@ -137,90 +102,99 @@ def untouched(subject, before) -> bool:
 def test_every_public_intervention_is_listed():
     edits = EDITS + MORE_EDITS
     listed = {type(edit) for edit in edits}
-    listed |= {type(edit.operation) for edit in edits if isinstance(edit, Change)}
-    listed |= {type(edit.share) for edit in edits if isinstance(edit, RemoveColumn)}
-    bases = {Edit, Operation, Change, HeadWeights}
-    identity = {Keep}  # below
-    assert {getattr(interventions, name) for name in interventions.__all__} == listed | bases | identity
+    listed |= {type(edit.operation) for edit in edits if isinstance(edit, iv.Change)}
+    listed |= {type(edit.share) for edit in edits if isinstance(edit, iv.RemoveColumn)}
+    bases = {iv.Edit, iv.Operation, iv.Change, iv.HeadWeights}
+    identity = {iv.Keep, iv.PutAt}  # below, and in the tests of activation patching
+    assert {getattr(iv, name) for name in iv.__all__} == listed | bases | identity
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_every_intervention_does_the_same_on_every_backend(name):
-    subjects = [load(model_of(name), backend=backend) for backend in BACKENDS]
+    """The architectures outside `IN_BOTH` meet the other two backends by turns."""
+    subjects = [subject_of(name, backend) for backend in BACKENDS]
     before = [state(subject) for subject in subjects]
     plain = run(subjects[0])
-    for edit in (*EDITS, *MORE_EDITS) if name in IN_MORE else EDITS:
+    for i, edit in enumerate((*EDITS, *MORE_EDITS) if name in IN_MORE else EDITS, list(CONFIGS).index(name)):
         words = refusal(edit, name)
         if words:
             for subject in subjects:
-                with pytest.raises(InputError, match=words) as error:
+                with pytest.raises(InputError, match=words):
                     run(subject, edit)
-                assert "\n" not in str(error.value)
             continue
-        first, *others = (run(subject, edit) for subject in subjects)
-        assert all(worst(first, other) < 1e-5 for other in others), edit
+        first = run(subjects[0], edit)
+        for other in subjects[1:] if name in IN_BOTH else (subjects[1 + i % 2],):
+            assert worst(first, run(other, edit)) < 1e-5, edit
         effect = (first["logits"] - plain["logits"]).abs().max()
         assert effect < 1e-6 if is_null(edit, name) else effect > 1e-4, (edit, effect)
     assert all(untouched(subject, state) for subject, state in zip(subjects, before, strict=True))
 
 
 IDENTITIES = (
-    *(site(Keep()) for site in (ChangeTokenEmbedding, ChangeResidual, ChangeMLP, ChangeQueries, ChangeKeys,
-                                ChangeValues, ChangeOutputs, ChangePattern)),
-    ChangeKeys(Keep(), heads=[(1, 1)], positions=[3]), ChangeResidual(Keep(), dims=[5]), ChangeValues(),
+    *(site(iv.Keep()) for site in (iv.ChangeTokenEmbedding, iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries,
+        iv.ChangeKeys,
+                                iv.ChangeValues, iv.ChangeOutputs, iv.ChangePattern)),
+    iv.ChangeKeys(iv.Keep(), heads=[(1, 1)], positions=[3]), iv.ChangeResidual(iv.Keep(), dims=[5]), iv.ChangeValues(),
 )  # fmt: skip
 NEAR_IDENTITIES = (
-    PatchNormalization(SOFTMAX), PatchNormalization(SOFTMAX, heads=[(1, 2)]), Temperature(1.0), BiasColumn(0.0),
-    ClipPattern(0.0, 1.0), ChangeValues(Scale(1.0)), ChangePattern(Scale(1.0)), ChangeResidual(ClampNorm(1e6)),
+    iv.PatchNormalization(SOFTMAX), iv.PatchNormalization(SOFTMAX, heads=[(1, 2)]), iv.Temperature(1.0),
+    iv.BiasColumn(0.0),
+    iv.ClipPattern(0.0, 1.0), iv.ChangeValues(iv.Scale(1.0)), iv.ChangePattern(iv.Scale(1.0)),
+    iv.ChangeResidual(iv.ClampNorm(1e6)),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["gpt2", "gpt-oss with sink logits"])
 def test_the_identity_changes_nothing(name, backend):
-    subject = load(model_of(name), backend=backend)
+    subject = subject_of(name, backend)
     plain = run(subject)
-    positions = (ChangePositionEmbedding(Keep()),) if name in LEARNED_POSITIONS else ()
+    positions = (iv.ChangePositionEmbedding(iv.Keep()),) if name in LEARNED_POSITIONS else ()
     for edit in (*IDENTITIES, *positions):
         same = run(subject, edit)
         assert all(plain[read].equal(same[read]) for read in plain), edit
     for edit in NEAR_IDENTITIES:
         assert worst(plain, run(subject, edit)) < 1e-6, edit
-    swapped_twice = run(subject, SwapPositions(0, 4), SwapPositions(4, 0))
+    swapped_twice = run(subject, iv.SwapPositions(0, 4), iv.SwapPositions(4, 0))
     assert all(plain[read].equal(swapped_twice[read]) for read in plain)
 
 
 OUTSIDE = {
-    ChangeResidual(Zero(), layers=[4]): "no layer 4; this model and input have 0 to 3",
-    ChangeKeys(Zero(), heads=[(1, 4)]): r"no head \(1, 4\)",
-    ZeroKeyBias(heads=[(3, 0)]): r"no head \(3, 0\)",
-    ChangeValues(Zero(), positions=[LENGTH]): "no position 17; this model and input have 0 to 16",
-    ChangeMLP(Zero(), dims=[48]): "no dimension 48",
-    ChangeOutputs(SwapWith(0, LENGTH)): "no position 17",
-    SwapPositions(0, LENGTH): "position 17 is outside the sequence",
-    RemoveColumn(positions=[LENGTH]): "no position 17",
-    BlindKeys([48]): "no dimension 48",
-    RemovePosition([LENGTH]): "no position 17",
+    iv.ChangeResidual(iv.Zero(), layers=[4]): "no layer 4; this model and input have 0 to 3",
+    iv.ChangeKeys(iv.Zero(), heads=[(1, 4)]): r"no head \(1, 4\)",
+    iv.ZeroKeyBias(heads=[(3, 0)]): r"no head \(3, 0\)",
+    iv.ChangeValues(iv.Zero(), positions=[LENGTH]): "no position 17; this model and input have 0 to 16",
+    iv.ChangeMLP(iv.Zero(), dims=[48]): "no dimension 48",
+    iv.ChangeOutputs(iv.SwapWith(0, LENGTH)): "no position 17",
+    iv.SwapPositions(0, LENGTH): "position 17 is outside the sequence",
+    iv.RemoveColumn(positions=[LENGTH]): "no position 17",
+    iv.BlindKeys([48]): "no dimension 48",
+    iv.RemovePosition([LENGTH]): "no position 17",
 }
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_is_outside_the_model_is_refused_before_anything_runs(backend):
-    subject = load(model_of("gpt2"), backend=backend)
+    subject = subject_of("gpt2", backend)
     before, ran = state(subject), []
     for edit, message in OUTSIDE.items():
-        with pytest.raises(InputError, match=message) as error:
-            subject.run(TOKENS, calls={"x": lambda call: ran.append(call)}, edits=[ZeroValueBias(), edit])
-        assert "\n" not in str(error.value)
+        with pytest.raises(InputError, match=message):
+            subject.run(TOKENS, calls={"x": lambda call: ran.append(call)}, edits=[iv.ZeroValueBias(), edit])
     assert not ran and untouched(subject, before)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", [FUSED, INTERLEAVED, SPLIT])
 def test_weights_come_back_bit_for_bit_whatever_happens(name, backend):
-    subject = load(model_of(name), backend=backend)
+    subject = subject_of(name, backend)
     before, plain = state(subject), run(subject)
-    edits = [ZeroKeyBias(), ZeroQueryBias(heads=[(1, 2)]), ZeroValueBias(layers=[0]), BlindKeys([3, 5]), BlindKeys([3])]
+    edits = [
+        iv.ZeroKeyBias(),
+        iv.ZeroQueryBias(heads=[(1, 2)]),
+        iv.ZeroValueBias(layers=[0]),
+        iv.BlindKeys([3, 5]),
+        iv.BlindKeys([3]),
+    ]
     during = []
 
     def look(call):
@@ -237,7 +211,7 @@ def test_weights_come_back_bit_for_bit_whatever_happens(name, backend):
         subject.run(TOKENS, calls={"fail": fail}, edits=edits)
     assert untouched(subject, before)
     with pytest.raises(InputError, match="has no slot to change"):  # refused in the middle of the pass
-        subject.run(TOKENS, edits=[*edits, ZeroKeySlot()])
+        subject.run(TOKENS, edits=[*edits, iv.ZeroKeySlot()])
     assert untouched(subject, before)
     after = run(subject)
     assert all(plain[read].equal(after[read]) for read in plain)
@@ -247,16 +221,18 @@ def test_weights_that_layers_share_come_back_too():
     weight, bias = torch.randn(3, 5, 13), torch.randn(3, 5)
     before = weight.clone(), bias.clone()
     shape = ModelShape(2, (0, 1), 3, 3, 5, 13, VOCAB)
-    with edited_weights(shape, lambda layer, role: HeadWeights(weight, bias), [BlindKeys([2, 7]), ZeroKeyBias()]):
+    with edited_weights(
+        shape, lambda layer, role: iv.HeadWeights(weight, bias), [iv.BlindKeys([2, 7]), iv.ZeroKeyBias()]
+    ):
         assert weight[..., [2, 7]].eq(0).all() and bias.eq(0).all()
     assert weight.equal(before[0]) and bias.equal(before[1])
 
 
 def test_a_model_without_the_weights_of_an_edit_is_refused_with_nothing_changed():
-    subject = load(model_of("llama"))
+    subject = subject_of("llama")
     before = state(subject)
     with pytest.raises(InputError, match="layer 0 has no such bias to zero"):
-        subject.run(TOKENS, edits=[BlindKeys([3]), ZeroKeyBias()])
+        subject.run(TOKENS, edits=[iv.BlindKeys([3]), iv.ZeroKeyBias()])
     assert untouched(subject, before)
 
 
@@ -267,7 +243,7 @@ def test_maps_of_another_layout_are_refused_not_misread():
     config = GPTBigCodeConfig(vocab_size=VOCAB, n_embd=72, n_layer=2, n_head=6, n_positions=64, **ends)
     subject = load(AutoModelForCausalLM.from_config(config))
     with pytest.raises(InputError, match="key weights of layer 0 are not found"):
-        subject.run(TOKENS, edits=[ZeroKeyBias()])
+        subject.run(TOKENS, edits=[iv.ZeroKeyBias()])
 
 
 def _views(model, name: str, layer: int, role: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -288,7 +264,7 @@ def _views(model, name: str, layer: int, role: int) -> tuple[torch.Tensor, torch
 @pytest.mark.parametrize("name", [FUSED, INTERLEAVED, SPLIT])
 def test_edits_of_weights_are_weights_edited_by_hand(name):
     model = model_of(name)
-    subjects = [load(model, backend=backend) for backend in BACKENDS]
+    subjects = [subject_of(name, backend) for backend in BACKENDS]
     of_kv = {2: 1, 3: 1} if name == SPLIT else {2: 2, 3: 3}  # two query heads share a key head
 
     def by_hand(change) -> torch.Tensor:
@@ -311,14 +287,14 @@ def test_edits_of_weights_are_weights_edited_by_hand(name):
     everywhere = dict.fromkeys((0, 1, 2), slice(None))
     some = {1: [of_kv[2], of_kv[3]], 2: [0]}
     oracles = {
-        ZeroQueryBias(): no_bias(0, everywhere),
-        ZeroKeyBias(): no_bias(1, everywhere),
-        ZeroValueBias(): no_bias(2, everywhere),
-        ZeroQueryBias(heads=[(1, 2), (1, 3), (2, 0)]): no_bias(0, {1: [2, 3], 2: [0]}),
-        ZeroKeyBias(heads=[(1, 2), (1, 3), (2, 0)]): no_bias(1, some),
-        ZeroValueBias(heads=[(1, 2), (1, 3), (2, 0)]): no_bias(2, some),
-        ZeroValueBias(layers=[2]): no_bias(2, {2: slice(None)}),
-        BlindKeys([3, 40], layers=[0, 2]): blind,
+        iv.ZeroQueryBias(): no_bias(0, everywhere),
+        iv.ZeroKeyBias(): no_bias(1, everywhere),
+        iv.ZeroValueBias(): no_bias(2, everywhere),
+        iv.ZeroQueryBias(heads=[(1, 2), (1, 3), (2, 0)]): no_bias(0, {1: [2, 3], 2: [0]}),
+        iv.ZeroKeyBias(heads=[(1, 2), (1, 3), (2, 0)]): no_bias(1, some),
+        iv.ZeroValueBias(heads=[(1, 2), (1, 3), (2, 0)]): no_bias(2, some),
+        iv.ZeroValueBias(layers=[2]): no_bias(2, {2: slice(None)}),
+        iv.BlindKeys([3, 40], layers=[0, 2]): blind,
     }
     for edit, change in oracles.items():
         expected = by_hand(change)
@@ -328,7 +304,7 @@ def test_edits_of_weights_are_weights_edited_by_hand(name):
 
 @pytest.mark.parametrize("name", BIASED)
 def test_key_biases_cancel_in_softmax_without_rotary_positions_only(name):
-    subject = load(model_of(name))
+    subject = subject_of(name)
 
     def change(edit):
         before, after = (
@@ -338,16 +314,16 @@ def test_key_biases_cancel_in_softmax_without_rotary_positions_only(name):
         return (after - before).abs().max()
 
     if name in LEARNED_POSITIONS:
-        assert change(ZeroKeyBias()) < 1e-6
+        assert change(iv.ZeroKeyBias()) < 1e-6
     else:
-        assert change(ZeroKeyBias()) > 1e-3
-    assert change(ZeroQueryBias()) > 1e-3
+        assert change(iv.ZeroKeyBias()) > 1e-3
+    assert change(iv.ZeroQueryBias()) > 1e-3
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_query_head_of_grouped_queries_brings_the_heads_that_share_its_keys(backend):
-    subject = load(model_of("llama with grouped queries"), backend=backend)
-    edits = (ChangeValues(Zero(), heads=[(1, head)]) for head in range(4))
+    subject = subject_of("llama with grouped queries", backend)
+    edits = (iv.ChangeValues(iv.Zero(), heads=[(1, head)]) for head in range(4))
     heads = {"z": lambda call: call.output()}
     plain = subject.run(TOKENS, calls=heads).calls["z"][:, 1]
     for head, edit in enumerate(edits):
@@ -357,49 +333,48 @@ def test_a_query_head_of_grouped_queries_brings_the_heads_that_share_its_keys(ba
 
 
 SITES = (
-    ChangeResidual(), ChangeMLP(), ChangeQueries(), ChangeKeys(), ChangeValues(), ChangeOutputs(), ChangePattern(),
+    iv.ChangeResidual(), iv.ChangeMLP(), iv.ChangeQueries(), iv.ChangeKeys(), iv.ChangeValues(), iv.ChangeOutputs(),
+    iv.ChangePattern(),
 )  # fmt: skip
-EXACT = (ChangeResidual, ChangeMLP)  # the others make attention run through our own function
+EXACT = (iv.ChangeResidual, iv.ChangeMLP)  # the others make attention run through our own function
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["gpt2", "gpt-oss with sink logits"])
 def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
-    subject = load(model_of(name), backend=backend)
+    subject = subject_of(name, backend)
     plain = run(subject)
     for site in SITES:
         taken = subject.run(TOKENS, **site.reads("site")).answers["site"]
         values = {layer: taken[:, i] for i, layer in enumerate(site.layers_of(subject.shape))}
-        for operation in (Put(values), Add({layer: torch.zeros_like(x) for layer, x in values.items()})):
+        for operation in (iv.Put(values), iv.Add({layer: torch.zeros_like(x) for layer, x in values.items()})):
             again = run(subject, replace(site, operation=operation))
             if isinstance(site, EXACT):
                 assert all(plain[read].equal(again[read]) for read in plain), site
             assert worst(plain, again) < 1e-6, site
         other = {layer: x[[1, 1, 2, 3, 4]] for layer, x in values.items()}
-        assert worst(plain, run(subject, replace(site, operation=Put(other)))) > 1e-4, site
+        assert worst(plain, run(subject, replace(site, operation=iv.Put(other)))) > 1e-4, site
         shorter = {layer: x[..., :-1, :] for layer, x in values.items()}
-        with pytest.raises(InputError, match="do not fit") as error:
-            run(subject, replace(site, operation=Put(shorter)))
-        assert "\n" not in str(error.value)
+        with pytest.raises(InputError, match="do not fit"):
+            run(subject, replace(site, operation=iv.Put(shorter)))
 
 
 @pytest.mark.parametrize("name", ROTARY)
 def test_rotary_models_know_distances_only(name):
-    subject = load(model_of(name))
+    subject = subject_of(name)
     plain = run(subject)
-    assert worst(plain, run(subject, ShiftPositions(11, start=0))) < 1e-4
-    assert worst(plain, run(subject, ShiftPositions(11, start=3))) > 1e-3
-    run(subject, ShiftPositions(100, start=0))  # beyond its context, which is no table
+    assert worst(plain, run(subject, iv.ShiftPositions(11, start=0))) < 1e-4
+    assert worst(plain, run(subject, iv.ShiftPositions(11, start=3))) > 1e-3
+    run(subject, iv.ShiftPositions(100, start=0))  # beyond its context, which is no table
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", LEARNED_POSITIONS)
 def test_a_table_of_positions_ends_somewhere(name, backend):
-    subject = load(model_of(name), backend=backend)
-    run(subject, ShiftPositions(64 - LENGTH, start=0))
-    with pytest.raises(InputError, match=r"position 64 is outside .* table of 64; shift by less") as error:
-        run(subject, ShiftPositions(65 - LENGTH, start=0))
-    assert "\n" not in str(error.value)
+    subject = subject_of(name, backend)
+    run(subject, iv.ShiftPositions(64 - LENGTH, start=0))
+    with pytest.raises(InputError, match=r"position 64 is outside .* table of 64; shift by less"):
+        run(subject, iv.ShiftPositions(65 - LENGTH, start=0))
 
 
 def _table(model, name: str) -> tuple[torch.nn.Parameter, int]:
@@ -415,7 +390,7 @@ def _table(model, name: str) -> tuple[torch.nn.Parameter, int]:
 def test_positions_are_rows_of_a_table_edited_by_hand(name):
     spec = replace(VARIANTS["softmax"], vocab=VOCAB, d_model=42, n_heads=3, n_layers=2, n_ctx=29)
     model = build(spec) if name == "ours" else model_of(name)
-    subjects = [load(model, backend=backend) for backend in (BACKENDS if name != "ours" else ("huggingface",))]
+    subjects = [load(model)] if name == "ours" else [subject_of(name, backend) for backend in BACKENDS]
 
     def by_hand(change):
         own = copy.deepcopy(model)
@@ -429,12 +404,12 @@ def test_positions_are_rows_of_a_table_edited_by_hand(name):
         return rows
 
     oracles = {
-        RemovePosition([0, 3]): zeroed,
-        RemovePosition(): torch.zeros_like,
-        SwapPositions(0, 4): lambda rows: rows[[4, 1, 2, 3, 0, *range(5, LENGTH)]],
-        ReplacePosition(0, 4): lambda rows: rows[[4, *range(1, LENGTH)]],
-        ChangePositionEmbedding(SwapWith(0, 4)): lambda rows: rows[[4, 1, 2, 3, 0, *range(5, LENGTH)]],
-        ChangePositionEmbedding(Scale(0.5)): lambda rows: rows / 2,
+        iv.RemovePosition([0, 3]): zeroed,
+        iv.RemovePosition(): torch.zeros_like,
+        iv.SwapPositions(0, 4): lambda rows: rows[[4, 1, 2, 3, 0, *range(5, LENGTH)]],
+        iv.ReplacePosition(0, 4): lambda rows: rows[[4, *range(1, LENGTH)]],
+        iv.ChangePositionEmbedding(iv.SwapWith(0, 4)): lambda rows: rows[[4, 1, 2, 3, 0, *range(5, LENGTH)]],
+        iv.ChangePositionEmbedding(iv.Scale(0.5)): lambda rows: rows / 2,
     }
     for edit, change in oracles.items():
         expected = by_hand(change)
@@ -443,27 +418,27 @@ def test_positions_are_rows_of_a_table_edited_by_hand(name):
 
 
 def test_each_batch_of_a_measurement_gets_its_own_rows(monkeypatch):
-    subject = load(model_of("gpt2"))
+    subject = subject_of("gpt2")
     values = {1: torch.randn(5, LENGTH, 48)}
-    edits = [ChangeResidual(Put(values), layers=[1])]
+    edits = [iv.ChangeResidual(iv.Put(values), layers=[1])]
     whole = si.measure(subject, TOKENS, edits=edits)
-    monkeypatch.setattr("sinkinterp.measurement.batching.sequences_per_pass", lambda *_: 2)
+    monkeypatch.setattr("sinkinterp.measurement.inputs.sequences_per_pass", lambda *_: 2)
     torch.testing.assert_close(si.measure(subject, TOKENS, edits=edits).importance, whole.importance)
 
 
 def test_gradients_past_weights_that_are_put_back_are_refused():
-    subject = load(model_of("gpt2"))
+    subject = subject_of("gpt2")
     added = torch.zeros(1, LENGTH, 48, requires_grad=True)
-    edits = [ChangeResidual(Add({1: added}), layers=[1]), ChangeOutputs(Scale(0.5)), Temperature(2.0)]
+    edits = [iv.ChangeResidual(iv.Add({1: added}), layers=[1]), iv.ChangeOutputs(iv.Scale(0.5)), iv.Temperature(2.0)]
     trace = subject.run(TOKENS, edits=edits, gradients=True)
     assert torch.autograd.grad(trace.logits.square().sum(), added)[0].abs().max() > 0
     with pytest.raises(InputError, match="weights are put back before gradients are taken"):
-        subject.run(TOKENS, edits=[*edits, ZeroQueryBias()], gradients=True)
+        subject.run(TOKENS, edits=[*edits, iv.ZeroQueryBias()], gradients=True)
 
 
 def test_edits_of_scores_behind_a_pattern_that_was_set_are_refused_in_a_pass():
-    subject = load(model_of("llama"))
+    subject = subject_of("llama")
     with pytest.raises(InputError, match="pattern of layer 0 was set by an edit before"):
-        run(subject, RemoveColumn(), Temperature(2.0))
-    either, other = run(subject, Temperature(2.0), RemoveColumn()), run(subject, RemoveColumn())
+        run(subject, iv.RemoveColumn(), iv.Temperature(2.0))
+    either, other = run(subject, iv.Temperature(2.0), iv.RemoveColumn()), run(subject, iv.RemoveColumn())
     assert worst(either, other) > 1e-4

@@ -6,10 +6,12 @@ from backends.tiny_gguf import F32, Q4_1, WORDS, tiny_llama, write_gguf
 from transformers import AutoModelForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends import gguf as files
+from sinkinterp.backends.files import model_files as files
+from sinkinterp.backends.files.model_files import load_model, load_tokenizer
 from sinkinterp.backends.load import BACKENDS
-from sinkinterp.backends.model_files import load_model, load_tokenizer, words_of
+from sinkinterp.backends.subject import words_of
 from sinkinterp.errors import InputError
+from sinkinterp.seals import Damaged, seal
 
 TOKENS = torch.randint(37, (3, 11), generator=torch.Generator().manual_seed(0))
 
@@ -19,20 +21,20 @@ def model():
     return tiny_llama()
 
 
-@pytest.mark.parametrize("quantisation", [F32, Q4_1])
-def test_a_gguf_file_has_the_logits_of_transformers_own_reader(tmp_path, model, quantisation):
+@pytest.mark.parametrize(("quantisation", "name"), [(F32, "F32"), (Q4_1, "Q4_1")])
+def test_a_gguf_file_has_the_logits_of_transformers_own_reader_and_a_report_says_so(
+    tmp_path, model, quantisation, name
+):
     file = write_gguf(tmp_path / "tiny.gguf", model, quantisation)
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file=file.name, dtype=torch.float32)
     subject = si.load(file)
     assert subject.dtype == torch.float32
     with torch.no_grad():
         assert subject.run(TOKENS).logits.equal(theirs(TOKENS).logits)
-
-
-def test_a_gguf_file_in_float32_is_the_model_that_was_written(tmp_path, model):
-    file = write_gguf(tmp_path / "tiny.gguf", model)
-    with torch.no_grad():
-        torch.testing.assert_close(si.load(file).run(TOKENS).logits, model(TOKENS).logits, rtol=0, atol=1e-5)
+        if quantisation == F32:  # it is the model that was written
+            torch.testing.assert_close(subject.run(TOKENS).logits, model(TOKENS).logits, rtol=0, atol=1e-5)
+    protocol = si.measure(subject, TOKENS).protocol
+    assert protocol.model == str(file) and protocol.revision == f"GGUF {name}, dequantised"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -49,23 +51,16 @@ def test_a_gguf_model_is_plain_and_can_be_saved(tmp_path, model):
     assert si.load(tmp_path / "folder").run(TOKENS).logits.equal(si.load(tmp_path / "tiny.gguf").run(TOKENS).logits)
 
 
-@pytest.mark.parametrize(("quantisation", "name"), [(F32, "F32"), (Q4_1, "Q4_1")])
-def test_the_report_says_from_what_file_and_quantisation(tmp_path, model, quantisation, name):
-    file = write_gguf(tmp_path / "tiny.gguf", model, quantisation)
-    protocol = si.measure(si.load(file), TOKENS).protocol
-    assert protocol.model == str(file) and protocol.revision == f"GGUF {name}, dequantised"
-
-
 def test_a_quantisation_without_a_name_is_left_out(tmp_path, model, monkeypatch):
-    monkeypatch.setattr(files, "metadata_of", lambda file: {"general.file_type": 99_999})
-    assert files.description(tmp_path / "tiny.gguf") == "GGUF, dequantised"
+    monkeypatch.setattr(files, "_gguf_metadata", lambda file: {"general.file_type": 99_999})
+    assert files.origin_of(tmp_path / "tiny.gguf") == "GGUF, dequantised"
 
 
 def test_the_tokenizer_of_a_gguf_file_reads_text(tmp_path, model):
     file = write_gguf(tmp_path / "tiny.gguf", model, with_words=True)
     tokenizer = load_tokenizer(file)
     assert tokenizer("ab", add_special_tokens=False)["input_ids"] == [WORDS.index("ab")]
-    assert words_of(file)(WORDS.index("ab")) == "ab"
+    assert words_of(si.load(file))(WORDS.index("ab")) == "ab"
 
 
 def test_a_gguf_file_without_a_tokenizer_has_none(tmp_path, model):
@@ -84,9 +79,19 @@ def test_a_relative_path_and_a_link_are_followed(tmp_path, model, monkeypatch):
 def test_a_damaged_gguf_file_is_refused_in_one_line(tmp_path, model, first, last):
     file = write_gguf(tmp_path / "tiny.gguf", model)
     file.write_bytes(file.read_bytes()[first:last])
-    with pytest.raises(InputError, match=r"tiny\.gguf.* download it again") as refusal:
+    with pytest.raises(InputError, match=r"tiny\.gguf.* download it again"):
         si.load(file)
-    assert "\n" not in str(refusal.value)
+
+
+def test_a_flipped_bit_of_a_gguf_file_is_noticed_where_its_hash_lies_beside_it(tmp_path, model):
+    file = write_gguf(tmp_path / "tiny.gguf", model)
+    seal(tmp_path)
+    assert si.load(file).revision.startswith("GGUF")
+    content = bytearray(file.read_bytes())
+    content[-99] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(Damaged, match=r"tiny\.gguf is damaged"):
+        si.load(file)
 
 
 def test_a_gguf_file_that_is_not_there_is_refused(tmp_path):

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from backends.zoo import CONFIGS, VOCAB, model_of, tokens_of
+from backends.zoo import CONFIGS, model_of, tokens_of
 from nnsight import NNsight
-from transformers import BloomConfig, BloomForCausalLM
 
 import sinkinterp as si
 from sinkinterp.backends.huggingface import HuggingFaceSubject
@@ -24,13 +23,6 @@ def assert_equal_reports(ours, theirs):
     assert len(tensors) >= 6
     for name in tensors:
         torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=0, atol=1e-5)
-
-
-@every_model
-def test_all_reads_agree_with_hugging_face(name):
-    model = model_of(name)
-    reports = [si.measure(subject(model), tokens_of()) for subject in (NNsightSubject, HuggingFaceSubject)]
-    assert_equal_reports(*reports)
 
 
 # one of each way into the call: rotation, bias, mask, slot, map of vectors, and what stands beside it
@@ -60,16 +52,6 @@ for name in NAMES:
     assert done.stdout.split() == OUR_VARIANTS
 
 
-@pytest.mark.parametrize("name", sorted(set(CONFIGS) - {"jamba with mamba layers"}))
-@pytest.mark.parametrize("edit", [si.SwapPositions(0, 4), si.interventions.ReplacePosition(0, 4)], ids=str)
-def test_edits_of_positions_agree_with_hugging_face(name, edit):
-    model = model_of(name)
-    reports = [
-        si.measure(subject(model), tokens_of(), edits=[edit]) for subject in (NNsightSubject, HuggingFaceSubject)
-    ]
-    assert_equal_reports(*reports)
-
-
 @every_model
 def test_logits_with_reads_are_the_bare_models_bit_for_bit(name):
     model, tokens = model_of(name), tokens_of()
@@ -96,22 +78,8 @@ def test_what_cannot_be_loaded_is_refused_by_name():
         si.load(model_of("llama"), backend="jax")
     with pytest.raises(InputError, match="cannot run on 'huggingface'"):
         si.load(NNsight(model_of("llama")), backend="huggingface")
-    with pytest.raises(InputError, match="a Linear is no model"):
+    with pytest.raises(InputError, match="a Linear is not a model"):
         si.load(torch.nn.Linear(3, 5))
-
-
-def test_a_model_outside_the_attention_interface_is_refused_by_name():
-    model = BloomForCausalLM(BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=4))
-    with pytest.raises(InputError, match=r"BloomForCausalLM .* outside .* Hugging Face backend"):
-        NNsightSubject(model)
-
-
-def test_activations_that_are_not_finite_are_placed():
-    model = model_of("llama")
-    with torch.no_grad():
-        model.model.layers[1].mlp.down_proj.weight[3, 3] = torch.inf
-    with pytest.raises(InputError, match="after block 1 are not finite"):
-        NNsightSubject(model)
 
 
 def test_only_the_registry_and_the_remote_backend_know_this_one():
@@ -125,7 +93,7 @@ def test_only_the_registry_and_the_remote_backend_know_this_one():
         "backends/load.py",
         "backends/nnsight.py",
         "backends/ndif/pickling.py",
-        "backends/ndif/subject.py",
+        "backends/ndif/remote_subject.py",
     }
 
 

@@ -2,38 +2,29 @@
 
 import pytest
 import torch
-from backends.zoo import CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, tokens_of
+from backends.test_interventions import EDITS as EVERY_EDIT
+from backends.test_interventions import MORE_EDITS, refusal
+from backends.zoo import CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, subject_of, tokens_of
+from nnsight import NNsight
 
 import sinkinterp as si
+from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Sigmoid
-from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.transformer_lens import bridge_of
 from sinkinterp.errors import InputError
-from sinkinterp.interventions import (
-    ChangeMLP,
-    ChangeResidual,
-    ChangeValues,
-    MatchedNoise,
-    MeanOfOthers,
-    Scale,
-    SetTo,
-    SwapPositions,
-    Temperature,
-    Zero,
-    ZeroQueryBias,
-)  # fmt: skip
 
 TOKENS = tokens_of()
 WINDOWED = ("mistral with a window", "gemma3", "gemma2 with softcap", "gpt-oss with sink logits")
 EDITS = (
     si.PatchNormalization(Sigmoid(), layers=[1]),
-    ChangeMLP(Scale(0.5), positions=[0, 3]),
-    ChangeValues(Zero(), positions=[0]),
-    ChangeResidual(Scale(2.0), positions=[2]),
+    iv.ChangeMLP(iv.Scale(0.5), positions=[0, 3]),
+    iv.ChangeValues(iv.Zero(), positions=[0]),
+    iv.ChangeResidual(iv.Scale(2.0), positions=[2]),
 )
 
 
 def edits_of(name):
-    return (*EDITS, SwapPositions(0, 4)) if name in LEARNED_POSITIONS else EDITS
+    return (*EDITS, iv.SwapPositions(0, 4)) if name in LEARNED_POSITIONS else EDITS
 
 
 def state_of(model):
@@ -54,7 +45,7 @@ def test_a_patched_model_computes_what_a_measurement_with_the_same_edits_does(na
     with si.patched(model, *edits_of(name)) as same:
         assert same is model
         edited = model(TOKENS).logits
-    measured = HuggingFaceSubject(model).run(TOKENS, edits=edits_of(name)).logits
+    measured = subject_of(name).run(TOKENS, edits=edits_of(name)).logits
     torch.testing.assert_close(edited, measured, rtol=0, atol=1e-6)
     assert (edited - bare).abs().max() > 1e-3
     assert model(TOKENS).logits.equal(bare) and is_untouched(model, state, implementation)
@@ -79,7 +70,7 @@ def test_token_by_token_through_a_cache_edits_meet_the_positions_of_a_whole_pass
 def test_a_cache_that_has_forgotten_the_first_keys_is_refused(name):
     model = model_of(name)
     with (
-        si.patched(model, ChangeValues(Zero(), positions=[0])),
+        si.patched(model, iv.ChangeValues(iv.Zero(), positions=[0])),
         pytest.raises(InputError, match="set use_cache=False"),
     ):
         step = model(TOKENS[:, :9], use_cache=True)
@@ -89,17 +80,19 @@ def test_a_cache_that_has_forgotten_the_first_keys_is_refused(name):
 @torch.no_grad()
 def test_generation_is_edited():
     model = model_of("gpt2")
-    only_five = ChangeResidual(SetTo(0.0), layers=[3])  # zero before the last norm: its bias alone chooses the token
+    only_five = iv.ChangeResidual(
+        iv.SetTo(0.0), layers=[3]
+    )  # zero before the last norm: its bias alone chooses the token
     with si.patched(model, only_five):
         generated = model.generate(TOKENS[:, :3], max_new_tokens=4, do_sample=False)
     favourite = (model.transformer.ln_f.bias @ model.lm_head.weight.T).argmax()
     assert generated[:, 3:].eq(favourite).all()
 
 
-@pytest.mark.parametrize("operation", [MatchedNoise(), MeanOfOthers()])
+@pytest.mark.parametrize("operation", [iv.MatchedNoise(), iv.MeanOfOthers()])
 def test_an_edit_that_reads_all_positions_is_refused_where_a_cache_holds_the_earlier_ones(operation):
     model = model_of("llama")
-    with si.patched(model, ChangeResidual(operation, layers=[1])):
+    with si.patched(model, iv.ChangeResidual(operation, layers=[1])):
         with pytest.raises(InputError, match="a cache does not keep them; generate with use_cache=False"):
             model.generate(TOKENS[:, :3], max_new_tokens=3, do_sample=False)
         model.generate(TOKENS[:, :3], max_new_tokens=3, do_sample=False, use_cache=False)
@@ -111,15 +104,15 @@ def test_blocks_nest_and_end_one_by_one():
     implementation = model.config._attn_implementation
     bare = model(TOKENS).logits
     outer, inner = (
-        (Temperature(3.0), ZeroQueryBias(layers=[0])),
-        (ChangeMLP(Zero(), layers=[1]), ZeroQueryBias(layers=[1])),
+        (iv.Temperature(3.0), iv.ZeroQueryBias(layers=[0])),
+        (iv.ChangeMLP(iv.Zero(), layers=[1]), iv.ZeroQueryBias(layers=[1])),
     )
     with si.patched(model, *outer):
         first = model(TOKENS).logits
         with si.patched(model, *inner):
             both = model(TOKENS).logits
         assert model(TOKENS).logits.equal(first)
-    measured = HuggingFaceSubject(model).run(TOKENS, edits=(*outer, *inner)).logits
+    measured = subject_of("gpt2").run(TOKENS, edits=(*outer, *inner)).logits
     torch.testing.assert_close(both, measured, rtol=0, atol=1e-6)
     assert model(TOKENS).logits.equal(bare) and is_untouched(model, state, implementation)
 
@@ -128,7 +121,7 @@ def test_blocks_nest_and_end_one_by_one():
 def test_an_exception_leaves_the_model_as_it_was(name):
     model = model_of(name)
     state, implementation = state_of(model), model.config._attn_implementation
-    for edits in ((ZeroQueryBias(), EDITS[0]), (ChangeResidual(SetTo(3e38)),)):
+    for edits in ((iv.ZeroQueryBias(), EDITS[0]), (iv.ChangeResidual(iv.SetTo(3e38)),)):
         with pytest.raises((KeyError, InputError)), si.patched(model, *edits):
             model(TOKENS)
             raise KeyError
@@ -137,7 +130,7 @@ def test_an_exception_leaves_the_model_as_it_was(name):
 
 def test_gradients_pass_through_an_edited_model_as_through_one_that_was_built_so():
     model = model_of("gpt2")
-    with si.patched(model, ChangeMLP(Scale(0.5), layers=[1])):
+    with si.patched(model, iv.ChangeMLP(iv.Scale(0.5), layers=[1])):
         model(TOKENS).logits.logsumexp(-1).sum().backward()
     edited = model.transformer.h[0].attn.c_attn.weight.grad.clone()
     model.zero_grad()
@@ -153,16 +146,109 @@ def test_what_cannot_be_patched_is_refused_in_one_line_and_nothing_is_changed():
     implementation = model.config._attn_implementation
     refused = {
         "at least one edit": (model,),
-        "no layer 7": (model, ZeroQueryBias(layers=[1]), Temperature(2.0, layers=[7])),
-        "takes a transformers model": (torch.nn.Linear(3, 3), Temperature(2.0)),
-        "no such bias": (model_of("llama"), ZeroQueryBias()),
+        "no layer 7": (model, iv.ZeroQueryBias(layers=[1]), iv.Temperature(2.0, layers=[7])),
+        "patched takes a transformers model, a": (torch.nn.Linear(3, 3), iv.Temperature(2.0)),
+        "no such bias": (model_of("llama"), iv.ZeroQueryBias()),
     }
     for words, (one, *edits) in refused.items():
-        with pytest.raises(InputError, match=words) as caught, si.patched(one, *edits):
+        with pytest.raises(InputError, match=words), si.patched(one, *edits):
             one(TOKENS)
-        assert "\n" not in str(caught.value)
     padded = torch.ones_like(TOKENS)
     padded[0, 0] = 0
-    with si.patched(model, Temperature(2.0)), pytest.raises(InputError, match="takes no padding"):
+    with si.patched(model, iv.Temperature(2.0)), pytest.raises(InputError, match="takes no padding"):
         model(TOKENS, attention_mask=padded)
     assert is_untouched(model, state, implementation) and model.config.vocab_size == VOCAB
+
+
+def cached_in_a_bridge(bridge):
+    logits, cache = bridge.run_with_cache(TOKENS)
+    return logits, [cache[name] for name in cache if name.endswith("attn.hook_pattern")]
+
+
+def saved_in_a_trace(envoy):
+    with envoy.trace(TOKENS, output_attentions=True):
+        output = envoy.output.save()
+    return output.logits, output.attentions
+
+
+def eager_envoy(model):
+    model.set_attn_implementation("eager")
+    return NNsight(model)
+
+
+INSIDE = [(bridge_of, cached_in_a_bridge, name) for name in ("opt", "gpt-oss with sink logits")]
+INSIDE += [(eager_envoy, saved_in_a_trace, name) for name in ("qwen2",)]
+
+
+@pytest.mark.parametrize(("wrap", "run", "name"), INSIDE)
+@torch.no_grad()
+def test_what_other_libraries_cache_inside_is_what_a_measurement_reads(wrap, run, name, as_users_run_it):
+    model, read = wrap(model_of(name)), {"pattern": lambda call: call.pattern()[..., -call.k.shape[2] :]}
+    subject, edits = si.load(model), [edit for edit in (*EVERY_EDIT, *MORE_EDITS) if not refusal(edit, name)]
+    measured = [subject.run(TOKENS, calls=read, edits=[edit]) for edit in edits]
+    assert len(edits) > 30
+    with si.patched(model, lambda call: call):
+        for edit, expected in zip(edits, measured, strict=True):
+            with si.patched(model, edit):
+                logits, patterns = run(model)
+            found = torch.stack(list(patterns), 1)
+            torch.testing.assert_close(found, expected.calls["pattern"], rtol=0, atol=1e-5)
+            torch.testing.assert_close(logits, expected.logits, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_hooks_inside_a_patched_bridge_see_the_edits_and_change_what_they_made():
+    bridge = bridge_of(model_of("gpt2"))
+    half = replace_pattern_of_head_0(0.5)
+    with si.patched(bridge, iv.Temperature(3.0)):
+        logits = bridge.run_with_hooks(TOKENS, fwd_hooks=[("blocks.1.attn.hook_pattern", half)])
+        generated = bridge.generate(TOKENS[:1, :5], max_new_tokens=3, do_sample=False, verbose=False, stop_at_eos=False)
+    edits = (iv.Temperature(3.0), iv.ChangePattern(iv.Scale(0.5), heads=[(1, 0)]))
+    subject = si.load(bridge)
+    torch.testing.assert_close(logits, subject.run(TOKENS, edits=edits).logits, rtol=1e-5, atol=1e-5)
+    tokens = TOKENS[:1, :5]
+    for _ in range(3):
+        step = subject.run(tokens, edits=edits[:1]).logits[:, -1:].argmax(-1)
+        tokens = torch.cat((tokens, step), 1)
+    assert generated.equal(tokens)
+    with (
+        si.patched(bridge, iv.ChangeValues(iv.Zero(), positions=[0])),
+        pytest.raises(InputError, match=r"a hook of yours changes blocks\.1\.attn\.hook_pattern"),
+    ):
+        bridge.run_with_hooks(TOKENS, fwd_hooks=[("blocks.1.attn.hook_pattern", half)])
+
+
+def replace_pattern_of_head_0(factor):
+    def hook(pattern, hook):
+        pattern = pattern.clone()
+        pattern[:, 0] *= factor
+        return pattern
+
+    return hook
+
+
+@torch.no_grad()
+def test_hooks_of_a_user_around_a_measurement_compose_or_are_named():
+    bridge = bridge_of(model_of("gpt2"))
+    subject = si.load(bridge)
+
+    def twice(x, hook):
+        return x * 2
+
+    with bridge.hooks(fwd_hooks=[("blocks.1.attn.hook_v", twice), ("blocks.2.hook_resid_pre", twice)]):
+        measured, by_hand = subject.run(TOKENS).logits, bridge(TOKENS)
+    torch.testing.assert_close(measured, by_hand, rtol=1e-5, atol=1e-5)
+    with bridge.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", replace_pattern_of_head_0(0.5))]):
+        for measured in (subject, bridge):
+            with pytest.raises(InputError, match=r"your hooks on blocks\.1\.attn\.hook_pattern") as caught:
+                si.measure(measured, TOKENS)
+            assert "Hugging Face" not in str(caught.value)
+    seen = []
+    with bridge.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", lambda pattern, hook: seen.append(pattern.sum()))]):
+        si.measure(subject, TOKENS)
+    assert len(seen) == 1
+    with (
+        si.patched(bridge, iv.Temperature(2.0)),
+        pytest.raises(InputError, match=r"is inside si\.patched"),
+    ):
+        si.measure(subject, TOKENS)

@@ -2,29 +2,16 @@
 
 import pytest
 import torch
-from backends.zoo import SIZES, model_of, peaked, tokens_of
+from backends.zoo import SIZES, model_of, peaked, subject_of, tokens_of
 from transformers import AutoModelForCausalLM, DeepseekV3Config, OPTConfig, RecurrentGemmaConfig, XLMRobertaConfig
 
 import sinkinterp as si
+from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.errors import InputError
-from sinkinterp.interventions import (
-    BiasColumn,
-    BlindKeys,
-    ChangeMLP,
-    ChangeOutputs,
-    ChangeTokenEmbedding,
-    ChangeValues,
-    PatchNormalization,
-    RemoveColumn,
-    Scale,
-    SwapPositions,
-    Temperature,
-    Zero,
-)
-from sinkinterp.measurement.instruments import ALL
-from sinkinterp.tables.summary import sink_summary
+from sinkinterp.metrics.instruments import ALL
+from sinkinterp.report.summary import sink_summary
 
 OPT_350M = OPTConfig(**SIZES, ffn_dim=40, word_embed_proj_dim=24, do_layer_norm_before=False)
 
@@ -36,9 +23,8 @@ def test_positions_that_also_reset_a_recurrence_are_refused():
         for name, parameter in model.named_parameters():
             parameter.mul_(8 if "linear_" in name else 1)  # what a block writes is seen
     subject = HuggingFaceSubject(model)
-    with pytest.raises(InputError, match="uses positions outside embeddings and rotations") as error:
-        si.measure(subject, tokens_of(), edits=[SwapPositions(0, 4)])
-    assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match="uses positions outside embeddings and rotations"):
+        si.measure(subject, tokens_of(), edits=[iv.SwapPositions(0, 4)])
 
 
 def test_positions_that_count_from_another_number_are_refused():
@@ -46,22 +32,22 @@ def test_positions_that_count_from_another_number_are_refused():
     config.pad_token_id = 1
     subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(config).eval()))
     with pytest.raises(InputError, match="counts them from another number than 0"):
-        si.measure(subject, tokens_of(), edits=[SwapPositions(0, 4)])
+        si.measure(subject, tokens_of(), edits=[iv.SwapPositions(0, 4)])
 
 
-@pytest.mark.parametrize("edit", [RemoveColumn(), PatchNormalization(Sigmoid(), heads=[(1, 2)])], ids=str)
+@pytest.mark.parametrize("edit", [iv.RemoveColumn(), iv.PatchNormalization(Sigmoid(), heads=[(1, 2)])], ids=str)
 def test_every_instrument_measures_a_pattern_that_was_set(edit):
-    subject = HuggingFaceSubject(model_of("llama"))
+    subject = subject_of("llama")
     report = si.measure(subject, tokens_of(), edits=[edit], instruments=ALL)
     assert all(value.isfinite().any() for value in report.extras.values())
 
 
 def test_edits_of_scores_on_different_heads_compose():
-    subject = HuggingFaceSubject(model_of("llama"))
+    subject = subject_of("llama")
     edits = (
-        Temperature(3.0, heads=[(1, 0)]),
-        BiasColumn(2.0, heads=[(1, 1)]),
-        PatchNormalization(Sigmoid(), heads=[(1, 2)]),
+        iv.Temperature(3.0, heads=[(1, 0)]),
+        iv.BiasColumn(2.0, heads=[(1, 1)]),
+        iv.PatchNormalization(Sigmoid(), heads=[(1, 2)]),
     )
     read = {"pattern": lambda call: call.pattern()}
     groups = ((), *((edit,) for edit in edits), edits)
@@ -72,16 +58,16 @@ def test_edits_of_scores_on_different_heads_compose():
         torch.testing.assert_close(together[:, head], expected[:, head])
         assert head == 3 or not expected[:, head].allclose(plain[:, head])
     with pytest.raises(InputError, match="set by an edit before"):
-        subject.run(tokens_of(), edits=[edits[0], BiasColumn(2.0, heads=[(1, 0)])])
+        subject.run(tokens_of(), edits=[edits[0], iv.BiasColumn(2.0, heads=[(1, 0)])])
 
 
 def test_widths_are_those_of_blocks_embeddings_and_values():
     subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(OPT_350M).eval()))
     assert (subject.shape.d_model, subject.shape.d_embedding) == (48, 24)
     plain = subject.run(tokens_of()).logits
-    assert not subject.run(tokens_of(), edits=[BlindKeys([40])]).logits.equal(plain)
+    assert not subject.run(tokens_of(), edits=[iv.BlindKeys([40])]).logits.equal(plain)
     with pytest.raises(InputError, match="there is no dimension 24"):
-        subject.run(tokens_of(), edits=[ChangeTokenEmbedding(Zero(), dims=[24])])
+        subject.run(tokens_of(), edits=[iv.ChangeTokenEmbedding(iv.Zero(), dims=[24])])
 
 
 def test_values_may_be_wider_than_queries():
@@ -91,24 +77,24 @@ def test_values_may_be_wider_than_queries():
     subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(config).eval()))
     assert (subject.shape.d_head, subject.shape.d_value) == (12, 20)
     plain = subject.run(tokens_of()).logits
-    for change in (ChangeValues, ChangeOutputs):
-        assert not subject.run(tokens_of(), edits=[change(Zero(), dims=[18])]).logits.equal(plain)
+    for change in (iv.ChangeValues, iv.ChangeOutputs):
+        assert not subject.run(tokens_of(), edits=[change(iv.Zero(), dims=[18])]).logits.equal(plain)
         with pytest.raises(InputError, match="there is no dimension 20"):
-            subject.run(tokens_of(), edits=[change(Zero(), dims=[20])])
+            subject.run(tokens_of(), edits=[change(iv.Zero(), dims=[20])])
 
 
 def test_updates_that_a_norm_follows_the_sum_of_are_refused():
     subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(OPT_350M).eval()))
     assert subject.shape.mlp_layers == ()
     with pytest.raises(InputError, match="feed-forward layers add to the residual stream is not found"):
-        subject.run(tokens_of(), edits=[ChangeMLP(Scale(100.0))])
+        subject.run(tokens_of(), edits=[iv.ChangeMLP(iv.Scale(100.0))])
     with pytest.raises(InputError, match="feed-forward layers add to the residual stream is not found"):
         subject.run(tokens_of(), mlps={"update": lambda x: x})
 
 
 def test_the_divisor_is_named_where_a_window_is_narrower_than_the_text():
     for name, is_named in (("mistral with a window", True), ("llama", False)):
-        note = sink_summary(si.measure(HuggingFaceSubject(model_of(name)), tokens_of())).note
+        note = sink_summary(si.measure(subject_of(name), tokens_of())).note
         assert ("--preset paper divides by T - k + 1" in note) is is_named
 
 

@@ -1,5 +1,7 @@
 """Tiny random models with peaked attention, so that agreement means something."""
 
+from functools import cache
+
 import torch
 from transformers import (
     AutoModelForCausalLM,
@@ -17,6 +19,9 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
 )
+
+from sinkinterp.backends.load import load
+from sinkinterp.backends.subject import Subject
 
 VOCAB = 97
 SIZES = {
@@ -67,6 +72,12 @@ def peaked(model: PreTrainedModel) -> PreTrainedModel:
 def model_of(name: str) -> PreTrainedModel:
     torch.manual_seed(0)
     return peaked(AutoModelForCausalLM.from_config(CONFIGS[name]).eval())
+
+
+@cache
+def subject_of(name: str, backend: str = "huggingface") -> Subject:
+    """One subject for all tests that leave it as it was: what checks it when it is made takes long."""
+    return load(model_of(name), backend=backend)
 
 
 def tokens_of(length: int = 17) -> torch.Tensor:

@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 import torch
 from backends.zoo import VOCAB, model_of
-from transformers import GPTNeoXJapaneseConfig, GPTNeoXJapaneseForCausalLM
 from typer.testing import CliRunner
 
 import sinkinterp as si
@@ -64,45 +63,6 @@ def test_backends_print_the_same_numbers(call, llama, tmp_path):
     tokens = token_file(tmp_path, torch.randint(VOCAB, (5, 11)).tolist())
     words = ("measure", llama, "--tokens", tokens, "--length", 11, "--sequences", 5, "--backend")
     assert call(*words, "nnsight")[1] == call(*words, "huggingface")[1]
-
-
-BAD = {
-    "no such backend": (["measure", "{llama}", "--backend", "jax"], "cannot run on 'jax'; backends: huggingface"),
-    "no model in the folder": (["measure", "."], r"holds no config.json"),
-    "no folder": (["measure", "./absent"], "there is no folder"),
-    "epsilon of 1": (["measure", "{llama}", "--epsilon", "1"], "epsilon is a share"),
-    "epsilon of 0": (["measure", "{llama}", "--epsilon", "0"], "epsilon is a share"),
-    "texts and tokens": (["measure", "{llama}", "--text", "a.txt", "--tokens", "{tokens}"], "give one"),
-    "no token file": (["measure", "{llama}", "--tokens", "absent.json"], "cannot read"),
-    "tokens outside the vocabulary": (
-        ["measure", "{llama}", "--tokens", "{tokens}", "--length", "3", "--sequences", "2"], f"token id {VOCAB}",
-    ),
-    "short sequences": (
-        ["measure", "{llama}", "--tokens", "{tokens}", "--length", "4", "--sequences", "2"], "of 2 texts 2 are shorter",
-    ),
-    "too few sequences": (
-        ["measure", "{llama}", "--tokens", "{tokens}", "--length", "3", "--sequences", "3"], "use --sequences 2",
-    ),
-    "no tokenizer": (["measure", "{llama}"], "give its input as token ids, --tokens"),
-    "attention outside the interface": (["measure", "{outside}", "--tokens", "{tokens}"], "take a family"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "message"), BAD.values(), ids=BAD)
-def test_bad_input_is_one_line_and_exit_code_2_and_nothing_written(call, llama, tmp_path, words, message):
-    config = GPTNeoXJapaneseConfig(vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=4)
-    GPTNeoXJapaneseForCausalLM(config).save_pretrained(tmp_path / "outside")
-    tokens = token_file(tmp_path, [[1, 2, 3], [4, 5, VOCAB]])
-    filled = [word.format(llama=llama, outside=tmp_path / "outside", tokens=tokens) for word in words]
-    code, output, files = call(*filled, "--json", "out.json", "--html", "out.html")
-    assert code == 2 and files == []
-    (line,) = [line for line in output.splitlines() if "error:" in line]
-    assert message in line
-
-
-def test_an_error_that_repeats_hostile_words_prints_them_as_they_are(call):
-    code, output, _ = call("measure", "./[bold]x[/bold]")
-    assert code == 2 and "[bold]x[/bold]" in output
 
 
 @real

@@ -23,7 +23,7 @@ def call(monkeypatch):
         thread = threading.Thread(target=FOREVER, args=(server, 0.01))
         thread.start()
         connection = HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-        body = json.dumps({"prompt": "3 17 5 9", "edits": [{"kind": "swap", "position": 2}]})
+        body = json.dumps({"prompt": "3 17 5 9", "edits": [{"kind": "swap", "numbers": [2]}]})
         connection.request("POST", "/ask", body, {"Content-Type": "application/json"})
         answers.append(json.loads(connection.getresponse().read()))
         server.shutdown()
@@ -43,7 +43,7 @@ def call(monkeypatch):
 def test_the_page_is_served_until_an_interrupt_and_answers(call):
     code, output, opened, (answer,) = call(MODEL)
     assert code == 0 and f"the live page is at {opened[0]}" in output and opened[0].startswith("http://127.0.0.1:")
-    assert answer["tokens"] == ["3", "17", "5", "9"] and answer["edits"] == ["SwapPositions(0, 2)"]
+    assert answer["view"]["tokens"] == ["3", "17", "5", "9"] and answer["edits"] == ["SwapPositions(0, 2)"]
 
 
 def test_no_browser_is_opened_where_none_is_wanted(call):

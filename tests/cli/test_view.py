@@ -85,24 +85,3 @@ def test_serve_opens_the_page_from_this_machine(call, gpt2, monkeypatch):
     assert (
         code == 0 and re.fullmatch(r"http://127\.0\.0\.1:\d+/", opened[0]) and f"the page is at {opened[0]}" in output
     )
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--text", "the"), "at least 2"),
-        (("--text", "missing.txt"), "there is no file missing.txt"),
-        (("--text", TEXT, "--head", "3"), "such as 3.7"),
-        (("--text", TEXT, "--head", "9.9"), "no layer and head"),
-        (("--text", TEXT, "--swap", "0", "0"), "two different positions"),
-    ],
-)
-def test_a_mistake_is_one_line_and_exit_code_2(call, gpt2, words, message):
-    code, output = call(gpt2, *words, "--out", "page.html")
-    assert (code, output.count("error:")) == (2, 1) and message in output
-    assert not Path("page.html").exists()
-
-
-def test_a_model_without_a_tokenizer_reads_no_text(call):
-    code, output = call("sinkinterp/demo-softmax", "--text", TEXT)
-    assert code == 2 and "leave --text out" in output

@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,9 +10,9 @@ import pytest
 import torch
 
 from sinkinterp.data import corpus_folder, tokenisers
+from sinkinterp.data.changes import FixedAt, RandomAt
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source, Texts
-from sinkinterp.data.stream_edits import FixedAt, RandomAt
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, pretrained_tokenizer
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
@@ -24,14 +23,14 @@ DOCUMENTS = [" ".join(RNG.choice(WORDS, size=RNG.integers(0, 40))) for _ in rang
 KILLED = """
 import json, os, signal, sys
 from pathlib import Path
-from sinkinterp.data import corpus_folder, shards, tokenisers
+from sinkinterp.data import corpus_folder, tokenisers
 from sinkinterp.data.packing import PackedText
 tokenisers.BATCH_CHARACTERS, corpus_folder.SHARD = 997, 1009
-finalize, left = shards.ArrowWriter.finalize, [int(sys.argv[3])]
+finalize, left = corpus_folder.ArrowWriter.finalize, [int(sys.argv[3])]
 def kill(writer):
     left[0] -= 1
     return finalize(writer) if left[0] else os.kill(os.getpid(), signal.SIGKILL)
-shards.ArrowWriter.finalize = kill
+corpus_folder.ArrowWriter.finalize = kill
 PackedText.from_dict(json.loads(sys.argv[1])).prepare(Path(sys.argv[2]))
 """
 
@@ -119,7 +118,7 @@ def test_what_is_drawn_are_chunks_and_held_out_ones_are_never_trained_on(prepare
 
 @pytest.mark.parametrize("bos", [False, True])
 def test_no_document_is_both_held_out_and_trained_on(prepared, tmp_path, monkeypatch, bos):
-    monkeypatch.setattr("sinkinterp.data.split.STRETCH", 7)
+    monkeypatch.setattr("sinkinterp.data.draws.STRETCH", 7)
     task = replace(PACKED, held_out=0.3, bos=bos, length=23 + bos).prepare(tmp_path)
     ids = ids_of(task)[:, int(bos) :]
     ends = ids.flatten() == task.tokenizer().eos_token_id
@@ -265,17 +264,6 @@ def test_a_packing_killed_twice_ends_as_if_it_had_not_been(prepared, tmp_path, m
     assert written(again.folder) == written(whole.folder) and again.sha256 == whole.sha256 == prepared.sha256
 
 
-def test_of_several_programs_that_need_one_corpus_one_packs_it(tmp_path, monkeypatch):
-    pack, packed, found = corpus_folder.pack, [], []
-    monkeypatch.setattr(corpus_folder, "pack", lambda *args: packed.append(1) or pack(*args))
-    threads = [threading.Thread(target=lambda: found.append(PACKED.prepare(tmp_path))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=60)
-    assert len(packed) == 1 and len(found) == 3 and len({text.sha256 for text in found}) == 1
-
-
 def test_a_cache_that_cannot_be_made_is_one_line(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"^cannot write to [^\n]+; choose another place$"):
@@ -314,7 +302,7 @@ def test_a_text_that_changed_after_it_was_packed_is_refused_and_one_that_is_gone
 def test_a_text_that_changed_while_it_was_packed_is_packed_from_its_beginning(tmp_path, many_shards, file, monkeypatch):
     recipe = replace(PACKED, source=Texts(str(file)))
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(corpus_folder.shards, "read_shards", stop)
+        patch.setattr(corpus_folder, "read_shards", stop)
         recipe.prepare(tmp_path / "cut")
     file.write_text("\n".join(json.dumps({"text": text.upper()}) for text in DOCUMENTS[:50]))
     found = recipe.prepare(tmp_path / "cut")

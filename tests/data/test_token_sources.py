@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sinkinterp.data.bos import Bos
+from sinkinterp.data.choices import Bos
 from sinkinterp.data.token_sources import from_rows, from_texts, random_tokens, repeated_token
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError

@@ -1,7 +1,10 @@
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from sinkinterp.data.tokens import PAD, TokenSet
+from sinkinterp.data.tokens import PAD, TokenSet, token_set_of
 from sinkinterp.errors import InputError
 
 
@@ -103,7 +106,7 @@ def test_sequences_of_one_length_are_a_token_set_without_padding(before):
 @pytest.mark.parametrize(
     ("mask", "fix"),
     [
-        ([[1, 1, 1, 1, 1], [1, 1, 0, 1, 1]], "sequence 1 has a hole; pad only before or behind"),
+        ([[1, 1, 1, 1, 1], [1, 1, 0, 1, 1]], "sequence 1 has a hole; pad only before or after"),
         ([[0, 1, 0, 1, 0], [1, 1, 1, 1, 1]], "sequence 0 has a hole"),
         ([[1, 1, 1, 1, 1], [0, 0, 1, 0, 0]], "sequence 1 has 1 tokens; leave out those of fewer than 2"),
         ([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0]], "sequence 1 has 0 tokens; leave out"),
@@ -124,3 +127,108 @@ def test_a_mask_that_cannot_be_used_names_the_fix(mask, fix):
 def test_rows_that_are_no_sequences_name_the_fix(rows, fix):
     with pytest.raises(InputError, match=fix):
         TokenSet.of_rows(rows)
+
+
+ROWS = [[5, 7, 9], [2, 3, 4]]
+
+
+def encode(texts):
+    return TokenSet.of_rows([[ord(letter) for letter in text] for text in texts], "letters")
+
+
+WAYS = {
+    "lists": ROWS,
+    "tuples": ((5, 7, 9), (2, 3, 4)),
+    "a list of arrays": [np.array(row) for row in ROWS],
+    "a list of tensors": [torch.tensor(row, dtype=torch.uint8) for row in ROWS],
+    "numbers of numpy": [[np.int32(token) for token in row] for row in ROWS],
+    "a mapping": {"input_ids": ROWS},
+    "a mapping of tensors": {"input_ids": torch.tensor(ROWS), "attention_mask": torch.ones(2, 3)},
+    "an array of objects": np.array(ROWS, dtype=object),
+    **{dtype: np.array(ROWS, dtype=dtype) for dtype in ("u1", "i1", "i2", "u2", "i4", "u4", "i8", "u8", ">i4")},
+    **{str(dtype): torch.tensor(ROWS, dtype=dtype) for dtype in (torch.uint8, torch.int16, torch.int32, torch.uint32)},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ids_are_the_same_in_every_form(way):
+    token_set = token_set_of(WAYS[way], encode)
+    assert token_set.tokens.equal(torch.tensor(ROWS)) and token_set.tokens.dtype == torch.long
+    assert token_set.lengths is None and token_set.sha256 == TokenSet.of(torch.tensor(ROWS)).sha256
+
+
+@pytest.mark.parametrize("ids", [[5, 7, 9], np.array([5, 7, 9]), torch.tensor([5, 7, 9]), (5, 7, 9)])
+def test_one_list_of_ids_is_one_sequence(ids):
+    assert token_set_of(ids, encode).tokens.tolist() == [[5, 7, 9]]
+
+
+def test_sequences_keep_their_own_lengths():
+    token_set = token_set_of([[5, 7, 9], [2, 3]], encode)
+    assert token_set.tokens.tolist() == [[5, 7, 9], [2, 3, PAD]] and token_set.lengths.tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("texts", ["ab", ["ab"], ("ab",), np.array(["ab"])])
+def test_texts_are_encoded(texts):
+    assert token_set_of(texts, encode).tokens.tolist() == [[97, 98]]
+
+
+@pytest.mark.parametrize(
+    "junk", [None, 3, b"ab", {"a": 1}, {1, 2}, [[0.5, 1.0]], [True, False], ["ab", 3], [[1, 2], "ab"]]
+)
+def test_anything_else_is_refused_with_calls_that_work(junk):
+    with pytest.raises(InputError, match="give a text, a list of texts, or token ids"):
+        token_set_of(junk, encode)
+
+
+FORMS = {
+    "lists": lambda tensor: tensor.tolist(),
+    "tuples": lambda tensor: tuple(map(tuple, tensor.tolist())),
+    "arrays": lambda tensor: [row.numpy() for row in tensor],
+    "an array": lambda tensor: tensor.numpy(),
+    "tensors": list,
+    "a tensor": lambda tensor: tensor,
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(lengths=st.lists(st.integers(2, 7), min_size=1, max_size=5), data=st.data())
+def test_a_padded_answer_of_a_tokenizer_is_its_true_tokens_in_every_form(lengths, data):
+    """Lists are what a tokenizer returns by default. Padding may be on either side, and ragged lists have none."""
+    rows = [list(range(10 * i, 10 * i + length)) for i, length in enumerate(lengths, 1)]
+    width = max(lengths) + data.draw(st.integers(0, 2))
+    ids, mask = padded([data.draw(st.sampled_from((0, width - length))) for length in lengths], width, 3, rows)
+    form, other = (FORMS[data.draw(st.sampled_from(sorted(FORMS)))] for _ in range(2))
+    answer = {"input_ids": form(ids), "attention_mask": other(mask)}
+    plain = {"input_ids": rows, "attention_mask": [[1] * length for length in lengths]}
+    for given_ids in (answer, plain):
+        assert token_set_of(given_ids, encode).sha256 == TokenSet.of_rows(rows).sha256
+
+
+ONE = [5, 7, 9, 2]
+BAD_MASKS = {
+    "too short": (ONE, [1, 1, 1]),
+    "too long": (ONE, [1, 1, 1, 1, 0]),
+    "a hole": (ONE, [1, 0, 1, 1]),
+    "text": (ONE, [1, 1, "1", 1]),
+    "one text": (ONE, "1111"),
+    "nothing": (ONE, [None] * 4),
+    "a number": (ONE, 1),
+    "other numbers": (ONE, [0, 2, 1, 1]),
+    "another number of rows": (ONE, [[1] * 4] * 2),
+    "three axes": (ONE, torch.ones(1, 1, 4)),
+    "wider than ragged rows": ([ONE, ONE[:2]], torch.ones(2, 4)),
+    "shorter than one row": ([ONE, ONE[:2]], [[1] * 4, [1]]),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MASKS)
+def test_a_mask_that_does_not_fit_its_ids_is_refused(case):
+    ids, mask = BAD_MASKS[case]
+    with pytest.raises(InputError, match=r"attention_mask|neither"):
+        token_set_of({"input_ids": ids, "attention_mask": mask}, encode)
+
+
+@pytest.mark.parametrize("lengths", [[3.0, 2.0], [3, 1], [3, 2, 2], [2, 2], [3, 3], [4, 2]])
+def test_false_lengths_of_a_token_set_are_refused(lengths, as_users_run_it):
+    with pytest.raises(InputError, match="lengths are a whole number per sequence"):
+        TokenSet(torch.tensor([[5, 7, 9], [2, 3, PAD]]), "a source", "", lengths=torch.tensor(lengths))

@@ -80,6 +80,26 @@ def test_rows_keep_their_sum_unless_the_share_is_dropped(layout, make_call):
         assert after[before == 0].eq(0).all()
 
 
+@pytest.mark.parametrize("sink", [50.0, 200.0, 1e4])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_beside_a_very_strong_column_the_others_keep_what_masked_scores_give(layout, sink, make_call):
+    call = make_call(**LAYOUTS[layout]())
+    peaked = BiasColumn(sink).call(call)
+    kept = torch.ones(11, 11).tril().bool()
+    kept[1:, 0] = False  # the first query sees nothing else, unless there is a slot
+    kept[0, 0] = call.slot is None
+    masked = replace(call, mask=torch.logical_and(call.allowed(), kept))
+    after = RemoveColumn().call(peaked).pattern()
+    rows = slice(None) if call.slot is not None else slice(1, None)
+    torch.testing.assert_close(after[:, :, rows], masked.pattern()[:, :, rows], rtol=1e-4, atol=1e-6)
+
+
+def test_a_pattern_that_was_set_has_its_column_taken_from_the_weights():
+    call = of_scores(ROWS)
+    after = RemoveColumn().call(call.with_pattern(call.pattern()))
+    torch.testing.assert_close(after.pattern(), torch.tensor(BY_HAND[Renormalised()])[None, None])
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("positions", [[0], [0, 3]])
 def test_a_column_that_is_biased_away_is_a_column_removed_and_renormalised(layout, positions, make_call):

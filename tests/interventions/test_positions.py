@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from sinkinterp.attention.model_shape import ModelShape
+from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
 from sinkinterp.interventions.edit import Edit

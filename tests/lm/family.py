@@ -1,22 +1,19 @@
 """Every variant at small odd sizes, and combinations of many."""
 
 from dataclasses import replace
+from functools import cache
 
 import torch
 
-from sinkinterp.attention.features import MLPFeature
-from sinkinterp.attention.kernels import Kernel, LogLength, Sigmoid, Unit
+from sinkinterp.attention.kernels import ClampedSum, Kernel, LogLength, MLPFeature, Raw, Sigmoid, Unit
 from sinkinterp.attention.masks import Causal, Prefix, Window
-from sinkinterp.attention.normalisers import ClampedSum
-from sinkinterp.attention.similarities import Raw
 from sinkinterp.attention.slots import KeySlot, LearnedRow
-from sinkinterp.lm.attention import AttentionSpec
+from sinkinterp.lm.attention import Added, AttentionSpec, HeadGate, RMSQKNorm, ValueBias
 from sinkinterp.lm.block import PostNorm
-from sinkinterp.lm.config import LMSpec
+from sinkinterp.lm.config import LMSpec, WrittenInit
 from sinkinterp.lm.ffn import GatedFFN, Gelu
-from sinkinterp.lm.heads import Added, HeadGate, RMSQKNorm, ValueBias
-from sinkinterp.lm.init import WrittenInit
-from sinkinterp.lm.relative import Alibi, T5Relative
+from sinkinterp.lm.model import SinkForCausalLM, build
+from sinkinterp.lm.positions import Alibi, T5Relative
 from sinkinterp.lm.sink_token import SinkToken
 from sinkinterp.lm.variants import VARIANTS
 
@@ -47,3 +44,15 @@ SPECS = {name: small(name, spec) for name, spec in (VARIANTS | COMBINED).items()
 
 def tokens(batch: int = 2, length: int = 13) -> torch.Tensor:
     return torch.randint(97, (batch, length), generator=torch.Generator().manual_seed(1))
+
+
+@cache
+def model_of(name: str) -> SinkForCausalLM:
+    """One model for all tests that leave it as it was."""
+    return build(SPECS[name])
+
+
+@cache
+def logits_of(name: str) -> torch.Tensor:
+    with torch.no_grad():
+        return model_of(name)(tokens()).logits

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from lm.family import SPECS, tokens
+from lm.family import SPECS, model_of, tokens
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from sinkinterp.attention.slots import KeySlot
@@ -22,7 +22,7 @@ def test_the_default_variant_is_llama():
 @pytest.mark.parametrize("name", sorted(set(SPECS) - {"llama"}))
 def test_what_is_not_llama_is_not_exported(name):
     with pytest.raises(InputError, match="Llama"):
-        build(SPECS[name]).to_llama()
+        model_of(name).to_llama()
 
 
 def test_one_seed_gives_one_model_and_leaves_the_callers_randomness_alone():

@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 from lm.family import SPECS, tokens
 
+from sinkinterp.lm.config import TorchInit, WrittenInit
 from sinkinterp.lm.ffn import FFN, GatedFFN, Gelu, Relu, Swish
-from sinkinterp.lm.init import TorchInit, WrittenInit
 from sinkinterp.lm.model import build
 from sinkinterp.spec import Dims
 

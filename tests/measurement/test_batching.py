@@ -3,7 +3,7 @@ import torch
 from backends.zoo import model_of
 
 import sinkinterp as si
-from sinkinterp.measurement import batching
+from sinkinterp.measurement import inputs as batching
 
 
 @pytest.fixture(scope="module")

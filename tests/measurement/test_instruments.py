@@ -6,10 +6,11 @@ from backends.zoo import CONFIGS, model_of, tokens_of
 from einops import einsum, rearrange
 
 import sinkinterp as si
-from sinkinterp.measurement.instruments import ALL, LOSS, MASSIVE
-from sinkinterp.metrics import massive, qk
+from sinkinterp.metrics import qk
+from sinkinterp.metrics import residuals as massive
+from sinkinterp.metrics.instruments import ALL, LOSS, MASSIVE
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
-from sinkinterp.metrics.secondary_sinks import COSINE_TO_FIRST
+from sinkinterp.metrics.residuals import COSINE_TO_FIRST
 from sinkinterp.metrics.writes import KEY_RANK, UPDATE_RANK
 
 

@@ -4,7 +4,7 @@ import pytest
 from backends.zoo import CONFIGS, model_of
 from typer.testing import CliRunner
 
-from sinkinterp.backends.model_files import load_model
+from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.nnsight import NNsightSubject
 from sinkinterp.cli.main import app
 from sinkinterp.measurement import parity as gate

@@ -5,19 +5,10 @@ import torch
 from backends.zoo import LEARNED_POSITIONS, model_of, tokens_of
 
 import sinkinterp as si
+from sinkinterp import interventions as iv
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.errors import InputError
-from sinkinterp.interventions import (
-    ChangeKeys,
-    ChangeMLP,
-    ChangeOutputs,
-    ChangePattern,
-    ChangeQueries,
-    ChangeResidual,
-    ChangeTokenEmbedding,
-    ChangeValues,
-)  # fmt: skip
-from sinkinterp.measurement import batching
+from sinkinterp.measurement import inputs as batching
 from sinkinterp.measurement.patching import (  # fmt: skip
     activations,
     attribution,
@@ -29,7 +20,15 @@ from sinkinterp.measurement.patching import (  # fmt: skip
 )
 
 TOKENS, OTHERS = tokens_of(11), tokens_of(12)[:, 1:]
-SITES = (ChangeResidual, ChangeMLP, ChangeQueries, ChangeKeys, ChangeValues, ChangeOutputs, ChangePattern)
+SITES = (
+    iv.ChangeResidual,
+    iv.ChangeMLP,
+    iv.ChangeQueries,
+    iv.ChangeKeys,
+    iv.ChangeValues,
+    iv.ChangeOutputs,
+    iv.ChangePattern,
+)
 NAMES = ["gpt2", "llama with grouped queries", "gpt-oss with sink logits"]
 
 
@@ -50,14 +49,14 @@ def test_patching_a_run_into_itself_is_the_identity(name, site):
 def test_patching_every_residual_gives_the_logits_of_the_source(name, backend):
     subject = load(model_of(name), backend=backend)
     theirs = logits(subject, OTHERS)
-    assert logits(subject, TOKENS, patch(ChangeResidual(), subject, OTHERS)).equal(theirs)
-    last = patch(ChangeResidual(layers=[subject.shape.n_layers]), subject, OTHERS)
+    assert logits(subject, TOKENS, patch(iv.ChangeResidual(), subject, OTHERS)).equal(theirs)
+    last = patch(iv.ChangeResidual(layers=[subject.shape.n_layers]), subject, OTHERS)
     assert logits(subject, TOKENS, last).equal(theirs)
 
 
 def test_only_the_chosen_places_are_patched():
     subject = load(model_of("llama"))
-    one = patch(ChangeResidual(layers=[3], positions=[4]), subject, OTHERS)
+    one = patch(iv.ChangeResidual(layers=[3], positions=[4]), subject, OTHERS)
     mixed = logits(subject, TOKENS, one)
     assert mixed[:, 4].equal(logits(subject, OTHERS)[:, 4])
     assert mixed[:, :4].equal(logits(subject, TOKENS)[:, :4]) and mixed[:, 5:].equal(logits(subject, TOKENS)[:, 5:])
@@ -65,10 +64,12 @@ def test_only_the_chosen_places_are_patched():
 
 def test_a_measurement_in_batches_patches_every_sequence_with_its_own(monkeypatch):
     subject = load(model_of("gpt2"))
-    edit = patch(ChangeKeys(layers=[1]), subject, OTHERS)
+    edit = patch(iv.ChangeKeys(layers=[1]), subject, OTHERS)
     whole = si.measure(subject, TOKENS, edits=[edit])
     monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 3)
-    torch.testing.assert_close(patch(ChangeKeys(layers=[1]), subject, OTHERS).operation.values, edit.operation.values)
+    torch.testing.assert_close(
+        patch(iv.ChangeKeys(layers=[1]), subject, OTHERS).operation.values, edit.operation.values
+    )
     monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 2)
     torch.testing.assert_close(si.measure(subject, TOKENS, edits=[edit]).importance, whole.importance)
 
@@ -76,27 +77,27 @@ def test_a_measurement_in_batches_patches_every_sequence_with_its_own(monkeypatc
 def test_between_twins_the_sources_last_residual_brings_its_predictions():
     sink, without = (si.load(f"sinkinterp/demo-{name}") for name in ("softmax", "sigmoid"))
     tokens = torch.randint(64, (7, 13), generator=torch.Generator().manual_seed(0))
-    patched = logits(without, tokens, patch(ChangeResidual(layers=[1]), sink, tokens))
-    head = without.model.lm_head(without.model.model.norm(activations(ChangeResidual(), sink, tokens)[1]))
+    patched = logits(without, tokens, patch(iv.ChangeResidual(layers=[1]), sink, tokens))
+    head = without.model.lm_head(without.model.model.norm(activations(iv.ChangeResidual(), sink, tokens)[1]))
     torch.testing.assert_close(patched, head, rtol=0, atol=1e-5)
 
 
 def test_one_run_of_the_source_gives_an_edit_for_every_place():
     subject = load(model_of("llama with grouped queries"))
-    cells = patches(ChangeMLP(positions=[0, 5]), subject, OTHERS)
+    cells = patches(iv.ChangeMLP(positions=[0, 5]), subject, OTHERS)
     assert [(cell.layers, cell.positions) for cell in cells] == [((i,), (p,)) for i in range(3) for p in (0, 5)]
-    heads = patches(ChangeOutputs(layers=[1], positions=[2]), subject, OTHERS)
+    heads = patches(iv.ChangeOutputs(layers=[1], positions=[2]), subject, OTHERS)
     assert [cell.heads for cell in heads] == [((1, h),) for h in range(4)]
     together = logits(subject, TOKENS, *heads)
     torch.testing.assert_close(
-        together, logits(subject, TOKENS, patch(ChangeOutputs(layers=[1], positions=[2]), subject, OTHERS))
+        together, logits(subject, TOKENS, patch(iv.ChangeOutputs(layers=[1], positions=[2]), subject, OTHERS))
     )
 
 
 def test_means_are_of_the_first_position_and_of_all_others():
     subject = load(model_of("gpt2"))
-    (values,) = mean_patch(ChangeResidual(layers=[2]), subject, TOKENS).operation.values.values()
-    held = activations(ChangeResidual(layers=[2]), subject, TOKENS)[2]
+    (values,) = mean_patch(iv.ChangeResidual(layers=[2]), subject, TOKENS).operation.values.values()
+    held = activations(iv.ChangeResidual(layers=[2]), subject, TOKENS)[2]
     torch.testing.assert_close(values[0, 0], held[:, 0].mean(0))
     for position in (1, 7, 10):
         torch.testing.assert_close(values[0, position], held[:, 1:].mean((0, 1)))
@@ -107,7 +108,7 @@ def test_attribution_is_patching_where_all_is_linear(backend):
     """The last residual of a model without a final norm: its score is linear, so the first order is everything."""
     model = model_of("llama")
     model.model.norm = torch.nn.Identity()
-    subject, site = load(model, backend=backend), ChangeResidual(layers=[3])
+    subject, site = load(model, backend=backend), iv.ChangeResidual(layers=[3])
     weights = torch.randn(97, generator=torch.Generator().manual_seed(2))
 
     def score(logits, tokens):
@@ -117,7 +118,7 @@ def test_attribution_is_patching_where_all_is_linear(backend):
     first_order = attribution(site, subject, TOKENS, source, score)[3]
     before = score(logits(subject, TOKENS), TOKENS)
     for position in (0, 3, 10):
-        (cell,) = patches(ChangeResidual(layers=[3], positions=[position]), subject, OTHERS)
+        (cell,) = patches(iv.ChangeResidual(layers=[3], positions=[position]), subject, OTHERS)
         exact = score(logits(subject, TOKENS, cell), TOKENS) - before
         torch.testing.assert_close(first_order[:, position], exact, rtol=1e-3, atol=1e-4)
 
@@ -158,10 +159,10 @@ def test_patches_that_do_not_fit_are_refused_in_one_line():
     small, large = load(model_of("gpt2")), si.load("sinkinterp/demo-softmax")
     tokens = TOKENS % 64
     with pytest.raises(InputError, match="patch between models of one shape"):
-        logits(large, tokens, patch(ChangeResidual(layers=[0]), small, tokens))
+        logits(large, tokens, patch(iv.ChangeResidual(layers=[0]), small, tokens))
     with pytest.raises(InputError, match="inputs of one length"):
-        logits(small, TOKENS[:, :9], patch(ChangeResidual(layers=[0]), small, TOKENS))
+        logits(small, TOKENS[:, :9], patch(iv.ChangeResidual(layers=[0]), small, TOKENS))
     with pytest.raises(InputError, match="is not read"):
-        activations(ChangeTokenEmbedding(), small, TOKENS)
+        activations(iv.ChangeTokenEmbedding(), small, TOKENS)
     with pytest.raises(InputError, match="no layer 5"):
-        patch(ChangeKeys(layers=[5]), small, TOKENS)
+        patch(iv.ChangeKeys(layers=[5]), small, TOKENS)

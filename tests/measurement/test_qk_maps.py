@@ -1,16 +1,18 @@
 """Maps of one head, against the queries and keys that transformers' own modules hand over."""
 
+import numpy as np
 import pytest
 import torch
-from backends.zoo import model_of, tokens_of
+from backends.zoo import VOCAB, model_of, tokens_of
 from einops import einsum, rearrange
+from transformers import AutoModelForCausalLM, GPT2Config
 
 import sinkinterp as si
 from sinkinterp.errors import InputError
-from sinkinterp.measurement.instruments import DISTRIBUTIONS, RESIDUALS
-from sinkinterp.measurement.qk_maps import qk_maps
-from sinkinterp.metrics.massive import ALL_ENTRIES
-from sinkinterp.metrics.qk_pairs import COSINE_COUNTS
+from sinkinterp.measurement.maps import attention_map, head_maps
+from sinkinterp.metrics.instruments import DISTRIBUTIONS, MAPS, RESIDUALS
+from sinkinterp.metrics.qk import COSINE_COUNTS
+from sinkinterp.metrics.residuals import ALL_ENTRIES
 
 
 @pytest.fixture(scope="module")
@@ -31,22 +33,58 @@ def seen():
 
 def test_maps_are_means_over_sequences_of_one_head(seen):
     subject, (q, k) = seen
-    found = qk_maps(subject, tokens_of(), layer=2, head=3)
+    found = head_maps(subject, tokens_of(), [(0, 1), (2, 3)]).values
     q, k = q[:, 2, 3], k[:, 2, 3]
     dots, lengths = einsum(q, k, "s i d, s j d -> s i j"), q.norm(dim=-1)[:, :, None] * k.norm(dim=-1)[:, None]
     scale = q.shape[-1] ** -0.5
-    expected = {"score": dots * scale, "cosine": dots / lengths, "norm product": lengths * scale}
-    assert list(found) == list(expected)
     future = torch.ones(q.shape[1], q.shape[1]).triu(1).bool()
+    weights = (dots * scale).masked_fill(future, -torch.inf).softmax(-1)
+    expected = {"weight": weights, "score": dots * scale, "cosine": dots / lengths, "norm product": lengths * scale}
+    assert list(found) == list(expected)
     for name, values in expected.items():
         mean = values.mean(0).masked_fill(future, torch.nan)
-        torch.testing.assert_close(found[name], mean, rtol=1e-4, atol=1e-4, equal_nan=True)
+        torch.testing.assert_close(torch.tensor(found[name][1]), mean, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 @pytest.mark.parametrize("place", [(3, 0), (0, 4), (0, -1)])
 def test_a_head_that_is_not_there_is_refused(seen, place):
     with pytest.raises(InputError, match="there is no head"):
-        qk_maps(seen[0], tokens_of(), *place)
+        head_maps(seen[0], tokens_of(), [place])
+
+
+def test_a_figure_has_the_heads_that_are_asked_for_before_and_after_edits(seen):
+    heads, edits = {"layers": [0, 2], "heads": 1}, si.SwapPositions(0, 4)
+    figure = attention_map(seen[0], tokens_of()[:1], **heads, edits=edits)
+    assert [note.text for note in figure.layout.annotations] == ["before", "after"]
+    names = [button.label.split(":")[0] for button in figure.layout.updatemenus[0].buttons]
+    assert names == ["layer 0, head 1", "layer 2, head 1"]
+    after = head_maps(seen[0], tokens_of()[:1], [(0, 1), (2, 1)], edits).values["weight"]
+    for trace, weights in zip(figure.data[2:], after, strict=True):
+        for row, expected in zip(trace.z, weights, strict=True):
+            np.testing.assert_allclose(row, expected[: len(row)], atol=1e-4)
+            assert np.isnan(expected[len(row) :]).all()
+
+
+def test_a_report_draws_the_maps_that_it_holds_as_attention_map_does(seen):
+    report = si.measure(seen[0], tokens_of(), instruments=MAPS)
+    ours, theirs = report.plot("attention"), attention_map(seen[0], tokens_of())
+    assert len(ours.data) == len(theirs.data) == 12
+    for a, b in zip(ours.data, theirs.data, strict=True):
+        for row, other in zip(a.z, b.z, strict=True):
+            np.testing.assert_allclose(row, other, atol=2e-4)
+    assert ours.layout.updatemenus[0].active == theirs.layout.updatemenus[0].active
+
+
+@pytest.mark.parametrize("heads", [{}, {"layers": [1]}])
+def test_a_figure_of_512_tokens_is_at_most_2_mb_and_its_cells_hold_the_largest(heads):
+    config = GPT2Config(n_embd=8, n_layer=3, n_head=1, vocab_size=VOCAB, bos_token_id=None, eos_token_id=None)
+    subject, tokens = si.load(AutoModelForCausalLM.from_config(config)), torch.randint(VOCAB, (1, 512))
+    figure = attention_map(subject, tokens, **heads)
+    assert len(figure.to_json()) <= 2_000_000
+    side = -(-512 // len(figure.data[0].z))
+    (weights,) = head_maps(subject, tokens, [(1, 0)]).values["weight"]
+    shown = figure.data[0 if heads else 1].z
+    assert shown[7][3] == pytest.approx(np.nanmax(weights[7 * side : 8 * side, 3 * side : 4 * side]), abs=1e-4)
 
 
 def test_distributions_and_residuals_are_taken_along_of_sequences_of_any_length(seen):

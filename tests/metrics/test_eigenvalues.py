@@ -1,6 +1,6 @@
 import torch
 
-from sinkinterp.metrics.eigenvalues import BOUND, largest_eigenvalue, power_iteration
+from sinkinterp.metrics.writes import BOUND, largest_eigenvalue, power_iteration
 
 
 def with_eigenvalues(*values):

@@ -19,8 +19,9 @@ from sinkinterp.metrics.importance import (
     proxy,
     raw_importance,
     slot_importance,
+    uniform_importance,
+    uniform_slot_importance,
 )
-from sinkinterp.metrics.nulls import uniform_importance, uniform_slot_importance
 from sinkinterp.metrics.sink import sink_rate
 
 SIGMOID, LINEAR = Kernel(similarity=Sigmoid(), normaliser=Unit()), Kernel(similarity=Raw(), normaliser=Unit())

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from sinkinterp.errors import InputError
-from sinkinterp.metrics.massive import (
+from sinkinterp.metrics.residuals import (
     METRICS,
     Entries,
     Lifetime,

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from sinkinterp.errors import InputError
-from sinkinterp.metrics.norms import Steps, norm_ratio, steps, vector_norms
+from sinkinterp.metrics.residuals import Steps, norm_ratio, steps, vector_norms
 
 
 def test_norms_worked_by_hand():

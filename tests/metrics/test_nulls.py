@@ -7,8 +7,15 @@ from einops import rearrange
 
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SinkLogit, SlotRow
-from sinkinterp.metrics.importance import PAPER, RELEASED, VISIBLE, importance
-from sinkinterp.metrics.nulls import content_free_importance, uniform_importance, uniform_slot_importance
+from sinkinterp.metrics.importance import (
+    PAPER,
+    RELEASED,
+    VISIBLE,
+    content_free_importance,
+    importance,
+    uniform_importance,
+    uniform_slot_importance,
+)
 
 CONVENTIONS = {"visible": VISIBLE, "paper": PAPER, "released": RELEASED}
 every_convention = pytest.mark.parametrize("convention", CONVENTIONS.values(), ids=CONVENTIONS)

@@ -1,13 +1,11 @@
 from dataclasses import dataclass, replace
-from functools import partial
 
 import pytest
 import torch
 
-from sinkinterp.attention import flash
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.kernels import Feature, Kernel
-from sinkinterp.attention.masks import Causal, Window
+from sinkinterp.attention.masks import Causal, Window, key_blocks
 from sinkinterp.attention.slots import SinkLogit
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.qk import qk_angles, qk_norm_products, score_gap
@@ -76,7 +74,7 @@ def test_a_contrast_is_what_loops_over_pairs_find(make_call, fields, position):
 def test_a_contrast_does_not_depend_on_the_size_of_a_block_of_keys(make_call, contrast, monkeypatch):
     call = make_call(queries=13, mask=windowed(13, 7))
     whole = contrast(call, 3)
-    monkeypatch.setattr(flash, "key_blocks", partial(flash.key_blocks, block=5))
+    monkeypatch.setattr(key_blocks, "__defaults__", (5,))
     torch.testing.assert_close(contrast(call, 3), whole)
 
 

@@ -8,7 +8,7 @@ from einops import einsum, repeat
 
 from sinkinterp.attention.slots import SinkLogit
 from sinkinterp.errors import InputError
-from sinkinterp.metrics import qk, qk_pairs
+from sinkinterp.metrics import qk
 
 
 def products(call):
@@ -21,9 +21,9 @@ def test_maps_are_dots_and_lengths_and_their_ratio_where_keys_are_seen(make_call
     dots, lengths = products(call)
     future = torch.ones(11, 11).triu(1).bool()
     for found, expected in (
-        (qk_pairs.score_map(call), dots * call.scale),
-        (qk_pairs.norm_product_map(call), lengths * call.scale),
-        (qk_pairs.cosine_map(call), dots / lengths),
+        (qk.score_map(call), 3 * (dots * call.scale / 3).tanh()),
+        (qk.norm_product_map(call), lengths * call.scale),
+        (qk.cosine_map(call), dots / lengths),
     ):
         assert found.isnan().equal(future.expand_as(found))
         torch.testing.assert_close(found, expected.masked_fill(future, torch.nan), equal_nan=True)
@@ -33,8 +33,8 @@ def test_maps_are_dots_and_lengths_and_their_ratio_where_keys_are_seen(make_call
 def test_counts_are_those_of_the_map(make_call, length):
     call = make_call(queries=length)
     for counts, found, edges in (
-        (qk_pairs.cosine_counts(call), qk_pairs.cosine_map(call), qk_pairs.COSINES),
-        (qk_pairs.norm_product_counts(call), qk_pairs.norm_product_map(call), qk_pairs.NORMS),
+        (qk.cosine_counts(call), qk.cosine_map(call), qk.COSINES),
+        (qk.norm_product_counts(call), qk.norm_product_map(call), qk.NORMS),
     ):
         watching = found[..., 1:, :]  # the first query sees the first key alone
         for which, keys in enumerate((slice(0, 1), slice(1, None))):
@@ -46,15 +46,15 @@ def test_counts_are_those_of_the_map(make_call, length):
 
 def test_all_pairs_are_counted_even_beyond_the_edges(make_call):
     call = make_call(scale=1e9)
-    first, others = qk_pairs.norm_product_counts(call).unbind(2)
+    first, others = qk.norm_product_counts(call).unbind(2)
     assert first.sum(-1).eq(10).all() and others.sum(-1).eq(10 * 11 / 2).all()
     assert first[..., -1].eq(10).all()
 
 
 def test_means_of_the_counts_are_near_the_means_of_qk(make_call):
     call = make_call(queries=61)
-    centres = torch.tensor(qk_pairs.COSINES).unfold(0, 2, 1).mean(-1)
-    first = qk_pairs.cosine_counts(call)[:, :, 0]
+    centres = torch.tensor(qk.COSINES).unfold(0, 2, 1).mean(-1)
+    first = qk.cosine_counts(call)[:, :, 0]
     torch.testing.assert_close(
         (first * centres).sum(-1) / first.sum(-1), qk.qk_angles(call)[..., 0], atol=0.025, rtol=0
     )
@@ -64,24 +64,24 @@ def test_a_window_hides_pairs(make_call):
     index = torch.arange(11)
     near = index[:, None] - index
     call = make_call(mask=((near >= 0) & (near < 3))[None, None])
-    first, others = qk_pairs.cosine_counts(call).sum(-1).unbind(2)
+    first, others = qk.cosine_counts(call).sum(-1).unbind(2)
     assert first.eq(2).all() and others.eq(1 + 2).all()
 
 
 def test_one_key_alone_is_refused(make_call):
     with pytest.raises(InputError, match="at least 2 tokens"):
-        qk_pairs.cosine_counts(make_call(queries=1))
+        qk.cosine_counts(make_call(queries=1))
 
 
 def test_bias_softcap_and_slot_change_nothing(make_call):
     call = make_call()
     changed = replace(call, bias=torch.randn(1, 6, 11, 11), softcap=0.1, slot=SinkLogit(torch.ones(6)))
-    for read in (qk_pairs.cosine_counts, qk_pairs.norm_product_counts, qk_pairs.score_map):
+    for read in (qk.cosine_counts, qk.norm_product_counts, qk.norm_product_map):
         torch.testing.assert_close(read(changed), read(call), equal_nan=True)
 
 
 def test_bins_span_what_they_say(make_call):
-    assert len(qk_pairs.COSINES) == len(qk_pairs.NORMS) == 41
-    assert (qk_pairs.COSINES[0], qk_pairs.COSINES[20], qk_pairs.COSINES[-1]) == (-1, 0, 1)
-    assert (qk_pairs.NORMS[0], qk_pairs.NORMS[16], qk_pairs.NORMS[-1]) == (1 / 256, 1, 4096)
-    assert qk_pairs.cosine_counts(make_call()).shape == qk_pairs.norm_product_counts(make_call()).shape == (2, 6, 2, 40)
+    assert len(qk.COSINES) == len(qk.NORMS) == 41
+    assert (qk.COSINES[0], qk.COSINES[20], qk.COSINES[-1]) == (-1, 0, 1)
+    assert (qk.NORMS[0], qk.NORMS[16], qk.NORMS[-1]) == (1 / 256, 1, 4096)
+    assert qk.cosine_counts(make_call()).shape == qk.norm_product_counts(make_call()).shape == (2, 6, 2, 40)

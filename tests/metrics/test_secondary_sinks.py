@@ -2,8 +2,8 @@ import pytest
 import torch
 
 from sinkinterp.errors import InputError
-from sinkinterp.metrics import secondary_sinks as module
-from sinkinterp.metrics.secondary_sinks import cosine_to_first
+from sinkinterp.metrics import residuals as module
+from sinkinterp.metrics.residuals import cosine_to_first
 
 
 def secondary_sinks(residuals, *options, **named):

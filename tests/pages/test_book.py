@@ -4,8 +4,16 @@ from dataclasses import replace
 import plotly.graph_objects as go
 import pytest
 
-from sinkinterp.pages.book import Chapter, chapters_in, front_page, picture_of, write_chapter, write_front_page
-from sinkinterp.runs.verdict import Outcome, Verdict
+from sinkinterp.pages.book import (
+    NO_VERDICT,
+    Chapter,
+    chapters_in,
+    front_page,
+    picture_of,
+    write_chapter,
+    write_front_page,
+)
+from sinkinterp.runs.rules import Outcome, Verdict
 from sinkinterp.table import Table
 
 HOSTILE = "<script>alert(1)</script>"
@@ -40,6 +48,19 @@ def test_the_front_page_counts_and_shows_every_verdict(book):
     html = (book / "index.html").read_text()
     assert "holds (2)" in html and "fails (1)" in html and "all (3)" in html and "undecided" not in html
     assert html.count('data-outcome="holds"') == 2 and 'href="table1.html"' in html
+
+
+def test_page_and_card_count_the_rules_that_hold(book):
+    assert "Verdicts: 1 of 2 rules hold" in (book / "table0.html").read_text()
+    html = (book / "index.html").read_text()
+    assert "1 of 2 rules hold; scale: demo" in html and "the rule holds; scale: demo" in html
+
+
+def test_numbers_of_scale_smoke_have_no_verdict_and_say_so(tmp_path):
+    made = replace(chapter("table2"), provenance={"scale": "smoke"})
+    write_chapter(tmp_path, made, made.table, go.Figure())
+    for page in ("table2", "index"):
+        assert NO_VERDICT in (tmp_path / f"{page}.html").read_text()
 
 
 def test_text_of_data_is_escaped_on_every_page(book):

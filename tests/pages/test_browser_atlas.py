@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pages.atlases import NASTY, cells_of, pairs_of, small_atlas
+from pages.atlases import NASTY, cells_of, pairs_of, patterns, small_atlas
 
-from sinkinterp.pages.atlas.channels import SCORE, WEIGHT
+from sinkinterp.pages.atlas.contents import SCORE, WEIGHT, State
 from sinkinterp.pages.atlas.page import atlas_page
 from sinkinterp.pages.document import in_script
 from sinkinterp.plots.theme import DARK, LIGHT
@@ -483,6 +483,69 @@ def test_tokens_of_a_coarse_map_have_the_value_of_their_cell(coarse):
     totals, counts = one.sum(0), seen.sum(0)
     expected = [(totals[i // 2 * 2 :][:2].sum()) / counts[i // 2 * 2 :][:2].sum() for i in range(23)]
     np.testing.assert_allclose(values_of_words(coarse), expected, rtol=0.03)
+
+
+def deep_atlas(layers=30, heads=4):
+    """Many layers, of which those from 12 on look at the first token."""
+    maps = [(layer, head) for layer in range(layers) for head in range(heads)]
+    weights, _ = patterns(7, 0, len(maps))
+    importance = np.full((layers, heads, 1), 0.1)
+    importance[12:] = 0.6
+    state = State("as it is", {WEIGHT: weights[:, None]}, importance)
+    pairs = dict.fromkeys(range(layers), pairs_of(7, 1))
+    base, _ = small_atlas()
+    return replace(base, layers=range(layers), maps=maps, states=[state], pairs=pairs, places=[0])
+
+
+def test_the_box_of_all_heads_begins_where_the_sink_does_and_says_that_there_is_more(opened):
+    page = opened("deep", deep_atlas())
+    assert page.inner_text("#maps-in-view").startswith("Layers 12 to ")
+    assert page.inner_text("#maps-in-view").endswith(" of 0 to 29. Scroll the box to see the others.")
+    page.evaluate("document.getElementById('maps').scrollTop = 0")
+    page.wait_for_function("document.getElementById('maps-in-view').textContent.startsWith('Layers 0 to ')")
+
+
+def test_head_numbers_stay_while_the_maps_scroll(opened):
+    page = opened("deep", deep_atlas())
+    tops = "[...document.querySelectorAll('#head-numbers span')].map((number) => number.getBoundingClientRect().top)"
+    before = page.evaluate(tops)
+    page.evaluate("document.getElementById('maps').scrollTop += 300")
+    page.wait_for_timeout(100)
+    assert len(before) == 4 and page.evaluate(tops) == before
+
+
+def test_the_tip_goes_when_its_map_scrolls_away(opened):
+    page = opened("deep", deep_atlas())
+    page.evaluate("document.getElementById('thumbs').scrollIntoView({block: 'nearest'})")
+    box = page.locator("#maps").bounding_box()
+    page.mouse.move(box["x"] + 60, box["y"] + 60)
+    page.wait_for_selector("#tip:not([hidden])")
+    page.evaluate("document.getElementById('maps').scrollTop += 2 * (grid.size + GAP) - 20")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.wait_for_selector("#tip", state="hidden")
+
+
+def test_heads_and_maps_answer_to_the_keyboard(exact):
+    exact.focus("#maps")
+    exact.keyboard.press("ArrowRight")
+    exact.wait_for_selector("body[data-head='1-1']")
+    exact.keyboard.press("ArrowDown")
+    exact.wait_for_selector("body[data-head='4-1']")
+    exact.focus("#map")
+    exact.keyboard.press("+")
+    exact.wait_for_function("zoom[1] - zoom[0] === 3.5")
+    exact.keyboard.press("ArrowDown")
+    exact.wait_for_function("zoom[0] === 2.125")
+    exact.keyboard.press("0")
+    exact.wait_for_selector("#map[data-tile='0,7,0,7,1']")
+
+
+def test_a_token_is_chosen_by_the_keyboard(exact):
+    exact.locator("#words span").first.focus()
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        exact.keyboard.press(key)
+    exact.wait_for_function("chosenToken === 2")
+    exact.click("#no-token")
 
 
 @pytest.mark.parametrize("width", [1400, 420])

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from sinkinterp.backends.load import load
-from sinkinterp.backends.model_files import load_tokenizer, words_of
+from sinkinterp.backends.subject import tokenizer_of, words_of
 from sinkinterp.pages import serve
 from sinkinterp.pages.live.page import ASK, live_page
 from sinkinterp.pages.live.session import Session
@@ -16,12 +16,13 @@ BROWSER = next(
 )
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 HOSTILE = "Return </script><img src=x onerror=window.__pwned=1> the list."
+PROMPT = "Return the number of items in the list."
 
 
 @pytest.fixture(scope="module")
 def address():
-    source = "sinkinterp/text-softmax"
-    session = Session(load(source), load_tokenizer(source), words_of(source))
+    subject = load("sinkinterp/text-softmax")
+    session = Session(subject, tokenizer_of(subject), words_of(subject))
     with serve.server_of(live_page(session).encode(), {ASK: session.answer}) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -31,7 +32,7 @@ def address():
 
 
 @pytest.fixture(scope="module")
-def opened(address):
+def page(address):
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
@@ -40,69 +41,177 @@ def opened(address):
         page.on("console", lambda said: page.complaints.append(said.text))
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
         page.on("request", lambda request: page.requests.append(request.url))
+        page.set_default_timeout(60_000)
         page.goto(address)
         page.wait_for_selector("body[data-ready]")
         yield page
         browser.close()
 
 
-def run(page, prompt):
-    """Types a prompt, runs it, and waits for the answer or the mistake."""
-    page.fill("#prompt", prompt)
-    answered = page.evaluate("latest") + 1
-    page.click("#run")
+@pytest.fixture
+def opened(page, address):
+    """The page as it opens."""
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_selector("body[data-ready]")
+    return page
+
+
+def after(page, act):
+    """Waits for the answer, or the mistake, that an act leads to."""
+    asked = page.evaluate("latest") + 1
+    act()
     page.wait_for_function(
-        "n => document.body.dataset.answered === String(n) || document.querySelector('#status.error')", arg=answered
+        "n => document.body.dataset.answered === String(n) || document.querySelector('#status.error')", arg=asked
     )
 
 
-def test_a_prompt_and_an_edit_show_before_and_after(opened):
+def tab_to(page, selector):
+    """Presses Tab until an element has the focus."""
+    for _ in range(60):
+        if page.evaluate("s => document.activeElement.matches(s)", selector):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"no Tab leads to {selector}")
+
+
+def press(page, selector, key="Enter"):
+    tab_to(page, selector)
+    after(page, lambda: page.keyboard.press(key))
+
+
+def values(page):
+    return page.locator("#headline b").all_inner_texts()
+
+
+def test_the_three_suggestions_run_by_the_keyboard_alone_and_change_the_numbers(opened):
+    plain = values(opened)
+    assert len(plain) == 3 and not any("→" in value for value in plain)
+    opened.focus("#prompt")
+    for i in range(3):
+        press(opened, f"[data-key='suggestion {i}']")
+        before, changed = zip(*(value.split(" → ") for value in values(opened)), strict=True)
+        assert list(before) == plain and changed != before
+        assert opened.locator("#edits li").count() == 1
+        assert opened.get_attribute(f"[data-key='suggestion {i}']", "aria-pressed") == "true"
+    after(opened, lambda: opened.keyboard.press("Enter"))  # the focus is still there; once more, and it is gone
+    assert values(opened) == plain and opened.locator("#edits li").count() == 0
+
+
+def test_enter_runs_and_shift_enter_breaks_the_line(opened):
+    opened.fill("#prompt", "Return the")
+    opened.focus("#prompt")
+    opened.keyboard.press("End")
+    opened.keyboard.press("Shift+Enter")
+    opened.keyboard.type("list")
+    assert opened.input_value("#prompt") == "Return the\nlist" and opened.evaluate("latest") == 1
+    after(opened, lambda: opened.keyboard.press("Enter"))
+    assert opened.input_value("#prompt") == "Return the\nlist" and "⏎" in opened.inner_text("#words")
+
+
+def test_an_edit_runs_when_it_is_added_and_when_it_is_removed(opened):
+    opened.click("#more summary")
     opened.select_option("#kind", "sink_logit")
-    opened.fill("#fields input[name=layer]", "1")
-    opened.fill("#fields input[name=logit]", "4")
-    opened.click("#add")
-    run(opened, "Return the number of items in the list.")
-    rows = opened.locator("#sinks tr").all_inner_texts()
-    assert rows[0].split("\t") == ["quantity", "before", "after"] and rows[-1].startswith("alpha_*")
-    assert opened.locator("#open canvas").count() == 2 and opened.locator(".words").count() == 2
-    assert "AddSinkLogit(4.0, layers=[1])" in opened.inner_text("#sinks-caption")
-    assert opened.locator("#next tr").count() > 10
-    drawn = "() => { const c = document.getElementById('thumbs'); return [c.width, c.height, grid.size]; }"
-    width, height, size = opened.evaluate(drawn)
-    assert width > 100 and height > 3 * size >= 3 * 52
+    opened.locator("#numbers input").nth(0).fill("4")
+    after(opened, lambda: opened.click("#add"))
+    assert "AddSinkLogit(4.0)" in opened.inner_text("#code")
+    assert any("slot" in text for text in opened.locator("#headline span").all_inner_texts())
+    assert opened.evaluate("document.getElementById('map').data.length") == 6  # three maps, each with the slot's strip
+    after(opened, lambda: opened.click("#edits button"))
+    assert opened.inner_text("#code") == "" and opened.evaluate("document.getElementById('map').data.length") == 1
 
 
-def test_a_click_on_a_small_map_opens_that_head(opened):
-    x, y = opened.evaluate("grid.corner(2, 0)")
-    opened.click("#thumbs", position={"x": x + 5, "y": y + 5})
-    assert opened.inner_text("#head-title") == "Layer 2, head 0"
+def test_rows_tokens_and_heads_have_buttons_that_edit(opened):
+    press(opened, "#massive button")
+    assert "zero dimension" in opened.inner_text("#edits")
+    press(opened, "[data-key=sigmoid]")
+    layer, head = opened.input_value("#layer"), opened.input_value("#which")
+    assert f"layer {layer}, head {head}" in opened.inner_text("#edits")
+    press(opened, "[data-key=off]")
+    tab_to(opened, "#words span")
+    for key in ("ArrowRight", "ArrowRight", "Enter"):
+        opened.keyboard.press(key)
+    assert opened.inner_text("[data-key=swap]") == "Swap position 0 with 2"
+    after(opened, lambda: opened.click("[data-key=swap]"))
+    after(opened, lambda: opened.click("[data-key=column]"))
+    assert opened.locator("#edits li").all_inner_texts()[3:] == [
+        "swap position 0 with position 2 ×",
+        "no query looks at position 2 ×",
+    ]
+
+
+def test_the_address_holds_prompt_edits_and_head(opened, address):
+    opened.fill("#prompt", PROMPT)
+    after(opened, lambda: opened.click("#run"))
+    after(opened, lambda: opened.click("[data-key='suggestion 0']"))
+    opened.select_option("#layer", "2")
+    for _ in range(100):  # wait_for_function would evaluate text, which the page's policy forbids
+        if "head=2.0" in opened.evaluate("() => location.hash"):
+            break
+        opened.wait_for_timeout(50)
+    sent, shown = opened.url, values(opened)
+    opened.goto("about:blank")
+    opened.goto(sent)
+    opened.wait_for_selector("body[data-ready]")
+    assert opened.input_value("#prompt") == PROMPT and values(opened) == shown
+    assert opened.inner_text("#head-title") == "Layer 2, head 0" and opened.locator("#edits li").count() == 1
+
+
+def test_back_returns_to_what_was_there(opened):
+    plain = values(opened)
+    after(opened, lambda: opened.click("[data-key='suggestion 1']"))
+    assert values(opened) != plain
+    after(opened, opened.go_back)
+    assert values(opened) == plain
+
+
+@pytest.mark.parametrize("edits", ["x:1", "swap:1:2", "swap:a", "swap:", "__proto__:1", "zero:1e999:0:1", "~~:"])
+def test_an_address_with_a_mistake_opens_all_the_same(opened, address, edits):
+    opened.goto("about:blank")
+    opened.goto(f"{address}#head=a.b&edits={edits}")
+    opened.wait_for_selector("body[data-ready]")
+    assert opened.locator("#edits li").count() == 0 and len(values(opened)) == 3
+
+
+def test_bars_begin_at_one_place(opened):
+    after(opened, lambda: opened.click("[data-key='suggestion 2']"))
+    lefts = opened.evaluate("[...document.querySelectorAll('.bar')].map((bar) => bar.getBoundingClientRect().left)")
+    assert len(lefts) > 16 and len(set(lefts)) == 1
+    assert opened.locator("#next th").all_inner_texts() == ["token", "", "before", "after", "change"]
+    for row in opened.locator("#next tr").all()[1:]:
+        before, after_edits, change = row.locator("td").all_inner_texts()[2:]
+        expected = float(after_edits.rstrip("%")) - float(before.rstrip("%"))
+        assert float(change.replace("−", "-")) == pytest.approx(expected, abs=0.11)
 
 
 def test_a_mistake_is_said_in_one_line_and_what_was_shown_stays(opened):
-    opened.select_option("#kind", "sigmoid")
-    opened.fill("#fields input[name=layer]", "77")
-    opened.click("#add")
-    run(opened, "Return the list.")
-    assert "there is no layer 77" in opened.inner_text("#status") and opened.locator("#open canvas").count() == 2
-    while opened.locator("#edits button").count():
-        opened.locator("#edits button").first.click()
+    plain = values(opened)
+    opened.click("#more summary")
+    opened.select_option("#kind", "sigmoid_head")
+    opened.locator("#numbers input").nth(0).fill("77")
+    after(opened, lambda: opened.click("#add"))
+    assert "there is no head (77, 0)" in opened.inner_text("#status")
+    assert values(opened) == plain and opened.locator("#edits li").count() == 0
 
 
 def test_a_hostile_prompt_is_text_and_nothing_leaves_the_machine(opened, address):
-    run(opened, HOSTILE)
-    assert "<img src=x" in opened.inner_text(".words") and opened.evaluate("typeof window.__pwned") == "undefined"
-    assert opened.evaluate("document.images.length") == 0
-    assert {url for url in opened.requests if not url.startswith(address)} == set()
-    # the browser names a refused question, and the page's icon, which it asks for by itself
-    assert [said for said in opened.complaints if "400" not in said and "404" not in said] == []
+    opened.fill("#prompt", HOSTILE)
+    after(opened, lambda: opened.click("#run"))
+    assert "<img src=x" in opened.inner_text("#words") and opened.evaluate("typeof window.__pwned") == "undefined"
+    local = (address, "about:", "data:", "blob:")
+    assert [url for url in opened.requests if not url.startswith(local)] == []
+    # the browser names the question that was refused on purpose
+    assert [said for said in opened.complaints if "400" not in said] == []
 
 
 @pytest.mark.parametrize("width", [1400, 420])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_scrolls_sideways(opened, width, scheme):
+    after(opened, lambda: opened.click("[data-key='suggestion 0']"))
     opened.set_viewport_size({"width": width, "height": 900})
     opened.emulate_media(color_scheme=scheme)
-    opened.wait_for_timeout(300)
+    opened.wait_for_timeout(500)
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
     wide = "w => [...document.querySelectorAll('canvas, textarea, table')].filter((e) => e.offsetWidth > w).length"
     assert opened.evaluate(wide, width) == 0
+    opened.set_viewport_size({"width": 1400, "height": 900})

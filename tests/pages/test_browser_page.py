@@ -10,7 +10,7 @@ from plots.test_figures import FIGURES
 from sinkinterp.pages.book import write_chapter
 from sinkinterp.pages.page import Section, page
 from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE, colour, themed
-from sinkinterp.runs.verdict import Outcome
+from sinkinterp.runs.rules import Outcome
 
 BROWSER = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None

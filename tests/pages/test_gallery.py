@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 import pytest
 from typer.testing import CliRunner
 
-from sinkinterp.backends.places import SHIPPED, downloads
+from sinkinterp.backends.files.named_models import SHIPPED, downloads
 from sinkinterp.cli.main import app
-from sinkinterp.pages import gallery, pretrained
+from sinkinterp.pages import gallery
 from sinkinterp.plots.theme import caption_of
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
@@ -23,7 +23,7 @@ def few():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gallery, "SEQUENCES", 11)
         patch.setattr("sinkinterp.pages.demo.DEMO_SEQUENCES", 11)
-        patch.setattr(pretrained, "LANGUAGE_MODELS", {})  # real weights have a test of their own
+        patch.setattr(gallery, "LANGUAGE_MODELS", {})  # real weights have a test of their own
         yield patch
 
 
@@ -60,7 +60,7 @@ def test_pictures_can_be_left_out_and_are_missed_in_one_line(few, tmp_path):
     few.setitem(sys.modules, "kaleido", None)
     result = CliRunner().invoke(app, ["gallery", "--out", str(tmp_path), "--no-pictures"])
     assert result.exit_code == 0 and [path.name for path in tmp_path.iterdir()] == ["gallery.html"]
-    result = CliRunner().invoke(app, ["gallery", "--out", str(tmp_path)])
+    result = CliRunner().invoke(app, ["gallery", "--out", str(tmp_path), "--force"])
     assert result.exit_code == 2 and "pip install 'sinkinterp[export]'" in result.output
     assert (tmp_path / "gallery.html").read_text() == "<html>"
 
@@ -69,10 +69,10 @@ def test_pictures_can_be_left_out_and_are_missed_in_one_line(few, tmp_path):
     not (downloads() / "smollm2-135m-instruct").is_dir(), reason="needs local/smollm2-135m-instruct: run make models"
 )
 def test_a_pretrained_model_that_is_here_is_shown(monkeypatch):
-    monkeypatch.setattr(pretrained, "SEQUENCES", 5)
-    monkeypatch.setattr(pretrained, "LANGUAGE_MODELS", {"smollm2-135m-instruct": "SmolLM2-135M-Instruct"})
+    monkeypatch.setattr(gallery, "FEWER", 5)
+    monkeypatch.setattr(gallery, "LANGUAGE_MODELS", {"smollm2-135m-instruct": "SmolLM2-135M-Instruct"})
     named = []
-    sections = list(pretrained.sections(named.append))
+    sections = list(gallery.pretrained_models(named.append))
     assert named == ["SmolLM2-135M-Instruct"] and sections[0].title == gallery.PREVIEWS["smollm2"]
     natural, repeated = (np.array(trace.z) for trace in sections[0].figures[0].data[:2])
     assert natural.shape == repeated.shape == (30, 9) and natural.mean() > 0.4 > 0.1 > repeated.mean()
@@ -82,4 +82,4 @@ def test_a_pretrained_model_that_is_here_is_shown(monkeypatch):
 
 def test_without_pretrained_models_nothing_is_drawn_of_them(tmp_path, monkeypatch):
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path))
-    assert not list(pretrained.sections())
+    assert not list(gallery.pretrained_models())

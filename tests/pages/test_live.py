@@ -1,6 +1,7 @@
 """What a live page is answered: JSON, in this process."""
 
 import base64
+import gzip
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -11,19 +12,31 @@ import torch
 from backends.zoo import model_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pages.test_schema import fields
 
-from sinkinterp.attention.similarities import Sigmoid
+from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.load import load
-from sinkinterp.backends.model_files import load_tokenizer, words_of
+from sinkinterp.backends.subject import tokenizer_of, words_of
 from sinkinterp.errors import InputError
-from sinkinterp.interventions import AddSinkLogit, ChangeResidual, PatchNormalization, SwapPositions, Zero
-from sinkinterp.measurement.measure import attention_maps, measure
-from sinkinterp.pages.live.edits import KINDS, edits_from
+from sinkinterp.interventions import (
+    AddSinkLogit,
+    ChangeResidual,
+    PatchNormalization,
+    RemoveColumn,
+    SwapPositions,
+    Zero,
+)
+from sinkinterp.measurement.maps import head_maps
+from sinkinterp.measurement.measure import measure
+from sinkinterp.pages.atlas.codes import LogScale
+from sinkinterp.pages.live.edits import KINDS, edit_of
+from sinkinterp.pages.live.schema import AnswerData, EditData
 from sinkinterp.pages.live.session import Session
+from sinkinterp.pages.schema import declared
 
 TEXT = "Return the number of items in the list."
 IDS = "3 17 5 9 11 5 8 2 40 3 17"
-SWAP = {"kind": "swap", "position": 4}
+SWAP = {"kind": "swap", "numbers": [4]}
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda parts: st.lists(parts, max_size=3) | st.dictionaries(st.text(max_size=8), parts, max_size=3),
@@ -33,8 +46,8 @@ JSON = st.recursive(
 
 @pytest.fixture(scope="module")
 def text():
-    source = "sinkinterp/text-softmax"
-    return Session(load(source), load_tokenizer(source), words_of(source))
+    subject = load("sinkinterp/text-softmax")
+    return Session(subject, tokenizer_of(subject), words_of(subject))
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +60,28 @@ def gpt2():
     return Session(load(model_of("gpt2")), None)
 
 
-def weights(answer, state, layers, heads):
-    length = len(answer["tokens"])
-    codes = np.frombuffer(base64.b64decode(answer["states"][state]["maps"]), np.uint8)
-    return codes.reshape(layers, heads, length, length) / 255
+def plane(answer, name, bits):
+    """The codes of a block of an answer."""
+    data = np.frombuffer(gzip.decompress(base64.b64decode(answer["blocks"][name])), np.uint8)
+    return data if bits == 8 else data.reshape(2, -1).T.copy().view("<u2").ravel()
+
+
+def weights(answer, state, layer, heads):
+    """The attention maps of a layer in a state."""
+    view = answer["view"]
+    (channel,) = (channel for channel in view["channels"] if channel["name"] == "weight")
+    scale = LogScale(*(channel["scale"][name] for name in ("low", "high", "bits")))
+    length = len(view["tokens"])
+    codes = plane(answer, channel["blocks"][state][str(layer)], scale.bits)
+    return scale.values(codes).reshape(heads, length, length)
 
 
 def test_questions_that_come_at_once_get_the_answers_of_one_after_the_other(text):
     prompts = [TEXT * count for count in (1, 6)]
-    expected = [len(text.answer({"prompt": prompt})["tokens"]) for prompt in prompts]
+    expected = [len(text.answer({"prompt": prompt})["view"]["tokens"]) for prompt in prompts]
     with ThreadPoolExecutor(4) as pool:
-        answers = pool.map(lambda i: len(text.answer({"prompt": prompts[i % 2]})["tokens"]), range(40))
-    assert list(answers) == expected * 20
+        answers = pool.map(lambda i: len(text.answer({"prompt": prompts[i % 2]})["view"]["tokens"]), range(12))
+    assert list(answers) == expected * 6
 
 
 def test_a_prompt_is_tokenised_while_no_other_question_is_answered(text, monkeypatch):
@@ -76,71 +99,115 @@ def test_a_prompt_is_tokenised_while_no_other_question_is_answered(text, monkeyp
 def test_an_answer_is_json_and_its_maps_and_sinks_are_those_that_are_measured(demo):
     answer = json.loads(json.dumps(demo.answer({"prompt": IDS}), allow_nan=False))
     tokens = torch.tensor([[int(word) for word in IDS.split()]])
-    expected = attention_maps(demo.subject, tokens).numpy()
-    np.testing.assert_allclose(weights(answer, 0, 1, 1), expected, atol=0.5 / 255 + 1e-6)
-    report, (state,) = measure(demo.subject, tokens), answer["states"]
-    assert state["sink_1"] == report.sink_rate() and state["slot"] is None
-    assert state["alpha_1"] == pytest.approx(report.alpha().mean().item(), abs=1e-5)
-    assert state["uniform_alpha_1"] == pytest.approx(report.null_alpha().mean().item(), abs=1e-5)
-    np.testing.assert_allclose(state["importance"][0][0], report.importance[0, 0, 0], atol=1e-4)
-    assert answer["tokens"] == IDS.split() and answer["edits"] == []
+    expected = np.nan_to_num(head_maps(demo.subject, tokens).values["weight"])
+    np.testing.assert_allclose(np.nan_to_num(weights(answer, 0, 0, 1)), expected, rtol=1e-3, atol=1e-9)
+    report = measure(demo.subject, tokens)
+    assert [row["values"] for row in answer["headline"][:2]] == [
+        [f"{report.sink_rate():.1%}"],
+        [f"{report.alpha().mean().item():.1%}"],
+    ]
+    assert answer["view"]["tokens"] == IDS.split() and answer["edits"] == []
+
+
+def test_an_answer_has_the_fields_that_are_declared(demo):
+    answer = demo.answer({"prompt": IDS, "edits": [SWAP]})
+    assert answer.keys() == declared(AnswerData).keys()
+    assert {"says", "chances", "times"} <= fields(declared(AnswerData))
 
 
 def test_a_swap_moves_the_sink_of_the_demo(demo):
-    before, after = demo.answer({"prompt": IDS, "edits": [SWAP]})["states"]
-    at = [state["importance"][0][0] for state in (before, after)]
-    assert at[0][0] > 0.5 > at[1][0] and at[1][4] > 0.5
+    answer = demo.answer({"prompt": IDS, "edits": [SWAP]})
+    before, after = (np.nanmean(weights(answer, state, 0, 1)[0], 0) for state in (0, 1))
+    assert before[0] > 0.5 > after[0] and after[4] > 0.5
+    assert answer["view"]["states"] == ["before", "after"]
+
+
+def test_the_run_without_edits_is_kept_for_the_next_question(demo, monkeypatch):
+    demo.answer({"prompt": IDS})
+    run, runs = type(demo.subject).run, []
+
+    def counted(subject, tokens, **asked):
+        runs.append(asked["edits"])
+        return run(subject, tokens, **asked)
+
+    monkeypatch.setattr(type(demo.subject), "run", counted)
+    demo.answer({"prompt": IDS, "edits": [SWAP]})
+    assert len(runs) == 2 and all(edits for edits in runs)
 
 
 def test_a_text_is_tokenised_and_the_next_tokens_have_their_chances(text):
-    edit = {"kind": "sigmoid", "layer": 1}
+    edit = {"kind": "sigmoid", "numbers": [1, 1]}
     answer = text.answer({"prompt": TEXT, "edits": [edit]})
-    assert "".join(answer["tokens"]).endswith(TEXT) and len(answer["states"]) == 2
-    for i, state in enumerate(answer["states"]):
+    assert "".join(answer["view"]["tokens"]).endswith(TEXT)
+    for i in range(2):
         chances = [row["chances"][i] for row in answer["next"]]
         assert all(0 <= chance <= 1 for chance in chances) and 0 < sum(chances) <= 1 + 1e-6
-        assert sum(chance > 0.99 * max(chances) for chance in chances) >= 1 and 0 <= state["alpha_1"] <= 1
     assert answer["edits"] == ["PatchNormalization(Sigmoid(1.0), layers=[1])"]
     ids = text.tokenizer(TEXT, add_special_tokens=True)["input_ids"]
     logits = text.subject.run(torch.tensor([ids])).logits[0, -1].double().softmax(-1)
-    row = answer["next"][0]
-    assert row["chances"][0] == pytest.approx(logits[row["id"]].item(), rel=1e-4)
+    row = max(answer["next"], key=lambda row: row["chances"][0])
+    assert row["token"] == text.word(int(logits.argmax()))
+    assert row["chances"][0] == pytest.approx(logits.max().item(), rel=1e-4)
+    assert answer["headline"][-1]["token"] == row["token"]
 
 
 def test_a_sink_logit_has_a_column_of_its_own(gpt2):
-    before, after = gpt2.answer({"prompt": IDS, "edits": [{"kind": "sink_logit", "layer": 1, "logit": 3}]})["states"]
-    assert before["slot"] is None and before["alpha_slot"] is None
-    slot = np.frombuffer(base64.b64decode(after["slot"]), np.uint8).reshape(
-        len(gpt2.subject.shape.attention_layers), -1
-    )
-    assert slot[1].any() and not slot[0].any() and after["alpha_slot"] > 0
+    for edit in ({"kind": "sink_logit", "numbers": [3, 1, 1]}, {"kind": "off_by_one_head", "numbers": [1, 0]}):
+        answer = gpt2.answer({"prompt": IDS, "edits": [edit]})
+        (slot,) = (row["values"] for row in answer["headline"] if "slot" in row["label"])
+        assert slot[0] == "none" and float(slot[1].rstrip("%")) > 0
+        before, after = (plane(answer, blocks["1"], 16) for blocks in answer["view"]["slot_blocks"])
+        assert not (before > 1).any() and (after > 1).any()
+        assert answer["view"]["places"][-1] == -1
+
+
+def test_off_by_one_is_added_to_the_chosen_head_alone(gpt2):
+    tokens = torch.tensor([[int(word) for word in IDS.split()]])
+    edit = edit_of(EditData("off_by_one_head", [1.0, 2.0]), gpt2.subject.shape)
+    slot = measure(gpt2.subject, tokens, edits=edit).slot_importance[0]
+    assert slot[1, 2] > 0 and slot.count_nonzero() == 1
 
 
 def test_the_largest_entries_say_which_dimension_to_zero(gpt2):
     massive = gpt2.answer({"prompt": IDS})["massive"]
-    assert [abs(row["value"]) for row in massive] == sorted((abs(row["value"]) for row in massive), reverse=True)
-    first = min(massive, key=lambda row: row["layer"])
-    residual = gpt2.subject.run(torch.tensor([[int(word) for word in IDS.split()]]), residuals={"x": lambda x: x})
-    entry = residual.residuals["x"][0, first["layer"], first["position"], first["dim"]].item()
-    assert entry == pytest.approx(first["value"], abs=1e-3)
-    zero = {"kind": "zero", "first": first["layer"], "last": first["layer"], "dim": first["dim"]}
-    assert len(gpt2.answer({"prompt": IDS, "edits": [zero]})["states"]) == 2
+    assert [row["times"] for row in massive] == sorted((row["times"] for row in massive), reverse=True)
+    tokens = torch.tensor([[int(word) for word in IDS.split()]])
+    x = gpt2.subject.run(tokens, residuals={"x": lambda x: x}).residuals["x"][0, :-1].abs()
+    for row in massive:
+        at_place = x[:, row["position"], row["dim"]]
+        assert (at_place / x.flatten(1).sort().values[:, (x[0].numel() - 1) // 2]).max() == pytest.approx(row["times"])
+        assert abs(row["size"]) in at_place.tolist()
+        assert row["edit"] == {"kind": "zero", "numbers": [row["dim"], 0, gpt2.subject.shape.n_layers]}
 
 
-def test_every_kind_of_edit_is_the_edit_that_it_names():
-    plain = [
-        SWAP,
-        {"kind": "zero", "first": 2, "last": 4, "dim": 7},
-        {"kind": "sigmoid", "layer": 3},
-        {"kind": "sink_logit", "layer": 0, "logit": -1.5},
-    ]
-    assert edits_from(plain) == [
-        SwapPositions(0, 4),
-        ChangeResidual(Zero(), layers=range(2, 5), dims=[7]),
-        PatchNormalization(Sigmoid(), layers=[3]),
-        AddSinkLogit(logit=-1.5, layers=[0]),
-    ]
-    assert {fields["kind"] for fields in plain} == KINDS.keys()
+def test_suggestions_fit_the_model_and_change_what_it_says(demo, text):
+    for session, prompt, second in ((demo, IDS, "swap"), (text, TEXT, "column")):
+        suggestions = session.answer({"prompt": prompt})["suggestions"]
+        assert [suggestion["edit"]["kind"] for suggestion in suggestions] == ["zero", second, "sigmoid"]
+        for suggestion in suggestions:
+            answer = session.answer({"prompt": prompt, "edits": [suggestion["edit"]]})
+            assert any(len(set(row["values"])) == 2 for row in answer["headline"])
+
+
+def test_every_kind_of_edit_is_the_edit_that_it_names(gpt2):
+    shape = gpt2.subject.shape
+    last = shape.n_layers
+    edits = {
+        "swap": ([4], SwapPositions(0, 4)),
+        "column": ([3], RemoveColumn(positions=[3])),
+        "zero": ([7, 1, last], ChangeResidual(Zero(), layers=range(1, last + 1), dims=[7])),
+        "sigmoid": ([1, 1], PatchNormalization(Sigmoid(), layers=[1])),
+        "sigmoid_head": ([1, 2], PatchNormalization(Sigmoid(), heads=[(1, 2)])),
+        "sink_logit": ([-1.5, 0, last - 1], AddSinkLogit(-1.5)),
+        "off_by_one_head": ([0, 1], AddSinkLogit(0.0, heads=[(0, 1)])),
+    }
+    assert edits.keys() == KINDS.keys()
+    for kind, (numbers, edit) in edits.items():
+        assert edit_of(EditData(kind, list(map(float, numbers))), shape) == edit
+
+
+def edits_of(*numbers, kind="swap"):
+    return {"prompt": IDS, "edits": [{"kind": kind, "numbers": list(numbers)}]}
 
 
 @pytest.mark.parametrize(
@@ -156,29 +223,33 @@ def test_every_kind_of_edit_is_the_edit_that_it_names():
         ({"prompt": "x" * 20_001}, "at most 20,000"),
         ({"prompt": IDS, "edits": {}}, "edits are a list"),
         ({"prompt": IDS, "edits": [SWAP] * 21}, "at most 20"),
-        ({"prompt": IDS, "edits": [3]}, "one of swap, zero, sigmoid, sink_logit"),
-        ({"prompt": IDS, "edits": [{"kind": ["swap"]}]}, "an edit has a kind"),
-        ({"prompt": IDS, "edits": [{"kind": "__class__"}]}, "an edit has a kind"),
-        ({"prompt": IDS, "edits": [{"kind": "swap"}]}, "takes position; got nothing"),
-        ({"prompt": IDS, "edits": [{**SWAP, "first": 1}]}, "takes position; got position, first"),
-        ({"prompt": IDS, "edits": [{**SWAP, "position": 0}]}, "two different positions"),
-        ({"prompt": IDS, "edits": [{**SWAP, "position": 11}]}, "its last position is 10"),
-        ({"prompt": IDS, "edits": [{**SWAP, "position": -1}]}, "a whole number from 0; got -1"),
-        ({"prompt": IDS, "edits": [{**SWAP, "position": 1.5}]}, "a whole number from 0; got 1.5"),
-        ({"prompt": IDS, "edits": [{**SWAP, "position": True}]}, "of ordinary size"),
-        ({"prompt": IDS, "edits": [{**SWAP, "position": None}]}, "of ordinary size"),
-        ({"prompt": IDS, "edits": [{**SWAP, "position": 10**30}]}, "of ordinary size"),
-        ({"prompt": IDS, "edits": [{"kind": "sink_logit", "layer": 0, "logit": math.nan}]}, "of ordinary size"),
-        ({"prompt": IDS, "edits": [{"kind": "sigmoid", "layer": 5}]}, "there is no layer 5"),
-        ({"prompt": IDS, "edits": [{"kind": "zero", "first": 1, "last": 0, "dim": 0}]}, "from the first to the last"),
-        ({"prompt": IDS, "edits": [{"kind": "zero", "first": 0, "last": 10**6, "dim": 0}]}, "more than any model has"),
-        ({"prompt": IDS, "edits": [{"kind": "zero", "first": 0, "last": 0, "dim": 10**5}]}, "there is no dimension"),
+        ({"prompt": IDS, "edits": [3]}, "a kind and numbers"),
+        ({"prompt": IDS, "edits": [{"kind": ["swap"], "numbers": [4]}]}, "a kind and numbers"),
+        ({"prompt": IDS, "edits": [{"kind": "swap"}]}, "a kind and numbers"),
+        ({"prompt": IDS, "edits": [{**SWAP, "first": 1}]}, "a kind and numbers"),
+        ({"prompt": IDS, "edits": [{"kind": "swap", "numbers": "4"}]}, "a list of numbers"),
+        (edits_of(True), "a list of numbers"),
+        (edits_of(None), "a list of numbers"),
+        (edits_of(4, kind="__class__"), "one of swap, column, zero"),
+        (edits_of(), "takes position; got 0 numbers"),
+        (edits_of(4, 5), "takes position; got 2 numbers"),
+        (edits_of(0), "two different positions"),
+        (edits_of(11), "its last position is 10"),
+        (edits_of(-1), "a whole number from 0; got -1"),
+        (edits_of(1.5), "a whole number from 0; got 1.5"),
+        (edits_of(10**30), "of ordinary size"),
+        (edits_of(math.nan, 0, 0, kind="sink_logit"), "of ordinary size"),
+        (edits_of(5, 5, kind="sigmoid"), "within 0 to 0; got 5 to 5"),
+        (edits_of(0, 5, kind="off_by_one_head"), "there is no head (0, 5)"),
+        (edits_of(0, 1, 0, kind="zero"), "from a first to a last one"),
+        (edits_of(0, 0, 99, kind="zero"), "within 0 to 1"),
+        (edits_of(10**5, 0, 0, kind="zero"), "there is no dimension"),
     ],
 )
 def test_a_mistake_is_named_in_one_line(demo, question, words):
     with pytest.raises(InputError) as mistake:
         demo.answer(question)
-    assert words in str(mistake.value) and "\n" not in str(mistake.value)
+    assert words in str(mistake.value)
 
 
 @settings(max_examples=60, deadline=None, database=None)
@@ -192,12 +263,12 @@ def test_whatever_is_asked_the_answer_is_json_or_a_mistake_in_one_line(text, que
 
 def test_hostile_prompts_are_tokens(text):
     prompt = "</script><img src=x onerror=alert(1)> \ud800 \u2028"
-    tokens = text.answer({"prompt": prompt})["tokens"]
+    tokens = text.answer({"prompt": prompt})["view"]["tokens"]
     assert "<img src=x" in "".join(tokens)
 
 
 def test_a_long_prompt_is_refused_and_the_longest_one_fits(demo):
     longest = demo.most_tokens
-    assert len(demo.answer({"prompt": "3 " * longest})["tokens"]) == longest
+    assert len(demo.answer({"prompt": "3 " * longest})["view"]["tokens"]) == longest
     with pytest.raises(InputError, match=f"more than {longest} tokens"):
         demo.answer({"prompt": "3 " * (longest + 1)})

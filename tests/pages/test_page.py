@@ -71,7 +71,7 @@ def drawn_figure(html: str) -> dict:
     return json.loads(script)
 
 
-@settings(max_examples=25, deadline=None, database=None)
+@settings(max_examples=10, deadline=None, database=None)
 @given(st.fixed_dictionaries(dict.fromkeys(PLACES, WORDS)))
 def test_whatever_the_words_the_tags_are_the_same_and_the_words_are_text(words):
     html = made(words)

@@ -2,44 +2,55 @@
 
 import re
 from dataclasses import replace
+from functools import cache
 
 from pages.test_page import PLOTLY, Reader
-from tables.test_massive_entries import PAIRED, WITH
-from tables.test_tables import REPORT
+from report.test_massive_entries import PAIRED, WITH
+from report.test_tables import REPORT
 
 from sinkinterp.pages.report import measurement_page
-from sinkinterp.tables import sink_verdict
+from sinkinterp.report.summary import sink_verdict
 
 NASTY = "</script><img src=x onerror=alert(1)>"
 
 
-def headings(report):
-    return Reader(measurement_page(report, 0.3).replace(PLOTLY, "")).inside("h2")
+BARE = replace(REPORT, extras={})
+
+
+@cache
+def read(name):
+    report = {"whole": REPORT, "bare": BARE, "with residuals": WITH, "paired": PAIRED}[name]
+    return Reader(measurement_page(report, 0.3).replace(PLOTLY, ""))
+
+
+def headings(name):
+    return read(name).inside("h2")
 
 
 def test_the_verdict_comes_first_and_the_protocol_last():
-    read = Reader(measurement_page(REPORT, 0.3).replace(PLOTLY, ""))
-    assert read.inside("p")[0] == sink_verdict(REPORT, 0.3)
-    assert read.inside("h2")[0] == "Is there a sink on the first token?" and read.inside("h2")[-1] == "Protocol"
+    assert read("whole").inside("p")[0] == sink_verdict(REPORT, 0.3)
+    assert headings("whole")[0] == "Is there a sink on the first token?" and headings("whole")[-1] == "Protocol"
 
 
 def test_only_what_was_measured_is_shown():
-    always = ["Heads", "Positions", "Thresholds", "Norms"]
-    assert headings(replace(REPORT, extras={}))[1:5] == always
-    assert not {"Angle or length?", "Massive activations"} & set(headings(replace(REPORT, extras={})))
-    assert headings(REPORT)[1:8] == [
+    norms = ["Norms by kind of token", "Norm of the first token's residual"]
+    always = ["Heads", "Positions", "Thresholds", *norms]
+    assert headings("bare")[1:6] == always
+    assert not {"Angle or length?", "Massive activations"} & set(headings("bare"))
+    assert headings("whole")[1:9] == [
         *always,
         "Angle or length?",
         "Massive activations",
-        "Largest residual entries of block 0",
+        "Largest residual entries",
     ]
-    assert "Residual stream" in headings(WITH) and "Residual stream" not in headings(REPORT)
-    assert any(heading.startswith("Pairs of queries and keys") for heading in headings(PAIRED))
+    assert "Residual stream" in headings("with residuals") and "Residual stream" not in headings("whole")
+    assert any(heading.startswith("Pairs of queries and keys") for heading in headings("paired"))
 
 
 def test_a_first_position_alone_has_no_curve_over_positions():
     part = {name: getattr(REPORT, name)[..., :1] for name in ("importance", "raw_importance", "null", "bias_null")}
-    assert headings(replace(REPORT, positions=(0,), extras={}, **part))[1:4] == ["Heads", "Thresholds", "Norms"]
+    html = measurement_page(replace(BARE, positions=(0,), **part), 0.3).replace(PLOTLY, "")
+    assert Reader(html).inside("h2")[1:4] == ["Heads", "Thresholds", "Norms by kind of token"]
 
 
 def test_every_figure_says_n_t_epsilon_and_bos():

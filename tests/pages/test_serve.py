@@ -135,3 +135,15 @@ def test_a_page_of_another_host_cannot_ask(server):
 def test_a_port_that_is_taken_is_named(server):
     with pytest.raises(InputError, match=f"port {server.server_port}.*another --port"):
         serve.server_of(b"", port=server.server_port)
+
+
+def test_two_hundred_clients_at_once_are_all_answered():
+    with serve.server_of(b"page") as server:  # which does not run, so that none is let in
+        clients = [socket.create_connection(server.server_address, timeout=30) for _ in range(200)]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        for client in clients:
+            client.sendall(f"GET / HTTP/1.0\r\nHost: localhost:{server.server_port}\r\n\r\n".encode())
+        for client in clients:
+            with client, client.makefile("rb") as answer:
+                assert answer.readline().split()[1] == b"200"
+        server.shutdown()

@@ -1,13 +1,19 @@
 import numpy as np
 import pytest
 
-from sinkinterp.plots import curves, heatmaps, norms, swaps, training
-from sinkinterp.plots.models import model_numbers
-from sinkinterp.plots.theme import COLOURS, colour
+from sinkinterp.measurement.position_swap import swap_chart
+from sinkinterp.plots.theme import COLOURS, colour, model_numbers
+from sinkinterp.report.heads import heads_overview
+from sinkinterp.report.maps import HeadMaps, attention_figure
+from sinkinterp.report.norms import residual_norms
+from sinkinterp.report.positions import by_position
+from sinkinterp.runs.histories import training
 from sinkinterp.table import Table
 
-MAP = np.arange(1.0, 10).reshape(3, 3) / 10
-SLOTTED = np.arange(1.0, 13).reshape(3, 4) / 20
+WEIGHTS = np.array([[[0.6, np.nan, np.nan], [0.4, 0.1, np.nan], [0.2, 0.5, 0.3]], [[1, np.nan, np.nan]] * 3])
+HEADS_OF_MAPS = [(0, 1), (4, 2)]
+PLAIN = HeadMaps(HEADS_OF_MAPS, {"weight": WEIGHTS, "score": WEIGHTS * 10, "cosine": -WEIGHTS}, 3, alpha=(0.4, 1.0))
+SLOTTED = HeadMaps(HEADS_OF_MAPS, PLAIN.values, 3, slot=np.full((2, 3), 0.25), alpha=(0.3, 0.9))
 
 
 def interval(name, *value_low_high):
@@ -43,19 +49,13 @@ POSITIONS = Table(
     tuple({"position": p, **interval("sink rate", 0.5 - p / 10, 0.25 - p / 10, 0.875), "alpha": 0.3 - p / 50,
            "null alpha": 0.1} for p in range(5)),
 )  # fmt: skip
-SEEDS = Table(
-    "seeds", "",
-    tuple({"model": model, "seed": s, **interval("Sink_1", s / 10, 0.0, 0.5), "reported": 0.75}
-          for model in ("a", "b") for s in range(3)),
-)  # fmt: skip
 FIGURES = {
-    "attention maps": lambda: heatmaps.attention_maps({"plain": MAP, "slot": SLOTTED}, "maps"),
-    "heads": lambda: heatmaps.heads_overview(HEADS),
-    "residuals": lambda: norms.residual_norms(RESIDUALS),
-    "training": lambda: training.training(TRAINING),
-    "swaps": lambda: swaps.swap_chart(SWAPS),
-    "positions": lambda: curves.by_position(POSITIONS),
-    "seeds": lambda: curves.seeds(SEEDS, "Sink_1", "reported"),
+    "attention maps": lambda: attention_figure({"plain": PLAIN, "slot": SLOTTED}, "maps", words=["a", "<b>", " "]),
+    "heads": lambda: heads_overview(HEADS),
+    "residuals": lambda: residual_norms(RESIDUALS),
+    "training": lambda: training(TRAINING),
+    "swaps": lambda: swap_chart(SWAPS),
+    "positions": lambda: by_position(POSITIONS),
 }
 
 
@@ -78,41 +78,41 @@ def test_both_axes_of_the_first_panel_are_named(name):
     assert layout.yaxis.title.text
 
 
-def test_attention_maps_hold_the_patterns_and_nothing_above_the_diagonal():
-    plain, slot = FIGURES["attention maps"]().data
-    nan = np.nan
-    np.testing.assert_array_equal(plain.z, [[0.1, nan, nan], [0.4, 0.5, nan], [0.7, 0.8, 0.9]])
-    np.testing.assert_array_equal(slot.z, np.array([[1, 2, nan, nan], [5, 6, 7, nan], [9, 10, 11, 12]]) / 20)
-
-
-def test_the_slots_column_is_labelled_with_a_star():
-    plain, slot = FIGURES["attention maps"]().data
-    layout = FIGURES["attention maps"]().layout
-    assert list(plain.x) == list(plain.y) == list(slot.y) == [0, 1, 2]
-    assert list(slot.x) == [-1, 0, 1, 2]
-    assert (list(layout.xaxis.ticktext), list(layout.xaxis.tickvals)) == (["0", "1", "2"], [0, 1, 2])
-    assert (list(layout.xaxis2.ticktext), list(layout.xaxis2.tickvals)) == (["*", "0", "1", "2"], [-1, 0, 1, 2])
-
-
-def test_attention_maps_of_one_row_have_the_same_size_and_scale_of_positions():
-    layout = FIGURES["attention maps"]().layout
-    assert list(layout.xaxis.range) == list(layout.xaxis2.range) == [-1.5, 2.5]
-    assert list(layout.yaxis.range) == list(layout.yaxis2.range) == [2.5, -0.5]
-    widths = [axis.domain[1] - axis.domain[0] for axis in (layout.xaxis, layout.xaxis2)]
-    assert widths[0] == pytest.approx(widths[1])
-
-
-def test_attention_maps_share_one_colour_scale_from_0_to_1_and_carry_their_names():
+def test_attention_maps_have_a_row_for_each_query_as_long_as_what_it_sees_and_tell_rank_score_and_word():
     figure = FIGURES["attention maps"]()
-    assert [(trace.zmin, trace.zmax) for trace in figure.data] == [(0, 1), (0, 1)]
-    assert [trace.showscale for trace in figure.data] == [False, True]
-    assert [note.text for note in figure.layout.annotations] == ["plain", "slot"]
+    first = figure.data[0]
+    assert [list(row) for row in first.z] == [[0.6], [0.4, 0.1], [0.2, 0.5, 0.3]]
+    assert [list(cell) for cell in first.customdata[2]] == [[0.2, 2.0, 3], [0.5, 5.0, 1], [0.3, 3.0, 2]]
+    assert list(first.x) == list(first.y) == ["0 a", "1 &lt;b&gt;", "2 ·"]
 
 
-def test_drawing_does_not_change_the_pattern():
-    pattern = MAP.copy()
-    heatmaps.attention_maps({"plain": pattern}, "maps")
-    np.testing.assert_array_equal(pattern, MAP)
+def test_a_menu_of_heads_begins_with_the_strongest_and_shows_one_in_every_panel():
+    figure = FIGURES["attention maps"]()
+    heads, _ = figure.layout.updatemenus
+    assert [button.label for button in heads.buttons] == [
+        "layer 0, head 1: alpha_1 0.40 → 0.30",
+        "layer 4, head 2: alpha_1 1.00 → 0.90",
+    ]
+    assert heads.active == 1 and [trace.visible for trace in figure.data] == [False, True] * 3
+    assert heads.buttons[0].args[0]["visible"] == [True, False] * 3
+
+
+def test_a_menu_of_quantities_changes_maps_and_their_colours_but_not_the_slots_column():
+    figure = FIGURES["attention maps"]()
+    _, quantities = figure.layout.updatemenus
+    values, colours, traces = quantities.buttons[2].args
+    assert [button.label for button in quantities.buttons][2] == "cosine of query and key" and traces == (0, 1, 2, 3)
+    assert [list(row) for row in values["z"][0]] == [[-0.6], [-0.4, -0.1], [-0.2, -0.5, -0.3]]
+    assert (colours["coloraxis.cmin"], colours["coloraxis.cmax"]) == (-1, 1)
+    assert (figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax) == (0, 1)
+    *_, slot = figure.data
+    assert (
+        list(slot.x) == ["slot *"]
+        and (slot.zmin, slot.zmax) == (0, 1)
+        and [list(row) for row in slot.z] == [[0.25]] * 3
+    )
+    for axis in (figure.layout.xaxis, figure.layout.xaxis2):  # panels have one size, and the slot stands apart
+        assert list(axis.categoryarray)[:3] == ["slot *", " ", "0 a"] and list(axis.range) == [-0.5, 4.5]
 
 
 def test_heads_stand_in_the_row_of_their_layer():
@@ -152,7 +152,7 @@ def test_swaps_draw_both_rates_with_their_intervals_in_the_panel_of_their_input(
 
 def test_swaps_show_the_papers_values_as_hollow_marks_where_they_are_known():
     known = Table("", "", tuple(row | {"paper Sink_1": 0.625} for row in SWAPS.rows))
-    marks = [trace for trace in swaps.swap_chart(known).data if trace.type == "scatter"]
+    marks = [trace for trace in swap_chart(known).data if trace.type == "scatter"]
     assert [(list(mark.y), mark.marker.symbol) for mark in marks] == [([0.625] * 3, "circle-open")] * 2
 
 
@@ -163,15 +163,6 @@ def test_positions_draw_importance_null_and_rate():
     assert list(null.y) == [0.1] * 5
     assert bars(rate)[0] == pytest.approx([0.375, 0.475, 0.575, 0.675, 0.775])
     assert bars(rate)[1] == pytest.approx([0.25] * 5)
-
-
-def test_seeds_draw_ours_with_intervals_and_the_reported_without():
-    ours, paper, *others = FIGURES["seeds"]().data
-    assert list(ours.x) == list(paper.x) == ["a, seed 0", "a, seed 1", "a, seed 2"]
-    assert list(ours.y) == [0.0, 0.1, 0.2]
-    assert bars(ours) == ([0.5, 0.4, 0.3], [0.0, 0.1, 0.2])
-    assert (list(paper.y), paper.error_y.array) == ([0.75] * 3, None)
-    assert [trace.name for trace in others] == ["b, ours", "b, paper"]
 
 
 def test_models_keep_one_colour_and_the_palette_never_ends():

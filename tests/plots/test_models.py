@@ -3,8 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sinkinterp.plots.models import model_numbers
-from sinkinterp.plots.theme import COLOURS
+from sinkinterp.plots.theme import COLOURS, model_numbers
 
 SHIPPED = ("softmax", "sigmoid", "k_bias")
 NAMES = st.lists(st.text(max_size=8), unique=True, max_size=len(COLOURS))

@@ -3,9 +3,13 @@
 import pytest
 from plots.test_figures import RESIDUALS, SWAPS, TRAINING, bars, interval
 
-from sinkinterp.plots import curves, norms, swaps, sweeps, training
+from sinkinterp.measurement.position_swap import swap_chart
+from sinkinterp.plots.series import sweep_figure
 from sinkinterp.plots.theme import GREY, caption_of, faded
 from sinkinterp.plots.traces import positive_axis
+from sinkinterp.report.compare import over_length
+from sinkinterp.report.norms import by_kind, ratios
+from sinkinterp.runs.histories import training
 from sinkinterp.table import Table
 
 KINDS = Table(
@@ -28,7 +32,7 @@ SWEEP = Table(
 
 
 def test_norms_have_a_panel_per_quantity_and_a_line_per_kind():
-    figure = norms.by_kind(KINDS)
+    figure = by_kind(KINDS)
     assert [(trace.name, trace.xaxis) for trace in figure.data] == [
         (name, axis) for name in ("first &lt;b&gt;", "others") for axis in ("x", "x2", "x3")
     ]
@@ -38,7 +42,7 @@ def test_norms_have_a_panel_per_quantity_and_a_line_per_kind():
 
 
 def test_ratios_have_a_line_per_model_and_a_line_at_one():
-    figure = norms.ratios(RESIDUALS)
+    figure = ratios(RESIDUALS)
     assert [list(trace.y) for trace in figure.data] == [[4, 5, 6], [4, 5, 6]]
     assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(1, 1)]
 
@@ -52,7 +56,7 @@ def test_an_axis_is_logarithmic_where_values_differ_widely(values, kind):
 
 
 def test_lengths_have_a_line_per_epsilon_beside_its_null_and_a_panel_per_model():
-    data = curves.over_length(LENGTHS).data
+    data = over_length(LENGTHS).data
     assert [(trace.name, trace.xaxis) for trace in data[:4]] == [
         ("epsilon 0.2", "x"), ("uniform, 0.2", "x"), ("epsilon 0.4", "x"), ("uniform, 0.4", "x"),
     ]  # fmt: skip
@@ -64,12 +68,12 @@ def test_lengths_have_a_line_per_epsilon_beside_its_null_and_a_panel_per_model()
 def test_training_leaves_out_what_nobody_watched():
     rows = tuple({**row, "sink_slot": None, "grad_norm": 0.5, "train_loss": 3.0} for row in TRAINING.rows)
     table = Table("t", "", rows)
-    titles = [note.text for note in training.training(table).layout.annotations]
+    titles = [note.text for note in training(table).layout.annotations]
     assert titles == ["validation loss (nats)", "Sink_1 (share of heads)"]
 
 
 def test_a_sweep_draws_its_lines_with_intervals_and_its_control_as_a_band():
-    data = sweeps.sweep_figure(SWEEP, "width", ["rate", "loss"], "model").data
+    data = sweep_figure(SWEEP, "width", ["rate", "loss"], "model").data
     low, high, control, null, a, b, *losses = data
     assert [list(trace.y) for trace in (low, high, control, null)] == [[0.2] * 3, [0.375] * 3, [0.3] * 3, [0.1] * 3]
     assert (high.fill, high.fillcolor) == ("tonexty", faded(GREY)) and low.line.width == high.line.width == 0
@@ -82,7 +86,7 @@ def test_a_sweep_draws_its_lines_with_intervals_and_its_control_as_a_band():
 
 
 def test_words_that_were_swept_over_stand_to_the_left_each_with_its_own_control():
-    figure = sweeps.sweep_figure(SWEEP, "edit", ["rate", "loss"], "model")
+    figure = sweep_figure(SWEEP, "edit", ["rate", "loss"], "model")
     control, null, a, b, *losses = figure.data
     assert all(list(trace.y) == ["none", "clamp", "drop"] and trace.mode == "markers" for trace in figure.data)
     assert (control.name, list(control.x), list(null.x)) == ("control", [0.3] * 3, [0.1] * 3)
@@ -94,25 +98,23 @@ def test_words_that_were_swept_over_stand_to_the_left_each_with_its_own_control(
 
 def test_every_name_stands_once_in_the_legend_even_of_the_last_panel():
     for x in ("width", "edit"):
-        shown = [
-            trace.name for trace in sweeps.sweep_figure(SWEEP, x, ["loss", "rate"], "model").data if trace.showlegend
-        ]
+        shown = [trace.name for trace in sweep_figure(SWEEP, x, ["loss", "rate"], "model").data if trace.showlegend]
         assert sorted(shown) == ["a", "b", "control", "null"]
 
 
 def test_a_sweep_without_null_or_series_has_one_line_a_quantity():
     bare = Table("s", "", tuple({"x": i, "y": i / 2} for i in range(3)))
-    (trace,) = sweeps.sweep_figure(bare, "x", ["y"]).data
+    (trace,) = sweep_figure(bare, "x", ["y"]).data
     assert list(trace.y) == [0, 0.5, 1] and trace.error_y.array is None
 
 
 def test_swaps_draw_the_null_on_every_bar():
     known = Table("", "", tuple(row | {"null": 0.125} for row in SWAPS.rows))
-    marks = [trace for trace in swaps.swap_chart(known).data if trace.type == "scatter"]
+    marks = [trace for trace in swap_chart(known).data if trace.type == "scatter"]
     assert [list(mark.y) for mark in marks] == [[0.125] * 3] * 4
     assert [(mark.offsetgroup, mark.showlegend) for mark in marks[:2]] == [("Sink_1", True), ("Sink_t", False)]
 
 
 def test_captions_end_in_the_protocol():
-    for figure in (norms.by_kind(KINDS), curves.over_length(LENGTHS), sweeps.sweep_figure(SWEEP, "edit", ["rate"])):
+    for figure in (by_kind(KINDS), over_length(LENGTHS), sweep_figure(SWEEP, "edit", ["rate"])):
         assert caption_of(figure).endswith("n=7") and len(caption_of(figure)) > 20

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from plots.test_figures import interval
 
-from sinkinterp.plots import massive, qk
-from sinkinterp.plots.theme import DIVERGING, MAGNITUDE, caption_of
+from sinkinterp.report.massive import Surface, by_block, surface_figure
+from sinkinterp.report.qk import by_layer, distributions
 from sinkinterp.table import Table
 
 CONTRASTS = Table(
@@ -30,14 +30,14 @@ MASSIVE = Table(
 
 
 def test_every_head_is_a_point_beside_its_key():
-    first, products, others, _ = qk.by_layer(CONTRASTS).data
+    first, products, others, _ = by_layer(CONTRASTS).data
     assert list(first.x) == [1, 1, 1, 4, 4, 4] and list(first.y) == [0.1] * 3 + [0.4] * 3
     assert list(products.y) == [2, 3, 4] * 2 and list(others.y) == pytest.approx([0, -0.1, -0.2] * 2)
     assert first.text[4] == "layer 4, head 1"
 
 
 def test_distributions_are_steps_at_the_edges_of_their_bins():
-    figure = qk.distributions(PAIRS)
+    figure = distributions(PAIRS)
     cosine, others, product, _ = figure.data
     assert list(cosine.x) == [-1, 0, 1] and list(cosine.y) == [0.25, 0.75, 0.75] and cosine.line.shape == "hv"
     assert list(others.y) == [0.5, 0.5, 0.5]
@@ -45,26 +45,9 @@ def test_distributions_are_steps_at_the_edges_of_their_bins():
     assert figure.layout.xaxis2.range == pytest.approx((np.log10(0.5), np.log10(2)))  # empty bins are left out
 
 
-def test_maps_have_angles_from_minus_one_to_one_and_lengths_from_zero():
-    score = np.array([[-3.0, np.nan], [1.0, 2.0]])
-    values = {"score": score, "cosine": score / 10, "norm product": np.abs(score)}
-    figure = qk.maps(values, "t", "n=7")
-    for trace, z in zip(figure.data, values.values(), strict=True):
-        np.testing.assert_array_equal(np.array(trace.z, dtype=float), z)
-    assert [(trace.zmin, trace.zmax) for trace in figure.data] == [(-3, 3), (-1, 1), (0, 3)]
-    scales = [[c for _, c in trace.colorscale] for trace in figure.data]
-    assert scales == [[c for _, c in scale] for scale in (DIVERGING, DIVERGING, MAGNITUDE)]
-    assert caption_of(figure).endswith("n=7")
-
-
-def test_a_map_of_zeros_has_a_scale():
-    (trace,) = qk.maps({"norm product": np.zeros((2, 2))}, "t", "").data
-    assert (trace.zmin, trace.zmax) == (0, 1)
-
-
 def test_a_surface_stands_over_channels_and_positions_and_tells_its_tokens_escaped():
     sizes = np.arange(6.0).reshape(2, 3)
-    figure = massive.surface(sizes, (0, 4, 8), ("<b>", "x"), "t", "n=7")
+    figure = surface_figure(Surface(sizes, ("<b>", "x"), (0, 4, 8), 4, 1, "n=7"), "t")
     (trace,) = figure.data
     np.testing.assert_array_equal(trace.z, sizes)
     assert (list(trace.x), list(trace.y)) == ([0, 4, 8], [0, 1])
@@ -78,7 +61,7 @@ def test_a_surface_stands_over_channels_and_positions_and_tells_its_tokens_escap
 
 
 def test_massive_activations_are_drawn_by_block_each_on_its_own_axis():
-    figure = massive.by_block(MASSIVE)
+    figure = by_block(MASSIVE)
     peak, ratio, kurtosis = figure.data
     assert [list(trace.y) for trace in (peak, ratio, kurtosis)] == [[1, 10, 100], [2, 2, 2], [3, 4, 5]]
     assert (figure.layout.yaxis.type, figure.layout.yaxis2.type) == ("log", "linear")

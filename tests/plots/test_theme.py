@@ -4,7 +4,6 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from sinkinterp.plots.jsonable import json_ready
 from sinkinterp.plots.theme import (
     COLOURS,
     DARK,
@@ -15,6 +14,7 @@ from sinkinterp.plots.theme import (
     colour,
     faded,
     in_theme,
+    json_ready,
     themed,
     translation,
 )

@@ -3,10 +3,10 @@
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from sinkinterp.backends.places import located
-from sinkinterp.data.docstrings import embedded_texts
+from experiments.shared.downstream import CHOICES, endings
+from sinkinterp.backends.files.named_models import located
+from sinkinterp.data.sources import embedded_texts
 from sinkinterp.files import cache_folder
-from sinkinterp.runs.downstream import CHOICES, endings
 
 
 @torch.no_grad()

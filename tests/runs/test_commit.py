@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from sinkinterp.runs import provenance
+from sinkinterp.runs import commit as provenance
 
 
 @pytest.fixture

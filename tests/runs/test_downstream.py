@@ -1,9 +1,9 @@
 import pytest
 from runs.choices import accuracy_by_hand
 
+from experiments.shared import downstream
+from experiments.shared.downstream import CHOICES, CONTEXT, ENDING, accuracy, endings
 from sinkinterp.errors import InputError
-from sinkinterp.runs import downstream
-from sinkinterp.runs.downstream import CHOICES, CONTEXT, ENDING, accuracy, endings
 
 MODEL, DOCUMENTS = "sinkinterp/text-softmax", 11
 

@@ -6,12 +6,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
-from sinkinterp.backends.encoder_input import Off, TokenIds
+from sinkinterp.backends.encoder.encoder_input import NoEncoder, TokenIds
 from sinkinterp.cli.main import app
-from sinkinterp.data.bos import Bos
+from sinkinterp.data.choices import Bos
 from sinkinterp.runs.case import Case, Encoded, open_case
-from sinkinterp.runs.experiment import reproduce
-from sinkinterp.runs.experiment_files import load_module
+from sinkinterp.runs.catalogue import Scale, load_module
+from sinkinterp.runs.experiment import Scope
 
 TABLE07 = "table07_position_swap"
 
@@ -36,8 +36,8 @@ def text(tmp_path):
 
 
 def test_the_encoders_input_is_in_the_name_of_the_case(bart):
-    case = open_case(Encoded(bart, Off()))
-    assert str(Encoded(bart, Off())) == bart and case.source == bart
+    case = open_case(Encoded(bart, NoEncoder()))
+    assert str(Encoded(bart, NoEncoder())) == bart and case.source == bart
     assert case.subject.name == f"{bart}, encoder off (no cross-attention)"
     assert case.bos is Bos.ALWAYS and case.bos_token == 2  # the decoder's start token, not <s>
 
@@ -46,7 +46,8 @@ def test_table_7_has_every_input_with_and_without_the_start_token(bart, text, mo
     monkeypatch.setattr(Case, "size", lambda case: (5, 33))
     module = load_module(TABLE07)
     module.TARGETS = (5, 30)
-    table = reproduce(module, [Encoded(bart, TokenIds((5, 9, 2))), Encoded(bart, Off())], text=text)
+    models = [Encoded(bart, TokenIds((5, 9, 2))), Encoded(bart, NoEncoder())]
+    table = module.EXPERIMENT.table(Scope(Scale.SMOKE, models=models, text=text))
     names = ["natural", "random", "repeated"]
     assert list(dict.fromkeys(table.column("input"))) == [*names, *(f"{name}, id 2 first" for name in names)]
     assert len(set(table.column("model"))) == 2 and len(table.rows) == 2 * 6 * 7

@@ -159,8 +159,8 @@ def _check_repair(recipe, run, caplog):
     [
         ("", "holds no chats"),
         ("{", "line 1: .*every line should hold a JSON object"),
-        ('{"text": "hi"}', "row 1 is no chat; each is"),
-        ('{"messages": [{"role": "user"}]}', "row 1 is no chat"),
+        ('{"text": "hi"}', "row 1 is not a chat; each is"),
+        ('{"messages": [{"role": "user"}]}', "row 1 is not a chat"),
     ],
 )
 def test_a_file_without_chats_is_one_line(tmp_path, text, words):

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import sinkinterp as si
-from sinkinterp.backends.places import downloads
+from experiments.shared.massive import chosen_dims, massive_dims
+from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.data.token_sources import random_tokens
-from sinkinterp.runs.massive import chosen_dims, massive_dims
 
 SEQUENCES, BLOCKS, DIMS = 3, 5, 7
 

@@ -4,11 +4,38 @@ from dataclasses import replace
 
 import pytest
 
-from sinkinterp.plots.columns import ALPHA_1, ALPHA_THERE, EXCESS, LOSS, MODEL, NULL, NULL_THERE, SEED, STATE, STRONGEST
-from sinkinterp.runs.row_rules import Above, Asked, NotAsked, Within
-from sinkinterp.runs.seed_rules import HasNoSink, HasSink, Higher, SinkAt, TrainingFails
-from sinkinterp.runs.verdict import TRAINED, Outcome
-from sinkinterp.table import Table, high_of, low_of
+from sinkinterp.errors import InputError
+from sinkinterp.report.columns import (
+    ALPHA_1,
+    ALPHA_HEAD,
+    ALPHA_THERE,
+    EXCESS,
+    LOSS,
+    MODEL,
+    NULL_HEAD,
+    NULL_THERE,
+    SEED,
+    SINK_1,
+    STATE,
+    STRONGEST,
+)
+from sinkinterp.runs.rules import (
+    TRAINED,
+    Above,
+    FunctionRule,
+    HasNoSink,
+    HasSink,
+    Higher,
+    NotAsked,
+    Outcome,
+    SinkAt,
+    SinkOrNone,
+    TrainingFails,
+    Verdict,
+    Within,
+    standing,
+)
+from sinkinterp.table import NULL, Table, high_of, low_of
 
 
 def runs(**models):
@@ -122,15 +149,91 @@ def test_the_absence_of_a_sink_is_confounded_where_more_than_one_seed_of_five_is
     assert outcomes == [Outcome.HOLDS, Outcome.CONFOUNDED, Outcome.HOLDS]
 
 
+NO_HEAD, SOME_HEADS = {SINK_1: 0.03, low_of(SINK_1): 0.02}, {SINK_1: 0.2, low_of(SINK_1): 0.17}
+STRONG_HEAD = {ALPHA_HEAD: 0.4, low_of(ALPHA_HEAD): 0.38, NULL_HEAD: 0.2}
+WEAK_HEAD = {ALPHA_HEAD: 0.25, low_of(ALPHA_HEAD): 0.24, NULL_HEAD: 0.2}
+
+
+@pytest.mark.parametrize("hidden", [SOME_HEADS, STRONG_HEAD])
+def test_a_sink_head_beside_an_averse_one_is_not_the_absence_of_a_sink(hidden):
+    """Table 14: sigmoid at rate x 2.5 has Sink_1 of 3.5, 17, 20, 2.5, 38% and a mean alpha_1 below its null."""
+    lacking, mixed = ({**of_alpha(0.13)[0], **NO_HEAD, **WEAK_HEAD, **more} for more in ({}, hidden))
+    table = runs(a=[lacking, mixed, mixed, lacking, mixed], b=[lacking] * 4 + [mixed])
+    assert [HasNoSink(name).verdict(table).outcome for name in "ab"] == [Outcome.UNDECIDED, Outcome.HOLDS]
+    assert [HasSink(name).verdict(table).outcome for name in "ab"] == [Outcome.UNDECIDED, Outcome.FAILS]
+    assert "3 more have a sink in some heads: Sink_1" in HasNoSink("a").verdict(table).reason
+
+
+def test_a_mean_above_its_null_is_a_sink_whatever_the_rate():
+    table = runs(a=[{**of_alpha(0.3)[0], **NO_HEAD}] * 5)
+    assert HasSink("a").verdict(table).outcome is Outcome.HOLDS
+    assert HasNoSink("a").verdict(table).outcome is Outcome.FAILS
+
+
+def test_where_nothing_is_claimed_a_model_has_a_sink_or_none():
+    table = runs(a=of_alpha(*[0.3] * 5), b=of_alpha(*[0.1] * 5), c=of_alpha(*[0.1] * 5, loss=3.0))
+    outcomes = [SinkOrNone(name, baseline="a").verdict(table).outcome for name in "abc"]
+    assert outcomes == [Outcome.SINK, Outcome.NO_SINK, Outcome.CONFOUNDED]
+
+
+MISSPELT = [
+    Higher("a", than="x"), Higher("x", than="a"), HasSink("x"), HasNoSink("x"), HasNoSink("a", baseline="x"),
+    SinkOrNone("x"), SinkAt("x", (1,)), TrainingFails("x"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", MISSPELT, ids=str)
+def test_a_rule_about_a_model_without_rows_is_an_error(rule):
+    with pytest.raises(InputError, match="no run is of 'x', so a rule would judge nothing; the runs are of a"):
+        rule.verdict(runs(a=[{**of_alpha(0.1)[0], **of_excess(0.1)[0]}] * 5))
+
+
+NUMBERLESS = [Higher("a", than="b"), HasSink("a"), HasNoSink("a"), SinkAt("a", (1,))]
+
+
+@pytest.mark.parametrize("missing", [None, float("nan")])
+@pytest.mark.parametrize("rule", NUMBERLESS, ids=str)
+def test_a_rule_about_rows_without_numbers_is_an_error(rule, missing):
+    empty = dict.fromkeys((ALPHA_1, EXCESS, STRONGEST, ALPHA_THERE, NULL_THERE, NULL), missing) | {LOSS: 2.0}
+    with pytest.raises(InputError, match="a, 0 has no number"):
+        rule.verdict(runs(a=[empty] * 5, b=[{**empty, EXCESS: 0.1}] * 5))
+
+
+def test_bounds_of_a_cell_that_is_no_number_are_an_error():
+    row = {MODEL: "m", SEED: None, "edit": "a", "x": float("nan")}
+    with pytest.raises(InputError, match="m has no number 'x'"):
+        Within("", "x", {"edit": "a"}, high=0.05).verdict(Table("", "", (row,)))
+
+
+def test_a_baseline_of_two_seeds_is_an_error_and_one_that_diverged_decides_nothing():
+    table = runs(a=of_alpha(*[0.1] * 5), few=of_alpha(0.3, 0.3), ended=[*of_alpha(0.3, 0.3), "loss is nan"])
+    with pytest.raises(InputError, match="2 seeds of a can be compared with few, of at least 3"):
+        HasNoSink("a", baseline="few").verdict(table)
+    assert HasNoSink("a", baseline="ended").verdict(table).outcome is Outcome.DIVERGED
+    one_seed = runs(a=of_alpha(0.1, loss=3.0), b=of_alpha(0.3))
+    assert HasNoSink("a", baseline="b").verdict(one_seed).outcome is Outcome.UNDECIDED
+
+
+def test_the_heading_counts_the_rules_that_hold():
+    def of(*outcomes):
+        return standing([Verdict("", outcome, "") for outcome in outcomes])
+
+    holds, fails, not_asked = Outcome.HOLDS, Outcome.FAILS, Outcome.NOT_ASKED
+    assert of(holds, fails, holds, holds) == "3 of 4 rules hold" and of(holds, not_asked, fails) == "1 of 2 rules hold"
+    assert of(holds, holds) == "all 2 rules hold" and of(holds, not_asked) == "the rule holds"
+    assert of(not_asked) == of() == of(Outcome.SINK, Outcome.NO_SINK) == ""
+
+
 def test_a_sink_stands_at_one_of_the_positions_and_above_its_null_there():
     def at(position, alpha=0.4):
         return {STRONGEST: position, ALPHA_THERE: alpha, NULL_THERE: 0.3}
 
-    table = runs(a=[at(2)] * 4 + [at(1)], b=[at(2, 0.2)] * 5, c=[at(3)] * 2 + [at(1)] * 3)
-    assert [SinkAt(name, (2, 3)).verdict(table).outcome for name in "abc"] == [
+    table = runs(a=[at(2)] * 4 + [at(1)], b=[at(2, 0.2)] * 5, c=[at(3)] * 2 + [at(1)] * 3, d=[at(2, 0.34)] * 5)
+    assert [SinkAt(name, (2, 3)).verdict(table).outcome for name in "abcd"] == [
         Outcome.HOLDS,
         Outcome.FAILS,
         Outcome.UNDECIDED,
+        Outcome.FAILS,  # above its null, but not by .05
     ]
 
 
@@ -182,7 +285,8 @@ def test_other_models_are_never_compared_with_each_other():
 def test_what_cannot_be_asked_says_why():
     assert NotAsked("big models have more", "the toy is small").verdict(runs()).reason == "the toy is small"
     asked = [
-        Asked("", lambda table, shows=shows: (shows, "why")).verdict(runs()).outcome for shows in (True, False, None)
+        FunctionRule("", lambda table, shows=shows: (shows, "why")).verdict(runs()).outcome
+        for shows in (True, False, None)
     ]
     assert asked == [Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED]
 

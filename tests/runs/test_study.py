@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 
 import pytest
@@ -7,35 +6,31 @@ from runs.test_rules import runs
 import sinkinterp as si
 from sinkinterp.errors import InputError
 from sinkinterp.lm.positions import Rotary
-from sinkinterp.plots.columns import (
+from sinkinterp.report.columns import (
     ALPHA_1,
+    ALPHA_HEAD,
     EXCESS,
     LOSS,
     MODEL,
-    NULL,
-    ONSET,
+    NULL_HEAD,
     SEED,
     SINK_1,
     STATE,
     STRONGEST,
-    published,
 )
-from sinkinterp.runs.arm import NUMBERS, architecture, measured, onset, setting
+from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of, tokens_per_second
 from sinkinterp.runs.experiment import Scope, load_experiment
-from sinkinterp.runs.experiment_files import experiment_names
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.seed_rules import Higher
-from sinkinterp.runs.study import BASES, Study
+from sinkinterp.runs.rules import TRAINED, Higher, Outcome
+from sinkinterp.runs.study import BASES, NUMBERS, Trainings, architecture, measured, onset, setting, study
 from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
-from sinkinterp.runs.verdict import TRAINED, Outcome
 from sinkinterp.runs.workers import Here, Processes
+from sinkinterp.table import NULL, published
+from sinkinterp.train.recipe_parts import ConstantRate, Everything
 from sinkinterp.train.recipes import RECIPES
-from sinkinterp.train.schedules import ConstantRate
-from sinkinterp.train.weight_decay import Everything
 
 TINY = replace(BASES[Scale.SMOKE], steps=2)
-STUDY = Study(
+STUDY = study(
     claim="softmax has more than sigmoid",
     arms=(
         architecture("softmax", sink=18.18, loss=3.73),
@@ -82,14 +77,14 @@ def test_the_numbers_of_a_run_are_those_of_its_report(tmp_path):
 
 
 def test_processes_make_the_rows_that_this_process_makes(table, tmp_path):
-    one = replace(STUDY, arms=STUDY.arms[:1])
+    one = replace(STUDY, rows=replace(STUDY.rows, arms=STUDY.rows.arms[:1]))
     rows = one.table(Scope(Scale.SMOKE, seeds=2, workers=Processes(2), cache=tmp_path)).rows
     assert list(rows) == [row for row in table.rows if row[MODEL] == "softmax"]
 
 
 def test_what_is_cached_is_not_trained_again(tmp_path, monkeypatch):
     scope = Scope(Scale.SMOKE, seeds=1, workers=Here(), cache=tmp_path)
-    one = replace(STUDY, arms=STUDY.arms[:1])
+    one = replace(STUDY, rows=replace(STUDY.rows, arms=STUDY.rows.arms[:1]))
     first = one.table(scope)
     monkeypatch.setattr("sinkinterp.train.loop.update", lambda *_: pytest.fail("trained again"))
     assert one.table(scope) == first
@@ -132,7 +127,7 @@ def test_every_row_at_paper_scale_changes_only_what_it_says():
         "table14_scale": "softmax", "section7_post_norm": "pre_norm", "figure06_windows": "causal",
     }  # fmt: skip
     for name, default in defaults.items():
-        arms = {arm.name: arm for arm in load_experiment(name).arms}
+        arms = {arm.name: arm for arm in load_experiment(name).rows.arms}
         assert arms[default].recipe(base, 0) == base, name
         changed = [arm.recipe(base, 0).key() for arm in arms.values()]
         assert len(set(changed)) == len(changed), f"{name}: two arms are one"
@@ -141,25 +136,32 @@ def test_every_row_at_paper_scale_changes_only_what_it_says():
 
 @pytest.mark.parametrize("name", experiment_names())
 def test_every_rule_names_models_that_the_study_has(name):
-    study = load_experiment(name)
-    if not isinstance(study, Study):
+    experiment = load_experiment(name)
+    if not isinstance(experiment.rows, Trainings):
         return
-    known = {arm.name for arm in study.arms}
-    for rule in study.rules:
+    known = {arm.name for arm in experiment.rows.arms}
+    for rule in experiment.rules:
         named = {getattr(rule, field, None) for field in ("of", "than", "model", "baseline")} - {None}
         assert named <= known, f"{name}: {rule.claim}"
 
 
-def test_verdicts_do_not_depend_on_numbers_that_are_missing():
+def test_a_rule_refuses_a_trained_model_without_the_number_that_it_judges():
     table = runs(a=[{EXCESS: None, LOSS: 2.0}] * 3, b=[{EXCESS: 0.1, LOSS: 2.0}] * 3)
-    assert Higher("a", than="b").verdict(table).outcome is Outcome.UNDECIDED
-    assert math.isfinite(len(table.rows)) and ONSET in NUMBERS
+    with pytest.raises(InputError, match="a, 0 has no number 'alpha_1 over null'"):
+        Higher("a", than="b").verdict(table)
+
+
+def test_the_strongest_head_stands_in_every_row_with_its_null(table):
+    for row in table.rows:
+        if row[STATE] == TRAINED:
+            assert row[ALPHA_HEAD] >= row["alpha_1"] and 0 < row[NULL_HEAD] < 1
+            assert row[f"{ALPHA_HEAD} low"] <= row[ALPHA_HEAD] <= row[f"{ALPHA_HEAD} high"]
 
 
 def test_what_prevents_a_run_is_no_failed_training(tmp_path, monkeypatch):
     def refused(*_):
         raise InputError("cannot write: no space left on device; make room")
 
-    monkeypatch.setattr("sinkinterp.runs.arm.trained", refused)
+    monkeypatch.setattr("sinkinterp.runs.study.trained", refused)
     with pytest.raises(InputError, match="no space left"):
         measured(TINY, 16, tmp_path)

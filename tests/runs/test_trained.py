@@ -9,18 +9,18 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.data.draws import Split
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
-from sinkinterp.data.split import Split
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.measurement import batching
+from sinkinterp.measurement import inputs as batching
 from sinkinterp.metrics.loss import next_token_loss
 from sinkinterp.runs import trained
 from sinkinterp.spec import Spec
-from sinkinterp.train.objectives import PrefixLM
 from sinkinterp.train.recipe import Recipe
+from sinkinterp.train.recipe_parts import PrefixLM
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,15 @@ from pathlib import Path
 import pytest
 
 from sinkinterp.errors import InputError
-from sinkinterp.plots.columns import MODEL, SEED, STATE
-from sinkinterp.runs.arm import architecture
+from sinkinterp.report.columns import MODEL, SEED, STATE
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.scale import Scale
-from sinkinterp.runs.seed_rules import HasSink
-from sinkinterp.runs.study import BASES, Study
-from sinkinterp.runs.verdict import TRAINED
+from sinkinterp.runs.rules import TRAINED, HasSink
+from sinkinterp.runs.study import BASES, architecture, study
 from sinkinterp.runs.workers import Here, Processes, Ray
 
 STEPS = 60
-STUDY = Study(
+STUDY = study(
     claim="killed",
     arms=(architecture("softmax"), architecture("relu")),
     rules=(HasSink("softmax"),),
@@ -35,7 +33,7 @@ from pathlib import Path
 sys.path[:0] = sys.argv[2:]
 from runs.test_workers import STUDY
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.scale import Scale
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.workers import Processes
 if __name__ == "__main__":
     STUDY.table(Scope(Scale.SMOKE, seeds=2, workers=Processes(2), cache=Path(sys.argv[1])))
@@ -66,12 +64,26 @@ def test_a_study_that_is_killed_goes_on_and_repeats_no_finished_run(tmp_path, wh
     process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
     while not finished(tmp_path / "cache") and process.poll() is None:
         time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGKILL)
+    process.kill()  # its workers get no signal
     process.wait()
+    assert ends(process.pid)
     before = finished(tmp_path / "cache")
     assert 0 < len(before) <= 4
     assert table(tmp_path / "cache", Here()) == whole
     assert before.items() <= finished(tmp_path / "cache").items()
+
+
+def ends(group, patience=60):
+    """Whether all processes of a group end by themselves."""
+    until = time.monotonic() + patience
+    while time.monotonic() < until:
+        try:
+            os.killpg(group, 0)
+        except ProcessLookupError:
+            return True
+        time.sleep(0.05)
+    os.killpg(group, signal.SIGKILL)
+    return False
 
 
 def _dies(argument):

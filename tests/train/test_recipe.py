@@ -3,9 +3,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from lm.family import SPECS, model_of
 
+from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.masks import Mask
-from sinkinterp.attention.similarities import Sigmoid
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import PythonCode, Texts
@@ -15,12 +16,20 @@ from sinkinterp.lm.ffn import FFN, Relu
 from sinkinterp.lm.model import build
 from sinkinterp.lm.positions import Learned
 from sinkinterp.lm.variants import VARIANTS, attn
-from sinkinterp.train.objectives import NextToken, PrefixLM
+from sinkinterp.train.job import Task, prepared
 from sinkinterp.train.recipe import Recipe
+from sinkinterp.train.recipe_parts import (
+    ConstantRate,
+    CooldownRate,
+    CosineRate,
+    Everything,
+    MapsAndTokens,
+    NextToken,
+    PrefixLM,
+    check_cover,
+    parameter_groups,
+)
 from sinkinterp.train.recipes import RECIPES, on_text, with_variant
-from sinkinterp.train.schedules import ConstantRate, CooldownRate, CosineRate
-from sinkinterp.train.task import Task, prepared
-from sinkinterp.train.weight_decay import Everything, MapsAndTokens, check_cover, parameter_groups
 
 
 @dataclass(frozen=True)
@@ -91,13 +100,12 @@ def test_a_mask_that_shows_what_is_to_be_predicted_is_refused():
     assert Recipe(model=model, objective=PrefixLM(3)).objective.first == 3
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("decay", [MapsAndTokens(), Everything()])
-def test_parameter_groups_cover_the_model_once(variant, decay):
-    model = build(VARIANTS[variant])
-    grouped = [p for group in parameter_groups(model, decay, 1.0) for p in group["params"]]
-    trained = [p for p in model.parameters() if p.requires_grad]
-    assert len(grouped) == len(trained) and {id(p) for p in grouped} == {id(p) for p in trained}
+@pytest.mark.parametrize("name", SPECS)
+def test_parameter_groups_cover_the_model_once(name):
+    trained = [p for p in model_of(name).parameters() if p.requires_grad]
+    for decay in (MapsAndTokens(), Everything()):
+        grouped = [p for group in parameter_groups(model_of(name), decay, 1.0) for p in group["params"]]
+        assert len(grouped) == len(trained) and {id(p) for p in grouped} == {id(p) for p in trained}
 
 
 def test_groups_that_miss_repeat_or_invent_a_parameter_are_refused():
@@ -123,10 +131,10 @@ def test_gains_positions_and_slots_are_not_decayed_unless_everything_is():
     assert parameter_groups(model, Everything(), 1.0)[1]["params"] == []
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_demo_recipe_holds_the_variant_itself(variant):
-    objective = PrefixLM(int(variant.removeprefix("prefix_"))) if variant.startswith("prefix_") else NextToken()
-    assert with_variant(RECIPES["demo"], variant) == Recipe(model=VARIANTS[variant], objective=objective)
+def test_the_demo_recipe_holds_the_variant_itself():
+    for name, spec in VARIANTS.items():
+        objective = PrefixLM(int(name.removeprefix("prefix_"))) if name.startswith("prefix_") else NextToken()
+        assert with_variant(RECIPES["demo"], name) == Recipe(model=spec, objective=objective)
 
 
 def test_a_variant_keeps_the_sizes_of_its_recipe():

@@ -18,8 +18,7 @@ from typing import Any
 from nnsight.intervention.serialization import CustomCloudPickler, reduce_block
 
 from ...errors import InputError
-from .program import text_of
-from .source import IMPORTABLE, SERVER, check_import, imports_in, is_local, is_ours
+from .program import IMPORTABLE, SERVER, check_import, imports_in, is_local, is_ours, text_of
 
 
 def payload(tracer: Any, compress: bool) -> bytes:

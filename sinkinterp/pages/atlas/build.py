@@ -1,23 +1,27 @@
 """view_page: from a model and a text to an atlas of its heads."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from ... import tables
 from ...backends.subject import Subject
 from ...data.tokens import Tokens, TokenSet
 from ...errors import InputError
 from ...interventions.edit import Edit
 from ...measurement.measure import measure
-from ...measurement.report import Report
+from ...metrics.instruments import Instruments
+from ...report.compare import compare
+from ...report.protocol import public_name, short_name
+from ...report.readings import TokenText, protocol_note
+from ...report.report import Report
+from ...report.summary import sink_verdict
+from ...report.views import overview_tables
 from ...table import Table
-from ...tables import TokenText
-from .cells import Cells, MapKeys, read_cells
+from .cells import LIMIT, Cells, Detail, MapKeys, read_cells, richest
 from .contents import SLOT, Atlas, State
-from .detail import LIMIT, richest
 from .page import atlas_page
 
 PLACES = 64  # positions that the overview offers
@@ -58,32 +62,59 @@ def atlas(
     if len(token_set.tokens) != 1:
         raise InputError(f"a map shows one sequence; got {len(token_set.tokens)}, so give one of them")
     maps = _maps(subject, heads)
-    runs: dict[str, Sequence[Edit]] = {"before": (), "after": edits} if edits else {"as it is": ()}
-    detail = richest(token_set.tokens.shape[1], len(maps) * len(runs), limit)
-    reports = {name: measure(subject, token_set, edits=run_edits) for name, run_edits in runs.items()}
-    cells = {name: read_cells(subject, token_set, maps, detail, run_edits) for name, run_edits in runs.items()}
-    first, *_, last = [*reports.values()] * 2
-    places = _places(first)
-    return Atlas(
-        model=tables.short_name(first.protocol.model),
-        tokens=[word(token) for token in token_set.tokens[0].tolist()],
-        layers=first.attention_layers,
-        maps=maps,
-        side=detail.side,
-        pairs=next(iter(cells.values())).pairs,
-        places=places,
-        states=[_state(reports[name], cells[name], places, maps, name) for name in runs],
-        bits=detail.bits,
-        lead=tables.sink_verdict(first),
-        note=tables.protocol_note(last, EPSILON),
-        protocol=_protocol(reports.values()),
-        tables=_tables(list(reports.values()), word),
-    )
+    detail = richest(token_set.tokens.shape[1], len(maps) * (2 if edits else 1), limit)
+    reader = Reader(subject, token_set, maps, detail)
+    first = reader.run()
+    return reader.atlas({"before": first, "after": reader.run(edits)} if edits else {"as it is": first}, word)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of the model: what was measured, and the cells of its maps."""
+
+    report: Report
+    cells: Cells
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Runs a model on one sequence, with any edits, and shows the runs beside each other."""
+
+    subject: Subject
+    token_set: TokenSet
+    maps: MapKeys
+    detail: Detail
+
+    def run(self, edits: Sequence[Edit] = (), instruments: Instruments = ()) -> Run:
+        """What the model does with these edits."""
+        report = measure(self.subject, self.token_set, edits=edits, instruments=instruments, progress=False)
+        return Run(report, read_cells(self.subject, self.token_set, self.maps, self.detail, edits))
+
+    def atlas(self, runs: Mapping[str, Run], word: TokenText) -> Atlas:
+        """The atlas of one run or, before and after edits, of two, by their names."""
+        reports = [run.report for run in runs.values()]
+        first, *_, last = [*reports, *reports]
+        places = _places(reports)
+        return Atlas(
+            model=short_name(first.protocol.model),
+            tokens=[word(token) for token in self.token_set.tokens[0].tolist()],
+            layers=first.attention_layers,
+            maps=self.maps,
+            side=self.detail.side,
+            pairs=next(iter(runs.values())).cells.pairs,
+            places=places,
+            states=[_state(run, places, self.maps, name) for name, run in runs.items()],
+            bits=self.detail.bits,
+            lead=sink_verdict(first),
+            note=protocol_note(last, EPSILON),
+            protocol=_protocol(reports),
+            tables=_tables(reports, word),
+        )
 
 
 def _maps(subject: Subject, heads: MapKeys | None) -> list[tuple[int, int]]:
     """The maps to show, sorted; by default those of all heads. Raises InputError for heads that do not exist."""
-    every = [(layer, head) for layer in subject.shape.attention_layers for head in range(subject.shape.n_heads)]
+    every = all_maps(subject)
     unknown = sorted(set(heads or ()) - set(every))
     if unknown or (heads is not None and not heads):
         (first, _), (last, most) = every[0], every[-1]
@@ -94,10 +125,16 @@ def _maps(subject: Subject, heads: MapKeys | None) -> list[tuple[int, int]]:
     return every if heads is None else sorted(set(heads))
 
 
-def _state(report: Report, cells: Cells, places: Sequence[int], maps: MapKeys, name: str) -> State:
+def all_maps(subject: Subject) -> list[tuple[int, int]]:
+    """(layer, head) of every head."""
+    return [(layer, head) for layer in subject.shape.attention_layers for head in range(subject.shape.n_heads)]
+
+
+def _state(run: Run, places: Sequence[int], maps: MapKeys, name: str) -> State:
+    cells = run.cells
     is_exact = next(iter(cells.channels.values())).shape[1] == 1  # cells are single pairs
-    received = None if is_exact else _received(report, maps)
-    return State(name, cells.channels, _importance(report, places), cells.slot, received)
+    received = None if is_exact else _received(run.report, maps)
+    return State(name, cells.channels, _importance(run.report, places), cells.slot, received)
 
 
 def _received(report: Report, maps: MapKeys) -> Float[np.ndarray, " pos"]:
@@ -108,27 +145,28 @@ def _received(report: Report, maps: MapKeys) -> Float[np.ndarray, " pos"]:
 
 
 def _importance(report: Report, places: Sequence[int]) -> Float[np.ndarray, "layer head place"]:
-    columns = [report.slot_importance if place == SLOT else report.alpha(place) for place in places]
-    return torch.stack([column[0] for column in columns if column is not None], -1).numpy()
+    """Importance of each place; a slot that only the other run has receives nothing."""
+    slot = torch.zeros_like(report.alpha()) if report.slot_importance is None else report.slot_importance
+    return torch.stack([(slot if place == SLOT else report.alpha(place))[0] for place in places], -1).numpy()
 
 
-def _places(report: Report) -> list[int]:
-    """Position 0 and the positions that receive the most attention in all, in order; then the slot, if there is one."""
-    length = len(report.positions)
-    received = report.importance[0].nan_to_num().sum((0, 1)) * torch.arange(length, 0, -1)
+def _places(reports: Sequence[Report]) -> list[int]:
+    """Position 0 and those that receive the most attention in the first report, in order; then a slot of any report."""
+    first = reports[0]
+    received = first.importance[0].nan_to_num().sum((0, 1)) * torch.arange(len(first.positions), 0, -1)
     strongest = {0, *received.argsort(descending=True)[:PLACES].tolist()}
-    return [*sorted(strongest), *([SLOT] if report.slot_importance is not None else [])]
+    return [*sorted(strongest), *([SLOT] if any(report.slot_importance is not None for report in reports) else [])]
 
 
 def _tables(reports: Sequence[Report], word: TokenText) -> list[Table]:
     if len(reports) == 2:
         before, after = reports
-        return [tables.compare(before, after)]
-    return tables.overview_tables(reports[0], token_text=word)[:3]
+        return [compare(before, after)]
+    return overview_tables(reports[0], token_text=word)[:3]
 
 
 def _protocol(reports: Iterable[Report]) -> str:
-    protocols = (vars(r.protocol) | {"model": tables.public_name(r.protocol.model)} for r in reports)
+    protocols = (vars(r.protocol) | {"model": public_name(r.protocol.model)} for r in reports)
     lines = (
         "; ".join(f"{name}: {value}" for name, value in protocol.items() if value not in _NOTHING)
         for protocol in protocols

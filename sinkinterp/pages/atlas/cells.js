@@ -1,7 +1,8 @@
 // Cells: decodes stored codes to numbers, joins cells into the pixels that are shown, and gives them colours.
 
-async function bytesOf(id) {
-  const text = atob(document.getElementById(id).textContent);
+/** The bytes of a block, which is text: base64 of what gzip made. */
+async function bytesOf(block) {
+  const text = atob(block);
   const compressed = new Uint8Array(text.length);
   for (let i = 0; i < text.length; i++) compressed[i] = text.charCodeAt(i);
   const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("gzip"));

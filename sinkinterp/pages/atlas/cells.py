@@ -1,24 +1,42 @@
 """Reads the cells of many heads from a model in one forward pass."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int
-from torch import Tensor
 
-from ...attention import tiles
-from ...attention.call import AttentionCall
+from ...attention import maps as attention_maps
 from ...backends.subject import CallRead, Subject
 from ...data.tokens import TokenSet
+from ...errors import InputError
 from ...interventions.edit import Edit
+from ...measurement.maps import ChosenHeads
 from ...metrics.importance import proxy
-from .channels import Channel
-from .contents import Maps
-from .detail import Detail
+from .contents import CHANNELS, SCORE, WEIGHT, Channel, Maps
 
 MapKeys = Sequence[tuple[int, int]]  # layer and head of each map
+LIMIT = 8_000_000  # bytes of codes: a page of 1,200 heads stays below 12 MB
+PER_MAP = 1_700_000  # bytes for one map: a page at T = 16,384 stays below 4 MB
+
+
+@dataclass(frozen=True)
+class Detail:
+    """How maps are stored: how many tokens a cell covers, the bits of a code, and which numbers of a pair."""
+
+    side: int
+    bits: int
+    channels: tuple[Channel, ...]
+
+    @property
+    def stats(self) -> int:
+        """Numbers of a cell: the largest and the mean value, or one value where a cell is one pair."""
+        return 1 if self.side == 1 else 2
+
+    def size(self, length: int) -> int:
+        """Bytes of the codes of a causal map of `length` tokens."""
+        n = -(-length // self.side)
+        return len(self.channels) * self.stats * self.bits // 8 * n * (n + 1) // 2
 
 
 @dataclass(frozen=True)
@@ -32,49 +50,43 @@ class Cells:
 
 def read_cells(subject: Subject, token_set: TokenSet, maps: MapKeys, detail: Detail, edits: Sequence[Edit]) -> Cells:
     """The cells of the chosen maps in one run of the model with `edits`."""
-    chosen = _Chosen(maps, detail.stats)
+    chosen, stats = ChosenHeads(maps), detail.stats
     n = -(-token_set.tokens.shape[1] // detail.side)
-    reads = {channel.name: chosen.read(_cells_of(channel, detail.side), n, n) for channel in detail.channels}
-    reads["slot"] = chosen.read(lambda call: tiles.slot_cells(proxy(call), detail.side), n)
-    reads["pairs"] = lambda call: tiles.pairs(call, detail.side)
+    reads = {channel.name: chosen.read(_cells_of(channel, detail), stats, n, n) for channel in detail.channels}
+    reads["slot"] = chosen.read(
+        lambda call: attention_maps.slot_cells(proxy(call), detail.side)[:, :, :stats], stats, n
+    )
+    reads["pairs"] = lambda call: attention_maps.pairs(call, detail.side)
     layers = subject.shape.attention_layers
     calls = subject.run(token_set.tokens, calls=reads, edits=edits).calls
-    slot = chosen.of_maps(calls["slot"], layers)
+    slot = chosen.of_maps(calls["slot"][0], layers)
     return Cells(
-        channels={channel: chosen.of_maps(calls[channel.name], layers) for channel in detail.channels},
+        channels={channel: chosen.of_maps(calls[channel.name][0], layers) for channel in detail.channels},
         slot=None if np.isnan(slot).all() else slot,
         pairs={layer: calls["pairs"][0, layers.index(layer)].cpu().numpy() for layer in chosen.heads},
     )
 
 
-def _cells_of(channel: Channel, side: int) -> CallRead:
-    return lambda call: tiles.cells(call, side, channel.read)
+def _cells_of(channel: Channel, detail: Detail) -> CallRead:
+    return lambda call: attention_maps.cells(call, detail.side, channel.read)[:, :, : detail.stats]
 
 
-class _Chosen:
-    """The chosen heads of each layer. A trace stacks layers, so answers are as wide as the layer with most heads."""
+def _richest_first(length: int) -> Iterator[Detail]:
+    """Every pair with all its numbers, then with fewer, then larger and larger cells of weights."""
+    yield Detail(1, 16, CHANNELS)
+    yield Detail(1, 8, CHANNELS)
+    yield Detail(1, 8, (WEIGHT, SCORE))
+    for side in range(1, length + 1):
+        yield Detail(side, 8, (WEIGHT,))
 
-    def __init__(self, maps: MapKeys, stats: int) -> None:
-        self.maps, self.stats = maps, stats
-        self.heads: dict[int, list[int]] = {}
-        for layer, head in maps:
-            self.heads.setdefault(layer, []).append(head)
-        self.width = max(map(len, self.heads.values()))
 
-    def read(self, read: CallRead, *shape: int) -> CallRead:
-        """The read of the chosen heads only: `batch width stat *shape`, NaN in places of no head."""
+def richest(length: int, maps: int, limit: int = LIMIT) -> Detail:
+    """The richest detail in which `maps` maps of `length` tokens take at most `limit` bytes of codes.
 
-        def of_chosen(call: AttentionCall) -> Tensor:
-            answer = call.q.new_full((len(call.q), self.width, self.stats, *shape), torch.nan, dtype=torch.float)
-            heads = self.heads.get(call.layer)
-            if heads is not None:
-                answer[:, : len(heads)] = read(tiles.of_heads(call, heads))[:, :, : self.stats]
-            return answer
-
-        return of_chosen
-
-    def of_maps(self, answers: Float[Tensor, "1 layer width *shape"], layers: Sequence[int]) -> np.ndarray:
-        """The answers of the first sequence, one for each map."""
-        rows = [layers.index(layer) for layer, _ in self.maps]
-        columns = [self.heads[layer].index(head) for layer, head in self.maps]
-        return answers[0, rows, columns].cpu().numpy()
+    Raises InputError where not even one cell per map fits.
+    """
+    per_map = min(limit // max(maps, 1), PER_MAP)
+    for detail in _richest_first(length):
+        if detail.size(length) <= per_map:
+            return detail
+    raise InputError(f"{limit:,} bytes are too few for {maps:,} maps; allow at least {2 * maps:,}")

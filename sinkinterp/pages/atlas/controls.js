@@ -6,8 +6,8 @@ function element(tag, text, properties = {}) {
 
 /** Fills a list; `onChange` receives the value of the chosen text, by default its index. */
 function fillList(id, texts, onChange, values = texts.map((_, i) => i)) {
-  $(id).append(...texts.map((text, i) => element("option", text, { value: values[i] })));
-  $(id).addEventListener("change", () => onChange(+$(id).value));
+  $(id).replaceChildren(...texts.map((text, i) => element("option", text, { value: values[i] })));
+  $(id).onchange = () => onChange(+$(id).value);
 }
 
 const refreshers = []; // each makes a group of buttons show the view
@@ -15,12 +15,12 @@ const refreshers = []; // each makes a group of buttons show the view
 /** Adds a button for each value; the value that `isOn` names is pressed. */
 function addButtons(id, textOfValue, isOn, onChoice) {
   const buttons = Object.entries(textOfValue).map(([value, text]) => {
-    const button = element("button", text);
+    const button = element("button", text, { type: "button" });
     button.dataset.value = value;
     button.addEventListener("click", () => { onChoice(value); refresh(); });
     return button;
   });
-  $(id).append(...buttons);
+  $(id).replaceChildren(...buttons);
   refreshers.push(() => buttons.forEach((button) => button.setAttribute("aria-pressed", isOn(button.dataset.value))));
   return buttons;
 }
@@ -32,20 +32,23 @@ function refresh() {
   drawText();
 }
 
+/** Makes the lists and buttons for the atlas that is shown. */
 function addControls() {
+  refreshers.length = 0;
   fillList("place", places.map(placeName), (value) => { view.place = value; drawOverview(); });
   const stateNames = isComparison ? [...states, "change"] : states;
   fillList("state", stateNames, (value) => { view.state = value; drawOverview(); drawThumbnails(); drawText(); });
-  $("state-label").hidden = !isComparison;
+  [$("state-label").hidden, $("state").value] = [!isComparison, view.state];
   fillList("layer", mappedLayers.map(String), (layer) => openHead(layer, headsOf(layer)[0]), mappedLayers);
-  $("which").addEventListener("change", () => openHead(+$("layer").value, +$("which").value));
+  $("which").onchange = () => openHead(+$("layer").value, +$("which").value);
   fillList("channel", channels.map(({ name }) => name), (value) => { view.channel = value; refresh(); });
+  $("channel").value = view.channel;
   addScaleButtons();
   addStatButtons();
   addScopeButtons();
-  $("whole").addEventListener("click", showWholeMap);
-  $("png").addEventListener("click", () => saveMap("png", 3));
-  $("svg").addEventListener("click", () => saveMap("svg", 1));
+  [$("whole").onclick, $("no-token").onclick] = [showWholeMap, () => chooseToken(-1)];
+  [$("png").onclick, $("svg").onclick] = [() => saveMap("png", 3), () => saveMap("svg", 1)];
+  page.addControls();
 }
 
 function addScaleButtons() {

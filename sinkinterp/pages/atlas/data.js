@@ -1,31 +1,45 @@
 // The page's data and the user's choices. Blocks of numbers are unpacked when they are first needed.
 
 const $ = (id) => document.getElementById(id);
-const about = checked(JSON.parse($("about").textContent), SCHEMA);
-const { tokens, side, rows, columns, states, stats, places, layers, channels, maps } = about;
-const isComparison = states.length === 2; // before and after an intervention
-const hasSlot = about.slot_blocks.length > 0;
+let about, tokens, side, rows, columns, states, stats, places, layers, channels, maps; // `take` sets them
+let isComparison; // before and after an intervention
+let hasSlot, mappedLayers, valueOfCode, textOfBlock;
+let highestWeight, logFloor; // smaller weights have the floor's colour
 const WEIGHT = 0; // the first channel
 const MAX_PIXELS = 560; // of a map, in each direction
 
 /** What the user chose. `place`, `state`, `map` and `channel` are indices; `state` 2 is the change. */
-const view = {
-  place: 0, state: 0, map: 0, channel: WEIGHT, scale: tokens.length > 128 ? "log" : "linear", mean: false,
-  scope: maps.length > 1 ? "all" : "head",
-};
+const view = { place: 0, state: 0, map: 0, channel: WEIGHT, scale: "", mean: false, scope: "all" };
 
-const mappedLayers = [...new Set(maps.map(([layer]) => layer))];
+/** What differs between the pages that show an atlas. */
+const page = { onOpenHead: (layer, head) => {}, addControls: () => {} };
+
+/** Takes the data of an atlas, in place of those from before; `textOf` gives the text of a block by its id. */
+function take(data, textOf) {
+  [about, textOfBlock] = [data, textOf];
+  ({ tokens, side, rows, columns, states, stats, places, layers, channels, maps } = about);
+  [isComparison, hasSlot] = [states.length === 2, about.slot_blocks.length > 0];
+  mappedLayers = [...new Set(maps.map(([layer]) => layer))];
+  valueOfCode = channels.map(({ scale }) => valuesOfCodes(scale));
+  const { scale: { low }, colour_range: [, high] } = channels[WEIGHT];
+  [highestWeight, logFloor] = [high, Math.max(low, 1e-6 * high)];
+  unpacked.clear();
+  means.clear();
+  view.scale ||= tokens.length > 128 ? "log" : "linear";
+  [view.place, view.state] = [0, isComparison && view.state ? view.state : 0];
+  if (view.channel >= channels.length) view.channel = WEIGHT;
+  if (maps.length === 1) view.scope = "head";
+}
+
 const mapOf = (layer, head) => maps.findIndex(([l, h]) => l === layer && h === head);
 const headsOf = (layer) => maps.filter(([l]) => l === layer).map(([, head]) => head);
 const statIndex = (mean) => (mean && stats.length > 1 ? 1 : 0);
 
 const unpacked = new Map();
 function block(id) {
-  if (!unpacked.has(id)) unpacked.set(id, bytesOf(id));
+  if (!unpacked.has(id)) unpacked.set(id, bytesOf(textOfBlock(id)));
   return unpacked.get(id);
 }
-
-const valueOfCode = channels.map(({ scale }) => valuesOfCodes(scale));
 
 /** Where the numbers of a map begin in the blocks of its layer, if a map has `size` numbers of each stat. */
 function startInBlock(map, mean, size) {

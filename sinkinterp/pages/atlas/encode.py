@@ -7,9 +7,8 @@ import numpy as np
 
 from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table
-from .channels import WEIGHT, Channel
 from .codes import Scale, logarithmic, packed, text_of
-from .contents import Atlas, State
+from .contents import WEIGHT, Atlas, Channel, State
 from .schema import (
     CaptionData,
     ChannelData,
@@ -121,14 +120,17 @@ def _channel(atlas: Atlas, channel: Channel, scale: Scale, blocks: Blocks) -> Ch
 
 
 def _slots(atlas: Atlas, scale: Scale, blocks: Blocks) -> list[dict[str, str]]:
-    return [
-        {
-            str(layer): blocks.add(f"slot-{i}-{layer}", packed(scale.codes(state.slot[maps])))
+    """Blocks of every state; a state without the slot that another one has gives it nothing."""
+    slots = [state.slot for state in atlas.states if state.slot is not None]
+
+    def ids(i: int, state: State) -> dict[str, str]:
+        column = np.zeros_like(slots[0]) if state.slot is None else state.slot
+        return {
+            str(layer): blocks.add(f"slot-{i}-{layer}", packed(scale.codes(column[maps])))
             for layer, maps in atlas.by_layer().items()
         }
-        for i, state in enumerate(atlas.states)
-        if state.slot is not None
-    ]
+
+    return [ids(i, state) for i, state in enumerate(atlas.states)] if slots else []
 
 
 def _pairs(atlas: Atlas, blocks: Blocks) -> dict[str, str]:
@@ -156,7 +158,7 @@ def _captions(atlas: Atlas, scales: Scales) -> CaptionData:
         head=f"{CELLS} {cell} Kept: {kept}. {atlas.note}.",
         text=(
             "What a token receives is the mean weight that the queries which can see it give it, its importance. The "
-            "colours are those of the maps. Attention to the slot *, which is no token, is not shown here."
+            "colours are those of the maps. Attention to the slot *, which is not a token, is not shown here."
         ),
     )
 

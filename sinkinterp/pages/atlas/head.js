@@ -1,7 +1,7 @@
 // One head: its map, or the maps before and after an intervention and their difference, zoomed together.
 
 const wholeMap = () => [-0.5, tokens.length - 0.5, -0.5, tokens.length - 0.5];
-let zoom = wholeMap(); // first and last query, first and last key
+let zoom = []; // first and last query, first and last key
 let openStates = []; // of the open head, by state: cells of every channel by stat, the slot by stat, and ranks by stat
 
 let latestRequest = 0; // of several heads that are asked for at once, the last one is shown
@@ -18,7 +18,7 @@ async function openHead(layer, head) {
   await drawHead();
   drawText();
   if ($("overview").data) Plotly.relayout("overview", { shapes: [openHeadFrame()] });
-  if (location.protocol === "file:" || location.protocol.startsWith("http")) location.replace(`#L${layer}H${head}`);
+  page.onOpenHead(layer, head);
   document.body.dataset.head = `${layer}-${head}`;
 }
 
@@ -195,9 +195,30 @@ function listenToMap() {
   $("map").on("plotly_doubleclick", showWholeMap);
   $("map").on("plotly_hover", ({ event, points: [point] }) => showTip(event, textOfCells(point)));
   $("map").on("plotly_unhover", hideTip);
+  $("map").onkeydown = zoomByKey;
 }
 
 function showWholeMap() {
   zoom = wholeMap();
   return drawHead();
+}
+
+/** Zooms and moves the map by a key: plus and minus, arrows, 0 for the whole map. */
+function zoomByKey(event) {
+  const factor = { "+": 0.5, "=": 0.5, "-": 2 }[event.key];
+  const steps = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
+  if (event.ctrlKey || event.metaKey || event.altKey || (!factor && !steps && event.key !== "0")) return;
+  event.preventDefault();
+  const [query0, query1, key0, key1] = zoom, [down, right] = steps ?? [0, 0];
+  zoom = event.key === "0" ? wholeMap()
+    : [...zoomedEnds(query0, query1, factor ?? 1, down), ...zoomedEnds(key0, key1, factor ?? 1, right)];
+  drawHead();
+}
+
+/** The ends of a part of the tokens that is `factor` times as long and stands `step` quarters later. */
+function zoomedEnds(first, last, factor, step) {
+  const length = Math.min(tokens.length, Math.max(2, (last - first) * factor));
+  const from = (first + last - length) / 2 + (step * length) / 4;
+  const start = Math.max(-0.5, Math.min(tokens.length - 0.5 - length, from));
+  return [start, start + length];
 }

@@ -22,9 +22,6 @@ function number(x, { log, bits, step }) {
 const isRank = () => view.channel === WEIGHT && view.scale === "rank";
 const isLog = () => view.channel === WEIGHT && view.scale === "log";
 
-const lowestWeight = channels[WEIGHT].scale.low, highestWeight = channels[WEIGHT].colour_range[1];
-const logFloor = Math.max(lowestWeight, 1e-6 * highestWeight); // smaller weights have its colour
-
 /** A row of values on the chosen scale. */
 function scaled(row) {
   return isLog() ? row.map((value) => Math.log10(Math.max(value, logFloor))) : row;

@@ -11,19 +11,18 @@ from string import Template
 
 from plotly.offline import get_plotlyjs
 
-from ..assets import asset
-from ..document import Scripts, document, in_script
-from ..glossary import glossary
-from ..style import STYLE
+from ..document import STYLE, Scripts, asset, document, glossary, in_script
+from ..schema import declared
 from .codes import text_of
 from .contents import Atlas
 from .encode import encode
+from .schema import PageData
 
-SCRIPTS = (
+FIGURES = (
+    "shared/checked.js",
     "shared/palette.js",
     "shared/grid.js",
     "shared/tip.js",
-    "atlas/schema.js",
     "atlas/cells.js",
     "atlas/data.js",
     "atlas/look.js",
@@ -33,8 +32,9 @@ SCRIPTS = (
     "atlas/hover.js",
     "atlas/words.js",
     "atlas/controls.js",
-    "atlas/start.js",
-)  # joined to one script, in this order
+    "atlas/show.js",
+)  # what draws an atlas, here and on the live page; joined to one script, in this order
+SCRIPTS = (*FIGURES, "atlas/start.js")
 
 
 def atlas_page(atlas: Atlas) -> str:
@@ -42,7 +42,9 @@ def atlas_page(atlas: Atlas) -> str:
     data, blocks = encode(atlas)
     script = "".join(map(asset, SCRIPTS))
     body = Template(asset("atlas/atlas.html")).substitute(
+        figures=asset("atlas/figures.html"),
         about=in_script(asdict(data)),
+        schema=in_script(declared(PageData)),
         plotly=packed_plotly(),
         glossary=glossary(),
         blocks="\n".join(f'<script type="text/plain" id="{name}">{text}</script>' for name, text in blocks.items()),

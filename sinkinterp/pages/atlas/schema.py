@@ -1,7 +1,7 @@
 """The data of an atlas's page, as JSON: what Python writes and the scripts read.
 
-schema.js declares the same fields and their types. The page checks its data by that before it draws, and a test
-compares the two files. Rename a field in both.
+The page carries the types of these fields, and checks its data by them before it draws. A test holds that the scripts
+read every field, and no other.
 """
 
 from dataclasses import dataclass

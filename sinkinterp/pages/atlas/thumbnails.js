@@ -19,8 +19,10 @@ let latestDrawing = 0; // an earlier drawing stops when a later one begins
 async function drawThumbnails() {
   if (maps.length === 1) return;
   const drawing = ++latestDrawing, ratio = window.devicePixelRatio || 1, state = view.state === 1 ? 1 : 0;
+  const oldSize = grid.size;
   grid = gridOfMaps();
   const context = clearedCanvas(ratio), pixels = Math.round(grid.size * ratio);
+  if (grid.size !== oldSize) scrollToSink();
   for (let map = 0; map < maps.length; map++) {
     const cells = await cellsOf(WEIGHT, state, map, view.mean);
     if (drawing !== latestDrawing) return;
@@ -28,6 +30,7 @@ async function drawThumbnails() {
     context.putImageData(image, ...grid.corners[map].map((at) => Math.round(at * ratio)));
     if (map % 64 === 63) await new Promise((resolve) => setTimeout(resolve)); // the page answers meanwhile
   }
+  sayLayersInView();
   $("maps").dataset.drawn = `${view.scale}-${view.mean}`;
 }
 
@@ -44,10 +47,44 @@ function clearedCanvas(ratio) {
     if (!hasColumnPerHead()) context.fillText(`L${layer} H${head}`, x, y - 4);
     else if (isFirst) context.fillText(head === 0 ? `L${layer}` : `h${head}`, 2, y + size / 2 + 4);
   });
-  for (let head = 0; head < grid.perLine && hasColumnPerHead() && grid.lines === 1; head += size < 22 ? 4 : 1) {
-    context.fillText(String(head), LEFT + head * span + 2, 11);
-  }
+  writeHeadNumbers(span);
   return context;
+}
+
+/** The numbers of the heads, above the maps also while these scroll. Where a layer takes several lines, a line's first
+ * head stands on its left, and the numbers above are added to it. */
+function writeHeadNumbers(span) {
+  const sign = grid.lines > 1 ? "+" : "", by = grid.size < 22 ? 4 : 1;
+  const heads = hasColumnPerHead() ? Array.from({ length: Math.ceil(grid.perLine / by) }, (_, i) => i * by) : [];
+  $("head-numbers").replaceChildren(...heads.map((head) => {
+    const number = element("span", `${sign}${head}`);
+    number.style.left = `${LEFT + head * span + 2}px`;
+    return number;
+  }));
+  $("head-numbers").style.width = `${grid.width}px`;
+  $("head-numbers").hidden = !heads.length;
+}
+
+/** Scrolls the box of maps to the first layer that gives position 0 more than 0.3 of its attention, mean over heads. */
+function scrollToSink() {
+  const mean = (l) => Array.from({ length: about.heads }, (_, h) => importance(0, l, h, 0)).reduce((a, b) => a + b) / about.heads;
+  const first = mappedLayers.find((layer) => mean(layers.indexOf(layer)) > 0.3) ?? mappedLayers[0];
+  $("maps").scrollTop = topOfLayer(first);
+}
+
+/** How far the box of maps scrolls to show a layer first. */
+const topOfLayer = (layer) => grid.corners[maps.findIndex(([l]) => l === layer)][1] - TOP;
+
+/** Says which layers the box of maps shows, where it does not show all. */
+function sayLayersInView() {
+  const { scrollTop, clientHeight, scrollHeight } = $("maps"), [first, last] = [mappedLayers[0], mappedLayers.at(-1)];
+  const isSeen = (layer) => {
+    const top = topOfLayer(layer);
+    return top + grid.size / 2 >= scrollTop && top + TOP + grid.size / 2 <= scrollTop + clientHeight;
+  };
+  const seen = mappedLayers.filter(isSeen);
+  $("maps-in-view").textContent = scrollHeight <= clientHeight + 2 || !seen.length ? ""
+    : `Layers ${seen[0]} to ${seen.at(-1)} of ${first} to ${last}. Scroll the box to see the others.`;
 }
 
 /** How far a value stands on the chosen scale of weights, from 0 to 1. */
@@ -80,6 +117,17 @@ function mapAt({ offsetX, offsetY }) {
   return grid.corners.findIndex(([x, y]) => isWithin(offsetX, x) && isWithin(offsetY, y));
 }
 
+/** Opens the map beside the open one: arrow keys move on the grid of maps. */
+function openNextMap(event) {
+  const across = hasColumnPerHead() ? about.heads : maps.length;
+  const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[event.key];
+  if (!step || !maps[view.map + step]) return;
+  event.preventDefault();
+  const [layer, head] = maps[view.map + step], { scrollTop, clientHeight } = $("maps"), top = topOfLayer(layer);
+  if (top < scrollTop || top + grid.size + TOP > scrollTop + clientHeight) $("maps").scrollTop = top;
+  openHead(layer, head);
+}
+
 function listenToThumbnails() {
   $("thumbs").addEventListener("click", (event) => {
     const map = mapAt(event);
@@ -92,4 +140,6 @@ function listenToThumbnails() {
     return showTip(event, headText(layers.indexOf(layer), head));
   });
   $("thumbs").addEventListener("mouseleave", hideTip);
+  $("maps").addEventListener("keydown", openNextMap);
+  $("maps").addEventListener("scroll", sayLayersInView);
 }

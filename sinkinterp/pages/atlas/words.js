@@ -114,14 +114,30 @@ const wordText = (token) => token.replace(/[\u0000-\u0009\u000b-\u001f\u007f-\u0
 
 function writeWords() {
   const isSpaced = tokens.slice(1).some((token) => /\s/.test(token)); // whether tokens hold the spaces between words
-  tokens.slice(0, MOST_WORDS).forEach((token, i) => {
-    const span = element("span", wordText(token) || "·", { title: `position ${i}` });
+  const spans = tokens.slice(0, MOST_WORDS).map((token, i) => {
+    const span = element("span", wordText(token) || "·", { title: `position ${i}`, tabIndex: i ? -1 : 0 });
     span.setAttribute("role", "button");
-    span.addEventListener("click", () => { chosenToken = chosenToken === i ? -1 : i; drawText(); });
-    $("words").append(span, ...(isSpaced ? [] : [" "]));
+    span.addEventListener("click", () => chooseToken(chosenToken === i ? -1 : i));
+    return span;
   });
+  $("words").replaceChildren(...spans.flatMap((span) => [span, ...(isSpaced ? [] : [" "])]));
   if (tokens.length > MOST_WORDS) $("words").append(` … and ${tokens.length - MOST_WORDS} more tokens`);
-  $("no-token").addEventListener("click", () => { chosenToken = -1; drawText(); });
+  chosenToken = Math.min(chosenToken, tokens.length - 1);
+  $("words").onkeydown = (event) => {
+    const at = spans.indexOf(document.activeElement), step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Enter" || event.key === " ") document.activeElement.click();
+    else if (step && spans[at + step]) {
+      [spans[at].tabIndex, spans[at + step].tabIndex] = [-1, 0]; // one stop of the Tab key in the whole text
+      spans[at + step].focus();
+    } else return;
+    event.preventDefault();
+  };
+}
+
+function chooseToken(i) {
+  chosenToken = i;
+  refreshers.forEach((showView) => showView());
+  drawText();
 }
 
 function addScopeButtons() {

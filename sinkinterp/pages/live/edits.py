@@ -1,86 +1,102 @@
-"""Edits that a live page offers, from JSON: {"kind": "swap", "position": 4}."""
+"""Edits that a live page offers: their words, the numbers that they take, and how an `Edit` is made of these."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from ...attention.similarities import Sigmoid
+from ...attention.kernels import Sigmoid
+from ...attention.shapes import ModelShape
 from ...errors import InputError
+from ...interventions.changes import ChangeResidual
+from ...interventions.columns import AddSinkLogit, RemoveColumn
 from ...interventions.edit import Edit
 from ...interventions.normalisation import PatchNormalization
 from ...interventions.operations import Zero
 from ...interventions.positions import SwapPositions
-from ...interventions.sites import ChangeResidual
-from ...interventions.slots import AddSinkLogit
+from .schema import LARGEST, EditData
 
-MOST = 20  # edits at once
-LARGEST = 10**6  # of any number in an edit
+
+@dataclass(frozen=True)
+class Number:
+    """A number that a kind of edit takes: its words, and whether it may be any number, or counts from 0."""
+
+    words: str
+    is_real: bool = False
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of edit: what the page calls it, the text of each of its fields, and what makes it of their numbers."""
+    """A kind of edit. Its title has {0}, {1}, ... for its numbers; `make` takes the model's shape and these."""
 
     title: str
-    fields: Mapping[str, str]
+    numbers: Sequence[Number]
     make: Callable[..., Edit]
 
 
-def _zero(first: int, last: int, dim: int) -> Edit:
-    if not first <= last:
-        raise InputError(f"layers go from the first to the last; got {first} to {last}")
-    if last - first > 1000:
-        raise InputError(f"layers {first} to {last} are more than any model has; name fewer")
-    return ChangeResidual(Zero(), layers=range(first, last + 1), dims=[dim])
+POSITION, LAYER, HEAD, FIRST, LAST = map(Number, ("position", "layer", "head", "layers", "to"))
+
+
+def _zero(shape: ModelShape, dim: int, first: int, last: int) -> Edit:
+    return ChangeResidual(Zero(), layers=_span(range(shape.n_layers + 1), first, last), dims=[dim])
+
+
+def _sigmoid(shape: ModelShape, first: int, last: int) -> Edit:
+    return PatchNormalization(Sigmoid(), layers=_span(shape.attention_layers, first, last))
+
+
+def _sink_logit(shape: ModelShape, logit: float, first: int, last: int) -> Edit:
+    return AddSinkLogit(float(logit), layers=_span(shape.attention_layers, first, last))
+
+
+def _span(layers: Sequence[int], first: int, last: int) -> list[int] | None:
+    """Those of the layers that lie from the first to the last one; None for all of them."""
+    chosen = [layer for layer in layers if first <= layer <= last]
+    if not chosen or max(first, last) > layers[-1]:
+        raise InputError(
+            f"layers go from a first to a last one, within {layers[0]} to {layers[-1]}; got {first} to {last}"
+        )
+    return None if len(chosen) == len(layers) else chosen
 
 
 KINDS: Mapping[str, Kind] = {
-    "swap": Kind(
-        "swap p1 with another position", {"position": "position"}, lambda position: SwapPositions(0, position)
+    "swap": Kind("swap position 0 with position {0}", [POSITION], lambda shape, position: SwapPositions(0, position)),
+    "column": Kind(
+        "no query looks at position {0}", [POSITION], lambda shape, position: RemoveColumn(positions=[position])
     ),
-    "zero": Kind(
-        "zero a massive dimension",
-        {"first": "before layers", "last": "to", "dim": "dimension"},
-        _zero,
-    ),
-    "sigmoid": Kind(
-        "sigmoid in place of softmax",
-        {"layer": "layer"},
-        lambda layer: PatchNormalization(Sigmoid(), layers=[layer]),
+    "zero": Kind("zero dimension {0} before layers {1} to {2}", [Number("dimension"), FIRST, LAST], _zero),
+    "sigmoid": Kind("sigmoid in place of softmax in layers {0} to {1}", [FIRST, LAST], _sigmoid),
+    "sigmoid_head": Kind(
+        "sigmoid in place of softmax in layer {0}, head {1}",
+        [LAYER, HEAD],
+        lambda shape, layer, head: PatchNormalization(Sigmoid(), heads=[(layer, head)]),
     ),
     "sink_logit": Kind(
-        "add a sink logit",
-        {"layer": "layer", "logit": "logit"},
-        lambda layer, logit: AddSinkLogit(logit=float(logit), layers=[layer]),
+        "a sink logit of {0} in layers {1} to {2}", [Number("logit", is_real=True), FIRST, LAST], _sink_logit
+    ),
+    "off_by_one_head": Kind(
+        "softmax off by one in layer {0}, head {1}",
+        [LAYER, HEAD],
+        lambda shape, layer, head: AddSinkLogit(0.0, heads=[(layer, head)]),
     ),
 }
-REAL = ("logit",)  # fields that take any number; the others take whole numbers from 0
 
 
-def edits_from(plain: Any) -> Sequence[Edit]:
-    """The edits that a list in JSON names. Raises InputError for anything else."""
-    if not isinstance(plain, list) or len(plain) > MOST:
-        raise InputError(f"edits are a list of at most {MOST}")
-    return [_edit(fields) for fields in plain]
+def edit_of(data: EditData, shape: ModelShape) -> Edit:
+    """The edit. Raises InputError for a kind that does not exist, and for numbers that do not fit it."""
+    if data.kind not in KINDS:
+        raise InputError(f"an edit has a kind, one of {', '.join(KINDS)}; got {data.kind!r:.40}")
+    kind = KINDS[data.kind]
+    if len(data.numbers) != len(kind.numbers):
+        words = ", ".join(number.words for number in kind.numbers)
+        raise InputError(f"the edit {data.kind!r} takes {words}; got {len(data.numbers)} numbers")
+    return kind.make(shape, *map(_fitting, kind.numbers, data.numbers))
 
 
-def _edit(fields: Any) -> Edit:
-    name = fields.get("kind") if isinstance(fields, dict) else None
-    if not isinstance(name, str) or name not in KINDS:
-        raise InputError(f"an edit has a kind, one of {', '.join(KINDS)}")
-    kind, numbers = KINDS[name], {field: value for field, value in fields.items() if field != "kind"}
-    if numbers.keys() != kind.fields.keys():
-        raise InputError(f"the edit {name!r} takes {' and '.join(kind.fields)}; got {', '.join(numbers) or 'nothing'}")
-    return kind.make(**{field: _number(name, field, value) for field, value in numbers.items()})
-
-
-def _number(kind: str, field: str, value: Any) -> int | float:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or abs(value) > LARGEST:
-        raise InputError(f"{field} of the edit {kind!r} is a number of ordinary size")
-    if field in REAL:
+def _fitting(number: Number, value: float) -> int | float:
+    if not math.isfinite(value) or abs(value) >= LARGEST:
+        raise InputError(f"{number.words} is a number of ordinary size")
+    if number.is_real:
         return value
     if value != int(value) or value < 0:
-        raise InputError(f"{field} of the edit {kind!r} is a whole number from 0; got {value:g}")
+        raise InputError(f"{number.words} is a whole number from 0; got {value:g}")
     return int(value)

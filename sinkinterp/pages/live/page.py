@@ -1,31 +1,55 @@
-"""The live page as HTML text. It asks its own server, and nothing else."""
+"""The live page as HTML text. It asks its own server, and nothing else. Its figures are those of `view`."""
 
+from dataclasses import asdict
 from string import Template
-from typing import Any
 
-from ...plots.theme import DARK, LIGHT
-from ..assets import asset
-from ..document import Scripts, document, in_script
-from ..glossary import glossary
-from ..style import STYLE
-from .edits import KINDS, REAL
+from plotly.offline import get_plotlyjs
+
+from ..atlas.page import FIGURES, packed_plotly
+from ..document import STYLE, Scripts, asset, document, glossary, in_script
+from ..schema import declared
+from .edits import KINDS, Kind
+from .schema import AnswerData, KindData, NumberData, StartData
 from .session import Session
 
 ASK = "/ask"  # the path that questions are sent to
-SCRIPTS = ("shared/palette.js", "shared/grid.js", "shared/tip.js", "live/maps.js", "live/live.js")
+SCRIPTS = (*FIGURES, "live/form.js", "live/results.js", "live/live.js")
+EXAMPLE = "The Eiffel Tower stands in Paris, the capital of France. The Colosseum stands in Rome, the capital of"
+IDS = "3 17 5 9 11 5 8 2 40 3 17 6 12 9 21 5"
 
 
 def live_page(session: Session) -> str:
     """The page of a session. Text of prompts and tokens is only ever set as text, never as markup."""
-    kinds = {name: {"title": kind.title, "fields": dict(kind.fields)} for name, kind in KINDS.items()}
-    about: dict[str, Any] = {
-        **session.facts(),
-        "ask": ASK,
-        "kinds": kinds,
-        "real": list(REAL),
-        "themes": {name: {"sequential": list(t.sequential)} for name, t in (("light", LIGHT), ("dark", DARK))},
-    }
-    body = Template(asset("live/live.html")).substitute(about=in_script(about), glossary=glossary())
-    script = "".join(map(asset, SCRIPTS))
-    title = f"{about['model']}: live"
-    return document(title, STYLE + asset("live/live.css"), body, Scripts([script], ask_server=True))
+    body = Template(asset("live/live.html")).substitute(
+        start=in_script(asdict(start_data(session))),
+        schema=in_script({"start": declared(StartData), "answer": declared(AnswerData)}),
+        figures=asset("atlas/figures.html"),
+        plotly=packed_plotly(),
+        glossary=glossary(),
+    )
+    style = STYLE + asset("atlas/atlas.css") + asset("live/live.css")
+    scripts = Scripts(["".join(map(asset, SCRIPTS))], added=[get_plotlyjs()], ask_server=True)
+    return document(f"{session.name}: live", style, body, scripts)
+
+
+def start_data(session: Session) -> StartData:
+    """What the page holds before it asks."""
+    has_text, shape = session.tokenizer is not None, session.subject.shape
+    prompt = "Type a prompt" if has_text else "Type token ids (this model has no tokenizer)"
+    return StartData(
+        model=session.name,
+        intro=f"{prompt}, change the model while it runs, and see where attention goes and what the model says next. "
+        f"{len(shape.attention_layers)} layers that attend, with {shape.n_heads} heads each; at most "
+        f"{session.most_tokens} tokens.",
+        example=EXAMPLE if has_text else " ".join(str(int(token) % shape.vocab) for token in IDS.split()),
+        ask=ASK,
+        kinds={name: _kind_data(kind, session) for name, kind in KINDS.items()},
+    )
+
+
+def _kind_data(kind: Kind, session: Session) -> KindData:
+    shape = session.subject.shape
+    layers = shape.attention_layers
+    start = {"position": 4, "layers": layers[0], "to": layers[-1], "layer": layers[0]}
+    numbers = [NumberData(n.words, n.is_real, float(start.get(n.words, 0))) for n in kind.numbers]
+    return KindData(kind.title, numbers)

@@ -1,42 +1,37 @@
 """A model that answers a live page: from a prompt and edits to maps, sinks and the next token, before and after."""
 
-import base64
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from threading import Lock
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from ...attention import tiles
-from ...attention.call import AttentionCall
-from ...attention.shapes import Residual
-from ...backends.subject import Subject, Trace
-from ...data.bos import Bos
+from ...backends.subject import Subject
+from ...data.choices import Bos
 from ...data.token_sources import Tokenizer, from_text
 from ...data.tokens import TokenSet
 from ...errors import InputError
-from ...interventions.description import description
-from ...interventions.edit import Edit
-from ...metrics.importance import proxy
-from ...metrics.massive import top_entries
-from ...metrics.nulls import uniform_importance
-from ...tables import TokenText, short_name
-from .edits import edits_from
+from ...interventions.edit import description
+from ...interventions.positions import RemovePosition
+from ...metrics.metric import LogitsMetric
+from ...metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
+from ...report.protocol import short_name
+from ...report.readings import TokenText
+from ...report.report import Report
+from ..atlas.build import EPSILON, Reader, Run, all_maps
+from ..atlas.cells import richest
+from ..atlas.encode import encode
+from .edits import edit_of
+from .schema import AnswerData, EditData, EntryData, HeadlineData, NextData, SuggestionData, question_of
 
-MOST_PAIRS = 4_000_000  # pairs of query and key of all maps: what an answer holds
 MOST_TOKENS = 256
 MOST_LETTERS = 20_000  # of a prompt
-EPSILON = 0.3
-TOP = 10  # next tokens, and massive entries
-READS = {
-    "weights": lambda call: _weights(call),
-    "slot": lambda call: tiles.slot_cells(proxy(call), 1)[:, :, 0],
-    "uniform": lambda call: _uniform(call),
-}
+LIMIT = 4_000_000  # bytes of the maps of an answer, before compression
+TOP = 8  # next tokens of each state, and massive entries
+NEXT_TOKEN = LogitsMetric("next_token", lambda logits, tokens: logits[:, -1].double().softmax(-1))
+INSTRUMENTS = (NEXT_TOKEN, TOP_ENTRIES, PEAK_OVER_MEDIAN)
 
 
 @dataclass(frozen=True)
@@ -51,51 +46,54 @@ class Session:
     word: TokenText = str
     bos: Bos = Bos.TOKENIZER
     _lock: Lock = field(default_factory=Lock)
+    _unedited: dict[tuple[int, ...], Run] = field(default_factory=dict)  # of the latest prompt
 
     def __post_init__(self) -> None:
         if self.subject.n_keys is not None:
-            raise InputError(f"{self.subject.name} has keys that are no tokens of the prompt; use view or measure")
+            raise InputError(f"{self.subject.name} has keys that are not tokens of the prompt; use view or measure")
 
     @property
     def most_tokens(self) -> int:
-        """The longest prompt, in tokens, whose maps fit in an answer."""
-        shape = self.subject.shape
-        fitting = math.isqrt(MOST_PAIRS // (len(shape.attention_layers) * shape.n_heads))
-        return max(2, min(fitting, MOST_TOKENS, shape.n_ctx or MOST_TOKENS))
+        """The longest prompt, in tokens."""
+        return min(MOST_TOKENS, self.subject.shape.n_ctx or MOST_TOKENS)
 
-    def facts(self) -> dict[str, Any]:
-        """What the page says of the model."""
-        shape = self.subject.shape
-        return {
-            "model": short_name(self.subject.name),
-            "layers": list(shape.attention_layers),
-            "blocks": shape.n_layers,
-            "heads": shape.n_heads,
-            "width": shape.d_model,
-            "most_tokens": self.most_tokens,
-            "epsilon": EPSILON,
-            "takes_ids": self.tokenizer is None,
-        }
+    @property
+    def name(self) -> str:
+        """The model, as the page calls it."""
+        return short_name(self.subject.name)
 
     def answer(self, question: Any) -> dict[str, Any]:
-        """The answer to {"prompt": text, "edits": [...]}; see `edits`. Raises InputError for anything else."""
-        if not isinstance(question, dict) or not question.keys() <= {"prompt", "edits"}:
-            raise InputError("a question has a prompt and edits")
-        prompt = question.get("prompt")
-        if not isinstance(prompt, str):
-            raise InputError("the prompt is a text")
-        edits = edits_from(question.get("edits", []))
+        """The answer to a `Question`, as an `AnswerData`, both in JSON. Raises InputError for anything else."""
+        asked = question_of(question)
+        edits = [edit_of(edit, self.subject.shape) for edit in asked.edits]
         with self._lock:  # tokenizers, too, keep state between calls
-            token_set = self._tokens(prompt)
-            before = self._run(token_set, [])
-            after = self._run(token_set, edits) if edits else before
-            return {
-                "tokens": [self.word(token) for token in token_set.tokens[0].tolist()],
-                "edits": [description(edit) for edit in edits],
-                "states": [_state(trace) for trace in ((before, after) if edits else (before,))],
-                "massive": _massive(before),
-                "next": self._next(before, after),
-            }
+            token_set = self._tokens(asked.prompt)
+            maps = all_maps(self.subject)
+            detail = richest(token_set.tokens.shape[1], 2 * len(maps), LIMIT)
+            reader = Reader(self.subject, token_set, maps, detail)
+            before = self._before(reader)
+            runs = {"before": before, "after": reader.run(edits, INSTRUMENTS)} if edits else {"as it is": before}
+            view, blocks = encode(reader.atlas(runs, self.word))
+            reports = [run.report for run in runs.values()]
+            massive = massive_entries(before.report)
+            answer = AnswerData(
+                view=view,
+                blocks=dict(blocks),
+                edits=[description(edit) for edit in edits],
+                suggestions=self._suggestions(massive),
+                headline=headline(reports, self.word),
+                next=next_tokens(reports, self.word),
+                massive=massive,
+            )
+        return asdict(answer)
+
+    def _before(self, reader: Reader) -> Run:
+        key = tuple(reader.token_set.tokens[0].tolist())
+        if key not in self._unedited:
+            run = reader.run((), INSTRUMENTS)
+            self._unedited.clear()
+            self._unedited[key] = run
+        return self._unedited[key]
 
     def _tokens(self, prompt: str) -> TokenSet:
         if len(prompt) > MOST_LETTERS:
@@ -114,72 +112,107 @@ class Session:
             raise InputError(f"this model has no tokenizer; give at least 2 token ids from 0 to {vocab - 1}, as 3 17 5")
         return TokenSet.of(torch.tensor([[int(word[:9]) for word in words]]), "prompt")
 
-    def _run(self, token_set: TokenSet, edits: Sequence[Edit]) -> Trace:
-        trace = self.subject.run(token_set.tokens, calls=READS, residuals={"largest": _largest}, edits=edits)
-        if not trace.logits.isfinite().all():
-            raise InputError("these edits make numbers that are not finite; change them")
-        return trace
-
-    def _next(self, before: Trace, after: Trace) -> list[dict[str, Any]]:
-        """The likeliest next tokens of either state, each with its probability in both."""
-        chances = [trace.logits[0, -1].double().softmax(-1).cpu() for trace in (before, after)]
-        likeliest = dict.fromkeys(
-            int(token) for chance in chances for token in chance.topk(min(TOP, len(chance))).indices
-        )
-        rows = [
-            {"token": self.word(token), "id": token, "chances": [float(chance[token]) for chance in chances]}
-            for token in likeliest
+    def _suggestions(self, massive: Sequence[EntryData]) -> list[SuggestionData]:
+        """Three edits that show something: by what the model has, and where its largest entry is."""
+        entry, shape = massive[0], self.subject.shape
+        layers = [shape.attention_layers[0], shape.attention_layers[-1]]
+        return [
+            SuggestionData(
+                f"Zero dimension {entry.dim}",
+                f"At position {entry.position} it is {entry.times:,.0f} times as large as the median number. "
+                "Does the sink need it?",
+                entry.edit,
+            ),
+            _SWAP if self._has_learned_positions else _REMOVE,
+            SuggestionData(
+                "Sigmoid in place of softmax",
+                "Softmax forces every query to look somewhere. Sigmoid does not. Does a sink remain?",
+                EditData("sigmoid", [float(layer) for layer in layers]),
+            ),
         ]
-        return sorted(rows, key=lambda row: -max(row["chances"]))
+
+    @cached_property
+    def _has_learned_positions(self) -> bool:
+        try:
+            self.subject.run(torch.zeros(1, 2, dtype=torch.long), edits=[RemovePosition()])
+        except InputError:
+            return False
+        return True
+
+
+_SWAP = SuggestionData(
+    "Swap position 0 with position 4",
+    "The first token and the fifth exchange their learned positions. Does the sink follow the position?",
+    EditData("swap", [4.0]),
+)
+_REMOVE = SuggestionData(
+    "No query looks at position 0",
+    "The attention that the first token receives goes to the other tokens. Does the next token change?",
+    EditData("column", [0.0]),
+)
+
+
+def headline(reports: Sequence[Report], word: TokenText) -> list[HeadlineData]:
+    """The numbers to look at first, in every state."""
+    first = reports[0]
+    chances = [report.extra(NEXT_TOKEN)[0] for report in reports]
+    likeliest = int(chances[0].argmax())
+    null_rate, null = first.null_sink_rate(0, EPSILON), first.null_alpha().nanmean().item()
+    shown = [
+        HeadlineData(
+            f"heads with a sink on the first token (Sink_1, epsilon {EPSILON:g})",
+            "",
+            [f"{report.sink_rate(0, EPSILON):.1%}" for report in reports],
+            f"{null_rate:.1%} under uniform attention",
+        ),
+        HeadlineData(
+            "attention that the first token receives (alpha_1)",
+            "",
+            [f"{report.alpha().nanmean().item():.1%}" for report in reports],
+            f"{null:.1%} under uniform attention",
+        ),
+    ]
+    slots = [report.slot_importance for report in reports]
+    if any(slot is not None for slot in slots):
+        values = ["none" if slot is None else f"{slot.mean().item():.1%}" for slot in slots]
+        shown.append(HeadlineData("attention that the slot * receives (alpha_*)", "", values, "the slot is no token"))
+    note = "the likeliest next token" + (" before the edits" if len(reports) > 1 else "")
+    values = [f"{chance[likeliest].item():.1%}" for chance in chances]
+    return [*shown, HeadlineData("chance that the next token is", word(likeliest), values, note)]
+
+
+def next_tokens(reports: Sequence[Report], word: TokenText) -> list[NextData]:
+    """The likeliest next tokens of every state, each with its probability in all of them."""
+    chances = [report.extra(NEXT_TOKEN)[0] for report in reports]
+    likeliest = {int(token) for chance in chances for token in chance.topk(min(TOP, len(chance))).indices}
+    rows = [NextData(word(token), [float(chance[token]) for chance in chances]) for token in likeliest]
+    return sorted(rows, key=lambda row: -max(row.chances))
+
+
+def massive_entries(report: Report) -> list[EntryData]:
+    """The places (position and dimension) of the largest entries that blocks read, by multiples of the median entry."""
+    top, ratios = report.extra(TOP_ENTRIES)[0], report.extra(PEAK_OVER_MEDIAN)[0].tolist()
+    end = float(len(ratios) - 1)
+    times: dict[tuple[int, int], dict[int, tuple[float, float]]] = {}  # by place, then by block: times and value
+    for block, entries in enumerate(top[:-1].tolist()):  # the last output moves no attention
+        largest = abs(entries[0][0]) or 1.0
+        for value, position, dim in entries:
+            times.setdefault((int(position), int(dim)), {})[block] = ratios[block] * abs(value) / largest, value
+    strongest = sorted(times.items(), key=lambda item: -max(item[1].values())[0])[:TOP]
+    return [
+        EntryData(
+            position,
+            dim,
+            max(of.values())[1],
+            max(of.values())[0],
+            min(of),
+            max(of),
+            EditData("zero", [float(dim), 0.0, end]),
+        )
+        for (position, dim), of in strongest
+    ]
 
 
 def _encodable(prompt: str) -> str:
     """The prompt; half of a surrogate pair, which JSON can hold and UTF-8 cannot, becomes a question mark."""
     return prompt.encode("utf-8", "replace").decode("utf-8")
-
-
-def _weights(call: AttentionCall) -> Float[Tensor, "batch head query key"]:
-    """Weights, or proxy scores; NaN where a query may not look."""
-    return tiles.cells(proxy(call), 1, tiles.weights)[:, :, 0]
-
-
-def _uniform(call: AttentionCall) -> Float[Tensor, "batch head"]:
-    """The first token's importance under uniform attention over keys and slot."""
-    return uniform_importance(call, torch.zeros(1, dtype=torch.long, device=call.q.device))[..., 0]
-
-
-def _largest(x: Residual) -> Float[Tensor, "batch 3"]:
-    """The largest entry of a residual: its value, position and dimension."""
-    return top_entries(x, 1).stacked()[:, 0]
-
-
-def _state(trace: Trace) -> Mapping[str, Any]:
-    """Maps as bytes (255 is a weight of 1; keys that a query may not see are 0), sinks, and importances by head."""
-    weights, slot = trace.calls["weights"][0].float().cpu(), trace.calls["slot"][0].float().cpu()
-    importance = weights.nanmean(-2).nan_to_num()
-    has_slot = not bool(slot.isnan().all())
-    return {
-        "maps": _bytes(weights),
-        "slot": _bytes(slot) if has_slot else None,
-        "importance": [[[round(x, 4) for x in head] for head in layer] for layer in importance.tolist()],
-        "sink_1": float((importance[..., 0] > EPSILON).float().mean()),
-        "alpha_1": float(importance[..., 0].mean()),
-        "alpha_slot": float(slot.nan_to_num().mean(-1).mean()) if has_slot else None,
-        "uniform_alpha_1": float(trace.calls["uniform"].float().mean()),
-    }
-
-
-def _bytes(weights: Tensor) -> str:
-    """Weights from 0 to 1 as bytes, in base64."""
-    codes = (weights.nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8)
-    return base64.b64encode(codes.contiguous().numpy().tobytes()).decode()
-
-
-def _massive(trace: Trace) -> list[dict[str, Any]]:
-    """The largest residual entries, one before each block, strongest first: where a massive dimension is."""
-    entries = trace.residuals["largest"][0].float().cpu().tolist()
-    rows = [
-        {"layer": layer, "value": round(value, 3), "position": int(position), "dim": int(dim)}
-        for layer, (value, position, dim) in enumerate(entries)
-    ]
-    return sorted(rows, key=lambda row: -abs(row["value"]))[:TOP]

@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-BLOCKED = {"sinkinterp", "einops", "jaxtyping", "beartype", "plotly", "datasets", "typer", "transformer_lens", "pytest"}
+BLOCKED = {"sinkinterp", "jaxtyping", "beartype", "plotly", "datasets", "typer", "transformer_lens", "pytest"}
 REQUESTS = []  # of this test run: size in bytes, seconds, modules that the payload names, modules that it imports
 
 
@@ -51,7 +51,7 @@ def remote_subject(server):
     """The server's model as a subject."""
     from nnsight import TransformersModel
 
-    from sinkinterp.backends.ndif.subject import RemoteSubject, Request
+    from sinkinterp.backends.ndif.remote_subject import RemoteSubject, Request
 
     class ToServer(Request):
         def request(self, request, tracer):

@@ -1,0 +1,19 @@
+"""Edits that an nnsight trace sees, and QK angles of its model. python examples/inside_nnsight.py"""
+
+import torch
+from nnsight import NNsight
+from transformers import AutoModelForCausalLM, GPT2Config
+
+import sinkinterp as si
+from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.interventions import ZeroKeyBias
+
+config = GPT2Config(n_embd=48, n_layer=3, n_head=4)
+model = NNsight(AutoModelForCausalLM.from_config(config, attn_implementation="eager"))
+tokens = torch.randint(50_000, (5, 16))
+sigmoid = si.PatchNormalization(Sigmoid(), heads=[(1, 2)])
+for name, edit in {"p1 <-> p5": si.SwapPositions(0, 4), "b_K = 0": ZeroKeyBias(), "sigmoid in 1.2": sigmoid}.items():
+    with si.patched(model, edit), model.trace(tokens, output_attentions=True):
+        attentions = model.output.attentions.save()
+    print(f"{name:15} {si.sinks(attentions, epsilon=0.1).display_rows()[0]}")
+print("cosines with the first key, and with others:", si.load(model).first_token(tokens).qk_cosines.mean((0, 1, 2)))

@@ -1,0 +1,158 @@
+"""The modules of a transformers model that attend, read or write its residual stream, or hold learned positions."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+from transformers import PreTrainedModel
+
+from ...errors import InputError
+from . import own_attention
+
+_DECODER_DEPTHS = ("decoder_layers", "num_decoder_layers")  # where `num_hidden_layers` is the encoder's
+_FACTORS = ("residual_multiplier", "residual_scale")  # Granite, MiniCPM3
+# what the last module of a feed-forward branch is called; of several such modules in a block, the first name counts
+_FEED_FORWARD = (
+    "post_feedforward_layernorm",
+    "post_mlp_layernorm",
+    "post_norm2",
+    "mlp",
+    "feed_forward",
+    "mlp_block",
+    "block_sparse_moe",
+    "fc2",
+    "layer.2.DenseReluDense",
+)
+
+
+def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
+    """The model's stack of blocks: the first list of modules that is as long as the configuration says.
+
+    In an encoder-decoder model, that of the decoder.
+    """
+    config = model.config
+    depths = [getattr(config, name) for name in _DECODER_DEPTHS if hasattr(config, name)]
+    depth = depths[0] if depths else config.get_text_config().num_hidden_layers
+    parts = (model.get_decoder(), *(() if config.is_encoder_decoder else (model,)))  # a vision tower may be as deep
+    modules = [module for part in parts for module in part.modules()]
+    stacks = [module for module in modules if isinstance(module, nn.ModuleList) and len(module) == depth]
+    if not stacks:
+        raise InputError(f"{type(model).__name__} keeps its {depth} blocks in no list, so residuals cannot be read")
+    return list(stacks[0])
+
+
+def cross_attention(block: nn.Module) -> set[nn.Module]:
+    """The modules of a block that attend to an encoder: they are not causal and stand beside one that is."""
+    is_causal = {m: m.is_causal for m in block.modules() if isinstance(getattr(m, "is_causal", None), bool)}
+    return {m for m, causal in is_causal.items() if not causal} if any(is_causal.values()) else set()
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """The last module of a block's feed-forward branch, and what the block multiplies its output by."""
+
+    module: nn.Module
+    factor: float
+
+
+def feed_forwards_of(blocks: Sequence[nn.Module]) -> list[FeedForward | None]:
+    """The feed-forward branch of every block; None where unknown."""
+    inner = [getattr(block, "original_component", block) for block in blocks]  # TransformerLens wraps it
+    modules = [_last_feed_forward(block) for block in inner]
+    factors = [float(next((getattr(block, name) for name in _FACTORS if hasattr(block, name)), 1)) for block in inner]
+    return [None if m is None else FeedForward(m, factor) for m, factor in zip(modules, factors, strict=True)]
+
+
+def _last_feed_forward(block: nn.Module) -> nn.Module | None:
+    family = own_attention.family_of(block)
+    modules = dict(block.named_modules())
+    if family is not None and family.feed_forward is not None:
+        return modules.get(family.feed_forward)
+    return next((modules[name] for name in _FEED_FORWARD if name in modules), None)
+
+
+@dataclass(frozen=True)
+class StreamModules:
+    """The modules of a model that read and write its residual stream.
+
+    tables: those of learned positions. mlps: of every block; None where it is not to be read. is_cross: whether
+    cross-attention is read, in place of self-attention.
+    """
+
+    embedding: nn.Module
+    tables: tuple[nn.Module, ...]
+    blocks: Sequence[nn.Module]
+    mlps: Sequence[FeedForward | None]
+    is_cross: bool = False
+
+    @cached_property
+    def layers(self) -> dict[nn.Module, int]:
+        """The block of every module whose attention calls are read."""
+        layers: dict[nn.Module, int] = {}
+        for i, block in enumerate(self.blocks):
+            cross = cross_attention(block)
+            layers |= dict.fromkeys(cross if self.is_cross else set(block.modules()) - cross, i)
+        return layers
+
+
+@contextmanager
+def position_tables(model: PreTrainedModel, length: int) -> Iterator[list[nn.Module]]:
+    """A list that fills, while the model runs, with the tables that are asked for consecutive rows: learned positions.
+
+    length: of the sequences that the model runs on.
+    """
+    tables: list[nn.Module] = []
+
+    def before(table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if any(_is_consecutive(ids, length) for ids in (*args, *kwargs.values())):
+            tables.append(table)
+
+    others = [m for m in model.modules() if isinstance(m, nn.Embedding) and m is not model.get_input_embeddings()]
+    with removed_after([table.register_forward_pre_hook(before, with_kwargs=True) for table in others]):
+        yield tables
+
+
+@contextmanager
+def positions_replaced(tables: Sequence[nn.Module], positions: Tensor) -> Iterator[None]:
+    """Inside, the tables of learned positions return other rows than the model asks for.
+
+    positions: `#sequence pos`, the positions that tokens are given, counted from the first row that the model asks for.
+    """
+    n_sequences, length = positions.shape
+
+    def edited(ids: Any) -> Any:
+        if not _is_consecutive(ids, length):
+            return ids
+        rows = ids.flatten()[0] + positions.flatten()
+        return rows.view(*(1,) * (ids.ndim - 1), -1)
+
+    def before(table: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+        return tuple(map(edited, args)), {name: edited(value) for name, value in kwargs.items()}
+
+    def after(table: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:
+        return output.reshape(n_sequences, length, -1)
+
+    handles = [table.register_forward_pre_hook(before, with_kwargs=True) for table in tables]
+    handles += [table.register_forward_hook(after, prepend=True) for table in tables]  # before a recorder sees it
+    with removed_after(handles):
+        yield
+
+
+@contextmanager
+def removed_after(handles: Sequence[RemovableHandle]) -> Iterator[None]:
+    """Inside, these hooks are there; after it they are removed."""
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _is_consecutive(ids: Any, length: int) -> bool:
+    """Whether this is a tensor of `length` consecutive integers, or of several such rows."""
+    is_ids = isinstance(ids, Tensor) and not ids.is_floating_point() and ids.shape[-1:] == (length,)
+    return is_ids and bool((ids.long().diff() == 1).all())

@@ -1,0 +1,188 @@
+"""Families whose attention modules compute attention themselves, outside transformers' attention interface.
+
+While such a model is recorded, one method of each of its attention modules is replaced by a function of this file. It
+makes the same queries, keys, values, mask and bias, and leaves the rest to `Attend`.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from ...attention.shapes import HeadOutput
+
+
+@runtime_checkable
+class Attend(Protocol):
+    """What the heads of one layer return; shows the recorder their call.
+
+    mask: pairs that may attend, or an additive mask. key_bias: added to scaled scores, up to a constant for each query:
+    one row for all queries, as transformers stores ALiBi.
+    """
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, key_bias: Tensor | None = None
+    ) -> HeadOutput: ...
+
+
+@dataclass(frozen=True)
+class Family:
+    """method: that of the attention module which is replaced. function: what replaces it, of the module and `Attend`.
+
+    feed_forward: inside a block, the last module of the feed-forward branch, where its `mlp` also adds the residual.
+    note: what a reader of numbers must know of a module's attention; empty for nothing.
+    """
+
+    method: str
+    function: Callable[..., Any]
+    feed_forward: str | None = None
+    note: Callable[[Any], str] = lambda module: ""
+
+
+def family_of(block: nn.Module) -> Family | None:
+    """The family of a block; None where its attention goes through transformers' interface, or is unknown."""
+    module = _attention_of(block)
+    return None if module is None else FAMILIES[_name_of(module)]
+
+
+def note_of(blocks: Sequence[nn.Module]) -> str:
+    """What a reader of numbers must know of the attention of these blocks; empty for nothing."""
+    modules = [module for module in map(_attention_of, blocks) if module is not None]
+    return next((note for module in modules if (note := FAMILIES[_name_of(module)].note(module))), "")
+
+
+@contextmanager
+def replaced(blocks: Sequence[nn.Module], attend: Callable[..., HeadOutput]) -> Iterator[None]:
+    """Inside, the attention modules of these blocks leave attention to `attend`, whose first argument is the layer."""
+    modules = [(layer, module) for layer, module in enumerate(map(_attention_of, blocks)) if module is not None]
+    for layer, module in modules:
+        family = FAMILIES[_name_of(module)]
+        setattr(module, family.method, partial(family.function, module, partial(attend, layer)))
+    try:
+        yield
+    finally:
+        for _, module in modules:
+            delattr(module, FAMILIES[_name_of(module)].method)
+
+
+def _attention_of(block: nn.Module) -> nn.Module | None:
+    return next((module for module in block.modules() if _name_of(module) in FAMILIES), None)
+
+
+def _name_of(module: nn.Module) -> str:
+    return f"{type(module).__module__.rpartition('.')[2]}.{type(module).__name__}"
+
+
+def _bloom(
+    module: Any, attend: Attend, hidden_states: Tensor, residual: Tensor, alibi: Tensor, attention_mask: Tensor | None,
+    layer_past: Any = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    q, k, v = module._reshape(module.query_key_value(hidden_states))
+    if layer_past is not None:
+        k, v = layer_past.update(k, v, module.layer_idx)
+    bias = alibi.unflatten(0, (len(q), -1))[:1]  # batch head 1 key, alike for all sequences
+    z = attend(q, k, v, attention_mask, module.inv_norm_factor, bias)
+    return module.dense(_merged(z)) + residual, None
+
+
+def _scaled(
+    module: Any, attend: Attend, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
+) -> tuple[Tensor, None]:
+    return attend(query, key, value, attention_mask, 1 / module.scale_attn), None
+
+
+def _falcon(
+    module: Any, attend: Attend, hidden_states: Tensor, alibi: Tensor | None, attention_mask: Tensor,
+    layer_past: Any = None, position_embeddings: Any = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    q, k, v = (x.transpose(1, 2) for x in module._split_heads(module.query_key_value(hidden_states)))
+    bias = None
+    if alibi is None:
+        q, k = sys.modules[type(module).__module__].apply_rotary_pos_emb(q, k, *position_embeddings)
+    else:
+        times = 2 if _adds_alibi_twice(module) else 1
+        bias = times * alibi[:1] * module.inv_norm_factor
+        attention_mask = attention_mask > torch.finfo(attention_mask.dtype).min / 2  # the mask holds the bias too
+    if layer_past is not None:
+        k, v = layer_past.update(k, v, module.layer_idx)
+    repeats = k.shape[1] // module.num_kv_heads
+    z = attend(q, k[:, ::repeats], v[:, ::repeats], attention_mask, module.inv_norm_factor, bias)
+    return module.dense(_merged(z)), None
+
+
+def _adds_alibi_twice(module: Any) -> bool:
+    """Whether this is Falcon's eager attention, which adds ALiBi to the mask and to the scores."""
+    return module.config.alibi and module.config._attn_implementation == "eager"
+
+
+def _falcon_note(module: Any) -> str:
+    return "eager Falcon adds ALiBi twice, sdpa once" if _adds_alibi_twice(module) else ""
+
+
+def _gpt_neo(
+    module: Any, attend: Attend, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None
+) -> tuple[Tensor, None]:
+    return attend(query, key, value, _and_its_own(module, query, key, attention_mask), scale=1.0), None
+
+
+def _mpt(
+    module: Any, attend: Attend, hidden_states: Tensor, position_bias: Tensor, past_key_values: Any = None,
+    attention_mask: Tensor | None = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    qkv = module.Wqkv(hidden_states)
+    if module.clip_qkv:
+        qkv = qkv.clamp(min=-module.clip_qkv, max=module.clip_qkv)
+    q, k, v = (x.unflatten(2, (module.n_heads, -1)).transpose(1, 2) for x in qkv.chunk(3, dim=2))
+    if past_key_values is not None:
+        k, v = past_key_values.update(k, v, module.layer_idx)
+    allowed = None if attention_mask is None else ~attention_mask
+    bias = position_bias[None, ..., -k.shape[2] :].to(q.dtype)
+    return module.out_proj(_merged(attend(q, k, v, allowed, module.softmax_scale, bias))), None
+
+
+def _openai_gpt(
+    module: Any, attend: Attend, q: Tensor, k: Tensor, v: Tensor, attention_mask: Tensor | None = None, *_: Any
+) -> list[Tensor]:
+    scale = v.shape[-1] ** -0.5 if module.scale else 1.0
+    return [attend(q, k.mT, v, _and_its_own(module, q, k.mT, attention_mask), scale)]
+
+
+def _xglm(
+    module: Any, attend: Attend, hidden_states: Tensor, past_key_values: Any = None,
+    attention_mask: Tensor | None = None, **_: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    maps = (module.q_proj, module.k_proj, module.v_proj)
+    q, k, v = (linear(hidden_states).unflatten(2, (module.num_heads, -1)).transpose(1, 2) for linear in maps)
+    if past_key_values is not None:
+        past = getattr(past_key_values, "self_attention_cache", past_key_values)
+        k, v = past.update(k, v, module.layer_idx)
+    return module.out_proj(_merged(attend(q, k, v, attention_mask, module.scaling))), None
+
+
+def _merged(z: HeadOutput) -> Tensor:
+    """What heads return, side by side: `batch pos (head d_value)`."""
+    return z.transpose(1, 2).flatten(2)
+
+
+def _and_its_own(module: Any, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+    """An additive mask together with the module's own, a table of pairs that may attend."""
+    n, keys = q.shape[2], k.shape[2]
+    allowed = module.bias[:, :, keys - n : keys, :keys].bool()
+    return allowed if mask is None else torch.where(allowed, mask, torch.finfo(mask.dtype).min)
+
+
+FAMILIES: Mapping[str, Family] = {  # by the file and class of the attention module
+    "modeling_bloom.BloomAttention": Family("forward", _bloom, "mlp.dense_4h_to_h"),
+    "modeling_codegen.CodeGenAttention": Family("_attn", _scaled),
+    "modeling_falcon.FalconAttention": Family("forward", _falcon, note=_falcon_note),
+    "modeling_gptj.GPTJAttention": Family("_attn", _scaled),
+    "modeling_gpt_neo.GPTNeoSelfAttention": Family("_attn", _gpt_neo),
+    "modeling_mpt.MptAttention": Family("forward", _mpt, "ffn.down_proj"),
+    "modeling_openai.Attention": Family("_attn", _openai_gpt),
+    "modeling_xglm.XGLMAttention": Family("forward", _xglm),
+}

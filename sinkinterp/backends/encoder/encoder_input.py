@@ -1,0 +1,195 @@
+"""What the encoder of an encoder-decoder model is given. It belongs to the protocol: the sink depends on it."""
+
+import hashlib
+import textwrap
+import wave
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput, ModelOutput
+from typing_extensions import override
+
+from ...data.texts import text_of_file
+from ...errors import InputError
+
+SAMPLING_RATE = 16_000  # samples per second of all speech models of transformers
+Samples = Float[Tensor, " sample"]
+
+
+@dataclass(frozen=True)
+class EncoderInput:
+    """What the encoder is given; every sequence of the decoder attends to the same."""
+
+    runs_cross_attention = True
+
+    @property
+    def description(self) -> str:
+        """What a protocol says of it."""
+        raise NotImplementedError
+
+    def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
+        """The keyword arguments of the model's encoder. Raises InputError where it takes no such input."""
+        raise NotImplementedError
+
+    def encoded(self, model: PreTrainedModel) -> ModelOutput:
+        """What the encoder returns for one sequence. Raises InputError where it takes no such input."""
+        features = self.features(model)
+        inputs = {
+            name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+            for name, value in features.items()
+        }
+        with torch.no_grad():
+            return model.get_encoder()(**inputs)
+
+
+@dataclass(frozen=True)
+class NoEncoder(EncoderInput):
+    """No encoder: blocks of the decoder skip cross-attention and its norm, as transformers' WhisperForCausalLM does."""
+
+    runs_cross_attention = False
+    description = "off (no cross-attention)"
+
+    @override
+    def encoded(self, model: PreTrainedModel) -> ModelOutput:
+        """A placeholder, which no block reads."""
+        width = model.get_decoder().get_input_embeddings().embedding_dim
+        return BaseModelOutput(torch.zeros(1, 1, width, device=model.device, dtype=model.dtype))
+
+
+@dataclass(frozen=True)
+class TokenIds(EncoderInput):
+    """Ids of the encoder's vocabulary."""
+
+    ids: tuple[int, ...]
+
+    @property
+    def description(self) -> str:
+        return f"{len(self.ids)} tokens (sha256 {_digest(repr(self.ids).encode())})"
+
+    @override
+    def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
+        if model.get_encoder().main_input_name != "input_ids":
+            raise InputError(
+                f"the encoder of {type(model).__name__} reads sound; give Silence(), Sound(FILE) or NoEncoder()"
+            )
+        return {"input_ids": torch.tensor([self.ids])}
+
+
+@dataclass(frozen=True)
+class Text(EncoderInput):
+    """A text, as the model's tokenizer encodes it."""
+
+    text: str
+
+    @property
+    def description(self) -> str:
+        shown = textwrap.shorten(self.text, 40, placeholder=" ...")
+        return f'text "{shown}" (sha256 {_digest(self.text.encode())})'
+
+    @override
+    def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
+        tokenizer = _processor(AutoTokenizer, model)
+        return TokenIds(tuple(tokenizer(self.text)["input_ids"])).features(model)
+
+
+@dataclass(frozen=True)
+class _SoundInput(EncoderInput):
+    """Sound of some kind."""
+
+    def samples(self) -> Samples:
+        """Samples from -1 to 1, `SAMPLING_RATE` of them a second."""
+        raise NotImplementedError
+
+    @override
+    def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
+        if model.get_encoder().main_input_name == "input_ids":
+            raise InputError(f"the encoder of {type(model).__name__} reads text; give Text(...) or NoEncoder()")
+        extractor = _processor(AutoFeatureExtractor, model)
+        return dict(extractor(self.samples().numpy(), sampling_rate=SAMPLING_RATE, return_tensors="pt"))
+
+
+@dataclass(frozen=True)
+class Silence(_SoundInput):
+    """Sound without any noise. Whisper hears half a minute, whatever it is given."""
+
+    seconds: float = 30.0
+    description = "silence"
+
+    @override
+    def samples(self) -> Samples:
+        return torch.zeros(int(self.seconds * SAMPLING_RATE))
+
+
+@dataclass(frozen=True)
+class Sound(_SoundInput):
+    """A .wav file of 16,000 samples a second; the mean of its channels. Whisper hears its first half minute."""
+
+    file: Path
+
+    @property
+    def description(self) -> str:
+        return f"sound {self.file.name} (sha256 {_digest(self.file.read_bytes())})"
+
+    @override
+    def samples(self) -> Samples:
+        """Raises InputError for a file that is not a .wav file of this rate."""
+        try:
+            with wave.open(str(self.file), "rb") as sound:
+                width, rate, channels = sound.getsampwidth(), sound.getframerate(), sound.getnchannels()
+                data = sound.readframes(sound.getnframes())
+        except (OSError, EOFError, wave.Error) as error:
+            raise InputError(f"cannot read {self.file}: {error}; give a .wav file of plain (PCM) samples") from error
+        if rate != SAMPLING_RATE or not data:
+            seen = f"{rate} samples a second" if data else "no samples"
+            fix = f"convert it: ffmpeg -i {self.file.name} -ar {SAMPLING_RATE} converted.wav"
+            raise InputError(f"{self.file} holds {seen}; the model takes {SAMPLING_RATE}; {fix}")
+        return _decoded(data, width).view(-1, channels).mean(1)
+
+
+def encoder_input(words: str) -> EncoderInput:
+    """What the option --encoder names: silence, off, a .wav file, a .txt file, or a text.
+
+    Raises InputError for a file that is not there.
+    """
+    path = Path(words)
+    if words in _NAMED:
+        return _NAMED[words]
+    if path.suffix.lower() not in _FILES:
+        return Text(words)
+    if not path.is_file():
+        raise InputError(f"there is no file {path}; check the path, or give silence, off or a text")
+    return _FILES[path.suffix.lower()](path)
+
+
+_NAMED: dict[str, EncoderInput] = {"silence": Silence(), "off": NoEncoder()}
+_FILES = {".wav": Sound, ".txt": lambda path: Text(text_of_file(path))}
+
+
+def _decoded(data: bytes, width: int) -> Samples:
+    """Samples from -1 to 1, of whole numbers of `width` bytes, lowest first; those of one byte have no sign."""
+    digits = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(-1, width).to(torch.int64)
+    numbers = (digits << (8 * torch.arange(width))).sum(1)
+    half = 1 << (8 * width - 1)
+    signed = numbers - half if width == 1 else numbers - (numbers >= half) * 2 * half
+    return signed.float() / half
+
+
+def _processor(kind: Any, model: PreTrainedModel) -> Any:
+    """The tokenizer or feature extractor beside the weights of a model."""
+    try:
+        return kind.from_pretrained(model.name_or_path, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        place = model.name_or_path or "a model in memory"
+        what = kind.__name__.removeprefix("Auto")
+        raise InputError(
+            f"{place} holds no {what} for its encoder's input; give TokenIds(...) or NoEncoder()"
+        ) from error
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:12]

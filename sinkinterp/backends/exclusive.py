@@ -1,0 +1,66 @@
+"""One user of a model at a time: other threads wait, and Ctrl-C is raised where the model can be put back."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+_LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
+_LOCKS_LOCK = threading.Lock()
+_PENDING: list[Callable[..., Any]] = []  # the handler of a Ctrl-C that has come and is not yet raised
+PATIENCE = 2.0  # seconds after which another Ctrl-C is raised at once: a function of the user's own may never end
+
+
+def lock_of(owner: Any) -> threading.RLock:
+    """The lock of a model or a tokenizer, always the same one. A thread that holds it may take it again."""
+    with _LOCKS_LOCK:
+        return _LOCKS.setdefault(owner, threading.RLock())
+
+
+@contextmanager
+def exclusive(model: Any) -> Iterator[None]:
+    """Inside, no other thread is in an `exclusive` block of the model, and Ctrl-C waits for `raise_if_interrupted`.
+
+    So whatever the block changes in the model is also undone after Ctrl-C. Another one, after two seconds, is raised at
+    once.
+    """
+    with lock_of(model), _interrupts_held():
+        yield
+
+
+def raise_if_interrupted() -> None:
+    """Raises KeyboardInterrupt where Ctrl-C has come in an `exclusive` block. It costs nothing elsewhere."""
+    if _PENDING and threading.current_thread() is threading.main_thread():
+        _PENDING.pop()(signal.SIGINT, None)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Inside, the first Ctrl-C waits for `raise_if_interrupted`, or for the end of the outermost block."""
+    handler = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or not callable(handler) or getattr(handler, "holds_interrupts", False):
+        yield
+        return
+
+    first = 0.0
+
+    def hold(number: int, frame: Any) -> None:
+        nonlocal first
+        if not _PENDING:
+            first = time.monotonic()
+            _PENDING.append(handler)
+        elif time.monotonic() - first > PATIENCE:
+            _PENDING.clear()
+            handler(number, frame)
+
+    hold.holds_interrupts = True  # type: ignore[attr-defined]
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        raise_if_interrupted()

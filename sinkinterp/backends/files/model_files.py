@@ -1,0 +1,280 @@
+"""The model and the tokenizer of a name, a folder or a GGUF file, read by transformers: whole, or refused.
+
+In this order: GGUF files, which are dequantised to a plain model; what a configuration says before its weights are
+read; what the weights hold by their headers alone; the model; the tokenizer.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import (
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
+    AutoTokenizer,
+    GgufConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from ...checks import check_memory
+from ...errors import InputError
+from ...seals import verify, verifying
+from .named_models import located, names_here, origin_in
+
+
+def is_gguf(source: object) -> bool:
+    """Whether a source names a GGUF file, by its ending."""
+    return isinstance(source, str | Path) and Path(source).suffix == ".gguf"
+
+
+def _gguf_arguments(file: Path) -> dict[str, Any]:
+    """Arguments of `from_pretrained` that read a GGUF file: its folder and its name.
+
+    Raises InputError where there is no such file, it is not GGUF, or the package `gguf` is absent.
+    """
+    _gguf_metadata(file)
+    return {"pretrained_model_name_or_path": file.resolve().parent, "gguf_file": file.resolve().name}
+
+
+def _gguf_description(file: Path) -> str:
+    """What a report says of weights from a GGUF file, such as "GGUF Q4_1, dequantised". Raises as `_gguf_arguments`."""
+    quantisation = _gguf_metadata(file).get("general.file_type")
+    from gguf import LlamaFileType
+
+    named = quantisation in LlamaFileType._value2member_map_
+    name = f" {LlamaFileType(quantisation).name.split('_', 1)[1]}" if named else ""  # ALL_F32, MOSTLY_Q4_1
+    return f"GGUF{name}, dequantised"
+
+
+def _gguf_metadata(file: Path) -> dict[str, Any]:
+    """The metadata of a GGUF file, arrays of strings as their lengths. Raises as `_gguf_arguments`."""
+    if not file.is_file():
+        raise InputError(f"there is no file {file}; check the path")
+    if find_spec("gguf") is None:
+        raise InputError(f"{file} cannot be read without the package gguf; pip install 'sinkinterp[gguf]'")
+    from transformers.integrations.gguf import read_gguf_metadata
+
+    try:
+        metadata, _ = read_gguf_metadata(str(file))
+    except Exception as error:  # a damaged file can fail in any way
+        raise InputError(f"{file} is not a GGUF file, or is damaged; download it again") from error
+    return metadata
+
+
+def origin_of(source: str | Path) -> str:
+    """Where the weights of a GGUF file or of a folder with a SOURCE.json come from; empty for any other source."""
+    path = Path(located(source))
+    if is_gguf(path):
+        return _gguf_description(path)
+    return str(origin_in(path).get("from", ""))
+
+
+def class_of(source: str | Path) -> Any:
+    """The class of transformers that reads a model whole: encoder and decoder, where it has both."""
+    config = _config_of(source)
+    if config is None or not config.is_encoder_decoder:
+        return AutoModelForCausalLM
+    is_speech = type(config) in MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING
+    return AutoModelForSpeechSeq2Seq if is_speech else AutoModelForSeq2SeqLM
+
+
+def has_encoder(folder: Path) -> bool:
+    """Whether a folder is that of an encoder-decoder model. False where it has no configuration that can be read."""
+    try:
+        config = _config_of(folder) if folder.is_dir() else None
+    except Exception:  # reading the weights says what is wrong
+        return False
+    return config is not None and config.is_encoder_decoder
+
+
+def checked_config(source: str | Path) -> PreTrainedConfig | None:
+    """The configuration of a name or a folder; None where there is none.
+
+    Raises InputError where it names an attention kernel of the Hub, which transformers would download and run.
+    """
+    config = _config_of(source)
+    kernel = None if config is None else getattr(config, "_attn_implementation", None)
+    if isinstance(kernel, str) and "/" in kernel:
+        raise InputError(
+            f"the config.json of {source} names the attention kernel {kernel}, which is code of the Hub and is not "
+            "run; take that line out"
+        )
+    return config
+
+
+def check_fits_memory(config: PreTrainedConfig) -> None:
+    """Raises InputError for a model that exceeds the memory even if a layer had one square matrix, in 16 bits."""
+    sizes = config.get_text_config()
+    layers, width = (getattr(sizes, name, None) for name in ("num_hidden_layers", "hidden_size"))
+    if isinstance(layers, int) and isinstance(width, int):
+        what = f"the weights of {layers:,} layers of {width:,} dimensions"
+        check_memory(2 * layers * width**2, what, "load a smaller model")
+
+
+def decoder_start(source: str | Path) -> int | None:
+    """The first token of every text that the decoder of an encoder-decoder model writes; None for other models."""
+    config = _config_of(source)
+    has_start = config is not None and config.is_encoder_decoder
+    return getattr(config, "decoder_start_token_id", None) if has_start else None
+
+
+def _config_of(source: str | Path) -> PreTrainedConfig | None:
+    """The configuration of a name or a folder; None for a GGUF file, and for a folder without one."""
+    if is_gguf(source) or (Path(source).is_dir() and not (Path(source) / "config.json").is_file()):
+        return None
+    return AutoConfig.from_pretrained(source, trust_remote_code=False)
+
+
+def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | str, is_spread: bool) -> None:
+    """Raises InputError where the weights of a local folder cannot be those of the configuration, or do not fit.
+
+    A configuration with more layers than there are tensors, or a larger embedding than all of them together, is
+    refused here, because transformers would first make a model of that size. `is_spread`: weights go where a device
+    map says, so that the memory of this machine does not count.
+    """
+    shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in _shapes(file)]
+    elements = sum(map(prod, shapes))
+    text = config.get_text_config(decoder=True)
+    layers, width, vocab = (getattr(text, name, 0) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
+    if not all(isinstance(size, int) for size in (layers, width, vocab)):
+        return  # transformers says what is wrong with them
+    if layers < 1:
+        raise InputError(f"the config.json of {folder} describes {layers} layers; take the one of the whole model")
+    if layers > len(shapes) or 0 < 8 * elements < width * vocab:  # 8: quantised weights are packed
+        raise InputError(
+            f"the config.json of {folder} describes {layers:,} layers of width {width:,} and {vocab:,} symbols, more "
+            f"than its {len(shapes)} tensors with {elements:,} numbers; take the config.json that belongs to them"
+        )
+    if not is_spread:
+        size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
+        check_memory(
+            size * elements, f"the weights of {folder} in {dtype}", "use --dtype bfloat16 or --device-map auto"
+        )
+
+
+def surplus_layer(surplus: Iterable[str], known: Iterable[str]) -> str | None:
+    """A tensor of a layer that the model lacks: its name is that of a tensor of the model but for the number."""
+    patterns = {_without_numbers(name) for name in known}
+    return next((name for name in sorted(surplus) if _without_numbers(name) in patterns), None)
+
+
+def _without_numbers(name: str) -> str:
+    return re.sub(r"\.\d+\.", ".N.", name)
+
+
+def _shapes(file: Path) -> Sequence[Sequence[int]]:
+    try:
+        with safe_open(file, "pt") as tensors:
+            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118  no mapping
+            for name, part in slices.items():
+                if part.get_dtype() == "C64" or (part.get_dtype() == "BOOL" and name.endswith("weight")):  # not a mask
+                    raise InputError(
+                        f"{file} holds {name} as {part.get_dtype()}, which is not a weight; save it as F32"
+                    )
+            return [part.get_shape() for part in slices.values()]
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{file} holds no whole weights ({error}); download or save the model again") from error
+
+
+DeviceMap = str | dict[str, int | str | torch.device] | None
+
+
+def load_model(
+    source: str | Path, dtype: torch.dtype | str = torch.float32, device_map: DeviceMap = None
+) -> PreTrainedModel:
+    """The transformers model of a name, a folder or a GGUF file. Raises InputError where it cannot be loaded whole.
+
+    Weights are checked by the sha256.json beside them. A GGUF file without one does not show that it is damaged.
+    """
+    source = located(source)
+    if is_gguf(source):
+        place = {**_gguf_arguments(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
+        fix = "download it again, or take the model's own weights"
+        sealed: tuple[Any, ...] = (Path(source).resolve().parent, Path(source).resolve().name)
+    else:
+        _check_folder(source)
+        place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
+        sealed = (Path(source), "*config.json", "model*")
+        fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
+        fix += "" if Path(source).exists() else f"; here without a network: {names_here()} (sinkinterp list models)"
+    try:
+        with verifying(*sealed):
+            config = checked_config(source)
+            if config is not None and Path(source).is_dir():
+                check_weights(Path(source), config, dtype, is_spread=device_map is not None)
+            elif config is not None and device_map is None:
+                check_fits_memory(config)
+            model, loading = class_of(source).from_pretrained(
+                **place,
+                dtype=dtype,
+                device_map=device_map,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are refused below, by name
+            )
+    except InputError:
+        raise
+    except Exception as error:  # a damaged folder or file can fail in any way
+        raise InputError(f"cannot load {source}: {_first_line(error)} Fix: {fix}") from error
+    absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
+    if absent:
+        raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
+    layer = surplus_layer(loading["unexpected_keys"], model.state_dict())
+    if layer is not None:
+        raise InputError(
+            f"{source} has weights for more layers than its config.json, such as {layer}; correct config.json"
+        )
+    return model
+
+
+def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
+    """The tokenizer beside a model, or in its GGUF file; None where there is none.
+
+    In an encoder-decoder model, its BOS is the token that the decoder starts with, whatever the tokenizer says.
+    """
+    source = located(source)
+    if not _has_tokenizer(Path(source)):
+        return None
+    place = _gguf_arguments(Path(source)) if is_gguf(source) else {"pretrained_model_name_or_path": source}
+    verify(Path(source), "*token*", "config.json")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
+        start = decoder_start(source)
+    except Exception as error:  # a damaged file can fail in any way
+        raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}; save it again") from error
+    if start is not None:
+        tokenizer.bos_token = tokenizer.convert_ids_to_tokens(start)
+    return tokenizer
+
+
+def _has_tokenizer(path: Path) -> bool:
+    """Whether a GGUF file or a local folder holds a tokenizer; of a model on the Hub this is not known, so yes."""
+    if is_gguf(path):
+        return "tokenizer.ggml.tokens" in _gguf_metadata(path)
+    return not path.is_dir() or any(path.glob("tokenizer*"))
+
+
+def _check_folder(source: str | Path) -> None:
+    folder = Path(source)
+    if not folder.exists() and str(source).startswith((".", "/", "~")):
+        raise InputError(f"there is no folder {folder}; check the path")
+    if folder.exists() and not (folder / "config.json").is_file():
+        raise InputError(f"{folder} holds no config.json, so it is not a model; give a folder made by save_pretrained")
+    if folder.exists() and not any(folder.glob("*.safetensors")):
+        raise InputError(f"{folder} holds no .safetensors weights; load and save the model with transformers once")
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    first = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    return first if " " in first else f"{type(error).__name__} {first}".strip()

@@ -1,0 +1,186 @@
+"""The commands that draw pages: attention maps of a text, a live page, the gallery and the demo."""
+
+import webbrowser
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..data.choices import Bos, Dtype
+from ..errors import InputError
+from ..files import write_text
+from .loading import load_subject
+from .options import (
+    BOS,
+    SEED,
+    TOKENS,
+    Backend,
+    DeviceMap,
+    Encoder,
+    Model,
+    number,
+    output_file,
+    output_folder,
+    source,
+    whole,
+)
+from .places import Force, check_ours
+from .terminal import console, print_table, print_written, progress_bars, quiet_libraries
+
+if TYPE_CHECKING:
+    from ..backends.subject import Subject
+    from ..data.tokens import TokenSet
+
+
+TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
+LENGTH = "Tokens at most, T. [default: all of the text; 64 without a text]"
+LIMIT = "MB that all maps may take before compression."
+HEAD = "Show the map of this head only, in more detail: 3.7 for layer 3, head 7; repeatable."
+SWAP = "Swap the position embeddings of two positions, and show maps before, after, and their difference."
+
+
+def view(
+    model: Model,
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
+    length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
+    bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
+    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
+    swap: Annotated[tuple[int, int] | None, typer.Option(help=SWAP, parser=whole(0))] = None,
+    limit: Annotated[float, typer.Option(help=LIMIT, parser=number(0.0, 1e4))] = 8.0,
+    backend: Backend = "huggingface",
+    encoder: Encoder = None,
+    out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/view.html"),
+    serve: Annotated[bool, typer.Option("--serve", help="Open the page in the browser, from this machine.")] = False,
+    force: Force = False,
+) -> None:
+    """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
+    with progress_bars() as progress:
+        from ..backends.subject import words_of
+        from ..interventions.positions import SwapPositions
+        from ..pages.atlas.build import view_page
+        from ..runs.inputs import Inputs
+
+        heads = [_layer_and_head(name) for name in head] or None
+        edits = [SwapPositions(*swap)] if swap is not None else []
+        subject = load_subject(model, backend, encoder)
+        if text is None:
+            inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, bos)
+            token_set = inputs.token_set(subject, model, progress("reading docstrings"))
+        else:
+            token_set = _token_set(text, subject, bos, length)
+        html = view_page(subject, token_set, words_of(subject), edits=edits, heads=heads, limit=int(limit * 1e6))
+    write_text(out, html)
+    print_written(out)
+    if serve:
+        from ..pages.serve import serve as serve_page
+
+        with suppress(KeyboardInterrupt):
+            serve_page(html, _open)
+
+
+def _open(address: str) -> None:
+    console.print(f"the page is at {address} (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+    webbrowser.open(address)
+
+
+def _layer_and_head(name: str) -> tuple[int, int]:
+    parts = name.split(".")
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        raise InputError(f"--head takes a layer and a head, such as 3.7; got {name!r}")
+    return int(parts[0]), int(parts[1])
+
+
+def _token_set(text: str, subject: "Subject", bos: Bos, length: int | None) -> "TokenSet":
+    """The tokens of the text, or of the .txt file that it names; at most `length` of them."""
+    from ..data.texts import text_of_file
+    from ..runs.inputs import one_text
+
+    if not text.endswith(".txt"):
+        return one_text(text, subject, bos, length)
+    file = Path(text)
+    if not file.is_file():
+        raise InputError(f"there is no file {file}; check the path, or give the text itself")
+    return one_text(text_of_file(file), subject, bos, length, file.name)
+
+
+def serve(
+    model: Model,
+    bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
+    port: Annotated[int, typer.Option(help="Port on this machine; 0 takes a free one.", parser=whole(0, 65535))] = 0,
+    backend: Backend = "huggingface",
+    encoder: Encoder = None,
+    dtype: Annotated[Dtype, typer.Option(help="Numbers to compute with.")] = Dtype.FLOAT32,
+    device_map: DeviceMap = None,
+    browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
+) -> None:
+    """Serve a live page to this machine only: type a prompt, edit the model, see maps, sinks and next token change."""
+    from ..backends.subject import tokenizer_of, words_of
+    from ..pages.live.page import ASK, live_page
+    from ..pages.live.session import Session
+    from ..pages.serve import serve as serve_page
+
+    subject = load_subject(model, backend, encoder, dtype, device_map)
+    session = Session(subject, tokenizer_of(subject), words_of(subject), bos)
+
+    def on_ready(address: str) -> None:
+        console.print(f"the live page is at {address} (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        if browser:
+            webbrowser.open(address)
+
+    with suppress(KeyboardInterrupt):
+        serve_page(live_page(session), on_ready, {ASK: session.answer}, port)
+
+
+OUT = "Folder of the page and its pictures."
+
+
+def gallery(
+    out: Annotated[Path, typer.Option(help=OUT, parser=output_folder)] = Path("figures"),
+    pictures: Annotated[bool, typer.Option(help="Also write some of the figures as .png: needs kaleido.")] = True,
+    force: Force = False,
+) -> None:
+    """Draw every view from the checkpoints that ship, and from the models of `make models` where they are here."""
+    with progress_bars() as progress:
+        from ..pages.export import save_pictures
+        from ..pages.gallery import PREVIEWS
+        from ..pages.gallery import gallery as draw_gallery
+
+        page = out / "gallery.html"
+        check_ours([page, *(out / f"{name}.png" for name in PREVIEWS if pictures)], force)
+        quiet_libraries()
+
+        def on_model(name: str) -> None:
+            progress(f"measuring {name}")(1, 1)
+
+        drawn = draw_gallery(on_model)
+    write_text(page, drawn.html)
+    print_written(page)
+    previews = {out / f"{name}.png": figure for name, figure in drawn.previews.items()}
+    for written in save_pictures(previews) if pictures else ():
+        print_written(written)
+
+
+def demo(
+    seed: Annotated[int, typer.Option(help="Seed of all three trainings.", parser=SEED)] = 0,
+    out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/demo.html"),
+    force: Force = False,
+) -> None:
+    """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
+    with progress_bars() as progress:
+        from ..pages.demo import demo_page, run
+        from ..train.recipes import DEMO_STEPS, DEMO_TWINS
+
+        quiet_libraries()
+        bars = {name: progress(f"training {name:8}") for name in DEMO_TWINS}
+
+        def on_step(variant: str, step: int, metrics: dict[str, Any]) -> None:
+            sinks = f"Sink_1 {metrics['sink_1']:.0%}  Sink_* {metrics['sink_slot']:.0%}"
+            bars[variant](step, DEMO_STEPS, f"loss {metrics['valid_loss']:.3f}  {sinks}")
+
+        result = run(seed, on_step=on_step)
+        html = demo_page(result)
+    for table in (result.twins, result.residuals, result.swaps):
+        print_table(table)
+    write_text(out, html)
+    print_written(out)

@@ -1,0 +1,106 @@
+"""The command of activation patching: which activations carry a behaviour from a clean prompt to a corrupted one."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..data.choices import Dtype
+from ..errors import InputError
+from ..files import write_text
+from .loading import load_subject
+from .options import Backend, Model, filled, output_file
+from .places import Force
+from .terminal import print_table, print_written, progress_bars
+
+if TYPE_CHECKING:
+    from ..backends.subject import Subject
+    from ..interventions.changes import Change
+    from ..measurement.activation_patching import PatchingMetric
+
+
+class Patched(StrEnum):
+    """What is patched at every place of the map."""
+
+    RESIDUAL = "residual"
+    FEED_FORWARD = "feed-forward"
+    ATTENTION = "attention"
+    HEADS = "heads"
+
+
+CLEAN = "A prompt that shows the behaviour; repeatable, one for each --corrupted."
+CORRUPTED = "The same with words changed for others of as many tokens."
+SITE = "residual: the input of every layer; feed-forward, attention: what they add; heads: what each head returns."
+ANSWER = "The right next token, such as ' Paris'. With --instead the metric is the difference of their logits."
+INSTEAD = "The next token after the corrupted prompt."
+SINK = "Let the metric be the mean attention to the first token. [default: KL divergence from the clean run]"
+SHOWN = 12  # rows that the terminal prints
+
+
+def patch(
+    model: Model,
+    clean: Annotated[list[str], typer.Option(help=CLEAN, parser=filled)],
+    corrupted: Annotated[list[str], typer.Option(help=CORRUPTED, parser=filled)],
+    site: Annotated[Patched, typer.Option(help=SITE)] = Patched.RESIDUAL,
+    answer: Annotated[str | None, typer.Option(help=ANSWER)] = None,
+    instead: Annotated[str | None, typer.Option(help=INSTEAD)] = None,
+    sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False,
+    dtype: Annotated[Dtype, typer.Option(help="Numbers to compute with.")] = Dtype.FLOAT32,
+    backend: Backend = "huggingface",
+    out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/patch.html"),
+    force: Force = False,
+) -> None:
+    """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
+    with progress_bars() as progress:
+        from ..measurement.activation_patching import activation_patching
+        from ..pages.page import Section, page
+        from ..report.protocol import short_name
+        from ..report.restored import RESTORED
+
+        subject = load_subject(model, backend, None, dtype)
+        kind, by = _site(site)
+        metric = _metric(subject, answer, instead, sink)
+        on_run = progress("patching")
+        table = activation_patching(subject, clean, corrupted, site=kind, by=by, metric=metric, progress=on_run)
+    strongest = sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0)))[:SHOWN]
+    print_table(table.with_rows(strongest))
+    lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."
+    sections = [Section("The share of the clean run that each place restores", "", [table.plot()])]
+    write_text(out, page(f"{short_name(subject.name)}: activation patching", lead, sections))
+    print_written(out)
+
+
+def _site(site: Patched) -> tuple["Change", tuple[str, ...]]:
+    """The site of a choice, and the axes of its map."""
+    from ..interventions import ChangeMLP, ChangeOutputs, ChangeResidual
+
+    by_position, by_head = ("layer", "position"), ("layer", "head")
+    kinds = {
+        Patched.RESIDUAL: (ChangeResidual(), by_position),
+        Patched.FEED_FORWARD: (ChangeMLP(), by_position),
+        Patched.ATTENTION: (ChangeOutputs(), by_position),
+        Patched.HEADS: (ChangeOutputs(), by_head),
+    }
+    return kinds[site]
+
+
+def _metric(subject: "Subject", answer: str | None, instead: str | None, sink: bool) -> "PatchingMetric":
+    from ..measurement.activation_patching import divergence_from_clean, first_alpha, logit_difference
+
+    if (answer is None) != (instead is None) or (sink and answer is not None):
+        raise InputError("give --answer and --instead together, or --sink, or none of them")
+    if answer is None or instead is None:
+        return first_alpha() if sink else divergence_from_clean()
+    return logit_difference(_token(subject, answer), _token(subject, instead))
+
+
+def _token(subject: "Subject", text: str) -> int:
+    """The one token of a text. Raises InputError where it has several."""
+    from ..backends.subject import tokenizer_of
+
+    tokenizer = tokenizer_of(subject)
+    ids = [] if tokenizer is None else tokenizer(text, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a shorter answer")
+    return int(ids[0])

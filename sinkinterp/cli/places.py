@@ -1,0 +1,157 @@
+"""The check of all places that a command reads and writes, before it runs: no output replaces what is not ours."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ..backends.files.named_models import SHIPPED, downloads, located
+from ..errors import InputError
+from ..files import cache_folder
+from .options import input_file, output_file, output_folder, source
+
+FORCE = "Replace files that sinkinterp did not write, too. Inputs are never replaced."
+Force = Annotated[bool, typer.Option("--force", help=FORCE)]
+
+_PAGE = b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
+_JSON_KEYS = ({"title", "note", "rows"}, {"protocol", "tables"}, {"protocol", "tensors"})
+_PICTURE = b"\0\0\x10\0IDATx\1"  # what follows the size in a picture that plotly's browser drew
+_CSV = b"sequence,layer,head,position,importance,"
+
+
+@dataclass(frozen=True)
+class Places:
+    """What a command reads, the files that it writes, and the folders in which it keeps several files.
+
+    A read folder stands for all files in it. Raises InputError where an output is an input or lies in one, where two
+    outputs are one file, and for an output among the models and texts of the caches. Links are followed.
+    """
+
+    reads: tuple[Path, ...] = ()
+    files: tuple[Path, ...] = ()
+    folders: tuple[Path, ...] = ()
+
+    def __post_init__(self) -> None:
+        for output in (*self.files, *self.folders):
+            for read in self.reads:
+                if output not in self.folders and _is_same(output, read):
+                    raise InputError(f"{output} is an input of this command; choose another place for the output")
+                if read.is_dir() and _is_in(output, read):
+                    raise InputError(f"{output} lies in {read}, which this command reads; choose another place")
+            for cache in _caches():
+                if _is_in(output, cache):
+                    raise InputError(f"{output} lies in {cache}, which holds models and texts; choose another place")
+        for i, output in enumerate(self.files):
+            if any(_is_same(output, other) for other in self.files[:i]):
+                raise InputError(f"two outputs name the same file, {output}; give each its own")
+
+
+def check_ours(files: Iterable[Path], force: bool) -> None:
+    """Raises InputError for an existing file that sinkinterp did not write, unless `force` is set."""
+    for file in () if force else files:
+        if file.is_file() and file.stat().st_size and not _is_ours(file):
+            raise InputError(f"{file} exists, and sinkinterp did not write it; choose another place, or add --force")
+
+
+def checked(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, which first checks its `Places`, and that the files that its options name are ours or new.
+
+    Its options declare what they are by their parsers: `input_file` and `source`, `output_file` and `output_folder`.
+    """
+    parsers = {name: _parser(hint) for name, hint in command.__annotations__.items()}
+    if not {output_file, output_folder} & set(parsers.values()):
+        return command
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        def values(*kinds: Any) -> list[Any]:
+            return [value for name, value in given.items() if value is not None and parsers[name] in kinds]
+
+        reads = _paths_in(values(input_file, source))
+        places = Places(tuple(reads), tuple(values(output_file)), tuple(values(output_folder)))
+        check_ours(places.files, bool(given.get("force")))
+        command(**given)
+
+    return run
+
+
+def _parser(hint: Any) -> Any:
+    """The parser of an option, from the annotation of its parameter."""
+    return next((about.parser for about in getattr(hint, "__metadata__", ()) if hasattr(about, "parser")), None)
+
+
+def _paths_in(value: Any) -> Iterator[Path]:
+    """The existing files and folders, models of ours included, that the value of an option or a list of them names."""
+    if isinstance(value, list | tuple):
+        for part in value:
+            yield from _paths_in(part)
+    elif isinstance(value, str | Path):
+        with suppress(InputError, OSError, ValueError):  # a text, or a name of the Hub, is not a path
+            path = Path(located(value))
+            if path.exists():
+                yield path
+
+
+def _caches() -> Iterator[Path]:
+    from huggingface_hub import constants
+
+    yield from (SHIPPED, downloads(), cache_folder() / "texts", Path(constants.HF_HUB_CACHE))
+
+
+def _both(path: Path) -> set[Path]:
+    """The path as it is written and as its links lead."""
+    return {Path(os.path.abspath(path)), Path(os.path.realpath(path))}
+
+
+def _is_same(a: Path, b: Path) -> bool:
+    """Whether two paths are one file; a device or a pipe is not a file that could be replaced."""
+    if a.exists() and b.exists():
+        return a.samefile(b) and (a.is_file() or a.is_dir())
+    return bool(_both(a) & _both(b))
+
+
+def _is_in(path: Path, folder: Path) -> bool:
+    """Whether a path is a folder, lies in it, or is the file that something in it links to."""
+    if any(place == around or around in place.parents for place in _both(path) for around in _both(folder)):
+        return True
+    return path.is_file() and folder.is_dir() and any(map(path.samefile, filter(Path.is_file, folder.iterdir())))
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file looks like one that sinkinterp writes."""
+    try:
+        return (
+            _begins(file, _PAGE)
+            or _begins(file, _CSV)
+            or _begins(file, _PICTURE, 33)
+            or _is_report(file)
+            or _is_json(file)
+        )
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def _begins(file: Path, start: bytes, at: int = 0) -> bool:
+    with file.open("rb") as content:
+        return content.read(at + len(start))[at:] == start
+
+
+def _is_report(file: Path) -> bool:
+    """Whether a .safetensors file is a saved report, by its header."""
+    with file.open("rb") as content:
+        size = int.from_bytes(content.read(8), "little")
+        is_header = file.suffix == ".safetensors" and size < file.stat().st_size
+        return is_header and "sinkinterp" in json.loads(content.read(size)).get("__metadata__", {})
+
+
+def _is_json(file: Path) -> bool:
+    if file.suffix != ".json":
+        return False
+    content = json.loads(file.read_bytes())
+    return isinstance(content, Mapping) and any(keys <= content.keys() for keys in _JSON_KEYS)

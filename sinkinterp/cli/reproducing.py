@@ -1,0 +1,173 @@
+"""The commands that run experiments, and that judge and draw their numbers again."""
+
+import shlex
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..errors import InputError
+from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
+from .loading import offline_if_unreachable
+from .options import SEEDS, DeviceMap, Encoder, beginning, filled, output_folder, source
+from .places import Force, check_ours
+from .terminal import console, print_line, print_table, print_written, progress_bars, quiet_libraries
+
+if TYPE_CHECKING:
+    from ..runs.experiment import Experiment, Scope
+
+
+NAMES = "Experiments, or beginnings of their names that no other has, or `all`: " + ", ".join(
+    path.stem for path in sorted(FOLDER.glob("[!_]*.py"))
+)
+MODEL = "Run it on this model instead: a Hugging Face name, folder, or one of ours; repeatable."
+SCALE = (
+    "smoke: what ships, no result. demo: toys, seconds each. text: small models of text. real: models of `make "
+    "models`. paper: the paper's models."
+)
+TEXT = "Natural input: file, folder or dataset; by default the embedded docstrings, or the task of a model of ours."
+RAY = "Train on a Ray cluster: `auto`, or its address. By default in processes of this machine."
+DRY = "Say how many runs, tokens and hours it takes, and run nothing."
+OUT = "Folder of the pages and the numbers."
+ALL = "all"
+COMPLETION = beginning(experiment_names)
+
+
+def reproduce(
+    names: Annotated[list[str], typer.Argument(help=NAMES, parser=filled, autocompletion=COMPLETION)],
+    model: Annotated[list[str], typer.Option(help=MODEL, parser=source)] = [],
+    scale: Annotated[Scale | None, typer.Option(help=SCALE, show_default="demo, real where made, else smoke")] = None,
+    seeds: Annotated[int, typer.Option(help="How many models of every kind are trained.", parser=SEEDS)] = 5,
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
+    encoder: Encoder = None,
+    ray: Annotated[str | None, typer.Option(help=RAY, parser=filled)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
+    out: Annotated[Path, typer.Option(help=OUT, parser=output_folder)] = Path("figures/book"),
+    device_map: DeviceMap = None,
+    force: Force = False,
+) -> None:
+    """Reproduce tables and figures of a paper: numbers beside the published ones, and a verdict on every claim.
+
+    Writes NAME.json and NAME.html for each, and index.html with the verdicts of all that lie in the folder.
+    """
+    with progress_bars() as progress:
+        from ..backends.encoder.encoder_input import encoder_input
+        from ..pages.book import files_of
+        from ..runs import experiment as experiments
+        from ..runs.case import Encoded
+        from ..runs.workers import Processes, Ray
+
+        quiet_libraries()
+        offline_if_unreachable(*model, text)
+        is_all = list(names) == [ALL]
+        chosen = experiment_names() if is_all else [full_name(name) for name in names]
+        check_ours(files_of(out, chosen), force or dry_run)
+        if encoder is not None and not model:
+            raise InputError("--encoder goes with --model: say which model's encoder is given it")
+        models = model if encoder is None else [Encoded(name, encoder_input(encoder)) for name in model]
+        left_out: list[str] = []
+        for name in chosen:
+            experiment = experiments.load_experiment(name)
+            has_scale = scale is not None and (scale in experiment.scales or not is_all)
+            scope = experiments.Scope(
+                scale if has_scale and scale is not None else experiment.default_scale(),
+                models=models,
+                seeds=seeds,
+                text=text,
+                workers=Processes() if ray is None else Ray(ray),
+                progress=progress,
+                device_map=device_map,
+            )
+            try:
+                experiments.check_scope(name, experiment, scope)
+                if is_all:
+                    experiments.check_default(scope, scale)
+                if dry_run:
+                    _print_cost(name, experiment, scope)
+                else:
+                    _write_chapter(name, experiment, scope, out, _command(name, scope, encoder))
+            except InputError as error:  # of `all`, those that can run do
+                if not is_all:
+                    raise
+                left_out.append(f"{name}: {error}")
+        for reason in left_out:
+            print_line(f"left out: {reason}")
+
+
+def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
+    from ..runs.estimate import cost_of
+
+    cost = cost_of(experiment.recipes(scope), scope.cache)
+    console.print(
+        f"{name} at scale {scope.scale}: {cost.runs} runs, {cost.cached} of them in the cache; the others read "
+        f"{cost.tokens:,} tokens, {cost.hours:.2f} hours one after the other",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> None:
+    from ..files import check_writable
+    from ..pages.book import Chapter, verdict_table, write_chapter
+    from ..runs.commit import provenance
+
+    for ending in ("json", "html"):
+        check_writable(out / f"{name}.{ending}")
+    start = time.perf_counter()
+    table = experiment.table(scope)
+    seconds = round(time.perf_counter() - start, 1)
+    made = {"command": command, "scale": scope.label, **provenance(), "seconds": seconds}
+    chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
+    digest = experiment.digest(table)
+    print_table(digest)
+    print_table(verdict_table(chapter))
+    for file in write_chapter(out, chapter, digest, experiment.draw(table)):
+        print_written(file)
+
+
+def _command(name: str, scope: "Scope", encoder: str | None) -> str:
+    """The command that makes the same numbers, with every option that changes them."""
+    models = (word for model in scope.models for word in ("--model", str(model)))
+    text = () if scope.text is None else ("--text", scope.text)
+    given = () if encoder is None else ("--encoder", encoder)
+    size = ("--scale", scope.scale, "--seeds", str(scope.seeds))
+    return shlex.join(("sinkinterp", "reproduce", name, *size, *text, *models, *given))
+
+
+BOOK = "Folder of the book: where `sinkinterp reproduce` wrote its numbers."
+PICTURES = "Also write each chapter's figure as .png, for the front page: needs kaleido."
+PREVIEW = 1  # pixels per point
+
+
+def book(
+    folder: Annotated[Path, typer.Argument(help=BOOK, parser=output_folder)] = Path("figures/book"),
+    pictures: Annotated[bool, typer.Option(help=PICTURES)] = True,
+    force: Force = False,
+) -> None:
+    """Judge and draw a book of experiments again, from its numbers, by the rules of today. Nothing is measured."""
+    with progress_bars() as progress:
+        from ..pages.book import chapters_in, files_of, picture_of, write_front_page, write_numbers, write_page
+        from ..pages.export import save_pictures
+        from ..runs.experiment import load_experiment
+
+        quiet_libraries()
+        chapters = chapters_in(folder)
+        if not chapters:
+            raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
+        check_ours(files_of(folder, [chapter.name for chapter in chapters]), force)
+        figures = {}
+        on_page = progress("drawing pages")
+        for i, written in enumerate(chapters, 1):
+            experiment = load_experiment(written.name)
+            table = replace(written.table, title=experiment.claim)
+            chapter = replace(written, table=table, verdicts=experiment.verdicts(table, written.scale))
+            write_numbers(folder, chapter)
+            figure = figures[picture_of(folder, chapter.name)] = experiment.draw(chapter.table)
+            write_page(folder, chapter, experiment.digest(chapter.table), figure)
+            on_page(i, len(chapters))
+        on_picture = progress("drawing pictures")
+        for i, _ in enumerate(save_pictures(figures, PREVIEW) if pictures else (), 1):
+            on_picture(i, len(figures))
+        print_written(write_front_page(folder))

@@ -1,0 +1,92 @@
+"""The commands that train: a model of ours, and a chat model further."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..files import cache_folder
+from .loading import offline_if_unreachable
+from .options import RECIPES, SEED, VARIANTS, Device, Log, Model, Settings, beginning, filled, output_folder, source
+from .terminal import console, error_console, quiet_libraries, run_progress
+
+VARIANT = f"What is changed in the architecture: {', '.join(VARIANTS)}."
+RECIPE = f"The sizes and the schedule: {', '.join(RECIPES)}."
+TEXT = "Train on text instead: a file, a folder, the name of a dataset, or `embedded` for the docstrings."
+OUT = "The run's folder; by default in the cache, named by the recipe."
+CHATS = "A .jsonl file of chats, or the name of a dataset of chats on the Hub."
+TUNED = "The run's folder; the model is written to its folder `model`."
+
+
+def train(
+    variant: Annotated[str, typer.Argument(help=VARIANT, parser=filled, autocompletion=beginning(VARIANTS))],
+    recipe: Annotated[str, typer.Option(help=RECIPE, parser=filled, autocompletion=beginning(RECIPES))] = "demo",
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
+    settings: Settings = [],
+    out: Annotated[Path | None, typer.Option(help=OUT, parser=output_folder)] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the data.", parser=SEED)] = 0,
+    device: Device = "auto",
+    log: Log = None,
+) -> None:
+    """Train a language model of ours, from the newest checkpoint if there is one; reads its sinks along the way.
+
+    Several processes share every batch, and with --use_fsdp the weights:
+
+    accelerate launch --num_processes 8 [--use_fsdp] -m sinkinterp train ...
+
+    On CPUs (accelerate's --cpu starts one process only, --multi_gpu several):
+
+    torchrun --nproc-per-node 2 -m sinkinterp train ... --device cpu
+    """
+    quiet_libraries()
+    from ..data.texts import check_readable
+    from ..lm.model import check_size
+    from ..runs import trained
+    from ..train.distributed import joined
+    from ..train.recipes import NAMED, on_text, recipe_named, with_variant
+    from ..train.settings import changed
+
+    base = with_variant(recipe_named(recipe), variant)
+    if text is not None:
+        if text not in NAMED:
+            offline_if_unreachable(text)
+            check_readable(text)
+        base = on_text(base, text)
+    chosen = changed(replace(base, seed=seed), settings)
+    check_size(chosen.model)
+    folder = out or cache_folder() / "runs" / chosen.key()
+    with joined(device) as world, run_progress(chosen, folder, log, world.is_first, variant) as (on_step, on_data):
+        run = trained.trained(chosen, on_step=on_step, folder=folder, world=world, on_data=on_data)
+    if world.is_first:
+        last = run.history()[-1]
+        console.print(f"loss {last['valid_loss']:.3f}  Sink_1 {last['sink_1']:.1%}", highlight=False)
+        console.print(f"trained: {run.folder}", highlight=False, soft_wrap=True)
+
+
+def finetune(
+    model: Model,
+    data: Annotated[str, typer.Argument(help=CHATS, parser=source)],
+    out: Annotated[Path, typer.Option(help=TUNED, parser=output_folder)],
+    settings: Settings = [],
+    seed: Annotated[int, typer.Option(help="Seed of the order of the chats.", parser=SEED)] = 0,
+    device: Device = "auto",
+    log: Log = None,
+) -> None:
+    """Fine-tune a chat model on the assistants' tokens of chats, from the newest checkpoint if there is one.
+
+    Several processes share every batch; see train.
+    """
+    quiet_libraries()
+    offline_if_unreachable(model, data)
+    from ..runs.finetune import ChatRecipe, finetuned
+    from ..train.distributed import joined
+    from ..train.settings import changed
+
+    chosen = changed(ChatRecipe(model=model, data=data, seed=seed), settings)
+    with joined(device) as world, run_progress(chosen, out, log, world.is_first, "chat") as (on_step, _):
+        warn = partial(error_console.print, highlight=False, markup=False, soft_wrap=True)
+        folder = finetuned(chosen, out, on_step, world, warn if world.is_first else lambda message: None)
+    if world.is_first:
+        console.print(f"fine-tuned: {folder}", highlight=False, soft_wrap=True)

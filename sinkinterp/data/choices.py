@@ -1,0 +1,26 @@
+"""What a user chooses by name: BOS, how random tokens are drawn, and the numbers that a model computes with."""
+
+from enum import StrEnum
+
+
+class Bos(StrEnum):
+    """When sequences begin with the beginning-of-sequence token. No other choice changes a sink as much."""
+
+    TOKENIZER = "tokenizer"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class Drawn(StrEnum):
+    """How random tokens are drawn (Gu et al. 2025, Table 1): each for itself, or one that fills its sequence."""
+
+    RANDOM = "random"
+    REPEAT = "repeat"
+
+
+class Dtype(StrEnum):
+    """The numbers that a model computes with."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"

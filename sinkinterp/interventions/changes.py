@@ -1,0 +1,259 @@
+"""Interventions that do any operation on chosen entries at one site of a model.
+
+A site is the residual stream, a feed-forward update, or queries, keys, values, outputs or patterns of heads.
+
+    ChangeValues(Zero(), positions=[0])                        drains the sink's value in every layer
+    ChangeResidual(Zero(), layers=range(3, 9), dims=[447])     removes a massive activation
+
+Without an operation it only names a site: `patching` reads the site in one run and puts the result into another.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from typing_extensions import override
+
+from ..attention.call import AttentionCall
+from ..attention.shapes import HeadOutput, ModelShape, Residual
+from ..errors import InputError
+from .answers import Unchanged, alike
+from .edit import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Reads, Site
+from .operations import Keep, Operation
+from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chosen
+
+
+@dataclass(frozen=True)
+class Change(InLayers):
+    """`operation` on chosen positions and dimensions, in chosen layers; all by default.
+
+    A control is drawn for the narrowest of the selectors: dimensions, else positions, else heads, else layers.
+    """
+
+    operation: Operation = Keep()
+    positions: Iterable[int] | None = field(default=None, kw_only=True)
+    dims: Iterable[int] | None = field(default=None, kw_only=True)
+    site: ClassVar[Site]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        store_chosen(self, "positions", "dims")
+
+    def check(self, shape: ModelShape, length: int) -> None:
+        super().check(shape, length)
+        check_chosen(self.positions, range(length), "position")
+        check_chosen(self.dims, range(self._width(shape, length)), "dimension")
+        self.operation.check(length)
+
+    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
+        if self.dims is not None:
+            return draw_others(self, "dims", range(self._width(shape, length)), generator)
+        if self.positions is not None:
+            return draw_others(self, "positions", range(length), generator)
+        return super().control(shape, length, generator)
+
+    def check_sequences(self, count: int) -> None:
+        self.operation.check_sequences(count)
+
+    def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Edit:
+        operation = self.operation.for_sequences(chosen)
+        return self if operation is self.operation else replace(self, operation=operation)
+
+    def layers_of(self, shape: ModelShape) -> Sequence[int]:
+        return self.site.layers(shape)
+
+    def reads(self, name: str) -> Reads:
+        """The keyword of `Subject.run` that reads, under this name, the activations that the edit changes.
+
+        Raises InputError for embeddings, which are not read.
+        """
+        if self.site.reads is None:
+            raise InputError(
+                f"{type(self).__name__} is not read; take ChangeResidual(layers=[0]), which both tables make"
+            )
+        return self.site.reads(name, self.activations)
+
+    def activations(self, shown: Any) -> Tensor:
+        """The activations that the edit changes, from what a read of its site is shown."""
+        return shown
+
+    def _width(self, shape: ModelShape, length: int) -> int:
+        return shape.d_model
+
+    def _changed(self, layer: int, x: Tensor, heads: Bool[Tensor, " head"] | None = None) -> Tensor:
+        if not self.acts_in(layer):
+            return x
+        who = type(self.operation).__name__
+        new = alike(Unchanged(x).shown_to(self.operation, who, layer), x, who)
+        if new is x or (heads is None and self.positions is None and self.dims is None):
+            return new
+        chosen = _mask(self.positions, x.shape[-2], x.device)[:, None] & _mask(self.dims, x.shape[-1], x.device)
+        return torch.where(chosen if heads is None else chosen & heads.to(x.device)[:, None, None], new, x)
+
+
+def _mask(chosen: Iterable[int] | None, size: int, device: torch.device) -> Bool[Tensor, " size"]:
+    mask = torch.full((size,), chosen is None, device=device)
+    mask[list(chosen or ())] = True
+    return mask
+
+
+class ChangeTokenEmbedding(Change):
+    """`operation` on what the table of tokens returns; its layer is 0."""
+
+    site = TOKEN_EMBEDDING
+
+    def _width(self, shape: ModelShape, length: int) -> int:
+        return shape.d_embedding or shape.d_model
+
+    @override
+    def token_embedding(self, x: Residual) -> Residual:
+        return self._changed(0, x)
+
+
+class ChangePositionEmbedding(Change):
+    """`operation` on what the table of learned positions returns; its layer is 0."""
+
+    site = POSITION_EMBEDDING
+
+    @override
+    def position_embedding(self, x: Residual) -> Residual:
+        return self._changed(0, x)
+
+
+class ChangeResidual(Change):
+    """`operation` on the inputs of blocks `layers`; `n_layers` is the output of the last."""
+
+    site = RESIDUAL
+
+    @override
+    def residual(self, block: int, x: Residual) -> Residual:
+        return self._changed(block, x)
+
+
+class ChangeMLP(Change):
+    """`operation` on what the feed-forward layers of blocks `layers` add to the residual stream."""
+
+    site = MLP
+
+    @override
+    def mlp(self, block: int, x: Residual) -> Residual:
+        return self._changed(block, x)
+
+
+@dataclass(frozen=True)
+class _ChangeHeads(Change, OnHeads):
+    """The same for heads; grouped keys and values are changed where any of their query heads is chosen."""
+
+    site: ClassVar[Site] = CALL
+
+    def _width(self, shape: ModelShape, length: int) -> int:
+        return shape.d_head
+
+    def _changed_heads(
+        self, call: AttentionCall, x: Float[Tensor, "batch any_head pos d"]
+    ) -> Float[Tensor, "batch any_head pos d"]:
+        heads = None if self.heads is None else self.head_mask(call.layer, x.shape[1], call.q.shape[1])
+        return self._changed(call.layer, x, heads)
+
+
+@dataclass(frozen=True)
+class _ChangeInCall(_ChangeHeads):
+    """`activations` finds the tensor in the call, `_with` makes the call that has another one in its place."""
+
+    @override
+    def call(self, call: AttentionCall) -> AttentionCall:
+        if not self.acts_in(call.layer):
+            return call
+        old, past = _with_past(call, self.activations(call))
+        new = self._changed_heads(call, old)
+        return call if new is old else self._with(call, new[:, :, past:])
+
+    def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
+        raise NotImplementedError
+
+
+class ChangeQueries(_ChangeInCall):
+    """`operation` on queries, after norms and rotation."""
+
+    def activations(self, shown: AttentionCall) -> Tensor:
+        return shown.q
+
+    def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
+        return replace(call, q=new)
+
+
+class ChangeKeys(_ChangeInCall):
+    """`operation` on keys, after norms and rotation."""
+
+    def activations(self, shown: AttentionCall) -> Tensor:
+        return shown.k
+
+    def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
+        return replace(call, k=new)
+
+
+class ChangeValues(_ChangeInCall):
+    """`operation` on values."""
+
+    def _width(self, shape: ModelShape, length: int) -> int:
+        return shape.d_value or shape.d_head
+
+    def activations(self, shown: AttentionCall) -> Tensor:
+        return shown.v
+
+    def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
+        return replace(call, v=new)
+
+
+class ChangePattern(_ChangeInCall):
+    """`operation` on attention weights; positions are queries, dimensions keys. For small T.
+
+    The operation is given complete rows. Where there is a slot, its column is the first; it is changed where no keys
+    are named.
+    """
+
+    @override
+    def call(self, call: AttentionCall) -> AttentionCall:
+        return super(ChangePattern, self._behind_slot(call)).call(call)
+
+    def activations(self, shown: AttentionCall) -> Tensor:
+        return shown.pattern()
+
+    def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
+        n_heads = call.q.shape[1]
+        return call.with_pattern(new, self.head_mask(call.layer, n_heads, n_heads).to(new.device))
+
+    def _width(self, shape: ModelShape, length: int) -> int:
+        return length
+
+    def _behind_slot(self, call: AttentionCall) -> "ChangePattern":
+        if call.slot is None or self.dims is None:
+            return self
+        return replace(self, dims=[key + 1 for key in self.dims])
+
+
+class ChangeOutputs(_ChangeHeads):
+    """`operation` on what heads return, before they are mixed."""
+
+    site = OUTPUT
+
+    def _width(self, shape: ModelShape, length: int) -> int:
+        return shape.d_value or shape.d_head
+
+    @override
+    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
+        return self._changed_heads(call, z)
+
+    def activations(self, shown: AttentionCall) -> Tensor:
+        return shown.output()
+
+
+def _with_past(
+    call: AttentionCall, x: Float[Tensor, "batch any_head some_pos d"]
+) -> tuple[Float[Tensor, "batch any_head pos d"], int]:
+    """`x` behind NaN for the `past` positions that only keys and values have, so that it counts from 0; and `past`."""
+    past = call.k.shape[2] - x.shape[2]
+    return torch.cat((x.new_full((*x.shape[:2], past, x.shape[3]), torch.nan), x), 2) if past else x, past

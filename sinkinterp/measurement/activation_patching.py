@@ -1,0 +1,265 @@
+"""Activation patching: which activations carry a behaviour from one prompt to another?
+
+A clean prompt shows the behaviour, a corrupted prompt of the same length does not. Each activation of the clean run is
+put into the corrupted run, one at a time (denoising). The share restored is 1 where the patched run behaves as the
+clean one, and 0 where it behaves as the corrupted one. For noising, swap the prompts: the share is then what is lost.
+
+    table = si.activation_patching(model, "The cat sat", "The dog sat", metric=LogitDifference(" on", " by"))
+    table.plot()
+
+Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.05262 (causal tracing).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..attention.call import AttentionCall
+from ..backends.subject import CallRead, Logits, Subject, Trace, words_of
+from ..data.progress import OnProgress, no_progress, progress_of
+from ..data.tokens import Tokens, TokensLike
+from ..errors import InputError
+from ..interventions.changes import Change, ChangeResidual
+from ..interventions.operations import PutAt
+from ..interventions.selectors import OnHeads
+from ..metrics import sink
+from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from ..metrics.importance import VISIBLE, importance_and_raw
+from ..metrics.loss import target_loss
+from ..metrics.metric import PerSequence
+from ..report.columns import HEAD, LAYER, POSITION
+from ..report.readings import TokenText
+from ..report.restored import CONTROL, RESTORED, TOKEN, restored_figure
+from ..table import Cell, Table
+from .inputs import ModelLike, inputs_of, passes
+from .patching import Activations, activations
+
+Place = tuple[int, int, int]  # layer, head, position; -1 for all heads or positions
+WHOLE: Place = (-1, -1, -1)  # in no layer, so nothing is patched
+LEAST_GAP = 1e-6  # between the clean and the corrupted metric, for a share of it to mean anything
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a metric is computed of: a run, its tokens, and for every sequence the clean logits of its pair.
+
+    pairs: which pair of prompts each sequence belongs to.
+    """
+
+    trace: Trace
+    tokens: Tokens
+    clean: Logits
+    pairs: Int[Tensor, " sequence"]
+
+
+@dataclass(frozen=True)
+class PatchingMetric:
+    """A number per sequence of a patched run. `calls`: what it reads of attention calls."""
+
+    name: str
+    of: Callable[[Scene], PerSequence]
+    calls: Mapping[str, CallRead]
+
+
+def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, position: int = -1) -> PatchingMetric:
+    """The logit of token `right` less that of `wrong`, at one position; a token for all pairs, or one for each."""
+    answers = [torch.as_tensor(token).long().reshape(-1) for token in (right, wrong)]
+
+    def of(scene: Scene) -> PerSequence:
+        logits = scene.trace.logits[:, position].float()
+        chosen = [ids.to(logits.device).expand(int(scene.pairs.max()) + 1)[scene.pairs] for ids in answers]
+        first, second = (logits.gather(1, ids[:, None])[:, 0] for ids in chosen)
+        return first - second
+
+    return PatchingMetric("logit difference", of, {})
+
+
+def loss_at(positions: Sequence[int] | None = None) -> PatchingMetric:
+    """Mean next-token loss of the clean prompt's tokens at `positions` (from 1; default all), in nats."""
+
+    def of(scene: Scene) -> PerSequence:
+        loss = target_loss(scene.trace.logits[:, :-1], scene.tokens[:, 1:])
+        return (loss if positions is None else loss[:, [p - 1 for p in positions]]).mean(1)
+
+    return PatchingMetric("loss", of, {})
+
+
+def divergence_from_clean(position: int = -1) -> PatchingMetric:
+    """KL divergence from the clean run's next-token distribution to the run's, at one position, in nats."""
+
+    def of(scene: Scene) -> PerSequence:
+        ours, clean = (x[:, position].float().log_softmax(-1) for x in (scene.trace.logits, scene.clean))
+        return F.kl_div(ours, clean, log_target=True, reduction="none").sum(-1)
+
+    return PatchingMetric("KL from the clean run", of, {})
+
+
+def _alpha(call: AttentionCall) -> Tensor:
+    return importance_and_raw(call, torch.zeros(1, dtype=torch.long, device=call.k.device), VISIBLE)[:, 0, :, 0]
+
+
+def first_alpha(layer: int | None = None, head: int | None = None, epsilon: float | None = None) -> PatchingMetric:
+    """Importance of the first token, of one head or the mean over heads; with `epsilon`, the share of heads above it.
+
+    `layer` counts the layers that attend. Defaults are all layers and all heads.
+    """
+
+    def of(scene: Scene) -> PerSequence:
+        alpha = scene.trace.calls["alpha"]
+        chosen = alpha if layer is None else alpha[:, [layer]]
+        chosen = chosen if head is None else chosen[:, :, [head]]
+        return chosen.mean((1, 2)) if epsilon is None else sink.sink_rate(chosen, epsilon)
+
+    name = "alpha_1" if epsilon is None else f"Sink_1 at epsilon {epsilon}"
+    place = "" if layer is None and head is None else f" of layer {layer}, head {head}"
+    return PatchingMetric(f"{name}{place}", of, {"alpha": _alpha})
+
+
+def activation_patching(
+    model: ModelLike,
+    clean: TokensLike | Any,
+    corrupted: TokensLike | Any,
+    *,
+    site: Change = ChangeResidual(),
+    metric: PatchingMetric | Callable[[Logits], PerSequence] | None = None,
+    by: Sequence[str] | None = None,
+    progress: bool | OnProgress = True,
+) -> Table:
+    """The share of a behaviour that each activation of a site restores, with its interval over pairs of prompts.
+
+    `clean` and `corrupted` are prompts of equal lengths in tokens, one pair or several. `site` chooses what is
+    patched: `ChangeResidual`, `ChangeMLP`, `ChangeOutputs` (what heads return), `ChangePattern`, `ChangeValues`, ...;
+    its `layers` and `positions` narrow the map. `by`: the axes of the map, of "layer", "head", "position" (default:
+    layer and position, or layer and head for a site of heads). `metric` is one of this module's, or a function from
+    logits to a number per sequence; default: KL from the clean run. A column "control" holds what the same place of
+    another pair restores, where there are several. One pass reads the clean run, and the patches are batched.
+    Raises InputError for prompts that do not fit, and where both prompts behave alike.
+    """
+    subject, clean_tokens, corrupted_tokens = _pairs_of(model, clean, corrupted)
+    given = activations(replace(site, layers=None, positions=None), subject, clean_tokens)
+    runs = _Runs(subject, site, _metric_of(metric), clean_tokens, subject.run(clean_tokens).logits)
+    whole, broken = (runs.values(tokens, {}, [WHOLE])[0] for tokens in (clean_tokens, corrupted_tokens))
+    gap = (whole - broken).mean()
+    if not gap.abs() > LEAST_GAP:
+        raise InputError(f"{runs.metric.name} is {whole.mean():.4g} on both prompts, so nothing can be restored")
+    places = _places(site, given, _axes(site, by))
+    with progress_of(progress, f"patching {subject.name}") as on_pass:
+        answers = {RESTORED: runs.values(corrupted_tokens, given, places, on_pass)}
+        if len(clean_tokens) > 1:
+            others = {layer: x.roll(1, 0) for layer, x in given.items()}
+            answers[CONTROL] = runs.values(corrupted_tokens, others, places, on_pass)
+    shares = {name: (values - broken) / gap for name, values in answers.items()}
+    words = words_of(subject)
+    rows = tuple(_row(place, i, shares, clean_tokens, words) for i, place in enumerate(places))
+    ends = f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}"
+    return Table("Which activations restore the clean run?", _note(runs, ends), rows, restored_figure)
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Runs in which one place is patched, and the metric of each."""
+
+    subject: Subject
+    site: Change
+    metric: PatchingMetric
+    clean: Tokens
+    clean_logits: Logits
+
+    def values(
+        self, tokens: Tokens, given: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
+    ) -> Float[Tensor, "place pair"]:
+        """The metric of every pair of `tokens`, with each place in turn patched from `given`."""
+        n, chosen = len(tokens), torch.tensor(places)
+        done: list[Tensor] = []
+        for rows, _ in passes(self.subject, tokens.repeat(len(places), 1)):
+            pairs = rows.cpu() % n
+            put = PutAt(given, pairs, chosen[rows.cpu() // n])
+            trace = self.subject.run(
+                tokens[pairs], calls=self.metric.calls, edits=[replace(self.site, operation=put, positions=None)]
+            )
+            scene = Scene(trace, self.clean[pairs], self.clean_logits[pairs], pairs)
+            done.append(self._checked(self.metric.of(scene), len(rows)))
+            on_pass(sum(map(len, done)), n * len(places))
+        return torch.cat(done).unflatten(0, (len(places), n))
+
+    def _checked(self, answer: Any, n: int) -> PerSequence:
+        if not isinstance(answer, Tensor) or answer.shape != (n,):
+            given = f"a tensor of {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
+            raise InputError(
+                f"a metric of patching gives a number per sequence, here ({n},); {self.metric.name} gave {given}"
+            )
+        return answer.detach().float().cpu()
+
+
+def _pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, Tokens, Tokens]:
+    """The subject, and the prompts as tokens. Raises InputError where a pair differs in length."""
+    subject, first = inputs_of(model, clean)
+    second = inputs_of(subject, corrupted)[1]
+    shapes = [tuple(token_set.tokens.shape) for token_set in (first, second)]
+    if shapes[0] != shapes[1] or first.lengths is not None or second.lengths is not None:
+        raise InputError(
+            f"clean and corrupted prompts are as many, and of one length in tokens; here {shapes[0]} and {shapes[1]} "
+            "(sequences, tokens); change words for others with as many tokens"
+        )
+    return subject, first.tokens, second.tokens
+
+
+def _metric_of(metric: Any) -> PatchingMetric:
+    if metric is None:
+        return divergence_from_clean()
+    if isinstance(metric, PatchingMetric):
+        return metric
+    if callable(metric):
+        return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
+    raise InputError(f"a metric of patching is a function of logits, or one such as first_alpha(); got {metric!r:.40}")
+
+
+def _axes(site: Change, by: Any) -> tuple[str, ...]:
+    """The axes of the map, in their order."""
+    if by is None:
+        by = (LAYER, HEAD) if isinstance(site, OnHeads) else (LAYER, POSITION)
+    axes = (LAYER, HEAD, POSITION) if isinstance(site, OnHeads) else (LAYER, POSITION)
+    chosen = [by] if isinstance(by, str) else list(by)
+    if LAYER not in chosen or not set(chosen) <= set(axes):
+        raise InputError(f"a map of {type(site).__name__} goes by layer, and by {' or '.join(axes[1:])}; got {chosen}")
+    return tuple(axis for axis in axes if axis in chosen)
+
+
+def _places(site: Change, given: Activations, axes: Sequence[str]) -> list[Place]:
+    """Every place of a site, or those that it selects."""
+    x = next(iter(given.values()))
+    heads = range(x.shape[1]) if HEAD in axes else (-1,)
+    length = range(x.shape[-2]) if site.positions is None else site.positions
+    positions = length if POSITION in axes else (-1,)
+    layers = [layer for layer in given if site.acts_in(layer)]
+    return list(product(layers, heads, positions))
+
+
+def _row(
+    place: Place, i: int, shares: Mapping[str, Float[Tensor, "place pair"]], tokens: Tokens, words: TokenText
+) -> dict[str, Cell]:
+    """A row of the table: the place, the token that stands there in the first pair, and the shares."""
+    layer, head, position = place
+    row: dict[str, Cell] = {LAYER: layer}
+    row |= {HEAD: head} if head >= 0 else {}
+    row |= {POSITION: position, TOKEN: words(int(tokens[0, position]))} if position >= 0 else {}
+    for name, share in shares.items():
+        row |= estimate_cells(name, estimate(share[i]))
+    return row
+
+
+def _note(runs: _Runs, ends: str) -> str:
+    n, length = runs.clean.shape
+    control = f"; control: the same place of another pair; {BY_SEQUENCE}" if n > 1 else "; one pair, so no intervals"
+    dtype = str(runs.subject.dtype).removeprefix("torch.")
+    site = type(runs.site).__name__
+    return (
+        f"{runs.subject.name}: n={n} pairs, T={length}, {dtype}; {site}, clean into corrupted; {ends}; "
+        f"restored: 1 as the clean run, 0 as the corrupted one{control}"
+    )

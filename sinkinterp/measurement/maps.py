@@ -1,0 +1,151 @@
+"""Attention maps: the cells of many heads, read in one forward pass, and the figure that shows them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..attention import maps
+from ..attention.call import AttentionCall
+from ..backends.subject import CallRead, Subject, words_of
+from ..checks import is_whole, keywords
+from ..data.tokens import Tokens, TokensLike
+from ..errors import InputError
+from ..interventions.edit import Edit, Edits, description, edits_of
+from ..metrics.importance import importance, proxy
+from ..report.columns import COSINE, NORM_PRODUCT, SCORE, WEIGHT
+from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
+from ..report.protocol import short_name
+from .inputs import ModelLike, equal_inputs_of
+
+QUANTITIES: Mapping[str, maps.Quantity] = {
+    WEIGHT: lambda call, keys, rows: maps.weights(proxy(call), keys, rows),
+    SCORE: maps.scores,
+    COSINE: maps.cosines,
+    NORM_PRODUCT: maps.norm_products,
+}
+
+
+@keywords(layer="write layers=3", head="write heads=5")
+def attention_map(
+    model: ModelLike,
+    text: TokensLike | Any,
+    layers: int | Sequence[int] | None = None,
+    heads: int | Sequence[int] | Heads | None = None,
+    edits: Edits = (),
+) -> go.Figure:
+    """A plotly figure of where heads look, with menus of heads, scores, cosines and norm products::
+
+        si.attention_map("gpt2", "The cat sat on the mat.", layers=[5], heads=[1, 6])
+
+    With `edits`, each map stands before them and after them. `heads` are numbers, of the chosen layers, or pairs
+    (layer, head). Without layers and heads the figure has those that look at the first token most, as many as it can
+    show pair by pair in 2 MB. A longer text is shown in cells, which hold the largest value of several tokens. Weights
+    are proxies where rows do not sum to one. Takes what `measure` takes; several sequences of one length give mean
+    maps. Raises InputError also for heads that are not there.
+    """
+    subject, tokens = equal_inputs_of(model, text)
+    given_edits = edits_of(edits)
+    asked = _asked(subject, layers, heads)
+    runs: dict[str, Sequence[Edit]] = {"before": (), "after": given_edits} if given_edits else {"": ()}
+    before = _alphas(subject, tokens, asked, ())
+    shown, side = detail(before, tokens.shape[1], len(runs), all_of_them=layers is not None or heads is not None)
+    panels = {name: head_maps(subject, tokens, shown, given, side) for name, given in runs.items()}
+    n, length = tokens.shape
+    changes = f"; {', '.join(map(description, given_edits))}" if given_edits else ""
+    title = f"{short_name(subject.name)}: {which_heads(shown, len(asked))}"
+    words = None if n > 1 else [words_of(subject)(token) for token in tokens[0].tolist()]
+    return attention_figure(panels, title, f"{subject.name}: n={n}, T={length}{changes}", words)
+
+
+def head_maps(
+    model: ModelLike,
+    tokens: TokensLike | Any,
+    heads: Heads | None = None,
+    edits: Edits = (),
+    side: int = 1,
+) -> HeadMaps:
+    """Maps of some heads, by default of all, mean over sequences: weights, scores, cosines and norm products.
+
+    Weights are proxies where rows do not sum to one. A cell of several pairs, `side` x `side`, holds the largest.
+    Raises InputError for heads that are not there, and for sequences of different lengths.
+    """
+    subject, rows = equal_inputs_of(model, tokens)
+    chosen = ChosenHeads(_asked(subject, None, heads))
+    n = -(-rows.shape[1] // side)
+    reads = {name: chosen.read(_largest(quantity, side), n, n) for name, quantity in QUANTITIES.items()}
+    reads["slot"] = chosen.read(lambda call: maps.slot_cells(proxy(call), side)[:, :, 0], n)
+    reads["alpha"] = chosen.read(lambda call: importance(call, call.keys[:1])[..., 0])
+    calls = subject.run(rows, calls=reads, edits=edits_of(edits)).calls
+    answers = {name: chosen.of_maps(answer.mean(0), subject.shape.attention_layers) for name, answer in calls.items()}
+    slot, alpha = answers.pop("slot"), answers.pop("alpha")
+    return HeadMaps(
+        chosen.maps, answers, rows.shape[1], None if np.isnan(slot).all() else slot, side, tuple(alpha.tolist())
+    )
+
+
+def _largest(quantity: maps.Quantity, side: int) -> CallRead:
+    return lambda call: maps.cells(call, side, quantity)[:, :, 0]
+
+
+def _alphas(subject: Subject, tokens: Tokens, heads: Heads, edits: Sequence[Edit]) -> dict[tuple[int, int], float]:
+    """Importance of the first token in each head."""
+    reads = {"alpha": lambda call: importance(call, call.keys[:1])[..., 0]}
+    alpha = subject.run(tokens, calls=reads, edits=edits).calls["alpha"].mean(0).tolist()
+    layers = subject.shape.attention_layers
+    return {(layer, head): alpha[layers.index(layer)][head] for layer, head in heads}
+
+
+def _asked(subject: Subject, layers: Any, heads: Any) -> Heads:
+    """The heads that are meant, in order. Raises InputError for those that the model does not have."""
+    attending, n_heads = subject.shape.attention_layers, subject.shape.n_heads
+    given = [heads] if is_whole(heads) else heads
+    for chosen in (layers, given):
+        if chosen is not None and not is_whole(chosen) and not isinstance(chosen, Iterable):
+            raise InputError(f"layers and heads are whole numbers, or lists of them; got {chosen!r:.40}")
+    if given is not None and not all(map(is_whole, given)):
+        if layers is not None:
+            raise InputError("heads that are pairs (layer, head) name their layers; leave layers= out")
+        pairs = [tuple(pair) for pair in given]
+    else:
+        of_layers = attending if layers is None else [layers] if is_whole(layers) else layers
+        pairs = [(layer, head) for layer in of_layers for head in (range(n_heads) if given is None else given)]
+    every = {(layer, head) for layer in attending for head in range(n_heads)}
+    unknown = [pair for pair in pairs if pair not in every]
+    if unknown or not pairs:
+        what = f"no head {unknown[0][1]} of layer {unknown[0][0]}" if unknown else "no head that was asked for"
+        raise InputError(f"there is {what}; heads count from 0 to {n_heads - 1} in layers {attending}")
+    return sorted(set(pairs))
+
+
+class ChosenHeads:
+    """The chosen heads of each layer. A trace stacks layers, so answers are as wide as the layer with most heads."""
+
+    def __init__(self, heads: Heads) -> None:
+        self.maps = tuple(heads)
+        self.heads: dict[int, list[int]] = {}
+        for layer, head in heads:
+            self.heads.setdefault(layer, []).append(head)
+        self.width = max(map(len, self.heads.values()))
+
+    def read(self, read: CallRead, *shape: int) -> CallRead:
+        """The read of the chosen heads only: `batch width *shape`, NaN in places of no head."""
+
+        def of_chosen(call: AttentionCall) -> Tensor:
+            answer = call.q.new_full((len(call.q), self.width, *shape), torch.nan, dtype=torch.float)
+            heads = self.heads.get(call.layer)
+            if heads is not None:
+                answer[:, : len(heads)] = read(maps.of_heads(call, heads))
+            return answer
+
+        return of_chosen
+
+    def of_maps(self, answers: Float[Tensor, "layer width *shape"], layers: Sequence[int]) -> np.ndarray:
+        """The answers, one for each map."""
+        rows = [layers.index(layer) for layer, _ in self.maps]
+        columns = [self.heads[layer].index(head) for layer, head in self.maps]
+        return answers[rows, columns].cpu().numpy()

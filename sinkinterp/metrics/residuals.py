@@ -1,0 +1,215 @@
+"""Residuals: norms, massive activations and secondary sinks.
+
+Norms, also of keys and values, and how far the first token's stand out: Gu et al. 2025, section 3.1.
+Massive activations, the few entries thousands of times larger than the rest: Sun et al. 2024, arXiv 2402.17762.
+Secondary sinks, later tokens whose residual points the way of the first token's: Wong et al., arXiv 2512.22213.
+
+A median is the lower of the two middle ones where the count is even. Everything is summed in fp32.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from ..attention.shapes import Residual
+from ..errors import InputError
+from .metric import PerSequence, ResidualMetric
+
+
+def vector_norms(x: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack"]:
+    """Euclidean norm of every vector, summed in fp32."""
+    return x.float().norm(dim=-1)
+
+
+def norm_ratio(norms: Float[Tensor, "sequence *stack pos"], position: int = 0) -> Float[Tensor, "sequence *stack"]:
+    """||x_position|| over the mean norm of the other positions, per sequence; positions that are NaN do not count."""
+    chosen = norms[..., position]
+    n_others = (~norms.isnan()).sum(-1) - 1
+    others = norms.double().nansum(-1) - chosen.double()  # in fp32 a massive first norm would drown the others
+    return (chosen * n_others / others).to(norms.dtype)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Blocks between which the first token's residual stands out: it rises before `up`, and has fallen at `down`.
+
+    `down` is None where it never falls, as in models whose last block is read before it writes.
+    """
+
+    up: int
+    down: int | None
+
+
+def steps(ratio: Float[Tensor, " block"], least: float = 2.0) -> Steps | None:
+    """Where the first token's norm ratio makes its largest step up and, after it, its largest step down.
+
+    A step is a factor of at least `least` from one block's input to the next; None without a step up. Raises
+    InputError unless `least` exceeds 1. Source: step-up and step-down blocks as in Wong et al., arXiv 2512.22213.
+    """
+    if not least > 1:
+        raise InputError(f"least is the factor of a step, above 1; got {least}")
+    factors = ratio[1:] / ratio[:-1]
+    if not len(factors) or not factors.max() >= least:
+        return None
+    up = int(factors.argmax()) + 1
+    falls = factors[up:]
+    is_falling = len(falls) > 0 and bool(falls.min() <= 1 / least)
+    return Steps(up, up + int(falls.argmin()) + 1 if is_falling else None)
+
+
+KEPT = 5  # entries per sequence and block that TOP_ENTRIES keeps
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The largest residual entries of every sequence, by falling magnitude, with their signs."""
+
+    values: Float[Tensor, "*stack entry"]
+    positions: Int[Tensor, "*stack entry"]
+    channels: Int[Tensor, "*stack entry"]
+
+    def stacked(self) -> Float[Tensor, "*stack entry 3"]:
+        """One tensor of [value, position, channel]."""
+        return torch.stack((self.values, self.positions.float(), self.channels.float()), -1)
+
+    @staticmethod
+    def unstacked(stack: Float[Tensor, "*stack entry 3"]) -> "Entries":
+        """The inverse of `stacked`. Where a value is NaN, its position and channel mean nothing."""
+        values, positions, channels = stack.unbind(-1)
+        return Entries(values, positions.long(), channels.long())
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """The blocks with massive activations: indices of the first (step up) and last (step down), and their number."""
+
+    first: int
+    last: int
+    blocks: int
+
+
+def peak(x: Residual) -> PerSequence:
+    """Largest |x| of every sequence."""
+    return _peaks(x).amax(1)
+
+
+def peak_over_median(x: Residual) -> PerSequence:
+    """Psi = max |x| / median |x| over all tokens and channels of a sequence; inf where the median is 0."""
+    return peak(x) / median_size(x)
+
+
+def is_massive(x: Residual, least: float = 100.0, times: float = 1000.0) -> Bool[Tensor, "batch pos d_model"]:
+    """Which entries exceed `least` in magnitude, and reach `times` the median magnitude of their sequence.
+
+    Raises InputError for a threshold that is not positive. Source: Sun et al. 2024, section 2.
+    """
+    _check_thresholds(least, times)
+    size = x.float().abs()
+    return (size > least) & (size >= times * median_size(x)[:, None, None])
+
+
+def massive_count(x: Residual, least: float = 100.0, times: float = 1000.0) -> Int[Tensor, " batch"]:
+    """How many entries of every sequence are massive; `is_massive` says what that is."""
+    _check_thresholds(least, times)
+    sequence, position = (_peaks(x) > least).nonzero().unbind(1)  # few tokens have such an entry
+    size = x[sequence, position].float().abs()
+    massive = (size > least) & (size >= times * median_size(x)[sequence, None])
+    return sequence.new_zeros(len(x)).index_add(0, sequence, massive.sum(1))
+
+
+def median_size(x: Residual) -> PerSequence:
+    """Median |x| of every sequence, over all tokens and channels."""
+    size = x.detach().float().abs().flatten(1)
+    if size.device.type != "cpu":
+        return size.median(-1).values
+    middle = (size.shape[1] - 1) // 2
+    size.numpy().partition(middle)  # in place; several times faster than torch.median
+    return size[:, middle]
+
+
+def kurtosis(x: Residual) -> PerSequence:
+    """mean_j s_j^4 / (mean_j s_j^2)^2 of the channels' RMS s_j over tokens.
+
+    1 where all channels are equal, d_model where one alone is not 0; NaN for a sequence of zeros. Source: He et al.,
+    NeurIPS 2024.
+    """
+    energy = x.float().square().mean(1)
+    return (energy / energy.mean(-1, keepdim=True)).square().mean(-1)
+
+
+def top_entries(x: Residual, count: int) -> Entries:
+    """The `count` entries of every sequence that are largest in magnitude. Raises InputError where there are fewer."""
+    n_entries, d_model = x[0].numel(), x.shape[2]
+    if not 1 <= count <= n_entries:
+        raise InputError(f"count is a number of entries, from 1 to {n_entries}; got {count}")
+    # at most `count` positions hold the `count` largest entries: those with the largest peaks
+    positions = _peaks(x).topk(min(count, x.shape[1]), -1).indices.sort(-1).values
+    candidates = x.gather(1, positions[..., None].expand(-1, -1, d_model)).float().flatten(1)
+    index = candidates.abs().topk(count, -1).indices
+    return Entries(candidates.gather(1, index), positions.gather(1, index // d_model), index % d_model)
+
+
+def lifetime(massive_by_block: Bool[Tensor, " block"]) -> Lifetime | None:
+    """First, last and number of the blocks with a massive activation; None without any. Gaps do not count."""
+    blocks = massive_by_block.nonzero()[:, 0].tolist()
+    return Lifetime(blocks[0], blocks[-1], len(blocks)) if blocks else None
+
+
+def _check_thresholds(least: float, times: float) -> None:
+    if not (least > 0 and times > 0):
+        raise InputError(f"least and times are thresholds on magnitudes, above 0; got {least} and {times}")
+
+
+def _peaks(x: Residual) -> Float[Tensor, "batch pos"]:
+    """Largest |x| of every token, without a copy of x."""
+    low, high = x.aminmax(dim=-1)
+    return torch.maximum(-low, high).float()
+
+
+def _kept_entries(x: Residual) -> Float[Tensor, "batch entry 3"]:
+    return top_entries(x, KEPT).stacked()
+
+
+def _all_entries(x: Residual) -> Float[Tensor, "batch d_model pos"]:
+    return x.float().transpose(1, 2)  # positions last, where a report pads shorter sequences
+
+
+_TINY = 1e-8  # shorter vectors count as this long
+
+
+def cosine_to_first(x: Residual) -> Float[Tensor, "batch pos"]:
+    """Cosine of every token's residual with the first token's; 0 for a vector of zeros."""
+    x = x.float()
+    lengths = vector_norms(x).clamp(min=_TINY)
+    products = (x @ x[:, 0, :, None])[..., 0]
+    return products / lengths / lengths[:, :1]
+
+
+def secondary_sinks(
+    cosines: Float[Tensor, "batch block pos"], step_up: int, step_down: int, cosine: float = 0.9
+) -> Bool[Tensor, "batch pos"]:
+    """Tokens after the first whose residual points its way, cos > `cosine`, in a block from step_up to step_down.
+
+    Both ends count; the first token itself is False. Raises InputError for steps outside the blocks or out of order,
+    and for a cosine that is not between 0 and 1. Source: Wong et al., arXiv 2512.22213.
+    """
+    if not 0 <= step_up <= step_down < cosines.shape[1]:
+        raise InputError(
+            f"step_up and step_down are indices from 0 to {cosines.shape[1] - 1}, in order; got {step_up}, {step_down}"
+        )
+    if not 0 < cosine < 1:
+        raise InputError(f"cosine is between 0 and 1; got {cosine}")
+    follows = (cosines[:, step_up : step_down + 1] > cosine).any(1)
+    follows[:, 0] = False
+    return follows
+
+
+COSINE_TO_FIRST = ResidualMetric("cosine_to_first", cosine_to_first)
+PEAK_OVER_MEDIAN = ResidualMetric("peak_over_median", peak_over_median)
+MASSIVE_ENTRIES = ResidualMetric("massive_entries", massive_count)
+KURTOSIS = ResidualMetric("kurtosis", kurtosis)
+TOP_ENTRIES = ResidualMetric("top_entries", _kept_entries)
+METRICS = (PEAK_OVER_MEDIAN, MASSIVE_ENTRIES, KURTOSIS, TOP_ENTRIES, COSINE_TO_FIRST)
+ALL_ENTRIES = ResidualMetric("residuals", _all_entries)  # large: `sequence block channel pos`

@@ -1,0 +1,141 @@
+"""Quantities over any column of a table, with their intervals, controls and nulls."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from ..table import NULL, Table
+from .theme import GREY, colour, escaped, faded, themed
+from .traces import MARKERS, add_curve, add_grey_band, error_bars, unique_values
+
+MEASURED = "measured"
+OPEN_MARKERS = ("circle-open", "square-open", "diamond-open", "cross-open")
+
+
+@dataclass(frozen=True)
+class Grey:
+    """A column that is drawn in grey beside a quantity, its name in the legend, and the dash of its line."""
+
+    column: str
+    name: str
+    dash: str
+
+
+def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None = None) -> go.Figure:
+    """A panel per quantity over column `x`: a line per value of `by` with its 95% interval, null and control in grey.
+
+    Where `x` holds text, as the edits of `si.sweep` do, it stands to the left, and every value has its own grey mark.
+    Grey is drawn of the first series, from the columns `control QUANTITY` and `null QUANTITY`, and from `null` for the
+    first quantity, with their intervals where the table has them.
+    """
+    series = _series(table, by)
+    draw = _over_text if table.is_text(x) else _over_numbers
+    figure = draw(table, series, x, quantities)
+    _name_once(figure)
+    caption = f"{', '.join(quantities)} over {x}, with 95% intervals; grey: null or control."
+    return themed(figure, table.title, _height(table, x), f"{caption} {table.note}")
+
+
+def _over_numbers(table: Table, series: Mapping[str, Table], x: str, quantities: Sequence[str]) -> go.Figure:
+    figure = make_subplots(1, len(quantities), subplot_titles=list(map(escaped, quantities)))
+    first_series = next(iter(series.values()))
+    for i, quantity in enumerate(quantities):
+        place = {"row": 1, "col": i + 1}
+        for grey in _greys(table, quantity, is_first=i == 0):
+            add_grey_band(figure, first_series, x, grey.column, grey.name, place, grey.dash)
+        for j, (name, rows) in enumerate(series.items()):
+            add_curve(figure, rows, x, quantity, j, name=name, legendgroup=name, **place)
+    figure.update_xaxes(title=escaped(x))
+    figure.update_yaxes(rangemode="tozero")
+    return figure.update_yaxes(title=escaped(quantities[0]), col=1)
+
+
+def _over_text(table: Table, series: Mapping[str, Table], x: str, quantities: Sequence[str]) -> go.Figure:
+    titles = list(map(escaped, quantities))
+    figure = make_subplots(1, len(quantities), subplot_titles=titles, shared_yaxes=True)
+    first_series = next(iter(series.values()))
+    for i, quantity in enumerate(quantities):
+        place = {"row": 1, "col": i + 1, "mode": "markers"}
+        for grey in _greys(table, quantity, is_first=i == 0):
+            _add_grey_marks(figure, first_series, x, grey, place)
+        for j, (name, rows) in enumerate(series.items()):
+            figure.add_scatter(
+                x=rows.numbers(quantity),
+                y=list(map(escaped, rows.column(x))),
+                error_x=error_bars(rows, quantity),
+                marker={"color": colour(j), "symbol": MARKERS[j % len(MARKERS)], "size": 9},
+                name=name,
+                legendgroup=name,
+                **place,
+            )
+        figure.update_xaxes(title=escaped(quantity), row=1, col=i + 1)
+    figure.update_yaxes(type="category", autorange="reversed")
+    return figure.update_yaxes(title=escaped(x), col=1)
+
+
+def _add_grey_marks(figure: go.Figure, rows: Table, x: str, grey: Grey, place: Mapping[str, Any]) -> None:
+    around = {"color": faded(GREY, 0.4), "thickness": 14, "width": 0}
+    figure.add_scatter(
+        x=rows.numbers(grey.column),
+        y=list(map(escaped, rows.column(x))),
+        error_x=(error_bars(rows, grey.column) or {}) | around,
+        marker={"color": GREY, "symbol": "line-ns-open", "size": 14, "line": {"width": 3}},
+        name=grey.name,
+        legendgroup=grey.name,
+        **place,
+    )
+
+
+def _series(table: Table, by: str | None) -> dict[str, Table]:
+    """The rows of every line, by its name."""
+    if by is None:
+        return {MEASURED: table}
+    return {escaped(value): table.where(**{by: value}) for value in unique_values(table, by)}
+
+
+def _greys(table: Table, quantity: str, is_first: bool) -> list[Grey]:
+    """What the table has to be drawn in grey beside a quantity."""
+    greys = [Grey(f"control {quantity}", "control", "dash"), Grey(f"null {quantity}", "null", "dot")]
+    if is_first:
+        greys.append(Grey(NULL, "null", "dot"))
+    return [grey for grey in greys if grey.column in table.columns]
+
+
+def _name_once(figure: go.Figure) -> None:
+    """Shows each name once in the legend, where it comes first."""
+    named: set[str] = set()
+    for trace in figure.data:
+        if trace.showlegend is not False:
+            trace.showlegend = trace.name not in named
+            named.add(trace.name)
+
+
+def _height(table: Table, x: str) -> int:
+    return 210 + 34 * len(unique_values(table, x)) if table.is_text(x) else 420
+
+
+def beside_published(table: Table, by: str, quantity: str, published: tuple[str, ...]) -> go.Figure:
+    """A bar with its interval per row, named by column `by`; the published columns as hollow marks."""
+    figure = go.Figure()
+    x = [escaped(name) for name in table.column(by)]
+    figure.add_bar(
+        x=x,
+        y=table.numbers(quantity),
+        name=escaped(quantity),
+        marker={"color": colour(0)},
+        error_y=error_bars(table, quantity),
+    )
+    for i, column in enumerate(published):
+        symbol = OPEN_MARKERS[i % len(OPEN_MARKERS)]
+        figure.add_scatter(
+            x=x,
+            y=table.numbers(column),
+            name=escaped(column),
+            mode="markers",
+            marker={"color": colour(i + 1), "symbol": symbol, "size": 10, "line": {"width": 2}},
+        )
+    figure.update_yaxes(title=escaped(quantity), tickformat=".0%", rangemode="tozero")
+    return themed(figure, table.title, 520, table.note)

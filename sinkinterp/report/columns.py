@@ -1,0 +1,43 @@
+"""Names of columns that a table and several figures, or a measurement and a figure, share.
+
+A column that one figure alone reads stands in the figure's own file. Either way the function that makes the table
+imports the name from `plots`, so that a name is changed in one place and the type checker finds its users.
+"""
+
+MODEL = "model"
+SEED = "seed"
+LAYER = "layer"
+HEAD = "head"
+BLOCK = "block"
+POSITION = "position"
+QUANTITY = "quantity"
+EPSILON = "epsilon"
+LENGTH = "T"
+EDIT = "edit"
+INPUT = "input"
+TARGET = "t"  # the position that p1 is replaced by or swapped with, from 1
+
+SINK_1 = "Sink_1"
+SINK_T = "Sink_t"
+SINK_RATE = "sink rate"
+ALPHA_1 = "alpha_1"
+VALUE_RATIO = "value ratio"
+KEY_RATIO = "key ratio"
+EXCESS = "alpha_1 over null"  # alpha_1 less its null
+RESIDUAL_RATIO = "residual ratio"
+SLOT_RATE = "Sink_*"
+ALPHA_SLOT = "alpha_*"
+NULL_SLOT = "null alpha_*"
+ALPHA_HEAD = "alpha_1 of the strongest head"
+NULL_HEAD = "its null"
+LOSS = "loss"
+STATE = "state"  # of a training: whether it ended well
+STRONGEST = "strongest position"  # from 1
+ALPHA_THERE = "alpha there"  # at the strongest position
+NULL_THERE = "null there"
+ONSET = "onset step"
+
+WEIGHT = "weight"
+SCORE = "score"
+COSINE = "cosine"
+NORM_PRODUCT = "norm product"

@@ -1,0 +1,145 @@
+"""Several reports side by side: before and after, by kind of text, by length of the sequences."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+from torch import Tensor
+
+from ..checks import keywords
+from ..errors import InputError
+from ..metrics.bootstrap import BY_SEQUENCE, difference, estimate, estimate_cells
+from ..metrics.sink import check_epsilon
+from ..plots.series import sweep_figure
+from ..plots.theme import colour, escaped, themed
+from ..plots.traces import PERCENT, add_curve, unique_values
+from ..table import NULL, Cell, Table
+from .columns import ALPHA_1, EPSILON, LENGTH, MODEL, QUANTITY, SINK_1, VALUE_RATIO
+from .readings import Readings, protocol_note
+from .summary import quantities
+
+
+@keywords()
+def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
+    """The summary of two reports and what changed: sequence by sequence where both read the same texts.
+
+    Elsewhere it is the change of means, and the note says so. Raises InputError for what is not a report.
+    """
+    for report in (before, after):
+        if not isinstance(report, Readings):
+            raise InputError(f"compare takes two reports, which si.measure returns; got a {type(report).__name__}")
+    check_epsilon(epsilon)
+    old, new = ({q.name: q.values for q in quantities(report, epsilon)} for report in (before, after))
+    paired = _is_paired(before, after)
+    rows = tuple(
+        {
+            QUANTITY: name,
+            **estimate_cells("before", estimate(old[name])),
+            **estimate_cells("after", estimate(new[name])),
+            **estimate_cells("change", difference(old[name], new[name], paired)),
+        }
+        for name in old
+        if name in new
+    )
+    pairing = _pairing(before, after) if paired else "different sequences, change of means"
+    note = f"before: {protocol_note(before, epsilon)}; after: {protocol_note(after, epsilon)}; {pairing}"
+    return Table("What changed?", note, rows)
+
+
+def _is_paired(before: Readings, after: Readings) -> bool:
+    """Whether sequence i of both is of one text: the hash of the texts is one, or unknown and the tokens are equal."""
+    hashes = {report.protocol.source_sha256 for report in (before, after)}
+    if len(before.tokens) != len(after.tokens) or len(hashes) > 1:
+        return False
+    return hashes != {""} or before.tokens.equal(after.tokens)
+
+
+def _pairing(before: Readings, after: Readings) -> str:
+    are_same = before.tokens.equal(after.tokens)
+    return f"the same {'sequences' if are_same else 'texts as other tokens'}, change by sequence"
+
+
+def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Table:
+    """The sink on many kinds of text (Gu et al. 2025, Figure 9): a row per domain, each beside its null."""
+
+    def row(name: str, report: Readings) -> dict[str, Cell]:
+        return {
+            DOMAIN: name,
+            **estimate_cells(SINK_1, report.sink(0, epsilon)),
+            "null rate": report.null_sink_rate(0, epsilon),
+            **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
+            **estimate_cells(VALUE_RATIO, estimate(report.value_ratio().mean((1, 2)))),
+            "n": report.protocol.sequences,
+        }
+
+    rows = tuple(row(name, report) for name, report in reports.items())
+    protocol = next(iter(reports.values())).protocol
+    measured = f"{protocol.model}: {protocol.line('sequences', 'source')}"
+    note = f"{measured}, epsilon={epsilon}; {BY_SEQUENCE}"
+    return Table("Does the sink depend on the text?", note, rows, lambda table: sweep_figure(table, DOMAIN, (SINK_1,)))
+
+
+DOMAIN = "domain"
+THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
+
+
+def sinks_by_length(reports: Iterable[Readings], epsilons: Sequence[float] = THRESHOLDS) -> Table:
+    """Sink_1 over T for several epsilons beside uniform attention's, a report per length (Gu et al. 2025, Figure 3)."""
+    reports = sorted(reports, key=lambda report: report.protocol.length)
+    rows = tuple(
+        {
+            MODEL: report.protocol.model,
+            LENGTH: report.protocol.length,
+            EPSILON: epsilon,
+            **estimate_cells(SINK_1, report.sink(0, epsilon)),
+            NULL: report.null_sink_rate(0, epsilon),
+            "n": report.protocol.sequences,
+        }
+        for epsilon in epsilons
+        for report in reports
+    )
+    protocols = [report.protocol for report in reports]
+    sources = "; ".join(dict.fromkeys(f"{protocol.model}: {protocol.line('length')}" for protocol in protocols))
+    lengths = ", ".join(map(str, dict.fromkeys(protocol.length for protocol in protocols)))
+    varied = f"T={lengths}, epsilon={', '.join(map(str, epsilons))}"
+    return Table("Sink_1 over the length of sequences", f"{sources}; {varied}; {BY_SEQUENCE}", rows, over_length)
+
+
+def over_length(table: Table) -> go.Figure:
+    """Sink_1 over the length of sequences, a line per epsilon, uniform attention dotted; `sinks_by_length`."""
+    models = unique_values(table, MODEL)
+    figure = make_subplots(1, len(models), subplot_titles=list(map(escaped, models)), shared_yaxes=True)
+    for column, model in enumerate(models):
+        for i, epsilon in enumerate(unique_values(table, EPSILON)):
+            rows = table.where(**{MODEL: model, EPSILON: epsilon})
+            place = {"legendgroup": f"{epsilon}", "row": 1, "col": column + 1}
+            add_curve(figure, rows, LENGTH, SINK_1, i, name=f"epsilon {epsilon}", showlegend=column == 0, **place)
+            dotted = {"color": colour(i), "dash": "dot", "width": 1.5}
+            uniform = {"name": f"uniform, {epsilon}", "mode": "lines", "showlegend": False, "line": dotted}
+            add_curve(figure, rows, LENGTH, NULL, i, **uniform, **place)
+    ticks = sorted(unique_values(table, LENGTH), key=lambda t: float(t or 0))
+    figure.update_xaxes(title="T, tokens per sequence", type="log", tickvals=ticks, ticktext=list(map(str, ticks)))
+    figure.update_yaxes(title="Sink_1, share of heads", col=1)
+    figure.update_yaxes(**PERCENT)
+    caption = "Sink rate of the first position over the length of the sequences; dotted: under uniform attention."
+    return themed(figure, table.title, caption=f"{caption} {table.note}")
+
+
+def sinks_by_own_length(report: Readings, epsilon: float = 0.3) -> Table:
+    """`sinks_by_length` of a report whose sequences differ in length. Raises InputError where all have one length."""
+    lengths = (report.tokens >= 0).sum(1)
+    if len(lengths.unique()) < 2:
+        raise InputError(
+            f"all sequences have T={report.protocol.length}, so there is nothing to draw over T; measure texts of "
+            "different lengths, or draw si.report.compare.sinks_by_length([report, ...]).plot()"
+        )
+    return sinks_by_length(_rows(report, lengths == length, int(length)) for length in lengths.unique())
+
+
+def _rows(report: Readings, chosen: Tensor, length: int) -> Readings:
+    """A report of some of the sequences, which have this length."""
+    values: dict[str, Any] = {name: value[chosen] for name, value in report.tensors().items() if name in vars(report)}
+    protocol = replace(report.protocol, sequences=int(chosen.sum()), length=length, shortest=None)
+    return replace(report, **values, protocol=protocol, extras={})

@@ -1,0 +1,211 @@
+"""The formats of a report: files (.safetensors, .json, .csv), a dictionary for JSON, and a pandas DataFrame.
+
+What is read back is handed, as keyword arguments, to the class of report that is to be made.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from ..checks import whole_number
+from ..errors import InputError
+from ..files import replacing
+from ..seals import STAMP, Damaged, check_stamp, stamp
+from .protocol import Protocol
+from .readings import EXTRA, Readings
+
+R = TypeVar("R", bound=Readings)
+Shape = tuple[int, ...]
+_METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
+TOLERANCE = 1e-3  # of rounding, in what lies from 0 to 1
+_SHA256 = "sha256"  # in that entry: the hash of the file; files of earlier versions have none
+_ABOUT = {_SHA256, "positions", "attention_layers", "protocol"}
+
+
+def write_file(readings: Readings, path: Path | str) -> None:
+    """Writes a file, whole or not at all, in the format of its suffix; a path without suffix is .safetensors."""
+    if not isinstance(path, str | PathLike):
+        raise InputError(f"a report is saved to a file; give its path, such as report.safetensors; got {path!r:.40}")
+    suffix = Path(path).suffix or ".safetensors"
+    if suffix in (".html", ".htm"):
+        raise InputError(f"its page is written by si.pages.report.write(report, {str(path)!r})")
+    if suffix not in _WRITERS:
+        raise InputError(f"a report is not saved as {suffix}; name a file that ends in {', '.join(_WRITERS)}")
+    with replacing(path) as draft:
+        _WRITERS[suffix](readings, draft)
+
+
+def _write_safetensors(readings: Readings, draft: Path) -> None:
+    """All tensors; positions, layers, protocol and a hash of the file are in its metadata."""
+    metadata = {_METADATA: json.dumps({_SHA256: STAMP} | _about(readings))}
+    # save_file would write a draft of its own beside ours, which a kill leaves there
+    draft.write_bytes(save({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, metadata))
+    stamp(draft)
+
+
+def _write_json(readings: Readings, draft: Path) -> None:
+    draft.write_text(json.dumps(to_dict(readings), allow_nan=False), encoding="utf-8")
+
+
+def _write_csv(readings: Readings, draft: Path) -> None:
+    to_pandas(readings).to_csv(draft, index=False)
+
+
+_WRITERS: Mapping[str, Callable[[Readings, Path], None]] = {
+    ".safetensors": _write_safetensors,
+    ".json": _write_json,
+    ".csv": _write_csv,
+}
+
+
+def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
+    """The report that `write_file` wrote. Raises InputError for any other file, and for a damaged one."""
+    try:
+        if Path(path).suffix == ".json":
+            return from_dict(json.loads(Path(path).read_text(encoding="utf-8")), report_class)
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})[_METADATA])
+            _check_hash(Path(path), about)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return checked(report_class(**_fields(about, tensors)))
+    except Damaged:
+        raise
+    except InputError as error:
+        raise InputError(f"{path} is a damaged report: {error}") from error
+    except Exception as error:
+        raise InputError(
+            f"{path} is not a saved report; give a .safetensors or .json file that Report.save wrote"
+        ) from error
+
+
+def _check_hash(path: Path, about: Mapping[str, Any]) -> None:
+    """Raises Damaged unless a file that says this about itself is as it was written."""
+    if about.keys() - _ABOUT:
+        raise Damaged(path, f"its metadata holds {', '.join(about)}", "copy it again or make it again")
+    if _SHA256 in about:
+        check_stamp(path, str(about[_SHA256]))
+
+
+def to_dict(readings: Readings) -> dict[str, Any]:
+    """A JSON-ready copy, with the numbers that JSON cannot hold as text; `from_dict` gives back every bit."""
+    return _about(readings) | {"tensors": {name: _tensor_dict(tensor) for name, tensor in readings.tensors().items()}}
+
+
+def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
+    """The inverse of `to_dict`. Raises InputError for anything else."""
+    try:
+        tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
+        return checked(report_class(**_fields(plain, tensors)))
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+        raise InputError("this is not a report; give what Report.to_dict made") from error
+
+
+def to_pandas(readings: Readings) -> Any:
+    """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
+    import pandas
+
+    n, _, n_heads, _ = readings.importance.shape
+    index = pandas.MultiIndex.from_product(
+        (range(n), readings.attention_layers, range(n_heads), readings.positions),
+        names=("sequence", "layer", "head", "position"),
+    )
+    columns = {
+        "importance": readings.importance,
+        "raw_importance": readings.raw_importance,
+        "null": readings.null,
+        "bias_null": readings.bias_null,
+    }
+    data = {name: values.flatten().numpy() for name, values in columns.items()}
+    return pandas.DataFrame(data, index=index).dropna().reset_index()
+
+
+def _about(readings: Readings) -> dict[str, Any]:
+    """What is not a tensor."""
+    return {
+        "positions": readings.positions,
+        "attention_layers": readings.attention_layers,
+        "protocol": asdict(readings.protocol),
+    }
+
+
+def _fields(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    own = {name: tensor for name, tensor in tensors.items() if not name.startswith(EXTRA)}
+    return {
+        "slot_importance": None,
+        "slot_null": None,
+        **own,
+        "positions": tuple(about["positions"]),
+        "attention_layers": tuple(about["attention_layers"]),
+        "protocol": Protocol.from_dict(about["protocol"]),
+        "extras": {name.removeprefix(EXTRA): value for name, value in tensors.items() if name.startswith(EXTRA)},
+    }
+
+
+def _tensor_dict(tensor: Tensor) -> dict[str, Any]:
+    values = [value if math.isfinite(value) else str(value) for value in tensor.flatten().tolist()]
+    return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "values": values}
+
+
+def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str]) -> Tensor:
+    numbers = [float(value) if isinstance(value, str) else value for value in values]
+    return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))
+
+
+def checked(readings: R) -> R:
+    """The readings themselves. Raises InputError where a tensor does not fit the others, or the protocol."""
+    for name, shape in _expected(readings):
+        value = readings.tensors()[name]
+        if tuple(value.shape) != shape:
+            raise InputError(f"its {name} is {tuple(value.shape)}, not {shape}; take the file or dictionary as it was")
+    _check_numbers(readings)
+    return readings
+
+
+def _expected(readings: Readings) -> Iterator[tuple[str, Shape]]:
+    """The shape that each tensor has to have, given the tokens, layers, heads and positions."""
+    sizes = {name: len(value.shape) for name, value in readings.tensors().items()}
+    axes = {"tokens": 2, "importance": 4, "residual_norms": 3, "key_norms": 4, "value_norms": 4}
+    wrong = [name for name, n_axes in axes.items() if sizes[name] != n_axes]
+    if wrong:
+        raise InputError(f"its {wrong[0]} has {sizes[wrong[0]]} axes, not {axes[wrong[0]]}; take it as it was")
+    n, length = readings.tokens.shape
+    n_layers, n_heads = len(readings.attention_layers), readings.importance.shape[2]
+    for name in ("importance", "raw_importance", "null", "bias_null"):
+        yield name, (n, n_layers, n_heads, len(readings.positions))
+    for name in {"slot_importance", "slot_null", "off_sequence"} & sizes.keys():
+        yield name, (n, n_layers, n_heads)
+    yield "residual_norms", (n, readings.residual_norms.shape[1], length)
+    yield "key_norms", (n, n_layers, *readings.key_norms.shape[2:])
+    yield "value_norms", tuple(readings.key_norms.shape)
+    for name, value in readings.extras.items():
+        yield f"extra.{name}", (n, *value.shape[1:])
+
+
+def _check_numbers(readings: Readings) -> None:
+    n, length = readings.tokens.shape
+    if readings.tokens.is_floating_point() or readings.importance.shape[2] % max(1, readings.key_norms.shape[2]):
+        raise InputError("its tokens are not whole numbers, or its kv heads do not divide its heads; take it as it was")
+    if (readings.protocol.sequences, readings.protocol.length) != (n, length):
+        said = f"n={readings.protocol.sequences}, T={readings.protocol.length}"
+        raise InputError(f"its protocol says {said} of {n} x {length} tokens; take it as it was")
+    for name in ("importance", "slot_importance"):
+        value = readings.tensors().get(name)
+        if value is not None and ((value < -TOLERANCE) | (value > 1 + TOLERANCE)).any():
+            raise InputError(f"its {name} is not from 0 to 1; take it as it was")
+    if len(set(readings.positions)) < len(readings.positions):
+        raise InputError("its positions are not distinct; take it as it was")
+    for position in readings.positions:
+        whole_number(position, "a position of a report", 0, readings.key_norms.shape[3] - 1)
+    for layer in readings.attention_layers:
+        whole_number(layer, "an attention layer of a report", 0, readings.residual_norms.shape[1] - 2)

@@ -1,0 +1,193 @@
+"""Heads: importance of the first position by layer and head, why queries look there, and what heads write."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from html import escape
+
+import numpy as np
+import plotly.graph_objects as go
+import torch
+
+from ..errors import InputError
+from ..metrics.bootstrap import estimate, estimate_cells
+from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
+from ..metrics.sink import check_epsilon
+from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
+from ..plots.theme import LIGHT, MAGNITUDE, themed
+from ..plots.traces import unique_values
+from ..table import NULL, Cell, Table
+from .columns import ALPHA_1, HEAD, KEY_RATIO, LAYER, SINK_RATE, VALUE_RATIO
+from .readings import Readings, protocol_note
+
+SIDE = 480  # points, at most
+LARGEST_CELL = 28
+
+
+def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
+    """Importance of the first position per layer and head, with its kv head's value- and key-norm ratio."""
+    check_epsilon(epsilon)
+    values, keys = report.value_ratio(), report.key_ratio()
+    group = _group(report)
+
+    def row(i: int, head: int) -> dict[str, Cell]:
+        alpha = report.alpha()[:, i, head]
+        return {
+            **estimate_cells(ALPHA_1, estimate(alpha)),
+            NULL: report.null_alpha()[:, i, head].mean().item(),
+            SINK_RATE: (alpha > epsilon).float().mean().item(),
+            VALUE_RATIO: values[:, i, head // group].mean().item(),
+            KEY_RATIO: keys[:, i, head // group].mean().item(),
+        }
+
+    title = "Importance of the first position per head"
+    return Table(title, protocol_note(report, epsilon), rows_by_head(report, row), heads_overview)
+
+
+def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
+    """Why queries look at the first key, per head: its angle or its length (Gu et al. 2025, Figures 2 and 15-18).
+
+    The score gap of the first key over the others is split into what the cosine and what the norms explain. Raises
+    InputError where the instrument GEOMETRY was not measured.
+    """
+    angles = report.extra(QK_ANGLES)
+    gap = score_gap(angles, report.extra(QK_NORM_PRODUCTS))
+
+    def row(i: int, head: int) -> dict[str, Cell]:
+        return {
+            ALPHA_1: report.alpha()[:, i, head].mean().item(),
+            **estimate_cells("cos, first key", estimate(angles[:, i, head, 0])),
+            **estimate_cells("cos, others", estimate(angles[:, i, head, 1])),
+            **estimate_cells("score gap", estimate(gap.total[:, i, head])),
+            "by angle": gap.by_angle[:, i, head].nanmean().item(),
+            "by norms": gap.by_norms[:, i, head].nanmean().item(),
+        }
+
+    explained = "gap: mean score of the first key less that of the others, by angle + by norms"
+    note = f"{protocol_note(report, epsilon)}; {explained}"
+    return Table("Angle or length? Queries and the first key per head", note, rows_by_head(report, row))
+
+
+def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
+    """What heads write: a sink with a short value writes next to nothing (no-op), one with a long value broadcasts it.
+
+    Stable ranks are of the keys, and of the update that the head writes; 1 is one direction for all positions.
+    Source: Fesser, arXiv 2606.08105. Raises InputError where the instrument GEOMETRY was not measured.
+    """
+    keys, updates, ratios = report.extra(KEY_RANK), report.extra(UPDATE_RANK), report.value_ratio()
+    group = _group(report)
+
+    def row(i: int, head: int) -> dict[str, Cell]:
+        alpha, ratio = report.alpha()[:, i, head].mean(), ratios[:, i, head // group]
+        return {
+            ALPHA_1: alpha.item(),
+            **estimate_cells(VALUE_RATIO, estimate(ratio)),
+            **estimate_cells("stable rank of keys", estimate(keys[:, i, head // group])),
+            **estimate_cells("stable rank of update", estimate(updates[:, i, head])),
+            "kind of sink": _kind(ratio.mean()) if alpha > epsilon else "none",
+        }
+
+    note = f"{protocol_note(report, epsilon)}; no-op: value ratio below 0.2; broadcast: from 0.8 to 1.25"
+    return Table("What do heads write?", note, rows_by_head(report, row))
+
+
+def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
+    """A row per layer and query head; `row` gets the index of the layer among those that attend, and the head."""
+    n_heads = report.importance.shape[2]
+    return tuple(
+        {LAYER: layer, HEAD: head, **row(i, head)}
+        for i, layer in enumerate(report.attention_layers)
+        for head in range(n_heads)
+    )
+
+
+def top_heads(table: Table, most: int = 12) -> Table:
+    """The `most` rows with the largest alpha_1, largest first."""
+    rows = sorted(table.rows, key=lambda row: -float(row[ALPHA_1] or 0))[:most]
+    title = f"{table.title}: the {len(rows)} of {len(table.rows)} with the largest alpha_1"
+    return replace(table, title=title, rows=tuple(rows))
+
+
+def strongest_head(report: Readings) -> tuple[int, int]:
+    """Layer and head with the largest mean importance of the first position."""
+    alpha = report.alpha().nanmean(0)
+    i, head = divmod(int(alpha.argmax()), alpha.shape[1])
+    return report.attention_layers[i], head
+
+
+def _group(report: Readings) -> int:
+    """How many query heads share a kv head."""
+    return report.importance.shape[2] // report.value_norms.shape[2]
+
+
+def _kind(value_ratio: torch.Tensor) -> str:
+    return "no-op" if is_nop(value_ratio) else "broadcast" if is_broadcast(value_ratio) else "between"
+
+
+def heads_svg(table: Table) -> str:
+    """alpha_1 of every head, a row per layer, dark for much; from `sinks_by_head`."""
+    layers, heads = (list(dict.fromkeys(table.column(name))) for name in (LAYER, HEAD))
+    side = max(4, min(LARGEST_CELL, SIDE // max(len(layers), len(heads))))
+    cells = "".join(
+        f'<rect x="{heads.index(row[HEAD]) * side}" y="{layers.index(row[LAYER]) * side}" width="{side - 1}" '
+        f'height="{side - 1}" fill="{_colour(float(row[ALPHA_1] or 0))}">'
+        f"<title>layer {row[LAYER]}, head {row[HEAD]}: {float(row[ALPHA_1] or 0):.3f}</title></rect>"
+        for row in table.rows
+    )
+    width, height = len(heads) * side, len(layers) * side
+    label = escape(f"alpha_1 of {len(layers)} layers (down) x {len(heads)} heads (across), 0 to 1")
+    return (
+        f'<figure style="margin:0"><svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'role="img" aria-label="{label}">{cells}</svg><figcaption><small>{label}</small></figcaption></figure>'
+    )
+
+
+def _colour(share: float) -> str:
+    """The colour of a share of attention, between two of the theme's scale."""
+    place = min(1.0, max(0.0, share)) * (len(LIGHT.sequential) - 1)
+    low = min(int(place), len(LIGHT.sequential) - 2)
+    ends = (LIGHT.sequential[low], LIGHT.sequential[low + 1])
+    mixed = [
+        round(int(a, 16) + (int(b, 16) - int(a, 16)) * (place - low))
+        for a, b in zip(*((end[1:3], end[3:5], end[5:7]) for end in ends), strict=True)
+    ]
+    return "#" + "".join(f"{value:02X}" for value in mixed)
+
+
+def heads_overview(table: Table) -> go.Figure:
+    """Importance of the first position for every layer and head; from `sinks_by_head`, its rows in any order.
+
+    Raises InputError where heads are missing.
+    """
+    rows = sorted(table.rows, key=lambda row: (float(row[LAYER] or 0), float(row[HEAD] or 0)))
+    table = replace(table, rows=tuple(rows))
+    layers, n_heads = unique_values(table, LAYER), len(unique_values(table, HEAD))
+    if len(rows) != len(layers) * n_heads:
+        raise InputError(
+            f"{len(rows)} heads do not fill a grid of {len(layers)} layers; draw the table of all: report.heads()"
+        )
+
+    def grid(column: str) -> np.ndarray:
+        return np.array(table.numbers(column)).reshape(len(layers), n_heads)
+
+    figure = go.Figure(
+        go.Heatmap(
+            z=grid(ALPHA_1),
+            x=[str(head) for head in range(n_heads)],
+            y=[str(layer) for layer in layers],
+            zmin=0,
+            zmax=1,
+            colorscale=MAGNITUDE,
+            colorbar={"title": ALPHA_1},
+            customdata=np.stack([grid(column) for column in (NULL, SINK_RATE, VALUE_RATIO, KEY_RATIO)], -1),
+            hovertemplate=(
+                "layer %{y}, head %{x}<br>alpha_1 %{z:.3f} (uniform %{customdata[0]:.3f})<br>"
+                "sink rate %{customdata[1]:.1%}<br>"
+                "value ratio %{customdata[2]:.2f}, key ratio %{customdata[3]:.2f}<extra></extra>"
+            ),
+        )
+    )
+    figure.update_xaxes(title="head", type="category")
+    figure.update_yaxes(title="layer", type="category", autorange="reversed")
+    caption = "Importance of the first position: mean attention from the queries that can see it, over sequences."
+    per_layer = max(16, min(36, 480 // len(layers)))  # points of height
+    return themed(figure, table.title, 200 + per_layer * len(layers), f"{caption} {table.note}")

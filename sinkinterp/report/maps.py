@@ -1,0 +1,332 @@
+"""Attention maps: what every query of a head gives to every key, and the score, cosine and norm product behind it."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isnan
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from jaxtyping import Float, Int
+from plotly.subplots import make_subplots
+
+from ..metrics.importance import PATTERNS
+from ..metrics.metric import Metric
+from ..metrics.qk import COSINE_MAP, NORM_PRODUCT_MAP, SCORE_MAP
+from ..plots.theme import DIVERGING, MAGNITUDE, escaped, themed
+from ..table import Table
+from .columns import COSINE, NORM_PRODUCT, SCORE, WEIGHT
+from .heads import sinks_by_head, top_heads
+from .readings import Readings, TokenText
+
+Heads = Sequence[tuple[int, int]]  # layer and head
+Maps = Float[np.ndarray, "map row column"]  # a row is a query and a column a key, or several of them
+LIMIT = 2_000_000  # bytes of a figure as JSON
+PAIR = 60  # bytes of a cell with all its numbers, at most, in a figure of one panel
+FEW = 4  # heads that are shown in any case
+LINE = 14  # pixels of height of a label; where they do not fit, plotly leaves out some
+SLOT, GAP = "slot *", " "  # labels of the columns left of the first key
+LOWEST, HIGHEST = 260, 640  # pixels of height of a map
+
+
+@dataclass(frozen=True)
+class MapQuantity:
+    """A number that every pair of a query and a key has: how it is rounded and coloured, and what a report calls it."""
+
+    name: str
+    title: str
+    decimals: int
+    colours: Mapping[str, Any]
+    metric: Metric
+
+
+_AUTO = {"cmin": None, "cmax": None, "cauto": True}
+_QUANTITIES = (
+    MapQuantity(
+        WEIGHT, "attention weight", 4,
+        {"colorscale": MAGNITUDE, "cmid": None, "cauto": False, "cmin": 0, "cmax": 1}, PATTERNS,
+    ),
+    MapQuantity(SCORE, "score", 2, {"colorscale": DIVERGING, **_AUTO, "cmid": 0}, SCORE_MAP),
+    MapQuantity(
+        COSINE, "cosine of query and key", 2,
+        {"colorscale": DIVERGING, "cmid": None, "cauto": False, "cmin": -1, "cmax": 1}, COSINE_MAP,
+    ),
+    MapQuantity(
+        NORM_PRODUCT, "|q| |k| x scale", 2, {"colorscale": MAGNITUDE, **_AUTO, "cmid": None}, NORM_PRODUCT_MAP
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False)
+class HeadMaps:
+    """Maps of some heads, mean over sequences, in one run of a model.
+
+    heads: layer and head of each map. values: by quantity, of `columns.WEIGHT` at least; NaN where no query sees a key.
+    length: of the sequences. slot: attention to the column that belongs to no token, if there is one. side: how many
+    queries and keys a cell covers; of several it holds the largest value. alpha: importance of the first token.
+    """
+
+    heads: Heads
+    values: Mapping[str, Maps]
+    length: int
+    slot: Float[np.ndarray, "map row"] | None = None
+    side: int = 1
+    alpha: Sequence[float] | None = None
+
+    def __repr__(self) -> str:
+        cells = "" if self.side == 1 else f" in cells of {self.side} x {self.side}"
+        return f"<HeadMaps: {len(self.heads)} heads, T={self.length}{cells}, {', '.join(self.values)}>"
+
+
+def detail(
+    alphas: Mapping[tuple[int, int], float], length: int, panels: int, *, all_of_them: bool
+) -> tuple[Heads, int]:
+    """Which heads a figure of at most `LIMIT` bytes shows, and how many tokens a cell of it covers.
+
+    Without `all_of_them`, those with the largest alpha_1, as many as fit pair by pair, and at least `FEW`.
+    """
+    strongest = sorted(alphas, key=lambda head: -alphas[head])
+    fitting = LIMIT // (PAIR * panels * _cells(length, 1))
+    shown = sorted(strongest if all_of_them else strongest[: max(FEW, fitting)])
+    sides = range(1, length + 1)
+    return shown, next((s for s in sides if len(shown) * panels * PAIR * _cells(length, s) <= LIMIT), length)
+
+
+def _cells(length: int, side: int) -> int:
+    n = -(-length // side)
+    return n * (n + 1) // 2
+
+
+def attention_figure(
+    panels: Mapping[str, HeadMaps], title: str, note: str = "", words: Sequence[str] | None = None
+) -> go.Figure:
+    """Maps side by side, such as before and after an edit, with menus of heads and quantities; a slot's column apart.
+
+    `words` are the texts of the tokens; without them, axes count positions. All panels have as many heads.
+    """
+    first = next(iter(panels.values()))
+    figure = make_subplots(1, len(panels), subplot_titles=list(map(escaped, panels)), horizontal_spacing=0.06)
+    labels = _labels(first, words)
+    shown = _strongest(first)
+    traces: list[go.Heatmap] = []
+    columns: list[int] = []
+    traces_of: list[int] = []  # the map that each trace shows
+    quantities = [q for q in _QUANTITIES if all(q.name in maps.values for maps in panels.values())]
+    data: dict[str, list[Any]] = {quantity.name: [] for quantity in quantities}
+    for column, maps in enumerate(panels.values()):
+        for i in range(len(maps.heads)):
+            for quantity in quantities:
+                data[quantity.name].append(_rows(maps.values[quantity.name][i], quantity.decimals))
+            traces.append(_heatmap(data[WEIGHT][-1], _hover(maps, i), labels, i == shown))
+            columns.append(column + 1)
+            traces_of.append(i)
+    n_maps = len(traces_of)
+    for column, maps in enumerate(panels.values()):
+        for i in range(len(maps.heads) if maps.slot is not None else 0):
+            traces.append(_slot(maps, i, labels, i == shown))
+            columns.append(column + 1)
+            traces_of.append(i)
+    figure.add_traces(traces, rows=[1] * len(traces), cols=columns)
+    has_slot = len(traces_of) > n_maps
+    height = min(HIGHEST // len(panels) + 100 * (len(panels) > 1), max(LOWEST, 22 * len(labels)))
+    _add_axes(figure, labels, [SLOT, GAP] if has_slot else [], words is not None, height)
+    menus = []
+    if len(first.heads) > 1:
+        menus.append(_menu(0.0, shown, [_head_button(name, i, traces_of) for i, name in enumerate(_names(panels))]))
+    if len(quantities) > 1:
+        buttons = [_quantity_button(quantity, data[quantity.name], list(range(n_maps))) for quantity in quantities]
+        menus.append(_menu(1.0 if menus else 0.0, 0, buttons))
+    colour_bar = {"colorbar": {"title": quantities[0].name}}
+    figure.update_layout(coloraxis={**quantities[0].colours, **colour_bar}, updatemenus=menus)
+    themed(figure, title, height + 230, f"{_caption(first, has_slot)} {note}".strip())
+    return figure.update_layout(margin={"t": 130})
+
+
+def _labels(maps: HeadMaps, words: Sequence[str] | None) -> list[str]:
+    """A label for each row: its position and its word; the first and last position of a cell."""
+    labels = []
+    for first in range(0, maps.length, maps.side):
+        last = min(first + maps.side, maps.length) - 1
+        place = str(first) if first == last else f"{first}-{last}"
+        text = "" if words is None else " ".join(_shown(word) for word in words[first : last + 1])
+        labels.append(escaped(f"{place} {text if len(text) <= 18 else text[:17] + '…'}".strip()))
+    return labels
+
+
+def _shown(word: str) -> str:
+    return word.strip() or "".join("·" if letter == " " else repr(letter)[1:-1] for letter in word)
+
+
+def _strongest(maps: HeadMaps) -> int:
+    return 0 if maps.alpha is None else int(np.argmax(maps.alpha))
+
+
+def _rows(values: Float[np.ndarray, "row column"], decimals: int) -> list[list[float | None]]:
+    """Rounded rows for JSON, without the NaN that end them; plotly leaves cells blank that a row does not have."""
+    rows = []
+    for row in values.astype(float).round(decimals):
+        seen = np.flatnonzero(~np.isnan(row))
+        cut = row[: seen[-1] + 1] if len(seen) else row[:0]
+        rows.append([None if isnan(value) else value for value in cut.tolist()])
+    return rows
+
+
+def _ranks(weights: Float[np.ndarray, "row column"]) -> Int[np.ndarray, "row column"]:
+    """1 for the column that a row gives most to."""
+    order = np.argsort(-np.nan_to_num(weights, nan=-np.inf), axis=1, kind="stable")
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.arange(1, order.shape[1] + 1)[None].repeat(len(order), 0), axis=1)
+    return ranks
+
+
+def _hover(maps: HeadMaps, i: int) -> list[Any]:
+    """[weight, score, rank] of every cell, or [weight, rank] where scores are not known."""
+    weights, scores = maps.values[WEIGHT][i], maps.values.get(SCORE)
+    parts = [_rows(weights, 4)] if scores is None else [_rows(weights, 4), _rows(scores[i], 2)]
+    ranks = _ranks(weights).tolist()
+    return [[[*values, rank] for *values, rank in zip(*rows, strict=False)] for rows in zip(*parts, ranks, strict=True)]
+
+
+def _heatmap(z: Any, hover: Any, labels: Sequence[str], visible: bool) -> go.Heatmap:
+    has_scores = bool(hover[0]) and len(hover[0][0]) > 2
+    return go.Heatmap(
+        z=z,
+        visible=visible,
+        x=labels,
+        y=labels,
+        customdata=hover,
+        coloraxis="coloraxis",
+        hovertemplate=_template(_QUANTITIES[0], has_scores),
+        hoverongaps=False,
+    )
+
+
+def _template(quantity: MapQuantity, has_scores: bool) -> str:
+    """What stands beside the pointer."""
+    scores = "<br>score %{customdata[1]}" if has_scores else ""
+    value = f"<br>{quantity.title} %{{z}}" if quantity.name not in (WEIGHT, SCORE) else ""
+    rank = f"<br>rank %{{customdata[{1 + has_scores}]}} among the keys of this query"
+    return f"query <b>%{{y}}</b><br>key <b>%{{x}}</b><br>weight %{{customdata[0]}}{scores}{value}{rank}<extra></extra>"
+
+
+def _slot(maps: HeadMaps, i: int, labels: Sequence[str], visible: bool) -> go.Heatmap:
+    """The slot's column, which always shows attention, 0 to 1."""
+    column = np.zeros(len(labels)) if maps.slot is None else maps.slot[i]
+    return go.Heatmap(
+        z=[[value] for value in np.nan_to_num(column).astype(float).round(4).tolist()],
+        x=[SLOT],
+        visible=visible,
+        y=labels,
+        zmin=0,
+        zmax=1,
+        colorscale=MAGNITUDE,
+        showscale=False,
+        hovertemplate="query <b>%{y}</b><br>to the slot, which is not a token<br>weight %{z}<extra></extra>",
+    )
+
+
+def _add_axes(figure: go.Figure, labels: Sequence[str], before: Sequence[str], has_words: bool, height: int) -> None:
+    """One row and one column for each label, the slot's column and a gap first, in squares."""
+    columns, n = [*before, *labels], len(labels)
+    dense = n * LINE <= height
+    ticks = {"type": "category", "showgrid": False, "zeroline": False, "tickfont": {"size": 11 if dense else 10}}
+    ticks |= {"dtick": 1} if dense else {"nticks": height // LINE}
+    figure.update_xaxes(
+        title="key", categoryorder="array", categoryarray=columns, range=[-0.5, len(columns) - 0.5],
+        constrain="domain", tickangle=-90 if has_words or n > 12 else 0, **ticks,
+    )  # fmt: skip
+    figure.update_yaxes(
+        categoryorder="array", categoryarray=list(labels), range=[n - 0.5, -0.5], constrain="domain", **ticks
+    )
+    for i in range(len(list(figure.select_xaxes()))):
+        figure.update_yaxes(scaleanchor=f"x{i + 1 if i else ''}", showticklabels=i == 0, row=1, col=i + 1)
+    figure.update_yaxes(title="query", row=1, col=1)
+
+
+def _names(panels: Mapping[str, HeadMaps]) -> list[str]:
+    """A name for each head, with its alpha_1 in every panel."""
+    first, *_ = panels.values()
+    alphas = [maps.alpha for maps in panels.values() if maps.alpha is not None]
+    names = []
+    for i, (layer, head) in enumerate(first.heads):
+        values = " → ".join(f"{alpha[i]:.2f}" for alpha in alphas)
+        names.append(f"layer {layer}, head {head}" + (f": alpha_1 {values}" if values else ""))
+    return names
+
+
+def _menu(x: float, active: int, buttons: list[dict[str, Any]]) -> dict[str, Any]:
+    place = {"x": x, "xanchor": "right" if x else "left", "y": 1, "yanchor": "bottom", "pad": {"b": 24}}
+    return {"type": "dropdown", "active": active, "buttons": buttons, "showactive": True, **place}
+
+
+def _head_button(label: str, chosen: int, traces_of: Sequence[int]) -> dict[str, Any]:
+    return {"label": label, "method": "restyle", "args": [{"visible": [i == chosen for i in traces_of]}]}
+
+
+def _quantity_button(quantity: MapQuantity, values: list[Any], traces: list[int]) -> dict[str, Any]:
+    colours = {f"coloraxis.{name}": value for name, value in quantity.colours.items()}
+    maps = {"z": values, "hovertemplate": _template(quantity, has_scores=True)}
+    return {
+        "label": quantity.title,
+        "method": "update",
+        "args": [maps, colours | {"coloraxis.colorbar.title.text": quantity.name}, traces],
+    }
+
+
+def _caption(maps: HeadMaps, has_slot: bool) -> str:
+    cell = "" if maps.side == 1 else f" A cell covers {maps.side} x {maps.side} tokens and holds their largest value."
+    slot = " slot *: the column that belongs to no token." if has_slot else ""
+    return f"Every query (row) over the keys that it sees (columns); positions count from 0.{cell}{slot}"
+
+
+def maps_of_strongest(report: Readings, epsilon: float = 0.3, token_text: TokenText | None = None) -> Table:
+    """The heads of the report, the strongest sink first; the figure has their maps, mean over sequences.
+
+    Raises InputError where the instrument MAPS was not measured.
+    """
+    table = sinks_by_head(report, epsilon)
+    strongest = top_heads(table, len(table.rows))
+    patterns = report.extra(PATTERNS)
+    length = patterns.shape[-2]
+    by_layer = zip(report.attention_layers, report.alpha().nanmean(0).tolist(), strict=True)
+    alphas = {(layer, head): alpha for layer, row in by_layer for head, alpha in enumerate(row)}
+    heads, side = detail(alphas, length, 1, all_of_them=False)
+    places = [report.attention_layers.index(layer) for layer, _ in heads], [head for _, head in heads]
+
+    def mean(metric: Metric) -> Maps:
+        return report.extra(metric).nanmean(0).numpy()[places]
+
+    measured = [quantity for quantity in _QUANTITIES if report.has(quantity.metric)]
+    pairs = {quantity.name: mean(quantity.metric)[..., -length:] for quantity in measured}
+    unseen = np.isnan(pairs[SCORE]) if SCORE in pairs else np.triu(np.ones((length, length), dtype=bool), 1)
+    pairs[WEIGHT] = np.where(unseen, np.nan, pairs[WEIGHT])
+    slot = mean(PATTERNS)[..., :-length]
+    maps = HeadMaps(
+        heads,
+        {name: _pooled(values, side) for name, values in pairs.items()},
+        length,
+        slot=_pooled(slot, side)[..., 0] if slot.size else None,
+        side=side,
+        alpha=[alphas[head] for head in heads],
+    )
+    words = list(map(token_text or str, report.tokens[0].tolist())) if len(report.tokens) == 1 else None
+    title = f"Attention: {which_heads(heads, len(alphas))}"
+    return replace(strongest, draw=lambda table: attention_figure({"": maps}, title, table.note, words))
+
+
+def which_heads(shown: Heads, of: int) -> str:
+    """Which of the heads that were asked for a figure shows."""
+    if len(shown) == 1:
+        return f"layer {shown[0][0]}, head {shown[0][1]}"
+    return f"{of} heads" if len(shown) == of else f"the {len(shown)} of {of} heads with the strongest sinks"
+
+
+def _pooled(values: Maps, side: int) -> Maps:
+    """The largest value of each square, NaN where there is none."""
+    n, n_columns = values.shape[-2:]
+    padded = np.pad(values, ((0, 0), (0, -n % side), (0, -n_columns % side)), constant_values=np.nan)
+    squares = padded.reshape(len(values), padded.shape[1] // side, side, padded.shape[2] // side, side)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # squares in which no query sees a key
+        return np.nanmax(squares, (2, 4))

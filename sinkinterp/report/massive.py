@@ -1,0 +1,218 @@
+"""Massive activations: which entries of the residual stream stand out, by block and in one block (Sun et al. 2024)."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from jaxtyping import Float
+from plotly.subplots import make_subplots
+
+from ..errors import InputError
+from ..metrics.bootstrap import estimate, estimate_cells
+from ..metrics.residuals import ALL_ENTRIES, KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
+from ..plots.theme import MAGNITUDE, escaped, themed
+from ..plots.traces import add_curve, positive_axis
+from ..table import Cell, Table
+from .columns import BLOCK, POSITION
+from .readings import Readings, TokenText, protocol_note
+
+PEAK = "max |x|"
+OVER_MEDIAN = "max / median"
+BY_CHANNEL = "kurtosis"
+USUAL_ENTRY = "usual entry"
+PANELS = {PEAK: "largest |x|", OVER_MEDIAN: "largest / median |x|", BY_CHANNEL: "kurtosis over channels"}
+MOST_ON_SURFACE = 12  # entries of a surface that its table shows
+_CAMERA = {"eye": {"x": 1.0, "y": -1.6, "z": 0.75}, "center": {"x": 0, "y": 0, "z": -0.15}}
+
+
+@dataclass(frozen=True, repr=False)
+class Surface:
+    """|x| of one sequence's residual at one block, the largest of every run of `run` channels; `note`: of what."""
+
+    sizes: Float[np.ndarray, "pos run"]
+    tokens: tuple[str, ...]
+    channels: tuple[int, ...]
+    run: int
+    block: int
+    note: str
+
+    def __repr__(self) -> str:
+        return f"<Surface of block {self.block}: {len(self.tokens)} tokens x {len(self.channels)} runs of channels>"
+
+
+@dataclass(frozen=True)
+class Place:
+    """What stands at one (position, channel) of a block: the values over sequences, and the ids of the tokens there."""
+
+    values: list[float] = field(default_factory=list)
+    token_ids: set[int] = field(default_factory=set)
+
+
+def tallest_block(report: Readings) -> int:
+    """The block with the largest residual entry, mean over sequences.
+
+    Raises InputError where the instrument MASSIVE was not measured.
+    """
+    return int(Entries.unstacked(report.extra(TOP_ENTRIES)).values[:, :, 0].abs().mean(0).argmax())
+
+
+def largest_entries(
+    report: Readings, epsilon: float = 0.3, token_text: TokenText = str, block: int | None = None, most: int = 12
+) -> Table:
+    """The largest residual entries of a block (default: the tallest), by (position, channel), most frequent first.
+
+    Of every sequence the five largest count. Raises InputError where the instrument MASSIVE was not measured.
+    """
+    block = tallest_block(report) if block is None else _index(block, report.residual_norms.shape[1])
+    places: dict[tuple[int, int], Place] = defaultdict(Place)
+    for value, position, channel, token_id in _top_entries(report, block):
+        places[position, channel].values.append(value)
+        places[position, channel].token_ids.add(token_id)
+    most_frequent = sorted(places.items(), key=lambda item: (-len(item[1].values), item[0]))[:most]
+    rows = [_entry_row(position, channel, place, token_text) for (position, channel), place in most_frequent]
+    note = f"{protocol_note(report, epsilon)}; block 0 is the embedding"
+    return Table(f"Largest residual entries of block {block}", note, tuple(rows))
+
+
+def residual_surface(
+    report: Readings, token_text: TokenText = str, block: int | None = None, sequence: int = 0, most: int = 512
+) -> Surface:
+    """Residual magnitudes of a block (default: with the largest entry) over tokens and channels, of one sequence.
+
+    More than `most` channels are shown in runs, the largest of each. Raises InputError where the instrument RESIDUALS
+    was not measured, and for a block or sequence that is not there.
+    """
+    residuals = report.extra(ALL_ENTRIES).abs()  # sequence block channel pos
+    sequence = _index(sequence, len(residuals))
+    tallest = int(residuals[sequence].nan_to_num(0).amax((1, 2)).argmax())
+    block = tallest if block is None else _index(block, residuals.shape[1])
+    length = int((report.tokens[sequence] >= 0).sum())
+    x = residuals[sequence, block, :, :length].numpy()
+    run = math.ceil(len(x) / most)
+    starts = range(0, len(x), run)
+    return Surface(
+        sizes=np.stack([x[start : start + run].max(0) for start in starts], -1),
+        tokens=tuple(map(token_text, report.tokens[sequence, :length].tolist())),
+        channels=tuple(starts),
+        run=run,
+        block=block,
+        note=f"{report.protocol.model}: sequence {sequence} of {report.protocol.line()}",
+    )
+
+
+def entries_of_surface(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> Table:
+    """The largest entries of the first sequence's `residual_surface`, by size; the figure is that surface."""
+    surface = residual_surface(report, token_text)
+    order = np.argsort(-surface.sizes, axis=None)[:MOST_ON_SURFACE]
+    rows = tuple(
+        {
+            POSITION: int(i),
+            "token": surface.tokens[i],
+            "channel": surface.channels[j],
+            "|x|": float(surface.sizes[i, j]),
+        }
+        for i, j in zip(*np.unravel_index(order, surface.sizes.shape), strict=True)
+    )
+    title = f"Residual magnitudes at block {surface.block}"
+    return Table(title, surface.note, rows, lambda table: surface_figure(surface, title))
+
+
+def _top_entries(report: Readings, block: int) -> Iterator[tuple[float, int, int, int]]:
+    """Value, position, channel and token id of every sequence's largest entries."""
+    top = Entries.unstacked(report.extra(TOP_ENTRIES)[:, block])
+    token_ids = report.tokens.gather(1, top.positions)
+    columns = (top.values, top.positions, top.channels, token_ids)
+    yield from zip(*(column.flatten().tolist() for column in columns), strict=True)
+
+
+def _entry_row(position: int, channel: int, place: Place, token_text: TokenText) -> dict[str, Cell]:
+    n_tokens = len(place.token_ids)
+    return {
+        POSITION: position,
+        "channel": channel,
+        "token": token_text(min(place.token_ids)) if n_tokens == 1 else f"{n_tokens} different",
+        "in sequences": len(place.values),
+        "mean value": math.fsum(place.values) / len(place.values),
+        "largest |value|": max(map(abs, place.values)),
+    }
+
+
+def _index(index: int, count: int) -> int:
+    if not 0 <= index < count:
+        raise InputError(f"blocks and sequences count from 0; there is no {index} of {count}")
+    return index
+
+
+def surface_figure(surface: Surface, title: str) -> go.Figure:
+    """Residual magnitudes over positions and channels."""
+    texts = np.array([[escaped(token)] * len(surface.channels) for token in surface.tokens])
+    figure = go.Figure(
+        go.Surface(
+            z=surface.sizes,
+            x=list(surface.channels),
+            y=list(range(len(surface.tokens))),
+            text=texts,
+            colorscale=MAGNITUDE,
+            cmin=0,
+            colorbar={"title": "|x|", "len": 0.7},
+            contours={"z": {"highlight": False}},
+            hovertemplate="position %{y} (%{text}), channel %{x}: %{z:.4g}<extra></extra>",
+        )
+    )
+    axes = {"xaxis": "channel", "yaxis": "position", "zaxis": "|x|, magnitude"}
+    scene = {axis: {"title": {"text": text}} for axis, text in axes.items()}
+    figure.update_layout(scene={**scene, "camera": _CAMERA, "aspectratio": {"x": 1.6, "y": 1, "z": 0.7}})
+    caption = "Magnitude of every residual entry; of a run of channels, the largest."
+    themed(figure, title, 560, f"{caption} {surface.note}")
+    return figure.update_layout(margin={"l": 0, "r": 0, "t": 60, "b": 0})
+
+
+def by_block(table: Table) -> go.Figure:
+    """Largest entry, its multiple of the median, and kurtosis over channels; from `massive_by_block`."""
+    figure = make_subplots(1, len(PANELS), subplot_titles=list(PANELS.values()), horizontal_spacing=0.09)
+    for i, (column, title) in enumerate(PANELS.items()):
+        place = {"row": 1, "col": i + 1}
+        hover: dict[str, Any] = {"text": list(map(escaped, table.column(USUAL_ENTRY))), **place}
+        hover["hovertemplate"] = "%{y:.4g}, %{text}<extra></extra>"
+        add_curve(figure, table, BLOCK, column, name=title, showlegend=False, **hover)
+        figure.update_yaxes(**positive_axis(table.numbers(column)), **place)
+    figure.update_xaxes(title="block (0: embedding)")
+    caption = "Largest residual entry of a sequence, over the median entry, and the kurtosis of the channels."
+    return themed(figure, table.title, 380, f"{caption} {table.note}")
+
+
+def massive_by_block(report: Readings, epsilon: float = 0.3) -> Table:
+    """Massive activations by block (Sun et al. 2024): by their criterion, and without any threshold.
+
+    The usual entry is the (position, channel) that is largest most often. Raises InputError where the instrument
+    MASSIVE was not measured.
+    """
+    top = Entries.unstacked(report.extra(TOP_ENTRIES))
+    ratio, kurtosis = report.extra(PEAK_OVER_MEDIAN), report.extra(KURTOSIS)
+    massive = report.extra(MASSIVE_ENTRIES)
+
+    def row(block: int) -> dict[str, Cell]:
+        return {
+            BLOCK: block,
+            **estimate_cells(PEAK, estimate(top.values[:, block, 0].abs())),
+            **estimate_cells(OVER_MEDIAN, estimate(ratio[:, block])),
+            **estimate_cells(BY_CHANNEL, estimate(kurtosis[:, block])),
+            "massive entries": massive[:, block].float().mean().item(),
+            USUAL_ENTRY: _usual_entry(top, block),
+        }
+
+    life = lifetime(massive.gt(0).float().mean(0) > 0.5)
+    criterion = "|x| > 100 and at least 1,000 x the median"
+    blocks = "in no block" if life is None else f"in {life.blocks} blocks, from {life.first} to {life.last}"
+    note = f"{protocol_note(report, epsilon)}; massive ({criterion}) in most sequences {blocks}"
+    return Table("Massive activations by block", note, tuple(map(row, range(massive.shape[1]))), by_block)
+
+
+def _usual_entry(top: Entries, block: int) -> str:
+    positions, channels = (index[:, block, 0].tolist() for index in (top.positions, top.channels))
+    (position, channel), times = Counter(zip(positions, channels, strict=True)).most_common(1)[0]
+    return f"position {position}, channel {channel} ({times / len(positions):.0%})"

@@ -1,0 +1,182 @@
+"""Norms of residuals, keys and values by block and by kind of token (Gu et al. 2025, Figures 2 top and 11 to 14)."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+import torch
+from einops import reduce
+from jaxtyping import Bool, Float
+from plotly.subplots import make_subplots
+from torch import Tensor
+
+from ..metrics.bootstrap import estimate, estimate_cells
+from ..plots.theme import GREY, colour, escaped, model_numbers, themed
+from ..plots.traces import add_curve, positive_axis, unique_values
+from ..table import Cell, Table
+from .columns import BLOCK, MODEL, QUANTITY
+from .positions import FOLLOWERS
+from .readings import Readings, TokenText, intervals_note, protocol_note
+
+Mask = Bool[Tensor, "sequence pos"]
+SHARE = 0.1  # of the heads that must look at a later token for it to be called a sink
+KIND = "tokens"
+NORM = "norm"
+RESIDUAL = "residual"
+FIRST_TOKEN = "first token"
+OTHER_TOKENS = "other tokens"
+RATIO = "ratio"
+BLOCK_AXIS = "block (0: embedding)"
+EQUAL = {"y": 1, "line": {"color": GREY, "dash": "dot"}}
+
+
+def token_kinds(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> dict[str, Mask]:
+    """The tokens of each kind: the first token, other sinks, delimiters, other tokens. Every token has one kind.
+
+    Kinds without tokens are left out. Another sink is a later token above `epsilon` in at least a tenth of the heads,
+    where `FOLLOWERS` queries can follow it; sinks are known only where all positions were measured. The text of a
+    delimiter is punctuation or a line break.
+    """
+    real = report.tokens >= 0
+    first = torch.zeros_like(real)
+    first[:, 0] = True
+    candidates = {
+        FIRST_TOKEN: first,
+        "other sinks": _other_sinks(report, epsilon),
+        "delimiters": _delimiters(report, token_text),
+        OTHER_TOKENS: real,
+    }
+    kinds: dict[str, Mask] = {}
+    without_kind = real
+    for name, mask in candidates.items():
+        kinds[name], without_kind = without_kind & mask, without_kind & ~mask
+    return {name: mask for name, mask in kinds.items() if mask.any()}
+
+
+def norms_by_kind(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> Table:
+    """Mean norm of residuals, keys and values, per block and kind of token; keys and values over kv heads."""
+    layers = report.attention_layers
+    quantities = {
+        RESIDUAL: (range(report.residual_norms.shape[1]), report.residual_norms),
+        "key": (layers, reduce(report.key_norms, "sequence layer kv_head pos -> sequence layer pos", "mean")),
+        "value": (layers, reduce(report.value_norms, "sequence layer kv_head pos -> sequence layer pos", "mean")),
+    }
+    kinds = token_kinds(report, epsilon, token_text)
+    rows: list[dict[str, Cell]] = []
+    for name, (blocks, values) in quantities.items():
+        for kind, mask in kinds.items():
+            for i, block in enumerate(blocks):
+                rows.append({QUANTITY: name, BLOCK: block, KIND: kind, **_mean_norm(values[:, i], mask)})
+    counts = ", ".join(f"{kind} {int(mask.sum())}" for kind, mask in kinds.items())
+    note = (
+        f"{protocol_note(report, epsilon)}; tokens: {counts}; residuals: block 0 is the embedding, block b the output "
+        f"of layer b - 1; other sinks: later tokens above epsilon in at least {SHARE:.0%} of the heads; delimiters: "
+        "punctuation and line breaks"
+    )
+    return Table("Norms by block and kind of token", note, tuple(rows), by_kind)
+
+
+def _mean_norm(values: Float[Tensor, "sequence pos"], mask: Mask) -> dict[str, Cell]:
+    return estimate_cells(NORM, estimate(values.masked_fill(~mask, torch.nan).nanmean(1)))
+
+
+def _other_sinks(report: Readings, epsilon: float) -> Mask:
+    length = report.tokens.shape[1]
+    if len(report.positions) < length:
+        return torch.zeros_like(report.tokens, dtype=torch.bool)
+    share = reduce((report.importance > epsilon).float(), "sequence layer head pos -> sequence pos", "mean")
+    is_followed = torch.arange(length) < length - FOLLOWERS + 1
+    return (share >= SHARE) & is_followed
+
+
+def _delimiters(report: Readings, token_text: TokenText) -> Mask:
+    ids = report.tokens[report.tokens >= 0].unique().tolist()
+    delimiters = torch.tensor([i for i in ids if _is_delimiter(token_text(i))], dtype=report.tokens.dtype)
+    return torch.isin(report.tokens, delimiters)
+
+
+def _is_delimiter(text: str) -> bool:
+    has_letters = any(c.isalnum() or c == "\ufffd" for c in text)
+    return not has_letters and (bool(text.strip()) or "\n" in text)
+
+
+def by_kind(table: Table) -> go.Figure:
+    """Norms of residuals, keys and values by block, a line per kind of token; from `norms_by_kind`."""
+    quantities = unique_values(table, QUANTITY)
+    figure = make_subplots(1, len(quantities), subplot_titles=[f"{escaped(q)} norm" for q in quantities])
+    for i, kind in enumerate(unique_values(table, KIND)):
+        for j, quantity in enumerate(quantities):
+            rows = table.where(**{QUANTITY: quantity, KIND: kind})
+            named = {"name": escaped(kind), "legendgroup": escaped(kind), "showlegend": j == 0}
+            add_curve(figure, rows, BLOCK, NORM, i, **named, row=1, col=j + 1)
+    for j, quantity in enumerate(quantities):
+        rows, place = table.where(**{QUANTITY: quantity}), {"row": 1, "col": j + 1}
+        figure.update_xaxes(title=BLOCK_AXIS if quantity == RESIDUAL else "layer", **_ticks(rows), **place)
+        figure.update_yaxes(**positive_axis(rows.numbers(NORM)), **place)
+    figure.update_yaxes(title="mean Euclidean norm", col=1)
+    caption = "Mean norm of residuals, keys and values by kind of token; keys and values over kv heads."
+    return themed(figure, table.title, caption=f"{caption} {table.note}")
+
+
+def ratios(table: Table) -> go.Figure:
+    """The first token's residual norm over the others', a line per model; from `residual_norms_by_block`."""
+    figure = go.Figure()
+    for model, i in model_numbers(unique_values(table, MODEL)).items():
+        add_curve(figure, table.where(**{MODEL: model}), BLOCK, RATIO, i, name=escaped(model))
+    figure.add_hline(**EQUAL)
+    figure.update_xaxes(title=BLOCK_AXIS, **_ticks(table))
+    figure.update_yaxes(title="residual norm, first token / others", **positive_axis([*table.numbers(RATIO), 1.0]))
+    caption = "Norm of the first token's residual over the mean norm of the other tokens; dotted: equal."
+    return themed(figure, "Residual-norm ratio by block", caption=f"{caption} {table.note}")
+
+
+def residual_norms(table: Table) -> go.Figure:
+    """First token's residual norm, the others', and their ratio, by model; from `residual_norms_by_block`."""
+    titles = ("norm: first token (solid), other tokens (dotted)", "ratio, with 95% interval")
+    figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
+    for model, i in model_numbers(unique_values(table, MODEL)).items():
+        _add_residual_norms(figure, table.where(**{MODEL: model}), str(model), i)
+    figure.add_hline(**EQUAL, row=1, col=2)
+    figure.update_xaxes(title=BLOCK_AXIS, **_ticks(table))
+    norms = [*table.numbers(FIRST_TOKEN), *table.numbers(OTHER_TOKENS)]
+    figure.update_yaxes(title="residual norm", **positive_axis(norms), row=1, col=1)
+    figure.update_yaxes(title="first / others", **positive_axis([*table.numbers(RATIO), 1.0]), row=1, col=2)
+    caption = "Mean norm of the residual stream by block, and the first token's over that of the others."
+    return themed(figure, table.title, caption=f"{caption} {table.note}")
+
+
+def _add_residual_norms(figure: go.Figure, rows: Table, model: str, index: int) -> None:
+    named = {"name": escaped(model), "legendgroup": model, "row": 1}
+    hidden = named | {"showlegend": False}
+    add_curve(figure, rows, BLOCK, FIRST_TOKEN, index, **named, col=1)
+    add_curve(figure, rows, BLOCK, OTHER_TOKENS, index, **hidden, col=1, line={"color": colour(index), "dash": "dot"})
+    add_curve(figure, rows, BLOCK, RATIO, index, **hidden, col=2)
+
+
+def _ticks(table: Table) -> dict[str, Any]:
+    blocks = unique_values(table, BLOCK)
+    return {"tickvals": blocks} if len(blocks) <= 16 else {"nticks": 12}
+
+
+def residual_norms_by_block(reports: Mapping[str, Readings]) -> Table:
+    """Norm of the first token's residual against the others', per block and model."""
+    rows = tuple(
+        _residual_row(name, report, block)
+        for name, report in reports.items()
+        for block in range(report.residual_norms.shape[1])
+    )
+    first = next(iter(reports.values()))
+    note = (
+        f"{first.protocol.line()}; {intervals_note(first)}; block 0 is the embedding, block b the output of layer b - 1"
+    )
+    return Table("Residual norms by block", note, rows, ratios)
+
+
+def _residual_row(name: str, report: Readings, block: int) -> dict[str, Cell]:
+    return {
+        MODEL: name,
+        BLOCK: block,
+        FIRST_TOKEN: report.residual_norms[:, block, 0].mean().item(),
+        OTHER_TOKENS: report.residual_norms[:, block, 1:].nanmean().item(),
+        **estimate_cells(RATIO, estimate(report.residual_ratio()[:, block])),
+    }

@@ -1,0 +1,92 @@
+"""sinks: alpha and Sink_k of attention weights that someone has already, whatever they came from."""
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..attention.shapes import Pattern
+from ..checks import whole_number
+from ..errors import InputError
+from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from ..metrics.sink import check_epsilon
+from ..table import NULL, Cell, Table
+from .columns import HEAD, LAYER
+
+_TOLERANCE = 0.02  # by which a row of half-precision weights may exceed one
+_LAYER_OF_HOOK = re.compile(r"(?:^|\.)(\d+)\..*hook_pattern$")
+TAKES = "a tensor `batch head query key`, a list of them (one for each layer), an ActivationCache, or a model's output"
+
+
+def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3) -> Table:
+    """alpha of a position in every head, and the share of sequences in which it exceeds epsilon, with 95% intervals.
+
+    `patterns` are attention weights: a tensor `batch head query key`, a list of them (`output_attentions`, or what
+    nnsight saved), an ActivationCache, or a model's output. The first row is of all heads: Sink_k. alpha is the mean
+    weight over the queries from the position on, as in `measure(convention=PAPER)`. Where weights are negative or rows
+    exceed one, |w| / sum |w| takes their place. Raises InputError for anything that is not a causal square pattern.
+    """
+    layers = {layer: _checked(pattern, layer) for layer, pattern in _by_layer(patterns).items()}
+    length = next(iter(layers.values())).shape[-1]
+    position = whole_number(position, "position", 0, length - 1)
+    check_epsilon(epsilon)
+    alphas = {layer: _proxy(pattern)[..., position].sum(-1) / (length - position) for layer, pattern in layers.items()}
+    null = (1 / torch.arange(position + 1, length + 1)).mean().item()
+    every = torch.cat(list(alphas.values()), 1)
+    k = position + 1
+
+    def row(layer: int | None, head: int | None, alpha: Float[Tensor, "batch head"]) -> dict[str, Cell]:
+        return {
+            LAYER: layer, HEAD: head, **estimate_cells(f"alpha_{k}", estimate(alpha.mean(1))), NULL: null,
+            **estimate_cells(f"Sink_{k}", estimate((alpha > epsilon).float().mean(1))),
+        }  # fmt: skip
+
+    of_heads = [row(i, j, alpha[:, j : j + 1]) for i, alpha in alphas.items() for j in range(alpha.shape[1])]
+    note = f"n={len(every)}, T={length}, epsilon={epsilon}; divisor: queries from the position on; {BY_SEQUENCE}"
+    return Table(f"Sinks at position {position}: all heads, then each", note, (row(None, None, every), *of_heads))
+
+
+def _by_layer(given: Any) -> dict[int, Any]:
+    """The patterns by the number of their layer."""
+    given = getattr(given, "attentions", given)
+    if isinstance(given, Tensor):
+        return {0: given}
+    if isinstance(given, Mapping) or callable(getattr(given, "items", None)):
+        found = {int(m[1]): value for name, value in given.items() if (m := _LAYER_OF_HOOK.search(str(name)))}
+        if found:
+            return dict(sorted(found.items()))
+    patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
+    if not patterns:
+        raise InputError(
+            f"there are no attention weights in this {type(given).__name__}; give {TAKES}; models return weights with "
+            "attn_implementation='eager' only"
+        )
+    return dict(enumerate(patterns))
+
+
+def _checked(pattern: Any, layer: int) -> Pattern:
+    if not isinstance(pattern, Tensor) or pattern.ndim != 4 or not pattern.is_floating_point():
+        got = tuple(pattern.shape) if isinstance(pattern, Tensor) else type(pattern).__name__
+        raise InputError(f"layer {layer} is {got}; give {TAKES}")
+    if pattern.shape[-1] != pattern.shape[-2]:
+        raise InputError(
+            f"layer {layer} has {pattern.shape[-2]} queries and {pattern.shape[-1]} columns; give the pass of whole "
+            "sequences, without a cache and without a slot's column"
+        )
+    pattern = pattern.detach().float().cpu()
+    if not pattern.isfinite().all():
+        raise InputError(f"layer {layer} is not finite; give weights, not scores before the softmax")
+    if pattern.triu(1).any():
+        raise InputError(f"queries of layer {layer} attend to later keys; importance here is that of causal models")
+    return pattern
+
+
+def _proxy(pattern: Pattern) -> Pattern:
+    """|w| / sum |w| where weights are negative or rows exceed one; rows of less than one have a slot, and stay."""
+    if pattern.min() >= 0 and pattern.sum(-1).max() <= 1 + _TOLERANCE:
+        return pattern
+    size = pattern.abs()
+    return size / size.sum(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)

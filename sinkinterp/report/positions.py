@@ -1,0 +1,144 @@
+"""Which positions and which tokens are sinks, at which threshold, and what each position costs."""
+
+from collections.abc import Sequence
+
+import plotly.graph_objects as go
+
+from ..metrics.bootstrap import estimate, estimate_cells
+from ..metrics.loss import NEXT_TOKEN_LOSS
+from ..metrics.residuals import COSINE_TO_FIRST, secondary_sinks
+from ..metrics.sink import sink_grid, sink_tokens
+from ..plots.theme import GREY, colour, themed
+from ..plots.traces import PERCENT, add_curve, add_grey_band
+from ..table import NULL, Cell, Table
+from .columns import EPSILON, POSITION, SINK_1, SINK_RATE
+from .readings import Readings, TokenText, protocol_note
+
+FOLLOWERS = 8  # queries that can see a later position, its own among them, for it to be judged
+EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+MOST_FOLLOWING = 20  # tokens that the table of secondary sinks shows
+ALPHA, NULL_ALPHA, LARGEST_OTHER = "alpha", "null alpha", "largest other"
+
+
+def sinks_by_position(report: Readings, epsilon: float = 0.3) -> Table:
+    """Sink rate and mean importance of every measured position, beside the null."""
+
+    def row(position: int) -> dict[str, Cell]:
+        return {
+            POSITION: position,
+            "paper": f"Sink_{position + 1}",
+            **estimate_cells(SINK_RATE, report.sink(position, epsilon)),
+            "null rate": report.null_sink_rate(position, epsilon),
+            ALPHA: report.alpha(position).nanmean().item(),
+            NULL_ALPHA: report.null_alpha(position).nanmean().item(),
+        }
+
+    return Table(
+        "Sink rate by position", protocol_note(report, epsilon), tuple(map(row, report.positions)), by_position
+    )
+
+
+def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Sequence[float] = EPSILONS) -> Table:
+    """Sink_1 over epsilon beside uniform attention's (Gu et al. 2025, Figure 3): how much the threshold decides."""
+    rates, nulls = (sink_grid(values, epsilons) for values in (report.importance, report.null))
+    first = report.column_of(0)
+
+    def row(i: int) -> dict[str, Cell]:
+        others = [rate for j, rate in enumerate(rates[i].tolist()) if j != first]
+        return {
+            EPSILON: epsilons[i],
+            **estimate_cells(SINK_1, report.sink(0, epsilons[i])),
+            NULL: nulls[i, first].item(),
+            LARGEST_OTHER: max(others, default=None),
+        }
+
+    return Table(
+        "Sink_1 over epsilon", protocol_note(report, epsilon), tuple(map(row, range(len(epsilons)))), over_epsilon
+    )
+
+
+def sinks_by_token(report: Readings, epsilon: float = 0.3, token_text: TokenText = str, most: int = 10) -> Table:
+    """The tokens that are sinks most often, those at the first position and later ones apart.
+
+    A token's share is that of its (occurrence, layer, head) above epsilon. Later positions count where at least
+    `FOLLOWERS` queries can follow them: at the very end, a token's own query decides alone. Raises InputError where
+    some positions were not measured.
+    """
+    report.alpha(report.protocol.length - 1)
+    end = max(2, report.protocol.length - FOLLOWERS + 1)
+    rows: list[dict[str, Cell]] = []
+    for place, chosen in (("first", slice(0, 1)), ("later", slice(1, end))):
+        tokens = sink_tokens(report.importance[..., chosen], report.tokens[:, chosen], epsilon)
+        null = sink_grid(report.null[..., chosen], (epsilon,)).mean().item()
+        for sink in [sink for sink in tokens if sink.share > 0][:most]:
+            rows.append({"place": place, "token": sink.token, "text": token_text(sink.token)})
+            rows[-1] |= {"occurrences": sink.occurrences, "share of heads": sink.share, NULL: null}
+    places = f"null: that place under uniform attention; later: positions 1 to {end - 1}"
+    return Table("Which tokens are sinks?", f"{protocol_note(report, epsilon)}; {places}", tuple(rows))
+
+
+def secondary_by_token(
+    report: Readings, epsilon: float = 0.3, token_text: TokenText = str, cosine: float = 0.9
+) -> Table:
+    """Tokens whose residual follows the first token's between its steps (Wong et al., arXiv 2512.22213).
+
+    No rows where the first token's norm makes no step. Raises InputError where the instrument MASSIVE was not measured.
+    """
+    cosines, steps = report.extra(COSINE_TO_FIRST), report.steps()
+    title, note = "Secondary sinks", f"{protocol_note(report, epsilon)}; cosine above {cosine}"
+    if steps is None:
+        return Table(title, f"{note}; the first token's norm makes no step of a factor of 2 between blocks", ())
+    last = cosines.shape[1] - 1 if steps.down is None else steps.down - 1
+    follows = secondary_sinks(cosines, steps.up, max(steps.up, last), cosine)
+    ids, counts = report.tokens[follows].unique(return_counts=True)
+    most_frequent = sorted(zip(counts.tolist(), ids.tolist(), strict=True), reverse=True)[:MOST_FOLLOWING]
+    rows: list[dict[str, Cell]] = [
+        {"token": i, "text": token_text(i), "times": n, "of": int((report.tokens[:, 1:] == i).sum())}
+        for n, i in most_frequent
+    ]
+    fall = "never" if steps.down is None else f"at block {steps.down}"
+    note = f"{note}; the first token's norm steps up at block {steps.up}, down {fall}"
+    return Table(title, note, tuple(rows))
+
+
+def loss_by_position(report: Readings, epsilon: float = 0.3) -> Table:
+    """Next-token loss by position, in nats. Raises InputError where it was not measured."""
+    loss = report.extra(NEXT_TOKEN_LOSS)
+    rows = tuple({POSITION: i + 1, **estimate_cells("loss", estimate(loss[:, i]))} for i in range(loss.shape[1]))
+    note = f"{protocol_note(report, epsilon)}; the loss at a position is that of the token there, given those before it"
+    return Table("Loss by position", note, rows)
+
+
+def by_position(table: Table) -> go.Figure:
+    """Sink rate and importance of every position beside the null; from `sinks_by_position`."""
+    figure = go.Figure()
+    x = table.column(POSITION)
+    dashed, dotted = {"color": colour(1), "dash": "dash"}, {"color": GREY, "dash": "dot"}
+    figure.add_scatter(x=x, y=table.column(ALPHA), name="mean importance", mode="lines", line=dashed)
+    figure.add_scatter(
+        x=x, y=table.column(NULL_ALPHA), name="importance under uniform attention", mode="lines", line=dotted
+    )
+    add_curve(figure, table, POSITION, SINK_RATE)
+    figure.update_xaxes(title="position (from 0)")
+    figure.update_yaxes(title="share of attention, share of heads", range=[-0.03, 1.03])
+    caption = (
+        "Sink rate and mean importance of every position. Few queries see the last positions, so recent tokens score "
+        "high there, as they do under uniform attention."
+    )
+    return themed(figure, table.title, caption=f"{caption} {table.note}")
+
+
+def over_epsilon(table: Table) -> go.Figure:
+    """Sink_1 over its threshold, with its interval, beside uniform attention's; from `sinks_by_epsilon`."""
+    figure = go.Figure()
+    add_curve(figure, table, EPSILON, SINK_1, name="position 0")
+    dashed = {"color": colour(1), "dash": "dash"}
+    add_curve(figure, table, EPSILON, LARGEST_OTHER, 1, name="largest of the other positions", line=dashed)
+    add_grey_band(figure, table, EPSILON, NULL, "position 0, uniform attention", {})
+    figure.update_xaxes(title="epsilon: importance that makes a sink")
+    figure.update_yaxes(title="share of heads", **PERCENT)
+    caption = (
+        "Sink rate of the first position over the threshold epsilon. The largest of the others is often one of the "
+        "last, which few queries see."
+    )
+    return themed(figure, table.title, caption=f"{caption} {table.note}")

@@ -1,0 +1,98 @@
+"""Report: what was read of one model on some tokens, and how. A value that can be shown, saved, loaded and compared."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import plotly.graph_objects as go
+
+from ..checks import keywords, nearest, whole_number
+from ..table import Table
+from . import formats
+from .heads import heads_svg, sinks_by_head, top_heads
+from .readings import Readings, TokenText
+from .summary import Summary, summary
+from .views import view_of
+
+_WHERE = {
+    "to_csv": 'report.save("numbers.csv") writes all, report.heads().to_pandas().to_csv(...) a table',
+    "to_json": 'report.save("report.json") writes all',
+    "to_latex": "report.summary().table.to_pandas().to_latex() writes a table",
+    "massive": 'measure with instruments=si.measurement.instruments.MASSIVE, then report.plot("massive")',
+    "angles": 'measure with instruments=si.measurement.instruments.GEOMETRY, then report.plot("angles")',
+    "hidden_states": "subject.first_token(text).hidden_states",
+    "attention": "si.attention_map(model, text), or si.measurement.instruments.MAPS",
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Report(Readings):
+    """Readings (its fields and statistics), what people look at first, and the formats that they travel in."""
+
+    def __repr__(self) -> str:
+        n, n_layers, n_heads, _ = self.importance.shape
+        sizes = f"{n_layers} layers x {n_heads} heads, T={self.protocol.lengths}, n={n}"
+        sink = f", Sink_1 = {self.sink()} at epsilon 0.3" if 0 in self.positions else ""
+        return f"<Report of {self.protocol.model}: {sizes}{sink}>"
+
+    def summary(self, epsilon: float = 0.3) -> Summary:
+        """Whether the first token is a sink: one sentence and the table behind it, which print together."""
+        return summary(self, epsilon)
+
+    @keywords(n="write top=5", layer="write report.heads().where(layer=3)")
+    def heads(self, epsilon: float = 0.3, top: int | None = None) -> Table:
+        """Every head, or the `top` strongest, with its importance of the first position, the strongest sink first."""
+        table = sinks_by_head(self, epsilon)
+        shown = len(table.rows) if top is None else whole_number(top, "top", 1)
+        return replace(table, rows=top_heads(table, shown).rows)
+
+    def plot(self, view: str = "sinks", epsilon: float = 0.3, token_text: TokenText = str) -> go.Figure:
+        """A plotly figure: the grid of sinks, or another view.
+
+        The others are "positions", "epsilons", "norms", "angles", "pairs", "massive", "lengths" and "attention".
+        `token_text` gives token ids their text, such as `subject.tokenizer.decode`. Raises InputError, which names the
+        instrument to measure with, where the report does not hold what a view needs.
+        """
+        return view_of(self, view).table(self, epsilon, token_text).plot()
+
+    def save(self, path: Path | str) -> None:
+        """Writes the report to a file, whole or not at all; the suffix says in which format.
+
+        .safetensors and .json hold every number and the protocol, and `load` reads them. .csv holds what `to_pandas`
+        gives. Raises InputError for another suffix.
+        """
+        formats.write_file(self, path)
+
+    @staticmethod
+    def load(path: Path | str) -> "Report":
+        """The report that `save` wrote to a .safetensors or .json file. Raises InputError for any other file."""
+        return formats.read_file(path, Report)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready copy, with the numbers that JSON cannot hold as text; `from_dict` gives back every bit."""
+        return formats.to_dict(self)
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "Report":
+        """The inverse of `to_dict`. Raises InputError for anything else."""
+        return formats.from_dict(plain, Report)
+
+    def to_pandas(self) -> Any:
+        """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
+        return formats.to_pandas(self)
+
+    if not TYPE_CHECKING:  # a type checker knows the attributes that there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            fix = _WHERE.get(name, f"see dir(report){nearest(name, dir(type(self)))}")
+            raise AttributeError(f"a report has no attribute {name!r}; {fix}")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the verdict, the grid of heads, the summary. All text is escaped."""
+        if 0 not in self.positions:
+            return f"<p><b>{escape(repr(self))}</b></p>"
+        shown = self.summary()
+        grid = heads_svg(sinks_by_head(self))
+        return f"<p>{escape(shown.sentence)}</p>{grid}{shown.table._repr_html_()}"

@@ -1,0 +1,224 @@
+"""Is there a sink? The numbers that show it, a table of them, and a sentence; how they were made."""
+
+from dataclasses import dataclass
+from html import escape
+from math import isnan
+
+from torch import Tensor
+
+from ..metrics.bootstrap import Estimate, estimate, estimate_cells
+from ..metrics.loss import NEXT_TOKEN_LOSS
+from ..metrics.metric import PerSequence
+from ..metrics.sink import sink_positions, sink_rate
+from ..table import NULL, Cell, Table
+from .columns import QUANTITY
+from .heads import strongest_head
+from .positions import FOLLOWERS
+from .protocol import public_name
+from .readings import Readings, protocol_note
+
+SOME = 0.01  # the sink rate from which a first token is said to have a sink
+MARGIN = 1.5  # times uniform attention's mean importance: what one text, which has no interval, must show
+SHARE = 0.1  # of the heads that must look at a later position for the verdict to name it
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number per sequence, and its nulls: under uniform attention; by bias, mask and sink logits alone.
+
+    is_telling: whether it says what no other row says.
+    """
+
+    name: str
+    values: PerSequence
+    null: float | None = None
+    bias_null: float | None = None
+    is_telling: bool = True
+
+
+def quantities(report: Readings, epsilon: float) -> list[Quantity]:
+    """The numbers that say whether a report shows a sink, in the order in which they are read."""
+    return [
+        *_of_first_position(report, epsilon),
+        *_of_slot(report, epsilon),
+        Quantity(
+            "off-sequence mass, mean over heads",
+            report.off_sequence.mean((1, 2)),
+            is_telling=bool(report.off_sequence.abs().max() > 1e-5),
+        ),
+        *_of_norms(report),
+        *_of_loss(report),
+    ]
+
+
+def same_numbers(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape hold the same numbers; NaN, where a sequence is too short, equals NaN."""
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _of_first_position(report: Readings, epsilon: float) -> list[Quantity]:
+    return [
+        Quantity(
+            f"Sink_1 at epsilon {epsilon} (position 0)",
+            sink_rate(report.alpha(), epsilon),
+            report.null_sink_rate(0, epsilon),
+            report.bias_sink_rate(0, epsilon),
+        ),
+        Quantity(
+            "alpha_1, mean over heads",
+            report.alpha().mean((1, 2)),
+            report.null_alpha().nanmean().item(),
+            report.bias_alpha().nanmean().item(),
+        ),
+        Quantity(
+            "alpha_1 of raw weights",
+            report.raw_alpha().mean((1, 2)),
+            is_telling=not same_numbers(report.raw_importance, report.importance),
+        ),
+    ]
+
+
+def _of_slot(report: Readings, epsilon: float) -> list[Quantity]:
+    if report.slot_importance is None or report.slot_null is None:
+        return []
+    null_rate = sink_rate(report.slot_null, epsilon).mean().item()
+    rates = sink_rate(report.slot_importance, epsilon)
+    alpha, null = report.slot_importance.mean((1, 2)), report.slot_null.mean().item()
+    return [
+        Quantity(f"Sink_* at epsilon {epsilon} (slot)", rates, null_rate),
+        Quantity("alpha_*, mean over heads", alpha, null),
+    ]
+
+
+def _of_norms(report: Readings) -> list[Quantity]:
+    by_block = report.residual_ratio()
+    largest = by_block[:, int(by_block.mean(0).argmax())]
+    return [
+        Quantity("value-norm ratio, mean over kv heads", report.value_ratio().mean((1, 2)), null=1.0),
+        Quantity("key-norm ratio, mean over kv heads", report.key_ratio().mean((1, 2)), null=1.0),
+        Quantity("residual-norm ratio, largest over blocks", largest, null=1.0),
+    ]
+
+
+def _of_loss(report: Readings) -> list[Quantity]:
+    if not report.has(NEXT_TOKEN_LOSS):
+        return []
+    return [Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1))]
+
+
+def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
+    """What shows a sink: sink rate, importance, and the first token's norms, each beside its null.
+
+    A second null, of position bias, mask and learned sink logits alone, has its column where it differs.
+    """
+    is_biased = not same_numbers(report.bias_null, report.null)
+
+    def row(quantity: Quantity) -> dict[str, Cell]:
+        value = estimate_cells("value", estimate(quantity.values))
+        bias_null = {"null of bias alone": quantity.bias_null} if is_biased else {}
+        return {QUANTITY: quantity.name, **value, NULL: quantity.null, **bias_null}
+
+    rows = tuple(row(quantity) for quantity in quantities(report, epsilon) if quantity.is_telling)
+    return Table("Is there a sink on the first token?", protocol_note(report, epsilon), rows)
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One sentence, and the table behind it. It prints as both."""
+
+    sentence: str
+    table: Table
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+    def __str__(self) -> str:
+        return f"{self.sentence}\n\n{self.table.to_markdown()}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{escape(self.sentence)}</p>{self.table._repr_html_()}"
+
+
+def summary(report: Readings, epsilon: float = 0.3) -> Summary:
+    """Whether there is a sink on the first token: a sentence and a table."""
+    return Summary(sink_verdict(report, epsilon), sink_summary(report, epsilon))
+
+
+def sink_verdict(report: Readings, epsilon: float = 0.3) -> str:
+    """Two sentences: has the first token a sink, how strong, beside uniform attention; then slot, later positions.
+
+    A sink of the model is claimed where Sink_1 is 1% or more and exceeds uniform attention's rate, and the mean
+    importance of the first token exceeds that under uniform attention. With several sequences, "exceeds" means that
+    the interval lies above; one sequence has no interval, and there the mean has to be `MARGIN` times as large. Where
+    only the rate exceeds, some heads have a sink.
+    """
+    rate, null = report.sink(0, epsilon), report.null_sink_rate(0, epsilon)
+    alpha, uniform = (estimate(values.nanmean((1, 2))) for values in (report.alpha(), report.null_alpha()))
+    layer, head = strongest_head(report)
+    i = report.attention_layers.index(layer)
+    strongest, of_uniform = (values[:, i, head].nanmean().item() for values in (report.alpha(), report.null_alpha()))
+    is_one = report.protocol.sequences == 1
+    unit = "(layer, head)" if is_one else "(sequence, layer, head)"
+    return (
+        f"{public_name(report.protocol.model)} {_claim(_exceeds(rate, null), _mean_exceeds(alpha, uniform))}"
+        f"{', in this one text' if is_one else ''}: it receives {_share(alpha)} of the attention, mean over heads "
+        f"(uniform attention: {_share(uniform)}), and {_percent(rate)} of all {unit} give it more than {epsilon:g} "
+        f"(uniform: {null:.1%}). The head that looks at it most, {head} of layer {layer}, gives it {strongest:.2f} "
+        f"(uniform: {of_uniform:.2f}){_slot_clause(report, epsilon)}{_later_clause(report, epsilon)}."
+    )
+
+
+def protocol_table(report: Readings, epsilon: float = 0.3) -> Table:
+    """How the numbers of a report were made, line by line."""
+    values = vars(report.protocol) | {"epsilon": epsilon}
+    versions = ", ".join(f"{name} {number}" for name, number in report.protocol.versions.items())
+    values |= {"edits": "; ".join(report.protocol.edits) or "none", "versions": versions}
+    rows: tuple[dict[str, Cell], ...] = tuple(
+        {"what": name.replace("_", " "), "value": str(value)}
+        for name, value in values.items()
+        if value not in (None, "")
+    )
+    return Table("Protocol", "", rows)
+
+
+def _claim(rate_exceeds: bool, mean_exceeds: bool) -> str:
+    if rate_exceeds and mean_exceeds:
+        return "has a sink on its first token"
+    if rate_exceeds:
+        return "has a sink on its first token in some heads only, and none in the mean"
+    return "has no sink to speak of on its first token"
+
+
+def _mean_exceeds(alpha: Estimate, uniform: Estimate) -> bool:
+    if isnan(alpha.low):
+        return alpha.mean >= MARGIN * uniform.mean
+    return alpha.low > (uniform.mean if isnan(uniform.high) else uniform.high)
+
+
+def _share(value: Estimate) -> str:
+    has_interval = not isnan(value.low) and f"{value.low:.2f}" != f"{value.high:.2f}"
+    return f"{value.mean:.2f}" + (f" [{value.low:.2f}, {value.high:.2f}]" if has_interval else "")
+
+
+def _exceeds(rate: Estimate, null: float) -> bool:
+    return rate.mean >= SOME and (rate.mean if isnan(rate.low) else rate.low) > null
+
+
+def _percent(rate: Estimate) -> str:
+    return f"{rate.mean:.1%}" + ("" if isnan(rate.low) else f" [{rate.low:.1%}, {rate.high:.1%}]")
+
+
+def _slot_clause(report: Readings, epsilon: float) -> str:
+    rate = report.slot_rate(epsilon)
+    if rate is None or report.slot_null is None:
+        return ""
+    null = sink_rate(report.slot_null, epsilon).mean().item()
+    claim = "takes the sink" if _exceeds(rate, null) else "takes none either"
+    return f"; the slot, a column that is not a token, {claim}: Sink_* is {rate.mean:.1%} (uniform: {null:.1%})"
+
+
+def _later_clause(report: Readings, epsilon: float) -> str:
+    last = report.protocol.length - FOLLOWERS
+    columns = sink_positions(report.importance, report.null, epsilon, SHARE).tolist()
+    later = sorted(p for p in (report.positions[i] for i in columns) if 0 < p <= last)
+    return f"; later positions above epsilon in a tenth of the heads: {', '.join(map(str, later))}" if later else ""

@@ -1,0 +1,79 @@
+"""The experiments that there are: their files, names, summaries and scales. Nothing here imports torch."""
+
+import ast
+import re
+import sys
+from enum import StrEnum
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from ..checks import nearest
+from ..errors import InputError
+
+_IN_WHEEL, _IN_REPOSITORY = Path(__file__).parents[1] / "_experiments", Path(__file__).parents[2] / "experiments"
+FOLDER = _IN_WHEEL if _IN_WHEEL.is_dir() else _IN_REPOSITORY  # a wheel carries a copy of the repository's folder
+PACKAGE = "sinkinterp._experiments"  # other packages may also be called `experiments`
+
+
+class Scale(StrEnum):
+    """Which models an experiment runs on."""
+
+    SMOKE = "smoke"  # what ships, or a few steps of training: seconds, no result
+    DEMO = "demo"  # toys that train in seconds
+    TEXT = "text"  # small models of text, 20 minutes each
+    REAL = "real"  # pretrained models that `make models` downloads
+    PAPER = "paper"  # the paper's models
+
+
+def experiment_names() -> list[str]:
+    """The names of all experiments. Raises InputError where their folder is absent."""
+    names = sorted(path.stem for path in FOLDER.glob("[!_]*.py"))
+    if not names:
+        raise InputError(f"there is no experiment in {FOLDER}; install sinkinterp again")
+    return names
+
+
+def full_name(beginning: str) -> str:
+    """The one experiment whose name begins so; table7 is table07. Raises InputError where there is none or several."""
+    names = experiment_names()
+    numbered = re.fullmatch(r"(tab|fig)(?:le|ure)?[-_. ]?(\d+)", beginning.lower())
+    if numbered:
+        beginning = f"{'table' if numbered[1] == 'tab' else 'figure'}{int(numbered[2]):02d}"
+    matches = [name for name in names if name == beginning] or [name for name in names if name.startswith(beginning)]
+    if len(matches) != 1:
+        beginnings = {*names, *(name.split("_")[0] for name in names)} - {beginning}
+        near = nearest(beginning, sorted(beginnings))
+        if beginning and matches:
+            raise InputError(f"several experiments begin with {beginning!r}; choose one of {', '.join(matches)}")
+        raise InputError(f"no experiment begins with {beginning!r}{near}; see `sinkinterp list experiments`")
+    return matches[0]
+
+
+def summary_of(name: str) -> str:
+    """The first line of an experiment's docstring, without the full stop."""
+    tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    return (ast.get_docstring(tree) or name).splitlines()[0].rstrip(".")
+
+
+def load_module(name: str) -> ModuleType:
+    """The module of an experiment, executed anew from its file."""
+    _load_package()
+    return _executed(f"{PACKAGE}.{name}", FOLDER / f"{name}.py")
+
+
+@cache
+def _load_package() -> None:
+    """Makes the package of all experiments known to Python, so that they can import `.shared`."""
+    sys.modules[PACKAGE] = _executed(PACKAGE, FOLDER / "__init__.py", is_package=True)
+
+
+def _executed(name: str, file: Path, is_package: bool = False) -> ModuleType:
+    folders = [str(file.parent)] if is_package else None
+    spec = spec_from_file_location(name, file, submodule_search_locations=folders)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{file} is not a Python file")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,147 @@
+"""ALiBi under edits that a constant of the row changes: other kernels than softmax, and sink logits."""
+
+import copy
+
+import pytest
+import torch
+from lm.family import SPECS
+from transformers import AutoModelForCausalLM, BloomConfig, FalconConfig, MptConfig
+
+from sinkinterp.attention import call as calls
+from sinkinterp.attention.kernels import (
+    ClampedSum,
+    EluPlusOne,
+    ExpMinusOne,
+    Kernel,
+    LogLength,
+    PNorm,
+    PositiveShare,
+    Raw,
+    Sigmoid,
+    Unit,
+)
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.patched import patched
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import AddSinkLogit, PatchNormalization
+from sinkinterp.lm.model import build
+from sinkinterp.measurement.measure import measure
+from sinkinterp.report.report import Report
+
+VOCAB, HEADS, LENGTH = 97, 4, 13
+FALCON = FalconConfig(
+    vocab_size=VOCAB, hidden_size=48, num_hidden_layers=2, num_attention_heads=HEADS, alibi=True, multi_query=False,
+    new_decoder_architecture=False, parallel_attn=False, bias=True,
+)  # fmt: skip
+CONFIGS = {
+    "bloom": (BloomConfig(vocab_size=VOCAB, hidden_size=48, n_layer=2, n_head=HEADS), "eager"),
+    "mpt": (MptConfig(vocab_size=VOCAB, d_model=48, n_layers=2, n_heads=HEADS, max_seq_len=64), "eager"),
+    "falcon, sdpa": (FALCON, "sdpa"),
+    "falcon, eager": (FALCON, "eager"),
+}
+TIMES = {"bloom": 1, "mpt": 1, "falcon, sdpa": 12**-0.5, "falcon, eager": 2 * 12**-0.5}  # ALiBi in each family
+OURS = ("alibi", "t5", "bucket_index")
+KERNELS = {
+    "sigmoid": PatchNormalization(Sigmoid()),
+    "sigmoid, normalised": PatchNormalization(Kernel(similarity=Sigmoid(), normaliser=PNorm())),
+    "elu": PatchNormalization(EluPlusOne()),
+    "linear": PatchNormalization(Kernel(similarity=Raw(), normaliser=ClampedSum())),
+    "softpick": PatchNormalization(Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())),
+    "scaled": PatchNormalization(Kernel(scaling=LogLength(), similarity=Sigmoid(), normaliser=Unit())),
+    "off by one": AddSinkLogit(0.0),
+    "a large sink logit": AddSinkLogit(5.0),
+}
+every_family = pytest.mark.parametrize("name", [*CONFIGS, *OURS])
+every_edit = pytest.mark.parametrize("edit", KERNELS.values(), ids=list(KERNELS))
+
+
+def model_of(name):
+    torch.manual_seed(0)
+    if name in OURS:
+        return build(SPECS[name]).eval()
+    config, attention = CONFIGS[name]
+    return AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation=attention).eval()
+
+
+def tokens_of():
+    return torch.randint(VOCAB, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+
+
+def bias_of(call):
+    return call.bias.expand(len(call.q), -1, -1, -1).clone()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_alibi_is_minus_slope_times_distance(name):
+    bias = HuggingFaceSubject(model_of(name)).run(tokens_of(), calls={"bias": bias_of}).calls["bias"][0, 0]
+    slopes = torch.tensor([2**-2, 2**-4, 2**-6, 2**-8])  # of four heads, by hand
+    distance = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
+    by_hand = -slopes[:, None, None] * distance * TIMES[name]
+    past = distance >= 0
+    torch.testing.assert_close(bias[:, past], by_hand[:, past])
+
+
+@every_edit
+@every_family
+def test_later_tokens_change_no_earlier_logit_under_any_kernel_or_slot(name, edit):
+    subject, tokens = HuggingFaceSubject(model_of(name)), tokens_of()
+    whole, beginning = (subject.run(ids, edits=[edit]).logits for ids in (tokens, tokens[:, :5]))
+    torch.testing.assert_close(whole[:, :5], beginning, rtol=0, atol=1e-5)
+
+
+@every_edit
+@pytest.mark.parametrize("name", [*CONFIGS, "alibi", "t5"])
+def test_generation_with_a_cache_equals_the_full_pass_under_any_kernel_or_slot(name, edit):
+    model, tokens = model_of(name), tokens_of()
+    with torch.no_grad(), patched(model, edit):
+        full = model(tokens, use_cache=False).logits
+        cache = model(tokens[:, :4], use_cache=True).past_key_values
+        steps = [model(tokens[:, i : i + 1], past_key_values=cache, use_cache=True).logits for i in range(4, LENGTH)]
+    torch.testing.assert_close(torch.cat(steps, 1), full[:, 4:], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_greedy_text_is_the_same_with_a_cache_and_without_one(name):
+    model, tokens = model_of(name), tokens_of()
+    ones = torch.ones_like(tokens)
+    with patched(model, AddSinkLogit(0.0)):
+        with_cache, without = (
+            model.generate(tokens, attention_mask=ones, max_new_tokens=5, do_sample=False, use_cache=use_cache)
+            for use_cache in (True, False)
+        )
+    assert with_cache.equal(without)
+
+
+RELATIVE = calls.relative_to_own_key
+STORED = {
+    "one number for each key": (lambda bias, n: bias.expand(-1, -1, n, -1), "not relative to the query's own key"),
+    "a constant that grows with the length": (
+        lambda bias, n: RELATIVE(bias, n) - bias.shape[-1],
+        "later tokens change the bias of earlier scores",
+    ),
+}
+
+
+@pytest.mark.parametrize("stored", STORED)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_family_whose_bias_softmax_alone_makes_causal_is_refused(name, stored, monkeypatch):
+    as_stored, failure = STORED[stored]
+    monkeypatch.setattr(calls, "relative_to_own_key", as_stored)
+    with pytest.raises(InputError, match=failure):
+        HuggingFaceSubject(model_of(name))
+
+
+def test_the_protocol_names_the_attention_and_that_eager_falcon_adds_alibi_twice():
+    said = {name: measure(HuggingFaceSubject(model_of(name)), tokens_of(), progress=False) for name in CONFIGS}
+    assert {name: report.protocol.attention for name, report in said.items()} == {
+        "bloom": "eager", "mpt": "eager", "falcon, sdpa": "sdpa", "falcon, eager": "eager",
+    }  # fmt: skip
+    twice = "eager Falcon adds ALiBi twice, sdpa once"
+    assert {name for name, report in said.items() if twice in report.protocol.line()} == {"falcon, eager"}
+
+
+def test_a_report_of_before_the_field_still_loads():
+    plain = measure(HuggingFaceSubject(model_of("bloom")), tokens_of(), progress=False).to_dict()
+    for name in ("attention", "attention_note"):
+        del plain["protocol"][name]
+    assert Report.from_dict(plain).protocol.attention == ""

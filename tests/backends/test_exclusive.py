@@ -1,0 +1,151 @@
+"""A model has one user at a time: threads answer as one thread does, and Ctrl-C at any line leaves it as it was."""
+
+import copy
+import random
+import signal
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+import torch
+from backends.zoo import model_of, tokens_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import sinkinterp as si
+from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import ChangeMLP, ChangeResidual, Scale, SwapPositions, Zero, ZeroKeyBias, ZeroQueryBias
+
+pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
+TOKENS = tokens_of()[:2, :7]
+EDITS = (
+    (),
+    (ZeroKeyBias(),),
+    (ZeroQueryBias(layers=[1]), ChangeMLP(Scale(0.5), positions=[3])),
+    (SwapPositions(0, 4),),
+    (si.PatchNormalization(Sigmoid(), layers=[1]), ZeroKeyBias(layers=[0])),
+    (ChangeResidual(Zero(), layers=[1], dims=[2]),),
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """With biases of keys, learned positions, and modules in either mode."""
+    made = model_of("gpt2")
+    made.train()
+    made.get_decoder().h[0].eval()
+    return made
+
+
+@pytest.fixture(scope="module")
+def subject(model):
+    return si.load(model)
+
+
+def state_of(model):
+    """All that a user could find changed in a model."""
+    hooks = [h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
+    modes = [module.training for module in model.modules()]
+    weights = [value.numpy().tobytes() for value in model.state_dict().values()]
+    return hooks, modes, model.config._attn_implementation, weights
+
+
+def measured(subject, edits):
+    return subject.run(TOKENS, edits=edits).logits
+
+
+@torch.no_grad()
+def patched(model, edits):
+    with si.patched(model, *(edits or (ChangeResidual(Scale(1.0)),))):
+        logits = model(TOKENS).logits
+    return logits if not model.training else logits.new_zeros(())  # with dropout they are random
+
+
+def loaded(model, edits):
+    return measured(si.load(model), edits)
+
+
+def refused(subject, edits):
+    with pytest.raises((InputError, ZeroDivisionError)):
+        subject.run(TOKENS, edits=edits, calls={"x": lambda call: 1 / 0})
+    return measured(subject, edits)
+
+
+def test_eight_threads_with_mixed_edits_give_the_answers_of_one_thread(model):
+    before, subjects = state_of(model), [si.load(model), si.load(model)]
+    ways = [*(partial(measured, subject) for subject in subjects), partial(refused, subjects[0])]
+    jobs = [(way, edits) for way in (*ways, partial(patched, model)) for edits in EDITS]
+    jobs += [(partial(loaded, model), edits) for edits in EDITS[:2]]
+    expected = [way(edits) for way, edits in jobs]
+    order = random.Random(0).sample(range(len(jobs)), len(jobs))
+    with ThreadPoolExecutor(8) as pool:
+        answers = dict(zip(order, pool.map(lambda i: jobs[i][0](jobs[i][1]), order), strict=True))
+    for i, answer in answers.items():
+        torch.testing.assert_close(answer, expected[i], rtol=0, atol=1e-6)
+    assert state_of(model) == before
+
+
+def test_threads_inside_one_patched_block_take_turns(model):
+    model = copy.deepcopy(model).eval()
+    texts = [TOKENS.roll(i, 1) for i in range(8)]
+    run = torch.no_grad()(lambda tokens: model(tokens).logits)
+    with si.patched(model, *EDITS[2]):
+        expected = [run(text) for text in texts]
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(run, texts))
+    for answer, right in zip(answers, expected, strict=True):
+        torch.testing.assert_close(answer, right, rtol=0, atol=1e-6)
+
+
+def test_a_thread_that_measures_waits_for_the_end_of_a_patched_block(model):
+    subject = si.load(model)
+    right, answers = measured(subject, ()), []
+    with si.patched(model, ZeroKeyBias()), si.patched(model, SwapPositions(0, 4)):
+        thread = threading.Thread(target=lambda: answers.append(measured(subject, ())))
+        thread.start()
+        thread.join(0.2)
+        assert not answers
+    thread.join()
+    assert answers[0].equal(right)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_after_ctrl_c_at_any_line_the_model_is_what_it_was(interruptible, model, subject, data):
+    before, edits = state_of(model), data.draw(st.sampled_from(EDITS[:2]))
+    way, on = data.draw(st.sampled_from(((measured, subject), (patched, model), (loaded, model))))
+    lines = LINES.get((way, edits)) or LINES.setdefault((way, edits), lines_of(lambda: way(on, edits)))
+    times = sorted(data.draw(st.sets(st.integers(0, lines), min_size=1, max_size=2)))
+    with pytest.raises(KeyboardInterrupt):
+        lines_of(lambda: way(on, edits), times)
+        raise KeyboardInterrupt  # at its last lines, it may be over
+    assert state_of(model) == before
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+LINES = {}
+
+
+def lines_of(work, interrupts=()):
+    """How many lines of the backends `work` runs; Ctrl-C comes before those that `interrupts` counts."""
+    count = 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        if "/sinkinterp/backends/" not in frame.f_code.co_filename:
+            return None
+        if event == "line":
+            count += 1
+            if count - 1 in interrupts:
+                signal.raise_signal(signal.SIGINT)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(None)
+    return count

@@ -1,0 +1,32 @@
+"""`sinkinterp patch`: the map of a clean and a corrupted prompt, from the command line."""
+
+import pytest
+from cli.test_view import gpt2  # noqa: F401
+from typer.testing import CliRunner
+
+from sinkinterp.cli.main import app
+
+
+def run(*words):
+    result = CliRunner().invoke(app, ["patch", *map(str, words)])
+    return result.exit_code, " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("site", ["residual", "heads"])
+def test_the_map_is_printed_and_drawn(gpt2, tmp_path, site):  # noqa: F811
+    page = tmp_path / "page.html"
+    words = ("--clean", "the cat sat", "--corrupted", "the the sat", "--answer", "cat", "--instead", "sat")
+    code, output = run(gpt2, *words, "--site", site, "--out", page)
+    assert code == 0 and "logit difference: clean" in output and "restored" in output
+    assert "Clean: the cat sat. Corrupted: the the sat." in page.read_text()
+
+
+def test_prompts_and_answers_that_do_not_fit_are_one_line(gpt2, tmp_path):  # noqa: F811
+    both, page = ("--clean", "the cat", "--corrupted", "the cat sat"), tmp_path / "page.html"
+    for words, message in (
+        (both, "of one length in tokens; here (1, 2) and (1, 3)"),
+        ((*both[:2], "--corrupted", "the sat", "--answer", "cat"), "give --answer and --instead together"),
+        ((*both[:2], "--corrupted", "the sat", "--answer", "a b", "--instead", "cat"), "is 2 tokens of"),
+    ):
+        code, output = run(gpt2, *words, "--out", page)
+        assert code == 2 and message in output and not page.exists(), output

@@ -1,0 +1,137 @@
+"""No output of a command replaces an input, or a file that sinkinterp did not write."""
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from abuse import bad_files
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from sinkinterp.cli.main import app
+from sinkinterp.cli.options import PACKAGE
+
+pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
+
+INPUTS = ("good/config.json", "good/model.safetensors", "a.txt", "tokens.json", "rows.jsonl", "chats.jsonl")
+SMALL = "--length 4 --sequences 2"
+COMMANDS = {  # that read INPUTS and write to {out}
+    f"measure good --tokens tokens.json {SMALL} --save {{out}}": INPUTS[:2] + INPUTS[3:4],
+    f"measure good --tokens tokens.json {SMALL} --json {{out}}": INPUTS[:2] + INPUTS[3:4],
+    f"measure good --text rows.jsonl {SMALL} --html {{out}}": INPUTS[:2] + INPUTS[4:5],
+    f"domains good rows.jsonl a.txt {SMALL} --json {{out}}": (*INPUTS[:2], INPUTS[2], INPUTS[4]),
+    "view good --text a.txt --out {out}": INPUTS[:3],
+}
+FOLDERS = {  # that write several files to {out}
+    "train softmax --text good --set steps=1 --out {out}",
+    "finetune good chats.jsonl --out {out}",
+    "reproduce table03 --model good --scale smoke --out {out}",
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Inputs, links to them, and files of somebody else."""
+    folder = tmp_path_factory.mktemp("files")
+    bad_files.make(folder)
+    for path in folder.iterdir():
+        if path.name not in ("good", *INPUTS):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (folder / "rows.jsonl").write_text(json.dumps({"text": "the cat sat the cat sat"}) + "\n" * 9)
+    for name in INPUTS:
+        flat = name.replace("/", "-")
+        (folder / f"soft-{flat}").symlink_to(name)
+        (folder / f"hard-{flat}").hardlink_to(folder / name)
+    (folder / "to-good").symlink_to("good")
+    (folder / "mine.html").write_text("<!doctype html><p>mine")
+    (folder / "mine.json").write_text('{"mine": 1}')
+    (folder / "mine.safetensors").write_bytes((folder / "good/model.safetensors").read_bytes())
+    (folder / "book").mkdir()
+    (folder / "book/index.html").write_text("<!doctype html><p>mine")
+    return folder
+
+
+@pytest.fixture
+def refused(files, monkeypatch):
+    """Runs a command line that must be refused before it runs, with every file as it was."""
+    monkeypatch.chdir(files)
+    monkeypatch.setenv("SINKINTERP_CACHE", str(files / "cache"))
+
+    def run(line: str, because: str) -> None:
+        before = contents(files)
+        result = CliRunner().invoke(app, line.split())
+        assert result.exit_code == 2 and because in result.stderr and result.stderr.count("\n") == 1, (line, result)
+        assert contents(files) == before
+
+    return run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def names_of(name: str) -> list[str]:
+    """Ways to name an input: by its path, through links, and by a path that goes back and forth."""
+    flat = name.replace("/", "-")
+    others = [name.replace("good/", "to-good/")] if "/" in name else []
+    return [name, f"./{name}", f"good/../{name}", f"soft-{flat}", f"hard-{flat}", *others]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_an_output_that_is_an_input_is_refused_whatever_it_is_called(refused, data):
+    line = data.draw(st.sampled_from(sorted(COMMANDS)))
+    out = data.draw(st.sampled_from([name for read in COMMANDS[line] for name in names_of(read)]))
+    force = data.draw(st.sampled_from(("", " --force")))
+    refused(line.format(out=out) + force, "choose another place")
+
+
+@pytest.mark.parametrize(
+    ("line", "out"), [*itertools.product(sorted(FOLDERS), ("good", "to-good/new", "cache/models/x", "cache/texts"))]
+)
+def test_an_output_folder_in_an_input_or_among_the_models_and_texts_of_the_cache_is_refused(refused, line, out):
+    refused(line.format(out=out), "choose another place")
+
+
+def test_a_checkpoint_that_ships_is_not_written_over(refused):
+    refused(f"measure good {SMALL} --save {PACKAGE}/checkpoints/demo-softmax/new.safetensors", "choose another place")
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize("mine", ["mine.html", "mine.json", "mine.safetensors"])
+def test_a_file_of_somebody_else_is_not_replaced(refused, line, mine):
+    refused(line.format(out=mine), "sinkinterp did not write it; choose another place, or add --force")
+
+
+def test_a_book_does_not_replace_the_front_page_of_somebody_else(refused):
+    refused("reproduce table03 --scale smoke --out book", "book/index.html exists, and sinkinterp did not write it")
+
+
+@pytest.mark.parametrize("other", ["new.html", "./new.html", "link.html"])
+def test_two_outputs_do_not_meet(refused, files, other):
+    if not (files / "link.html").is_symlink():
+        (files / "link.html").symlink_to("new.html")
+    refused(f"measure good --text a.txt {SMALL} --html new.html --json {other}", "two outputs name the same file")
+
+
+def test_what_sinkinterp_wrote_is_replaced_and_anything_with_force(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(files)
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
+    outs = {option: tmp_path / f"out{ending}" for option, ending in WRITTEN.items()}
+    options = [word for option, path in outs.items() for word in (option.split()[0], str(path))]
+    line = ["measure", "good", "--text", "a.txt", *SMALL.replace("2", "1").split(), "--first-only"]
+    for _ in range(2):
+        assert CliRunner().invoke(app, [*line, *options]).exit_code == 0
+    shutil.copy(files / "mine.json", outs["--json"])
+    assert CliRunner().invoke(app, [*line, *options]).exit_code == 2
+    assert CliRunner().invoke(app, [*line, *options, "--force"]).exit_code == 0
+    assert "tables" in json.loads(outs["--json"].read_text())
+    for ending in (".csv", ".json"):
+        again = [*line, "--save", str(tmp_path / f"numbers{ending}")]
+        assert [CliRunner().invoke(app, again).exit_code for _ in range(2)] == [0, 0]
+
+
+WRITTEN = {"--save": ".safetensors", "--json": ".json", "--html": ".html"}

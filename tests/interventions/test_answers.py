@@ -1,0 +1,131 @@
+"""What functions of users return fits its place, or is refused with their name; what they are shown stays as it was."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from backends.zoo import model_of, tokens_of
+
+import sinkinterp as si
+from sinkinterp.attention.call import AttentionCall
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put, Zero
+from sinkinterp.interventions.edit import Edit
+from sinkinterp.measurement.patching import attribution, mean_patch
+from sinkinterp.metrics.metric import CallMetric, LogitsMetric, ResidualMetric
+
+pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
+TOKENS = tokens_of()[:4, :11]
+WRONG = {  # of a tensor
+    "None": lambda x: None,
+    "a number": lambda x: 0.5,
+    "a list": lambda x: x.tolist(),
+    "a text": lambda x: "x",
+    "no axes": lambda x: x.new_zeros(()),
+    "a row less": lambda x: x[:-1],
+    "one row for all": lambda x: x[:1],
+    "an entry less": lambda x: x[..., :-1],
+    "one entry for all": lambda x: x[..., :1],
+    "another axis": lambda x: x[None],
+    "turned": lambda x: x.transpose(0, -1)[:-1],
+    "another dtype": lambda x: x.to(torch.int32),
+    "another device": lambda x: x.to("meta"),
+    "changed in place": lambda x: x.add_(1),
+}
+IN_PLACE = "changed in place"
+
+
+def tampering(method, wrong):
+    """The edit that does this to the last argument of a method."""
+
+    def tampered(self, *arguments):
+        value = arguments[-1]
+        if isinstance(value, torch.Tensor):
+            return wrong(value)
+        part = "v" if isinstance(value, AttentionCall) else "weight"
+        return replace(value, **{part: wrong(getattr(value, part))})
+
+    return type("Tampering", (Edit,), {method: tampered})()
+
+
+SITES = ("position_ids", "token_embedding", "position_embedding", "residual", "query_weights", "key_weights",
+         "value_weights", "call", "output", "mlp")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def subject():
+    return si.load(model_of("gpt2"))
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_an_edit_that_does_not_fit_its_site_is_named(subject, site):
+    before = {name: value.clone() for name, value in subject.model.state_dict().items()}
+    for name, wrong in WRONG.items():
+        if (name, site) == ("one row for all", "position_embedding"):
+            continue  # there is one row
+        with pytest.raises(InputError, match=f"Tampering.{site}"):
+            subject.run(TOKENS, edits=[tampering(site, wrong)])
+    assert all(before[name].equal(value) for name, value in subject.model.state_dict().items())
+
+
+@pytest.mark.parametrize("answer", [None, 3, torch.zeros(3)])
+@pytest.mark.parametrize("site", ["call", "key_weights"])
+def test_an_edit_that_returns_no_such_value_is_named(subject, site, answer):
+    edit = type("Tampering", (Edit,), {site: lambda self, *_: answer})()
+    with pytest.raises(InputError, match=rf"Tampering.{site} returned"):
+        subject.run(TOKENS, edits=[edit])
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_an_operation_that_does_not_fit_is_named(subject, wrong):
+    mine = type("Mine", (Operation,), {"__call__": lambda self, layer, x: WRONG[wrong](x)})()
+    for change in (ChangeResidual(mine, positions=[2]), ChangeValues(mine, layers=[1])):
+        with pytest.raises(InputError, match="Mine"):
+            si.measure(subject, TOKENS, edits=change, progress=False)
+
+
+BAD_METRICS = {
+    "rows of the vocabulary": LogitsMetric("mine", lambda logits, tokens: logits.mean(1).T),
+    "no axis of sequences": ResidualMetric("mine", lambda x: x.mean()),
+    "a sequence less": CallMetric("mine", lambda call: call.q[1:].mean((1, 2, 3))),
+    "None": CallMetric("mine", lambda call: None),
+    "a number": ResidualMetric("mine", lambda x: 3.0),
+    "changes queries": CallMetric("mine", lambda call: call.q.zero_().mean((1, 2, 3))),
+    "changes outputs": CallMetric("mine", lambda call: call.output().mul_(2).mean((1, 2, 3))),
+    "changes residuals": ResidualMetric("mine", lambda x: x.mul_(2).mean((1, 2))),
+    "changes logits": LogitsMetric("mine", lambda logits, tokens: logits.mul_(2).mean((1, 2))),
+    "changes tokens": LogitsMetric("mine", lambda logits, tokens: tokens.add_(1).float().mean(1)),
+}
+
+
+@pytest.mark.parametrize("metric", BAD_METRICS)
+def test_a_metric_that_does_not_fit_or_changes_what_it_reads_is_named(subject, metric):
+    with pytest.raises(InputError, match="the metric mine"):
+        si.measure(subject, TOKENS, instruments=BAD_METRICS[metric], progress=False)
+
+
+def test_what_a_metric_does_to_normalisers_and_patterns_changes_no_other_number(subject):
+    def spoil(call):
+        call.log_normaliser().zero_()
+        return call.pattern().zero_().sum((1, 2, 3))
+
+    plain = si.measure(subject, TOKENS, progress=False)
+    beside = si.measure(subject, TOKENS, instruments=CallMetric("spoil", spoil), progress=False)
+    assert beside.importance.equal(plain.importance) and beside.raw_importance.equal(plain.raw_importance)
+
+
+def test_activations_of_another_number_of_sequences_are_refused(subject):
+    for values in (torch.zeros(5, 11, 48), torch.zeros(3, 11, 48)):
+        with pytest.raises(InputError, match=r"Put holds . sequences, for 4"):
+            si.measure(subject, TOKENS, edits=ChangeResidual(Put({1: values}), layers=[1]), progress=False)
+
+
+def test_a_mean_of_the_first_positions_counts_from_0(subject):
+    with pytest.raises(InputError, match="first is a whole number, 0 or more"):
+        mean_patch(ChangeResidual(layers=[1]), subject, TOKENS, first=-1)
+
+
+def test_a_score_gives_a_number_per_sequence(subject):
+    site, source = ChangeResidual(Zero(), layers=[1]), {1: torch.zeros(4, 11, 48)}
+    with pytest.raises(InputError, match="the score returned a tensor"):
+        attribution(site, subject, TOKENS, source, lambda logits, tokens: logits.sum())

@@ -1,0 +1,109 @@
+"""Activation patching equals TransformerLens's, cell by cell, and doing it by hand."""
+
+import pytest
+import torch
+from backends.zoo import model_of
+from transformer_lens import patching as theirs
+
+from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, ChangeValues, PutAt
+from sinkinterp.measurement.activation_patching import (
+    activation_patching,
+    divergence_from_clean,
+    first_alpha,
+    logit_difference,
+    loss_at,
+)
+
+T, RIGHT, WRONG = 7, 11, 13
+GENERATOR = torch.Generator().manual_seed(5)
+CLEAN, CORRUPTED = (torch.randint(89, (3, T), generator=GENERATOR) for _ in range(2))
+
+
+def difference(logits):
+    return logits[:, -1, RIGHT] - logits[:, -1, WRONG]
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama with grouped queries"])
+def subject(request):
+    return load(model_of(request.param), backend="transformer_lens")
+
+
+CASES = {
+    "residual": (ChangeResidual(), ("layer", "position"), theirs.get_act_patch_resid_pre),
+    "feed-forward": (ChangeMLP(), ("layer", "position"), theirs.get_act_patch_mlp_out),
+    "attention output": (ChangeOutputs(), ("layer", "position"), theirs.get_act_patch_attn_out),
+    "heads": (ChangeOutputs(), ("layer", "head"), theirs.get_act_patch_attn_head_out_all_pos),
+    "heads and positions": (ChangeOutputs(), None, theirs.get_act_patch_attn_head_out_by_pos),
+    "patterns": (ChangePattern(), ("layer", "head"), theirs.get_act_patch_attn_head_pattern_all_pos),
+    "values": (ChangeValues(), ("layer", "head"), theirs.get_act_patch_attn_head_v_all_pos),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_cell_equals_that_of_transformer_lens(subject, case, as_users_run_it):
+    site, by, expected = CASES[case]
+    bridge = subject._bridge
+    with torch.no_grad():
+        clean, corrupted = (difference(bridge(tokens)).mean() for tokens in (CLEAN, CORRUPTED))
+        cache = bridge.run_with_cache(CLEAN)[1]
+        values = expected(bridge, CORRUPTED, cache, lambda logits: difference(logits).mean())
+    if by is None:  # theirs is layer, position, head
+        by, values = ("layer", "head", "position"), values.transpose(1, 2)
+    table = activation_patching(subject, CLEAN, CORRUPTED, site=site, by=by, metric=difference, progress=False)
+    ours = torch.tensor(table.numbers("restored")).reshape(-1, *values.shape[1:])[: len(values)]
+    torch.testing.assert_close(ours, ((values - corrupted) / (clean - corrupted)).float(), atol=1e-5, rtol=1e-5)
+
+
+def test_the_clean_input_restores_everything_and_a_pair_of_its_own_nothing(subject):
+    last = subject.shape.n_layers
+    table = activation_patching(subject, CLEAN, CORRUPTED, metric=logit_difference(RIGHT, WRONG), progress=False)
+    cells = {(row["layer"], row["position"]): row["restored"] for row in table.rows}
+    assert cells[last, T - 1] == pytest.approx(1, abs=1e-5)
+    assert all(cells[last, p] == pytest.approx(0, abs=1e-5) for p in range(T - 1))
+    assert len(cells) == (last + 1) * T and table.plot().data[0].z.shape == (last + 1, T)
+
+
+def test_metrics_are_those_worked_by_hand(subject):
+    last = [subject.shape.n_layers]
+    site = ChangeResidual(layers=last, positions=[T - 1])
+    with torch.no_grad():
+        clean, corrupted = (subject.run(tokens).logits for tokens in (CLEAN, CORRUPTED))
+    p, q = (x[:, -1].log_softmax(-1) for x in (clean, corrupted))
+    expected = (p.exp() * (p - q)).sum(-1).mean().item()
+    note = activation_patching(
+        subject, CLEAN, CORRUPTED, site=site, metric=divergence_from_clean(), progress=False
+    ).note
+    assert f"KL from the clean run: clean 0, corrupted {expected:.4g}" in note.replace("-0,", "0,")
+    losses = [-x[:, :-1].log_softmax(-1).gather(2, CLEAN[:, 1:, None])[..., 0] for x in (clean, corrupted)]
+    note = activation_patching(subject, CLEAN, CORRUPTED, site=site, metric=loss_at([2, 5]), progress=False).note
+    means = [f"{x[:, [1, 4]].mean().item():.4g}" for x in losses]
+    assert f"loss: clean {means[0]}, corrupted {means[1]}" in note
+    first = ChangeResidual(layers=[0], positions=[0])
+    table = activation_patching(subject, CLEAN, CORRUPTED, site=first, metric=first_alpha(), progress=False)
+    assert len(table.rows) == 1 and "alpha_1: clean" in table.note
+
+
+def test_what_does_not_fit_is_refused(subject):
+    with pytest.raises(InputError, match="of one length in tokens"):
+        activation_patching(subject, CLEAN, CORRUPTED[:, :5])
+    with pytest.raises(InputError, match="nothing can be restored"):
+        activation_patching(subject, CLEAN, CLEAN, progress=False)
+    with pytest.raises(InputError, match="by layer, and by position; got"):
+        activation_patching(subject, CLEAN, CORRUPTED, by=("layer", "head"), progress=False)
+    with pytest.raises(InputError, match=r"a number per sequence, here \(3,\); mean gave a tensor of \(\)"):
+        activation_patching(subject, CLEAN, CORRUPTED, metric=torch.mean, progress=False)
+    with pytest.raises(InputError, match="do not fit"):
+        PutAt({0: torch.zeros(1, 3, 4)}, torch.tensor([0]), torch.tensor([[0, -1, 0]]))(0, torch.zeros(1, 2, 4))
+
+
+def test_all_backends_give_the_same_map():
+    tables = [
+        activation_patching(
+            load(model_of("gpt2"), backend=backend), CLEAN, CORRUPTED, metric=difference, progress=False
+        )
+        for backend in BACKENDS
+    ]
+    first, *others = (torch.tensor(table.numbers("restored")) for table in tables)
+    assert len(tables) == 3 and all(torch.allclose(first, other, atol=1e-5) for other in others)

@@ -1,0 +1,58 @@
+"""si.sinks: what a measurement finds, from attention weights that another library computed."""
+
+import pytest
+import torch
+from backends.zoo import model_of, tokens_of
+from transformer_lens.ActivationCache import ActivationCache
+
+import sinkinterp as si
+from sinkinterp.backends.transformer_lens import bridge_of
+from sinkinterp.errors import InputError
+from sinkinterp.metrics.importance import PAPER
+
+
+@torch.no_grad()
+def test_sinks_of_weights_are_those_that_are_measured_whatever_they_came_from():
+    model, tokens = model_of("gpt2"), tokens_of()
+    model.set_attn_implementation("eager")
+    output = model(tokens, output_attentions=True)
+    table, report = si.sinks(output.attentions, 2), si.measure(model, tokens, convention=PAPER)
+    everything, *heads = table.rows
+    sink = report.sink(2)
+    assert (everything["Sink_3"], everything["Sink_3 low"], everything["Sink_3 high"]) == pytest.approx(
+        (sink.mean, sink.low, sink.high), abs=1e-6
+    )
+    assert [row["alpha_3"] for row in heads] == pytest.approx(report.alpha(2).mean(0).flatten().tolist(), abs=1e-5)
+    assert [(row["layer"], row["head"]) for row in heads] == [(i, j) for i in range(3) for j in range(4)]
+    assert everything["null"] == pytest.approx(report.null_alpha(2).mean().item(), abs=1e-6)
+    _, cache = bridge_of(model).run_with_cache(tokens)
+    assert isinstance(cache, ActivationCache)
+    for given in (output, list(output.attentions), cache):
+        assert si.sinks(given, 2).numbers("alpha_3") == pytest.approx(table.numbers("alpha_3"), abs=1e-6)
+    assert si.sinks(output.attentions[1], 2).numbers("alpha_3")[1:] == pytest.approx([r["alpha_3"] for r in heads[4:8]])
+
+
+def test_a_pattern_by_hand():
+    pattern = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.75, 0, 0.25]])[None, None]
+    everything, head = si.sinks(pattern, epsilon=0.7).rows
+    assert head["alpha_1"] == pytest.approx(0.75) and head["Sink_1"] == 1
+    assert everything["null"] == pytest.approx((1 + 1 / 2 + 1 / 3) / 3)
+    assert si.sinks(-2 * pattern, 2).rows[1]["alpha_3"] == pytest.approx(0.25)  # shares of magnitudes
+
+
+REFUSED = {
+    "no attention weights": (),
+    "is \\(3, 5, 5\\)": torch.rand(3, 5, 5),
+    "without a slot's column": torch.rand(2, 3, 5, 6),
+    "not scores": torch.full((1, 1, 2, 2), -torch.inf),
+    "later keys": torch.rand(2, 3, 5, 5),
+    "eager": [],
+    "is NoneType": [None],
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_what_holds_no_pattern_is_refused_in_one_line(words):
+    with pytest.raises(InputError, match=words) as error:
+        si.sinks(REFUSED[words])
+    assert "\n" not in str(error.value)

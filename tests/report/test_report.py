@@ -1,0 +1,259 @@
+import json
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from backends.zoo import model_of, tokens_of
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import sinkinterp as si
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.errors import InputError
+from sinkinterp.metrics.bootstrap import difference
+from sinkinterp.metrics.instruments import ALL
+from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.metric import Metric
+from sinkinterp.metrics.residuals import MASSIVE_ENTRIES, Steps
+from sinkinterp.report.compare import compare
+from sinkinterp.report.heads import sinks_by_head
+from sinkinterp.report.report import Report
+from sinkinterp.report.summary import sink_summary
+from sinkinterp.report.views import tables_as_json
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    return {name: si.load(model_of(name)) for name in ("gpt2", "gpt-oss with sink logits")}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gpt-oss with sink logits"])
+def test_a_saved_report_is_loaded_as_it_was(subjects, name, tmp_path):
+    report = si.measure(subjects[name], tokens_of(), positions=(0, 4))
+    report.save(tmp_path / "report.safetensors")
+    loaded = Report.load(tmp_path / "report.safetensors")
+    for field in fields(report):
+        ours, theirs = getattr(report, field.name), getattr(loaded, field.name)
+        assert ours.equal(theirs) if isinstance(ours, torch.Tensor) else ours == theirs
+    assert [p.name for p in tmp_path.iterdir()] == ["report.safetensors"]
+
+
+def test_a_file_that_is_no_report_is_refused(tmp_path):
+    (tmp_path / "other.safetensors").write_bytes(b"not a report")
+    with pytest.raises(InputError, match=r"not a saved report; give a .* that Report\.save wrote"):
+        Report.load(tmp_path / "other.safetensors")
+
+
+def test_an_edit_is_compared_sequence_by_sequence(subjects):
+    before = si.measure(subjects["gpt2"], tokens_of())
+    after = si.measure(subjects["gpt2"], tokens_of(), edits=[si.SwapPositions(0, 4)])
+    table = compare(before, after)
+    row = {row["quantity"]: row for row in table.rows}["alpha_1, mean over heads"]
+    change = (after.alpha() - before.alpha()).mean((1, 2))
+    assert row["change"] == pytest.approx(change.mean().item(), abs=1e-6)
+    assert row["change low"] <= row["change"] <= row["change high"]
+    assert "SwapPositions" in table.note and "change by sequence" in table.note
+
+
+def test_a_report_compared_with_itself_has_changed_by_nothing(subjects):
+    report = si.measure(subjects["gpt-oss with sink logits"], tokens_of())
+    assert {row[cell] for row in compare(report, report).rows for cell in ("change", "change low", "change high")} == {
+        0.0
+    }
+
+
+def test_reports_on_different_tokens_are_not_paired(subjects):
+    one = si.measure(subjects["gpt2"], tokens_of())
+    other = replace(one, protocol=replace(one.protocol, source_sha256="another"))
+    assert "different sequences" in compare(one, other).note
+
+
+def test_reports_of_other_sequences_are_never_paired_by_place(subjects):
+    one, fewer = (si.measure(subjects["gpt2"], tokens_of()[:n]) for n in (5, 3))
+    assert "different sequences, change of means" in compare(one, fewer).note
+    one, fewer = (replace(report, protocol=replace(report.protocol, source_sha256="")) for report in (one, fewer))
+    assert "different sequences" in compare(one, fewer).note and "the same sequences" in compare(one, one).note
+
+
+def test_the_same_texts_as_other_tokens_are_paired_and_the_note_says_so(subjects):
+    one, cut = (si.measure(subjects["gpt2"], tokens_of()[:, :n]) for n in (17, 11))
+    same_texts = replace(cut, protocol=replace(cut.protocol, source_sha256=one.protocol.source_sha256))
+    assert "the same texts as other tokens, change by sequence" in compare(one, same_texts).note
+
+
+def test_a_summary_of_texts_of_different_lengths_repeats_no_row(subjects):
+    ragged = si.measure(subjects["gpt2"], [[5, 7, 9, 11, 13], [3, 4]])
+    table = ragged.summary().table
+    assert ragged.importance.isnan().any()
+    assert "alpha_1 of raw weights" not in table.column("quantity") and "null of bias alone" not in table.columns
+
+
+def test_pairing_narrows_the_interval_of_a_shared_shift():
+    base = torch.randn(41)
+    paired, apart = (difference(base, base + 0.5, paired) for paired in (True, False))
+    assert paired.mean == pytest.approx(apart.mean, abs=1e-6) == pytest.approx(0.5, abs=1e-6)
+    assert paired.high - paired.low < 1e-6 < apart.high - apart.low
+    assert apart.low < 0.5 < apart.high
+
+
+@pytest.fixture(scope="module")
+def full(subjects):
+    """Sequences of 11, 5 and 7 tokens, with a slot, two positions and all instruments."""
+    rows = [row[:n].tolist() for row, n in zip(tokens_of(), (11, 5, 7), strict=False)]
+    return si.measure(subjects["gpt-oss with sink logits"], TokenSet.of_rows(rows), positions=(0, 6), instruments=ALL)
+
+
+def by_file(report, folder):
+    report.save(folder / "report.safetensors")
+    return Report.load(folder / "report.safetensors")
+
+
+def by_json(report, folder):
+    return Report.from_dict(json.loads(json.dumps(report.to_dict(), allow_nan=False)))
+
+
+def same_bits(one, other):
+    return one.dtype == other.dtype and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("travel", [by_file, by_json])
+def test_a_report_comes_back_with_every_number_nan_and_extra(full, travel, tmp_path):
+    back = travel(full, tmp_path)
+    assert back.tensors().keys() == full.tensors().keys() >= {"slot_null", "extra.loss", "extra.massive_entries"}
+    for name, value in full.tensors().items():
+        assert same_bits(back.tensors()[name], value), name
+    assert back.extra(MASSIVE_ENTRIES).dtype == back.tokens.dtype == torch.long
+    assert back.importance.isnan().any() and back.extra(NEXT_TOKEN_LOSS).isnan().any()
+    assert (back.positions, back.attention_layers, back.protocol) == ((0, 6), (0, 1, 2), full.protocol)
+    for table in (sink_summary, sinks_by_head):
+        assert repr(vars(table(back))) == repr(vars(table(full)))
+    assert repr(tables_as_json(back, 0.3)) == repr(tables_as_json(full, 0.3))
+    assert repr(vars(compare(full, back))) == repr(vars(compare(full, full)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.int32, torch.bool])
+def test_json_keeps_the_type_and_value_of_any_answer(full, dtype):
+    extra = torch.tensor([[0.1, 3.0], [torch.pi, 0.0], [7.0, 1.5]]).to(dtype)
+    back = by_json(replace(full, extras={"mine": extra}), None)
+    assert back.extras.keys() == {"mine"} and same_bits(back.extra(Metric("mine")), extra)
+
+
+def test_a_table_of_rows_holds_every_head_of_every_position_but_no_padding(full):
+    frame = full.to_pandas()
+    columns = ["sequence", "layer", "head", "position", "importance", "raw_importance", "null", "bias_null"]
+    assert frame.columns.tolist() == columns
+    assert len(frame) == 3 * 4 * (2 + 1 + 2)  # the second sequence has no position 6
+    assert not ((frame.sequence == 1) & (frame.position == 6)).any() and not frame.isna().any().any()
+    for row in frame.itertuples():
+        for name in columns[4:]:
+            column = full.positions.index(row.position)
+            assert getattr(row, name) == getattr(full, name)[row.sequence, row.layer, row.head, column].item()
+
+
+def test_rows_name_the_layers_that_attend():
+    report = si.measure(si.load(model_of("jamba with mamba layers")), tokens_of(), positions=(2,))
+    assert report.to_pandas()[["layer", "position"]].drop_duplicates().values.tolist() == [[1, 2]]
+
+
+def test_an_answer_that_was_not_taken_along_names_the_fix(subjects, full):
+    report = si.measure(subjects["gpt2"], tokens_of())
+    assert full.has(NEXT_TOKEN_LOSS) and not report.has(NEXT_TOKEN_LOSS)
+    with pytest.raises(InputError, match=r"^loss was not measured; measure with instruments=\S+ALL$"):
+        report.extra(NEXT_TOKEN_LOSS)
+
+
+def test_rates_and_ratios_of_ragged_sequences_count_those_that_are_long_enough(full):
+    rates = [(full.importance[i, ..., 1] > 0.3).float().mean().item() for i in (0, 2)]
+    assert full.sink_rate(6) == pytest.approx(sum(rates) / 2)
+    assert full.null_sink_rate(6) == (full.null[[0, 2], ..., 1] > 0.3).float().mean()
+    norms = full.residual_norms[1, :, :5]
+    torch.testing.assert_close(full.residual_ratio()[1], norms[:, 0] / norms[:, 1:].mean(-1))
+
+
+def without(name):
+    def older(tensors, words):
+        del tensors[name]
+
+    return older
+
+
+def without_divisor(tensors, words):
+    del words["protocol"]["divisor"]
+
+
+@pytest.mark.parametrize("older", [without("bias_null"), without("tokens"), without_divisor, lambda t, w: w.clear()])
+def test_a_file_of_an_older_report_is_refused_in_one_line(full, older, tmp_path):
+    full.save(tmp_path / "report")
+    with safe_open(tmp_path / "report", framework="pt") as file:
+        words = json.loads(file.metadata()["sinkinterp"])
+    del words["sha256"]  # reports of earlier versions have none
+    tensors = dict(full.tensors())
+    older(tensors, words)
+    save_file(tensors, tmp_path / "older", {"sinkinterp": json.dumps(words)})
+    with pytest.raises(InputError, match="not a saved report; give a"):
+        Report.load(tmp_path / "older")
+
+
+def test_a_report_of_one_sequence_and_one_layer_can_be_saved(tmp_path):
+    report = si.measure(si.load(model_of("jamba with mamba layers")), tokens_of()[:1])
+    assert by_file(report, tmp_path).importance.equal(report.importance)
+
+
+def test_rates_count_importances_of_the_first_position_above_three_tenths_unless_told_otherwise(full):
+    rates = {full.sink_rate: full.importance, full.null_sink_rate: full.null, full.bias_sink_rate: full.bias_null}
+    for rate, values in rates.items():
+        assert rate() == pytest.approx((values[..., 0] > 0.3).float().mean().item())
+        assert rate(0, 0.05) == pytest.approx((values[..., 0] > 0.05).float().mean().item())
+        assert rate(6, 0.12) == pytest.approx((values[[0, 2], ..., 1] > 0.12).float().mean().item())
+    slot = full.slot_importance
+    assert full.slot_rate().mean == pytest.approx((slot > 0.3).float().mean().item())
+    assert full.slot_rate(0.05).mean == pytest.approx((slot > 0.05).float().mean().item())
+
+
+def test_ratios_are_norms_of_the_first_token_over_the_mean_of_the_others(subjects):
+    report = si.measure(subjects["gpt2"], tokens_of())
+    for ratio, norms in (
+        (report.residual_ratio(), report.residual_norms),
+        (report.key_ratio(), report.key_norms),
+        (report.value_ratio(), report.value_norms),
+    ):
+        torch.testing.assert_close(ratio, norms[..., 0] / norms[..., 1:].mean(-1))
+
+
+def test_steps_are_of_the_mean_ratio_and_of_a_factor_of_two_unless_told_otherwise(full):
+    def with_ratios(*ratios):
+        norms = torch.ones(3, len(ratios), full.residual_norms.shape[-1])
+        norms[..., 0] = torch.tensor(ratios)
+        return replace(full, residual_norms=norms)
+
+    n_blocks = full.residual_norms.shape[1]
+    assert n_blocks == 4
+    assert with_ratios(1.0, 2.0, 2.0, 1.0).steps() == Steps(1, 3)
+    assert with_ratios(1.0, 1.9, 1.9, 1.0).steps() is None
+    assert with_ratios(1.0, 1.9, 1.9, 1.0).steps(1.5) == Steps(1, 3)
+    assert with_ratios(1.0, 9.0, 9.0, 9.0).steps() == Steps(1, None)
+
+
+def test_a_reports_line_names_the_model_its_sizes_and_its_sink(full, subjects):
+    sizes = f"3 layers x 4 heads, T={full.protocol.lengths}, n=3"
+    assert repr(full) == f"<Report of {full.protocol.model}: {sizes}, Sink_1 = {full.sink()} at epsilon 0.3>"
+    later = si.measure(subjects["gpt2"], tokens_of(), positions=(4,))
+    assert "Sink_1" not in repr(later)
+
+
+def test_what_people_look_at_first_is_at_an_epsilon_of_three_tenths(full):
+    assert full.plot() == full.plot("sinks", 0.3) != full.plot("sinks", 0.05)
+    for show in (full.summary, full.heads):
+        assert repr(vars(show())) == repr(vars(show(0.3))) != repr(vars(show(0.05)))
+
+
+def test_the_suffix_of_the_file_decides_its_format_and_an_unknown_one_is_refused(tmp_path):
+    report = si.measure("sinkinterp/demo-softmax", [[5, 3, 7, 2, 11]] * 3, progress=False)
+    report.save(tmp_path / "r.json")
+    assert si.Report.load(tmp_path / "r.json").importance.equal(report.importance)
+    assert json.loads((tmp_path / "r.json").read_text())["protocol"]["model"] == report.protocol.model
+    report.save(tmp_path / "r.csv")
+    assert len((tmp_path / "r.csv").read_text().splitlines()) == 1 + len(report.to_pandas())
+    with pytest.raises(InputError, match=r"not saved as \.xlsx; name a file that ends in \.safetensors, \.json, \.csv"):
+        report.save(tmp_path / "r.xlsx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r.csv", "r.json"]

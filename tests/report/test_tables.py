@@ -1,0 +1,128 @@
+"""The tables of what instruments measure, and of positions and tokens, worked by hand."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sinkinterp.errors import InputError
+from sinkinterp.report.compare import sinks_by_domain
+from sinkinterp.report.heads import score_gaps_by_head, top_heads, writes_by_head
+from sinkinterp.report.massive import massive_by_block
+from sinkinterp.report.positions import loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_token
+from sinkinterp.report.protocol import Protocol
+from sinkinterp.report.report import Report
+from sinkinterp.report.views import overview_tables
+
+N, T = 3, 11  # two layers of two heads that share one kv head; 4 residuals
+PROTOCOL = Protocol("toy", N, T, "float32", "none", "a.txt", "abc", 0, (), "queries that can see the key", "", {})
+
+
+def spread(first, rest, *shape):
+    """`first` at position 0 and `rest` at the others."""
+    x = torch.full((*shape, T), rest)
+    x[..., 0] = torch.tensor(first)
+    return x
+
+
+ALPHA = spread([[0.7, 0.1], [0.4, 0.2]], 0.05, N, 2, 2)
+ALPHA[0, 0, 0, 2] = 0.9  # one later token, of one sequence, in one head
+RATIOS = spread([1.0, 5.0, 4.0, 1.0], 1.0, N, 4)
+COSINES = torch.zeros(N, 4, T)
+COSINES[:, :, 0] = 1
+COSINES[1, 1, 5] = 0.95
+TOKENS = torch.arange(N * T).reshape(N, T)
+TOKENS[:, 0] = 99
+ANGLES = torch.tensor([0.8, 0.2]).expand(N, 2, 2, 2)
+TOP = torch.tensor([[-200.0, 0, 7], [3, 1, 2]]).expand(N, 4, 2, 3)
+REPORT = Report(
+    tokens=TOKENS, positions=tuple(range(T)), attention_layers=(0, 3), importance=ALPHA, raw_importance=ALPHA,
+    null=torch.full_like(ALPHA, 0.1), bias_null=torch.full_like(ALPHA, 0.1), slot_importance=None, slot_null=None,
+    off_sequence=torch.zeros(N, 2, 2), residual_norms=RATIOS, key_norms=spread([[1.0], [1.0]], 1.0, N, 2, 1),
+    value_norms=spread([[0.1], [0.9]], 1.0, N, 2, 1), protocol=PROTOCOL,
+    extras={
+        "qk_angles": ANGLES, "qk_norm_products": torch.tensor([10.0, 5.0]).expand(N, 2, 2, 2),
+        "key_rank": torch.tensor([[1.5], [2.5]]).expand(N, 2, 1), "update_rank": torch.full((N, 2, 2), 1.25),
+        "peak_over_median": torch.tensor([2.0, 2000, 2000, 3]).expand(N, 4), "kurtosis": torch.full((N, 4), 6.0),
+        "massive_entries": torch.tensor([0, 2, 1, 0]).expand(N, 4), "top_entries": TOP, "cosine_to_first": COSINES,
+        "loss": torch.arange(1.0, T).expand(N, -1),
+    },
+)  # fmt: skip
+
+
+def test_the_score_gap_is_split_by_hand():
+    rows = score_gaps_by_head(REPORT).rows
+    assert [(row["layer"], row["head"]) for row in rows] == [(0, 0), (0, 1), (3, 0), (3, 1)]
+    # 0.8 * 10 - 0.2 * 5 = 7 = (0.8 - 0.2) * (10 + 5) / 2 + (10 - 5) * (0.8 + 0.2) / 2
+    assert [rows[0][name] for name in ("score gap", "by angle", "by norms")] == pytest.approx([7, 4.5, 2.5])
+
+
+def test_only_sink_heads_are_called_no_op_or_broadcast():
+    assert [row["kind of sink"] for row in writes_by_head(REPORT).rows] == ["no-op", "none", "broadcast", "none"]
+    assert [row["stable rank of keys"] for row in writes_by_head(REPORT).rows] == [1.5, 1.5, 2.5, 2.5]
+
+
+def test_the_strongest_heads_come_first():
+    assert [row["alpha_1"] for row in top_heads(writes_by_head(REPORT), 3).rows] == pytest.approx([0.7, 0.4, 0.2])
+
+
+def test_massive_activations_are_told_with_their_place_and_their_lifetime():
+    table = massive_by_block(REPORT)
+    assert [row["massive entries"] for row in table.rows] == [0, 2, 1, 0]
+    assert table.rows[1]["max |x|"] == 200 and table.rows[1]["max / median"] == 2000
+    assert table.rows[0]["usual entry"] == "position 0, channel 7 (100%)"
+    assert "in 2 blocks, from 1 to 2" in table.note
+
+
+def test_first_and_later_tokens_are_told_apart():
+    first, later = sinks_by_token(REPORT, token_text=lambda token: f"<{token}>").rows
+    assert (first["place"], first["token"], first["occurrences"]) == ("first", 99, 3)
+    assert first["share of heads"] == pytest.approx(0.5) and first["text"] == "<99>"  # 0.7 and 0.4 of four heads
+    assert (later["place"], later["token"], later["share of heads"]) == ("later", 2, pytest.approx(1 / 4))
+
+
+def test_tokens_that_hardly_any_query_follows_do_not_count():
+    late = ALPHA.clone()
+    late[..., -1] = 0.9
+    assert all(
+        row["place"] == "first" or row["token"] == 2 for row in sinks_by_token(replace(REPORT, importance=late)).rows
+    )
+
+
+def test_secondary_sinks_lie_between_the_steps_of_the_norm():
+    (row,) = secondary_by_token(REPORT).rows
+    assert (row["token"], row["times"], row["of"]) == (int(TOKENS[1, 5]), 1, 1)
+    assert "steps up at block 1, down at block 3" in secondary_by_token(REPORT).note
+    flat = secondary_by_token(replace(REPORT, residual_norms=torch.ones_like(RATIOS)))
+    assert flat.rows == () and "makes no step" in flat.note
+
+
+def test_the_grid_falls_with_epsilon_beside_its_null():
+    rows = {row["epsilon"]: row for row in sinks_by_epsilon(REPORT, epsilons=(0.05, 0.3, 0.6)).rows}
+    assert [rows[e]["Sink_1"] for e in (0.05, 0.3, 0.6)] == pytest.approx([1, 0.5, 0.25])
+    assert [rows[e]["null"] for e in (0.05, 0.3, 0.6)] == [1, 0, 0]
+    assert rows[0.3]["largest other"] == pytest.approx(1 / 12)  # one of 3 sequences x 4 heads
+
+
+def test_losses_stand_at_the_position_of_the_token_that_was_predicted():
+    assert [(row["position"], row["loss"]) for row in loss_by_position(REPORT).rows] == [
+        (i, float(i)) for i in range(1, T)
+    ]
+
+
+def test_domains_have_a_row_each():
+    rows = sinks_by_domain({"a": REPORT, "b": replace(REPORT, importance=ALPHA / 10)}).rows
+    assert [(row["domain"], row["Sink_1"]) for row in rows] == [("a", 0.5), ("b", 0.0)]
+
+
+def test_what_was_not_measured_is_left_out_of_the_overview_and_refused_alone():
+    bare = replace(REPORT, extras={})
+    assert len(overview_tables(REPORT)) == 7 and len(overview_tables(bare)) == 3
+    for table in (score_gaps_by_head, writes_by_head, massive_by_block, secondary_by_token, loss_by_position):
+        with pytest.raises(InputError, match=r"was not measured; measure with instruments"):
+            table(bare)
+
+
+def test_tables_become_frames_with_their_note():
+    frame = score_gaps_by_head(REPORT).to_pandas()
+    assert len(frame) == 4 and frame.attrs["note"].startswith("toy: n=3, T=11")

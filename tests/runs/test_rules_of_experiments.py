@@ -1,0 +1,108 @@
+"""Rules of single experiments, on rows worked by hand: which models they judge, and what they leave undecided."""
+
+import pytest
+
+from sinkinterp.report.columns import INPUT, MODEL, SEED, SINK_1
+from sinkinterp.runs.catalogue import Scale, load_module
+from sinkinterp.runs.experiment import GIVEN, Scope, load_experiment
+from sinkinterp.runs.rules import Outcome
+from sinkinterp.table import Table, high_of, low_of
+
+HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED, Outcome.NOT_ASKED
+
+
+def with_interval(column, value, half=0.01):
+    return {column: value, low_of(column): value - half, high_of(column): value + half}
+
+
+def outcomes(name, rows):
+    return [verdict.outcome for verdict in load_experiment(name).verdicts(Table("", "", tuple(rows)))]
+
+
+def inputs_of(model, positions, **rates):
+    """Rows of Table 1 without BOS."""
+    about = {MODEL: model, SEED: None, "positions": positions, "BOS": "none"}
+    return [{**about, INPUT: name, **with_interval(SINK_1, rate)} for name, rate in rates.items()]
+
+
+def test_table_1_asks_of_repeated_tokens_what_the_kind_of_positions_makes_of_them():
+    table01 = load_module("table01_inputs")
+    gpt2_xl = inputs_of("openai-community/gpt2-xl", table01.TABLE, natural=0.77, random=0.70, repeated=0.6228)
+    mistral = inputs_of("mistralai/Mistral-7B-v0.1", table01.NO_TABLE, natural=0.97, random=0.75, repeated=0.02)
+    assert outcomes("table01_inputs", gpt2_xl) == [HOLDS, NOT_ASKED, HOLDS, NOT_ASKED]
+    assert outcomes("table01_inputs", mistral) == [HOLDS, HOLDS, NOT_ASKED, NOT_ASKED]
+    assert outcomes("table01_inputs", [*gpt2_xl, *mistral])[:3] == [HOLDS, HOLDS, HOLDS]
+    lost = inputs_of("a", table01.TABLE, natural=0.77, random=0.70, repeated=0.02)
+    assert outcomes("table01_inputs", lost)[2] is FAILS
+
+
+@pytest.mark.parametrize(("chat", "outcome"), [(0.88, HOLDS), (0.70, FAILS), (0.80, UNDECIDED)])
+def test_of_two_given_models_the_second_is_judged_as_the_chat_model_of_the_first(chat, outcome):
+    rows = [row for name, rate in (("base", 0.9), ("chat", chat)) for row in inputs_of(name, "no table", natural=rate)]
+    assert outcomes("table01_inputs", rows)[-1] is outcome
+    assert outcomes("table01_inputs", rows[:1])[-1] is NOT_ASKED
+
+
+def test_pairs_of_base_and_chat_are_known_among_the_papers_models():
+    table01 = load_module("table01_inputs")
+    models = table01.MODELS[Scale.PAPER]
+    assert {name for pair in table01.BASE_OF.items() for name in pair} <= set(models)
+    rows = [row for name in models for row in inputs_of(name, "no table", natural=0.9)]
+    assert outcomes("table01_inputs", rows)[-1] is HOLDS
+
+
+def onsets(**steps):
+    """Histories of 800 steps in which alpha_1 rises at a step; None is never."""
+    return [
+        {MODEL: f"rate x {rate}", SEED: seed, "step": at, "alpha_1": 0.4 if step is not None and at >= step else 0.1}
+        for rate, seeds in zip(("1", "0.5", "0.25"), steps.values(), strict=True)
+        for seed, step in enumerate(seeds)
+        for at in range(0, 801, 50)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("whole", "half", "quarter", "outcome"),
+    [
+        ([350, 400, 400], [500, 550, 600], [700, 700, 800], HOLDS),
+        ([350, 400, 400], [500, 550, 600], [500, 500, 550], FAILS),
+        ([350, 400, 400], [500, 550, 600], [None, None, 700], UNDECIDED),
+        ([350, 400, 400], [500, 550, None], [700, 750, None], HOLDS),  # the median has come
+    ],
+)
+def test_a_sink_that_never_comes_is_not_a_late_one(whole, half, quarter, outcome):
+    assert outcomes("figure04_dynamics", onsets(whole=whole, half=half, quarter=quarter))[1] is outcome
+
+
+def sized(name, rate, accuracy=0.5):
+    chance = {"chance": 0.25}
+    return {MODEL: name, SEED: None, **with_interval(SINK_1, rate), **with_interval("accuracy", accuracy), **chance}
+
+
+def test_the_ladder_judges_the_models_that_it_was_given():
+    pythias = [sized("EleutherAI/pythia-1.4b", 0.6), sized("EleutherAI/pythia-14m", 0.2)]
+    assert outcomes("figure04_scale_ladder", pythias) == [HOLDS, HOLDS]
+    assert outcomes("figure04_scale_ladder", [sized("a/pythia-1b", 0.3), sized("a/pythia-70m", 0.6)]) == [HOLDS, FAILS]
+    assert outcomes("figure04_scale_ladder", [sized("gpt2", 0.02)]) == [FAILS, NOT_ASKED]
+
+
+def test_a_task_compares_the_sizes_of_a_family():
+    gpt2 = [sized("openai-community/gpt2-xl", 0.7, 0.5), sized("openai-community/gpt2", 0.5, 0.3)]
+    assert outcomes("figure10_downstream", gpt2)[::3] == [HOLDS, HOLDS]
+    less_accurate = [sized("openai-community/gpt2-xl", 0.7, 0.3), sized("openai-community/gpt2", 0.5, 0.5)]
+    assert outcomes("figure10_downstream", less_accurate)[::3] == [HOLDS, FAILS]
+    chats = [sized("meta-llama/Llama-2-7b-chat-hf", 0.7), sized("meta-llama/Llama-2-7b-hf", 0.7)]
+    assert outcomes("figure10_downstream", chats)[3] is NOT_ASKED
+
+
+def test_one_kind_of_text_differs_from_nothing():
+    rates = {f"Sink_1 at {epsilon}": 0.5 for epsilon in (0.2, 0.3, 0.4)}
+    rows = [{MODEL: "m", SEED: None, "text": kind, **rates} for kind in ("prose", "random tokens")]
+    assert outcomes("figure09_domains", rows) == [UNDECIDED] * 3
+
+
+def test_smoke_has_no_verdict_unless_the_user_names_the_models():
+    experiment, table = load_experiment("figure04_scale_ladder"), Table("", "", (sized("gpt2", 0.5),))
+    assert experiment.verdicts(table, Scope(Scale.SMOKE).label) == []
+    assert Scope(Scale.SMOKE, models=["gpt2"]).label == GIVEN
+    assert len(experiment.verdicts(table, GIVEN)) == len(experiment.verdicts(table, Scale.REAL)) == 2

@@ -1,0 +1,103 @@
+"""The sweep over causal architectures, on families of every kind; `python -m tools.families` sweeps all."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sinkinterp.errors import InputError
+from tools import families as families_of_transformers
+from tools.families import DIFFERS, ERROR, FAMILIES, MEASURED, NOT_BUILT, REFUSED, app, is_sound, sweep
+
+TABLE = Path(__file__).parents[1] / "docs/families.md"
+MEASURED_HERE = {
+    "bloom": "yes", "codegen": "yes", "falcon": "yes", "gpt_neo": "yes", "gptj": "yes", "mpt": "yes", "xglm": "yes",
+    "openai-gpt": "no", "gpt2": "yes", "opt": "yes", "llama": "yes", "gemma3": "yes", "glm4": "yes", "granite": "yes",
+    "granite_swa": "yes", "granitemoeshared": "no", "gpt_oss": "yes", "jamba": "yes", "recurrent_gemma": "yes",
+    "falcon_h1": "yes", "modernbert-decoder": "yes", "deepseek_v3": "yes", "bart": "no", "xlm-roberta": "no",
+}  # fmt: skip
+REFUSED_HERE = {
+    "gemma3n_text": "not one residual stream",
+    "deepseek_v4": "not one residual stream",
+    "mamba": "has no attention, or computes it outside",
+    "reformer": "has no attention, or computes it outside",
+    "diffllama": "attends twice in one pass",
+    "inkling2_text": "the bias of its scores is not relative to the query's own key",
+    "deepseek_v32": "its logits are not the bare model's",
+    "mimo_v2_flash": "their heads differ in number or size",
+}
+
+
+@pytest.fixture(scope="module")
+def table():
+    return sweep([*MEASURED_HERE, *REFUSED_HERE])
+
+
+def test_families_of_every_kind_are_measured_as_eager_attention_is(table):
+    rows = {row["family"]: row for row in table.rows}
+    assert {name: rows[name]["verdict"] for name in MEASURED_HERE} == dict.fromkeys(MEASURED_HERE, MEASURED)
+    assert {name: rows[name]["feed-forward updates"] for name in MEASURED_HERE} == MEASURED_HERE
+    assert is_sound(table)
+
+
+def test_what_cannot_be_measured_is_refused_in_one_line(table):
+    rows = {row["family"]: row for row in table.rows}
+    for name, reason in REFUSED_HERE.items():
+        assert rows[name]["verdict"] == REFUSED and reason in rows[name]["why"] and "\n" not in rows[name]["why"], name
+
+
+def test_the_table_in_the_docs_says_the_same_of_every_family(table):
+    lines = [line.split(" | ") for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    written = {cells[0].removeprefix("| "): cells[1] for cells in lines}
+    assert set(FAMILIES) <= set(written) and not {ERROR, DIFFERS} & set(written.values())
+    assert {row["family"]: row["verdict"] for row in table.rows}.items() <= written.items()
+
+
+def test_an_error_and_other_numbers_make_a_table_unsound(monkeypatch):
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError("a hook divides")
+
+    monkeypatch.setattr(families_of_transformers, "load", fail)
+    (row,) = sweep(["gpt2"]).rows
+    assert row["verdict"] == ERROR and row["why"] == "ZeroDivisionError: a hook divides"
+    assert not is_sound(sweep(["gpt2"]))
+    monkeypatch.undo()
+    honest = families_of_transformers.dense_patterns
+    monkeypatch.setattr(families_of_transformers, "dense_patterns", lambda model, tokens: honest(model, tokens) + 1e-3)
+    assert sweep(["gpt2"]).column("verdict") == [DIFFERS]
+
+
+def test_a_family_that_takes_too_long_is_stopped(monkeypatch):
+    before = signal.getsignal(signal.SIGALRM)
+    monkeypatch.setattr(families_of_transformers, "tiny_model", lambda family: signal.pause())
+    (row,) = sweep(["gpt2"], seconds=1).rows
+    assert row["verdict"] == NOT_BUILT and "not done after 1 seconds" in row["why"]
+    assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_the_command_prints_and_writes_the_table(tmp_path):
+    file = tmp_path / "families.md"
+    result = CliRunner().invoke(app, ["bloom", "mamba", "--markdown", str(file)])
+    assert result.exit_code == 0 and "bloom" in result.output and "wrote" in result.output
+    assert "| bloom | measured |" in file.read_text() and "| mamba | refused |" in file.read_text()
+
+
+def test_the_command_refuses_a_name_and_fails_at_an_error(monkeypatch):
+    result = CliRunner().invoke(app, ["nonsense"])
+    assert result.exit_code == 2 and "no causal family 'nonsense'" in " ".join(result.output.split())
+
+    def fail(*args, **kwargs):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(families_of_transformers, "load", fail)
+    assert CliRunner().invoke(app, ["gpt2"]).exit_code == 1
+
+
+def test_a_refusal_while_loading_is_no_error(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise InputError("not this one; take another")
+
+    monkeypatch.setattr(families_of_transformers, "load", refuse)
+    (row,) = sweep(["gpt2"]).rows
+    assert row["verdict"] == REFUSED and row["why"] == "not this one; take another"

@@ -1,0 +1,1 @@
+"""Tools for developers, which are not a part of the package: `python -m tools.families`."""
