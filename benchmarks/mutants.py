@@ -30,8 +30,8 @@ MUTATED = {
     "sinkinterp/attention/*.py": ("tests/attention/*.py", FROZEN),
     "sinkinterp/metrics/*.py": ("tests/metrics/*.py", FROZEN),
     "sinkinterp/interventions/*.py": ("tests/interventions/*.py", FROZEN),
-    "sinkinterp/report/report.py": ("tests/measurement/test_report.py", FROZEN),
-    "sinkinterp/report/readings.py": ("tests/measurement/test_report.py", FROZEN),
+    "sinkinterp/report/report.py": ("tests/report/*.py", FROZEN),
+    "sinkinterp/report/readings.py": ("tests/report/*.py", FROZEN),
 }
 Z = 1.959964  # 95% of a normal distribution lie within this many standard deviations
 
