@@ -1,6 +1,7 @@
 """Propositions 1 to 4: what attention makes of one token repeated."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import plotly.graph_objects as go
 import torch
@@ -12,12 +13,15 @@ from sinkinterp.data.token_sources import repeated_token
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.plots.series import beside_published
+from sinkinterp.report.columns import ALPHA_HEAD, SINK_1
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import Within
 from sinkinterp.table import Cell, Table
 
 LENGTH, SEQUENCES = 16, 8
-CASE, DISTANCE = "proposition, positions", "largest distance"
+SIZES = {"1 layer x 1 head": {}, "4 layers x 3 heads": {"n_layers": 4, "n_heads": 3, "d_model": 48}}
+CASE, DISTANCE, STATES = "proposition, positions, size", "largest distance", "states differ by"
+VISIBLE_MEAN = (1 / torch.arange(1, LENGTH + 1)).mean().item()
 
 
 def _uniform(call: AttentionCall) -> Tensor:
@@ -50,19 +54,37 @@ PROPOSITIONS: dict[str, tuple[str, str, Callable[[AttentionCall], Tensor]]] = {
 
 
 def rows(scope: Scope) -> Table:
-    """A row per proposition and seed: the largest distance in any layer, head and sequence."""
+    """A row per proposition, size and seed: the largest numbers of any layer, head and sequence."""
     made: list[dict[str, Cell]] = []
     for number, (variant, _, distance) in PROPOSITIONS.items():
-        spec = VARIANTS[variant]
-        tokens = repeated_token(spec.vocab, LENGTH, SEQUENCES).tokens
-        for seed in range(scope.seeds):
-            subject = HuggingFaceSubject(build(spec, seed))
-            largest = subject.run(tokens, calls={"distance": distance}).calls["distance"].max().item()
-            made.append({CASE: f"{number}, {variant}", "proposition": number, "seed": seed, DISTANCE: largest})
+        for size, fields in SIZES.items():
+            spec = replace(VARIANTS[variant], **fields)
+            for seed in range(scope.seeds):
+                place: dict[str, Cell] = {CASE: f"{number}, {variant}, {size}", "proposition": number, "seed": seed}
+                made.append(place | _measured(HuggingFaceSubject(build(spec, seed)), distance))
     note = (
-        f"one token repeated, n={SEQUENCES}, T={LENGTH}, fp32, random weights of 1 layer x 1 head, {scope.seeds} seeds"
+        f"one token repeated, n={SEQUENCES}, T={LENGTH}, fp32, epsilon=0.3, random weights, {scope.seeds} seeds; null: "
+        f"uniform attention has alpha_1 {VISIBLE_MEAN:.3f}; states: hidden states of any two positions, in any block, "
+        "as a share of their norm"
     )
     return Table("", note, tuple(made))
+
+
+def _measured(subject: HuggingFaceSubject, distance: Callable[[AttentionCall], Tensor]) -> dict[str, Cell]:
+    tokens = repeated_token(subject.shape.vocab, LENGTH, SEQUENCES)
+    calls = {"distance": distance, "alpha": lambda call: call.pattern()[..., 0].mean(-1)}
+    trace = subject.run(tokens.tokens, calls=calls, residuals={"apart": _states_differ})
+    return {
+        DISTANCE: trace.calls["distance"].max().item(),
+        STATES: trace.residuals["apart"].max().item(),
+        ALPHA_HEAD: trace.calls["alpha"].max().item(),
+        SINK_1: (trace.calls["alpha"] > 0.3).double().mean().item(),
+    }
+
+
+def _states_differ(x: Tensor) -> Tensor:
+    """Equations 10 to 17: the largest distance of a state from that of the first token, over that one's norm."""
+    return ((x - x[:, :1]).norm(dim=-1) / x[:, :1].norm(dim=-1)).amax(-1)
 
 
 def draw(table: Table) -> go.Figure:
@@ -75,8 +97,12 @@ EXPERIMENT = Experiment(
     claim="If all tokens are the same, models without learned positions cannot tell the first from the others.",
     rows=rows,
     draw=draw,
-    rules=tuple(
-        Within(f"proposition {number}: {claim}", DISTANCE, {"proposition": number}, high=1e-5)
-        for number, (_, claim, _) in PROPOSITIONS.items()
+    rules=(
+        *(
+            Within(f"proposition {number}: {claim}", DISTANCE, {"proposition": number}, high=1e-5)
+            for number, (_, claim, _) in PROPOSITIONS.items()
+        ),
+        Within("equations 10 to 17: in every block all positions have one state", STATES, {}, high=1e-5),
+        Within("no head has a sink", ALPHA_HEAD, {}, high=0.3),
     ),
 )
