@@ -26,7 +26,8 @@ CLAIM = (
     "value can hold that attention in its place, and without normalisation there is no sink."
 )
 RULE = (
-    "in all layers: dropping what the first token's column adds costs less than .02 nats; softmax-off-by-one lowers "
+    "in all layers: dropping what the first token's column adds costs less than .02 nats, and no more than that beyond "
+    "dropping the 11th column; softmax-off-by-one lowers "
     "alpha_1 by at least .05 at less than .02 nats; sigmoid lowers proxy alpha_1 by at least .05. One layer: the same "
     "in the layer with the strongest sink, compared with the layer with the weakest"
 )
@@ -48,7 +49,10 @@ PATCHES: Mapping[str, Callable[[Layers], Edit]] = {
     "softmax-off-by-one": lambda layers: AddSinkLogit(0.0, layers=layers),
     f"sink logit {LOGIT:g}": lambda layers: AddSinkLogit(LOGIT, layers=layers),
     "first column dropped": lambda layers: RemoveColumn(Dropped(), layers=layers),
-    "control: first column given to others": lambda layers: RemoveColumn(layers=layers),
+    "first column given to the others": lambda layers: RemoveColumn(layers=layers),
+    "control: 2nd column dropped": lambda layers: RemoveColumn(Dropped(), positions=[1], layers=layers),
+    "control: 11th column dropped": lambda layers: RemoveColumn(Dropped(), positions=[10], layers=layers),
+    "control: 11th column given to the others": lambda layers: RemoveColumn(positions=[10], layers=layers),
     "b_K = 0": lambda layers: ZeroKeyBias(layers=layers),
 }
 
@@ -91,9 +95,16 @@ def _all_layers(edit: str) -> dict[str, Cell]:
     return {EDIT: edit, LAYERS: "all"}
 
 
-OFF_BY_ONE, DROPPED = "softmax-off-by-one", "first column dropped"
+OFF_BY_ONE, DROPPED, CONTROL = "softmax-off-by-one", "first column dropped", "control: 11th column dropped"
 RULES: Sequence[Rule] = (
     Within(f"{DROPPED} in all layers costs less than .02 nats", LOSS_CHANGE, _all_layers(DROPPED), high=0.02),
+    Above(
+        f"{DROPPED} in all layers costs at most .02 nats more than the 11th",
+        LOSS_CHANGE,
+        _all_layers(CONTROL),
+        _all_layers(DROPPED),
+        shift=-0.02,
+    ),
     Within(f"{OFF_BY_ONE} in all layers costs less than .02 nats", LOSS_CHANGE, _all_layers(OFF_BY_ONE), high=0.02),
     *(
         Above(
