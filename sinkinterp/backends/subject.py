@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import torch
@@ -113,6 +114,7 @@ class ReadsText:
     name: str
     shape: ModelShape
     run: Callable[..., Trace]  # see `Subject.run`
+    folder: Path | None = None  # where its weights were read from; None for a model in memory or of the Hub
     tokenizer_source: Callable[[], Any] = staticmethod(lambda: None)
 
     @cached_property

@@ -19,6 +19,7 @@ from .options import (
     DeviceMap,
     Encoder,
     Model,
+    Numbers,
     number,
     output_file,
     output_folder,
@@ -110,7 +111,7 @@ def serve(
     port: Annotated[int, typer.Option(help="Port on this machine; 0 takes a free one.", parser=whole(0, 65535))] = 0,
     backend: Backend = "huggingface",
     encoder: Encoder = None,
-    dtype: Annotated[Dtype, typer.Option(help="Numbers to compute with.")] = Dtype.FLOAT32,
+    dtype: Numbers = Dtype.FLOAT32,
     device_map: DeviceMap = None,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from ..backends.files.named_models import is_named_here
 from .terminal import quiet_libraries
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def offline_if_unreachable(*names: str | None) -> None:
 def _is_of_hub(name: str | None) -> bool:
     from ..data.texts import is_path
 
-    return name is not None and not (is_path(name) or " " in name.strip() or name.startswith(("sinkinterp/", "local/")))
+    return name is not None and not (is_path(name) or " " in name.strip() or is_named_here(name))
 
 
 def _is_reachable(endpoint: str) -> bool:
