@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
-LENGTH = "Tokens at most, T. [default: all of the text; 64 without a text]"
+LENGTH = "Tokens at most, T. \\[default: all of the text; 64 without a text]"
 LIMIT = "MB that all maps may take before compression."
 HEAD = "Show the map of this head only, in more detail: 3.7 for layer 3, head 7; repeatable."
 SWAP = "Swap the position embeddings of two positions, and show maps before, after, and their difference."

@@ -25,8 +25,13 @@ class Listed(StrEnum):
     MODELS = "models"
 
 
-def listing(what: Annotated[Listed, typer.Argument(help=WHAT)]) -> None:
-    """List the variants, recipes, experiments, checkpoints or models that have a name."""
+def listing(what: Annotated[Listed | None, typer.Argument(help=WHAT, show_default="all")] = None) -> None:
+    """List the models, variants, recipes, experiments or checkpoints that have a name."""
+    for each in (Listed.MODELS, Listed.VARIANTS, Listed.RECIPES, Listed.EXPERIMENTS) if what is None else (what,):
+        _print(each)
+
+
+def _print(what: Listed) -> None:
     note, rows = _LISTS[what]
     table = Table(what.value, note, tuple(rows()))
     if table.rows:

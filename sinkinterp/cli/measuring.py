@@ -49,8 +49,8 @@ TEXT = (
     "itself."
 )
 CHAT = "What a user says to the model, in its chat template, or a .jsonl file of chats as `finetune` reads them."
-LENGTH = "Tokens per sequence, T. [default: 64]"
-COUNT = "Number of sequences, n. [default: 100, or 32 or 64 docstrings where these give Sink_1 an interval of .05]"
+LENGTH = "Tokens per sequence, T. \\[default: 64]"
+COUNT = "Number of sequences, n. \\[default: 100, or 32 or 64 docstrings where these give Sink_1 an interval of .05]"
 SAVE = "Write every number to this .safetensors file."
 HTML = "Write a page of figures to this file."
 DRAWN = "Tokens without a text: random tokens, or one token repeated."
@@ -61,19 +61,19 @@ FIRST_ONLY = "Measure position 0 and norms only: for long sequences."
 def measure(
     model: Model,
     text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
-    column: Annotated[str | None, typer.Option(help=f"{COLUMN} [default: text]", parser=filled)] = None,
+    column: Annotated[str | None, typer.Option(help=f"{COLUMN} \\[default: text]", parser=filled)] = None,
     chat: Annotated[str | None, typer.Option(help=CHAT, parser=source)] = None,
     tokens: TokenFile = None,
     drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of drawn tokens. [default: 0]", parser=SEED)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of drawn tokens. \\[default: 0]", parser=SEED)] = None,
     length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
     sequences: Annotated[int | None, typer.Option(help=COUNT, parser=SEQUENCES)] = None,
-    bos: Annotated[Bos | None, typer.Option(help=f"{BOS} [default: tokenizer]")] = None,
-    epsilon: Annotated[float | None, typer.Option(help=f"{EPSILON} [default: 0.3]", parser=SHARE)] = None,
+    bos: Annotated[Bos | None, typer.Option(help=f"{BOS} \\[default: tokenizer]")] = None,
+    epsilon: Annotated[float | None, typer.Option(help=f"{EPSILON} \\[default: 0.3]", parser=SHARE)] = None,
     preset: Annotated[str | None, typer.Option(help=PRESET, autocompletion=beginning(PRESETS))] = None,
     backend: Backend = "huggingface",
     encoder: Encoder = None,
-    dtype: Annotated[Dtype | None, typer.Option(help=f"{DTYPE} [default: float32]", parser=dtype_named)] = None,
+    dtype: Annotated[Dtype | None, typer.Option(help=f"{DTYPE} \\[default: float32]", parser=dtype_named)] = None,
     device_map: DeviceMap = None,
     first_only: Annotated[bool, typer.Option("--first-only", help=FIRST_ONLY)] = False,
     save: Annotated[Path | None, typer.Option(help=SAVE, parser=output_file)] = None,

@@ -34,7 +34,7 @@ CORRUPTED = "The same with words changed for others of as many tokens."
 SITE = "residual: the input of every layer; feed-forward, attention: what they add; heads: what each head returns."
 ANSWER = "The right next token, such as ' Paris'. With --instead the metric is the difference of their logits."
 INSTEAD = "The next token after the corrupted prompt."
-SINK = "Let the metric be the mean attention to the first token. [default: KL divergence from the clean run]"
+SINK = "Let the metric be the mean attention to the first token. \\[default: KL divergence from the clean run]"
 SHOWN = 12  # rows that the terminal prints
 
 
