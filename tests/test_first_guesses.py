@@ -233,7 +233,7 @@ SAID = {
     "a chat without a template": (lambda s, r: si.measure(s, [{"role": "user", "content": "Hi"}]), "chat template"),
     "device": (lambda s, r: si.load(NAME, device="cuda"), 'device_map="cuda:0"'),
     "torch_dtype": (lambda s, r: si.load(NAME, torch_dtype=torch.bfloat16), 'dtype="bfloat16"'),
-    "dtype": (lambda s, r: si.load(NAME, dtype="bf16"), "bfloat16"),
+    "dtype": (lambda s, r: si.load(NAME, dtype="float7"), "bfloat16"),
     "8 bits": (lambda s, r: si.load(NAME, load_in_8bit=True), HUGE),
     "quantization_config": (lambda s, r: si.load(NAME, quantization_config=object()), HUGE),
     "batch_size": (lambda s, r: si.load(NAME, batch_size=4), "measure chooses how many"),

@@ -80,6 +80,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
             raise no_encoder_input(name)  # before its weights are read
         source = load_model(source, dtype or torch.float32, device_map)
     library = _library_of(source)
+    check_no_bridge(source)
     backend = library if backend is None else backend
     if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
         hint = nearest(backend, _SUBJECTS)
@@ -98,6 +99,14 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
 def subject_of(model: Any) -> Subject:
     """The subject itself, or that of anything that `load` loads without further options."""
     return model if isinstance(model, Subject) else load(model)
+
+
+def check_no_bridge(model: Any) -> None:
+    """Raises InputError for the transformers model inside a TransformerLens bridge, whose attention is the bridge's."""
+    inside = model.modules() if isinstance(model, PreTrainedModel) else ()
+    if any(type(part).__module__.startswith("transformer_lens.") for part in inside):
+        what = type(model).__name__
+        raise InputError(f"this {what} is inside a TransformerLens bridge; give the bridge, which is subject.bridge")
 
 
 def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import finite_number, keywords, nearest, whole_number
+from ..checks import called, finite_number, keywords, nearest, whole_number
 from ..errors import InputError
 from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate
@@ -78,6 +78,7 @@ class Readings:
             )
         return self.positions.index(position)
 
+    @called
     @keywords(layer="choose it of the answer: report.alpha()[:, layer, head]", head="report.alpha()[:, layer, head]")
     def alpha(self, position: int = 0) -> PerHead:
         """Importance of one position. Raises InputError where it was not measured."""
@@ -94,6 +95,10 @@ class Readings:
     def bias_alpha(self, position: int = 0) -> PerHead:
         """As `alpha`, by position bias, mask and learned sink logits alone."""
         return self.bias_null[..., self.column_of(position)]
+
+    def __len__(self) -> int:
+        """How many sequences were measured."""
+        return len(self.tokens)
 
     def __getitem__(self, name: str) -> Tensor:
         """What was read, by its name among `tensors` or `extras`. Raises InputError for another name."""
@@ -113,6 +118,7 @@ class Readings:
         """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1."""
         return self.sink(position, epsilon).mean
 
+    @called
     def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
         """`sink_rate` with its 95% bootstrap interval over sequences."""
         return estimate(sink.sink_rate(self.alpha(position), epsilon))

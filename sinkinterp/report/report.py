@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import plotly.graph_objects as go
 
-from ..checks import keywords, nearest, whole_number
+from ..checks import called, keywords, nearest, whole_number
 from ..table import Table
 from . import formats
 from .heads import heads_svg, sinks_by_head, top_heads
@@ -17,6 +17,8 @@ from .summary import Summary, summary
 from .views import view_of
 
 _WHERE = {
+    "to_html": "si.pages.report.write(report, path) writes its page",
+    "show": "report alone shows a card in a notebook, report.plot().show() a figure",
     "to_csv": 'report.save("numbers.csv") writes all, report.heads().to_pandas().to_csv(...) a table',
     "to_json": 'report.save("report.json") writes all',
     "to_latex": "report.summary().table.to_pandas().to_latex() writes a table",
@@ -37,10 +39,12 @@ class Report(Readings):
         sink = f", Sink_1 = {self.sink()} at epsilon 0.3" if 0 in self.positions else ""
         return f"<Report of {self.protocol.model}: {sizes}{sink}>"
 
+    @called
     def summary(self, epsilon: float = 0.3) -> Summary:
         """Whether the first token is a sink: one sentence and the table behind it, which print together."""
         return summary(self, epsilon)
 
+    @called
     @keywords(n="write top=5", layer="write report.heads().where(layer=3)")
     def heads(self, epsilon: float = 0.3, top: int | None = None) -> Table:
         """Every head, or the `top` strongest, with its importance of the first position, the strongest sink first."""
