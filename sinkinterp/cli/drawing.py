@@ -169,6 +169,7 @@ def demo(
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
     with progress_bars() as progress:
+        from ..measurement.position_swap import from_zero
         from ..pages.demo import demo_page, run
         from ..train.recipes import DEMO_STEPS, DEMO_TWINS
 
@@ -181,7 +182,7 @@ def demo(
 
         result = run(seed, on_step=on_step)
         html = demo_page(result)
-    for table in (result.twins, result.residuals, result.swaps):
+    for table in (result.twins, result.residuals, from_zero(result.swaps)):
         print_table(table)
     write_text(out, html)
     print_written(out)
