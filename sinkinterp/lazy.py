@@ -28,14 +28,19 @@ def submodules_of(package: str, path: list[str], elsewhere: Mapping[str, str] = 
     def get(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {', '.join(names)}")
-        return import_module(elsewhere.get(name, f"{package}.{name}"))
+        module = import_module(elsewhere.get(name, f"{package}.{name}"))
+        if type(module) is ModuleType:
+            module.__class__ = _Package
+        return module
 
     return get, lambda: names
 
 
 class _Package(ModuleType):
-    """A package that says so where it is called."""
+    """A package or module that says so where it is called."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         name = self.__name__.split(".", 1)[-1]
-        raise InputError(f"si.{name} is a package; {_MEANT.get(name, f'dir(si.{name}) lists what is in it')}")
+        inside = name.split(".")[-1]
+        known = f"write si.{name}.{inside}(...)" if hasattr(self, inside) else f"dir(si.{name}) lists what is in it"
+        raise InputError(f"si.{name} is a module; {_MEANT.get(name, known)}")

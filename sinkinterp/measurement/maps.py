@@ -108,7 +108,8 @@ def _asked(subject: Subject, layers: Any, heads: Any) -> Heads:
     attending, n_heads = subject.shape.attention_layers, subject.shape.n_heads
     given = [heads] if is_whole(heads) else heads
     for chosen in (layers, given):
-        if chosen is not None and not is_whole(chosen) and not isinstance(chosen, Iterable):
+        is_list = isinstance(chosen, Iterable) and not isinstance(chosen, str)
+        if chosen is not None and not is_whole(chosen) and not is_list:
             raise InputError(f"layers and heads are whole numbers, or lists of them; got {chosen!r:.40}")
     if given is not None and not all(map(is_whole, given)):
         if layers is not None:

@@ -16,6 +16,7 @@ from .protocol import Protocol, public_name
 
 EXTRA = "extra."  # before the names of instruments' answers, among all tensors
 TokenText = Callable[[int], str]  # from a token id to its text
+_ALPHA = "of some heads, it is (report.alpha()[:, layer, head] > epsilon).float().mean()"
 ONE_TEXT = "one text, so no intervals"
 
 
@@ -114,11 +115,14 @@ class Readings:
         own = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         return own | {EXTRA + name: value for name, value in self.extras.items()}
 
+    @called
+    @keywords(layer=_ALPHA, head=_ALPHA)
     def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
         """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1."""
         return self.sink(position, epsilon).mean
 
     @called
+    @keywords(layer=_ALPHA, head=_ALPHA)
     def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
         """`sink_rate` with its 95% bootstrap interval over sequences."""
         return estimate(sink.sink_rate(self.alpha(position), epsilon))

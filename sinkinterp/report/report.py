@@ -25,6 +25,14 @@ _WHERE = {
     "massive": 'measure with instruments=si.measurement.instruments.MASSIVE, then report.plot("massive")',
     "angles": 'measure with instruments=si.measurement.instruments.GEOMETRY, then report.plot("angles")',
     "hidden_states": "subject.first_token(text).hidden_states",
+    "T": "report.protocol.length",
+    "n": "report.protocol.sequences, len(report)",
+    "model": "report.protocol.model",
+    "layers": "report.attention_layers",
+    "epsilon": "it is chosen afterwards: report.summary(epsilon), report.sink(epsilon=0.3)",
+    "to_numpy": "report.importance.numpy()",
+    "mean": "report.alpha().mean(), report.sink().mean",
+    "compare": "si.compare(before, after)",
     "attention": "si.attention_map(model, text), or si.measurement.instruments.MAPS",
 }
 
@@ -52,6 +60,8 @@ class Report(Readings):
         shown = len(table.rows) if top is None else whole_number(top, "top", 1)
         return replace(table, rows=top_heads(table, shown).rows)
 
+    @called
+    @keywords(layer="si.attention_map(model, text, layers=3) draws heads", head="si.attention_map(..., heads=5)")
     def plot(self, view: str = "sinks", epsilon: float = 0.3, token_text: TokenText = str) -> go.Figure:
         """A plotly figure: the grid of sinks, or another view.
 

@@ -75,6 +75,11 @@ def shipped() -> dict[str, Path]:
     return {f"sinkinterp/{name}": SHIPPED / name for name in _folders(SHIPPED)}
 
 
+def known_names() -> list[str]:
+    """All names that a model of ours may have, made or not."""
+    return [*shipped(), *MADE, *downloaded()]
+
+
 def names_here() -> str:
     """The models that need no network, for an error message."""
     return ", ".join([next(iter(shipped())), *downloaded()])
