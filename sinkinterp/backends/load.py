@@ -15,6 +15,7 @@ from ..errors import InputError
 from .encoder.encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
 from .encoder.encoder_input import EncoderInput
 from .exclusive import exclusive
+from .files.hub import offline_while_unreachable
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
 from .files.named_models import folder_of
 from .huggingface import HuggingFaceSubject, check_encoder
@@ -78,7 +79,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         origin, folder = origin_of(source), folder_of(source)
         if encoder is None and backend in (None, "huggingface") and folder is not None and has_encoder(folder):
             raise no_encoder_input(name)  # before its weights are read
-        source = load_model(source, dtype or torch.float32, device_map)
+        with offline_while_unreachable(str(source)):
+            source = load_model(source, dtype or torch.float32, device_map)
     library = _library_of(source)
     check_no_bridge(source)
     backend = library if backend is None else backend
