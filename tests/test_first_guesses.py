@@ -125,7 +125,7 @@ def test_a_bridge_goes_in_as_it_is():
     bridge = bridge_of(model)
     through_lens = si.measure(bridge, [5, 7, 9, 11])
     assert si.load(bridge).bridge is bridge
-    with pytest.raises(InputError, match="give the bridge, which is subject.bridge"):
+    with pytest.raises(InputError, match="give the bridge, which"):
         si.measure(si.load(bridge).model, TEXT)
     torch.testing.assert_close(through_lens.importance, si.measure(model, [5, 7, 9, 11]).importance)
 
@@ -352,9 +352,8 @@ def test_what_was_read_is_found_by_its_name(subject, report):
 )
 def test_a_dtype_has_its_short_name_and_a_model_says_where_it_lies(name, dtype):
     loaded = si.load(NAME, dtype=name)
-    assert (
-        loaded.dtype is dtype and loaded.folder == SHIPPED / "text-softmax" and si.load(model_of("gpt2")).folder is None
-    )
+    assert loaded.dtype is dtype and loaded.folder == SHIPPED / "text-softmax"
+    assert si.load(model_of("gpt2")).folder is None
 
 
 @pytest.mark.parametrize("typed", ["table7", "table-7", "Table 7", "tab07", "table07"])
