@@ -131,7 +131,7 @@ class Told(type):
         try:
             return super().__call__(*args, **kwargs)
         except TypeError:
-            signature = inspect.signature(cls.__init__)
+            signature = inspect.signature(cls.__init__)  # type: ignore[misc]
             try:
                 signature.bind(None, *args, **kwargs)
             except TypeError as error:
@@ -153,7 +153,7 @@ class Called:
 
 def called(method: C) -> C:
     """The method as a `Called`, which a type checker takes for the method itself."""
-    return cast(C, Called(method))
+    return cast(C, Called(method))  # type: ignore[arg-type]
 
 
 class _Bound:

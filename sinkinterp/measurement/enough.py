@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -62,6 +63,6 @@ def _protocol(made: Protocol, token_set: TokenSet, before: Report | None, ended:
 def _joined(before: Report, part: Report, protocol: Protocol) -> Report:
     """The sequences of two reports, in one."""
     tensors = {name: torch.cat((value, part.tensors()[name])) for name, value in before.tensors().items()}
-    own = {name: value for name, value in tensors.items() if not name.startswith(EXTRA)}
+    own: dict[str, Any] = {name: value for name, value in tensors.items() if not name.startswith(EXTRA)}
     extras = {name: tensors[EXTRA + name] for name in before.extras}
     return replace(before, **own, extras=extras, protocol=protocol)
