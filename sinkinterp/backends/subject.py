@@ -106,6 +106,8 @@ _WHERE = dict.fromkeys(("to_tokens", "tokenize", "encode"), "subject.tokens(text
     **dict.fromkeys(("logits", "predict", "forward"), "subject.run(text).logits"),
     **dict.fromkeys(("hooks", "add_hook"), "reads and edits: subject.run(tokens, calls=..., residuals=..., edits=...)"),
     **dict.fromkeys(("W_Q", "W_K", "W_V", "W_O", "embed", "blocks", "layers"), "that is subject.model's"),
+    "measure": "si.measure(subject, text)",
+    "patched": "si.patched(subject.model, edit)",
     "run_with_cache": "give si.load the TransformerLens bridge, and call it there: bridge.run_with_cache(...)",
     **{name: f"subject.shape.{name}" for name in _SIZES},
 }
