@@ -15,7 +15,7 @@ figures: $(INSTALLED)  ## draw every view from the checkpoints that ship: figure
 families: $(INSTALLED)  ## say which architectures of transformers can be measured: docs/families.md
 	$(BIN)/python -m tools.families --markdown docs/families.md
 
-models: $(INSTALLED)  ## download and convert local/smollm2-135m-instruct and local/whisper-tiny.en
+models: $(INSTALLED)  ## download and convert smollm2 and whisper-tiny.en
 	$(BIN)/python -m models
 
 test: $(INSTALLED)  ## lint, types, tests

@@ -11,13 +11,13 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
 import sinkinterp as si
 from sinkinterp.backends.files.model_files import load_model
-from sinkinterp.backends.files.named_models import downloads
+from sinkinterp.backends.files.named_models import downloaded
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.metrics.instruments import ALL
 from sinkinterp.runs.inputs import Inputs
 
-REAL = "local/smollm2-135m-instruct"
-HAS_REAL = (downloads() / REAL.removeprefix("local/")).is_dir()
+REAL = "smollm2"
+HAS_REAL = REAL in downloaded()
 
 Run = Callable[[Tensor], object]
 Way = Callable[[PreTrainedModel], Run]

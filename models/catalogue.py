@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sinkinterp.backends.files.named_models import MADE
+
 from . import smollm2, whisper
 from .wheels import Wheel
 
 
 @dataclass(frozen=True)
 class Model:
-    """A model, named local/NAME.
+    """A model: the name of its folder, which may have a shorter one (`called`).
 
     origin: what a report says of its weights. files: those that `convert` takes, in its order, with their SHA-256;
     its last argument is the folder to write. licence: of the package.
@@ -23,6 +25,11 @@ class Model:
     wheel: Wheel
     files: dict[str, str]
     convert: Callable[..., None]
+
+    @property
+    def called(self) -> str:
+        """The name that users give it."""
+        return next((short for short, folder in MADE.items() if folder == self.name), self.name)
 
     def source(self) -> dict[str, Any]:
         """What its folder says of where the weights come from."""

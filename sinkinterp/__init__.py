@@ -52,6 +52,15 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "trained": "runs.trained",
 }
 __all__ = list(_MODULES)
+_WRITTEN = {  # what to write in place of names that people try
+    "plot": "report.plot() draws a report, si.attention_map(model, text) the attention of any head",
+    "list_models": "`sinkinterp list models` prints the models that are here",
+    "models": "`sinkinterp list models` prints the models that are here",
+    "save": "report.save(path) writes a report",
+    "generate": "subject.model.generate(...) is the model's; inside si.patched(subject.model, edit) it is edited",
+    "train": "si.trained(si.Recipe()) trains a model, or reads it where it was trained",
+}
+_PLACES = ("interventions", "attention.kernels", "metrics.instruments")  # where people look for a name
 __version__ = "0.1.0"
 
 register_with_transformers()
@@ -64,9 +73,18 @@ def __getattr__(name: str) -> Any:
     elif not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
         value = import_module(f".{name}", __name__)
     else:
-        raise AttributeError(f"module 'sinkinterp' has no attribute {name!r}{nearest(name, __dir__())}")
+        raise AttributeError(f"module 'sinkinterp' has no attribute {name!r}{_fix(name)}")
     globals()[name] = value
     return value
+
+
+def _fix(name: str) -> str:
+    """What to write in place of a name that is not here."""
+    if name in _WRITTEN:
+        return f"; {_WRITTEN[name]}"
+    places = () if name.startswith("_") else _PLACES
+    place = next((place for place in places if hasattr(import_module(f".{place}", __name__), name)), None)
+    return nearest(name, __dir__()) if place is None else f"; write from sinkinterp.{place} import {name}"
 
 
 def __dir__() -> list[str]:

@@ -4,15 +4,16 @@ import difflib
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from functools import update_wrapper, wraps
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 from .errors import InputError
 
 LARGEST = 2**63 - 1
 P, R = ParamSpec("P"), TypeVar("R")
+C = TypeVar("C")
 
 
 def whole_number(value: Any, what: str, least: int | None = None, most: int | None = None) -> int:
@@ -106,15 +107,82 @@ def keywords(**written_instead: str) -> Callable[[Callable[P, R]], Callable[P, R
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                unknown = next((word for word in kwargs if word not in signature.parameters), "")
-                known = f"it takes {', '.join(word for word in signature.parameters if word != 'self')}"
-                fix = written_instead.get(unknown, known + nearest(unknown, signature.parameters))
-                raise InputError(f"{name}: {error}; {fix}") from None
+                raise _misfit(name, signature, error, kwargs, written_instead) from None
             return function(*args, **kwargs)
 
         return checked
 
     return decorate
+
+
+def _misfit(
+    name: str, signature: inspect.Signature, error: TypeError, kwargs: Mapping[str, Any], fixes: Mapping[str, str]
+) -> InputError:
+    """What to tell a caller whose arguments do not fit a signature."""
+    unknown = next((word for word in kwargs if word not in signature.parameters), "")
+    known = f"it takes {', '.join(word for word in signature.parameters if word != 'self')}"
+    return InputError(f"{name}: {error}; {fixes.get(unknown, known + nearest(unknown, signature.parameters))}")
+
+
+class Told(type):
+    """The type of classes that raise InputError, which names the fields, for arguments that they do not take."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError:
+            signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+            try:
+                signature.bind(None, *args, **kwargs)
+            except TypeError as error:
+                raise _misfit(cls.__name__, signature, error, kwargs, {}) from None
+            raise
+
+
+class Called:
+    """A decorator of a method, which then says that it is to be called where it is read like an attribute."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method = method
+
+    if not TYPE_CHECKING:  # a type checker sees a method
+
+        def __get__(self, owner: Any, kind: type | None = None) -> Any:
+            return self.method if owner is None else _Bound(self.method, owner)
+
+
+def called(method: C) -> C:
+    """The method as a `Called`, which a type checker takes for the method itself."""
+    return cast(C, Called(method))  # type: ignore[arg-type]
+
+
+class _Bound:
+    """A method of an object."""
+
+    def __init__(self, method: Any, owner: Any) -> None:
+        update_wrapper(self, method)
+        self._owner = owner
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__dict__["__wrapped__"](self._owner, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<the method {self.__dict__['__name__']}; call it: .{self.__dict__['__name__']}()>"
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        raise InputError(f"{self._name} is a method; write {self._name}()[...]")
+
+    def __len__(self) -> NoReturn:
+        raise InputError(f"{self._name} is a method; write len({self._name}())")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"{self._name} is a method; write {self._name}().{name}")
+
+    @property
+    def _name(self) -> str:
+        return f"{type(self._owner).__name__.lower()}.{self.__dict__['__name__']}"
 
 
 def _index(value: Any) -> int | None:

@@ -5,7 +5,7 @@ import json
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
-from .checks import check_fields
+from .checks import Told, check_fields
 from .errors import InputError
 
 S = TypeVar("S", bound="Spec")
@@ -22,7 +22,7 @@ class Dims:
 
 
 @dataclass(frozen=True)
-class Spec:
+class Spec(metaclass=Told):
     """A recipe for one part. Every subclass is registered under its name, so that `from_dict` finds it."""
 
     kinds: ClassVar[dict[str, type["Spec"]]] = {}

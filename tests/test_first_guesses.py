@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
+from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.cli.main import app
 from sinkinterp.data import progress
 from sinkinterp.errors import InputError
@@ -121,7 +122,11 @@ def test_a_bridge_goes_in_as_it_is():
     from sinkinterp.backends.transformer_lens import bridge_of
 
     model = model_of("gpt2")
-    through_lens = si.measure(bridge_of(model), [5, 7, 9, 11])
+    bridge = bridge_of(model)
+    through_lens = si.measure(bridge, [5, 7, 9, 11])
+    assert si.load(bridge).bridge is bridge
+    with pytest.raises(InputError, match="give the bridge, which"):
+        si.measure(si.load(bridge).model, TEXT)
     torch.testing.assert_close(through_lens.importance, si.measure(model, [5, 7, 9, 11]).importance)
 
 
@@ -233,7 +238,7 @@ SAID = {
     "a chat without a template": (lambda s, r: si.measure(s, [{"role": "user", "content": "Hi"}]), "chat template"),
     "device": (lambda s, r: si.load(NAME, device="cuda"), 'device_map="cuda:0"'),
     "torch_dtype": (lambda s, r: si.load(NAME, torch_dtype=torch.bfloat16), 'dtype="bfloat16"'),
-    "dtype": (lambda s, r: si.load(NAME, dtype="bf16"), "bfloat16"),
+    "dtype": (lambda s, r: si.load(NAME, dtype="float7"), "bfloat16"),
     "8 bits": (lambda s, r: si.load(NAME, load_in_8bit=True), HUGE),
     "quantization_config": (lambda s, r: si.load(NAME, quantization_config=object()), HUGE),
     "batch_size": (lambda s, r: si.load(NAME, batch_size=4), "measure chooses how many"),
@@ -262,6 +267,27 @@ SAID = {
     "run_with_cache": (lambda s, r: s.run_with_cache(TEXT), "bridge.run_with_cache"),
     "n_layers": (lambda s, r: s.n_layers, "subject.shape.n_layers"),
     "to_tokens": (lambda s, r: s.to_tokens(TEXT), "subject.tokens(text)"),
+    "to_html": (lambda s, r: r.to_html("a.html"), "si.pages.report.write(report, path)"),
+    "a method as an attribute": (lambda s, r: r.alpha.mean(), "report.alpha().mean"),
+    "a method as an array": (lambda s, r: r.alpha[0], "report.alpha()[...]"),
+    "length of a report": (lambda s, r: r.T, "report.protocol.length"),
+    "layer of a sink": (lambda s, r: r.sink(layer=0), "report.alpha()[:, layer, head]"),
+    "an estimate as a number": (lambda s, r: r.sink() > 0.2, "report.sink().low"),
+    "half a swap": (lambda s, r: si.SwapPositions(1), "it takes first, second"),
+    "a recipe's slip": (lambda s, r: si.Recipe(step=3), "did you mean 'steps'"),
+    "plot": (lambda s, r: si.plot(r), "report.plot()"),
+    "list_models": (lambda s, r: si.list_models(), "sinkinterp list models"),
+    "a kernel": (lambda s, r: si.Sigmoid(), "from sinkinterp.attention.kernels import Sigmoid"),
+    "a package": (lambda s, r: si.attention(s, TEXT), "si.attention_map(model, text)"),
+    "an intervention": (lambda s, r: si.interventions.ZeroHead, "did you mean 'Zero'"),
+    "a variant's attribute": (lambda s, r: si.VARIANTS.softmax, "si.VARIANTS['softmax']"),
+    "an instrument's beginning": (lambda s, r: instruments.GEOM, "did you mean 'GEOMETRY'"),
+    "view without a text": (lambda s, r: si.view(s), "it takes model, text"),
+    "sinks of a report": (lambda s, r: si.sinks(r), "report.sink()"),
+    "all layers": (lambda s, r: si.attention_map(s, TEXT, layers="all"), "whole numbers"),
+    "angles of the first token": (lambda s, r: s.first_token(TEXT).angles, "qk_cosines"),
+    "max_length": (lambda s, r: s.tokens(TEXT, max_length=5), "length=64"),
+    "a model's near name": (lambda s, r: si.load("smollm"), "did you mean 'smollm2'"),
     "experiments": (lambda s, r: full_name("list"), "sinkinterp list experiments"),
 }
 
@@ -291,7 +317,7 @@ def test_a_text_of_fewer_than_two_tokens_is_left_out_and_counted(subject):
     assert "2 texts too short" in si.measure(subject, ["", TEXT, ""]).protocol.line()
 
 
-def test_a_chat_is_measured_in_the_template_of_the_tokenizer():
+def test_a_chat_is_measured_in_the_template_of_the_tokenizer(tmp_path):
     tokenizer = words("user", "the", "cat", "sat")
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }} {{ m.content }} {% endfor %}"
     chat = [{"role": "user", "content": "the cat"}]
@@ -299,6 +325,10 @@ def test_a_chat_is_measured_in_the_template_of_the_tokenizer():
     for given in (chat, [chat]):
         report = si.measure(chatty, given)
         assert report.tokens.tolist() == [[1, 2, 3]] and report.protocol.bos == "chat template"
+    (tmp_path / "chats.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    for said in ("the cat", str(tmp_path / "chats.jsonl")):
+        token_set = Inputs(64, 100, chat=said, may_be_fewer=True).token_set(chatty, "chatty")
+        assert token_set.tokens.tolist() == [[1, 2, 3]] and token_set.bos == "chat template"
 
 
 def test_without_a_text_the_default_text_is_measured(subject):
@@ -307,12 +337,23 @@ def test_without_a_text_the_default_text_is_measured(subject):
 
 
 def test_what_was_read_is_found_by_its_name(subject, report):
+    assert len(report) == len(TEXTS) and float(report.sink()) == report.sink().mean
+    assert subject.run([TEXT]).logits.equal(subject.run(TEXT, edits=()).logits)
     assert report["importance"] is report.importance and report["loss"] is report.extra("loss")
     assert list(report.heads()) == list(report.heads().rows)
     assert list(report.heads(top=2)) == list(report.heads())[:2]
     assert subject.run(TEXT).logits.equal(subject.run(subject.tokens(TEXT).tokens).logits)
     with si.patched(subject.model, [si.SwapPositions(0, 1), si.SwapPositions(0, 2)]) as model:
         assert model is subject.model
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("bf16", torch.bfloat16), ("half", torch.float16), ("fp32", torch.float32)]
+)
+def test_a_dtype_has_its_short_name_and_a_model_says_where_it_lies(name, dtype):
+    loaded = si.load(NAME, dtype=name)
+    assert loaded.dtype is dtype and loaded.folder == SHIPPED / "text-softmax"
+    assert si.load(model_of("gpt2")).folder is None
 
 
 @pytest.mark.parametrize("typed", ["table7", "table-7", "Table 7", "tab07", "table07"])

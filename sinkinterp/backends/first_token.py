@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -41,6 +41,12 @@ class FirstToken:
     def __repr__(self) -> str:
         shapes = ", ".join(f"{field.name} {tuple(getattr(self, field.name).shape)}" for field in fields(self))
         return f"<FirstToken: {shapes}>"
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            names = ", ".join(field.name for field in fields(self))
+            raise AttributeError(f"the first token has no {name!r}; there are {names}")
 
     def massive_activations(self) -> Int[Tensor, "activation 3"]:
         """[sequence, block, channel] of every massive activation of the token."""

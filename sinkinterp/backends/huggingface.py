@@ -11,10 +11,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.shapes import ModelShape
-from ..data.tokens import Tokens
+from ..checks import keywords
+from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.answers import Unchanged, alike, metric, per_sequence
-from ..interventions.edit import MLP, POSITION_EMBEDDING, Edit, HeadWeights
+from ..interventions.edit import MLP, POSITION_EMBEDDING, Edit, Edits, HeadWeights, edits_of
 from . import contract
 from .anatomy.modules import StreamModules, blocks_of, cross_attention, feed_forwards_of, position_tables
 from .anatomy.own_attention import family_of, note_of
@@ -124,19 +125,21 @@ class HuggingFaceSubject(ReadsText):
         calls, residuals, mlps = self._answers(recorder)
         return calls | residuals | mlps
 
+    @keywords(hooks="write edits=..., or calls={name: function} to read")
     def run(
         self,
-        tokens: Tokens | str,
+        tokens: TokensLike | Any,
         *,
         calls: Mapping[str, CallRead] = {},
         residuals: Mapping[str, ResidualRead] = {},
         mlps: Mapping[str, ResidualRead] = {},
-        edits: Sequence[Edit] = (),
+        edits: Edits = (),
         gradients: bool = False,
     ) -> Trace:
         """One forward pass; see `Subject.run`. Raises InputError for tokens or edits that do not fit."""
         tokens = self.ids_of(tokens)
         self._check_tokens(tokens)
+        edits = edits_of(edits)
         self.check_edits(edits, tokens.shape[1])
         if mlps:
             self._check_updates()

@@ -9,14 +9,15 @@ import torch
 from transformers import PreTrainedModel
 
 from ..checks import keywords, nearest
-from ..data.choices import Dtype
+from ..data.choices import Dtype, dtype_name
 from ..data.token_sources import is_tokenizer
 from ..errors import InputError
 from .encoder.encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
 from .encoder.encoder_input import EncoderInput
 from .exclusive import exclusive
+from .files.hub import offline_while_unreachable
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
-from .files.named_models import located
+from .files.named_models import folder_of
 from .huggingface import HuggingFaceSubject, check_encoder
 from .subject import ReadsText, Subject
 
@@ -47,7 +48,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
 ) -> Subject:
     """A subject from a Hugging Face name, a model folder, a GGUF file, a model that we name, or a model in memory.
 
-    sinkinterp/NAME are the checkpoints that ship with us, local/NAME the models that `make models` downloads. A model
+    sinkinterp/NAME are the checkpoints that ship with us, smollm2 and whisper-tiny.en what `make models` makes. A model
     in memory is a transformers model, an nnsight model around one, or a TransformerLens bridge. `backend` is
     "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
     names, folders and files. Weights are read from safetensors or GGUF (dequantised) only, in `dtype` (default
@@ -63,7 +64,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     """
     if isinstance(source, ReadsText):
         raise InputError(f"{source.name} is loaded already; use it as it is")
-    _check_dtype(dtype)
+    dtype = _dtype(dtype)
     if not isinstance(name, str | None):
         raise InputError(f"a model's name is a text; got {name!r:.40}")
     read_with = tokenizer_source(source, tokenizer)
@@ -72,14 +73,16 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if remote:
         check_has_no_encoder(encoder, f"{name or source}, run remotely,")
         return _reading(_remote(source, backend, name), read_with)
-    origin = ""
+    origin, folder = "", None
     if isinstance(source, str | Path):
         name = name or str(source)
-        origin = origin_of(source)
-        if encoder is None and backend in (None, "huggingface") and has_encoder(Path(located(source))):
+        origin, folder = origin_of(source), folder_of(source)
+        if encoder is None and backend in (None, "huggingface") and folder is not None and has_encoder(folder):
             raise no_encoder_input(name)  # before its weights are read
-        source = load_model(source, dtype or torch.float32, device_map)
+        with offline_while_unreachable(str(source)):
+            source = load_model(source, dtype or torch.float32, device_map)
     library = _library_of(source)
+    check_no_bridge(source)
     backend = library if backend is None else backend
     if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
         hint = nearest(backend, _SUBJECTS)
@@ -92,12 +95,20 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         subject = _SUBJECTS[backend](source, name)
         check_has_no_encoder(encoder, subject.name)
     subject.revision = origin or subject.revision
-    return _reading(subject, read_with)
+    return _reading(subject, read_with, folder)
 
 
 def subject_of(model: Any) -> Subject:
     """The subject itself, or that of anything that `load` loads without further options."""
     return model if isinstance(model, Subject) else load(model)
+
+
+def check_no_bridge(model: Any) -> None:
+    """Raises InputError for the transformers model inside a TransformerLens bridge, whose attention is the bridge's."""
+    inside = model.modules() if isinstance(model, PreTrainedModel) else ()
+    if any(type(part).__module__.startswith("transformer_lens.") for part in inside):
+        what = type(model).__name__
+        raise InputError(f"this {what} is inside a TransformerLens bridge; give the bridge, which is subject.bridge")
 
 
 def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
@@ -117,17 +128,19 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
     return lambda: beside if is_tokenizer(beside) else None
 
 
-def _reading(subject: Subject, tokenizer_source: Callable[[], Any]) -> Subject:
+def _reading(subject: Subject, tokenizer_source: Callable[[], Any], folder: Path | None = None) -> Subject:
     if isinstance(subject, ReadsText):
-        subject.tokenizer_source = tokenizer_source
+        subject.tokenizer_source, subject.folder = tokenizer_source, folder
     return subject
 
 
-def _check_dtype(dtype: Any) -> None:
-    found = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+def _dtype(given: Any) -> Any:
+    """A dtype of torch, "auto" or None, from one of torch or its name, which may be a short one, such as bf16."""
+    found = getattr(torch, dtype_name(given), None) if isinstance(given, str) else given
     is_float = isinstance(found, torch.dtype) and found.is_floating_point
-    if dtype not in (None, "auto") and not is_float:
-        raise InputError(f"{dtype!r} is not a dtype that models run in; use {', '.join(Dtype)}")
+    if given not in (None, "auto") and not is_float:
+        raise InputError(f"{given!r} is not a dtype that models run in; use {', '.join(Dtype)}")
+    return given if given == "auto" else found
 
 
 def _nnsight(model: Any, name: str | None) -> Subject:

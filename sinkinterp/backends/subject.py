@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape, Residual
-from ..checks import whole_number
+from ..checks import keywords, whole_number
 from ..data.choices import Bos
 from ..data.token_sources import from_chats, from_texts, from_whole_texts
 from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, token_set_of
@@ -102,6 +103,11 @@ UNLIMITED = 2**30  # tokens of a text, where the model has no limit of its own
 
 _SIZES = ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head", "vocab", "n_ctx")
 _WHERE = dict.fromkeys(("to_tokens", "tokenize", "encode"), "subject.tokens(text) gives token ids") | {
+    **dict.fromkeys(("logits", "predict", "forward"), "subject.run(text).logits"),
+    **dict.fromkeys(("hooks", "add_hook"), "reads and edits: subject.run(tokens, calls=..., residuals=..., edits=...)"),
+    **dict.fromkeys(("W_Q", "W_K", "W_V", "W_O", "embed", "blocks", "layers"), "that is subject.model's"),
+    "measure": "si.measure(subject, text)",
+    "patched": "si.patched(subject.model, edit)",
     "run_with_cache": "give si.load the TransformerLens bridge, and call it there: bridge.run_with_cache(...)",
     **{name: f"subject.shape.{name}" for name in _SIZES},
 }
@@ -113,6 +119,7 @@ class ReadsText:
     name: str
     shape: ModelShape
     run: Callable[..., Trace]  # see `Subject.run`
+    folder: Path | None = None  # where its weights were read from; None for a model in memory or of the Hub
     tokenizer_source: Callable[[], Any] = staticmethod(lambda: None)
 
     @cached_property
@@ -120,6 +127,7 @@ class ReadsText:
         """The model's transformers tokenizer, loaded when it is first asked for; None where the model has none."""
         return self.tokenizer_source()
 
+    @keywords(max_length="write length=64", truncation="write length=64", add_special_tokens='write bos="never"')
     def tokens(
         self, texts: str | Sequence[Any], length: int | None = None, bos: Bos | str | bool = Bos.TOKENIZER
     ) -> TokenSet:
@@ -146,6 +154,7 @@ class ReadsText:
             length = whole_number(length, "length", 2, self.shape.n_ctx or UNLIMITED)
             return from_texts(given, tokenizer, length, None, rule, source)
 
+    @keywords()
     def first_token(self, tokens: TokensLike | Any, position: int = 0, edits: Edits = ()) -> FirstToken:
         """Hidden states, massive activations, importance, QK angles and norms of the first token, as named tensors.
 
@@ -157,9 +166,14 @@ class ReadsText:
             raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
         return first_token(self.run, token_set.tokens, position, edits_of(edits))
 
-    def ids_of(self, tokens: Tokens | str) -> Tokens:
-        """The tokens as they are, or those of a text."""
-        return self.tokens(tokens).tokens if isinstance(tokens, str) else tokens
+    def ids_of(self, tokens: TokensLike | Any) -> Tokens:
+        """The tokens as they are, or those of one text, or of several of one length."""
+        if isinstance(tokens, Tensor):
+            return tokens
+        token_set = token_set_of(tokens, self.tokens)
+        if token_set.lengths is not None:
+            raise InputError("a pass needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
+        return token_set.tokens
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise InputError(

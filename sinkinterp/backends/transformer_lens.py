@@ -184,7 +184,7 @@ class TransformerLensSubject(HuggingFaceSubject):
                 "compatibility mode folds and centres weights, so norms are no longer the model's; "
                 "boot the bridge again without enable_compatibility_mode() or process_weights()"
             )
-        self._bridge = bridge
+        self.bridge = bridge
         super().__init__(bridge.original_model, name)
 
     def _read_model(self, model: PreTrainedModel) -> None:
@@ -200,12 +200,12 @@ class TransformerLensSubject(HuggingFaceSubject):
     @property
     def _fix_by_hooks(self) -> str:
         """What a user does where the hooks do not make up the call."""
-        foreign = _hooked_points(self._bridge)
+        foreign = _hooked_points(self.bridge)
         return f"take off your hooks on {', '.join(foreign)}" if foreign else FIX
 
     @property
     def _embedding(self) -> nn.Embedding:
-        return self._bridge.embed.original_component
+        return self.bridge.embed.original_component
 
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
         with recorded_stream(self.modules, recorder):
@@ -220,7 +220,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor], compare: Compare = lambda *_: None
     ) -> Logits:
         """The logits of a pass that shows the recorder, and then `compare`, the call of every attention layer."""
-        hooked = [name for name in _hooked_points(self._bridge) if name.endswith(_UNREAD)]
+        hooked = [name for name in _hooked_points(self.bridge) if name.endswith(_UNREAD)]
 
         def check(call: AttentionCall, pattern: Pattern) -> None:
             if hooked and not _distance(call, pattern) <= contract.weight_tolerance(self.dtype):
@@ -242,7 +242,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         blocks = [(i, block) for i, block in enumerate(self.modules.blocks) if hasattr(block, "attn")]
         layers = [BridgeLayer(i, block.attn, recorder, compare, shows_edits) for i, block in blocks]
         try:
-            with self._bridge.hooks(fwd_hooks=[hook for layer in layers for hook in layer.hooks(self._bridge)]):
+            with self.bridge.hooks(fwd_hooks=[hook for layer in layers for hook in layer.hooks(self.bridge)]):
                 yield layers
         finally:
             for layer in layers:

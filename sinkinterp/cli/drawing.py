@@ -19,6 +19,7 @@ from .options import (
     DeviceMap,
     Encoder,
     Model,
+    Numbers,
     number,
     output_file,
     output_folder,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
-LENGTH = "Tokens at most, T. [default: all of the text; 64 without a text]"
+LENGTH = "Tokens at most, T. \\[default: all of the text; 64 without a text]"
 LIMIT = "MB that all maps may take before compression."
 HEAD = "Show the map of this head only, in more detail: 3.7 for layer 3, head 7; repeatable."
 SWAP = "Swap the position embeddings of two positions, and show maps before, after, and their difference."
@@ -110,7 +111,7 @@ def serve(
     port: Annotated[int, typer.Option(help="Port on this machine; 0 takes a free one.", parser=whole(0, 65535))] = 0,
     backend: Backend = "huggingface",
     encoder: Encoder = None,
-    dtype: Annotated[Dtype, typer.Option(help="Numbers to compute with.")] = Dtype.FLOAT32,
+    dtype: Numbers = Dtype.FLOAT32,
     device_map: DeviceMap = None,
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
@@ -168,6 +169,7 @@ def demo(
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
     with progress_bars() as progress:
+        from ..measurement.position_swap import from_zero
         from ..pages.demo import demo_page, run
         from ..train.recipes import DEMO_STEPS, DEMO_TWINS
 
@@ -180,7 +182,7 @@ def demo(
 
         result = run(seed, on_step=on_step)
         html = demo_page(result)
-    for table in (result.twins, result.residuals, result.swaps):
+    for table in (result.twins, result.residuals, from_zero(result.swaps)):
         print_table(table)
     write_text(out, html)
     print_written(out)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..backends.files.named_models import MADE, downloaded, shipped
 from ..table import Cell, Table
-from .options import models
 from .terminal import console, print_table
 
 WHAT = "variants and recipes are for `train`, experiments for `reproduce`, checkpoints (which ship) and models for all."
@@ -25,8 +25,13 @@ class Listed(StrEnum):
     MODELS = "models"
 
 
-def listing(what: Annotated[Listed, typer.Argument(help=WHAT)]) -> None:
-    """List the variants, recipes, experiments, checkpoints or models that have a name."""
+def listing(what: Annotated[Listed | None, typer.Argument(help=WHAT, show_default="all")] = None) -> None:
+    """List the models, variants, recipes, experiments or checkpoints that have a name."""
+    for each in (Listed.MODELS, Listed.VARIANTS, Listed.RECIPES, Listed.EXPERIMENTS) if what is None else (what,):
+        _print(each)
+
+
+def _print(what: Listed) -> None:
     note, rows = _LISTS[what]
     table = Table(what.value, note, tuple(rows()))
     if table.rows:
@@ -95,11 +100,11 @@ def _experiments() -> list[Row]:
 
 
 def _checkpoints() -> list[Row]:
-    return [{"checkpoint": name} for name in models() if name.startswith("sinkinterp/")]
+    return [{"checkpoint": name, "folder": str(folder)} for name, folder in shipped().items()]
 
 
 def _models() -> list[Row]:
-    return [{"model": name} for name in models() if name.startswith("local/")]
+    return [{"model": name, "folder": str(folder)} for name, folder in (downloaded() | shipped()).items()]
 
 
 _LISTS: dict[Listed, tuple[str, Callable[[], list[Row]]]] = {
@@ -107,5 +112,8 @@ _LISTS: dict[Listed, tuple[str, Callable[[], list[Row]]]] = {
     Listed.RECIPES: ("sinkinterp train VARIANT --recipe RECIPE --set steps=100", _recipes),
     Listed.EXPERIMENTS: ("sinkinterp reproduce EXPERIMENT; the beginning of a name is enough: table07", _experiments),
     Listed.CHECKPOINTS: ("sinkinterp measure CHECKPOINT; they ship with sinkinterp", _checkpoints),
-    Listed.MODELS: ("sinkinterp measure MODEL; `make models` in a clone of sinkinterp makes them", _models),
+    Listed.MODELS: (
+        "sinkinterp measure MODEL, or its folder, also in transformers; `make models` makes " + " and ".join(MADE),
+        _models,
+    ),
 }

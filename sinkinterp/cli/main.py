@@ -38,6 +38,9 @@ class Command(TyperCommand):
 MEANT = {"plot": "view", "show": "view", "attention": "view", "run": "measure", "load": "measure", "models": "list"}
 
 
+LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models"}  # of `COMMAND list`
+
+
 class Program(TyperGroup):
     """The group of all commands. It prints every mistake of the user as one line; a traceback is a bug of ours."""
 
@@ -52,8 +55,7 @@ class Program(TyperGroup):
         """Runs a command line, or shows the help where it is empty, and exits: with 2 at a mistake of the user."""
         given = options.pop("args", args[0] if args else None)
         words = list(sys.argv[1:] if given is None else given) or ["--help"]
-        if words[0] == "help":
-            words = [*words[1:], "--help"]
+        words = _written_out(words)
         options |= {"prog_name": "sinkinterp", "standalone_mode": False}
         bars = BARS.set(False)  # commands show bars of their own
         try:
@@ -68,6 +70,15 @@ class Program(TyperGroup):
         if code == 130:
             print_line(INTERRUPTED)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _written_out(words: list[str]) -> list[str]:
+    """The command line that is meant where "help" or "list" is written as a command or as its only argument."""
+    if words[0] == "help":
+        return [*words[1:], "--help"]
+    if words[1:] == ["help"]:
+        return [words[0], "--help"]
+    return ["list", LISTS[words[0]]] if words[1:] == ["list"] and words[0] in LISTS else words
 
 
 def _message(error: Any) -> str:

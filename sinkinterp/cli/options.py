@@ -15,7 +15,8 @@ from typing import Annotated
 
 import typer
 
-from ..files import cache_folder
+from ..backends.files.named_models import downloaded, shipped
+from ..data.choices import Dtype, dtype_name
 
 PACKAGE = Path(__file__).parents[1]
 MOST = 2**31 - 1  # of anything that is counted
@@ -97,6 +98,14 @@ def input_file(text: str | Path) -> Path:
     return path
 
 
+def dtype_named(text: str) -> Dtype:
+    """One of the dtypes that models run in, by its name in torch or a usual short one."""
+    try:
+        return Dtype(dtype_name(text))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a dtype that models run in; use {', '.join(Dtype)}") from None
+
+
 def filled(text: str) -> str:
     """A text that is not empty."""
     if not text.strip():
@@ -175,9 +184,7 @@ def beginning(names: Callable[[], Sequence[str]] | Sequence[str]) -> Callable[[s
 
 def models() -> list[str]:
     """The models that are here: those that ship, and those that `make models` made."""
-    shipped = sorted(path.name for path in (PACKAGE / "checkpoints").iterdir() if path.is_dir())
-    made = sorted(path.name for path in (cache_folder() / "models").glob("[!.]*") if path.is_dir())
-    return [*(f"sinkinterp/{name}" for name in shipped), *(f"local/{name}" for name in made)]
+    return [*shipped(), *downloaded()]
 
 
 VARIANTS = names_in("lm/variants.py")
@@ -188,7 +195,7 @@ BACKENDS = names_in("backends/load.py", "_SUBJECTS")
 BOS = "When sequences begin with BOS: as the tokenizer decides, always, or never."
 ENCODER = "Of Whisper, BART, T5, ...: what the encoder is given: silence, off, a .wav or .txt file, or a text."
 EPSILON = "A head whose importance exceeds this has a sink."
-MODEL = "Hugging Face name, local model folder, or checkpoint of ours: see `sinkinterp list checkpoints`."
+MODEL = "Hugging Face name, folder, .gguf file, or a model that is here: see `sinkinterp list models`."
 BACKEND = "The library that runs it: huggingface, nnsight or transformer_lens."
 PLACE = "Where weights go, as in transformers: auto, cuda:0."
 
@@ -203,6 +210,8 @@ COLUMN = "The column or field that holds the text."
 Column = Annotated[str, typer.Option(help=COLUMN, parser=filled)]
 Backend = Annotated[str, typer.Option(help=BACKEND, parser=filled, autocompletion=beginning(BACKENDS))]
 Encoder = Annotated[str | None, typer.Option(help=ENCODER, parser=source)]
+DTYPE = "Numbers to compute with: float32, bfloat16 or float16."
+Numbers = Annotated[Dtype, typer.Option(help=DTYPE, parser=dtype_named, autocompletion=beginning([*Dtype]))]
 DeviceMap = Annotated[str | None, typer.Option(help=PLACE, parser=filled)]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the tables to this file.", parser=output_file)]
 TokenFile = Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.", parser=input_file)]

@@ -10,7 +10,7 @@ from ..data.choices import Dtype
 from ..errors import InputError
 from ..files import write_text
 from .loading import load_subject
-from .options import Backend, Model, filled, output_file
+from .options import Backend, Model, Numbers, filled, output_file
 from .places import Force
 from .terminal import print_table, print_written, progress_bars
 
@@ -34,7 +34,7 @@ CORRUPTED = "The same with words changed for others of as many tokens."
 SITE = "residual: the input of every layer; feed-forward, attention: what they add; heads: what each head returns."
 ANSWER = "The right next token, such as ' Paris'. With --instead the metric is the difference of their logits."
 INSTEAD = "The next token after the corrupted prompt."
-SINK = "Let the metric be the mean attention to the first token. [default: KL divergence from the clean run]"
+SINK = "Let the metric be the mean attention to the first token. \\[default: KL divergence from the clean run]"
 SHOWN = 12  # rows that the terminal prints
 
 
@@ -46,7 +46,7 @@ def patch(
     answer: Annotated[str | None, typer.Option(help=ANSWER)] = None,
     instead: Annotated[str | None, typer.Option(help=INSTEAD)] = None,
     sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False,
-    dtype: Annotated[Dtype, typer.Option(help="Numbers to compute with.")] = Dtype.FLOAT32,
+    dtype: Numbers = Dtype.FLOAT32,
     backend: Backend = "huggingface",
     out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/patch.html"),
     force: Force = False,

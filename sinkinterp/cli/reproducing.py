@@ -110,6 +110,7 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> None:
     from ..files import check_writable
+    from ..measurement.position_swap import from_zero
     from ..pages.book import Chapter, verdict_table, write_chapter
     from ..runs.commit import provenance
 
@@ -121,7 +122,7 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     made = {"command": command, "scale": scope.label, **provenance(), "seconds": seconds}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
-    print_table(digest)
+    print_table(from_zero(digest))
     print_table(verdict_table(chapter))
     for file in write_chapter(out, chapter, digest, experiment.draw(table)):
         print_written(file)

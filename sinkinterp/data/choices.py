@@ -24,3 +24,19 @@ class Dtype(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+
+
+_SHORT = {
+    "fp32": "float32",
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "f16": "float16",
+    "half": "float16",
+}
+
+
+def dtype_name(name: str) -> str:
+    """The name that torch gives to the dtype of a usual name, such as bf16 or torch.half; other names as they are."""
+    plain = name.lower().removeprefix("torch.")
+    return _SHORT.get(plain, plain)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
+from jinja2 import TemplateError
 
 from ..checks import LARGEST, check_memory, whole_number
 from ..errors import InputError
@@ -96,11 +97,17 @@ def from_whole_texts(
     return replace(token_set, bos=_beginning(token_set.tokens, tokenizer, bos), too_short=too_short)
 
 
-def from_chats(chats: Sequence[Any], tokenizer: Any, source: str) -> TokenSet:
-    """The tokens of every chat in the tokenizer's chat template. Raises InputError where there is none."""
+def from_chats(chats: Sequence[Any], tokenizer: Any, source: str, most: int | None = None) -> TokenSet:
+    """The tokens of every chat in the tokenizer's chat template, the first `most` of them.
+
+    Raises InputError where there is no template, and for a chat that it refuses.
+    """
     if not getattr(tokenizer, "chat_template", None):
         raise InputError("this tokenizer has no chat template; give the text of the chat, or another model")
-    rows = [tokenizer.apply_chat_template(chat, return_dict=False) for chat in chats]
+    try:
+        rows = [tokenizer.apply_chat_template(chat, return_dict=False)[:most] for chat in chats]
+    except TemplateError as error:
+        raise InputError(f"the model's chat template refuses a chat: {error}; change its roles") from error
     return replace(TokenSet.of_rows(rows, source), bos="chat template")
 
 

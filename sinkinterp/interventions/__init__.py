@@ -1,5 +1,8 @@
 """Interventions: frozen values that say what changes and in which layers, heads and positions; backends apply it."""
 
+from typing import NoReturn
+
+from ..checks import nearest
 from .changes import (
     Change,
     ChangeKeys,
@@ -52,3 +55,7 @@ __all__ = [
     "SpreadEvenly", "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias",
     "ZeroValueBias",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(f"there is no intervention {name!r}{nearest(name, __all__)}; see dir(si.interventions)")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Residual
-from ..checks import check_fields
+from ..checks import Told, check_fields
 from ..errors import InputError
 
 PositionIds = Int[Tensor, " pos"]
@@ -35,7 +35,7 @@ class HeadWeights:
 
 
 @dataclass(frozen=True)
-class Edit:
+class Edit(metaclass=Told):
     """What changes while a model runs. Override the method of each site that changes; the other methods change nothing.
 
     Edits are applied in the order in which they are given, and reads see the result. A method that changes nothing

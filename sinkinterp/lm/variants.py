@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..attention.kernels import (
     ClampedSum,
@@ -192,6 +192,11 @@ class Variants(dict[str, LMSpec]):
 
     def __missing__(self, name: str) -> LMSpec:
         raise InputError(f"there is no variant {name!r}{nearest(name, self)}; si.VARIANTS holds {len(self)}")
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"variants are found by name: si.VARIANTS[{name!r}]{nearest(name, self)}")
 
     def __repr__(self) -> str:
         return f"<{len(self)} variants: {', '.join(self)}>"

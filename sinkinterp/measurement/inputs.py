@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..attention.masks import BLOCK
-from ..backends.load import subject_of, tokenizer_source
+from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.subject import Subject, tokenizer_of
 from ..checks import check_memory
 from ..data.choices import Bos
@@ -36,6 +36,7 @@ def inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject, Toke
 
     Raises InputError for what is not a model, or not tokens.
     """
+    check_no_bridge(model)
     is_module = isinstance(model, torch.nn.Module)
     if is_module and isinstance(tokens, str) and tokenizer_source(model)() is None:  # before the model runs
         raise InputError(

@@ -17,6 +17,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.edit import Edit, Edits, description, edits_of
 from ..metrics.importance import importance, proxy
+from ..plots.theme import escaped
 from ..report.columns import COSINE, NORM_PRODUCT, SCORE, WEIGHT
 from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
 from ..report.protocol import short_name
@@ -59,7 +60,9 @@ def attention_map(
     changes = f"; {', '.join(map(description, given_edits))}" if given_edits else ""
     title = f"{short_name(subject.name)}: {which_heads(shown, len(asked))}"
     words = None if n > 1 else [words_of(subject)(token) for token in tokens[0].tolist()]
-    return attention_figure(panels, title, f"{subject.name}: n={n}, T={length}{changes}", words)
+    note = f"n={n}, T={length}{changes}"
+    figure = attention_figure(panels, title, f"{subject.name}: {note}", words)
+    return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
 
 
 def head_maps(
@@ -105,7 +108,8 @@ def _asked(subject: Subject, layers: Any, heads: Any) -> Heads:
     attending, n_heads = subject.shape.attention_layers, subject.shape.n_heads
     given = [heads] if is_whole(heads) else heads
     for chosen in (layers, given):
-        if chosen is not None and not is_whole(chosen) and not isinstance(chosen, Iterable):
+        is_list = isinstance(chosen, Iterable) and not isinstance(chosen, str)
+        if chosen is not None and not is_whole(chosen) and not is_list:
             raise InputError(f"layers and heads are whole numbers, or lists of them; got {chosen!r:.40}")
     if given is not None and not all(map(is_whole, given)):
         if layers is not None:

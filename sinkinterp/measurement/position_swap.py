@@ -77,6 +77,14 @@ def swap_table(
     return Table(f"Table 7 on {subject.name}: the sink follows p1", note, tuple(rows), swap_chart)
 
 
+def from_zero(table: Table) -> Table:
+    """A table whose column t, which counts positions from 1 as in files, counts from 0, as on all pages."""
+    if TARGET not in table.columns:
+        return table
+    rows = tuple({**row, TARGET: None if (t := row[TARGET]) is None else int(t) - 1} for row in table.rows)
+    return Table(table.title, table.note.replace("t counts from 1", "t counts from 0"), rows)
+
+
 def _runs(targets: Sequence[int]) -> list[Run]:
     return [
         Run("none", targets[0], ()),

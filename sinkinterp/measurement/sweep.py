@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..backends.subject import Subject
-from ..checks import is_whole
+from ..checks import is_whole, keywords
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
 from ..errors import InputError
@@ -48,6 +48,7 @@ def loss(report: Report) -> PerSequence:
     return report.extra(NEXT_TOKEN_LOSS).nanmean(1)
 
 
+@keywords()
 def sweep(
     model: ModelLike,
     tokens: TokensLike | Any,

@@ -3,11 +3,13 @@
 import math
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NoReturn
 
 import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from ..errors import InputError
 from ..table import Cell, high_of, low_of
 from .metric import PerSequence
 
@@ -27,6 +29,14 @@ class Estimate:
     def __str__(self) -> str:
         interval = "" if math.isnan(self.low) else f" [{self.low:.3g}, {self.high:.3g}]"
         return f"{self.mean:.3g}{interval}"
+
+    def __float__(self) -> float:
+        return self.mean
+
+    def _compared(self, other: object) -> NoReturn:
+        raise InputError("an estimate has a mean, a low and a high end; compare one of them: report.sink().low > 0.2")
+
+    __lt__ = __le__ = __gt__ = __ge__ = _compared
 
 
 def estimate(values: PerSequence, seed: int = 0) -> Estimate:

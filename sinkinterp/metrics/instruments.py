@@ -5,8 +5,9 @@ instrument, as in `si.measure(subject, tokens, instruments=[(ResidualMetric("fir
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
+from ..checks import nearest
 from . import loss, qk, residuals, writes
 from .importance import PATTERNS
 from .metric import Metric
@@ -32,3 +33,7 @@ INSTRUMENTS = {
     "MAPS": MAPS,
     "LOSS": LOSS,
 }
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise AttributeError(f"there is no instrument {name!r}{nearest(name, INSTRUMENTS)}; ALL, {', '.join(INSTRUMENTS)}")

@@ -12,7 +12,7 @@ from plotly.offline import get_plotlyjs
 
 from ..errors import InputError
 from ..files import write_json, write_text
-from ..report.columns import TARGET
+from ..measurement.position_swap import from_zero
 from ..runs.rules import Outcome, Verdict, standing
 from ..table import Cell, Table
 from .document import Scripts, asset, document, glossary
@@ -103,23 +103,15 @@ def picture_of(folder: Path, name: str) -> Path:
 
 def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     """The page of one experiment: claim, verdicts, figure, digest, all rows, and how the numbers were made."""
-    command, rows = chapter.provenance.get("command"), _from_zero(chapter.table)
+    command, rows = chapter.provenance.get("command"), from_zero(chapter.table)
     sections = [
         Section(_heading(chapter), RULES_ARE if chapter.verdicts else NO_VERDICT, tables=[verdict_table(chapter)]),
         Section("Figure", "", [figure]),
-        Section("In short", _from_zero(digest).note, tables=[_from_zero(digest)]),
+        Section("In short", from_zero(digest).note, tables=[from_zero(digest)]),
         *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[rows])]),
         Section("How these numbers were made", f"Make them again: {command}", tables=[_provenance(chapter)]),
     ]
     return page(chapter.summary, f"The claim: {chapter.table.title}", sections, PLOTLY)
-
-
-def _from_zero(table: Table) -> Table:
-    """A table whose column t, which counts positions from 1 as the paper does, counts from 0 as all pages do."""
-    if TARGET not in table.columns:
-        return table
-    rows = tuple({**row, TARGET: None if (t := row[TARGET]) is None else int(t) - 1} for row in table.rows)
-    return Table(table.title, table.note.replace("t counts from 1", "t counts from 0"), rows)
 
 
 def verdict_table(chapter: Chapter) -> Table:

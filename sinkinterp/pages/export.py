@@ -1,26 +1,33 @@
 """Draws figures as PNG pictures."""
 
+import hashlib
+import json
 import warnings
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import plotly.graph_objects as go
 
 from ..errors import InputError
 from ..files import write_bytes
+from ..plots.theme import json_ready
 
 SCALE = 2  # pixels of a PNG per point, for screens and print
 WIDTH = 1100  # points
+END = 12  # bytes of the last chunk of a PNG file
 
 
 def save_pictures(figures: Mapping[Path, go.Figure], scale: int = SCALE) -> Iterator[Path]:
-    """Writes PNG pictures, each whole or not at all, and gives their paths one by one.
+    """Writes PNG pictures, each whole or not at all, and gives the paths of those that it wrote, one by one.
 
-    scale: pixels per point. Raises InputError where kaleido or a browser is missing.
+    A picture that shows the same numbers already stays as it is: another browser would draw other bytes. scale: pixels
+    per point. Raises InputError where kaleido or a browser is missing.
     """
-    paths = list(figures)
+    paths = [path for path, figure in figures.items() if not _shows(path, _mark(figure, scale))]
     first, others = paths[:1], paths[1:]
     for path in first:  # which says in one line where the browser is missing
         yield _saved(figures[path], path, scale)
@@ -55,5 +62,25 @@ def _saved(figure: go.Figure, path: Path, scale: int) -> Path:
     except RuntimeError as error:
         fix = "install Chrome or Chromium, or run plotly_get_chrome, or add --no-pictures"
         raise InputError(f"a picture is drawn by a browser, and none could be started; {fix}") from error
-    write_bytes(path, content)
+    write_bytes(path, content[:-END] + _mark(figure, scale) + content[-END:])
     return path
+
+
+def _mark(figure: go.Figure, scale: int) -> bytes:
+    """A chunk of a PNG file: the hash of what a figure shows, its numbers rounded to three digits."""
+    shown = json.dumps([_rounded(json_ready(figure)), scale], sort_keys=True)
+    text = b"tEXtfigure\0" + hashlib.sha256(shown.encode()).hexdigest().encode()
+    return (len(text) - 4).to_bytes(4) + text + zlib.crc32(text).to_bytes(4)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.3g}") if isinstance(value, float) else value
+
+
+def _shows(path: Path, mark: bytes) -> bool:
+    """Whether a picture exists that holds this mark."""
+    return path.is_file() and path.read_bytes()[:-END].endswith(mark)

@@ -9,6 +9,7 @@ from tempfile import mkdtemp
 from typing import Any
 
 from ..backends.subject import words_of
+from ..checks import keywords
 from ..data.tokens import TokensLike
 from ..files import write_text
 from ..interventions.edit import Edits, edits_of
@@ -44,6 +45,7 @@ class Page:
         return f'<iframe title="{escape(self.title)}" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
 
 
+@keywords(out="save the page: si.view(model, text).save(path)")
 def view(model: ModelLike, text: TokensLike | Any, edits: Edits = (), *, open_browser: bool = True) -> Page:
     """The page with the map of every head on a text, as `sinkinterp view` writes it; with `edits`, before and after.
 

@@ -133,14 +133,14 @@ def attention_figure(
     _add_axes(figure, labels, [SLOT, GAP] if has_slot else [], words is not None, height)
     menus = []
     if len(first.heads) > 1:
-        menus.append(_menu(0.0, shown, [_head_button(name, i, traces_of) for i, name in enumerate(_names(panels))]))
+        menus.append(_menu(0, shown, [_head_button(name, i, traces_of) for i, name in enumerate(_names(panels))]))
     if len(quantities) > 1:
         buttons = [_quantity_button(quantity, data[quantity.name], list(range(n_maps))) for quantity in quantities]
-        menus.append(_menu(1.0 if menus else 0.0, 0, buttons))
+        menus.append(_menu(len(menus), 0, buttons))
     colour_bar = {"colorbar": {"title": quantities[0].name}}
     figure.update_layout(coloraxis={**quantities[0].colours, **colour_bar}, updatemenus=menus)
-    themed(figure, title, height + 230, f"{_caption(first, has_slot)} {note}".strip())
-    return figure.update_layout(margin={"t": 130})
+    themed(figure, title, height + 190 + 40 * len(menus), f"{_caption(first, has_slot)} {note}".strip())
+    return figure.update_layout(margin={"t": 90 + 40 * len(menus)})
 
 
 def _labels(maps: HeadMaps, words: Sequence[str] | None) -> list[str]:
@@ -255,8 +255,9 @@ def _names(panels: Mapping[str, HeadMaps]) -> list[str]:
     return names
 
 
-def _menu(x: float, active: int, buttons: list[dict[str, Any]]) -> dict[str, Any]:
-    place = {"x": x, "xanchor": "right" if x else "left", "y": 1, "yanchor": "bottom", "pad": {"b": 24}}
+def _menu(above: int, active: int, buttons: list[dict[str, Any]]) -> dict[str, Any]:
+    """A menu over the maps, `above` so many others: beside each other they would overlap on a narrow screen."""
+    place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "pad": {"b": 24 + 40 * above}}
     return {"type": "dropdown", "active": active, "buttons": buttons, "showactive": True, **place}
 
 

@@ -15,6 +15,7 @@ from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
 from ..metrics.sink import check_epsilon
 from ..table import NULL, Cell, Table
 from .columns import HEAD, LAYER
+from .readings import Readings
 
 _TOLERANCE = 0.02  # by which a row of half-precision weights may exceed one
 _LAYER_OF_HOOK = re.compile(r"(?:^|\.)(\d+)\..*hook_pattern$")
@@ -58,6 +59,8 @@ def _by_layer(given: Any) -> dict[int, Any]:
         found = {int(m[1]): value for name, value in given.items() if (m := _LAYER_OF_HOOK.search(str(name)))}
         if found:
             return dict(sorted(found.items()))
+    if isinstance(given, Readings):
+        raise InputError("a report has its sinks: report.sink(), report.heads(); si.sinks takes attention weights")
     patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
     if not patterns:
         raise InputError(

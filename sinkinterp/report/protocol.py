@@ -29,6 +29,7 @@ class Protocol:
     hides_first_key: bool = False  # whether a window hides the first key from some query
     attention: str = ""  # the implementation that the model ran: sdpa or eager; empty in reports of before
     attention_note: str = ""  # what to know about it
+    ended: str = ""  # why fewer sequences were measured than there are; empty where all were
 
     @property
     def divisor_note(self) -> str:
@@ -47,7 +48,7 @@ class Protocol:
     def line(self, *varying: str) -> str:
         """The part of the protocol that belongs beside every number, without the fields that vary from row to row."""
         parts = {
-            "sequences": f"n={self.sequences}",
+            "sequences": f"n={self.sequences}" + (f" ({self.ended})" if self.ended else ""),
             "length": f"T={self.lengths}",
             "bos": f"BOS {self.bos}",
             "encoder": self.encoder and f"encoder {self.encoder}",

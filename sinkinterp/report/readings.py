@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import finite_number, keywords, nearest, whole_number
+from ..checks import called, finite_number, keywords, nearest, whole_number
 from ..errors import InputError
 from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate
@@ -16,6 +16,7 @@ from .protocol import Protocol, public_name
 
 EXTRA = "extra."  # before the names of instruments' answers, among all tensors
 TokenText = Callable[[int], str]  # from a token id to its text
+_ALPHA = "of some heads, it is (report.alpha()[:, layer, head] > epsilon).float().mean()"
 ONE_TEXT = "one text, so no intervals"
 
 
@@ -78,6 +79,7 @@ class Readings:
             )
         return self.positions.index(position)
 
+    @called
     @keywords(layer="choose it of the answer: report.alpha()[:, layer, head]", head="report.alpha()[:, layer, head]")
     def alpha(self, position: int = 0) -> PerHead:
         """Importance of one position. Raises InputError where it was not measured."""
@@ -95,6 +97,10 @@ class Readings:
         """As `alpha`, by position bias, mask and learned sink logits alone."""
         return self.bias_null[..., self.column_of(position)]
 
+    def __len__(self) -> int:
+        """How many sequences were measured."""
+        return len(self.tokens)
+
     def __getitem__(self, name: str) -> Tensor:
         """What was read, by its name among `tensors` or `extras`. Raises InputError for another name."""
         known = {**self.tensors(), **self.extras}
@@ -109,10 +115,14 @@ class Readings:
         own = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         return own | {EXTRA + name: value for name, value in self.extras.items()}
 
+    @called
+    @keywords(layer=_ALPHA, head=_ALPHA)
     def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
         """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1."""
         return self.sink(position, epsilon).mean
 
+    @called
+    @keywords(layer=_ALPHA, head=_ALPHA)
     def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
         """`sink_rate` with its 95% bootstrap interval over sequences."""
         return estimate(sink.sink_rate(self.alpha(position), epsilon))

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
@@ -17,6 +18,7 @@ from ..data.sources import embedded_texts
 from ..data.texts import domains_of, is_path, is_text, texts_of
 from ..data.token_sources import (
     TooFewTexts,
+    from_chats,
     from_rows,
     from_text,
     from_texts,
@@ -27,6 +29,7 @@ from ..data.token_sources import (
 from ..data.tokens import TokenSet
 from ..errors import InputError
 from ..files import cache_folder
+from ..train.chats import read_chats
 from ..train.job import prepared
 from .trained import held_out_tokens, recipe_of
 
@@ -37,11 +40,12 @@ _DRAW = {Drawn.RANDOM: random_tokens, Drawn.REPEAT: repeated_token}
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model is measured on: `tokens` (a JSON file of ids), `drawn` tokens or `text`, and how much of it.
+    """What a model is measured on: `tokens` (a JSON file of ids), `drawn` tokens, `chat` or `text`, and how much of it.
 
-    If none of the three is given, it is the task of a checkpoint of ours, and the embedded docstrings for a model with
-    a tokenizer. `may_be_shorter` and `may_be_fewer` say that the user's own texts or ids may be so, because
-    `length` or `sequences` is a default.
+    `chat` is what a user says to the model, or a .jsonl file of chats as `finetune` reads them, each a sequence of its
+    own length, cut to `length`. If none of the four is given, it is the task of a checkpoint of ours, and the embedded
+    docstrings for a model with a tokenizer. `may_be_shorter` and `may_be_fewer` say that the user's own texts or ids
+    may be so, because `length` or `sequences` is a default.
     """
 
     length: int
@@ -54,11 +58,16 @@ class Inputs:
     seed: int = 0
     may_be_shorter: bool = False
     may_be_fewer: bool = False
+    chat: str | None = None
 
     def __post_init__(self) -> None:
-        given = [name for name in ("text", "tokens", "drawn") if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise InputError(f"--{' and --'.join(given)} are given together; give one")
+        if len(self.given) > 1:
+            raise InputError(f"--{' and --'.join(self.given)} are given together; give one")
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Which of the four the user named."""
+        return tuple(name for name in ("text", "tokens", "drawn", "chat") if getattr(self, name) is not None)
 
     def token_set(self, subject: Subject, source: str, on_file: OnProgress = no_progress) -> TokenSet:
         """The token set for a subject, which was loaded from the name or folder `source`.
@@ -72,6 +81,8 @@ class Inputs:
         if self.drawn is not None:
             first = tokenizer.bos_token_id if self.bos is Bos.ALWAYS and tokenizer is not None else None
             return _DRAW[self.drawn](subject.shape.vocab, self.length, self.sequences, self.seed, first)
+        if self.chat is not None:
+            return self._from_chats(self.chat, needed_tokenizer(subject))
         if tokenizer is None:
             return self._task_tokens(Path(located(source)))
         if self.text is None:
@@ -94,6 +105,15 @@ class Inputs:
             return from_texts(texts, tokenizer, self.length, None, self.bos, source)
         first = list(islice(texts, self.sequences))
         return from_whole_texts(first, tokenizer, self.bos, self.length, source, cut=True)
+
+    def _from_chats(self, given: str, tokenizer: PreTrainedTokenizerBase) -> TokenSet:
+        if not is_path(given):
+            said = [{"role": "user", "content": given}]
+            return from_chats([said], tokenizer, "what a user says", self.length)
+        chats, _ = read_chats(given)
+        if len(chats) < self.sequences and not self.may_be_fewer:
+            raise InputError(f"{given} holds {len(chats)} chats; use --sequences {len(chats)}")
+        return from_chats(chats[: self.sequences], tokenizer, Path(given).name, self.length)
 
     def _from_ids(self, rows: list[list[int]], source: str) -> TokenSet:
         fitting = [row[: self.length] for row in rows if self.may_be_shorter or len(row) >= self.length]
@@ -143,10 +163,15 @@ def one_text(text: str, subject: Subject, bos: Bos, most: int | None = None, sou
 
     Raises InputError for a subject without a tokenizer and for a text of fewer than two tokens.
     """
+    return from_text(text, needed_tokenizer(subject), bos, most, source)
+
+
+def needed_tokenizer(subject: Subject) -> Any:
+    """The tokenizer of a subject. Raises InputError where it has none."""
     tokenizer = tokenizer_of(subject)
     if tokenizer is None:
-        raise InputError(f"{subject.name} has no tokenizer, so it reads no text; leave --text out")
-    return from_text(text, tokenizer, bos, most, source)
+        raise InputError(f"{subject.name} has no tokenizer, so it reads no text; leave --text and --chat out")
+    return tokenizer
 
 
 def source_name(text: str) -> str:

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
+from ..checks import keywords
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
@@ -51,6 +52,7 @@ class Run:
         return checkpoint.history_of(self.folder)
 
 
+@keywords(steps="write si.trained(si.Recipe(steps=...))")
 def trained(
     recipe: Recipe,
     cache: Path | None = None,

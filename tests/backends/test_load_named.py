@@ -33,9 +33,11 @@ def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
 
 def test_a_local_name_is_a_model_of_the_cache(cache):
     folder = saved(cache / "models" / "tiny")
-    assert located("local/tiny") == folder
+    (cache / "models" / "smollm2-135m-instruct").mkdir()
+    assert located("tiny") == located("local/tiny") == folder
+    assert located("smollm2") == located("local/smollm2-135m-instruct") == folder.with_name("smollm2-135m-instruct")
     subject = si.load("local/tiny")
-    assert subject.name == "local/tiny" and subject.revision == ""
+    assert subject.folder == folder and subject.name == "local/tiny" and subject.revision == ""
     with torch.no_grad():
         want = model_of("llama")(tokens_of()).logits
     torch.testing.assert_close(subject.run(tokens_of()).logits, want, atol=1e-6, rtol=1e-5)  # weights lie elsewhere
@@ -55,7 +57,7 @@ def test_a_report_says_where_the_weights_of_a_folder_come_from(cache):
     assert si.measure(si.load("local/tiny"), tokens_of()).protocol.revision == origin_of(folder)
 
 
-@pytest.mark.parametrize("name", ["local/nothing", "local/", "local/.", "local/../models/tiny", "local/.draft-1"])
+@pytest.mark.parametrize("name", ["smollm2", "local/nothing", "local/", "local/../models/tiny", "local/.draft-1"])
 def test_a_model_that_is_not_there_names_the_command_that_makes_it(cache, name):
     saved(cache / "models" / "tiny")
     (cache / "models" / ".draft-1").mkdir()

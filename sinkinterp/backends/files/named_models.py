@@ -1,4 +1,4 @@
-"""The models that have a name here, and their folders: sinkinterp/NAME ships, local/NAME is downloaded."""
+"""The models that have a name here, and their folders: some ship with us, `make models` makes others."""
 
 import json
 from pathlib import Path
@@ -10,12 +10,15 @@ from ...files import cache_folder
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"
 ORIGIN = "SOURCE.json"  # in a model folder: where its weights come from
+MADE = {"smollm2": "smollm2-135m-instruct", "whisper-tiny.en": "whisper-tiny.en"}  # by `make models`: their folders
+_OLD = "local/"  # stood before these names, which then were those of the folders
 
 
 def located(source: str | Path) -> str | Path:
-    """The folder of a model that we name, sinkinterp/NAME or local/NAME; any other source as it is.
+    """The folder of a model that we name; any other source as it is.
 
-    A folder of that name in the working directory comes first. Raises InputError for a model that is not there.
+    Names are sinkinterp/NAME, those of `MADE`, and those of folders in `downloads()`; local/ may stand before the last
+    two. A folder of that name in the working directory comes first. Raises InputError for a model that is not there.
     """
     owner, _, name = str(source).partition("/")
     try:
@@ -24,12 +27,14 @@ def located(source: str | Path) -> str | Path:
         raise InputError(
             f"{str(source)[:60]!r} is not a name of a model, {getattr(error, 'strerror', error)}; check it"
         ) from error
-    if not exists and not name and owner in _folders(SHIPPED):
-        raise InputError(f"no model is named {source}; did you mean sinkinterp/{source}?")
-    if owner not in ("sinkinterp", "local") or exists:
+    if exists:
         return source
-    if owner == "local":
-        return _downloaded(name)
+    if not name and owner in _folders(SHIPPED):
+        raise InputError(f"no model is named {source}; did you mean sinkinterp/{source}?")
+    if is_downloaded(source):
+        return _downloaded(str(source).removeprefix(_OLD))
+    if owner != "sinkinterp":
+        return source
     names = _folders(SHIPPED)
     if name not in names:
         there_are = ", ".join(f"sinkinterp/{name}" for name in names)
@@ -37,15 +42,47 @@ def located(source: str | Path) -> str | Path:
     return SHIPPED / name
 
 
+def folder_of(source: str | Path) -> Path | None:
+    """The folder that a model, ours or the user's, is read from; None for a name of the Hub."""
+    path = Path(located(source))
+    return path if path.is_dir() else path.parent if path.is_file() else None
+
+
+def is_named_here(source: str) -> bool:
+    """Whether a name is one of ours, so that no network is asked for it."""
+    return source.startswith("sinkinterp/") or is_downloaded(source)
+
+
+def is_downloaded(source: str | Path) -> bool:
+    """Whether a name is one that `make models` gives, or that of a folder where it puts models."""
+    name = str(source)
+    return name in MADE or name.startswith(_OLD) or ("/" not in name and name in _folders(downloads()))
+
+
 def downloads() -> Path:
-    """The folder of the models that are named local/NAME."""
+    """The folder of the models that `make models` makes."""
     return cache_folder() / "models"
+
+
+def downloaded() -> dict[str, Path]:
+    """The models in `downloads()`, by the name that is shorter."""
+    short = {folder: name for name, folder in MADE.items()}
+    return {short.get(folder, folder): downloads() / folder for folder in _folders(downloads())}
+
+
+def shipped() -> dict[str, Path]:
+    """The checkpoints that ship, by name."""
+    return {f"sinkinterp/{name}": SHIPPED / name for name in _folders(SHIPPED)}
+
+
+def known_names() -> list[str]:
+    """All names that a model of ours may have, made or not."""
+    return [*shipped(), *MADE, *downloaded()]
 
 
 def names_here() -> str:
     """The models that need no network, for an error message."""
-    shipped, downloaded = _folders(SHIPPED), _folders(downloads())
-    return ", ".join([f"sinkinterp/{shipped[0]}", *(f"local/{name}" for name in downloaded)])
+    return ", ".join([next(iter(shipped())), *downloaded()])
 
 
 def origin_in(folder: Path) -> dict[str, Any]:
@@ -58,11 +95,11 @@ def origin_in(folder: Path) -> dict[str, Any]:
 
 
 def _downloaded(name: str) -> Path:
-    names = _folders(downloads())
-    if name not in names:
-        fix = "`make models` in a clone of sinkinterp downloads local/smollm2-135m-instruct and local/whisper-tiny.en"
-        raise InputError(f"there is no model local/{name} in {downloads()}; {fix}")
-    return downloads() / name
+    folder = MADE.get(name, name)
+    if folder not in _folders(downloads()):
+        fix = f"`make models` in a clone of sinkinterp makes {' and '.join(MADE)}"
+        raise InputError(f"there is no model {folder} in {downloads()}; {fix}")
+    return downloads() / folder
 
 
 def _folders(parent: Path) -> list[str]:
