@@ -27,25 +27,31 @@ NAN, INF = float("nan"), float("inf")
 HUGE = 10**30
 
 
+def plain_of(report):
+    """The dictionary of a report without its hash, so that the checks of its numbers are reached."""
+    return {name: value for name, value in report.to_dict().items() if name != "sha256"}
+
+
 def changed(report, **fields):
-    return si.Report.from_dict(report.to_dict() | fields)
+    return si.Report.from_dict(plain_of(report) | fields)
 
 
 def without(report, name):
-    plain = report.to_dict()
+    plain = plain_of(report)
     plain["tensors"] = {key: value for key, value in plain["tensors"].items() if key != name}
     return si.Report.from_dict(plain)
 
 
 def with_tensor(report, name, tensor):
-    plain = report.to_dict()
-    plain["tensors"][name] = {"dtype": "float32", "shape": list(tensor.shape), "values": tensor.flatten().tolist()}
+    plain = plain_of(report)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    plain["tensors"][name] = {"dtype": dtype, "shape": list(tensor.shape), "values": tensor.flatten().tolist()}
     return si.Report.from_dict(plain)
 
 
-def with_words(report, name):
-    plain = report.to_dict()
-    plain["tensors"][name]["values"][0] = "abc"
+def with_number(report, name, number):
+    plain = plain_of(report)
+    plain["tensors"][name]["values"][0] = number
     return si.Report.from_dict(plain)
 
 
@@ -188,11 +194,28 @@ REPORTS = {
     ),
     "a column that a table lacks": lambda r: r.heads().column("laier"),
     "rows by a column that a table lacks": lambda r: r.heads().where(laier=1),
-    "a tensor of words": lambda r: with_words(r, "importance"),
+    "a tensor of words": lambda r: with_number(r, "importance", "abc"),
     "a figure of a table without one": lambda r: r.summary().table.plot(),
     "a dictionary that is none": lambda r: si.Report.from_dict([]),
     "importance above one": lambda r: with_tensor(r, "importance", r.importance + 5),
     "importance below zero": lambda r: with_tensor(r, "importance", r.importance - 5),
+    **{
+        f"{number} in its {name}": lambda r, name=name, number=number: with_number(r, name, number)
+        for name, numbers in {
+            "importance": ("nan", "inf"),
+            "raw_importance": ("nan", "-inf"),
+            "null": (1.5, -0.5, "nan"),
+            "bias_null": (1.5, "inf"),
+            "off_sequence": ("nan",),
+            "residual_norms": (-1.0, "nan"),
+            "key_norms": (-1.0, "nan"),
+            "value_norms": (-1.0, "inf"),
+            "tokens": (-1, -5, 0.5),
+        }.items()
+        for number in numbers
+    },
+    "a number that the hash does not know": lambda r: si.Report.from_dict(r.to_dict() | {"attention_layers": [1]}),
+    "a name that no report has": lambda r: changed(r, surplus=1),
     "a position twice": lambda r: changed(r, positions=[0] * len(r.positions)),
     "an empty dictionary": lambda r: si.Report.from_dict({}),
     "a dictionary without tokens": lambda r: without(r, "tokens"),
