@@ -22,7 +22,7 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
-from sinkinterp.pages.book import chapters_in
+from sinkinterp.pages.book import Chapter, chapters_in, write_numbers
 from sinkinterp.runs import case as cases
 from sinkinterp.runs import catalogue
 from sinkinterp.runs.case import Encoded, open_case
@@ -124,7 +124,7 @@ def test_a_book_is_drawn_again_from_its_numbers_with_pictures_of_its_figures(cal
     before, plain = page.read_text(), json.loads(numbers.read_text())
     page.unlink()
     stale = [verdict | {"outcome": "fails"} for verdict in plain["verdicts"]]
-    numbers.write_text(json.dumps(plain | {"verdicts": stale}))
+    write_numbers(Path("book"), Chapter.from_dict(plain | {"verdicts": stale}))
     code, _, files = call("book", "book")
     assert json.loads(numbers.read_text()) == plain
     assert code == 0 and files == sorted([*book_of("book", "propositions"), "book/propositions.png"])

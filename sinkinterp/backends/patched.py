@@ -109,6 +109,8 @@ class _Patch:
         past = 0 if cache is None else cache.get_seq_length()
         if mask is not None and (mask.ndim != 2 or not mask.bool().all()):
             raise InputError("a patched model takes no padding; give it sequences of one length")
+        if not inputs.is_floating_point():
+            self.subject.check_ids(inputs)
         if not self.subject.reads_caches:
             if past:
                 raise InputError("hooks of a bridge do not show the keys of a cache; leave past_key_values out")

@@ -52,6 +52,8 @@ class Program(TyperGroup):
         """Runs a command line, or shows the help where it is empty, and exits: with 2 at a mistake of the user."""
         given = options.pop("args", args[0] if args else None)
         words = list(sys.argv[1:] if given is None else given) or ["--help"]
+        for stream in (sys.stdout, sys.stderr):  # a terminal may lack letters of a table; both may be closed
+            getattr(stream, "reconfigure", lambda **how: None)(errors="backslashreplace")
         if words[0] == "help":
             words = [*words[1:], "--help"]
         options |= {"prog_name": "sinkinterp", "standalone_mode": False}
@@ -75,7 +77,7 @@ def _message(error: Any) -> str:
         return str(error)
     if isinstance(error, ClickException):
         context = getattr(error, "ctx", None)
-        text = " ".join(error.format_message().split()).rstrip(".")
+        text = str(InputError(" ".join(error.format_message().split()).rstrip(".")))  # which cuts long names
         return f"{text[:1].lower()}{text[1:]}; see {context.command_path if context else 'sinkinterp'} --help"
     return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
+from ..checks import unicode_text
 from ..errors import InputError
 
 HUB_TIMEOUT = 10.0  # seconds in which the Hub must say whether it knows a dataset
@@ -127,7 +128,7 @@ def text_in(row: Mapping[str, object], column: str, source: Path | str) -> str:
         raise InputError(
             f"a row of {source} has no string in {column!r}, only {columns_in(row)}; name the column with --column"
         )
-    return text
+    return unicode_text(text, f"a text of {source}")
 
 
 def columns_in(row: Mapping[str, object]) -> str:
