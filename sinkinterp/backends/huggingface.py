@@ -312,8 +312,13 @@ class HuggingFaceSubject(ReadsText):
         if self.device.type == "meta":
             raise InputError(f"the weights of {self.name} are not in memory (device meta); load them to cpu or cuda")
 
-    def check_ids(self, tokens: Tokens) -> None:
-        """Raises InputError for a token id that is outside the vocabulary."""
+    def check_ids(self, tokens: Any) -> None:
+        """Raises InputError for what are not token ids, `sequence pos`, and for one outside the vocabulary."""
+        if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.ndim != 2 or not tokens.numel():
+            got = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise InputError(
+                f"{self.name} runs on a tensor of token ids, `sequence pos`; got {got!r}; see subject.tokens"
+            )
         low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
         if low < 0 or high >= vocab:
             raise InputError(f"token id {low if low < 0 else high} is outside {self.name}'s vocabulary of {vocab}")

@@ -79,7 +79,7 @@ def measure(
 ) -> None:
     """Measure the attention sinks of a model."""
     with progress_bars() as progress:
-        from ..backends.subject import words_of
+        from ..backends.subject import tokenizer_of, words_of
         from ..measurement.measure import measure as measure_sinks
         from ..metrics import instruments
         from ..report.views import overview_tables
@@ -88,7 +88,9 @@ def measure(
         _check_used("--seed", seed, "--drawn", drawn)
         output = _Output(save, json_out, html_out)
         is_one_text = text is not None and is_text(text)
-        _check_used("--column", column, "a file in --text", None if is_one_text else text)
+        has_columns = text is not None and not is_one_text and not text.lower().endswith(".txt")
+        _check_used("--column", column, "a file of columns in --text", has_columns or None)
+        _check_used("--bos", bos, "a text or drawn tokens", True if tokens is None else None)
         if is_one_text:
             sequences = _only_one(sequences)
         settings = _settings(preset, length=length, sequences=sequences, bos=bos, epsilon=epsilon, dtype=dtype)
@@ -106,6 +108,7 @@ def measure(
         )
         offline_if_unreachable(None if is_one_text else text)
         subject = load_subject(model, backend, encoder, settings.dtype, device_map)
+        _check_used("--bos", bos, "a model with a tokenizer", tokenizer_of(subject))
         if text is not None and is_one_text and length is None:
             token_set = one_text(text, subject, settings.bos, settings.length)
         else:
@@ -195,6 +198,8 @@ def domains(
         from ..report.compare import sinks_by_domain
         from ..runs.inputs import Inputs
 
+        if all(name.lower().endswith(".txt") for name in sources) and column != "text":
+            raise InputError("--column has no effect on .txt files; leave it out")
         offline_if_unreachable(*sources)
         subject = load_subject(model, backend)
         inputs = Inputs(length, sequences, bos, column=column)

@@ -165,6 +165,8 @@ def _fields(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
 
 
 def _tensor_dict(tensor: Tensor) -> dict[str, Any]:
+    if tensor.is_complex():
+        raise InputError("JSON holds no complex numbers; save the report as .safetensors")
     values = [value if math.isfinite(value) else str(value) for value in tensor.flatten().tolist()]
     return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "values": values}
 
