@@ -309,7 +309,7 @@ SAYS = {  # lines whose error says what to type
     "train softmax --log mlflow": "choose from wandb, tensorboard",
     "finetune ./absent {files}/chats.jsonl --out run": "./absent",
     "reproduce tabel07": "did you mean 'table07'?",
-    "reproduce ''": "no experiment begins with ''",
+    "reproduce ''": "it is empty",
     f"view {GOOD} --text the": "at least 2",
     f"view {GOOD} --text {{files}}/absent.txt": "there is no file",
     f"view {SHIPPED} --head 3": "such as 3.7",
