@@ -1,5 +1,28 @@
-"""The command line as a module, which launchers of several processes start: `python -m sinkinterp`."""
+"""The program `sinkinterp`; as a module, `python -m sinkinterp`, launchers of several processes start it."""
 
-from .cli.main import app
+import os
+import signal
+from types import FrameType
 
-app()
+
+def main() -> None:
+    """Runs the command line. Ctrl-C ends it in one line also while libraries are imported."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup sets another one
+        signal.signal(signal.SIGINT, _interrupted)
+    from .cli.main import app
+
+    app()
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    """Raises KeyboardInterrupt, but ends the program inside an import: libraries in C++ abort at an exception there."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            os.write(2, b"interrupted\n")
+            os._exit(130)
+        frame = frame.f_back
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

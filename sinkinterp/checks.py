@@ -41,6 +41,19 @@ def finite_number(value: Any, what: str) -> float:
     return number
 
 
+def unicode_text(text: str, what: str) -> str:
+    """The text itself. Raises InputError, which calls it `what`, where UTF-8 cannot write it.
+
+    Half of a surrogate pair stands in JSON as \\ud800, and for bytes of a command line that are not in its encoding.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        fix = "save it as UTF-8; for a command line that is, set PYTHONUTF8=1"
+        raise InputError(f"{what} is not Unicode: its letter {error.start} is {text[error.start]!a}; {fix}") from None
+    return text
+
+
 def is_whole(value: Any) -> bool:
     """Whether a value is a whole number; True and False are not."""
     return _index(value) is not None

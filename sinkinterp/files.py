@@ -23,7 +23,7 @@ _SWEPT: set[Path] = set()  # folders in which this process has removed the draft
 def cache_folder() -> Path:
     """Where runs, texts and converted models are kept: $SINKINTERP_CACHE, else `sinkinterp` in the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SINKINTERP_CACHE") or Path(home) / "sinkinterp")
+    return Path(os.environ.get("SINKINTERP_CACHE") or Path(home) / "sinkinterp").expanduser()
 
 
 @contextmanager

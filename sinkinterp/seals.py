@@ -1,4 +1,4 @@
-"""Hashes of files, kept beside them or in them, so that damage is noticed when they are read."""
+"""Hashes of files and dictionaries, kept beside them or in them, so that damage is noticed when they are read."""
 
 import hashlib
 import json
@@ -15,9 +15,12 @@ from .files import write_bytes
 
 SEAL = "sha256.json"  # in a folder: the hashes of its files
 STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
+SHA256 = "sha256"  # in a dictionary: the hash of all else that it holds
+MARKED = "optimizer.safetensors"  # the file of a checkpoint whose metadata say that its folder is sealed
+MARK = {"sealed": SEAL}  # these metadata; the order of several would change from run to run
 LARGE = 1 << 24  # bytes; fewer are read at once, and take less time than to start a thread
 _RECORD = b'{"sha256": "%s", "record": %s}'
-_FIX = f"copy it again, make it again, or remove {SEAL} if you changed the folder yourself"
+_FIX = "copy it again, make it again, or, if you changed it yourself, save it with transformers into a new folder"
 
 
 class Damaged(InputError):
@@ -50,9 +53,11 @@ def verify(folder: Path, *patterns: str) -> None:
     """Raises Damaged unless the files in a sealed folder are those that were sealed.
 
     Only files whose names match one of the patterns are read, or all of them without a pattern. A folder without
-    sha256.json passes.
+    sha256.json passes, unless the optimiser beside the weights says that it had one.
     """
     if not (folder / SEAL).exists():
+        if _is_marked(folder / MARKED):
+            raise Damaged(folder / SEAL, "there is no such file")
         return
     expected = read_record(folder / SEAL)
     if not isinstance(expected, dict):
@@ -106,6 +111,32 @@ def read_record(path: Path) -> Any:
     if content != _RECORD % (hashlib.sha256(body).hexdigest().encode(), body):
         raise Damaged(path, "its sha256 is not that of the file that was written")
     return json.loads(body)
+
+
+def signed(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON-ready dictionary with the hash of its content, as "sha256"."""
+    return {**plain, SHA256: _content_sha256(plain)}
+
+
+def check_signed(plain: Mapping[str, Any], expected: str) -> None:
+    """Raises InputError unless a dictionary is the one to which `signed` gave this hash."""
+    if _content_sha256({name: value for name, value in plain.items() if name != SHA256}) != expected:
+        raise InputError("its sha256 is not that of what was written; copy it again or make it again")
+
+
+def _content_sha256(plain: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+
+
+def _is_marked(tensors: Path) -> bool:
+    """Whether a file of a checkpoint says that hashes were written beside it."""
+    try:
+        with tensors.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size)) if size < tensors.stat().st_size else {}
+    except (OSError, ValueError, RecursionError):
+        return False  # whoever reads the file says what is wrong with it
+    return isinstance(header, dict) and header.get("__metadata__") == MARK
 
 
 def stamp(draft: Path) -> None:

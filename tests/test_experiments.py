@@ -22,7 +22,7 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
-from sinkinterp.pages.book import chapters_in
+from sinkinterp.pages.book import Chapter, chapters_in, write_numbers
 from sinkinterp.runs import case as cases
 from sinkinterp.runs import catalogue
 from sinkinterp.runs.case import Encoded, open_case
@@ -124,11 +124,37 @@ def test_a_book_is_drawn_again_from_its_numbers_with_pictures_of_its_figures(cal
     before, plain = page.read_text(), json.loads(numbers.read_text())
     page.unlink()
     stale = [verdict | {"outcome": "fails"} for verdict in plain["verdicts"]]
-    numbers.write_text(json.dumps(plain | {"verdicts": stale}))
+    write_numbers(Path("book"), Chapter.from_dict(plain | {"verdicts": stale}))
     code, _, files = call("book", "book")
     assert json.loads(numbers.read_text()) == plain
     assert code == 0 and files == sorted([*book_of("book", "propositions"), "book/propositions.png"])
     assert page.read_text() == before and "propositions.png" in Path("book/index.html").read_text()
+
+
+WRONG_CHAPTERS = {
+    "rows of something else": lambda plain: plain | {"rows": [{"x": 1.0}]},
+    "a cell that is a list": lambda plain: plain | {"rows": [{**plain["rows"][0], "model": []}]},
+    "rows of different columns": lambda plain: plain | {"rows": [{"x": 1.0}, {"y": 1.0}]},
+    "no rows": lambda plain: plain | {"rows": None},
+    "another outcome": lambda plain: plain | {"verdicts": [{"claim": "", "outcome": "great", "reason": ""}]},
+    "another name": lambda plain: plain | {"name": "../propositions"},
+    "a name that is a number": lambda plain: plain | {"name": 7},
+    "a surplus field": lambda plain: plain | {"more": 1},
+    "another number under the same hash": lambda plain: plain | {"summary": "other"},
+}
+
+
+def test_a_book_with_a_wrong_chapter_is_left_as_it_is(call):
+    call("reproduce", "table07", "propositions", "--scale", "smoke", "--seeds", 1, "--out", "book")
+    wrong = Path("book/table07_position_swap.json")
+    plain = json.loads(wrong.read_text())
+    for name, change in WRONG_CHAPTERS.items():
+        unsigned = {key: value for key, value in plain.items() if key != "sha256" or name.endswith("hash")}
+        wrong.write_text(json.dumps(change(unsigned)))
+        before = {path: path.read_bytes() for path in Path("book").iterdir()}
+        code, output, _ = call("book", "book", "--no-pictures")
+        assert code == 2 and output.startswith(f"error: {wrong} "), (name, output)
+        assert {path: path.read_bytes() for path in Path("book").iterdir()} == before, name
 
 
 def test_every_experiment_has_a_verdict_on_every_rule(smoke):

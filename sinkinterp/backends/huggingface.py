@@ -81,8 +81,16 @@ class HuggingFaceSubject(ReadsText):
 
     def _bare_pass(self, tokens: Tokens) -> tuple[Logits, tuple[torch.nn.Module, ...]]:
         """The logits of the model without a recorder, and its tables of learned positions."""
-        with position_tables(self.model, tokens.shape[1]) as tables:
-            logits = self._forward(tokens, None)
+        self._check_in_memory()
+        try:
+            with position_tables(self.model, tokens.shape[1]) as tables:
+                logits = self._forward(tokens, None)
+        except InputError:
+            raise
+        except Exception as error:  # a model that was put together by hand can fail in any way
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            fix = "give a causal language model that runs on token ids"
+            raise InputError(f"{self.name} does not run ({reason}); {fix}") from error
         return logits, tuple(dict.fromkeys(tables))
 
     def _check_contract(self, bare: Logits) -> None:
@@ -219,7 +227,10 @@ class HuggingFaceSubject(ReadsText):
     def _logits(self, tokens: Tokens, **positions: Tensor) -> Logits:
         """What the model returns for these tokens."""
         # an explicit all-ones mask: without it, transformers takes swapped position ids for packed sequences
-        return self.model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **positions).logits
+        output = self.model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False, **positions)
+        if not isinstance(getattr(output, "logits", None), Tensor):
+            raise InputError(f"{self.name} returns no logits; load it with its head, as AutoModelForCausalLM does")
+        return output.logits
 
     def _shape_of(self, recorder: Recorder) -> ModelShape:
         """The sizes of the model, from a pass with the reads `sizes` and `width`."""
@@ -300,10 +311,24 @@ class HuggingFaceSubject(ReadsText):
                 "read or edited; take residuals (ChangeResidual) or another family"
             )
 
-    def _check_tokens(self, tokens: Tokens) -> None:
+    def _check_in_memory(self) -> None:
+        if self.device.type == "meta":
+            raise InputError(f"the weights of {self.name} are not in memory (device meta); load them to cpu or cuda")
+
+    def check_ids(self, tokens: Any) -> None:
+        """Raises InputError for what are not token ids, `sequence pos`, and for one outside the vocabulary."""
+        if not isinstance(tokens, Tensor) or tokens.is_floating_point() or tokens.ndim != 2 or not tokens.numel():
+            got = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise InputError(
+                f"{self.name} runs on a tensor of token ids, `sequence pos`; got {got!r}; see subject.tokens"
+            )
         low, high, vocab = int(tokens.min()), int(tokens.max()), self.shape.vocab
         if low < 0 or high >= vocab:
             raise InputError(f"token id {low if low < 0 else high} is outside {self.name}'s vocabulary of {vocab}")
+
+    def _check_tokens(self, tokens: Tokens) -> None:
+        self._check_in_memory()
+        self.check_ids(tokens)
         limit = self.shape.n_ctx
         if limit is not None and tokens.shape[1] > limit:
             raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use --length {limit}")

@@ -104,7 +104,10 @@ class _Patch:
 
     def before_pass(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         """A forward pre-hook: starts the recorder, and gives the model the edited positions."""
-        inputs = next(t for t in (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds")) if t is not None)
+        given = (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
+        inputs: Any = next((tensor for tensor in given if tensor is not None), None)
+        if not isinstance(inputs, Tensor) or inputs.ndim != 3:  # else these are embeddings
+            self.subject.check_ids(inputs)
         cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
         past = 0 if cache is None else cache.get_seq_length()
         if mask is not None and (mask.ndim != 2 or not mask.bool().all()):

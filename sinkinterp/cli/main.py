@@ -56,6 +56,8 @@ class Program(TyperGroup):
         given = options.pop("args", args[0] if args else None)
         words = list(sys.argv[1:] if given is None else given) or ["--help"]
         words = _written_out(words)
+        for stream in (sys.stdout, sys.stderr):  # a terminal may lack letters of a table; both may be closed
+            getattr(stream, "reconfigure", lambda **how: None)(errors="backslashreplace")
         options |= {"prog_name": "sinkinterp", "standalone_mode": False}
         bars = BARS.set(False)  # commands show bars of their own
         try:
@@ -86,7 +88,7 @@ def _message(error: Any) -> str:
         return str(error)
     if isinstance(error, ClickException):
         context = getattr(error, "ctx", None)
-        text = " ".join(error.format_message().split()).rstrip(".")
+        text = str(InputError(" ".join(error.format_message().split()).rstrip(".")))  # which cuts long names
         return f"{text[:1].lower()}{text[1:]}; see {context.command_path if context else 'sinkinterp'} --help"
     return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"
 

@@ -93,7 +93,9 @@ def measure(
         _check_used("--seed", seed, "--drawn", drawn)
         output = _Output(save, json_out, html_out)
         is_one_text = text is not None and is_text(text)
-        _check_used("--column", column, "a file in --text", None if is_one_text else text)
+        has_columns = text is not None and not is_one_text and not text.lower().endswith(".txt")
+        _check_used("--column", column, "a file of columns in --text", has_columns or None)
+        _check_used("--bos", bos, "a text or drawn tokens", True if tokens is None else None)
         if is_one_text:
             sequences = _only_one(sequences)
         if bos is not None and chat is not None:
@@ -114,6 +116,7 @@ def measure(
         )
         offline_if_unreachable(None if is_one_text else text)
         subject = load_subject(model, backend, encoder, settings.dtype, device_map)
+        _check_used("--bos", bos, "a model with a tokenizer", tokenizer_of(subject))
 
         def measured(token_set: "TokenSet", why: str = "") -> "Report":
             n, longest = token_set.tokens.shape
@@ -215,6 +218,8 @@ def domains(
         from ..report.compare import sinks_by_domain
         from ..runs.inputs import Inputs
 
+        if all(name.lower().endswith(".txt") for name in sources) and column != "text":
+            raise InputError("--column has no effect on .txt files; leave it out")
         offline_if_unreachable(*sources)
         subject = load_subject(model, backend)
         inputs = Inputs(length, sequences, bos, column=column)

@@ -133,6 +133,7 @@ def _output(text: str | Path) -> Path:
     if str(text) == "-":
         raise typer.BadParameter("- is not the name of a file; give /dev/stdout to write to standard output")
     try:
+        os.path.realpath(path)  # raises for names that no file can have
         nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
     except (OSError, ValueError) as error:
         raise _unusable(path, error) from error

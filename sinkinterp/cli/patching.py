@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..checks import unicode_text
 from ..data.choices import Dtype
 from ..errors import InputError
 from ..files import write_text
@@ -100,7 +101,9 @@ def _token(subject: "Subject", text: str) -> int:
     from ..backends.subject import tokenizer_of
 
     tokenizer = tokenizer_of(subject)
-    ids = [] if tokenizer is None else tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids = (
+        [] if tokenizer is None else tokenizer(unicode_text(text, "the answer"), add_special_tokens=False)["input_ids"]
+    )
     if len(ids) != 1:
         raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a shorter answer")
     return int(ids[0])

@@ -16,7 +16,11 @@ from .places import Force, check_ours
 from .terminal import console, print_line, print_table, print_written, progress_bars, quiet_libraries
 
 if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from ..pages.book import Chapter
     from ..runs.experiment import Experiment, Scope
+    from ..table import Table
 
 
 NAMES = "Experiments, or beginnings of their names that no other has, or `all`: " + ", ".join(
@@ -151,24 +155,34 @@ def book(
     with progress_bars() as progress:
         from ..pages.book import chapters_in, files_of, picture_of, write_front_page, write_numbers, write_page
         from ..pages.export import save_pictures
-        from ..runs.experiment import load_experiment
 
         quiet_libraries()
         chapters = chapters_in(folder)
         if not chapters:
             raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
         check_ours(files_of(folder, [chapter.name for chapter in chapters]), force)
-        figures = {}
+        judged = [_judged(chapter, folder) for chapter in chapters]  # all of them, before anything is written
+        figures = {picture_of(folder, chapter.name): figure for chapter, _, figure in judged}
         on_page = progress("drawing pages")
-        for i, written in enumerate(chapters, 1):
-            experiment = load_experiment(written.name)
-            table = replace(written.table, title=experiment.claim)
-            chapter = replace(written, table=table, verdicts=experiment.verdicts(table, written.scale))
+        for i, (chapter, digest, figure) in enumerate(judged, 1):
             write_numbers(folder, chapter)
-            figure = figures[picture_of(folder, chapter.name)] = experiment.draw(chapter.table)
-            write_page(folder, chapter, experiment.digest(chapter.table), figure)
+            write_page(folder, chapter, digest, figure)
             on_page(i, len(chapters))
         on_picture = progress("drawing pictures")
         for i, _ in enumerate(save_pictures(figures, PREVIEW) if pictures else (), 1):
             on_picture(i, len(figures))
         print_written(write_front_page(folder))
+
+
+def _judged(written: "Chapter", folder: Path) -> tuple["Chapter", "Table", "go.Figure"]:
+    """A chapter by the rules of today, its digest and its figure. Raises InputError for rows of something else."""
+    from ..runs.experiment import load_experiment
+
+    experiment = load_experiment(written.name)
+    table = replace(written.table, title=experiment.claim)
+    try:
+        verdicts = experiment.verdicts(table, written.scale)
+        return replace(written, table=table, verdicts=verdicts), experiment.digest(table), experiment.draw(table)
+    except Exception as error:  # rows that the experiment did not make can fail in any way
+        file, reason = folder / f"{written.name}.json", " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{file} does not hold the rows of {written.name}: {reason}; reproduce it again") from error

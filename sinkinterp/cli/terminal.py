@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 PIPE_WIDTH = 120  # columns where standard output is a pipe or a file
-console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+console = Console(width=None if sys.stdout is not None and sys.stdout.isatty() else PIPE_WIDTH)
 error_console = Console(stderr=True)
 
 
@@ -43,8 +43,9 @@ def on_one_line(text: str) -> str:
 
 
 def print_line(text: str, **style: Any) -> None:
-    """Prints one line on standard error."""
-    error_console.print(on_one_line(text), markup=False, highlight=False, soft_wrap=True, **style)
+    """Prints one line on standard error, where that is not closed."""
+    with suppress(OSError):
+        error_console.print(on_one_line(text), markup=False, highlight=False, soft_wrap=True, **style)
 
 
 def print_table(table: Table) -> None:

@@ -174,11 +174,19 @@ def _write_record(folder: Path, count: int, fingerprint: str, length: int, files
             f"the text fills {len(chunks)} chunks of {length} tokens, and training needs one beside a held-out one; "
             "give more text or a smaller length"
         )
+    if not _has_text(chunks, length):
+        raise InputError("the texts are empty: all their tokens are one and the same; give others")
     sha256 = content_hash(chunks)
     record = {"shards": count, "chunks": len(chunks), "sha256": sha256, "fingerprint": fingerprint}
     write_record(folder / RECORD, record | {"files": files | sums(folder, "tokenizer/*")})
     (folder / PROGRESS).unlink(missing_ok=True)
     return record
+
+
+def _has_text(chunks: Dataset, length: int) -> bool:
+    """Whether the chunks hold more than one token, BOS apart: empty texts leave only EOS."""
+    first = chunks[0][COLUMN][length - 1]
+    return any((batch[COLUMN][:, 1:] != first).any() for batch in chunks.iter(1 << 13))
 
 
 def _continued_from(folder: Path, fingerprint: str) -> tuple[Cursor, dict[str, str]]:

@@ -61,7 +61,7 @@ class PackedText(Spec):
     def folder(self, cache: Path) -> Path:
         """The folder of the chunks. Recipes that differ only in how chunks are drawn or edited share it."""
         unpacked = {name: getattr(PackedText, name) for name in ("held_out", "share", "edits", "sha256")}
-        return cache / "texts" / replace(self, **unpacked).key()
+        return cache / "texts" / replace(self, **unpacked, source=self.source.absolute()).key()
 
     def prepare(self, cache: Path, on_progress: OnProgress = no_progress) -> "PreparedText":
         """The corpus in `cache`. It is packed there first if it is not complete, after the last whole shard.

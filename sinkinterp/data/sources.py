@@ -4,18 +4,19 @@ import ast
 import hashlib
 import importlib.metadata
 import importlib.util
+import os
 import platform
 import re
 import sysconfig
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..seals import Damaged, read_record, write_record
 from ..spec import Spec
 from .progress import OnProgress, no_progress
-from .texts import files_of, texts_of
+from .texts import files_of, is_path, texts_of
 
 DEPENDENCIES = ("torch", "transformers", "numpy", "datasets", "tokenizers", "einops", "rich", "typer")
 MIN_CHARACTERS = 200  # shorter texts are left out
@@ -29,6 +30,10 @@ class Source(Spec):
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
         """The documents. Raises InputError where they cannot be read."""
         raise NotImplementedError
+
+    def absolute(self) -> "Source":
+        """The same source wherever the program is started: a relative path is one of the folder of now."""
+        return self
 
     def fingerprint(self) -> str:
         """A hash of what the documents are read from, or an empty text where that is not on this machine."""
@@ -81,6 +86,9 @@ class Texts(Source):
 
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
         return texts_of(self.source, self.column, self.split)
+
+    def absolute(self) -> "Texts":
+        return replace(self, source=os.path.abspath(self.source)) if is_path(self.source) else self
 
     def fingerprint(self) -> str:
         path, digest = Path(self.source), hashlib.sha256()

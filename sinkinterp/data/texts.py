@@ -15,15 +15,18 @@ from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
+from ..checks import unicode_text
 from ..errors import InputError
 
 HUB_TIMEOUT = 10.0  # seconds in which the Hub must say whether it knows a dataset
 
 _LOADERS = {".jsonl": "json", ".json": "json", ".txt": "text", ".parquet": "parquet", ".csv": "csv"}
+_ENCODING = "utf-8-sig"  # the mark with which Windows begins a file is not the first token of its text
 _OPTIONS: dict[str, dict[str, object]] = {
-    "text": {"sample_by": "paragraph"},
+    "text": {"sample_by": "paragraph", "encoding": _ENCODING},
     "csv": {"keep_default_na": False},  # "NA" and an empty cell are texts
 }
+_DOCUMENTS = {".md", ".pdf", ".docx", ".html", ".tsv", ".xml", ".gz", ".zip", ".tex", ".log", ".rst", ".epub"}  # unread
 _DATASET = re.compile(r"[\w-][\w.-]*/[\w.-]+(:[\w.-]+)?")  # OWNER/NAME on the Hub, with its configuration
 _RELATIVE = (f".{os.sep}", f"..{os.sep}", f"~{os.sep}")
 _ENDINGS = ", ".join(list(_LOADERS)[:-1]) + " or " + list(_LOADERS)[-1]
@@ -60,7 +63,7 @@ def check_readable(source: Path | str, column: str = "text") -> None:
 def text_of_file(path: Path) -> str:
     """The whole text of a file. Raises InputError where it cannot be read as UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding=_ENCODING)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {_one_line(error)}; give a text file in UTF-8") from error
 
@@ -74,6 +77,7 @@ def is_path(source: Path | str) -> bool:
     """Whether `source` is a path and not a dataset: it is a Path, exists, or looks like a path or a text file."""
     path = Path(source)
     looks_so = path.is_absolute() or str(source).startswith(_RELATIVE) or path.suffix.lower() in _LOADERS
+    looks_so |= path.suffix.lower() in _DOCUMENTS and not any(map(str.isspace, str(source)))
     return isinstance(source, Path) or looks_so or (bool(source) and _exists(path))  # Path("") is the folder we are in
 
 
@@ -127,7 +131,7 @@ def text_in(row: Mapping[str, object], column: str, source: Path | str) -> str:
         raise InputError(
             f"a row of {source} has no string in {column!r}, only {columns_in(row)}; name the column with --column"
         )
-    return text
+    return unicode_text(text, f"a text of {source}")
 
 
 def columns_in(row: Mapping[str, object]) -> str:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
 
 import torch
-from jinja2 import TemplateError
 
-from ..checks import LARGEST, check_memory, whole_number
+from ..checks import LARGEST, check_memory, unicode_text, whole_number
 from ..errors import InputError
+from .chat_templates import rendered
 from .choices import Bos
 from .tokens import Tokens, TokenSet
 
@@ -66,7 +66,9 @@ def from_texts(
 def from_text(text: str, tokenizer: Tokenizer, bos: Bos, most: int | None = None, source: str = "text") -> TokenSet:
     """The tokens of one text, the first `most` of them. Raises InputError where there are fewer than two."""
     most = most or 2**30
-    ids = tokenizer(text, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most)["input_ids"]
+    ids = tokenizer(
+        unicode_text(text, source), add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most
+    )["input_ids"]
     appended = appended_tokens(tokenizer) if bos is Bos.TOKENIZER else 0
     length = min(len(ids) - appended + (bos is Bos.ALWAYS), most)
     if length < 2:
@@ -104,10 +106,7 @@ def from_chats(chats: Sequence[Any], tokenizer: Any, source: str, most: int | No
     """
     if not getattr(tokenizer, "chat_template", None):
         raise InputError("this tokenizer has no chat template; give the text of the chat, or another model")
-    try:
-        rows = [tokenizer.apply_chat_template(chat, return_dict=False)[:most] for chat in chats]
-    except TemplateError as error:
-        raise InputError(f"the model's chat template refuses a chat: {error}; change its roles") from error
+    rows = [rendered(chat, tokenizer, f"chat {i}", return_dict=False)[:most] for i, chat in enumerate(chats)]
     return replace(TokenSet.of_rows(rows, source), bos="chat template")
 
 
@@ -171,7 +170,7 @@ def _first_ids(
     of the text are read for each id, or all of the text if None.
     """
     most = length + appended
-    beginning = text[: characters and characters * length]
+    beginning = unicode_text(text, "the text")[: characters and characters * length]
     ids: list[int] = tokenizer(beginning, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most)[
         "input_ids"
     ]

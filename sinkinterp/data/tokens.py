@@ -194,6 +194,8 @@ def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
     """The token set of a tokenizer's answer."""
     if "input_ids" not in given:
         raise InputError(f"a mapping without input_ids holds no tokens; {WORKS}")
+    if given.get("position_ids") is not None:
+        raise InputError("position_ids are not read; edits change positions, such as edits=si.SwapPositions(0, 4)")
     token_set = token_set_of(given["input_ids"], _refuse_texts)
     mask = given.get("attention_mask")
     return token_set if mask is None else TokenSet.of(token_set.tokens, attention_mask=_mask_of(mask, token_set))

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..backends.subject import CallRead, Logits, Subject, Trace, words_of
+from ..checks import keywords
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -121,6 +122,7 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
     return PatchingMetric(f"{name}{place}", of, {"alpha": _alpha})
 
 
+@keywords(sites="write site=ChangeResidual(), or another change of one site", positions='write by="positions"')
 def activation_patching(
     model: ModelLike,
     clean: TokensLike | Any,

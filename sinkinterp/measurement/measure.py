@@ -153,6 +153,8 @@ def _distinct_metrics(instruments: Any) -> tuple[Metric, ...]:
         field.name for field in fields(Report)
     }
     for metric in _metrics_in(instruments):
+        if not isinstance(metric.name, str) or not metric.name:
+            raise InputError(f"a metric's name is a text; got {metric.name!r:.40}")
         if metric.name in taken or by_name.setdefault(metric.name, metric) != metric:
             raise InputError(f"two metrics are named {metric.name!r}; give the instrument's metric another name")
     return tuple(by_name.values())

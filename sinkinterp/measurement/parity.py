@@ -26,9 +26,10 @@ def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 
 
     A backend that refuses the model has one row, with what it says.
     """
-    vocab = model.get_input_embeddings().num_embeddings
-    tokens = torch.randint(vocab, (sequences, length), generator=torch.Generator().manual_seed(0))
-    reference = measure(load(model, name=name), tokens, instruments=ALL)
+    subject = load(model, name=name)
+    length = min(length, subject.shape.n_ctx or length)
+    tokens = torch.randint(subject.shape.vocab, (sequences, length), generator=torch.Generator().manual_seed(0))
+    reference = measure(subject, tokens, instruments=ALL)
     dense = _largest_difference(reference.raw_importance, _dense_importance(model, tokens))
     rows = [_row("dense eager attention", "importance", dense)]
     for backend in BACKENDS:

@@ -14,12 +14,14 @@ from ..errors import InputError
 from ..files import write_json, write_text
 from ..measurement.position_swap import from_zero
 from ..runs.rules import Outcome, Verdict, standing
+from ..seals import SHA256, check_signed, signed
 from ..table import Cell, Table
 from .document import Scripts, asset, document, glossary
 from .page import PAGE_STYLE, Section, page
 
 INDEX = "index.html"
 CHIPS = 8  # verdicts on a card; the others are folded
+_CHAPTER = {"name", "summary", "verdicts", "provenance"}  # what tells a chapter from other JSON
 RULES_ARE = "A rule says which numbers support the claim; the module of the experiment holds it."
 NO_VERDICT = "No verdict: scale smoke only checks the path."
 PLOTLY = "plotly.min.js"  # one for all pages of a book
@@ -56,7 +58,11 @@ class Chapter:
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Chapter":
-        """The inverse of `to_dict`."""
+        """The inverse of `to_dict`. Raises InputError for what is not a chapter."""
+        if not all(isinstance(plain[name], str) for name in ("name", "summary", "title", "note")):
+            raise InputError("its name, summary, title and note are texts")
+        if not isinstance(plain["provenance"], Mapping) or not all(map(_is_row, [plain["provenance"], *plain["rows"]])):
+            raise InputError("its rows and its provenance are cells by name")
         verdicts = [Verdict(v["claim"], Outcome(v["outcome"]), v["reason"]) for v in plain["verdicts"]]
         return Chapter(plain["name"], plain["summary"], Table.from_dict(plain), verdicts, plain["provenance"])
 
@@ -70,7 +76,7 @@ def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figu
 def write_numbers(folder: Path, chapter: Chapter) -> Path:
     """What the book keeps of a chapter."""
     numbers = folder / f"{chapter.name}.json"
-    write_json(numbers, chapter.to_dict(), indent=1)
+    write_json(numbers, signed(chapter.to_dict()), indent=1)
     return numbers
 
 
@@ -128,15 +134,28 @@ def _heading(chapter: Chapter) -> str:
 
 def chapters_in(folder: Path) -> list[Chapter]:
     """The chapters whose numbers lie in a folder, by name. Raises InputError for a file that is damaged."""
-    chapters = []
-    for file in sorted(filter(Path.is_file, folder.glob("*.json"))):  # a pipe of that name would never end
-        try:
-            plain = json.loads(file.read_text(encoding="utf-8"))
-            if isinstance(plain, dict) and "verdicts" in plain:
-                chapters.append(Chapter.from_dict(plain))
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InputError(f"{file} is damaged: {error}; remove it, or reproduce it again") from error
-    return chapters
+    files = sorted(filter(Path.is_file, folder.glob("*.json")))  # a pipe of that name would never end
+    return [chapter for chapter in map(chapter_in, files) if chapter is not None]
+
+
+def chapter_in(file: Path) -> Chapter | None:
+    """The chapter of a file, None where it is other JSON. Raises InputError where it is damaged."""
+    try:
+        plain = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(plain, dict) or len(_CHAPTER - plain.keys()) > 1:  # one name may be damaged
+            return None
+        chapter = Chapter.from_dict(plain)
+        if chapter.name != file.stem or plain.keys() - chapter.to_dict().keys() - {SHA256}:
+            raise InputError(f"it calls itself {chapter.name!r}, and holds {', '.join(plain)}")
+        if SHA256 in plain:  # earlier versions wrote none
+            check_signed(plain, plain[SHA256])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{file} is damaged: {error}; remove it, or reproduce it again") from error
+    return chapter
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, Mapping) and all(isinstance(cell, str | float | int | None) for cell in row.values())
 
 
 def front_page(chapters: Sequence[Chapter], pictured: Collection[str] = ()) -> str:

@@ -17,9 +17,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..checks import whole_number
+from ..data.tokens import PAD
 from ..errors import InputError
 from ..files import replacing
-from ..seals import STAMP, Damaged, check_stamp, stamp
+from ..seals import SHA256, STAMP, Damaged, check_signed, check_stamp, signed, stamp
 from .protocol import Protocol
 from .readings import EXTRA, Readings
 
@@ -27,8 +28,10 @@ R = TypeVar("R", bound=Readings)
 Shape = tuple[int, ...]
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
 TOLERANCE = 1e-3  # of rounding, in what lies from 0 to 1
-_SHA256 = "sha256"  # in that entry: the hash of the file; files of earlier versions have none
-_ABOUT = {_SHA256, "positions", "attention_layers", "protocol"}
+_ABOUT = {SHA256, "positions", "attention_layers", "protocol"}  # reports of earlier versions have no hash
+_SHARES = ("importance", "null", "bias_null", "slot_importance", "slot_null")  # from 0 to 1
+_BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
+_NORMS = ("residual_norms", "key_norms", "value_norms")
 
 
 def write_file(readings: Readings, path: Path | str) -> None:
@@ -46,7 +49,7 @@ def write_file(readings: Readings, path: Path | str) -> None:
 
 def _write_safetensors(readings: Readings, draft: Path) -> None:
     """All tensors; positions, layers, protocol and a hash of the file are in its metadata."""
-    metadata = {_METADATA: json.dumps({_SHA256: STAMP} | _about(readings))}
+    metadata = {_METADATA: json.dumps({SHA256: STAMP} | _about(readings))}
     # save_file would write a draft of its own beside ours, which a kill leaves there
     draft.write_bytes(save({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, metadata))
     stamp(draft)
@@ -91,20 +94,29 @@ def _check_hash(path: Path, about: Mapping[str, Any]) -> None:
     """Raises Damaged unless a file that says this about itself is as it was written."""
     if about.keys() - _ABOUT:
         raise Damaged(path, f"its metadata holds {', '.join(about)}", "copy it again or make it again")
-    if _SHA256 in about:
-        check_stamp(path, str(about[_SHA256]))
+    if SHA256 in about:
+        check_stamp(path, str(about[SHA256]))
 
 
 def to_dict(readings: Readings) -> dict[str, Any]:
-    """A JSON-ready copy, with the numbers that JSON cannot hold as text; `from_dict` gives back every bit."""
-    return _about(readings) | {"tensors": {name: _tensor_dict(tensor) for name, tensor in readings.tensors().items()}}
+    """A JSON-ready copy with its hash, and with the numbers that JSON cannot hold as text.
+
+    `from_dict` gives back every bit.
+    """
+    tensors = {name: _tensor_dict(tensor) for name, tensor in sorted(readings.tensors().items())}
+    return signed(_about(readings) | {"tensors": tensors})
 
 
 def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
-    """The inverse of `to_dict`. Raises InputError for anything else."""
+    """The inverse of `to_dict`. Raises InputError for anything else, and where the hash is not that of the content."""
     try:
+        if plain.keys() - _ABOUT - {"tensors"}:
+            raise InputError(f"it holds {', '.join(map(str, plain))}; take it as it was")
         tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
-        return checked(report_class(**_fields(plain, tensors)))
+        report = checked(report_class(**_fields(plain, tensors)))
+        if SHA256 in plain:
+            check_signed(to_dict(report), plain[SHA256])  # of the numbers, however JSON wrote them
+        return report
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
@@ -153,13 +165,19 @@ def _fields(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str
 
 
 def _tensor_dict(tensor: Tensor) -> dict[str, Any]:
+    if tensor.is_complex():
+        raise InputError("JSON holds no complex numbers; save the report as .safetensors")
     values = [value if math.isfinite(value) else str(value) for value in tensor.flatten().tolist()]
     return {"dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape), "values": values}
 
 
 def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str]) -> Tensor:
     numbers = [float(value) if isinstance(value, str) else value for value in values]
-    return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))
+    made = torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))
+    kinds = {bool} if made.dtype == torch.bool else {float, int} if made.is_floating_point() else {int}
+    if not set(map(type, numbers)) <= kinds:
+        raise InputError(f"it holds other values than {dtype}; take it as it was")
+    return made
 
 
 def checked(readings: R) -> R:
@@ -194,18 +212,42 @@ def _expected(readings: Readings) -> Iterator[tuple[str, Shape]]:
 
 def _check_numbers(readings: Readings) -> None:
     n, length = readings.tokens.shape
-    if readings.tokens.is_floating_point() or readings.importance.shape[2] % max(1, readings.key_norms.shape[2]):
+    if not _are_ids(readings.tokens) or readings.importance.shape[2] % max(1, readings.key_norms.shape[2]):
         raise InputError("its tokens are not whole numbers, or its kv heads do not divide its heads; take it as it was")
     if (readings.protocol.sequences, readings.protocol.length) != (n, length):
         said = f"n={readings.protocol.sequences}, T={readings.protocol.length}"
         raise InputError(f"its protocol says {said} of {n} x {length} tokens; take it as it was")
-    for name in ("importance", "slot_importance"):
-        value = readings.tensors().get(name)
-        if value is not None and ((value < -TOLERANCE) | (value > 1 + TOLERANCE)).any():
-            raise InputError(f"its {name} is not from 0 to 1; take it as it was")
+    _check_ranges(readings)
     if len(set(readings.positions)) < len(readings.positions):
         raise InputError("its positions are not distinct; take it as it was")
     for position in readings.positions:
         whole_number(position, "a position of a report", 0, readings.key_norms.shape[3] - 1)
     for layer in readings.attention_layers:
         whole_number(layer, "an attention layer of a report", 0, readings.residual_norms.shape[1] - 2)
+
+
+def _are_ids(tokens: Tensor) -> bool:
+    """Whether tokens are whole numbers from 0, with padding at the ends of sequences alone."""
+    if tokens.dtype not in (torch.int32, torch.int64):
+        return False
+    is_padding = tokens == PAD
+    return bool(((tokens >= 0) | is_padding).all() and not (is_padding[:, :-1] & ~is_padding[:, 1:]).any())
+
+
+def _check_ranges(readings: Readings) -> None:
+    """Raises InputError for shares and norms that cannot be, and for what is not finite, padding apart."""
+    lengths = (readings.tokens != PAD).sum(1)
+    by_position = {"residual_norms": torch.arange(readings.tokens.shape[1])}
+    if readings.key_norms.shape[3] == readings.tokens.shape[1]:  # else keys are not tokens, and none is padding
+        by_position |= dict.fromkeys(("key_norms", "value_norms"), by_position["residual_norms"])
+        by_position |= dict.fromkeys(_BY_POSITION, torch.tensor(readings.positions))
+    for name, value in readings.tensors().items():
+        if name == "tokens" or name.startswith(EXTRA):
+            continue
+        columns = by_position.get(name, torch.tensor([-1]))
+        padding = (columns >= lengths[:, None]).reshape(len(value), *[1] * (value.ndim - 2), -1)
+        if not (value.isfinite() | (padding & value.isnan())).all():
+            raise InputError(f"its {name} holds what is not a number; take it as it was")
+        most = 1.0 if name in _SHARES else math.inf
+        if name in (*_SHARES, *_NORMS) and ((value < -TOLERANCE) | (value > most + TOLERANCE)).any():
+            raise InputError(f"its {name} is not {'from 0 to 1' if most == 1 else '0 or more'}; take it as it was")

@@ -58,7 +58,9 @@ def summary_of(name: str) -> str:
 
 
 def load_module(name: str) -> ModuleType:
-    """The module of an experiment, executed anew from its file."""
+    """The module of an experiment, executed anew from its file. Raises InputError where there is none."""
+    if name not in experiment_names():
+        raise InputError(f"there is no experiment {name!r}{nearest(name, experiment_names())}")
     _load_package()
     return _executed(f"{PACKAGE}.{name}", FOLDER / f"{name}.py")
 

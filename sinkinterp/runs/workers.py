@@ -2,11 +2,14 @@
 
 import multiprocessing
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -59,7 +62,8 @@ class Processes:
         context = multiprocessing.get_context("spawn")  # forked processes hang where threads of torch were started
         count = min(self.count, max(1, len(arguments)))
         with ProcessPoolExecutor(count, mp_context=context, initializer=_start_worker) as pool:
-            futures = {pool.submit(function, argument): i for i, argument in enumerate(arguments)}
+            with _interrupts_held():
+                futures = {pool.submit(function, argument): i for i, argument in enumerate(arguments)}
             try:
                 for future in as_completed(futures):
                     yield futures[future], future.result()
@@ -112,9 +116,33 @@ def _run(function: Callable[[A], B], argument: A) -> B:
     return function(argument)
 
 
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Processes that are started in the block do not receive Ctrl-C before `_start_worker` wants it.
+
+    While a process imports torch, an interrupt would print a traceback, or abort in C++.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # which would let the signal through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start_worker() -> None:
-    """Prepares a process of `Processes`, which ends when the process that started it does, however that ends."""
+    """Prepares a process of `Processes`, which ends when the process that started it does, however that ends.
+
+    Ctrl-C ends it without a word, or stops a training at the end of its step.
+    """
     _quiet_and_single_threaded()
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     parent = multiprocessing.parent_process()
     if parent is not None:
         Thread(target=_end_after, args=(parent,), daemon=True).start()

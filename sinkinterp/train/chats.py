@@ -2,14 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jinja2 import TemplateError
 
+from ..checks import unicode_text
+from ..data.chat_templates import rendered
 from ..data.draws import generator
 from ..errors import InputError
 from .distributed import Batch
@@ -72,6 +73,8 @@ def read_chats(source: str) -> tuple[list[Messages], str]:
     chats = [_messages(row, f"{source}, row {i}") for i, row in enumerate(rows, 1)]
     if not chats:
         raise InputError(f"{source} holds no chats")
+    if not any(m["role"] == "assistant" and m["content"].strip() for chat in chats for m in chat):
+        raise InputError(f"{source} holds no text of an assistant to train on; give chats with answers")
     return chats, hashlib.sha256(json.dumps(chats).encode()).hexdigest()[:12]
 
 
@@ -88,7 +91,7 @@ def tokenised(chats: Iterable[Messages], tokenizer: Any, length: int) -> Chats:
         tokenizer.chat_template = PLAIN if tokenizer.eos_token else PLAIN.replace(" + eos_token", "")
     is_marked = MARK in tokenizer.chat_template.replace("{%-", "{%").replace("-%}", "%}")
     label = _by_marks if is_marked else _by_beginnings
-    labelled = [_labelled(label, chat, tokenizer, i) for i, chat in enumerate(chats, 1)]
+    labelled = [label(chat, tokenizer, f"chat {i}") for i, chat in enumerate(chats, 1)]
     on_all = any(labels is None for _, labels in labelled)
     cut = [(ids[:length], (ids if on_all or labels is None else labels)[:length]) for ids, labels in labelled]
     rows = [(ids, labels) for ids, labels in cut if any(label != IGNORED for label in labels[1:])]
@@ -98,28 +101,18 @@ def tokenised(chats: Iterable[Messages], tokenizer: Any, length: int) -> Chats:
     return Chats(rows, rule, len(chats) - len(rows))
 
 
-def _labelled(label: Callable[[Messages, Any], Labelled], chat: Messages, tokenizer: Any, number: int) -> Labelled:
-    """Ids and labels of the chat of this number. Raises InputError if the template refuses it."""
-    try:
-        return label(chat, tokenizer)
-    except TemplateError as error:
-        roles = ", ".join(message["role"] for message in chat)
-        reason = f"the model's chat template refuses it: {error}"
-        raise InputError(f"chat {number} ({roles}): {reason}; change its roles") from error
-
-
-def _by_marks(chat: Messages, tokenizer: Any) -> Labelled:
+def _by_marks(chat: Messages, tokenizer: Any, name: str) -> Labelled:
     """Ids, and labels where the template marks an assistant's tokens."""
-    out = tokenizer.apply_chat_template(chat, return_dict=True, return_assistant_tokens_mask=True)
+    out = rendered(chat, tokenizer, name, return_dict=True, return_assistant_tokens_mask=True)
     ids, masks = out["input_ids"], out["assistant_masks"]
     return ids, [token if on else IGNORED for token, on in zip(ids, masks, strict=True)]
 
 
-def _by_beginnings(chat: Messages, tokenizer: Any) -> Labelled:
+def _by_beginnings(chat: Messages, tokenizer: Any, name: str) -> Labelled:
     """Ids and labels. Labels are None if the full chat does not begin as its first messages alone do."""
 
     def ids_of(messages: Messages, prompt: bool = False) -> list[int]:
-        return tokenizer.apply_chat_template(messages, return_dict=True, add_generation_prompt=prompt)["input_ids"]
+        return rendered(messages, tokenizer, name, return_dict=True, add_generation_prompt=prompt)["input_ids"]
 
     ids = ids_of(chat)
     labels = [IGNORED] * len(ids)
@@ -159,7 +152,7 @@ def _messages(row: Any, name: str) -> Messages:
     messages: Any = row.get("messages") if isinstance(row, dict) else None
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise InputError(f'{name} is not a chat; each is {{"messages": [{{"role": ..., "content": ...}}, ...]}}')
-    return [{"role": m["role"], "content": m["content"]} for m in messages]
+    return [{"role": m["role"], "content": unicode_text(m["content"], name)} for m in messages]
 
 
 def _is_message(value: Any) -> bool:

@@ -22,7 +22,7 @@ from .distributed import full_tensor, sharded_like
 from .recipe import Fit
 
 KEPT = 2  # how many of a run's newest checkpoints stay on disk
-OPTIMIZER = "optimizer.safetensors"
+OPTIMIZER = seals.MARKED
 TENSORS = ("model.safetensors", OPTIMIZER)
 VALUES = ("config.json", "recipe.json", "history.json")
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # AdamW's state of one parameter
@@ -172,7 +172,7 @@ def _write(draft: Path, recipe: Spec, state: State, history: History) -> None:
     """Writes every file of a checkpoint."""
     state.config.save_pretrained(draft)
     save_file(state.weights, draft / "model.safetensors", {"format": "pt"})
-    save_file(state.moments, draft / OPTIMIZER)
+    save_file(state.moments, draft / OPTIMIZER, seals.MARK)
     (draft / "recipe.json").write_text(json.dumps(recipe.to_dict(), indent=1))
     (draft / "history.json").write_text(json.dumps(history))
 

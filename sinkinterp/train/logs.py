@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import InputError
-from ..files import check_writable
+from ..files import check_writable, remove
 from ..spec import Spec
 
 Write = Callable[[int, Mapping[str, Any]], None]  # takes a step and its numbers
@@ -35,9 +35,18 @@ def _no_log(folder: Path, recipe: Spec) -> Iterator[Write]:
 @contextmanager
 def _wandb(folder: Path, recipe: Spec) -> Iterator[Write]:
     wandb = _library("wandb", "wandb")
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     settings = {"project": "sinkinterp", "dir": str(folder), "id": recipe.key(), "resume": "allow"}
-    with wandb.init(**settings, config=recipe.to_dict()) as run:
+    try:
+        started = wandb.init(**settings, config=recipe.to_dict())
+    except Exception as error:  # no key, no network, another version of its server
+        if is_new:
+            remove(folder)
+        reason = " ".join(str(error).split())
+        fix = "`wandb login`, or WANDB_MODE=offline, or leave --log out"
+        raise InputError(f"wandb does not start: {reason}; {fix}") from error
+    with started as run:
         yield lambda step, numbers: run.log(dict(numbers), step=step)
 
 

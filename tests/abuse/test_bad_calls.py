@@ -1,19 +1,27 @@
 """Bad calls of the Python API: each ends in an InputError of one line, never in anything else."""
 
+import copy
+import json
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
 from sinkinterp import interventions as edit
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.files.model_files import check_fits_memory
-from sinkinterp.data import token_sources
+from sinkinterp.data import chat_templates, token_sources
 from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.data.chat_templates import rendered
+from sinkinterp.data.packing import PackedText
+from sinkinterp.data.sources import Texts
+from sinkinterp.data.texts import text_of_file, texts_of
+from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.lm.config import LMSpec, SinkConfig
@@ -21,36 +29,82 @@ from sinkinterp.lm.model import build
 from sinkinterp.measurement import patching, sweep
 from sinkinterp.measurement.maps import attention_map
 from sinkinterp.metrics import instruments
+from sinkinterp.train.chats import read_chats
 
 TOKENS = torch.arange(24).reshape(2, 12)
 NAN, INF = float("nan"), float("inf")
 HUGE = 10**30
 
 
+def plain_of(report):
+    """The dictionary of a report without its hash, so that the checks of its numbers are reached."""
+    return {name: value for name, value in report.to_dict().items() if name != "sha256"}
+
+
 def changed(report, **fields):
-    return si.Report.from_dict(report.to_dict() | fields)
+    return si.Report.from_dict(plain_of(report) | fields)
 
 
 def without(report, name):
-    plain = report.to_dict()
+    plain = plain_of(report)
     plain["tensors"] = {key: value for key, value in plain["tensors"].items() if key != name}
     return si.Report.from_dict(plain)
 
 
 def with_tensor(report, name, tensor):
-    plain = report.to_dict()
-    plain["tensors"][name] = {"dtype": "float32", "shape": list(tensor.shape), "values": tensor.flatten().tolist()}
+    plain = plain_of(report)
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    plain["tensors"][name] = {"dtype": dtype, "shape": list(tensor.shape), "values": tensor.flatten().tolist()}
     return si.Report.from_dict(plain)
 
 
-def with_words(report, name):
-    plain = report.to_dict()
-    plain["tensors"][name]["values"][0] = "abc"
+def with_number(report, name, number):
+    plain = plain_of(report)
+    plain["tensors"][name]["values"][0] = number
     return si.Report.from_dict(plain)
 
 
+def model_with(change):
+    """A small model, loaded after a change of it."""
+    model = copy.deepcopy(si.load("sinkinterp/demo-softmax").model)
+    return change(model) or model
+
+
+def with_theta(theta):
+    rope = {"rope_type": "default", "rope_theta": theta}
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+    return LlamaForCausalLM(LlamaConfig(vocab_size=50, rope_parameters=rope, **sizes))
+
+
+def run_patched(subject, *inputs):
+    with si.patched(subject.model, si.SwapPositions(0, 1)):
+        subject.model(*inputs)
+
+
+def corpus_of(texts, folder):
+    (folder / "empty.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    PackedText(source=Texts(str(folder / "empty.jsonl")), tokenizer=ByteBPE(300), length=11).prepare(folder)
+
+
+def chats_of(content, folder):
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
+    (folder / "chats.jsonl").write_text(json.dumps({"messages": messages}))
+    read_chats(str(folder / "chats.jsonl"))
+
+
+def rendered_by(template, subject):
+    tokenizer = copy.deepcopy(subject.tokenizer)
+    tokenizer.chat_template = template
+    return rendered([{"role": "user", "content": "hi"}], tokenizer, "chat 0")
+
+
+ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{{ '' }}{% endfor %}{% endfor %}"
 SUBJECT = "sinkinterp/demo-softmax"
 LOADS = {
+    "a model without a head": lambda: si.load(model_with(lambda model: setattr(model, "lm_head", None))),
+    "a model that is all body": lambda: si.load(model_with(lambda model: model.base_model)),
+    "a model without memory": lambda: si.load(model_with(lambda model: model.to("meta"))),
+    **{f"a rope of {theta}": lambda theta=theta: si.load(with_theta(theta)) for theta in (0.0, -5.0, NAN)},
     "None": lambda: si.load(None),
     "a number": lambda: si.load(3),
     "an empty name": lambda: si.load(""),
@@ -188,11 +242,28 @@ REPORTS = {
     ),
     "a column that a table lacks": lambda r: r.heads().column("laier"),
     "rows by a column that a table lacks": lambda r: r.heads().where(laier=1),
-    "a tensor of words": lambda r: with_words(r, "importance"),
+    "a tensor of words": lambda r: with_number(r, "importance", "abc"),
     "a figure of a table without one": lambda r: r.summary().table.plot(),
     "a dictionary that is none": lambda r: si.Report.from_dict([]),
     "importance above one": lambda r: with_tensor(r, "importance", r.importance + 5),
     "importance below zero": lambda r: with_tensor(r, "importance", r.importance - 5),
+    **{
+        f"{number} in its {name}": lambda r, name=name, number=number: with_number(r, name, number)
+        for name, numbers in {
+            "importance": ("nan", "inf"),
+            "raw_importance": ("nan", "-inf"),
+            "null": (1.5, -0.5, "nan"),
+            "bias_null": (1.5, "inf"),
+            "off_sequence": ("nan",),
+            "residual_norms": (-1.0, "nan"),
+            "key_norms": (-1.0, "nan"),
+            "value_norms": (-1.0, "inf"),
+            "tokens": (-1, -5, 0.5),
+        }.items()
+        for number in numbers
+    },
+    "a number that the hash does not know": lambda r: si.Report.from_dict(r.to_dict() | {"attention_layers": [1]}),
+    "a name that no report has": lambda r: changed(r, surplus=1),
     "a position twice": lambda r: changed(r, positions=[0] * len(r.positions)),
     "an empty dictionary": lambda r: si.Report.from_dict({}),
     "a dictionary without tokens": lambda r: without(r, "tokens"),
@@ -265,6 +336,25 @@ SPECS = {
 }
 
 OTHERS = {
+    **{
+        f"patched, {what}": lambda s, inputs=inputs: run_patched(s, *inputs)
+        for what, inputs in {
+            "ids outside the vocabulary": (torch.tensor([[1, 64]]),),
+            "ids below 0": (torch.tensor([[1, -3]]),),
+            "nothing": (),
+            "a text": ("hello",),
+            "a list": ([1, 2],),
+            "no tokens": (torch.zeros(1, 0, dtype=torch.long),),
+        }.items()
+    },
+    "a pass of one axis": lambda s: s.run(torch.arange(4)),
+    "a pass of a list": lambda s: s.run([[1, 2, 3]]),
+    "a pass of floats": lambda s: s.run(torch.rand(2, 3)),
+    "positions of ids": lambda s: si.measure(s, {"input_ids": [[1, 2, 3]], "position_ids": [[2, 1, 0]]}),
+    "a text that is not Unicode": lambda s: si.load("sinkinterp/text-softmax").tokens("the \ud800 cat"),
+    "a metric without a name": lambda s: si.measure(s, TOKENS, instruments=(replace(instruments.LOSS[0], name=""),)),
+    "a site by another name": lambda s: si.activation_patching(s, [1, 2], [1, 3], sites="residual"),
+    "a template that fails": lambda s: rendered_by("{{ 1 / 0 }}", si.load("sinkinterp/text-softmax")),
     "a token set of floats": lambda s: si.measure(s, TokenSet(torch.rand(2, 5), "floats", "")),
     "a token set of one axis": lambda s: si.measure(s, TokenSet(torch.arange(5), "flat", "")),
     "maps of text": lambda s: attention_map(s, "text"),
@@ -321,6 +411,38 @@ def test_a_report_refuses(name, report, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     outcome(lambda: REPORTS[name](report))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_chat_template_that_never_ends_is_ended(reader, monkeypatch):
+    monkeypatch.setattr(chat_templates, "SECONDS", 0.2)
+    assert "has not ended" in outcome(lambda: rendered_by(ENDLESS, reader))
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+
+
+@pytest.mark.parametrize("make", [lambda folder: corpus_of([""] * 99, folder), lambda folder: chats_of(" \n", folder),
+                                  lambda folder: chats_of("\ud800", folder)])  # fmt: skip
+def test_nothing_to_train_on_is_refused(make, tmp_path):
+    outcome(lambda: make(tmp_path))
+
+
+def test_a_relative_path_names_the_text_of_the_folder_that_the_program_is_in(tmp_path, monkeypatch):
+    hashes = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        (tmp_path / name / "t.txt").write_text("\n\n".join(f"{name} sinks {i}" for i in range(99)))
+        corpus = PackedText(source=Texts("t.txt"), tokenizer=ByteBPE(300), length=11)
+        hashes.append(corpus.prepare(tmp_path / "cache").sha256)
+    assert hashes[0] != hashes[1]
+
+
+def test_the_mark_that_begins_a_file_of_windows_is_not_a_token(tmp_path):
+    (tmp_path / "t.txt").write_bytes(b"\xef\xbb\xbfThe cat sat")
+    assert list(texts_of(tmp_path / "t.txt")) == [text_of_file(tmp_path / "t.txt")] == ["The cat sat"]
+
+
+def test_names_of_thousands_of_letters_are_cut():
+    assert len(str(InputError("x" * 5000 + " is absent"))) < 300 and len(str(InputError("a b " * 5000))) < 4000
 
 
 def test_a_configuration_of_10_000_layers_is_refused_before_anything_is_allocated(tmp_path):

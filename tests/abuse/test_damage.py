@@ -26,7 +26,7 @@ from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.pages.book import Chapter, write_chapter
+from sinkinterp.pages.book import Chapter, chapter_in, write_chapter, write_numbers
 from sinkinterp.runs import trained
 from sinkinterp.seals import Damaged, seal, verify
 from sinkinterp.table import Table
@@ -63,6 +63,14 @@ def train(recipe, cache, run):
     return loop.train(job, run)
 
 
+def earlier(home, target, *left_out):
+    """The run as a version wrote it that kept no hashes, without some of its files."""
+    run = shutil.copytree(home / "run", target, ignore=lambda *_: {seals.SEAL, *left_out})
+    for file in run.rglob(checkpoint.OPTIMIZER):
+        save_file(load_file(file), file)
+    return run
+
+
 def contents(folder):
     return {name: (folder / name).read_bytes() for name in files_in(folder)}
 
@@ -85,7 +93,7 @@ def test_every_damage_of_every_file_of_a_checkpoint_is_noticed(home, tmp_path):
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_training_goes_on_from_the_older_checkpoint_bit_for_bit(home, tmp_path, lines, damage):
     recipe, whole = recipe_in(home), checkpoint.folder_of(home / "run", 9)
-    rng, names = random.Random(3), [name for name in files_in(whole) if (name, damage) != (seals.SEAL, lose)]
+    rng, names = random.Random(3), files_in(whole)
     for i, name in enumerate(names):
         run = shutil.copytree(home / "run", tmp_path / str(i))
         damage(run / whole.name / name, rng)
@@ -105,7 +113,7 @@ def test_training_begins_again_where_every_checkpoint_is_damaged(home, tmp_path,
 
 
 def test_a_run_of_an_earlier_version_that_goes_on_needs_its_optimiser(home, tmp_path, lines):
-    run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {seals.SEAL, "step-0000009"})
+    run = earlier(home, tmp_path / "run", "step-0000009")
     (run / "step-0000006" / checkpoint.OPTIMIZER).unlink()
     assert contents(train(recipe_in(home), home / "cache", run)) == contents(checkpoint.folder_of(home / "run", 9))
     assert len(lines()) == 1 and lines()[0].endswith("training goes on from the beginning")
@@ -122,14 +130,15 @@ def test_a_folder_that_only_looks_like_a_checkpoint_is_none(home, tmp_path, line
 
 
 def test_a_run_of_an_earlier_version_is_taken_as_it_is_and_hashed(home, tmp_path, lines):
-    run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {seals.SEAL})
+    run = earlier(home, tmp_path / "run")
     last = checkpoint.folder_of(run, 9)
     assert not (last / seals.SEAL).exists() and contents(train(recipe_in(home), home / "cache", run))
-    assert lines() == [] and contents(last) == contents(checkpoint.folder_of(home / "run", 9))
+    assert lines() == [] and set(files_in(last)) == set(files_in(checkpoint.folder_of(home / "run", 9)))
+    verify(last)
 
 
 def test_a_run_of_an_earlier_version_that_has_ended_needs_no_optimiser(home, tmp_path, lines):
-    run = shutil.copytree(home / "run", tmp_path / "run", ignore=lambda *_: {seals.SEAL, checkpoint.OPTIMIZER})
+    run = earlier(home, tmp_path / "run", checkpoint.OPTIMIZER)
     assert train(recipe_in(home), home / "cache", run) == checkpoint.folder_of(run, 9) and lines() == []
     (run / "step-0000009" / "config.json").write_text("{}")
     with pytest.raises(Damaged):
@@ -138,7 +147,7 @@ def test_a_run_of_an_earlier_version_that_has_ended_needs_no_optimiser(home, tmp
 
 def test_a_run_of_an_earlier_version_that_is_cut_off_is_not_taken(home, tmp_path, lines):
     for i, (name, damage) in enumerate((("model.safetensors", cut), *((name, lose) for name in checkpoint.VALUES))):
-        run = shutil.copytree(home / "run", tmp_path / str(i), ignore=lambda *_: {seals.SEAL})
+        run = earlier(home, tmp_path / str(i))
         damage(run / "step-0000009" / name, random.Random(2))
         assert contents(train(recipe_in(home), home / "cache", run)) == contents(checkpoint.folder_of(home / "run", 9))
         assert len(lines()) == i + 1 and "\n" not in lines()[i]
@@ -234,6 +243,28 @@ def test_every_damage_of_a_report_is_noticed(report, tmp_path):
         with pytest.raises(InputError, match=r"^[^\n]+ is (damaged|not a saved report)[^\n]+$"):
             si.Report.load(copy / "report.safetensors")
             raise AssertionError(damage)
+
+
+def test_every_flip_of_a_report_or_a_chapter_in_json_is_noticed_or_changes_nothing(report, tmp_path):
+    chapter = Chapter("some", "", Table("claim", "n=3", ({"x": 1.5, "y": None}, {"x": 2.0, "y": "word"})), (), {"a": 1})
+    report.save(tmp_path / "report.json")
+    write_numbers(tmp_path, chapter)
+    rng, noticed = random.Random(6), 0
+    for name, read in (
+        ("report.json", lambda file: si.Report.load(file).to_dict()),
+        ("some.json", lambda file: chapter_in(file).to_dict()),
+    ):
+        file, content = tmp_path / name, (tmp_path / name).read_bytes()
+        whole = read(file)
+        for place in rng.sample(range(len(content)), 60):
+            other = bytearray(content)
+            other[place] ^= 1 << rng.randrange(7)
+            file.write_bytes(other)
+            try:
+                assert read(file) == whole, (name, place)
+            except InputError:
+                noticed += 1
+    assert noticed > 80
 
 
 def test_every_byte_of_the_head_of_a_report_counts(report, tmp_path):

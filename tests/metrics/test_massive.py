@@ -4,6 +4,7 @@ import torch
 
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.residuals import (
+    ALL_ENTRIES,
     METRICS,
     Entries,
     Lifetime,
@@ -58,6 +59,13 @@ def test_massive_entries_are_counted_by_sequence():
     x[2] *= 1e-4
     for thresholds in ((100.0, 1000.0), (0.5, 2.0), (1e9, 1.0)):
         assert massive_count(x, *thresholds).equal(is_massive(x, *thresholds).sum((1, 2))), thresholds
+
+
+def test_all_entries_have_channels_before_positions_since_reports_pad_positions():
+    x = torch.randn(3, 5, 7)
+    entries = ALL_ENTRIES.read(x)
+    assert entries.shape == (3, 7, 5)
+    assert all(entries[b, j, i] == x[b, i, j] for b, i, j in torch.cartesian_prod(*map(torch.arange, x.shape)).tolist())
 
 
 @pytest.mark.parametrize("count", [1, 5, 17, 40, 17 * 13])

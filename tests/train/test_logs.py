@@ -56,6 +56,16 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(fakes, tmp_path):
     assert first == second and first["id"] == Recipe().key() and first["resume"] == "allow"
 
 
+def test_a_log_that_does_not_start_is_one_line_and_leaves_nothing(fakes, tmp_path, monkeypatch):
+    def refuse(**given):
+        raise RuntimeError("No API key configured.\nUse `wandb login`")
+
+    monkeypatch.setattr(sys.modules["wandb"], "init", refuse)
+    with pytest.raises(InputError, match=r"^wandb does not start: No API key[^\n]+WANDB_MODE"):
+        open_log("wandb", tmp_path / "run", Recipe()).__enter__()
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("name", ["wandb", "tensorboard"])
 def test_a_missing_library_is_one_line_that_installs_it(name, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, name, None)

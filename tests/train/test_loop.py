@@ -301,7 +301,9 @@ def test_a_task_that_does_not_fit_the_model_is_refused():
         Recipe(data=Causal())
 
 
-def test_training_leaves_the_number_of_threads_as_it_was(tmp_path):
-    before = torch.get_num_threads()
-    train(replace(RECIPE, steps=6), tmp_path)
-    assert torch.get_num_threads() == before
+def test_training_computes_on_its_number_of_threads_and_leaves_that_of_others(tmp_path):
+    with loop.threads(3):
+        for count in (1, 2):
+            inside, recipe = [], replace(RECIPE, steps=6, threads=count)
+            train(recipe, tmp_path / str(count), lambda *_, to=inside: to.append(torch.get_num_threads()))
+            assert inside == 6 * [count] and torch.get_num_threads() == 3

@@ -14,6 +14,7 @@ from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 from typing_extensions import override
 
+from ...checks import unicode_text
 from ...data.texts import text_of_file
 from ...errors import InputError
 
@@ -85,6 +86,9 @@ class Text(EncoderInput):
     """A text, as the model's tokenizer encodes it."""
 
     text: str
+
+    def __post_init__(self) -> None:
+        unicode_text(self.text, "the encoder's text")
 
     @property
     def description(self) -> str:

@@ -108,9 +108,10 @@ class Session:
 
     def _ids(self, prompt: str) -> TokenSet:
         words, vocab = prompt.replace(",", " ").split(), self.subject.shape.vocab
-        if not all(word.isascii() and word.isdecimal() and int(word[:9]) < vocab for word in words) or len(words) < 2:
+        ids = [int(word) if word.isascii() and word.isdecimal() and len(word) < 20 else vocab for word in words]
+        if len(ids) < 2 or max(ids) >= vocab:
             raise InputError(f"this model has no tokenizer; give at least 2 token ids from 0 to {vocab - 1}, as 3 17 5")
-        return TokenSet.of(torch.tensor([[int(word[:9]) for word in words]]), "prompt")
+        return TokenSet.of(torch.tensor([ids]), "prompt")
 
     def _suggestions(self, massive: Sequence[EntryData]) -> list[SuggestionData]:
         """Three edits that show something: by what the model has, and where its largest entry is."""
