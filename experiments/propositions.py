@@ -1,7 +1,8 @@
 """Propositions 1 to 4: what attention makes of one token repeated."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import plotly.graph_objects as go
 import torch
@@ -19,7 +20,10 @@ from sinkinterp.runs.rules import Within
 from sinkinterp.table import Cell, Table
 
 LENGTH, SEQUENCES = 16, 8
-SIZES = {"1 layer x 1 head": {}, "4 layers x 3 heads": {"n_layers": 4, "n_heads": 3, "d_model": 48}}
+SIZES: Mapping[str, Mapping[str, Any]] = {
+    "1 layer x 1 head": {},
+    "4 layers x 3 heads": {"n_layers": 4, "n_heads": 3, "d_model": 48},
+}
 CASE, DISTANCE, STATES = "proposition, positions, size", "largest distance", "states differ by"
 VISIBLE_MEAN = (1 / torch.arange(1, LENGTH + 1)).mean().item()
 
