@@ -2,6 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from attention.layouts import layouts
 
 from sinkinterp.attention import blockwise
 from sinkinterp.attention.kernels import (
@@ -16,26 +17,15 @@ from sinkinterp.attention.kernels import (
     Sigmoid,
     Unit,
 )
-from sinkinterp.attention.masks import Causal, Window
-from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.spec import Dims
 
-INDEX = torch.arange(23)
-BAND = (Causal() & Window(6)).allows(INDEX[:, None], INDEX[None, :])[None, None]
+UNNORMALISED = {"similarity": Sigmoid(), "normaliser": Unit()}
 KERNELS = [
-    Kernel(similarity=s, normaliser=Unit(), alpha=0.3)
-    for s in (Sigmoid(), Sigmoid(23.0), EluPlusOne(), Raw(), Rectified(Raw()))
-]
-KERNELS.append(Kernel(EluFeature(), Raw(), Unit()))
-KERNELS.append(Kernel(similarity=Sigmoid(), normaliser=Unit(), scaling=LogLength()))
-FIELDS = {
-    "causal": {},
-    "window": {"mask": BAND},
-    "bias": {"bias": -0.3 * (INDEX[:, None] - INDEX).abs().float()[None, None]},
-    "softcap": {"softcap": 2.0},
-    "slot": {"slot": SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))},
-    "sink logit": {"slot": SinkLogit(torch.randn(6))},
-}
+    *(Kernel(similarity=s, normaliser=Unit(), alpha=0.3)
+      for s in (Sigmoid(), Sigmoid(23.0), EluPlusOne(), Raw(), Rectified(Raw()))),
+    Kernel(EluFeature(), Raw(), Unit()), Kernel(**UNNORMALISED, scaling=LogLength()),
+]  # fmt: skip
+FIELDS = layouts(23, 6)
 
 
 def value_and_gradients(call, output):
@@ -70,7 +60,7 @@ def test_queries_after_a_cache_are_aligned_with_the_last_keys(make_call):
 
 
 def test_half_precision_values_are_summed_in_single_precision(make_call):
-    call = make_call(queries=301, kernel=Kernel(similarity=Sigmoid(), normaliser=Unit()))
+    call = make_call(queries=301, kernel=Kernel(**UNNORMALISED))
     half = replace(call, q=call.q.bfloat16(), k=call.k.bfloat16(), v=call.v.bfloat16())
     exact = blockwise.output(replace(half, q=half.q.double().float(), k=half.k.float(), v=half.v.float()), block=5)
     z = blockwise.output(half, block=5)
@@ -88,6 +78,6 @@ def test_no_map_of_all_pairs_is_kept_for_the_way_back(make_call):
 
 
 def test_only_long_unnormalised_calls_go_by_blocks(make_call):
-    assert blockwise.is_worth_it(make_call(queries=1, keys=513, kernel=KERNELS[0]))
-    assert not blockwise.is_worth_it(make_call(queries=1, keys=512, kernel=KERNELS[0]))
-    assert not blockwise.is_worth_it(make_call(queries=1, keys=513, kernel=SOFTMAX))
+    cases = ((513, KERNELS[0]), (512, KERNELS[0]), (513, SOFTMAX))
+    worth = [blockwise.is_worth_it(make_call(queries=1, keys=keys, kernel=kernel)) for keys, kernel in cases]
+    assert worth == [True, False, False]

@@ -3,6 +3,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
+from attention.layouts import band, layouts
 
 from sinkinterp.attention import fused
 from sinkinterp.attention.kernels import (
@@ -17,37 +18,28 @@ from sinkinterp.attention.kernels import (
     Sigmoid,
     Unit,
 )
-from sinkinterp.attention.masks import Causal, Window, key_blocks
+from sinkinterp.attention.masks import key_blocks
 from sinkinterp.attention.scoring import Scoring
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 
 T = 11
 INDEX = torch.arange(T)
-BAND = (Causal() & Window(4)).allows(INDEX[:, None], INDEX[None, :])[None, None]
-FIELDS = {
-    "causal": {},
-    "window": {"mask": BAND},
-    "bias": {"bias": -0.3 * (INDEX[:, None] - INDEX).abs().float()[None, None]},
-    "softcap": {"softcap": 2.0},
-    "key slot": {"slot": SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))},
-    "key slot in a window": {"mask": BAND, "slot": SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))},
-    "sink logit": {"slot": SinkLogit(torch.randn(6))},
-    "sigmoid": {"kernel": Kernel(similarity=Sigmoid(), normaliser=Unit())},
+BAND = band(T, 4)
+SLOT = SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))
+SOFTPICK = Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())
+UNNORMALISED = Kernel(similarity=Sigmoid(), normaliser=Unit())
+FIELDS = layouts(T, 4) | {
+    "key slot in a window": {"mask": BAND, "slot": SLOT},
+    "sigmoid": {"kernel": UNNORMALISED},
+    "sigmoid with slot": {"kernel": UNNORMALISED, "slot": SlotRow(SLOT.key, SLOT.value * 0)},
     "normalised sigmoid": {"kernel": Kernel(similarity=Sigmoid())},
     "linear": {"kernel": Kernel(similarity=Raw(), normaliser=Unit(), alpha=0.5)},
-    "softpick": {"kernel": Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())},
-    "softpick with slot": {
-        "kernel": Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare()),
-        "slot": SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5)),
-    },
+    "softpick": {"kernel": SOFTPICK},
+    "softpick with slot": {"kernel": SOFTPICK, "slot": SLOT},
     "clamped linear in a window": {"kernel": Kernel(similarity=Raw(), normaliser=ClampedSum()), "mask": BAND},
     "p-norm with sink logit": {"kernel": Kernel(normaliser=PNorm(2.0)), "slot": SinkLogit(torch.randn(6))},
     "relu": {"kernel": Kernel(similarity=Rectified(Raw()), normaliser=Unit())},
     "elu kernel": {"kernel": Kernel(EluFeature(), Raw())},
-    "sigmoid with slot": {
-        "kernel": Kernel(similarity=Sigmoid(), normaliser=Unit()),
-        "slot": SlotRow(torch.randn(6, 1, 5), torch.zeros(6, 1, 5)),
-    },
 }
 every_call = pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
 
@@ -112,10 +104,8 @@ def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense
 def test_off_the_cpu_plain_softmax_makes_no_pattern(make_call, monkeypatch, fields, patterns):
     made, pattern = [], Scoring.pattern
     monkeypatch.setattr(Scoring, "pattern", lambda scoring: made.append(scoring) or pattern(scoring))
-    slot = (
-        SlotRow(torch.zeros(6, 1, 5, device="meta"), torch.zeros(6, 1, 5, device="meta")) if "slot" in fields else None
-    )
-    call = make_call(**{**fields, "slot": slot})
+    slot = SlotRow(SLOT.key.to("meta"), SLOT.value.to("meta")) if "slot" in fields else None
+    call = make_call(**fields | {"slot": slot})
     elsewhere = replace(call, **{name: getattr(call, name).to("meta") for name in "qkv"})
     assert elsewhere.output().shape == call.q.shape and not elsewhere.is_fused and len(made) == patterns
 
@@ -133,14 +123,11 @@ def test_a_zero_slot_is_softmax_off_by_one(make_call, zero):
     torch.testing.assert_close(call.pattern()[..., 1:], e / (1 + e.sum(-1, keepdim=True)))
 
 
-def test_a_single_query_after_a_cache_sees_every_key(make_call):
-    call = make_call(queries=1, keys=7)
-    assert call.allowed().all() and call.allowed().shape == (1, 1, 1, 7)
-    torch.testing.assert_close(call.output(), call.mix(call.pattern()))
-
-
 def test_queries_after_a_cache_are_aligned_with_the_last_keys(make_call):
     assert make_call(queries=3, keys=5).allowed()[0, 0].sum(-1).tolist() == [3, 4, 5]
+    last = make_call(queries=1, keys=7)
+    assert last.allowed().tolist() == [[[[True] * 7]]]
+    torch.testing.assert_close(last.output(), last.mix(last.pattern()))
 
 
 @every_call

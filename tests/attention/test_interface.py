@@ -3,20 +3,19 @@ from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
+from attention.layouts import band
 
 from sinkinterp.attention.call import call_of_interface, is_causal_call
 from sinkinterp.attention.kernels import SOFTMAX, Kernel
-from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.slots import SinkLogit
 
 T = 11
-INDEX = torch.arange(T)
-BAND = (Causal() & Window(4)).allows(INDEX[:, None], INDEX[None, :])[None, None]
+BAND = band(T, 4)
 
 
 def test_an_additive_mask_is_split_into_what_it_forbids_and_what_it_adds(make_call):
     call = make_call()
-    added = -0.3 * (INDEX[:, None] - INDEX).abs().float()[None, None]
+    added = -0.3 * (torch.arange(T)[:, None] - torch.arange(T)).abs().float()[None, None]
     additive = torch.where(BAND, added, torch.finfo(torch.float32).min)
     split = call_of_interface(3, call.q, call.k, call.v, additive, call.scale)
     assert split.mask.equal(BAND)
@@ -40,12 +39,9 @@ def test_without_a_mask_a_call_that_is_not_causal_sees_every_key(make_call):
 
 def test_a_call_is_causal_where_the_interface_or_else_the_module_says_so():
     module = SimpleNamespace(is_causal=False)
-    assert (
-        is_causal_call(object(), {})
-        and not is_causal_call(module, {})
-        and not is_causal_call(module, {"is_causal": None})
-    )
-    assert is_causal_call(module, {"is_causal": True}) and not is_causal_call(object(), {"is_causal": False})
+    says = ((object(), {}), (module, {}), (module, {"is_causal": None}), (module, {"is_causal": True}),
+            (object(), {"is_causal": False}))  # fmt: skip
+    assert [is_causal_call(*each) for each in says] == [True, False, False, True, False]
 
 
 def test_a_bias_of_zeros_is_none_where_every_key_is_seen(make_call):

@@ -29,6 +29,7 @@ SIMILARITIES = [
     Magnitude(ExpMinusOne()), Rectified(ExpMinusOne()),
 ]  # fmt: skip
 PAIRS = [(s, n) for s in SIMILARITIES for n in NORMALISERS if n.degree == 1 or not s.drops_factor]
+every_pair = pytest.mark.parametrize(("similarity", "normaliser"), PAIRS, ids=str)
 ALLOWED = torch.ones(7, 7).tril().bool()[None, None]
 
 
@@ -36,25 +37,7 @@ def dense(kernel, scores, allowed=ALLOWED):
     return kernel.pattern(scores, allowed, QueryRun(Visibility(*scores.shape[-2:], scores.device, allowed), ALL))
 
 
-def test_softmax_by_hand():
-    scores = torch.tensor([[[[0.0, 9.0], [0.0, math.log(3)]]]])
-    pattern = dense(Kernel(), scores, torch.ones(2, 2).tril().bool()[None, None])
-    torch.testing.assert_close(pattern[0, 0], torch.tensor([[1.0, 0.0], [0.25, 0.75]]))
-
-
-def test_sigmoid_without_normalisation_by_hand():
-    kernel = Kernel(similarity=Sigmoid(), normaliser=Unit())
-    scores = torch.tensor([[[[0.0, 9.0], [math.log(3), 0.0]]]])
-    pattern = dense(kernel, scores, torch.ones(2, 2).tril().bool()[None, None])
-    torch.testing.assert_close(pattern[0, 0], torch.tensor([[0.5, 0.0], [0.75, 0.5]]))
-
-
-def test_a_signed_similarity_is_divided_by_the_sum_of_magnitudes():
-    pattern = dense(Kernel(similarity=Raw()), torch.tensor([[[[3.0, -1.0]]]]), torch.ones(1, 1, 1, 2).bool())
-    torch.testing.assert_close(pattern.flatten(), torch.tensor([0.75, -0.25]))
-
-
-@pytest.mark.parametrize(("similarity", "normaliser"), PAIRS, ids=str)
+@every_pair
 def test_the_log_form_of_a_kernel_is_its_value_form(similarity, normaliser):
     kernel = Kernel(similarity=similarity, normaliser=normaliser, alpha=0.7)
     scores = torch.randn(2, 3, 7, 7) * 4
@@ -67,7 +50,7 @@ def test_the_log_form_of_a_kernel_is_its_value_form(similarity, normaliser):
     torch.testing.assert_close(streamed, dense(kernel, scores), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("similarity", "normaliser"), PAIRS, ids=str)
+@every_pair
 def test_proxy_scores_are_shares_of_magnitudes(similarity, normaliser):
     kernel = Kernel(similarity=similarity, normaliser=normaliser, alpha=0.7)
     scores = torch.randn(2, 3, 7, 7) * 4
@@ -76,7 +59,7 @@ def test_proxy_scores_are_shares_of_magnitudes(similarity, normaliser):
     torch.testing.assert_close(dense(kernel.proxy, scores), want, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("similarity", "normaliser"), PAIRS, ids=str)
+@every_pair
 def test_a_kernel_that_says_so_has_rows_that_sum_to_one(similarity, normaliser):
     kernel = Kernel(similarity=similarity, normaliser=normaliser)
     pattern = dense(kernel, torch.randn(2, 3, 7, 7) * 4)
@@ -85,34 +68,30 @@ def test_a_kernel_that_says_so_has_rows_that_sum_to_one(similarity, normaliser):
     assert kernel.is_normalised == (similarity.positive and normaliser == PNorm())
 
 
-def row(scores, **steps):
+LOG3, RAW, UNIT = math.log(3), {"similarity": Raw()}, {"normaliser": Unit()}
+BY_HAND = [  # steps of a kernel, a row of scores, its weights
+    ({}, [0.0, LOG3], [0.25, 0.75]),
+    ({}, [1e4, 1e4], [0.5, 0.5]),
+    (RAW, [3.0, -1.0], [0.75, -0.25]),  # divided by the sum of magnitudes
+    ({"similarity": Sigmoid(), **UNIT}, [LOG3, 0.0], [0.75, 0.5]),
+    ({"similarity": Sigmoid(3.0), **UNIT}, [LOG3, -LOG3], [0.5, 0.1]),
+    ({"similarity": EluPlusOne(), **UNIT}, [2.0, -LOG3], [3, 1 / 3]),
+    ({"similarity": Rectified(Raw()), **UNIT}, [2.0, -3.0], [2, 0]),
+    ({"normaliser": PNorm(2.0), **RAW}, [3.0, -4.0], [0.6, -0.8]),
+    ({"normaliser": PNorm(0.5), **RAW}, [1.0, 4.0], [1 / 9, 4 / 9]),
+    ({"normaliser": ClampedSum(), **RAW}, [3.0, -1.0], [1.5, -0.5]),
+    ({"normaliser": ClampedSum(), **RAW}, [3.0, -2.5], [3, -2.5]),
+    ({"similarity": ExpMinusOne(), "normaliser": PositiveShare()}, [math.log(4), math.log(0.5), 0.0], [6 / 7, 0, 0]),
+]
+
+
+@pytest.mark.parametrize(("steps", "scores", "weights"), BY_HAND)
+def test_a_row_of_every_similarity_and_normaliser_by_hand(steps, scores, weights):
     pattern = dense(Kernel(**steps), torch.tensor([[[scores]]]), torch.ones(1, 1, 1, len(scores)).bool())
-    return pattern.flatten().tolist()
+    assert pattern.flatten().tolist() == pytest.approx(weights)
 
 
-def test_the_similarities_by_hand():
-    log3 = math.log(3)
-    unit = {"normaliser": Unit()}
-    assert row([log3, -log3], similarity=Sigmoid(3.0), **unit) == pytest.approx([0.5, 0.1])
-    assert row([2.0, -log3], similarity=EluPlusOne(), **unit) == pytest.approx([3, 1 / 3])
-    assert row([2.0, -3.0], similarity=Rectified(Raw()), **unit) == [2, 0]
-
-
-def test_the_normalisers_by_hand():
-    raw = {"similarity": Raw()}
-    assert row([3.0, -4.0], normaliser=PNorm(2.0), **raw) == pytest.approx([0.6, -0.8])
-    assert row([1.0, 4.0], normaliser=PNorm(0.5), **raw) == pytest.approx([1 / 9, 4 / 9])
-    assert row([3.0, -1.0], normaliser=ClampedSum(), **raw) == pytest.approx([1.5, -0.5])
-    assert row([3.0, -2.5], normaliser=ClampedSum(), **raw) == pytest.approx([3, -2.5])
-
-
-def test_softpick_by_hand():
-    assert row([math.log(4), math.log(0.5), 0.0], similarity=ExpMinusOne(), normaliser=PositiveShare()) == (
-        pytest.approx([3 / 3.5, 0, 0])
-    )
-
-
-@pytest.mark.parametrize("p", [0.25, 0.5, 3.0])
+@pytest.mark.parametrize("p", [0.25, 0.5, 1.0, 3.0])
 def test_p_normalised_softmax_is_the_root_of_a_softmax_at_another_temperature(p):
     scores = torch.randn(2, 3, 7, 7)
     want = (p * scores).masked_fill(~ALLOWED, -torch.inf).softmax(-1) ** (1 / p)  # equation 44
@@ -135,9 +114,15 @@ def test_the_gradient_of_a_p_norm_is_that_of_its_formula():
     assert torch.autograd.gradcheck(lambda s: dense(kernel, s, allowed), scores)
 
 
-def test_exp_needs_a_normaliser_that_restores_the_row_factor():
-    with pytest.raises(ValueError, match="PNorm"):
-        Kernel(similarity=Exp(), normaliser=Unit())
+def test_kernels_that_mean_nothing_are_refused():
+    """What drops a factor of its row needs a normaliser that restores it."""
+    for make, message in (
+        (lambda: Kernel(similarity=Exp(), normaliser=Unit()), "PNorm"),
+        (lambda: Kernel(similarity=Magnitude(ExpMinusOne()).of, normaliser=ClampedSum()), "ExpMinusOne"),
+        (lambda: PNorm(0.0), "above zero"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()
 
 
 def test_a_row_that_sees_nothing_is_zero_and_has_finite_gradients():
@@ -147,30 +132,12 @@ def test_a_row_that_sees_nothing_is_zero_and_has_finite_gradients():
     assert pattern.eq(0).all() and scores.grad.isfinite().all()
 
 
-def test_large_scores_do_not_overflow():
-    assert dense(Kernel(), torch.tensor([[[[1e4, 1e4]]]]), torch.ones(1, 1, 1, 2).bool()).tolist() == [[[[0.5, 0.5]]]]
-
-
-def test_p_is_above_zero():
-    with pytest.raises(ValueError, match="above zero"):
-        PNorm(0.0)
-
-
-def test_softpick_too_needs_a_normaliser_that_restores_the_row_factor():
-    with pytest.raises(ValueError, match="ExpMinusOne"):
-        Kernel(similarity=Magnitude(ExpMinusOne()).of, normaliser=ClampedSum())
-
-
 def test_elu_features_are_positive_and_an_mlps_are_two_maps_with_a_relu_between():
     x = torch.randn(2, 3, 5, 7)
+    assert Identity()(x) is x
     assert (EluFeature()(x) > 0).all() and EluFeature()(x)[x > 0].equal(x[x > 0] + 1)
     mlp = MLPFeature().build(Dims(21, 3, 7, 5))
     first, second = mlp.parameters()
     torch.testing.assert_close(mlp(x), (x @ first.T).clamp(min=0) @ second.T)
     with pytest.raises(NotImplementedError, match="builds"):
         MLPFeature()(x)
-
-
-def test_identity_leaves_vectors_alone():
-    x = torch.randn(2, 3, 5, 7)
-    assert Identity()(x) is x

@@ -3,11 +3,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from attention.layouts import layouts, random_mask
 
 from sinkinterp.attention import maps
 from sinkinterp.attention.kernels import SOFTMAX, ClampedSum, Kernel, Raw, Sigmoid, Unit
 from sinkinterp.attention.maps import of_heads, pairs, slot_cells
-from sinkinterp.attention.masks import Causal, Prefix, Window
+from sinkinterp.attention.masks import Causal, Prefix
 from sinkinterp.attention.scoring import Scoring
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.errors import InputError
@@ -16,23 +17,14 @@ T = 23
 INDEX = torch.arange(T)
 
 
-def mask(rule):
-    return rule.allows(INDEX[:, None], INDEX[None, :])[None, None]
-
-
-CALLS = {
-    "causal": {},
-    "window": {"mask": mask(Causal() & Window(6))},
-    "prefix": {"mask": mask(Causal() | Prefix(5))},
-    "mask of each head": {"mask": torch.rand(1, 6, T, T, generator=torch.Generator().manual_seed(1)) < 0.3},
-    "bias": {"bias": -0.3 * (INDEX[:, None] - INDEX).abs().float()[None, None]},
-    "softcap": {"softcap": 2.0},
-    "slot": {"slot": SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))},
-    "sink logit": {"slot": SinkLogit(torch.randn(6))},
+CALLS = layouts(T, 6) | {
+    "prefix": {"mask": (Causal() | Prefix(5)).allows(INDEX[:, None], INDEX)[None, None]},
+    "mask of each head": {"mask": random_mask(T)},
     "sigmoid": {"kernel": Kernel(similarity=Sigmoid(), normaliser=Unit(), alpha=0.3)},
     "signed": {"kernel": Kernel(similarity=Raw(), normaliser=ClampedSum())},
     "after a cache": {"keys": 29},
 }
+every_call = pytest.mark.parametrize("fields", CALLS.values(), ids=CALLS)
 
 
 def expected(dense, allowed, side):
@@ -53,7 +45,7 @@ def side(request):
     return request.param
 
 
-@pytest.mark.parametrize("fields", CALLS.values(), ids=CALLS)
+@every_call
 def test_cells_are_the_largest_and_the_mean_of_the_dense_pattern(make_call, monkeypatch, fields, side):
     monkeypatch.setattr(maps, "SPAN", 5)
     call = make_call(queries=T, **fields)
@@ -62,7 +54,7 @@ def test_cells_are_the_largest_and_the_mean_of_the_dense_pattern(make_call, monk
     np.testing.assert_allclose(maps.cells(call, side).numpy(), oracle, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("fields", CALLS.values(), ids=CALLS)
+@every_call
 def test_slot_cells_are_those_of_the_patterns_first_column(make_call, fields, side):
     call = make_call(queries=T, **fields)
     cells = slot_cells(call, side).numpy()
@@ -74,7 +66,7 @@ def test_slot_cells_are_those_of_the_patterns_first_column(make_call, fields, si
         np.testing.assert_allclose(cells, oracle, rtol=1e-4)
 
 
-@pytest.mark.parametrize("fields", CALLS.values(), ids=CALLS)
+@every_call
 def test_pairs_count_what_may_attend(make_call, monkeypatch, fields, side):
     monkeypatch.setattr(maps, "SPAN", 5)
     call = make_call(queries=T, **fields)
@@ -86,7 +78,7 @@ def test_pairs_count_what_may_attend(make_call, monkeypatch, fields, side):
     assert counts[:, 0, 0].tolist() == corner.tolist()
 
 
-@pytest.mark.parametrize("name", ["causal", "window", "slot", "after a cache"])
+@pytest.mark.parametrize("name", ["causal", "window", "key slot", "after a cache"])
 def test_the_score_is_cosine_times_norm_product(make_call, name):
     call = make_call(queries=T, **CALLS[name])
     score, cosine, product = (

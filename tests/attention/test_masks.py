@@ -16,15 +16,11 @@ def test_a_causal_window_is_a_band_as_wide_as_it_says():
     assert band.equal(torch.ones(5, 5).tril().triu(-1).bool())
 
 
-def test_a_window_without_keys_is_refused():
-    with pytest.raises(ValueError, match="at least 1"):
-        Window(0)
-
-
 def test_prefix_keys_are_open_to_every_query():
     assert (Causal() | Prefix(3)).allows(ROW, COLUMN).sum(1).tolist() == [3, 3, 3, 4, 5]
 
 
-def test_a_prefix_without_keys_is_refused():
+@pytest.mark.parametrize("mask", [Window, Prefix])
+def test_a_mask_without_keys_is_refused(mask):
     with pytest.raises(ValueError, match="at least 1"):
-        Prefix(0)
+        mask(0)

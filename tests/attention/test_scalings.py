@@ -4,19 +4,19 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from attention.layouts import band, layouts, random_mask
 from lm.family import SPECS, tokens
 
 from sinkinterp.attention.kernels import SOFTMAX, Kernel, LogLength, Normaliser, Sigmoid, log_total
-from sinkinterp.attention.masks import Causal, Window, key_blocks
-from sinkinterp.attention.slots import SinkLogit, SlotRow
+from sinkinterp.attention.masks import key_blocks
+from sinkinterp.attention.slots import SinkLogit
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.interventions import PatchNormalization
 from sinkinterp.interventions.edit import description
 from sinkinterp.lm.model import build
 from sinkinterp.spec import Spec
 
-INDEX = torch.arange(11)
-BAND = (Causal() & Window(4)).allows(INDEX[:, None], INDEX[None, :])[None, None]
+BAND = band(11, 4)
 SSMAX = Kernel(scaling=LogLength(0.7))
 
 
@@ -35,12 +35,8 @@ class AnnealedSum(Normaliser):
 
 
 KERNELS = {"ssmax": SSMAX, "annealed": Kernel(similarity=Sigmoid(), normaliser=AnnealedSum(), scaling=LogLength())}
-FIELDS = {
-    "causal": {},
-    "window": {"mask": BAND},
-    "a mask of each head": {"mask": torch.rand(1, 6, 11, 11, generator=torch.Generator().manual_seed(1)) < 0.5},
-    "bias and softcap": {"bias": torch.randn(1, 6, 11, 11), "softcap": 2.0},
-    "key slot": {"slot": SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))},
+FIELDS = layouts(11, 4) | {
+    "a mask of each head": {"mask": random_mask(11)},
     "sink logit in a window": {"mask": BAND, "slot": SinkLogit(torch.randn(6))},
     "after a cache": {"queries": 3, "keys": 7},
 }
@@ -81,7 +77,7 @@ def test_ssmax_is_the_softmax_of_scores_times_s_log_n(make_call):
 
 
 def test_a_query_that_sees_nothing_gives_nothing(make_call):
-    call = make_call(kernel=SSMAX, mask=BAND & (INDEX != 4)[:, None])
+    call = make_call(kernel=SSMAX, mask=BAND & (torch.arange(11) != 4)[:, None])
     assert call.pattern()[:, :, 4].eq(0).all() and call.column_mass().isfinite().all()
 
 

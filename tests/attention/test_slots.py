@@ -13,6 +13,7 @@ def test_fixed_values_have_the_length_they_say_along_the_axis_they_say():
     assert first.shape == even.shape == (3, 1, 7)
     assert first[2, 0].tolist() == [5, 0, 0, 0, 0, 0, 0]
     torch.testing.assert_close(even, torch.full((3, 1, 7), 5 / 7**0.5))
+    assert [row.build(DIMS).norm().item() for row in (FirstAxis(), EvenRow())] == pytest.approx([1, 1])
 
 
 def test_only_the_trained_dimensions_of_a_row_are_not_zero_and_learn():
@@ -22,14 +23,10 @@ def test_only_the_trained_dimensions_of_a_row_are_not_zero_and_learn():
     assert {name: p.numel() for name, p in slots.named_parameters() if p.requires_grad} == {"key": 6}
 
 
-def test_a_shared_row_is_that_of_every_head():
-    key = KeySlot(LearnedRow(shared=True)).build(DIMS)().key
-    assert key.shape == (3, 1, 7) and key[0].equal(key[1]) and key[0].equal(key[2])
-
-
-def test_a_row_of_each_head_is_its_own():
-    key = KeySlot().build(DIMS)().key
-    assert not key[0].equal(key[1])
+def test_a_shared_row_is_that_of_every_head_and_others_are_their_own():
+    shared, own = KeySlot(LearnedRow(shared=True)).build(DIMS)().key, KeySlot().build(DIMS)().key
+    assert shared.shape == (3, 1, 7) and shared[0].equal(shared[1]) and shared[0].equal(shared[2])
+    assert not own[0].equal(own[1])
 
 
 def test_more_trained_dimensions_than_a_head_has_are_refused():
@@ -56,8 +53,3 @@ def test_what_is_trained_is_drawn_around_zero_with_the_deviation_it_says(std):
         assert drawn.std().item() == pytest.approx(std, rel=0.06)
         assert abs(drawn.mean().item()) < 0.08 * std
     assert (LearnedRow().std, LogitSlot().std) == (0.02, 0.02)
-
-
-def test_a_fixed_row_is_of_length_one_unless_told_otherwise():
-    for row in (FirstAxis(), EvenRow()):
-        assert row.build(DIMS).norm().item() == pytest.approx(1)

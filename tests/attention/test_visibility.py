@@ -11,10 +11,11 @@ VISIBILITIES = {
     "fewer queries than keys": lambda: Visibility(5, 13, CPU),
     "mask": lambda: Visibility(7, 13, CPU, torch.rand(2, 3, 7, 13) < 0.1),
 }
+every_visibility = pytest.mark.parametrize("make", VISIBILITIES.values(), ids=VISIBILITIES)
 RUNS = (slice(None), slice(0, 1), slice(2, 4), slice(4, 5))
 
 
-@pytest.mark.parametrize("make", VISIBILITIES.values(), ids=VISIBILITIES)
+@every_visibility
 def test_a_block_has_pairs_where_the_dense_mask_allows_any(make):
     visibility = make()
     answers = set()
@@ -25,7 +26,7 @@ def test_a_block_has_pairs_where_the_dense_mask_allows_any(make):
     assert answers == {True, False}
 
 
-@pytest.mark.parametrize("make", VISIBILITIES.values(), ids=VISIBILITIES)
+@every_visibility
 def test_counts_of_visible_keys_and_of_watchers_are_those_of_the_dense_mask(make):
     visibility = make()
     keys = torch.tensor([4, 0, 9])
@@ -38,7 +39,7 @@ def test_counts_of_visible_keys_and_of_watchers_are_those_of_the_dense_mask(make
         assert run.positions.equal(torch.arange(visibility.n_keys)[visibility.past :][rows])
 
 
-@pytest.mark.parametrize("make", VISIBILITIES.values(), ids=VISIBILITIES)
+@every_visibility
 def test_regions_hold_the_queries_that_see_some_keys_and_those_that_see_all(make):
     visibility = make()
     dense = visibility.allowed().any(1).any(0)

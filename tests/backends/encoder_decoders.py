@@ -1,14 +1,18 @@
 """Tiny random encoder-decoder models, whose encoder and decoder differ in depth and heads."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+from backends.zoo import peaked
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import (
     BartConfig,
     BartForConditionalGeneration,
     MarianConfig,
     MarianMTModel,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
     T5Config,
     T5ForConditionalGeneration,
     T5GemmaConfig,
@@ -49,15 +53,7 @@ NORMALISE_SUMS = ("bart", "marian")  # what their blocks return is no sum of upd
 
 def model_of(name: str) -> PreTrainedModel:
     torch.manual_seed(0)
-    model = MODELS[name]().eval()
-    peaked = ("q_proj", "k_proj", "embed_positions")  # T5 begins with peaked attention
-    with torch.no_grad():
-        for parameter_name, parameter in model.named_parameters():
-            if any(part in parameter_name for part in peaked):
-                parameter.mul_(8)
-            if parameter_name.endswith("bias"):
-                parameter.normal_(std=0.3)
-    return model
+    return peaked(MODELS[name]().eval(), ("q_proj", "k_proj", "embed_positions"))  # T5 begins with peaked attention
 
 
 def tokens_of(length: int = 17) -> torch.Tensor:
@@ -76,3 +72,16 @@ class Mel(EncoderInput):
 
 def source_of(name: str) -> EncoderInput:
     return Mel() if name == "whisper" else TokenIds(SOURCE)
+
+
+def save_bart(folder: Path, marks_texts: bool = True) -> Path:
+    """A model with a tokenizer of words, which puts <s> before and </s> behind a text if it marks texts."""
+    model_of("bart").save_pretrained(folder)
+    vocab = {"<pad>": 0, "<s>": 1, "</s>": 2} | {f"word{i}": i for i in range(3, VOCAB)}
+    words = Tokenizer(models.WordLevel(vocab, unk_token="<pad>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if marks_texts:
+        words.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 1), ("</s>", 2)])
+    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<pad>"}
+    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
+    return folder

@@ -1,6 +1,7 @@
 """ALiBi under edits that a constant of the row changes: other kernels than softmax, and sink logits."""
 
 import copy
+from functools import cache
 
 import pytest
 import torch
@@ -63,6 +64,12 @@ def model_of(name):
     return AutoModelForCausalLM.from_config(copy.deepcopy(config), attn_implementation=attention).eval()
 
 
+@cache
+def subject_of(name):
+    """One subject for all tests that leave it as it was."""
+    return HuggingFaceSubject(model_of(name))
+
+
 def tokens_of():
     return torch.randint(VOCAB, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 
@@ -73,7 +80,7 @@ def bias_of(call):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_alibi_is_minus_slope_times_distance(name):
-    bias = HuggingFaceSubject(model_of(name)).run(tokens_of(), calls={"bias": bias_of}).calls["bias"][0, 0]
+    bias = subject_of(name).run(tokens_of(), calls={"bias": bias_of}).calls["bias"][0, 0]
     slopes = torch.tensor([2**-2, 2**-4, 2**-6, 2**-8])  # of four heads, by hand
     distance = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
     by_hand = -slopes[:, None, None] * distance * TIMES[name]
@@ -84,7 +91,7 @@ def test_alibi_is_minus_slope_times_distance(name):
 @every_edit
 @every_family
 def test_later_tokens_change_no_earlier_logit_under_any_kernel_or_slot(name, edit):
-    subject, tokens = HuggingFaceSubject(model_of(name)), tokens_of()
+    subject, tokens = subject_of(name), tokens_of()
     whole, beginning = (subject.run(ids, edits=[edit]).logits for ids in (tokens, tokens[:, :5]))
     torch.testing.assert_close(whole[:, :5], beginning, rtol=0, atol=1e-5)
 
@@ -92,7 +99,7 @@ def test_later_tokens_change_no_earlier_logit_under_any_kernel_or_slot(name, edi
 @every_edit
 @pytest.mark.parametrize("name", [*CONFIGS, "alibi", "t5"])
 def test_generation_with_a_cache_equals_the_full_pass_under_any_kernel_or_slot(name, edit):
-    model, tokens = model_of(name), tokens_of()
+    model, tokens = subject_of(name).model, tokens_of()
     with torch.no_grad(), patched(model, edit):
         full = model(tokens, use_cache=False).logits
         cache = model(tokens[:, :4], use_cache=True).past_key_values
@@ -103,12 +110,9 @@ def test_generation_with_a_cache_equals_the_full_pass_under_any_kernel_or_slot(n
 @pytest.mark.parametrize("name", CONFIGS)
 def test_greedy_text_is_the_same_with_a_cache_and_without_one(name):
     model, tokens = model_of(name), tokens_of()
-    ones = torch.ones_like(tokens)
+    greedy = {"attention_mask": torch.ones_like(tokens), "max_new_tokens": 5, "do_sample": False}
     with patched(model, AddSinkLogit(0.0)):
-        with_cache, without = (
-            model.generate(tokens, attention_mask=ones, max_new_tokens=5, do_sample=False, use_cache=use_cache)
-            for use_cache in (True, False)
-        )
+        with_cache, without = (model.generate(tokens, **greedy, use_cache=use) for use in (True, False))
     assert with_cache.equal(without)
 
 
@@ -132,7 +136,7 @@ def test_a_family_whose_bias_softmax_alone_makes_causal_is_refused(name, stored,
 
 
 def test_the_protocol_names_the_attention_and_that_eager_falcon_adds_alibi_twice():
-    said = {name: measure(HuggingFaceSubject(model_of(name)), tokens_of(), progress=False) for name in CONFIGS}
+    said = {name: measure(subject_of(name), tokens_of(), progress=False) for name in CONFIGS}
     assert {name: report.protocol.attention for name, report in said.items()} == {
         "bloom": "eager", "mpt": "eager", "falcon, sdpa": "sdpa", "falcon, eager": "eager",
     }  # fmt: skip
@@ -141,7 +145,7 @@ def test_the_protocol_names_the_attention_and_that_eager_falcon_adds_alibi_twice
 
 
 def test_a_report_of_before_the_field_still_loads():
-    plain = measure(HuggingFaceSubject(model_of("bloom")), tokens_of(), progress=False).to_dict()
+    plain = measure(subject_of("bloom"), tokens_of(), progress=False).to_dict()
     for name in ("attention", "attention_note"):
         del plain["protocol"][name]
     assert Report.from_dict(plain).protocol.attention == ""

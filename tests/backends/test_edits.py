@@ -1,6 +1,6 @@
 """Every site of an edit, on every architecture and backend."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -18,62 +18,34 @@ from sinkinterp.metrics.residuals import vector_norms
 
 POSITIONS = torch.arange(17)
 # test_interventions.py edits every architecture; here are edits that a user wrote
-NAMES = (
-    "gpt2",
-    "llama with grouped queries",
-    "gemma2 with softcap",
-    "gpt-oss with sink logits",
-    "jamba with mamba layers",
-)
+NAMES = ("gpt2", "llama with grouped queries", "gemma2 with softcap", "gpt-oss with sink logits")
+NAMES += ("jamba with mamba layers",)
 
 
-@dataclass(frozen=True)
-class ShrinkFirstToken(Edit):
-    def residual(self, block, x):
-        return x if block != 2 else torch.cat((x[:, :1] / 3, x[:, 1:]), 1)
+def edit_of(**methods):
+    """An edit with these functions as methods; such a class is what a user writes."""
+    return type("Mine", (Edit,), {name: staticmethod(method) for name, method in methods.items()})()
 
 
-@dataclass(frozen=True)
-class NegateLastResidual(Edit):
-    def residual(self, block, x):
-        return -x if block == 3 else x
-
-
-@dataclass(frozen=True)
-class SigmoidInLayerOne(Edit):
-    def call(self, call):
-        return replace(call, kernel=Kernel(similarity=Sigmoid(), normaliser=Unit())) if call.layer == 1 else call
-
-
-@dataclass(frozen=True)
-class DropFirstColumn(Edit):
+def drop_first_column(call):
     """No attention to the first token, its share spread over the others."""
-
-    def call(self, call):
-        pattern = call.pattern()
-        first = pattern.shape[-1] - call.k.shape[2]
-        pattern[:, :, 1:, first] = 0
-        return call.with_pattern(pattern / pattern.sum(-1, keepdim=True))
+    pattern = call.pattern()
+    pattern[:, :, 1:, pattern.shape[-1] - call.k.shape[2]] = 0
+    return call.with_pattern(pattern / pattern.sum(-1, keepdim=True))
 
 
-@dataclass(frozen=True)
-class SilenceHeadOne(Edit):
-    def output(self, call, z):
-        return torch.cat((z[:, :1], torch.zeros_like(z[:, 1:2]), z[:, 2:]), 1)
+def sigmoid_in_layer_1(call):
+    return replace(call, kernel=Kernel(similarity=Sigmoid(), normaliser=Unit())) if call.layer == 1 else call
 
 
-@dataclass(frozen=True)
-class Nothing(Edit):
-    """Overrides every site, and changes none."""
-
-    def residual(self, block, x):
-        return x
-
-    def output(self, call, z):
-        return z
+SHRINK = edit_of(residual=lambda block, x: x if block != 2 else torch.cat((x[:, :1] / 3, x[:, 1:]), 1))
+NEGATE = edit_of(residual=lambda block, x: -x if block == 3 else x)
+DROP = edit_of(call=drop_first_column)
+SILENCE = edit_of(output=lambda call, z: torch.cat((z[:, :1], torch.zeros_like(z[:, 1:2]), z[:, 2:]), 1))
+NOTHING = edit_of(residual=lambda block, x: x, output=lambda call, z: z)
 
 
-EDITS = (ShrinkFirstToken(), NegateLastResidual(), SigmoidInLayerOne(), DropFirstColumn(), SilenceHeadOne())
+EDITS = (SHRINK, NEGATE, edit_of(call=sigmoid_in_layer_1), DROP, SILENCE)
 READS = {"alpha": lambda call: importance(call, POSITIONS), "slot": slot_importance}
 
 
@@ -98,16 +70,16 @@ def test_edits_at_every_site_do_the_same_on_every_backend(name):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_an_edit_that_changes_nothing_changes_no_bit(backend):
     subject = subject_of("llama with grouped queries", backend)
-    plain, same = answers(subject), answers(subject, Nothing())
+    plain, same = answers(subject), answers(subject, NOTHING)
     assert all(plain[name].equal(same[name]) for name in plain)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_edits_follow_each_other_and_reads_see_the_last(backend):
     subject = subject_of("gpt2", backend)
-    seen = answers(subject, DropFirstColumn(), SilenceHeadOne())
+    seen = answers(subject, DROP, SILENCE)
     assert seen["alpha"][:, 0, :, 0].mul(17).sub(1).abs().max() < 1e-6  # only the first query is left
-    once, twice = answers(subject, NegateLastResidual()), answers(subject, NegateLastResidual(), NegateLastResidual())
+    once, twice = answers(subject, NEGATE), answers(subject, NEGATE, NEGATE)
     assert twice["logits"].equal(answers(subject)["logits"]) and not once["logits"].equal(twice["logits"])
 
 
@@ -120,7 +92,7 @@ def test_a_model_that_is_deaf_to_an_edit_is_refused_with_the_layer(monkeypatch):
 
 def test_only_attention_layers_are_edited_in_a_model_with_others():
     assert ATTENTION_LAYERS["jamba with mamba layers"] == (1,)
-    edited = answers(subject_of("jamba with mamba layers"), SilenceHeadOne())
+    edited = answers(subject_of("jamba with mamba layers"), SILENCE)
     assert edited["alpha"].shape[1] == 1
 
 

@@ -4,9 +4,8 @@ import wave
 import numpy as np
 import pytest
 import torch
-from backends.encoder_decoders import model_of, tokens_of
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast, WhisperFeatureExtractor
+from backends.encoder_decoders import model_of, save_bart, tokens_of
+from transformers import WhisperFeatureExtractor
 from typer.testing import CliRunner
 
 import sinkinterp as si
@@ -17,7 +16,6 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.token_sources import from_text, from_texts
 from sinkinterp.errors import InputError
 
-WORDS = ["<pad>", "<s>", "</s>", *(f"word{i}" for i in range(3, 101))]
 TEXT = "word7 word9 word50 word12"
 SAMPLES = [0.0, 0.5, -0.5, -1.0, 0.25]
 
@@ -45,15 +43,7 @@ def whisper(tmp_path):
 
 @pytest.fixture
 def bart(tmp_path):
-    """The folder of a model with a tokenizer that puts <s> before and </s> behind a text."""
-    folder = tmp_path / "bart"
-    model_of("bart").save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<pad>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    words.post_processor = processors.TemplateProcessing("<s> $A </s>", None, [("<s>", 1), ("</s>", 2)])
-    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<pad>"}
-    PreTrainedTokenizerFast(tokenizer_object=words, **special).save_pretrained(folder)
-    return folder
+    return save_bart(tmp_path / "bart")
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])
@@ -104,12 +94,8 @@ def test_the_option_names_every_kind(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text(TEXT)
     wav(tmp_path / "a.wav", 2)
-    kinds = {
-        "silence": Silence(),
-        "off": NoEncoder(),
-        "a.txt": Text(TEXT),
-        "a phrase. of text": Text("a phrase. of text"),
-    }
+    phrase = "a phrase. of text"
+    kinds = {"silence": Silence(), "off": NoEncoder(), "a.txt": Text(TEXT), phrase: Text(phrase)}
     assert all(encoder_input(words) == given for words, given in kinds.items())
     assert encoder_input("a.wav").description == Sound(tmp_path / "a.wav").description
     for absent in ("b.wav", "b.txt"):

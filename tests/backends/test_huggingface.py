@@ -3,7 +3,9 @@ from functools import cache
 
 import pytest
 import torch
+from backends import zoo
 from backends.zoo import ATTENTION_LAYERS, CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, subject_of, tokens_of
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPTNeoXJapaneseConfig, GPTNeoXJapaneseForCausalLM
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
@@ -49,19 +51,16 @@ def test_streamed_importance_is_that_of_dense_eager_attention(name):
 @every_model
 def test_reads_leave_the_logits_bit_for_bit_and_the_model_as_it_was_even_after_an_error(name):
     model, tokens = model_of(name), tokens_of()
-    with torch.no_grad():
-        bare = model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits
+    bare, weights = zoo.bare_logits(model, tokens), zoo.state_of(model)
     model.train()
-    before, weights = model.config._attn_implementation, {k: v.clone() for k, v in model.state_dict().items()}
+    before = model.config._attn_implementation
     subject = HuggingFaceSubject(model)
     assert subject.run(tokens, calls={"mass": lambda call: call.column_mass()}).logits.equal(bare)
     with pytest.raises(ZeroDivisionError):
         subject.run(tokens, calls={"broken": lambda call: 1 / 0})
     with pytest.raises(InputError, match=r"65 tokens exceed .* context of 64; use --length 64"):
         measure(subject, tokens_of(65))
-    assert model.training and model.config._attn_implementation == before
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    assert all(weights[key].equal(value) for key, value in model.state_dict().items())
+    assert model.training and model.config._attn_implementation == before and zoo.is_untouched(model, weights)
 
 
 def test_slot_and_token_mass_of_sink_logits_sum_to_one():
@@ -71,28 +70,21 @@ def test_slot_and_token_mass_of_sink_logits_sum_to_one():
     torch.testing.assert_close(total, torch.ones_like(total))
 
 
-def test_the_residual_after_the_last_block_is_read_before_the_final_norm():
-    model, tokens, seen = model_of("gpt2"), tokens_of(), []
-    model.transformer.ln_f.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
-    report = measure(HuggingFaceSubject(model), tokens)
-    assert report.residual_norms.shape == (5, 4, 17)
-    torch.testing.assert_close(report.residual_norms[:, -1], seen[-1].norm(dim=-1))
-
-
-def test_the_residual_before_the_first_block_is_the_embedding():
-    model, tokens = model_of("llama"), tokens_of()
-    report = measure(HuggingFaceSubject(model), tokens)
-    torch.testing.assert_close(report.residual_norms[:, 0], model.model.embed_tokens(tokens).norm(dim=-1).detach())
+def test_residuals_begin_with_the_embedding_and_end_before_the_final_norm():
+    model, tokens, seen = model_of("llama"), tokens_of(), []
+    model.model.norm.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    norms = measure(HuggingFaceSubject(model), tokens).residual_norms
+    assert norms.shape == (5, 4, 17)
+    torch.testing.assert_close(norms[:, 0], model.model.embed_tokens(tokens).norm(dim=-1).detach())
+    torch.testing.assert_close(norms[:, -1], seen[-1].norm(dim=-1))
 
 
 @pytest.mark.parametrize("name", LEARNED_POSITIONS)
 def test_swapping_positions_is_swapping_rows_of_the_position_table(name):
     model, tokens = model_of(name), tokens_of()
     swapped = measure(HuggingFaceSubject(model), tokens, edits=[SwapPositions(0, 4)])
-    table, offset = {
-        "gpt2": lambda: (model.transformer.wpe, 0),
-        "opt": lambda: (model.model.decoder.embed_positions, 2),
-    }[name]()
+    where, offset = {"gpt2": ("transformer.wpe", 0), "opt": ("model.decoder.embed_positions", 2)}[name]
+    table = model.get_submodule(where)
     with torch.no_grad():
         table.weight[[offset, offset + 4]] = table.weight[[offset + 4, offset]]
     rewritten = measure(HuggingFaceSubject(model), tokens)
@@ -101,14 +93,8 @@ def test_swapping_positions_is_swapping_rows_of_the_position_table(name):
 
 @pytest.mark.parametrize("edit", [SwapPositions(0, 4), ReplacePosition(0, 4), ReplacePosition(4, 0)], ids=str)
 def test_swapped_positions_are_not_taken_for_packed_sequences(edit):
-    patterns = {}
-    subject_of("gpt2").run(
-        tokens_of(),
-        calls={"keep": lambda call: patterns.setdefault(call.layer, call.pattern())[:, 0, 0, 0]},
-        edits=[edit],
-    )
-    for pattern in patterns.values():
-        assert (pattern > 0).eq(torch.ones(17, 17).tril().bool()).all()
+    trace = subject_of("gpt2").run(tokens_of(), calls={"pattern": lambda call: call.pattern()}, edits=[edit])
+    assert (trace.calls["pattern"] > 0).eq(torch.ones(17, 17).tril().bool()).all()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2 with softcap"])
@@ -154,30 +140,22 @@ def test_a_saved_model_is_measured_as_in_memory(name, tmp_path):
     torch.testing.assert_close(loaded.importance, measured(name).importance, rtol=0, atol=1e-6)
 
 
-def test_a_folder_with_missing_weights_is_refused(tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    model_of("llama").save_pretrained(tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
+def test_a_folder_that_holds_no_whole_model_is_refused(tmp_path):
+    model, whole, pickled = model_of("llama"), tmp_path / "whole", tmp_path / "pickled"
+    model.save_pretrained(whole)
+    weights = load_file(whole / "model.safetensors")
     del weights["model.layers.1.self_attn.k_proj.weight"]
-    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
-    with pytest.raises(InputError, match=r"no fitting weights for model\.layers\.1\.self_attn\.k_proj"):
-        load(tmp_path)
-
-
-def test_pickled_weights_are_refused(tmp_path):
-    model = model_of("llama")
-    model.config.save_pretrained(tmp_path)
-    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
-    with pytest.raises(InputError, match="safetensors"):
-        load(tmp_path)
-
-
-def test_a_folder_that_is_no_model_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"no config\.json"):
-        load(tmp_path)
-    with pytest.raises(InputError, match="there is no folder"):
-        load(tmp_path / "absent")
+    save_file(weights, whole / "model.safetensors", {"format": "pt"})
+    model.config.save_pretrained(pickled)
+    torch.save(model.state_dict(), pickled / "pytorch_model.bin")
+    for folder, message in (
+        (whole, r"no fitting weights for model\.layers\.1\.self_attn\.k_proj"),
+        (pickled, "safetensors"),
+        (tmp_path, r"no config\.json"),
+        (tmp_path / "absent", "there is no folder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load(folder)
 
 
 @pytest.mark.parametrize("backend", ["huggingface", "transformer_lens"])

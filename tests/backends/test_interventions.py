@@ -2,10 +2,22 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from backends.zoo import CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, subject_of, tokens_of
+from backends.zoo import (
+    CONFIGS,
+    LEARNED_POSITIONS,
+    VOCAB,
+    bare_logits,
+    has_weights,
+    model_of,
+    state_of,
+    subject_of,
+    tokens_of,
+)
+from transformers import AutoModelForCausalLM, GPTBigCodeConfig
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
@@ -54,13 +66,10 @@ IN_MORE = ("gpt2", "pythia", "qwen2", "gpt-oss with sink logits")
 IN_BOTH = {*IN_MORE, *LEARNED_POSITIONS}  # so that every edit runs on both other backends with two architectures
 BIASED = ("gpt2", "opt", "llama with biases", "qwen2", "pythia", "gpt-oss with sink logits")
 ROTARY = tuple(sorted(set(CONFIGS) - {*LEARNED_POSITIONS, "jamba with mamba layers"}))
-SLOTTED = ("gpt-oss with sink logits",)
+MOVABLE, SLOTTED = (*LEARNED_POSITIONS, *ROTARY), ("gpt-oss with sink logits",)
 LACKING = {  # interventions -> architectures that have what they change, and how the others refuse
     (iv.RemovePosition, iv.ChangePositionEmbedding): (LEARNED_POSITIONS, "has no table of learned positions"),
-    (iv.SwapPositions, iv.ReplacePosition, iv.ShiftPositions): (
-        (*LEARNED_POSITIONS, *ROTARY),
-        "has no positions that could",
-    ),
+    (iv.SwapPositions, iv.ReplacePosition, iv.ShiftPositions): (MOVABLE, "has no positions that could"),
     (iv.ZeroQueryBias, iv.ZeroKeyBias, iv.ZeroValueBias): (BIASED, "has no such bias to zero"),
     (iv.RemoveKeySlot, iv.ZeroKeySlot): (SLOTTED, "has no slot to change"),
     (iv.AddSinkLogit,): (tuple(set(CONFIGS) - {*SLOTTED}), "has a slot already"),
@@ -81,22 +90,8 @@ def run(subject, *edits: iv.Edit):
     return {**trace.calls, "logits": trace.logits}
 
 
-@torch.no_grad()
-def logits_of(model) -> torch.Tensor:
-    """Those of a model that we have no part in."""
-    return model.eval()(TOKENS, attention_mask=torch.ones_like(TOKENS), use_cache=False).logits
-
-
 def worst(first, second) -> float:
     return max(((value - second[read]).abs() / value.abs().clamp(min=1)).max().item() for read, value in first.items())
-
-
-def state(subject) -> dict:
-    return {name: tensor.clone() for name, tensor in subject.model.state_dict().items()}
-
-
-def untouched(subject, before) -> bool:
-    return all(tensor.equal(before[name]) for name, tensor in subject.model.state_dict().items())
 
 
 def test_every_public_intervention_is_listed():
@@ -113,7 +108,7 @@ def test_every_public_intervention_is_listed():
 def test_every_intervention_does_the_same_on_every_backend(name):
     """The architectures outside `IN_BOTH` meet the other two backends by turns."""
     subjects = [subject_of(name, backend) for backend in BACKENDS]
-    before = [state(subject) for subject in subjects]
+    before = [state_of(subject.model) for subject in subjects]
     plain = run(subjects[0])
     for i, edit in enumerate((*EDITS, *MORE_EDITS) if name in IN_MORE else EDITS, list(CONFIGS).index(name)):
         words = refusal(edit, name)
@@ -127,7 +122,7 @@ def test_every_intervention_does_the_same_on_every_backend(name):
             assert worst(first, run(other, edit)) < 1e-5, edit
         effect = (first["logits"] - plain["logits"]).abs().max()
         assert effect < 1e-6 if is_null(edit, name) else effect > 1e-4, (edit, effect)
-    assert all(untouched(subject, state) for subject, state in zip(subjects, before, strict=True))
+    assert all(has_weights(subject.model, state) for subject, state in zip(subjects, before, strict=True))
 
 
 IDENTITIES = (
@@ -176,43 +171,38 @@ OUTSIDE = {
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_is_outside_the_model_is_refused_before_anything_runs(backend):
     subject = subject_of("gpt2", backend)
-    before, ran = state(subject), []
+    before, ran = state_of(subject.model), []
     for edit, message in OUTSIDE.items():
         with pytest.raises(InputError, match=message):
             subject.run(TOKENS, calls={"x": lambda call: ran.append(call)}, edits=[iv.ZeroValueBias(), edit])
-    assert not ran and untouched(subject, before)
+    assert not ran and has_weights(subject.model, before)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", [FUSED, INTERLEAVED, SPLIT])
 def test_weights_come_back_bit_for_bit_whatever_happens(name, backend):
     subject = subject_of(name, backend)
-    before, plain = state(subject), run(subject)
-    edits = [
-        iv.ZeroKeyBias(),
-        iv.ZeroQueryBias(heads=[(1, 2)]),
-        iv.ZeroValueBias(layers=[0]),
-        iv.BlindKeys([3, 5]),
-        iv.BlindKeys([3]),
-    ]
+    before, plain = state_of(subject.model), run(subject)
+    edits = [iv.ZeroKeyBias(), iv.ZeroQueryBias(heads=[(1, 2)]), iv.ZeroValueBias(layers=[0])]
+    edits += [iv.BlindKeys([3, 5]), iv.BlindKeys([3])]
     during = []
 
     def look(call):
-        during.append(untouched(subject, before))
+        during.append(has_weights(subject.model, before))
         return call.q.sum((1, 2, 3))
 
     subject.run(TOKENS, calls={"look": look}, edits=edits)
-    assert not any(during) and untouched(subject, before)
+    assert not any(during) and has_weights(subject.model, before)
 
     def fail(call):
         raise RuntimeError("a read that fails")
 
     with pytest.raises(Exception, match="a read that fails"):
         subject.run(TOKENS, calls={"fail": fail}, edits=edits)
-    assert untouched(subject, before)
+    assert has_weights(subject.model, before)
     with pytest.raises(InputError, match="has no slot to change"):  # refused in the middle of the pass
         subject.run(TOKENS, edits=[*edits, iv.ZeroKeySlot()])
-    assert untouched(subject, before)
+    assert has_weights(subject.model, before)
     after = run(subject)
     assert all(plain[read].equal(after[read]) for read in plain)
 
@@ -221,29 +211,34 @@ def test_weights_that_layers_share_come_back_too():
     weight, bias = torch.randn(3, 5, 13), torch.randn(3, 5)
     before = weight.clone(), bias.clone()
     shape = ModelShape(2, (0, 1), 3, 3, 5, 13, VOCAB)
-    with edited_weights(
-        shape, lambda layer, role: iv.HeadWeights(weight, bias), [iv.BlindKeys([2, 7]), iv.ZeroKeyBias()]
-    ):
+    edits = [iv.BlindKeys([2, 7]), iv.ZeroKeyBias()]
+    with edited_weights(shape, lambda layer, role: iv.HeadWeights(weight, bias), edits):
         assert weight[..., [2, 7]].eq(0).all() and bias.eq(0).all()
     assert weight.equal(before[0]) and bias.equal(before[1])
 
 
-def test_a_model_without_the_weights_of_an_edit_is_refused_with_nothing_changed():
-    subject = subject_of("llama")
-    before = state(subject)
-    with pytest.raises(InputError, match="layer 0 has no such bias to zero"):
-        subject.run(TOKENS, edits=[iv.BlindKeys([3]), iv.ZeroKeyBias()])
-    assert untouched(subject, before)
-
-
-def test_maps_of_another_layout_are_refused_not_misread():
-    from transformers import AutoModelForCausalLM, GPTBigCodeConfig
-
+def test_weights_that_a_model_lacks_or_lays_out_otherwise_are_refused_with_nothing_changed():
     ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     config = GPTBigCodeConfig(vocab_size=VOCAB, n_embd=72, n_layer=2, n_head=6, n_positions=64, **ends)
-    subject = load(AutoModelForCausalLM.from_config(config))
-    with pytest.raises(InputError, match="key weights of layer 0 are not found"):
-        subject.run(TOKENS, edits=[iv.ZeroKeyBias()])
+    for subject, edits, message in (
+        (subject_of("llama"), [iv.BlindKeys([3]), iv.ZeroKeyBias()], "layer 0 has no such bias to zero"),
+        (load(AutoModelForCausalLM.from_config(config)), [iv.ZeroKeyBias()], "key weights of layer 0 are not found"),
+    ):
+        before = state_of(subject.model)
+        with pytest.raises(InputError, match=message):
+            subject.run(TOKENS, edits=edits)
+        assert has_weights(subject.model, before)
+
+
+def assert_as_by_hand(model, subjects, oracles) -> None:
+    """An edit has the logits of a copy of the model that was changed by hand."""
+    for edit, change in oracles.items():
+        own = copy.deepcopy(model)
+        with torch.no_grad():
+            change(own)
+        expected = bare_logits(own, TOKENS)
+        for subject in subjects:
+            torch.testing.assert_close(subject.run(TOKENS, edits=[edit]).logits, expected, rtol=0, atol=1e-6)
 
 
 def _views(model, name: str, layer: int, role: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -266,12 +261,6 @@ def test_edits_of_weights_are_weights_edited_by_hand(name):
     model = model_of(name)
     subjects = [subject_of(name, backend) for backend in BACKENDS]
     of_kv = {2: 1, 3: 1} if name == SPLIT else {2: 2, 3: 3}  # two query heads share a key head
-
-    def by_hand(change) -> torch.Tensor:
-        own = copy.deepcopy(model)
-        with torch.no_grad():
-            change(own)
-        return logits_of(own)
 
     def no_bias(role, chosen):
         def change(own):
@@ -296,10 +285,7 @@ def test_edits_of_weights_are_weights_edited_by_hand(name):
         iv.ZeroValueBias(layers=[2]): no_bias(2, {2: slice(None)}),
         iv.BlindKeys([3, 40], layers=[0, 2]): blind,
     }
-    for edit, change in oracles.items():
-        expected = by_hand(change)
-        for subject in subjects:
-            torch.testing.assert_close(subject.run(TOKENS, edits=[edit]).logits, expected, rtol=0, atol=1e-6)
+    assert_as_by_hand(model, subjects, oracles)
 
 
 @pytest.mark.parametrize("name", BIASED)
@@ -313,10 +299,8 @@ def test_key_biases_cancel_in_softmax_without_rotary_positions_only(name):
         )
         return (after - before).abs().max()
 
-    if name in LEARNED_POSITIONS:
-        assert change(iv.ZeroKeyBias()) < 1e-6
-    else:
-        assert change(iv.ZeroKeyBias()) > 1e-3
+    of_keys = change(iv.ZeroKeyBias())
+    assert of_keys < 1e-6 if name in LEARNED_POSITIONS else of_keys > 1e-3
     assert change(iv.ZeroQueryBias()) > 1e-3
 
 
@@ -392,12 +376,9 @@ def test_positions_are_rows_of_a_table_edited_by_hand(name):
     model = build(spec) if name == "ours" else model_of(name)
     subjects = [load(model)] if name == "ours" else [subject_of(name, backend) for backend in BACKENDS]
 
-    def by_hand(change):
-        own = copy.deepcopy(model)
+    def changed(change, own):
         table, first = _table(own, name)
-        with torch.no_grad():
-            table[first : first + LENGTH] = change(table[first : first + LENGTH].clone())
-        return logits_of(own)
+        table[first : first + LENGTH] = change(table[first : first + LENGTH].clone())
 
     def zeroed(rows):
         rows[[0, 3]] = 0
@@ -411,10 +392,7 @@ def test_positions_are_rows_of_a_table_edited_by_hand(name):
         iv.ChangePositionEmbedding(iv.SwapWith(0, 4)): lambda rows: rows[[4, 1, 2, 3, 0, *range(5, LENGTH)]],
         iv.ChangePositionEmbedding(iv.Scale(0.5)): lambda rows: rows / 2,
     }
-    for edit, change in oracles.items():
-        expected = by_hand(change)
-        for subject in subjects:
-            torch.testing.assert_close(subject.run(TOKENS, edits=[edit]).logits, expected, rtol=0, atol=1e-6)
+    assert_as_by_hand(model, subjects, {edit: partial(changed, change) for edit, change in oracles.items()})
 
 
 def test_each_batch_of_a_measurement_gets_its_own_rows(monkeypatch):

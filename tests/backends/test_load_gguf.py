@@ -45,34 +45,27 @@ def test_every_backend_reads_a_gguf_file(tmp_path, model, backend):
     torch.testing.assert_close(report.importance, want.importance, rtol=0, atol=1e-5)
 
 
-def test_a_gguf_model_is_plain_and_can_be_saved(tmp_path, model):
-    loaded = load_model(write_gguf(tmp_path / "tiny.gguf", model, Q4_1))
-    loaded.save_pretrained(tmp_path / "folder")
-    assert si.load(tmp_path / "folder").run(TOKENS).logits.equal(si.load(tmp_path / "tiny.gguf").run(TOKENS).logits)
-
-
 def test_a_quantisation_without_a_name_is_left_out(tmp_path, model, monkeypatch):
     monkeypatch.setattr(files, "_gguf_metadata", lambda file: {"general.file_type": 99_999})
     assert files.origin_of(tmp_path / "tiny.gguf") == "GGUF, dequantised"
 
 
-def test_the_tokenizer_of_a_gguf_file_reads_text(tmp_path, model):
+def test_the_tokenizer_of_a_gguf_file_reads_text_and_one_without_has_none(tmp_path, model):
     file = write_gguf(tmp_path / "tiny.gguf", model, with_words=True)
     tokenizer = load_tokenizer(file)
     assert tokenizer("ab", add_special_tokens=False)["input_ids"] == [WORDS.index("ab")]
     assert words_of(si.load(file))(WORDS.index("ab")) == "ab"
+    assert load_tokenizer(write_gguf(tmp_path / "bare.gguf", model)) is None
 
 
-def test_a_gguf_file_without_a_tokenizer_has_none(tmp_path, model):
-    assert load_tokenizer(write_gguf(tmp_path / "tiny.gguf", model)) is None
-
-
-def test_a_relative_path_and_a_link_are_followed(tmp_path, model, monkeypatch):
+def test_a_relative_path_and_a_link_are_followed_and_the_model_is_plain_and_can_be_saved(tmp_path, model, monkeypatch):
     (tmp_path / "inside").mkdir()
-    write_gguf(tmp_path / "inside" / "tiny.gguf", model)
+    write_gguf(tmp_path / "inside" / "tiny.gguf", model, Q4_1)
     (tmp_path / "link.gguf").symlink_to("inside/tiny.gguf")
     monkeypatch.chdir(tmp_path)
-    assert si.load("link.gguf").run(TOKENS).logits.equal(si.load("inside/tiny.gguf").run(TOKENS).logits)
+    load_model("link.gguf").save_pretrained("folder")
+    logits = [si.load(source).run(TOKENS).logits for source in ("inside/tiny.gguf", "link.gguf", "./folder")]
+    assert logits[0].equal(logits[1]) and logits[0].equal(logits[2])
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 0), (0, 3), (0, 100), (0, -1000), (7, None)])

@@ -1,13 +1,11 @@
-import inspect
 import re
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
-from backends.zoo import CONFIGS, model_of, tokens_of
+from backends.zoo import CONFIGS, assert_equal_reports, bare_logits, model_of, tokens_of
 from nnsight import NNsight
 
 import sinkinterp as si
@@ -16,13 +14,6 @@ from sinkinterp.backends.nnsight import NNsightSubject
 from sinkinterp.errors import InputError
 
 every_model = pytest.mark.parametrize("name", CONFIGS)
-
-
-def assert_equal_reports(ours, theirs):
-    tensors = [f.name for f in fields(ours) if isinstance(getattr(ours, f.name), torch.Tensor)]
-    assert len(tensors) >= 6
-    for name in tensors:
-        torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=0, atol=1e-5)
 
 
 # one of each way into the call: rotation, bias, mask, slot, map of vectors, and what stands beside it
@@ -55,10 +46,8 @@ for name in NAMES:
 @every_model
 def test_logits_with_reads_are_the_bare_models_bit_for_bit(name):
     model, tokens = model_of(name), tokens_of()
-    with torch.no_grad():
-        bare = model(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits
-    trace = NNsightSubject(model).run(tokens, calls={"mass": lambda call: call.column_mass()})
-    assert trace.logits.equal(bare)
+    bare = bare_logits(model, tokens)
+    assert NNsightSubject(model).run(tokens, calls={"mass": lambda call: call.column_mass()}).logits.equal(bare)
 
 
 def test_the_backend_is_recognised_from_the_object():
@@ -74,12 +63,13 @@ def test_a_folder_runs_on_either_backend(tmp_path):
 
 
 def test_what_cannot_be_loaded_is_refused_by_name():
-    with pytest.raises(InputError, match="cannot run on 'jax'; backends: huggingface, nnsight"):
-        si.load(model_of("llama"), backend="jax")
-    with pytest.raises(InputError, match="cannot run on 'huggingface'"):
-        si.load(NNsight(model_of("llama")), backend="huggingface")
-    with pytest.raises(InputError, match="a Linear is not a model"):
-        si.load(torch.nn.Linear(3, 5))
+    for model, backend, message in (
+        (model_of("llama"), "jax", "cannot run on 'jax'; backends: huggingface, nnsight"),
+        (NNsight(model_of("llama")), "huggingface", "cannot run on 'huggingface'"),
+        (torch.nn.Linear(3, 5), None, "a Linear is not a model"),
+    ):
+        with pytest.raises(InputError, match=message):
+            si.load(model, backend=backend)
 
 
 def test_only_the_registry_and_the_remote_backend_know_this_one():
@@ -89,16 +79,5 @@ def test_only_the_registry_and_the_remote_backend_know_this_one():
         for path in package.rglob("*.py")
         if re.search(r"^\s*(from|import) .*\bnnsight\b", path.read_text(), re.MULTILINE)
     }
-    assert importers == {
-        "backends/load.py",
-        "backends/nnsight.py",
-        "backends/ndif/pickling.py",
-        "backends/ndif/remote_subject.py",
-    }
-
-
-def test_foreign_libraries_are_imported_inside_functions_only():
-    from sinkinterp.backends import nnsight
-
-    top = [line for line in inspect.getsource(nnsight).splitlines() if line.startswith(("import", "from"))]
-    assert not any("nnsight" in line for line in top)
+    allowed = ("load", "nnsight", "ndif/pickling", "ndif/remote_subject")
+    assert importers == {f"backends/{name}.py" for name in allowed}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from backends.test_interventions import EDITS as EVERY_EDIT
 from backends.test_interventions import MORE_EDITS, refusal
-from backends.zoo import CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, subject_of, tokens_of
+from backends.zoo import CONFIGS, LEARNED_POSITIONS, VOCAB, is_untouched, model_of, state_of, subject_of, tokens_of
 from nnsight import NNsight
 
 import sinkinterp as si
@@ -27,14 +27,8 @@ def edits_of(name):
     return (*EDITS, iv.SwapPositions(0, 4)) if name in LEARNED_POSITIONS else EDITS
 
 
-def state_of(model):
-    return {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def is_untouched(model, state, implementation):
-    hooks = [h for m in model.modules() for h in (*m._forward_hooks, *m._forward_pre_hooks)]
-    same = all(state[name].equal(value) for name, value in model.state_dict().items())
-    return same and not hooks and model.config._attn_implementation == implementation
+def is_as_before(model, state, implementation):
+    return is_untouched(model, state) and model.config._attn_implementation == implementation
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -48,7 +42,7 @@ def test_a_patched_model_computes_what_a_measurement_with_the_same_edits_does(na
     measured = subject_of(name).run(TOKENS, edits=edits_of(name)).logits
     torch.testing.assert_close(edited, measured, rtol=0, atol=1e-6)
     assert (edited - bare).abs().max() > 1e-3
-    assert model(TOKENS).logits.equal(bare) and is_untouched(model, state, implementation)
+    assert model(TOKENS).logits.equal(bare) and is_as_before(model, state, implementation)
 
 
 @pytest.mark.parametrize("name", sorted(set(CONFIGS) - set(WINDOWED)))
@@ -80,10 +74,8 @@ def test_a_cache_that_has_forgotten_the_first_keys_is_refused(name):
 @torch.no_grad()
 def test_generation_is_edited():
     model = model_of("gpt2")
-    only_five = iv.ChangeResidual(
-        iv.SetTo(0.0), layers=[3]
-    )  # zero before the last norm: its bias alone chooses the token
-    with si.patched(model, only_five):
+    zero = iv.ChangeResidual(iv.SetTo(0.0), layers=[3])  # before the last norm, whose bias alone chooses the token
+    with si.patched(model, zero):
         generated = model.generate(TOKENS[:, :3], max_new_tokens=4, do_sample=False)
     favourite = (model.transformer.ln_f.bias @ model.lm_head.weight.T).argmax()
     assert generated[:, 3:].eq(favourite).all()
@@ -103,10 +95,8 @@ def test_blocks_nest_and_end_one_by_one():
     model, state = model_of("gpt2"), state_of(model_of("gpt2"))
     implementation = model.config._attn_implementation
     bare = model(TOKENS).logits
-    outer, inner = (
-        (iv.Temperature(3.0), iv.ZeroQueryBias(layers=[0])),
-        (iv.ChangeMLP(iv.Zero(), layers=[1]), iv.ZeroQueryBias(layers=[1])),
-    )
+    outer = (iv.Temperature(3.0), iv.ZeroQueryBias(layers=[0]))
+    inner = (iv.ChangeMLP(iv.Zero(), layers=[1]), iv.ZeroQueryBias(layers=[1]))
     with si.patched(model, *outer):
         first = model(TOKENS).logits
         with si.patched(model, *inner):
@@ -114,7 +104,7 @@ def test_blocks_nest_and_end_one_by_one():
         assert model(TOKENS).logits.equal(first)
     measured = subject_of("gpt2").run(TOKENS, edits=(*outer, *inner)).logits
     torch.testing.assert_close(both, measured, rtol=0, atol=1e-6)
-    assert model(TOKENS).logits.equal(bare) and is_untouched(model, state, implementation)
+    assert model(TOKENS).logits.equal(bare) and is_as_before(model, state, implementation)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "pythia", "gpt-oss with sink logits"])
@@ -125,7 +115,7 @@ def test_an_exception_leaves_the_model_as_it_was(name):
         with pytest.raises((KeyError, InputError)), si.patched(model, *edits):
             model(TOKENS)
             raise KeyError
-        assert is_untouched(model, state, implementation)
+        assert is_as_before(model, state, implementation)
 
 
 def test_gradients_pass_through_an_edited_model_as_through_one_that_was_built_so():
@@ -157,7 +147,7 @@ def test_what_cannot_be_patched_is_refused_in_one_line_and_nothing_is_changed():
     padded[0, 0] = 0
     with si.patched(model, iv.Temperature(2.0)), pytest.raises(InputError, match="takes no padding"):
         model(TOKENS, attention_mask=padded)
-    assert is_untouched(model, state, implementation) and model.config.vocab_size == VOCAB
+    assert is_as_before(model, state, implementation) and model.config.vocab_size == VOCAB
 
 
 def cached_in_a_bridge(bridge):
@@ -177,7 +167,7 @@ def eager_envoy(model):
 
 
 INSIDE = [(bridge_of, cached_in_a_bridge, name) for name in ("opt", "gpt-oss with sink logits")]
-INSIDE += [(eager_envoy, saved_in_a_trace, name) for name in ("qwen2",)]
+INSIDE.append((eager_envoy, saved_in_a_trace, "qwen2"))
 
 
 @pytest.mark.parametrize(("wrap", "run", "name"), INSIDE)
@@ -247,8 +237,5 @@ def test_hooks_of_a_user_around_a_measurement_compose_or_are_named():
     with bridge.hooks(fwd_hooks=[("blocks.1.attn.hook_pattern", lambda pattern, hook: seen.append(pattern.sum()))]):
         si.measure(subject, TOKENS)
     assert len(seen) == 1
-    with (
-        si.patched(bridge, iv.Temperature(2.0)),
-        pytest.raises(InputError, match=r"is inside si\.patched"),
-    ):
+    with si.patched(bridge, iv.Temperature(2.0)), pytest.raises(InputError, match=r"is inside si\.patched"):
         si.measure(subject, TOKENS)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from backends.zoo import SIZES, model_of, peaked, subject_of, tokens_of
+from backends.zoo import SIZES, bare_logits, model_of, peaked, subject_of, tokens_of
 from transformers import AutoModelForCausalLM, DeepseekV3Config, OPTConfig, RecurrentGemmaConfig, XLMRobertaConfig
 
 import sinkinterp as si
@@ -44,11 +44,8 @@ def test_every_instrument_measures_a_pattern_that_was_set(edit):
 
 def test_edits_of_scores_on_different_heads_compose():
     subject = subject_of("llama")
-    edits = (
-        iv.Temperature(3.0, heads=[(1, 0)]),
-        iv.BiasColumn(2.0, heads=[(1, 1)]),
-        iv.PatchNormalization(Sigmoid(), heads=[(1, 2)]),
-    )
+    edits = (iv.Temperature(3.0, heads=[(1, 0)]), iv.BiasColumn(2.0, heads=[(1, 1)]))
+    edits += (iv.PatchNormalization(Sigmoid(), heads=[(1, 2)]),)
     read = {"pattern": lambda call: call.pattern()}
     groups = ((), *((edit,) for edit in edits), edits)
     patterns = [subject.run(tokens_of(), calls=read, edits=group).calls["pattern"][:, 1] for group in groups]
@@ -86,10 +83,9 @@ def test_values_may_be_wider_than_queries():
 def test_updates_that_a_norm_follows_the_sum_of_are_refused():
     subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(OPT_350M).eval()))
     assert subject.shape.mlp_layers == ()
-    with pytest.raises(InputError, match="feed-forward layers add to the residual stream is not found"):
-        subject.run(tokens_of(), edits=[iv.ChangeMLP(iv.Scale(100.0))])
-    with pytest.raises(InputError, match="feed-forward layers add to the residual stream is not found"):
-        subject.run(tokens_of(), mlps={"update": lambda x: x})
+    for asked in ({"edits": [iv.ChangeMLP(iv.Scale(100.0))]}, {"mlps": {"update": lambda x: x}}):
+        with pytest.raises(InputError, match="feed-forward layers add to the residual stream is not found"):
+            subject.run(tokens_of(), **asked)
 
 
 def test_the_divisor_is_named_where_a_window_is_narrower_than_the_text():
@@ -101,7 +97,5 @@ def test_the_divisor_is_named_where_a_window_is_narrower_than_the_text():
 def test_a_double_precision_model_keeps_its_logits():
     model = model_of("gpt2").double()
     subject = HuggingFaceSubject(model)
-    with torch.no_grad():
-        bare = model(tokens_of(), attention_mask=torch.ones_like(tokens_of()), use_cache=False).logits
-    torch.testing.assert_close(subject.run(tokens_of()).logits, bare, rtol=0, atol=1e-12)
+    torch.testing.assert_close(subject.run(tokens_of()).logits, bare_logits(model, tokens_of()), rtol=0, atol=1e-12)
     assert si.measure(subject, tokens_of()).sink_rate() >= 0

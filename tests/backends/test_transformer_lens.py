@@ -1,15 +1,12 @@
 import copy
 import inspect
-from dataclasses import fields
 
 import pytest
 import torch
-from backends.zoo import CONFIGS, VOCAB, model_of, subject_of, tokens_of
-from transformers import (
-    AutoModelForCausalLM,
-    GPT2Config,
-)
+from backends.zoo import CONFIGS, VOCAB, assert_equal_reports, model_of, subject_of, tokens_of
+from transformers import AutoModelForCausalLM, GPT2Config
 
+from sinkinterp.backends import nnsight, transformer_lens
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import Subject
@@ -22,20 +19,9 @@ from sinkinterp.measurement.measure import measure
 every_model = pytest.mark.parametrize("name", CONFIGS)
 
 
-def assert_equal_reports(ours, theirs):
-    tensors = [f.name for f in fields(theirs) if isinstance(getattr(theirs, f.name), torch.Tensor)]
-    assert len(tensors) >= 6 and ours.attention_layers == theirs.attention_layers
-    assert (ours.slot_importance is None) == (theirs.slot_importance is None)
-    for name in tensors:
-        torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=0, atol=1e-5)
-
-
 def hooks_of(bridge):
     points = {name: len(point.fwd_hooks) for name, point in bridge.hook_dict.items()}
-    own = {
-        name: (len(m._forward_hooks), len(m._forward_pre_hooks)) for name, m in bridge.original_model.named_modules()
-    }
-    return points, own
+    return points, [(len(m._forward_hooks), len(m._forward_pre_hooks)) for m in bridge.original_model.modules()]
 
 
 def logits_of(bridge):
@@ -79,40 +65,43 @@ def test_key_norms_of_grouped_queries_keep_the_kv_heads():
     assert report.key_norms.shape == report.value_norms.shape == (5, 3, 2, 17)
 
 
-def test_processed_weights_are_refused():
-    for process in ("enable_compatibility_mode", "process_weights"):
-        bridge = bridge_of(model_of("gpt2"))
-        getattr(bridge, process)()
-        with pytest.raises(InputError, match="norms are no longer the model's; boot the bridge again without"):
-            TransformerLensSubject(bridge)
-
-
-def test_a_delegated_model_that_shows_no_pattern_is_refused():
-    bridge = bridge_of(model_of("opt"))
-    bridge.original_model.set_attn_implementation("sdpa")
-    with pytest.raises(InputError, match=r"OPTForCausalLM shows no pattern; .*use the Hugging Face backend"):
-        TransformerLensSubject(bridge)
-
-
-def test_scores_that_the_hooks_do_not_make_up_are_refused():
-    bridge = bridge_of(model_of("llama"))
-    bridge.add_hook("blocks.1.attn.hook_attn_scores", lambda tensor, hook: tensor * 0.5)
-    with pytest.raises(InputError, match=r"your hooks on .*hook_attn_scores change what attention"):
-        TransformerLensSubject(bridge)
-
-
-def test_scores_of_later_queries_that_the_hooks_do_not_make_up_are_refused():
-    bridge = bridge_of(model_of("llama"))
-    halved = lambda tensor, hook: torch.cat((tensor[:, :, :3], tensor[:, :, 3:] * 0.5), 2)  # noqa: E731
+def halve_scores(bridge, first):
+    """Of all queries from the first on."""
+    halved = lambda tensor, hook: torch.cat((tensor[:, :, :first], tensor[:, :, first:] * 0.5), 2)  # noqa: E731
     bridge.add_hook("blocks.1.attn.hook_attn_scores", halved)
-    with pytest.raises(InputError, match=r"your hooks on .*hook_attn_scores change what attention"):
+
+
+def make_infinite(bridge):
+    bridge.original_model.model.layers[1].mlp.down_proj.weight.data[3, 3] = torch.inf
+
+
+PROCESSED = "norms are no longer the model's; boot the bridge again without"
+CHANGED = r"your hooks on .*hook_attn_scores change what attention"
+REFUSED = {
+    "compatibility mode": ("gpt2", lambda bridge: bridge.enable_compatibility_mode(), PROCESSED),
+    "processed weights": ("gpt2", lambda bridge: bridge.process_weights(), PROCESSED),
+    "a delegated model that shows no pattern": (
+        "opt", lambda bridge: bridge.original_model.set_attn_implementation("sdpa"),
+        r"OPTForCausalLM shows no pattern; .*use the Hugging Face backend",
+    ),
+    "scores that the hooks do not make up": ("llama", lambda bridge: halve_scores(bridge, 0), CHANGED),
+    "scores of later queries": ("llama", lambda bridge: halve_scores(bridge, 3), CHANGED),
+    "activations that are not finite": ("llama", make_infinite, "after block 1 are not finite"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "spoil", "message"), REFUSED.values(), ids=REFUSED)
+def test_a_bridge_that_would_be_measured_wrong_is_refused(name, spoil, message):
+    bridge = bridge_of(model_of(name))
+    spoil(bridge)
+    with pytest.raises(InputError, match=message):
         TransformerLensSubject(bridge)
 
 
 def test_a_model_that_transformer_lens_computes_differently_is_refused():
-    model = AutoModelForCausalLM.from_config(
-        GPT2Config(vocab_size=VOCAB, n_embd=48, n_layer=2, n_head=4, initializer_range=0.5, scale_attn_weights=False)
-    ).eval()
+    odd = {"initializer_range": 0.5, "scale_attn_weights": False}
+    config = GPT2Config(vocab_size=VOCAB, n_embd=48, n_layer=2, n_head=4, **odd)
+    model = AutoModelForCausalLM.from_config(config).eval()
     with pytest.raises(InputError, match="gives other logits than under transformers; use the Hugging Face backend"):
         bridge_of(model)
 
@@ -124,19 +113,10 @@ def test_queries_that_cannot_be_rotated_are_refused(monkeypatch):
         TransformerLensSubject(bridge)
 
 
-def test_activations_that_are_not_finite_are_placed():
-    bridge = bridge_of(model_of("llama"))
-    with torch.no_grad():
-        bridge.original_model.model.layers[1].mlp.down_proj.weight[3, 3] = torch.inf
-    with pytest.raises(InputError, match="after block 1 are not finite"):
-        TransformerLensSubject(bridge)
-
-
-def test_transformer_lens_is_imported_inside_functions_only():
-    from sinkinterp.backends import transformer_lens
-
-    top = [line for line in inspect.getsource(transformer_lens).splitlines() if line.startswith(("import", "from"))]
-    assert not any("transformer_lens" in line for line in top)
+@pytest.mark.parametrize("backend", [transformer_lens, nnsight])
+def test_foreign_libraries_are_imported_inside_functions_only(backend):
+    top = [line for line in inspect.getsource(backend).splitlines() if line.startswith(("import", "from"))]
+    assert top and not any(backend.__name__.rpartition(".")[2] in line for line in top)
 
 
 def test_our_default_variant_goes_through_its_llama_export():

@@ -1,5 +1,6 @@
 """Tiny random models with peaked attention, so that agreement means something."""
 
+from dataclasses import fields
 from functools import cache
 
 import torch
@@ -22,6 +23,7 @@ from transformers import (
 
 from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import Subject
+from sinkinterp.report.report import Report
 
 VOCAB = 97
 SIZES = {
@@ -56,13 +58,14 @@ LEARNED_POSITIONS = ("gpt2", "opt")
 ATTENTION_LAYERS = dict.fromkeys(CONFIGS, (0, 1, 2)) | {"jamba with mamba layers": (1,)}
 
 
-def peaked(model: PreTrainedModel) -> PreTrainedModel:
-    """The model, with larger queries, keys, positions and biases."""
+PEAKED = ("q_proj", "k_proj", "c_attn", "query_key_value", "wpe", "sinks")
+
+
+def peaked(model: PreTrainedModel, parts: tuple[str, ...] = PEAKED) -> PreTrainedModel:
+    """The model, with larger queries, keys and positions, and with biases."""
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
-            if any(
-                part in parameter_name for part in ("q_proj", "k_proj", "c_attn", "query_key_value", "wpe", "sinks")
-            ):
+            if any(part in parameter_name for part in parts):
                 parameter.mul_(8)
             if parameter_name.endswith("bias"):
                 parameter.normal_(std=0.3)  # transformers draws none
@@ -82,3 +85,31 @@ def subject_of(name: str, backend: str = "huggingface") -> Subject:
 
 def tokens_of(length: int = 17) -> torch.Tensor:
     return torch.randint(VOCAB, (5, length), generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def bare_logits(model: PreTrainedModel, tokens: torch.Tensor) -> torch.Tensor:
+    """Those of a model that we have no part in."""
+    return model.eval()(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits
+
+
+def state_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def has_weights(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> bool:
+    return all(tensor.equal(state[name]) for name, tensor in model.state_dict().items())
+
+
+def is_untouched(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> bool:
+    """Whether the weights are those of `state`, and no hook was left behind."""
+    hooks = [hook for m in model.modules() for hook in (*m._forward_hooks, *m._forward_pre_hooks)]
+    return not hooks and has_weights(model, state)
+
+
+def assert_equal_reports(ours: Report, theirs: Report) -> None:
+    tensors = [field.name for field in fields(theirs) if isinstance(getattr(theirs, field.name), torch.Tensor)]
+    assert len(tensors) >= 6 and ours.attention_layers == theirs.attention_layers
+    assert (ours.slot_importance is None) == (theirs.slot_importance is None)
+    for name in tensors:
+        torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=0, atol=1e-5)

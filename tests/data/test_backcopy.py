@@ -26,34 +26,17 @@ def after(rule):
     return torch.zeros(TASK.vocab, TASK.vocab).index_put_(tuple(pairs.T), torch.tensor(1.0), accumulate=True)
 
 
-def test_samples_are_symbols_of_the_task():
-    assert TOKENS.shape == (2003, 17)
-    assert set(TOKENS.unique().tolist()) == set(range(11))
-
-
-def test_the_token_after_a_trigger_repeats_the_token_before_it():
-    before, trigger, copy = TOKENS.unfold(1, 3, 1).unbind(-1)
-    is_trigger = trigger < TASK.n_triggers
-    assert is_trigger.sum() > 1000
-    assert copy[is_trigger].equal(before[is_trigger])
-
-
 def test_the_token_after_a_non_trigger_often_differs_from_the_token_before_it():
     before, other, following = TOKENS.unfold(1, 3, 1).unbind(-1)
     chained = other >= TASK.n_triggers
     assert (following[chained] != before[chained]).float().mean() > 0.5
 
 
-def test_a_trigger_in_the_first_place_copies_nothing_but_follows_the_chain():
-    rows = TOKENS[TOKENS[:, 0] == 1]
-    expected = TASK.transitions()[1] * len(rows)
-    counts = rows[:, 1].bincount(minlength=11)
-    assert deviations(counts, expected) < 4
-
-
-def test_the_first_token_is_uniform():
+def test_the_first_token_is_uniform_and_as_a_trigger_copies_nothing_but_follows_the_chain():
     counts = TOKENS[:, 0].bincount(minlength=11)
     assert deviations(counts, torch.full((11,), len(TOKENS) / 11)) < 4
+    rows = TOKENS[TOKENS[:, 0] == 1]
+    assert deviations(rows[:, 1].bincount(minlength=11), TASK.transitions()[1] * len(rows)) < 4
 
 
 def test_bigrams_after_a_non_trigger_follow_the_transitions():
@@ -78,13 +61,10 @@ def test_without_spread_transitions_are_zipf_and_forget_the_symbol():
     torch.testing.assert_close(replace(TASK, spread=0.0).transitions(), expected, rtol=1e-6, atol=0)
 
 
-def test_the_same_stream_gives_the_same_tokens():
-    assert TASK.sample(7, "train", 3).equal(TASK.sample(7, "train", 3))
-
-
-def test_another_stream_gives_other_tokens():
+def test_a_stream_gives_its_own_tokens():
     samples = [TASK.sample(7, *stream) for stream in (("train", 3), ("train", 4), ("valid", 3), ())]
     assert not any(a.equal(b) for i, a in enumerate(samples) for b in samples[:i])
+    assert TASK.sample(7, "train", 3).equal(samples[0])
 
 
 def test_the_callers_random_state_neither_matters_nor_changes():
@@ -129,8 +109,10 @@ def test_without_a_mark_the_first_token_is_one_like_any_other():
     assert (first - random).abs().max() > 1000  # not uniform, as the default's is
 
 
-@pytest.mark.parametrize("first", [ChainFirst(), BosFirst()])
-def test_triggers_copy_however_a_sequence_begins(first):
-    before, trigger, copy = replace(TASK, first=first).sample(503, "copy")[:, 1:].unfold(1, 3, 1).unbind(-1)
+@pytest.mark.parametrize("first", [RandomFirst(), ChainFirst(), BosFirst()])
+def test_the_token_after_a_trigger_repeats_the_token_before_it_however_a_sequence_begins(first):
+    tokens = replace(TASK, first=first).sample(2003, "copy")
+    assert tokens.shape == (2003, 17) and set(tokens.unique().tolist()) == set(range(11))
+    before, trigger, copy = tokens[:, int(first == BosFirst()) :].unfold(1, 3, 1).unbind(-1)
     is_trigger = trigger < TASK.n_triggers
     assert is_trigger.sum() > 1000 and copy[is_trigger].equal(before[is_trigger])

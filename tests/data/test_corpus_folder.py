@@ -6,15 +6,7 @@ from datasets import load_dataset
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sinkinterp.data.corpus_folder import (
-    Cursor,
-    columns,
-    content_hash,
-    read_shards,
-    shard_path,
-    shards_of,
-    write_shard,
-)
+from sinkinterp.data.corpus_folder import Cursor, columns, content_hash, read_shards, shard_path, shards_of, write_shard
 from sinkinterp.errors import InputError
 
 DOCUMENTS = st.lists(st.lists(st.integers(0, 96), max_size=17).map(np.array), max_size=13)

@@ -153,11 +153,6 @@ def test_a_sample_is_a_pure_function_of_its_stream(prepared):
     assert prepared.sample(3, "held out").equal(prepared.sample(5, "held out")[:3])
 
 
-def test_more_held_out_sequences_than_there_are_names_the_fix(prepared):
-    with pytest.raises(InputError, match=r"raise held_out \(now 0.1\)"):
-        prepared.sample(10_000, "held out")
-
-
 def test_edits_are_made_in_order_in_training_and_held_out_sequences(prepared):
     edits = (RandomAt(0, 3, redraw=False), FixedAt(1, 5))
     edited = replace(PACKED, edits=edits).prepare(prepared.folder.parents[1])
@@ -174,12 +169,8 @@ def test_recipes_that_only_draw_otherwise_share_their_chunks(prepared):
     assert {replace(PACKED, **change).folder(cache) for change in drawn} == {prepared.folder}
     assert len({replace(PACKED, **change).folder(cache) for change in packed} | {prepared.folder}) == 5
     assert len({PACKED.key()} | {replace(PACKED, **change).key() for change in drawn}) == 4
-
-
-def test_a_recipe_survives_json():
-    recipe = replace(PACKED, source=Texts("a.txt"), edits=(RandomAt(0, 2), FixedAt(2, 1)))
-    again = Spec.from_dict(json.loads(json.dumps(recipe.to_dict())))
-    assert again == recipe and again.key() == recipe.key()
+    for recipe in (replace(PACKED, **change) for change in (*drawn, *packed)):
+        assert Spec.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
 
 
 def test_a_prepared_recipe_names_its_text_and_holds_to_it(prepared, tmp_path):
@@ -191,11 +182,16 @@ def test_a_prepared_recipe_names_its_text_and_holds_to_it(prepared, tmp_path):
         replace(named, source=SourceOfThisTest(50)).prepare(tmp_path)
 
 
-def test_packing_twice_gives_the_same_bytes(prepared, tmp_path):
-    again = PACKED.prepare(tmp_path)
+def test_packing_twice_gives_the_same_bytes_and_counts_documents_the_first_time(prepared, tmp_path, monkeypatch):
+    told = []
+    again = PACKED.prepare(tmp_path, lambda done, of: told.append((done, of)))
+    assert told == [(i, len(DOCUMENTS)) for i in range(1, len(DOCUMENTS) + 1)]
     assert again.sha256 == prepared.sha256 and written(again.folder) == written(prepared.folder)
     names = {"lock", "corpus.json", "shard-00000.arrow", "sha256.json", "tokenizer.json", "tokenizer_config.json"}
     assert {path.name for path in written(again.folder)} == names
+    monkeypatch.setattr(corpus_folder, "pack", None)
+    found = PACKED.prepare(tmp_path, lambda *_: told.append("packed again"))
+    assert found.sample(3, 0, 1).equal(prepared.sample(3, 0, 1)) and told[-1] != "packed again"
 
 
 def test_shards_change_neither_the_chunks_nor_their_hash(prepared, tmp_path, many_shards):
@@ -204,24 +200,11 @@ def test_shards_change_neither_the_chunks_nor_their_hash(prepared, tmp_path, man
     assert (ids_of(cut) == ids_of(prepared)).all() and cut.sha256 == prepared.sha256
 
 
-def test_what_is_packed_is_not_packed_again(prepared, monkeypatch):
-    monkeypatch.setattr(corpus_folder, "pack", None)
-    told = []
-    again = PACKED.prepare(prepared.folder.parents[1], lambda done, of: told.append(done))
-    assert again.sample(3, 0, 1).equal(prepared.sample(3, 0, 1)) and not told
-
-
 def test_a_note_of_progress_that_a_kill_left_beside_a_whole_corpus_is_removed(tmp_path):
-    whole = written(PACKED.prepare(tmp_path).folder)
     folder = PACKED.prepare(tmp_path).folder
+    whole = written(folder)
     (folder / corpus_folder.PROGRESS).write_text("{}")
     assert written(PACKED.prepare(tmp_path).folder) == whole
-
-
-def test_progress_counts_the_documents(tmp_path):
-    told = []
-    PACKED.prepare(tmp_path, lambda done, of: told.append((done, of)))
-    assert told == [(i, len(DOCUMENTS)) for i in range(1, len(DOCUMENTS) + 1)]
 
 
 def test_an_interruption_at_any_write_changes_nothing(prepared, tmp_path, many_shards, monkeypatch):
@@ -313,13 +296,12 @@ def stop(*_):
     raise KeyboardInterrupt
 
 
-def test_a_text_too_short_for_two_chunks_names_the_fix(tmp_path):
+def test_what_cannot_be_packed_or_drawn_names_the_fix(prepared, tmp_path):
     for length in (60, 10_000):
         with pytest.raises(InputError, match=f"chunks of {length} tokens.* smaller length"):
             replace(PACKED, source=SourceOfThisTest(2), length=length).prepare(tmp_path)
-
-
-def test_bos_asked_of_a_tokenizer_without_one_names_the_fix(prepared, tmp_path):
+    with pytest.raises(InputError, match=r"raise held_out \(now 0.1\)"):
+        prepared.sample(10_000, "held out")
     tokenizer = prepared.tokenizer()
     tokenizer.bos_token = None
     tokenizer.save_pretrained(tmp_path / "tokenizer")

@@ -73,10 +73,14 @@ def test_the_embedded_text_is_gathered_into_the_cache_and_told_of(monkeypatch, t
     assert texts == [("word " * sources.MIN_CHARACTERS).strip()] and told == [(1, 1)]
 
 
-def test_embedded_text_of_other_versions_has_another_fingerprint_and_stays_good_once_packed(monkeypatch):
-    before = Embedded().fingerprint()
+def test_sources_of_other_versions_have_another_fingerprint_and_stay_good_once_packed(monkeypatch):
+    sources = (Embedded(), PythonCode())
+    before = [source.fingerprint() for source in sources]
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
-    assert Embedded().fingerprint() != before and not Embedded().changed_since(before)
+    monkeypatch.setattr("platform.python_version", lambda: "9.9.9")
+    for source, fingerprint in zip(sources, before, strict=True):
+        assert source.fingerprint() != fingerprint and not source.changed_since(fingerprint)
+    assert PythonCode().fingerprint() == "9.9.9"
 
 
 @pytest.mark.parametrize("source", [Embedded(), Texts("a.txt")])
@@ -90,12 +94,6 @@ def test_python_code_is_files_of_the_standard_library_in_an_order_that_never_cha
     files = [Path(textwrap.__file__), Path(json.decoder.__file__)]
     assert len(texts) > 300 and all(file.read_text() in texts for file in files)
     assert told[-1][0] == told[-1][1] >= len(texts) and texts == PythonCode().texts(tmp_path)
-
-
-def test_python_code_keeps_to_what_was_packed(monkeypatch):
-    before = PythonCode().fingerprint()
-    monkeypatch.setattr("platform.python_version", lambda: "9.9.9")
-    assert PythonCode().fingerprint() == "9.9.9" != before and not PythonCode().changed_since(before)
 
 
 WORDS = ("alpha", "beta", "tau")
@@ -126,51 +124,35 @@ def documented(*texts: str) -> str:
     return "\n".join(f'def f{i}():\n    """{text}"""\n' for i, text in enumerate(texts))
 
 
-def test_each_text_stands_once(embedded):
-    files = {"a.py": documented(LONG["alpha"], LONG["beta"], LONG["alpha"]), "b.py": documented(LONG["beta"])}
-    assert sorted(embedded(files)) == [LONG["alpha"], LONG["beta"]]
+ALPHA, BETA, TAU = LONG.values()
+SPACED = TAU.replace(" ", "\n        ", 3).replace(". ", ".\t  ")
+JUST_LONG, TOO_SHORT = "x" * MIN_CHARACTERS, "y" * (MIN_CHARACTERS - 1)
+EMBEDDED = {
+    "each text stands once": ([documented(ALPHA, BETA, ALPHA), documented(BETA)], [ALPHA, BETA]),
+    "whitespace is collapsed before texts are compared": ([documented(SPACED, TAU)], [TAU]),
+    "short and non-ASCII texts are dropped": ([documented(JUST_LONG, TOO_SHORT, BETA + "é")], [JUST_LONG]),
+    "modules, classes and functions are read, other strings are not": (
+        [f'"""{ALPHA}"""\nclass C:\n """{BETA}"""\n async def f(self):\n  """{TAU}"""\nx = """{"z" * 300}"""\n'],
+        [ALPHA, BETA, TAU],
+    ),
+    "files that do not parse are passed over": (["def (", documented(TAU)], [TAU]),
+    "an invalid escape makes no warning": ([documented(TAU) + "x = '\\d'\n"], [TAU]),
+}
 
 
-def test_whitespace_is_collapsed_before_texts_are_compared(embedded):
-    spaced = LONG["tau"].replace(" ", "\n        ", 3).replace(". ", ".\t  ")
-    assert embedded({"a.py": documented(spaced, LONG["tau"])}) == [LONG["tau"]]
+@pytest.mark.parametrize(("files", "texts"), EMBEDDED.values(), ids=EMBEDDED)
+def test_what_is_embedded_in_any_order_of_the_files(embedded, files, texts):
+    named = {f"{i}.py": text for i, text in enumerate(files)}
+    found = embedded(named)
+    assert sorted(found) == texts and found == embedded(named, cache="b", backwards=True)
 
 
-def test_short_and_non_ascii_texts_are_dropped(embedded):
-    just_long, too_short = "x" * MIN_CHARACTERS, "y" * (MIN_CHARACTERS - 1)
-    assert embedded({"a.py": documented(just_long, too_short, LONG["beta"] + "é")}) == [just_long]
-
-
-def test_modules_classes_and_functions_are_read_and_other_strings_are_not(embedded):
-    a, b, c = LONG.values()
-    assert sorted(embedded({"a.py": f'"""{a}"""\nclass C:\n    """{b}"""\n    async def f(self):\n        """{c}"""\n'
-                            f'x = """{"z" * 300}"""\n'})) == [a, b, c]  # fmt: skip
-
-
-def test_files_that_do_not_parse_are_passed_over(embedded):
-    assert embedded({"a.py": "def (", "b.py": documented(LONG["tau"])}) == [LONG["tau"]]
-
-
-def test_a_file_with_an_invalid_escape_counts_without_a_warning(embedded):
-    assert embedded({"a.py": documented(LONG["tau"]) + "x = '\\d'\n"}) == [LONG["tau"]]
-
-
-def test_the_order_of_the_files_does_not_matter(embedded):
-    files = {f"{name}.py": documented(text) for name, text in LONG.items()}
-    assert embedded(files, cache="a") == embedded(files, cache="b", backwards=True)
-
-
-def test_texts_are_gathered_once_and_kept(embedded, tmp_path):
-    first = embedded({"a.py": documented(LONG["tau"])})
-    assert embedded({"a.py": documented(LONG["beta"])}) == first
-    assert len(embedded.asked) == 1
+def test_texts_are_gathered_once_for_each_version_and_kept(embedded, tmp_path, monkeypatch):
+    first = embedded({"a.py": documented(TAU)})
+    assert embedded({"a.py": documented(BETA)}) == first and len(embedded.asked) == 1
     assert [path.suffix for path in (tmp_path / "cache/deeper").iterdir()] == [".json"]
-
-
-def test_other_versions_gather_anew(embedded, monkeypatch):
-    embedded({"a.py": documented(LONG["tau"])})
     monkeypatch.setattr("importlib.metadata.version", lambda name: "0.0")
-    assert embedded({"a.py": documented(LONG["beta"])}) == [LONG["beta"]]
+    assert embedded({"a.py": documented(BETA)}) == [BETA]
 
 
 def test_progress_counts_every_file_to_the_end(embedded, tmp_path):

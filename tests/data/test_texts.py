@@ -34,18 +34,13 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_jsonl_file_gives_its_text_fields_in_order(tmp_path):
-    rows = [{"text": "one\ntwo", "id": 1}, {"text": "é", "id": 2}, {"text": "", "id": 3}]
-    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))
-    assert list(texts_of(path)) == ["one\ntwo", "é", ""]
-
-
 def test_a_txt_file_gives_its_paragraphs(tmp_path):
     path = write(tmp_path / "a.txt", "one\nline\n\ntwo\n\n\n\nthree\n")
     assert [text.strip() for text in texts_of(path)] == ["one\nline", "two", "three"]
 
 
-ROWS = [{"text": "one, two", "body": "a", "id": 1}, {"text": "é", "body": "b", "id": 2}]
+TEXTS, BODIES = ["one,\ntwo", "é", ""], ["a", "b", ""]
+ROWS = [{"text": text, "body": body, "id": i} for i, (text, body) in enumerate(zip(TEXTS, BODIES, strict=True))]
 
 
 def write_rows(path: Path, rows: list[dict] = ROWS) -> Path:
@@ -67,8 +62,8 @@ def write_rows(path: Path, rows: list[dict] = ROWS) -> Path:
 def test_every_format_gives_the_same_texts_from_the_column_asked_for(tmp_path, name):
     write_rows(tmp_path / f"a1{Path(name).suffix}", [{"text": "a neighbour", "body": "c"}])
     path = write_rows(tmp_path / name)
-    assert list(texts_of(path)) == list(texts_of(str(path))) == ["one, two", "é"]
-    assert list(texts_of(path, "body")) == ["a", "b"]
+    assert list(texts_of(path)) == list(texts_of(str(path))) == TEXTS
+    assert list(texts_of(path, "body")) == BODIES
 
 
 def test_cells_of_a_csv_file_that_look_like_numbers_or_nothing_are_texts_among_texts(tmp_path):
@@ -106,6 +101,10 @@ def test_a_file_is_read_no_further_than_it_is_asked_for(tmp_path):
         ("a.txt", "", "is empty; give a file with texts"),
         (".", None, "holds no .jsonl, .json, .txt, .parquet or .csv file; give a folder with texts"),
         ("a.jsonl", '{"body": "one"}\n', "no string in 'text', only 'body' .str.; name the column with --column"),
+        *(
+            ("a.jsonl", content, r"a\.jsonl")
+            for content in ('{"text": "one"}\n{"body": "two"}\n', '{"text": null}\n', '{"text": 7}\n', "no json\n", "")
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_names_the_fix_in_one_line(tmp_path, name, content, fix):
@@ -127,15 +126,7 @@ def test_what_exists_is_read_before_a_dataset_of_that_name(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert not is_path("allenai/c4") and not is_path("allenai/c4:en") and not is_path("imdb")
     write_rows(tmp_path / "allenai" / "c4" / "a.jsonl")
-    assert list(texts_of("allenai/c4")) == ["one, two", "é"]
-
-
-@pytest.mark.parametrize(
-    "content", ['{"text": "one"}\n{"body": "two"}\n', '{"text": null}\n', '{"text": 7}\n', "no json\n", ""]
-)
-def test_a_jsonl_file_with_a_row_that_is_no_text_is_an_input_error(tmp_path, content):
-    with pytest.raises(InputError):
-        list(texts_of(write(tmp_path / "a.jsonl", content)))
+    assert list(texts_of("allenai/c4")) == TEXTS
 
 
 LOCAL = r".*, or give a \.jsonl, \.json, \.txt, \.parquet or \.csv file, a folder of them, .* embedded docstrings"
@@ -170,27 +161,29 @@ def hub():
         thread.join()
 
 
-def said(source: str, tmp_path: Path, hub: str = "http://127.0.0.1:9") -> str:
-    """All that a fresh interpreter, online, prints within seconds when it is asked for the texts of a source."""
-    code = "import sys; from sinkinterp.data.texts import texts_of\ntry: next(texts_of(sys.argv[1]))\n"
+def said(sources: list[str], tmp_path: Path, hub: str = "http://127.0.0.1:9") -> list[str]:
+    """What a fresh interpreter, online, prints within seconds when it is asked for the texts of each source."""
+    code = """
+import sys
+from sinkinterp.data.texts import texts_of
+for source in sys.argv[1:]:
+    try: next(texts_of(source))
+    except ValueError as error: print(type(error).__name__, error)
+"""
     env = {"HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / ".home"), "NO_PROXY": "127.0.0.1", "PATH": os.environ["PATH"]}
-    run = [sys.executable, "-c", code + "except ValueError as error: print(type(error).__name__, error)", source]
+    run = [sys.executable, "-c", code, *sources]
     answer = subprocess.run(run, env=env, cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
-    assert answer.stderr == ""
-    assert answer.stdout.count("\n") == 1
-    return answer.stdout
+    assert answer.stderr == "" and answer.stdout.count("\n") == len(sources)
+    return answer.stdout.splitlines()
 
 
-def test_a_dataset_that_is_not_there_is_told_from_a_hub_that_is_not_there(hub, tmp_path):
-    absent = said("an/absent:one", tmp_path, hub)
+def test_a_dataset_that_is_not_there_is_told_from_a_hub_that_is_not_there_in_one_line_each(hub, tmp_path):
+    (absent,) = said(["an/absent:one"], tmp_path, hub)
     assert re.match("InputError 'an/absent:one' is neither a file nor a dataset .* spelling" + LOCAL, absent)
-    nobody = said("an/absent:one", tmp_path)
+    malformed = write(tmp_path / "a.jsonl", "no json\n")
+    nobody, unread = said(["an/absent:one", str(malformed)], tmp_path)
     assert re.match("InputError the Hub cannot be asked for 'an/absent:one' .*check the network" + LOCAL, nobody)
-
-
-def test_a_malformed_file_is_one_line_with_nothing_logged_beside_it(tmp_path):
-    path = write(tmp_path / "a.jsonl", "no json\n")
-    assert said(str(path), tmp_path).startswith(f"InputError cannot read {path}: ")
+    assert unread.startswith(f"InputError cannot read {malformed}: ")
 
 
 @pytest.fixture
@@ -203,9 +196,9 @@ def streamed(monkeypatch):
 
 
 def test_a_dataset_is_streamed_by_name_configuration_split_and_column(streamed):
-    assert list(texts_of("allenai/c4:en", "body", "validation")) == ["a", "b"]
+    assert list(texts_of("allenai/c4:en", "body", "validation")) == BODIES
     streamed.assert_called_once_with("allenai/c4", "en", split="validation", streaming=True)
-    assert list(texts_of("stanfordnlp/imdb")) == ["one, two", "é"]
+    assert list(texts_of("stanfordnlp/imdb")) == TEXTS
     streamed.assert_called_with("stanfordnlp/imdb", None, split="train", streaming=True)
 
 
@@ -246,12 +239,6 @@ def test_real_text_is_read_as_the_json_module_reads_it(name, rows):
 BY_DOMAIN = [("web", "w1"), ("code", "c1"), ("web", "w2"), ("web", "w3"), ("code", "c2"), ("law", "l1")]
 
 
-def write_domain(path: Path, rows: list[dict]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
-
-
 def read(found) -> list[tuple[str, list[str]]]:
     """Domains in order with their texts, read twice over: texts are not used up."""
     first, second = ([(name, list(texts)) for name, texts in found.items()] for _ in range(2))
@@ -261,9 +248,9 @@ def read(found) -> list[tuple[str, list[str]]]:
 
 @pytest.fixture
 def folder(tmp_path):
-    write_domain(tmp_path / "law" / "b.jsonl", [{"text": "l2"}])
-    write_domain(tmp_path / "law" / "a" / "z.jsonl", [{"text": "l1"}])
-    write_domain(tmp_path / "code.jsonl", [{"text": f"c{i}"} for i in range(1, 6)])
+    write_rows(tmp_path / "law" / "b.jsonl", [{"text": "l2"}])
+    write_rows(tmp_path / "law" / "a" / "z.jsonl", [{"text": "l1"}])
+    write_rows(tmp_path / "code.jsonl", [{"text": f"c{i}"} for i in range(1, 6)])
     (tmp_path / "web.txt").write_text("w1\n\nw2")
     (tmp_path / "README.md").write_text("no domain")
     (tmp_path / "empty").mkdir()
@@ -273,7 +260,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def mixed(tmp_path):
-    return write_domain(tmp_path / "mixed.jsonl", [{"domain": name, "text": text, "n": 7} for name, text in BY_DOMAIN])
+    return write_rows(tmp_path / "mixed.jsonl", [{"domain": name, "text": text, "n": 7} for name, text in BY_DOMAIN])
 
 
 def test_the_files_and_subfolders_of_a_folder_are_domains_in_the_order_of_their_names(folder):
@@ -283,10 +270,8 @@ def test_the_files_and_subfolders_of_a_folder_are_domains_in_the_order_of_their_
 
 
 def test_several_sources_are_domains_in_the_order_given(folder):
-    assert read(domains_of([folder / "law", str(folder / "code.jsonl")], limit=2)) == [
-        ("law", ["l1", "l2"]),
-        ("code", ["c1", "c2"]),
-    ]
+    found = read(domains_of([folder / "law", str(folder / "code.jsonl")], limit=2))
+    assert found == [("law", ["l1", "l2"]), ("code", ["c1", "c2"])]
 
 
 def test_rows_of_a_file_are_grouped_by_the_domain_they_name_in_the_order_of_its_first(mixed):
@@ -330,25 +315,24 @@ def test_nothing_is_read_before_it_is_asked_for(folder):
         ([{"text": "one", "topic": "law"}], "no domain in 'domain', only 'text' .str., 'topic' .str.; name the column"),
         ([{"text": "one", "domain": None}], "no domain in 'domain'"),
         ([{"text": "one", "domain": "a"}, {"text": "two"}], "no domain in 'domain'"),
-        ([{"text": "one", "domain": ["a", "b"]}], "no domain in 'domain'"),
+        ([{"text": "one", "domain": BODIES}], "no domain in 'domain'"),
         ([{"body": "one", "domain": "a"}], "no string in 'text', only .*--column"),
         ([{}], "holds no row"),
     ],
 )
 def test_a_file_that_names_no_domains_says_which_columns_it_has(tmp_path, rows, fix):
     with pytest.raises(InputError, match=fix):
-        domains_of(write_domain(tmp_path / "a.jsonl", rows))
+        domains_of(write_rows(tmp_path / "a.jsonl", rows))
 
 
 def test_what_gives_no_domains_names_the_fix(folder):
-    with pytest.raises(InputError, match=r"holds no .* file; give a folder with texts"):
-        domains_of(folder / "empty")
-    with pytest.raises(InputError, match="there is no file"):
-        domains_of(folder / "absent")
-    with pytest.raises(InputError, match="give at least one"):
-        domains_of([])
-    with pytest.raises(InputError, match="'imdb' is one domain; give several names"):
-        domains_of("imdb")
     (folder / "law.txt").write_text("more law")
-    with pytest.raises(InputError, match="two domains are named 'law'; rename"):
-        domains_of(folder)
+    for source, fix in (
+        (folder / "empty", r"holds no .* file; give a folder with texts"),
+        (folder / "absent", "there is no file"),
+        ([], "give at least one"),
+        ("imdb", "'imdb' is one domain; give several names"),
+        (folder, "two domains are named 'law'; rename"),
+    ):
+        with pytest.raises(InputError, match=fix):
+            domains_of(source)

@@ -41,15 +41,9 @@ def test_padding_to_either_side_is_taken_out(before, kind):
 
 
 def test_groups_are_the_true_tokens_of_each_length_longest_first_with_their_rows():
-    groups = [
-        (rows.tolist(), tokens.tolist())
-        for rows, tokens in TokenSet.of(*padded(LEFT)[:1], "", padded(LEFT)[1]).groups()
-    ]
-    assert groups == [
-        ([1], [[8, 9, 10, 11, 12]]),
-        ([0, 3], [[5, 6, 7], [15, 16, 17]]),
-        ([2, 4], [[13, 14], [18, 19]]),
-    ]
+    tokens, mask = padded(LEFT)
+    groups = [(rows.tolist(), group.tolist()) for rows, group in TokenSet.of(tokens, "", mask).groups()]
+    assert groups == [([1], [[8, 9, 10, 11, 12]]), ([0, 3], [[5, 6, 7], [15, 16, 17]]), ([2, 4], [[13, 14], [18, 19]])]
 
 
 def test_a_token_set_without_padding_is_one_group_of_all_its_rows():
@@ -121,12 +115,10 @@ def test_a_mask_that_cannot_be_used_names_the_fix(mask, fix):
         TokenSet.of(torch.arange(10).reshape(2, 5), attention_mask=torch.tensor(mask))
 
 
-@pytest.mark.parametrize(
-    ("rows", "fix"), [([], "at least one"), ([[1, 2], [3]], "sequence 1 has 1 tokens"), ([[]], "0 tok")]
-)
-def test_rows_that_are_no_sequences_name_the_fix(rows, fix):
-    with pytest.raises(InputError, match=fix):
-        TokenSet.of_rows(rows)
+def test_rows_that_are_no_sequences_name_the_fix():
+    for rows, fix in (([], "at least one"), ([[1, 2], [3]], "sequence 1 has 1 tokens"), ([[]], "0 tok")):
+        with pytest.raises(InputError, match=fix):
+            TokenSet.of_rows(rows)
 
 
 ROWS = [[5, 7, 9], [2, 3, 4]]
@@ -157,19 +149,18 @@ def test_ids_are_the_same_in_every_form(way):
     assert token_set.lengths is None and token_set.sha256 == TokenSet.of(torch.tensor(ROWS)).sha256
 
 
-@pytest.mark.parametrize("ids", [[5, 7, 9], np.array([5, 7, 9]), torch.tensor([5, 7, 9]), (5, 7, 9)])
-def test_one_list_of_ids_is_one_sequence(ids):
-    assert token_set_of(ids, encode).tokens.tolist() == [[5, 7, 9]]
+GIVEN = [
+    *((ids, [[5, 7, 9]]) for ids in ([5, 7, 9], np.array([5, 7, 9]), torch.tensor([5, 7, 9]), (5, 7, 9))),
+    *((texts, [[97, 98]]) for texts in ("ab", ["ab"], ("ab",), np.array(["ab"]))),
+    ([[5, 7, 9], [2, 3]], [[5, 7, 9], [2, 3, PAD]]),
+]
 
 
-def test_sequences_keep_their_own_lengths():
-    token_set = token_set_of([[5, 7, 9], [2, 3]], encode)
-    assert token_set.tokens.tolist() == [[5, 7, 9], [2, 3, PAD]] and token_set.lengths.tolist() == [3, 2]
-
-
-@pytest.mark.parametrize("texts", ["ab", ["ab"], ("ab",), np.array(["ab"])])
-def test_texts_are_encoded(texts):
-    assert token_set_of(texts, encode).tokens.tolist() == [[97, 98]]
+@pytest.mark.parametrize(("given", "tokens"), GIVEN)
+def test_one_list_is_one_sequence_texts_are_encoded_and_sequences_keep_their_own_lengths(given, tokens):
+    found = token_set_of(given, encode)
+    assert found.tokens.tolist() == tokens
+    assert len(tokens) == 1 or found.lengths.tolist() == [3, 2]
 
 
 @pytest.mark.parametrize(
@@ -206,24 +197,20 @@ def test_a_padded_answer_of_a_tokenizer_is_its_true_tokens_in_every_form(lengths
 
 ONE = [5, 7, 9, 2]
 BAD_MASKS = {
-    "too short": (ONE, [1, 1, 1]),
-    "too long": (ONE, [1, 1, 1, 1, 0]),
-    "a hole": (ONE, [1, 0, 1, 1]),
-    "text": (ONE, [1, 1, "1", 1]),
-    "one text": (ONE, "1111"),
-    "nothing": (ONE, [None] * 4),
-    "a number": (ONE, 1),
-    "other numbers": (ONE, [0, 2, 1, 1]),
-    "another number of rows": (ONE, [[1] * 4] * 2),
-    "three axes": (ONE, torch.ones(1, 1, 4)),
+    **{
+        name: (ONE, mask) for name, mask in {
+            "too short": [1, 1, 1], "too long": [1, 1, 1, 1, 0], "a hole": [1, 0, 1, 1], "text": [1, 1, "1", 1],
+            "one text": "1111", "nothing": [None] * 4, "a number": 1, "other numbers": [0, 2, 1, 1],
+            "another number of rows": [[1] * 4] * 2, "three axes": torch.ones(1, 1, 4),
+        }.items()
+    },
     "wider than ragged rows": ([ONE, ONE[:2]], torch.ones(2, 4)),
     "shorter than one row": ([ONE, ONE[:2]], [[1] * 4, [1]]),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BAD_MASKS)
-def test_a_mask_that_does_not_fit_its_ids_is_refused(case):
-    ids, mask = BAD_MASKS[case]
+@pytest.mark.parametrize(("ids", "mask"), BAD_MASKS.values(), ids=BAD_MASKS)
+def test_a_mask_that_does_not_fit_its_ids_is_refused(ids, mask):
     with pytest.raises(InputError, match=r"attention_mask|neither"):
         token_set_of({"input_ids": ids, "attention_mask": mask}, encode)
 

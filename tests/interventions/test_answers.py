@@ -48,8 +48,10 @@ def tampering(method, wrong):
     return type("Tampering", (Edit,), {method: tampered})()
 
 
-SITES = ("position_ids", "token_embedding", "position_embedding", "residual", "query_weights", "key_weights",
-         "value_weights", "call", "output", "mlp")  # fmt: skip
+SITES = (
+    "position_ids", "token_embedding", "position_embedding", "residual", "query_weights", "key_weights",
+    "value_weights", "call", "output", "mlp",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -85,23 +87,23 @@ def test_an_operation_that_does_not_fit_is_named(subject, wrong):
 
 
 BAD_METRICS = {
-    "rows of the vocabulary": LogitsMetric("mine", lambda logits, tokens: logits.mean(1).T),
-    "no axis of sequences": ResidualMetric("mine", lambda x: x.mean()),
-    "a sequence less": CallMetric("mine", lambda call: call.q[1:].mean((1, 2, 3))),
-    "None": CallMetric("mine", lambda call: None),
-    "a number": ResidualMetric("mine", lambda x: 3.0),
-    "changes queries": CallMetric("mine", lambda call: call.q.zero_().mean((1, 2, 3))),
-    "changes outputs": CallMetric("mine", lambda call: call.output().mul_(2).mean((1, 2, 3))),
-    "changes residuals": ResidualMetric("mine", lambda x: x.mul_(2).mean((1, 2))),
-    "changes logits": LogitsMetric("mine", lambda logits, tokens: logits.mul_(2).mean((1, 2))),
-    "changes tokens": LogitsMetric("mine", lambda logits, tokens: tokens.add_(1).float().mean(1)),
+    "rows of the vocabulary": (LogitsMetric, lambda logits, tokens: logits.mean(1).T),
+    "no axis of sequences": (ResidualMetric, lambda x: x.mean()),
+    "a sequence less": (CallMetric, lambda call: call.q[1:].mean((1, 2, 3))),
+    "None": (CallMetric, lambda call: None),
+    "a number": (ResidualMetric, lambda x: 3.0),
+    "changes queries": (CallMetric, lambda call: call.q.zero_().mean((1, 2, 3))),
+    "changes outputs": (CallMetric, lambda call: call.output().mul_(2).mean((1, 2, 3))),
+    "changes residuals": (ResidualMetric, lambda x: x.mul_(2).mean((1, 2))),
+    "changes logits": (LogitsMetric, lambda logits, tokens: logits.mul_(2).mean((1, 2))),
+    "changes tokens": (LogitsMetric, lambda logits, tokens: tokens.add_(1).float().mean(1)),
 }
 
 
-@pytest.mark.parametrize("metric", BAD_METRICS)
-def test_a_metric_that_does_not_fit_or_changes_what_it_reads_is_named(subject, metric):
+@pytest.mark.parametrize(("kind", "read"), BAD_METRICS.values(), ids=BAD_METRICS)
+def test_a_metric_that_does_not_fit_or_changes_what_it_reads_is_named(subject, kind, read):
     with pytest.raises(InputError, match="the metric mine"):
-        si.measure(subject, TOKENS, instruments=BAD_METRICS[metric], progress=False)
+        si.measure(subject, TOKENS, instruments=kind("mine", read), progress=False)
 
 
 def test_what_a_metric_does_to_normalisers_and_patterns_changes_no_other_number(subject):
@@ -120,12 +122,10 @@ def test_activations_of_another_number_of_sequences_are_refused(subject):
             si.measure(subject, TOKENS, edits=ChangeResidual(Put({1: values}), layers=[1]), progress=False)
 
 
-def test_a_mean_of_the_first_positions_counts_from_0(subject):
-    with pytest.raises(InputError, match="first is a whole number, 0 or more"):
-        mean_patch(ChangeResidual(layers=[1]), subject, TOKENS, first=-1)
-
-
-def test_a_score_gives_a_number_per_sequence(subject):
+def test_scores_and_means_of_first_positions_that_do_not_fit_are_refused(subject):
+    """A score gives a number per sequence, and positions count from 0."""
     site, source = ChangeResidual(Zero(), layers=[1]), {1: torch.zeros(4, 11, 48)}
     with pytest.raises(InputError, match="the score returned a tensor"):
         attribution(site, subject, TOKENS, source, lambda logits, tokens: logits.sum())
+    with pytest.raises(InputError, match="first is a whole number, 0 or more"):
+        mean_patch(ChangeResidual(layers=[1]), subject, TOKENS, first=-1)

@@ -4,19 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from attention.layouts import layouts
 
 from sinkinterp.attention.call import AttentionCall
-from sinkinterp.attention.slots import SinkLogit, SlotRow
+from sinkinterp.attention.slots import SinkLogit
 from sinkinterp.interventions import AttendSelfOnly, BiasColumn, Dropped, RemoveColumn, Renormalised, SpreadEvenly
 
-WINDOW = torch.ones(11, 11).tril().bool() & torch.ones(11, 11).triu(-4).bool()  # five keys each
-LAYOUTS = {
-    "causal": dict,
-    "window": lambda: {"mask": WINDOW[None, None]},
-    "bias": lambda: {"bias": torch.randn(1, 6, 11, 11), "softcap": 3.0},
-    "sink logit": lambda: {"slot": SinkLogit(torch.randn(6))},
-    "key slot": lambda: {"slot": SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))},
-}
+LAYOUTS = layouts(11, 5)
+LAYOUTS["bias"] |= LAYOUTS.pop("softcap")
+every_layout = pytest.mark.parametrize("fields", LAYOUTS.values(), ids=LAYOUTS)
 SHARES = (Renormalised(), Dropped(), SpreadEvenly())
 
 
@@ -65,9 +61,9 @@ def test_a_window_that_hides_the_column_leaves_its_rows_alone():
         torch.testing.assert_close(edited[1], torch.tensor([0, 1 / 4 if share == Dropped() else 1.0, 0, 0]))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_rows_keep_their_sum_unless_the_share_is_dropped(layout, make_call):
-    call = make_call(**LAYOUTS[layout]())
+@every_layout
+def test_rows_keep_their_sum_unless_the_share_is_dropped(fields, make_call):
+    call = make_call(**fields)
     before, first = call.pattern(), int(call.slot is not None)
     columns = [first, first + 3]
     kept = torch.where(torch.arange(11) == 0, before[..., columns].sum(-1), 0)  # of query 0, who sees but one token
@@ -81,9 +77,9 @@ def test_rows_keep_their_sum_unless_the_share_is_dropped(layout, make_call):
 
 
 @pytest.mark.parametrize("sink", [50.0, 200.0, 1e4])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_beside_a_very_strong_column_the_others_keep_what_masked_scores_give(layout, sink, make_call):
-    call = make_call(**LAYOUTS[layout]())
+@every_layout
+def test_beside_a_very_strong_column_the_others_keep_what_masked_scores_give(fields, sink, make_call):
+    call = make_call(**fields)
     peaked = BiasColumn(sink).call(call)
     kept = torch.ones(11, 11).tril().bool()
     kept[1:, 0] = False  # the first query sees nothing else, unless there is a slot
@@ -100,19 +96,19 @@ def test_a_pattern_that_was_set_has_its_column_taken_from_the_weights():
     torch.testing.assert_close(after.pattern(), torch.tensor(BY_HAND[Renormalised()])[None, None])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@every_layout
 @pytest.mark.parametrize("positions", [[0], [0, 3]])
-def test_a_column_that_is_biased_away_is_a_column_removed_and_renormalised(layout, positions, make_call):
-    call = make_call(**LAYOUTS[layout]())
+def test_a_column_that_is_biased_away_is_a_column_removed_and_renormalised(fields, positions, make_call):
+    call = make_call(**fields)
     removed, biased = (
         edit.call(call).pattern() for edit in (RemoveColumn(positions=positions), BiasColumn(-1e4, positions=positions))
     )
     torch.testing.assert_close(removed, biased, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_bias_multiplies_the_odds_of_its_columns(layout, make_call):
-    call = make_call(**LAYOUTS[layout]())
+@every_layout
+def test_a_bias_multiplies_the_odds_of_its_columns(fields, make_call):
+    call = make_call(**fields)
     before, first = call.pattern(), int(call.slot is not None)
     factor = torch.ones(before.shape[-1])
     factor[[first, first + 5]] = 3
@@ -122,9 +118,9 @@ def test_a_bias_multiplies_the_odds_of_its_columns(layout, make_call):
     torch.testing.assert_close(after.column_mass(), by_hand[..., first:].sum(2), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_positions_that_attend_to_themselves_see_what_a_first_token_would(layout, make_call):
-    call = make_call(**LAYOUTS[layout]())
+@every_layout
+def test_positions_that_attend_to_themselves_see_what_a_first_token_would(fields, make_call):
+    call = make_call(**fields)
     first = int(call.slot is not None)
     after = AttendSelfOnly(positions=[2, 7]).call(call).pattern()
     others = [i for i in range(11) if i not in (2, 7)]
@@ -139,9 +135,9 @@ def test_positions_that_attend_to_themselves_see_what_a_first_token_would(layout
 @pytest.mark.parametrize(
     "edit", [RemoveColumn(), RemoveColumn(SpreadEvenly()), BiasColumn(-2.0), AttendSelfOnly(positions=[4])], ids=str
 )
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_only_the_named_heads_are_changed(edit, layout, make_call):
-    call = make_call(**LAYOUTS[layout]())
+@every_layout
+def test_only_the_named_heads_are_changed(edit, fields, make_call):
+    call = make_call(**fields)
     whole, some = edit.call(call), replace(edit, heads=[(3, 1), (3, 4), (0, 2)]).call(call)
     assert some.pattern()[:, [1, 4]].equal(whole.pattern()[:, [1, 4]])
     assert some.pattern()[:, [0, 2, 3, 5]].equal(call.pattern()[:, [0, 2, 3, 5]])
@@ -162,19 +158,14 @@ def test_heads_may_lose_their_columns_one_edit_after_the_other(make_call):
     assert both.pattern().equal(after_each_other.pattern())
 
 
-def test_a_share_of_a_nearly_empty_row_stays_finite(make_call):
+@pytest.mark.parametrize(
+    ("weights", "shared"),
+    [((1, 1e-43, 0), (0, 1, 0)), ((1, -0.5, 0.5), (0, -0.5, 0.5))],
+    ids=["a nearly empty row is shared out", "what was removed is lost where the kept weights cancel"],
+)
+def test_rows_whose_kept_weights_sum_to_nearly_nothing_stay_finite(make_call, weights, shared):
     call = make_call()
-    weights = torch.zeros_like(call.pattern())
-    weights[..., 0], weights[..., 1] = 1, 1e-43
-    peaked = call.with_pattern(weights)
-    shared = RemoveColumn().call(peaked).pattern()
-    assert shared.isfinite().all()
-    assert shared[:, :, 1:, 1].eq(1).all() and shared[:, :, 1:, 0].eq(0).all()
-
-
-def test_what_was_removed_is_lost_where_the_kept_weights_cancel(make_call):
-    call = make_call()
-    weights = torch.zeros_like(call.pattern())
-    weights[..., 0], weights[..., 1], weights[..., 2] = 1, -0.5, 0.5
-    shared = RemoveColumn().call(call.with_pattern(weights)).pattern()
-    assert shared[:, :, 2:].equal((weights * (torch.arange(11) > 0))[:, :, 2:])
+    pattern, by_hand = torch.zeros(2, 2, 6, 11, 11)
+    pattern[..., :3], by_hand[..., :3] = torch.tensor(weights), torch.tensor(shared)
+    after = RemoveColumn().call(call.with_pattern(pattern)).pattern()
+    assert after.isfinite().all() and after[:, :, 2:].equal(by_hand[:, :, 2:])

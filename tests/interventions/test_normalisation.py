@@ -25,17 +25,16 @@ def test_sigmoid_attention_is_what_it_is_written_out(make_call):
 
 def test_a_kernel_may_be_named_whole(make_call):
     call = make_call()
-    softpick = Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())
+    softpick = PatchNormalization(Kernel(similarity=ExpMinusOne(), normaliser=PositiveShare())).call(call)
 
     def weigh(scores, causal):
         gain = (scores.exp() - 1) * causal
         return gain.relu() / gain.abs().sum(-1, keepdim=True)
 
-    torch.testing.assert_close(PatchNormalization(softpick).call(call).output()[:, :, 1:],
-                               written_out(call, weigh)[:, :, 1:], rtol=1e-4, atol=1e-5)  # fmt: skip
-    relu = Kernel(similarity=Rectified(), normaliser=Unit())
-    torch.testing.assert_close(PatchNormalization(relu).call(call).output(),
-                               written_out(call, lambda scores, causal: scores.relu() * causal))  # fmt: skip
+    by_hand = written_out(call, weigh)[:, :, 1:]
+    torch.testing.assert_close(softpick.output()[:, :, 1:], by_hand, rtol=1e-4, atol=1e-5)
+    relu = PatchNormalization(Kernel(similarity=Rectified(), normaliser=Unit())).call(call)
+    torch.testing.assert_close(relu.output(), written_out(call, lambda scores, causal: scores.relu() * causal))
 
 
 def test_softmax_in_place_of_softmax_is_the_identity(make_call):
@@ -47,11 +46,8 @@ def test_softmax_in_place_of_softmax_is_the_identity(make_call):
 
 def test_a_temperature_divides_scores_by_hand(make_call):
     call = make_call()
-
-    def weigh(scores, causal):
-        return (scores / 2.5).masked_fill(~causal, -torch.inf).softmax(-1)
-
-    torch.testing.assert_close(Temperature(2.5).call(call).output(), written_out(call, weigh))
+    by_hand = written_out(call, lambda scores, causal: (scores / 2.5).masked_fill(~causal, -torch.inf).softmax(-1))
+    torch.testing.assert_close(Temperature(2.5).call(call).output(), by_hand)
 
 
 def test_attention_is_flat_when_hot_and_peaked_when_cold(make_call):
@@ -70,19 +66,13 @@ def test_a_temperature_is_above_zero(temperature, message):
         Temperature(temperature)
 
 
-def test_clipping_stretches_and_cuts_by_hand(make_call):
+@pytest.mark.parametrize(("low", "high"), [(-0.03, 1.0), (-0.1, 1.2), (0.0, 1.0), (0.1, 0.7)])
+def test_clipping_stretches_and_cuts_what_may_attend_by_hand(make_call, low, high):
     call = make_call()
-    pattern = call.pattern()
-    for low, high in ((-0.03, 1.0), (-0.1, 1.2), (0.0, 1.0)):
-        by_hand = pattern.clone()
-        for index in torch.ones(pattern.shape).nonzero()[::7].tolist():
-            b, h, i, j = index
-            stretched = (high - low) * pattern[b, h, i, j].item() + low
-            by_hand[b, h, i, j] = min(max(stretched, 0), 1) if j <= i else 0
-        clipped = ClipPattern(low, high).call(call)
-        sample = torch.ones(pattern.shape).flatten().nonzero().flatten()[::7]
-        torch.testing.assert_close(clipped.pattern().flatten()[sample], by_hand.flatten()[sample])
-        torch.testing.assert_close(clipped.output(), call.mix(clipped.pattern()))
+    clipped = (ClipPattern() if low == -0.03 else ClipPattern(low, high)).call(call)  # the default
+    by_hand = ((high - low) * call.pattern() + low).clamp(0, 1) * torch.ones(11, 11).tril()
+    torch.testing.assert_close(clipped.pattern(), by_hand)
+    torch.testing.assert_close(clipped.output(), call.mix(by_hand))
 
 
 def test_clipping_lets_a_head_give_exactly_nothing_and_keeps_its_slot(make_call):
@@ -94,10 +84,12 @@ def test_clipping_lets_a_head_give_exactly_nothing_and_keeps_its_slot(make_call)
     assert clipped[..., 0].equal(call.pattern()[..., 0]) and clipped[..., 1:].eq(0).all()
 
 
-@pytest.mark.parametrize("edit", [PatchNormalization, lambda **on: Temperature(3.0, **on), ClipPattern])
-def test_heads_that_are_not_named_return_what_they_did(edit, make_call):
+EDITS = (lambda **on: PatchNormalization(Sigmoid(), **on), lambda **on: Temperature(3.0, **on), ClipPattern)
+
+
+@pytest.mark.parametrize("make", EDITS, ids=["sigmoid", "temperature", "clip"])
+def test_heads_that_are_not_named_return_what_they_did(make, make_call):
     call = make_call(slot=SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5)))
-    make = (lambda **on: PatchNormalization(Sigmoid(), **on)) if edit is PatchNormalization else edit
     some, whole = make(heads=[(3, 0), (3, 3)]).call(call), make().call(call)
     torch.testing.assert_close(some.output()[:, [1, 2, 4, 5]], call.output()[:, [1, 2, 4, 5]], rtol=0, atol=1e-6)
     torch.testing.assert_close(some.output()[:, [0, 3]], whole.output()[:, [0, 3]], rtol=0, atol=1e-6)
@@ -115,15 +107,3 @@ def test_edits_of_scores_compose_on_different_heads_and_are_refused_on_one(make_
     for edit in (Temperature(2.0, heads=[(3, 0)]), Temperature(2.0, heads=[(3, 1), (3, 0)]), Temperature(2.0)):
         with pytest.raises(InputError, match="set by an edit before, so its scores no longer matter"):
             edit.call(call)
-
-
-def test_pairs_that_may_not_attend_receive_nothing_though_the_lowest_weight_is_above_zero(make_call):
-    call = make_call()
-    weights = ClipPattern(low=0.1, high=0.7).call(call).pattern()
-    torch.testing.assert_close(weights, (0.6 * call.pattern() + 0.1) * torch.ones(11, 11).tril())
-
-
-def test_clipping_stretches_by_three_hundredths_below_zero_unless_told_otherwise(make_call):
-    call = make_call()
-    weights = (1.03 * call.pattern() - 0.03).clamp(0, 1)
-    torch.testing.assert_close(ClipPattern().call(call).pattern(), weights)

@@ -25,8 +25,7 @@ IN_LAYERS = (
 )  # fmt: skip
 SITES = (
     iv.ChangeTokenEmbedding, iv.ChangePositionEmbedding, iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries,
-    iv.ChangeKeys, iv.ChangeValues,
-    iv.ChangeOutputs, iv.ChangePattern,
+    iv.ChangeKeys, iv.ChangeValues, iv.ChangeOutputs, iv.ChangePattern,
 )  # fmt: skip
 COLUMNS = (iv.RemoveColumn, lambda **on: iv.BiasColumn(1.0, **on), iv.AttendSelfOnly)
 
@@ -54,9 +53,6 @@ def test_each_site_counts_its_own_layers():
     for site in (iv.ChangeTokenEmbedding, iv.ChangePositionEmbedding):
         site(iv.Zero(), layers=[0]).check(SHAPE, LENGTH)
         refused(site(iv.Zero(), layers=[1]), "no layer 1; this model and input have 0 to 0")
-
-
-def test_a_model_without_the_layers_of_a_site_is_refused():
     with pytest.raises(InputError, match="ChangeMLP finds no layer of this model to change"):
         iv.ChangeMLP(iv.Zero()).check(ModelShape(3, (0, 1, 2), 4, 4, 5, 20, 97), LENGTH)
 
@@ -147,6 +143,7 @@ def test_every_other_choice_is_drawn_sooner_or_later():
     assert draw == {(1,), (2,), (3,), (4,)}
     heads = {iv.ZeroKeyBias(heads=[(1, 2)]).control(SHAPE, 5, generator).heads[0] for _ in range(600)}
     assert heads == INSIDE["heads"] - {(1, 2)}
+    assert iv.RemoveColumn(positions=[0, 2, 5]).control(SHAPE, 6, generator).positions == (1, 3, 4)
 
 
 @pytest.mark.parametrize("pair", [iv.SwapPositions(0, 4), iv.ReplacePosition(0, 4)], ids=str)
@@ -174,21 +171,13 @@ def test_edits_that_choose_nothing_and_choices_without_others_have_no_control():
             edit.control(SHAPE, LENGTH, generator)
 
 
-@pytest.mark.parametrize("heads", [["12"], [3], [(1, 2, 3)], [(1,)]])
-def test_a_head_is_a_pair(heads, as_users_run_it):
-    with pytest.raises(
-        InputError, match=r"^heads of ChangeKeys are pairs \(layer, head\), such as \[\(2, 0\), \(4, 3\)\]; got"
-    ):
-        iv.ChangeKeys(iv.Zero(), heads=heads)
+PAIRS = r"pairs \(layer, head\), such as \[\(2, 0\), \(4, 3\)\]; got"
+MALFORMED = [("heads", heads, PAIRS) for heads in (["12"], [3], [(1, 2, 3)], [(1,)])]
+MALFORMED += [("layers", layers, "a list of whole numbers") for layers in ("12", b"12", 1.5, object())]
 
 
-@pytest.mark.parametrize("layers", ["12", b"12", 1.5, object()])
-def test_a_selector_is_a_list(layers, as_users_run_it):
-    with pytest.raises(InputError, match=r"^layers of ChangeKeys are a list of whole numbers"):
-        iv.ChangeKeys(iv.Zero(), layers=layers)
+@pytest.mark.parametrize(("selector", "chosen", "what"), MALFORMED)
+def test_a_head_is_a_pair_and_a_selector_a_list(selector, chosen, what, as_users_run_it):
+    with pytest.raises(InputError, match=rf"^{selector} of ChangeKeys are {what}"):
+        iv.ChangeKeys(iv.Zero(), **{selector: chosen})
     assert iv.ChangeKeys(iv.Zero(), layers=3).layers == (3,)
-
-
-def test_a_control_of_half_of_all_is_the_other_half():
-    generator = torch.Generator().manual_seed(0)
-    assert iv.RemoveColumn(positions=[0, 2, 5]).control(SHAPE, 6, generator).positions == (1, 3, 4)

@@ -31,24 +31,19 @@ def test_one_seed_gives_one_model_and_leaves_the_callers_randomness_alone():
     assert first.equal(again) and not first.equal(other) and torch.get_rng_state().equal(before)
 
 
-def test_too_many_tokens_for_the_context_are_refused():
-    with pytest.raises(InputError, match="context of 19"):
-        build(SPECS["softmax"])(torch.zeros(1, 20, dtype=torch.long))
+K_BIAS, TOO_MANY = SinkConfig(spec=SPECS["k_bias"].to_dict()), torch.zeros(1, 20, dtype=torch.long)
+REFUSED = [
+    (lambda: build(SPECS["softmax"])(TOO_MANY), "context of 19"),
+    (lambda: LMSpec(d_model=42, n_heads=5), "multiple"),
+    (lambda: AutoModelForCausalLM.from_config(K_BIAS, attn_implementation="sdpa"), "scaled_dot_product_attention"),
+    (lambda: LMSpec(before=SinkToken(), attention=AttentionSpec(slots=KeySlot())), "NoSlots"),  # two kinds of slot
+]
 
 
-def test_heads_that_do_not_divide_the_width_are_refused():
-    with pytest.raises(ValueError, match="multiple"):
-        LMSpec(d_model=42, n_heads=5)
-
-
-def test_an_attention_implementation_that_would_ignore_slots_and_kernels_is_refused():
-    with pytest.raises(ValueError, match="scaled_dot_product_attention"):
-        AutoModelForCausalLM.from_config(SinkConfig(spec=SPECS["k_bias"].to_dict()), attn_implementation="sdpa")
-
-
-def test_two_kinds_of_slot_at_once_are_refused():
-    with pytest.raises(ValueError, match="NoSlots"):
-        LMSpec(before=SinkToken(), attention=AttentionSpec(slots=KeySlot()))
+@pytest.mark.parametrize(("refused", "message"), REFUSED)
+def test_models_that_would_compute_something_else_are_refused(refused, message):
+    with pytest.raises(ValueError, match=message):
+        refused()
 
 
 def test_every_row_of_the_study_is_made_of_any_base():

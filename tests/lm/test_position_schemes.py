@@ -19,11 +19,8 @@ def test_sinusoidal_positions_are_equation_5():
 
 
 def test_alibi_slopes_are_the_papers_and_interleave_for_other_head_counts():
-    assert slopes(8) == [2.0**-h for h in range(1, 9)]
-    assert slopes(16) == [2 ** (-h / 2) for h in range(1, 17)]
-    assert slopes(1) == [2.0**-8]
-    assert slopes(3) == [2.0**-4, 2.0**-8, 2.0**-2]
-    assert len(set(slopes(12))) == 12
+    assert slopes(8) == [2.0**-h for h in range(1, 9)] and slopes(16) == [2 ** (-h / 2) for h in range(1, 17)]
+    assert slopes(1) == [2.0**-8] and slopes(3) == [2.0**-4, 2.0**-8, 2.0**-2] and len(set(slopes(12))) == 12
 
 
 def test_alibi_falls_with_distance():
@@ -45,11 +42,8 @@ def test_t5_adds_its_tables_scalar_of_the_bucket_and_head():
     assert bias[0, :, 4, 2].equal(position.table.weight[2])
 
 
-def test_the_bucket_index_is_itself_the_bias():
+def test_the_bucket_index_is_itself_the_bias_and_makes_a_sink_of_the_first_key():
     assert BucketIndex().build(DIMS).bias(IDS, IDS)[0, 0, 6].tolist() == [6, 5, 4, 3, 2, 1, 0]
-
-
-def test_the_bucket_indexs_own_importance_of_the_first_key_is_a_sink():
     ids = torch.arange(64)[None]
     bias = BucketIndex().build(DIMS).bias(ids, ids)[0, 0]
     pattern = bias.masked_fill(torch.ones(64, 64).triu(1).bool(), -torch.inf).softmax(-1)

@@ -72,9 +72,8 @@ def test_metrics_are_those_worked_by_hand(subject):
         clean, corrupted = (subject.run(tokens).logits for tokens in (CLEAN, CORRUPTED))
     p, q = (x[:, -1].log_softmax(-1) for x in (clean, corrupted))
     expected = (p.exp() * (p - q)).sum(-1).mean().item()
-    note = activation_patching(
-        subject, CLEAN, CORRUPTED, site=site, metric=divergence_from_clean(), progress=False
-    ).note
+    divergence = divergence_from_clean()
+    note = activation_patching(subject, CLEAN, CORRUPTED, site=site, metric=divergence, progress=False).note
     assert f"KL from the clean run: clean 0, corrupted {expected:.4g}" in note.replace("-0,", "0,")
     losses = [-x[:, :-1].log_softmax(-1).gather(2, CLEAN[:, 1:, None])[..., 0] for x in (clean, corrupted)]
     note = activation_patching(subject, CLEAN, CORRUPTED, site=site, metric=loss_at([2, 5]), progress=False).note
@@ -99,11 +98,8 @@ def test_what_does_not_fit_is_refused(subject):
 
 
 def test_all_backends_give_the_same_map():
-    tables = [
-        activation_patching(
-            load(model_of("gpt2"), backend=backend), CLEAN, CORRUPTED, metric=difference, progress=False
-        )
-        for backend in BACKENDS
-    ]
+    subjects = [load(model_of("gpt2"), backend=backend) for backend in BACKENDS]
+    options = {"metric": difference, "progress": False}
+    tables = [activation_patching(subject, CLEAN, CORRUPTED, **options) for subject in subjects]
     first, *others = (torch.tensor(table.numbers("restored")) for table in tables)
     assert len(tables) == 3 and all(torch.allclose(first, other, atol=1e-5) for other in others)

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from backends.zoo import CONFIGS, model_of, tokens_of
+from backends.zoo import CONFIGS, model_of, subject_of, tokens_of
 from einops import einsum, rearrange
 
 import sinkinterp as si
@@ -33,10 +33,10 @@ def loss(logits, tokens):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_residual_answers_and_losses_are_those_of_transformers_hidden_states_and_logits(name):
-    model, tokens = model_of(name), tokens_of(13)
-    report = si.measure(si.load(model), tokens, instruments=(MASSIVE, LOSS))
+    subject, tokens = subject_of(name), tokens_of(13)
+    report = si.measure(subject, tokens, instruments=(MASSIVE, LOSS))
     with torch.no_grad():
-        theirs = model(tokens, output_hidden_states=True)
+        theirs = subject.model(tokens, output_hidden_states=True)
     torch.testing.assert_close(report.extra(NEXT_TOKEN_LOSS), loss(theirs.logits, tokens), rtol=1e-4, atol=1e-4)
     for block, x in enumerate(theirs.hidden_states[:-1]):  # the last one is after the final norm
         torch.testing.assert_close(report.residual_norms[:, block], x.norm(dim=-1), rtol=1e-4, atol=1e-5)

@@ -70,12 +70,8 @@ def test_padding_to_either_side_measures_the_same(side):
 def test_batches_of_any_size_give_the_same_report(name, size, monkeypatch):
     monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: size)
     progress = []
-    report = si.measure(
-        subject_of(name),
-        TokenSet.of_rows(ROWS),
-        instruments=instruments.ALL,
-        progress=lambda *done: progress.append(done),
-    )
+    every, told = instruments.ALL, lambda *done: progress.append(done)
+    report = si.measure(subject_of(name), TokenSet.of_rows(ROWS), instruments=every, progress=told)
     assert_same(report, ragged(name), rtol=1e-4, atol=1e-5)
     counts = {1: (1, 2, 3, 4, 5), 2: (1, 2, 4, 5), 3: (1, 2, 4, 5)}[size]  # lengths 17 | 11 | 5, 5 | 2
     assert progress == [(done, 5) for done in counts]
@@ -133,23 +129,20 @@ def test_an_instrument_that_is_given_twice_answers_once():
     assert len(report.extras) == sum(map(len, instruments.ALL))
 
 
-@pytest.mark.parametrize("tokens", [torch.zeros(5), torch.rand(2, 5), torch.ones(3, 1).long(), torch.ones(0, 5).long()])
-def test_what_is_no_tokens_is_refused(tokens):
-    with pytest.raises(InputError, match="whole numbers, `pos` or `sequence pos`"):
-        si.measure(subject_of("gpt2"), tokens)
+NO_TOKENS = (torch.zeros(5), torch.rand(2, 5), torch.ones(3, 1).long(), torch.ones(0, 5).long())
+REFUSED = [
+    *((tokens, {}, "whole numbers, `pos` or `sequence pos`") for tokens in NO_TOKENS),
+    *((tokens_of(), {"positions": at}, "count from 0 to 16") for at in ((), (17,), (-1,), (0, 40))),
+    *((tokens_of(), {"instruments": (instruments.LOSS, (ResidualMetric(name, lambda x: x.float().amax((1, 2))),))},
+       f"two metrics are named '{name}'; give .* another name")
+      for name in ("importance", "importances", "tokens", "loss")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("positions", [(), (17,), (-1,), (0, 40)])
-def test_positions_outside_the_sequences_are_refused(positions):
-    with pytest.raises(InputError, match="count from 0 to 16"):
-        si.measure(subject_of("gpt2"), tokens_of(), positions=positions)
-
-
-@pytest.mark.parametrize("name", ["importance", "importances", "tokens", "loss"])
-def test_a_metric_with_a_name_that_is_taken_is_refused(name):
-    instrument = (ResidualMetric(name, lambda x: x.float().amax((1, 2))),)
-    with pytest.raises(InputError, match=f"two metrics are named '{name}'; give .* another name"):
-        si.measure(subject_of("gpt2"), tokens_of(), instruments=(instruments.LOSS, instrument))
+@pytest.mark.parametrize(("tokens", "options", "message"), REFUSED)
+def test_tokens_positions_and_names_of_metrics_that_cannot_be_are_refused(tokens, options, message):
+    with pytest.raises(InputError, match=message):
+        si.measure(subject_of("gpt2"), tokens, **options)
 
 
 def test_a_metric_of_ones_own_is_read_by_its_value():

@@ -15,9 +15,8 @@ STORIES = Path(__file__).parents[2] / "shared/models/stories260K"
 @pytest.mark.parametrize("name", CONFIGS)
 def test_backends_and_dense_eager_attention_agree_on_the_zoo(name):
     table = gate.parity(model_of(name), name)
-    assert {"importance", "bias_null", "extra.qk_angles", "extra.top_entries", "extra.loss"} <= set(
-        table.column("read")
-    )
+    reads = {"importance", "bias_null", "extra.qk_angles", "extra.top_entries", "extra.loss"}
+    assert reads <= set(table.column("read"))
     assert {row["backend"] for row in table.rows} == {"dense eager attention", "nnsight", "transformer_lens"}
     assert gate.agrees(table) and all(row["verdict"] == "agrees" for row in table.rows)
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from backends.zoo import LEARNED_POSITIONS, model_of, tokens_of
+from backends.zoo import LEARNED_POSITIONS, model_of, subject_of, tokens_of
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
@@ -21,14 +21,9 @@ from sinkinterp.measurement.patching import (  # fmt: skip
 
 TOKENS, OTHERS = tokens_of(11), tokens_of(12)[:, 1:]
 SITES = (
-    iv.ChangeResidual,
-    iv.ChangeMLP,
-    iv.ChangeQueries,
-    iv.ChangeKeys,
-    iv.ChangeValues,
-    iv.ChangeOutputs,
+    iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries, iv.ChangeKeys, iv.ChangeValues, iv.ChangeOutputs,
     iv.ChangePattern,
-)
+)  # fmt: skip
 NAMES = ["gpt2", "llama with grouped queries", "gpt-oss with sink logits"]
 
 
@@ -39,7 +34,7 @@ def logits(subject, tokens, *edits):
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("site", SITES)
 def test_patching_a_run_into_itself_is_the_identity(name, site):
-    subject = load(model_of(name))
+    subject = subject_of(name)
     own = patch(site(), subject, TOKENS)
     torch.testing.assert_close(logits(subject, TOKENS, own), logits(subject, TOKENS), rtol=0, atol=1e-6)
 
@@ -47,7 +42,7 @@ def test_patching_a_run_into_itself_is_the_identity(name, site):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_patching_every_residual_gives_the_logits_of_the_source(name, backend):
-    subject = load(model_of(name), backend=backend)
+    subject = subject_of(name, backend)
     theirs = logits(subject, OTHERS)
     assert logits(subject, TOKENS, patch(iv.ChangeResidual(), subject, OTHERS)).equal(theirs)
     last = patch(iv.ChangeResidual(layers=[subject.shape.n_layers]), subject, OTHERS)
@@ -55,7 +50,7 @@ def test_patching_every_residual_gives_the_logits_of_the_source(name, backend):
 
 
 def test_only_the_chosen_places_are_patched():
-    subject = load(model_of("llama"))
+    subject = subject_of("llama")
     one = patch(iv.ChangeResidual(layers=[3], positions=[4]), subject, OTHERS)
     mixed = logits(subject, TOKENS, one)
     assert mixed[:, 4].equal(logits(subject, OTHERS)[:, 4])
@@ -63,13 +58,11 @@ def test_only_the_chosen_places_are_patched():
 
 
 def test_a_measurement_in_batches_patches_every_sequence_with_its_own(monkeypatch):
-    subject = load(model_of("gpt2"))
-    edit = patch(iv.ChangeKeys(layers=[1]), subject, OTHERS)
+    subject, site = subject_of("gpt2"), iv.ChangeKeys(layers=[1])
+    edit = patch(site, subject, OTHERS)
     whole = si.measure(subject, TOKENS, edits=[edit])
     monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 3)
-    torch.testing.assert_close(
-        patch(iv.ChangeKeys(layers=[1]), subject, OTHERS).operation.values, edit.operation.values
-    )
+    torch.testing.assert_close(patch(site, subject, OTHERS).operation.values, edit.operation.values)
     monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 2)
     torch.testing.assert_close(si.measure(subject, TOKENS, edits=[edit]).importance, whole.importance)
 
@@ -83,19 +76,18 @@ def test_between_twins_the_sources_last_residual_brings_its_predictions():
 
 
 def test_one_run_of_the_source_gives_an_edit_for_every_place():
-    subject = load(model_of("llama with grouped queries"))
+    subject = subject_of("llama with grouped queries")
     cells = patches(iv.ChangeMLP(positions=[0, 5]), subject, OTHERS)
     assert [(cell.layers, cell.positions) for cell in cells] == [((i,), (p,)) for i in range(3) for p in (0, 5)]
-    heads = patches(iv.ChangeOutputs(layers=[1], positions=[2]), subject, OTHERS)
+    site = iv.ChangeOutputs(layers=[1], positions=[2])
+    heads = patches(site, subject, OTHERS)
     assert [cell.heads for cell in heads] == [((1, h),) for h in range(4)]
-    together = logits(subject, TOKENS, *heads)
-    torch.testing.assert_close(
-        together, logits(subject, TOKENS, patch(iv.ChangeOutputs(layers=[1], positions=[2]), subject, OTHERS))
-    )
+    whole = logits(subject, TOKENS, patch(site, subject, OTHERS))
+    torch.testing.assert_close(logits(subject, TOKENS, *heads), whole)
 
 
 def test_means_are_of_the_first_position_and_of_all_others():
-    subject = load(model_of("gpt2"))
+    subject = subject_of("gpt2")
     (values,) = mean_patch(iv.ChangeResidual(layers=[2]), subject, TOKENS).operation.values.values()
     held = activations(iv.ChangeResidual(layers=[2]), subject, TOKENS)[2]
     torch.testing.assert_close(values[0, 0], held[:, 0].mean(0))
@@ -125,7 +117,7 @@ def test_attribution_is_patching_where_all_is_linear(backend):
 
 @pytest.mark.parametrize("site", SITES[:-1])
 def test_attribution_of_a_small_step_is_the_change_it_makes(site):
-    subject, step = load(model_of("gpt2")), 1e-3
+    subject, step = subject_of("gpt2"), 1e-3
     own, theirs = (activations(site(layers=[1]), subject, tokens)[1] for tokens in (TOKENS, OTHERS))
     near = {1: own + step * (theirs - own)}
 
@@ -140,7 +132,7 @@ def test_attribution_of_a_small_step_is_the_change_it_makes(site):
 
 @pytest.mark.parametrize("name", LEARNED_POSITIONS)
 def test_the_effective_position_is_what_the_first_feed_forward_makes_of_a_position_alone(name):
-    subject = load(model_of(name))
+    subject = subject_of(name)
     edit = swap_effective_position(subject, 0, 3, 11)
     raw = swap_raw_position(subject, 0, 3, 11)
     (added,), (plain,) = edit.operation.values.values(), raw.operation.values.values()
@@ -156,13 +148,13 @@ def test_the_effective_position_is_what_the_first_feed_forward_makes_of_a_positi
 
 
 def test_patches_that_do_not_fit_are_refused_in_one_line():
-    small, large = load(model_of("gpt2")), si.load("sinkinterp/demo-softmax")
+    small, large, first = subject_of("gpt2"), si.load("sinkinterp/demo-softmax"), iv.ChangeResidual(layers=[0])
     tokens = TOKENS % 64
-    with pytest.raises(InputError, match="patch between models of one shape"):
-        logits(large, tokens, patch(iv.ChangeResidual(layers=[0]), small, tokens))
-    with pytest.raises(InputError, match="inputs of one length"):
-        logits(small, TOKENS[:, :9], patch(iv.ChangeResidual(layers=[0]), small, TOKENS))
-    with pytest.raises(InputError, match="is not read"):
-        activations(iv.ChangeTokenEmbedding(), small, TOKENS)
-    with pytest.raises(InputError, match="no layer 5"):
-        patch(iv.ChangeKeys(layers=[5]), small, TOKENS)
+    for refused, message in (
+        (lambda: logits(large, tokens, patch(first, small, tokens)), "patch between models of one shape"),
+        (lambda: logits(small, TOKENS[:, :9], patch(first, small, TOKENS)), "inputs of one length"),
+        (lambda: activations(iv.ChangeTokenEmbedding(), small, TOKENS), "is not read"),
+        (lambda: patch(iv.ChangeKeys(layers=[5]), small, TOKENS), "no layer 5"),
+    ):
+        with pytest.raises(InputError, match=message):
+            refused()

@@ -19,16 +19,14 @@ from sinkinterp.metrics.residuals import ALL_ENTRIES
 def seen():
     """A GPT-2 and its queries and keys, `two sequence layer head pos d`."""
     model, outputs = model_of("gpt2"), []
-    hooks = [
-        b.attn.c_attn.register_forward_hook(lambda m, given, out: outputs.append(out)) for b in model.transformer.h
-    ]
+    maps = [block.attn.c_attn for block in model.transformer.h]
+    hooks = [c_attn.register_forward_hook(lambda m, given, out: outputs.append(out)) for c_attn in maps]
     with torch.no_grad():
         model(tokens_of())
     for hook in hooks:
         hook.remove()
-    return si.load(model), rearrange(
-        torch.stack(outputs, 1), "s layer i (three h d) -> three s layer h i d", three=3, h=4
-    )[:2]
+    qkv = rearrange(torch.stack(outputs, 1), "s layer i (three h d) -> three s layer h i d", three=3, h=4)
+    return si.load(model), qkv[:2]
 
 
 def test_maps_are_means_over_sequences_of_one_head(seen):

@@ -42,14 +42,11 @@ def masked(model: PreTrainedModel, tokens: torch.Tensor, window: int, sinks: int
         *((name, 7, 2, "eager") for name in ("opt", "llama with grouped queries")),
     ],
 )
-def test_reading_token_by_token_equals_a_dense_pass_whose_mask_evicts_for_every_query(
-    name, window, sinks, implementation
-):
+def test_reading_token_by_token_equals_a_dense_pass_whose_mask_evicts(name, window, sinks, implementation):
     model, tokens = model_of(name), tokens_of()
     model.set_attn_implementation(implementation)
-    torch.testing.assert_close(
-        rolled(model, tokens, window, sinks), masked(model, tokens, window, sinks), atol=1e-4, rtol=0
-    )
+    expected = masked(model, tokens, window, sinks)  # for every query
+    torch.testing.assert_close(rolled(model, tokens, window, sinks), expected, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("name", ROTARY)
@@ -156,25 +153,26 @@ def test_the_edit_evicts_as_the_cache_does(name):
         torch.testing.assert_close(logits, masked(model, tokens, window, sinks), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize(("window", "sinks"), [(4, 4), (3, 5), (0, 0), (-2, 0), (5, -1)])
-def test_a_cache_without_room_for_a_recent_token_is_refused(window, sinks):
-    with pytest.raises(InputError, match="a wider window"):
-        SinkCache(model_of("llama"), window, sinks)
+LOSING = ("mistral with a window", "gemma3", "gemma2 with softcap", "gpt-oss with sink logits")
+REFUSED = [
+    *(("llama", size, {}, "a wider window") for size in ((4, 4), (3, 5), (0, 0), (-2, 0), (5, -1))),
+    *((name, (7, 2), {}, "keeps no key of every token; take") for name in (*LOSING, "jamba with mamba layers")),
+    *((name, (7, 2), {"rerotate": True}, "leave out rerotate") for name in LEARNED_POSITIONS),
+]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["mistral with a window", "gemma3", "gemma2 with softcap", "gpt-oss with sink logits", "jamba with mamba layers"],
-)
-def test_models_that_keep_no_key_of_every_token_are_refused(name):
-    with pytest.raises(InputError, match="keeps no key of every token; take"):
-        SinkCache(model_of(name), 7, 2)
+@pytest.mark.parametrize(("name", "size", "options", "message"), REFUSED)
+def test_caches_without_room_for_a_recent_token_or_of_models_that_cannot_have_one_are_refused(
+    name, size, options, message
+):
+    with pytest.raises(InputError, match=message):
+        SinkCache(model_of(name), *size, **options)
 
 
-@pytest.mark.parametrize("name", LEARNED_POSITIONS)
-def test_learned_positions_cannot_be_rerotated(name):
-    with pytest.raises(InputError, match="leave out rerotate"):
-        SinkCache(model_of(name), 7, 2, rerotate=True)
+def test_several_tokens_at_once_beyond_the_window_are_refused():
+    model, tokens = model_of("llama"), tokens_of()
+    with pytest.raises(InputError, match="pass one at a time"):
+        model(tokens, past_key_values=SinkCache(model, 7, 2))
 
 
 @pytest.mark.parametrize("spoil", [lambda cos: cos.sort(-1).values, lambda cos: 1.01 * cos])
@@ -226,9 +224,3 @@ def test_a_model_that_computes_something_else_from_its_cache_is_refused(monkeypa
     monkeypatch.setattr(SinkLayer, "_kept", lambda self, rows: rows[..., -self.window :, :])
     with pytest.raises(InputError, match="does not compute from a rolling cache"):
         check_stream(subject, tokens_of(), 7, 2)
-
-
-def test_several_tokens_at_once_beyond_the_window_are_refused():
-    model, tokens = model_of("llama"), tokens_of()
-    with pytest.raises(InputError, match="pass one at a time"):
-        model(tokens, past_key_values=SinkCache(model, 7, 2))

@@ -2,7 +2,7 @@ import math
 
 import pytest
 import torch
-from backends.zoo import model_of, tokens_of
+from backends.zoo import subject_of, tokens_of
 
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
@@ -14,67 +14,59 @@ from sinkinterp.runs.inputs import Inputs
 NAMES = ("gpt2", "pythia", "llama with grouped queries")
 
 
-def dense_loss(model, tokens):
+def dense_loss(subject, tokens):
     """Transformers' own logits, and the logarithm of the probability of every next token."""
     with torch.no_grad():
-        probabilities = model(tokens).logits.softmax(-1)
+        probabilities = subject.model(tokens).logits.softmax(-1)
     return -probabilities[:, :-1].gather(-1, tokens[:, 1:, None])[..., 0].log()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_window_as_long_as_the_text_loses_nothing(name):
-    model, tokens = model_of(name), tokens_of()
+    subject, tokens = subject_of(name), tokens_of()
     for window in (16, 17, 23):
-        loss = streaming_loss(load(model), tokens, window=window, sinks=3)
-        torch.testing.assert_close(loss, dense_loss(model, tokens), atol=1e-5, rtol=1e-5)
+        loss = streaming_loss(subject, tokens, window=window, sinks=3)
+        torch.testing.assert_close(loss, dense_loss(subject, tokens), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_losses_are_those_of_full_attention_until_the_first_token_is_evicted(name):
-    model, tokens = model_of(name), tokens_of()
-    loss, full = streaming_loss(load(model), tokens, window=7, sinks=2), dense_loss(model, tokens)
+    subject, tokens = subject_of(name), tokens_of()
+    loss, full = streaming_loss(subject, tokens, window=7, sinks=2), dense_loss(subject, tokens)
     torch.testing.assert_close(loss[:, :7], full[:, :7], atol=1e-5, rtol=1e-5)
     assert (loss[:, 7] - full[:, 7]).abs().max() > 1e-4
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_one_masked_pass_has_the_losses_of_a_rolling_cache(name):
-    subject, tokens = load(model_of(name), name="tiny"), tokens_of()
+    subject, tokens = subject_of(name), tokens_of()
     for window, sinks in ((7, 0), (7, 2), (5, 1)):
         rolled = streaming_loss(subject, tokens, window=window, sinks=sinks)
-        torch.testing.assert_close(
-            masked_loss(subject, tokens, window=window, sinks=sinks), rolled, atol=1e-4, rtol=1e-4
-        )
+        masked = masked_loss(subject, tokens, window=window, sinks=sinks)
+        torch.testing.assert_close(masked, rolled, atol=1e-4, rtol=1e-4)
     tables = [streaming_table(subject, tokens, window=7, sinks=(0, 2), one_pass=how) for how in (False, True)]
     assert tables[0].note == tables[1].note
     assert tables[0].numbers("added loss")[1:] == pytest.approx(tables[1].numbers("added loss")[1:], abs=1e-4)
 
 
-def test_one_pass_cannot_rerotate():
-    with pytest.raises(InputError, match="leave out rerotate"):
-        streaming_table(load(model_of("llama")), tokens_of(), window=7, rerotate=True, one_pass=True)
-
-
 def test_rerotated_a_text_may_outrun_the_context():
-    model, tokens = model_of("llama"), tokens_of(101)  # it has 64 positions
-    loss = streaming_loss(load(model), tokens, window=11, sinks=3, rerotate=True)
+    subject, tokens = subject_of("llama"), tokens_of(101)  # it has 64 positions
+    loss = streaming_loss(subject, tokens, window=11, sinks=3, rerotate=True)
     assert loss.shape == (5, 100) and loss.isfinite().all()
     # a layer's keys forget all but the first tokens and the last: long past 3 layers of 8, a text is its end
-    head = streaming_loss(
-        load(model), torch.cat((tokens[:, :11], tokens[:, 60:]), 1), window=11, sinks=3, rerotate=True
-    )
+    ends = torch.cat((tokens[:, :11], tokens[:, 60:]), 1)
+    head = streaming_loss(subject, ends, window=11, sinks=3, rerotate=True)
     torch.testing.assert_close(head[:, -10:], loss[:, -10:], atol=1e-4, rtol=1e-4)
 
 
 def test_the_table_says_where_the_rows_part_and_by_how_much():
-    model, tokens = model_of("llama"), tokens_of()
-    subject = load(model, name="tiny")
+    subject, tokens = subject_of("llama"), tokens_of()
     news = []
     table = streaming_table(subject, tokens, window=7, sinks=(0, 2), on_progress=lambda *at: news.append(at))
     assert table.column("cache") == ["all", "0 + 7", "2 + 5"] and table.column("sinks") == [None, 0, 2]
     assert table.column("tokens after") == [5 * 9] * 3
     assert table.numbers("perplexity before") == pytest.approx([table.numbers("perplexity before")[0]] * 3, rel=1e-5)
-    full, loss = dense_loss(model, tokens), streaming_loss(subject, tokens, window=7, sinks=2)
+    full, loss = dense_loss(subject, tokens), streaming_loss(subject, tokens, window=7, sinks=2)
     assert table.numbers("perplexity after")[0] == pytest.approx(math.exp(full[:, 7:].mean()), rel=1e-4)
     row = table.rows[2]
     over = estimate(loss[:, 7:].mean(1))
@@ -87,10 +79,10 @@ def test_the_table_says_where_the_rows_part_and_by_how_much():
 
 
 def test_one_text_is_resampled_by_blocks_as_long_as_the_window():
-    model, tokens = model_of("llama"), tokens_of(22)[:1]
-    table = streaming_table(load(model), tokens, window=7, sinks=(2,))
+    subject, tokens = subject_of("llama"), tokens_of(22)[:1]
+    table = streaming_table(subject, tokens, window=7, sinks=(2,))
     row = table.rows[1]
-    after = streaming_loss(load(model), tokens, window=7, sinks=2)[0, 7:]
+    after = streaming_loss(subject, tokens, window=7, sinks=2)[0, 7:]
     over = estimate(torch.stack([after[:7].mean(), after[7:].mean()]))
     assert [row[f"perplexity after{end}"] for end in (" low", " high")] == pytest.approx(
         [math.exp(over.low), math.exp(over.high)]
@@ -100,50 +92,42 @@ def test_one_text_is_resampled_by_blocks_as_long_as_the_window():
 
 
 def test_beyond_the_context_full_attention_ends_and_is_compared_as_far_as_it_reaches():
-    model, tokens = model_of("llama"), tokens_of(79)
-    table = streaming_table(load(model), tokens, window=7, sinks=(2,), rerotate=True)
+    subject, tokens = subject_of("llama"), tokens_of(79)
+    table = streaming_table(subject, tokens, window=7, sinks=(2,), rerotate=True)
     assert table.column("tokens after") == [5 * (63 - 7), 5 * (78 - 7)]
-    loss = streaming_loss(load(model), tokens, window=7, sinks=2, rerotate=True)
-    difference = (loss[:, :63] - dense_loss(model, tokens[:, :64]))[:, 7:].mean().item()
+    loss = streaming_loss(subject, tokens, window=7, sinks=2, rerotate=True)
+    difference = (loss[:, :63] - dense_loss(subject, tokens[:, :64]))[:, 7:].mean().item()
     assert table.rows[1]["added loss"] == pytest.approx(difference, abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "kwargs", "fix"),
-    [
-        (tokens_of(), {"window": 2, "sinks": 2}, "a wider window"),
-        (tokens_of(), {"window": 0, "sinks": 0}, "a wider window"),
-        (tokens_of(65), {"window": 5, "sinks": 1}, "give fewer"),
-        (tokens_of(), {"window": 65, "sinks": 1, "rerotate": True}, "narrower window"),
-        (tokens_of() + 90, {"window": 5, "sinks": 1}, "tokenise again"),
-        (tokens_of(1), {"window": 5, "sinks": 1}, "at least 2"),
-    ],
-)
-def test_what_cannot_be_streamed_is_refused_in_one_line(tokens, kwargs, fix):
+LONG, NARROW = tokens_of(65), {"window": 5, "sinks": 1}  # 64 positions are known
+REFUSED = [
+    ("llama", streaming_loss, tokens_of(), {"window": 2, "sinks": 2}, "a wider window"),
+    ("llama", streaming_loss, tokens_of(), {"window": 0, "sinks": 0}, "a wider window"),
+    ("llama", streaming_loss, LONG, NARROW, "give fewer"),
+    ("llama", streaming_loss, tokens_of(), {"window": 65, "sinks": 1, "rerotate": True}, "narrower window"),
+    ("llama", streaming_loss, tokens_of() + 90, NARROW, "tokenise again"),
+    ("llama", streaming_loss, tokens_of(1), NARROW, "at least 2"),
+    *((name, streaming_loss, LONG, NARROW, "give fewer") for name in ("gpt2", "opt")),
+    *((name, streaming_loss, LONG, {**NARROW, "rerotate": True}, "leave out rerotate") for name in ("gpt2", "opt")),
+    ("llama", streaming_table, tokens_of(), {"window": 7, "rerotate": True, "one_pass": True}, "leave out rerotate"),
+    ("llama", streaming_table, tokens_of(), {"window": 16}, "narrow it"),
+]
+
+
+@pytest.mark.parametrize(("name", "stream", "tokens", "options", "fix"), REFUSED)
+def test_what_cannot_be_streamed_is_refused_in_one_line(name, stream, tokens, options, fix):
     with pytest.raises(InputError, match=fix):
-        streaming_loss(load(model_of("llama")), tokens, **kwargs)
-
-
-@pytest.mark.parametrize("name", ["gpt2", "opt"])
-def test_learned_positions_end_with_their_table(name):
-    with pytest.raises(InputError, match="give fewer"):
-        streaming_loss(load(model_of(name)), tokens_of(65), window=5, sinks=1)
-    with pytest.raises(InputError, match="leave out rerotate"):
-        streaming_loss(load(model_of(name)), tokens_of(65), window=5, sinks=1, rerotate=True)
-
-
-def test_a_table_of_nothing_evicted_is_refused():
-    with pytest.raises(InputError, match="narrow it"):
-        streaming_table(load(model_of("llama")), tokens_of(), window=16)
+        stream(subject_of(name), tokens, **options)
 
 
 def test_another_backend_is_refused():
     with pytest.raises(InputError, match="backend='huggingface'"):
-        streaming_loss(load(model_of("llama"), backend="nnsight"), tokens_of(), window=5, sinks=1)
+        streaming_loss(subject_of("llama", "nnsight"), tokens_of(), **NARROW)
 
 
 def test_the_edit_has_the_same_losses():
-    subject, tokens = load(model_of("gpt2")), tokens_of()
+    subject, tokens = subject_of("gpt2"), tokens_of()
     loss = streaming_loss(subject, tokens, window=7, sinks=2)
     probabilities = subject.run(tokens, edits=[Evict(7, 2)]).logits.softmax(-1)[:, :-1]
     torch.testing.assert_close(loss, -probabilities.gather(-1, tokens[:, 1:, None])[..., 0].log(), atol=1e-4, rtol=1e-4)

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-from backends.zoo import model_of, tokens_of
+from backends.zoo import subject_of, tokens_of
 
 import sinkinterp as si
-from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import BiasColumn, ChangeValues, Scale, Temperature, Zero, ZeroKeyBias
 from sinkinterp.measurement.sweep import importance, loss, sink_rate
@@ -15,7 +14,7 @@ TOKENS = tokens_of(13)
 
 
 def test_every_row_is_what_a_measurement_by_hand_says():
-    subject = load(model_of("gpt2"))
+    subject = subject_of("gpt2")
     edits = [Temperature(3.0, layers=[1]), (Temperature(3.0), BiasColumn(2.0, positions=[0]))]
     table = si.sweep(subject, TOKENS, edits, metric=importance)
     assert table.column("edit") == [
@@ -36,24 +35,24 @@ def test_an_edit_of_the_sink_stands_out_from_random_ones_and_a_null_does_not():
     row, *_ = si.sweep(model, tokens, [si.SwapPositions(0, 4)], control="random").rows[1:]
     assert row["change high"] < -0.8 and abs(row["control change"]) < 0.1
     assert row["change beyond control"] == pytest.approx(row["change"] - row["control change"])
-    by_loss = si.sweep(load(model_of("gpt2")), TOKENS, [ZeroKeyBias(heads=[(1, 2)])], metric=loss, control=2)
+    by_loss = si.sweep(subject_of("gpt2"), TOKENS, [ZeroKeyBias(heads=[(1, 2)])], metric=loss, control=2)
     assert abs(by_loss.rows[1]["change"]) < 1e-6 and "mean of 2 random" in by_loss.note
 
 
 def test_the_sink_rate_of_a_sweep_is_the_reports():
-    report = si.measure(load(model_of("gpt2")), TOKENS)
+    report = si.measure(subject_of("gpt2"), TOKENS)
     assert sink_rate(report, 0, 0.2).mean().item() == pytest.approx(report.sink_rate(0, 0.2))
 
 
 def test_a_sweep_says_how_far_it_is():
     said = []
     edits = [ChangeValues(Zero(), positions=[0]), ChangeValues(Scale(2.0), positions=[0])]
-    si.sweep(load(model_of("gpt2")), TOKENS, edits, control=2, progress=lambda done, of: said.append((done, of)))
+    si.sweep(subject_of("gpt2"), TOKENS, edits, control=2, progress=lambda done, of: said.append((done, of)))
     assert said == [(i, 7) for i in range(8)]
 
 
 def test_sweeps_that_cannot_be_made_are_refused_before_anything_runs():
-    subject = load(model_of("gpt2"))
+    subject = subject_of("gpt2")
     for edits, control, words in (
         ([], None, "at least one edit"),
         ([Temperature(2.0)], "random", "changes all layers"),

@@ -38,18 +38,10 @@ def test_the_interval_shrinks_with_the_root_of_n():
 
 def test_one_sequence_has_no_interval():
     one = torch.tensor([0.5])
-    for found in (
-        estimate(one),
-        difference(one, one, paired=False),
-        difference(one, one, paired=True),
-        ratio(one, one),
-    ):
+    for found in (estimate(one), difference(one, one, False), difference(one, one, True), ratio(one, one)):
         assert math.isnan(found.low) and math.isnan(found.high) and not math.isnan(found.mean)
-    assert str(estimate(one)) == "0.5" and estimate_cells("x", estimate(one)) == {
-        "x": 0.5,
-        "x low": None,
-        "x high": None,
-    }
+    assert str(estimate(one)) == "0.5"
+    assert estimate_cells("x", estimate(one)) == {"x": 0.5, "x low": None, "x high": None}
 
 
 def test_the_interval_of_constant_data_is_a_point():

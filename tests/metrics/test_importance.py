@@ -2,10 +2,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from attention.layouts import band
 
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.kernels import Kernel, Raw, Sigmoid, Unit
-from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.measurement.presets import PRESETS
 from sinkinterp.metrics.importance import (
@@ -50,16 +50,11 @@ def by_hand(measured, *expected):
     torch.testing.assert_close(measured, torch.tensor(expected).expand_as(measured), rtol=1e-5, atol=1e-6)
 
 
-def windowed(length, width):
-    index = torch.arange(length)
-    return (Causal() & Window(width)).allows(index[:, None], index)[None, None]
-
-
 CALLS = {
     "causal": odd(),
     "more keys than one block": odd(131, 131),
     "fewer queries than keys": odd(5, 11),
-    "window": odd(mask=windowed(13, 3)),
+    "window": odd(mask=band(13, 3)),
     "key slot": odd(slot=SlotRow(draw(6, 1, 5), draw(6, 1, 5) + 1)),
     "sink logit": odd(slot=SinkLogit(draw(6))),
     "softcap": odd(softcap=0.5),
@@ -68,9 +63,10 @@ CALLS = {
     "normalised linear": odd(kernel=Kernel(similarity=Raw())),
     "half a softmax": odd(kernel=Kernel(alpha=0.5)),
 }
+every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@every_call
 def test_importance_is_the_column_sum_of_the_dense_pattern_over_the_queries_that_see_the_key(call):
     pattern, n = call.pattern(), len(call.keys)
     shares = pattern.abs() / pattern.abs().sum(-1, keepdim=True)
@@ -85,7 +81,7 @@ def test_importance_is_the_column_sum_of_the_dense_pattern_over_the_queries_that
     torch.testing.assert_close(slot_importance(call), slot, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@every_call
 def test_the_proxy_is_the_magnitude_of_a_weight_over_its_rows_total(call):
     pattern = call.pattern().abs()
     shares = pattern / pattern.sum(-1, keepdim=True)
@@ -103,37 +99,62 @@ def test_values_do_not_matter_not_even_their_width():
     torch.testing.assert_close(importance(wide, call.keys), importance(call, call.keys))
 
 
-def test_importance_of_softmax_worked_by_hand():
-    by_hand(importance(WEIGHTED, ALL), 35 / 72, 11 / 24, 5 / 8)
-    by_hand(importance(WEIGHTED, torch.tensor([2, 0])), 5 / 8, 35 / 72)
-    by_hand(raw_importance(WEIGHTED, ALL), 35 / 72, 11 / 24, 5 / 8)
-    by_hand(slot_importance(WEIGHTED), 0.0)
+def masked(*rows):
+    return replace(WEIGHTED, mask=torch.tensor(rows).bool()[None, None])
 
 
-def test_importance_with_a_slot_worked_by_hand():
-    call = replace(WEIGHTED, slot=SinkLogit(torch.tensor([3.0]).log()))  # rows 3 1 | 3 1 2 | 3 1 2 5
-    by_hand(importance(call, ALL), (1 / 4 + 1 / 6 + 1 / 11) / 3, (2 / 6 + 2 / 11) / 2, 5 / 11)
-    by_hand(slot_importance(call), (3 / 4 + 3 / 6 + 3 / 11) / 3)
+SLOTTED = replace(WEIGHTED, slot=SinkLogit(torch.tensor([3.0]).log()))  # rows 3 1 | 3 1 2 | 3 1 2 5
+ONE_SLOT = replace(WEIGHTED, slot=SinkLogit(torch.ones(1)))
+BANDED = replace(WEIGHTED, mask=band(3, 2))  # rows 1 | 1/3 2/3 | 2/7 5/7
+PREFIXED = masked([1, 1, 0], [1, 1, 0], [1, 1, 1])  # rows 1/3 2/3 | 1/3 2/3 | 1/8 2/8 5/8
+BLIND = masked([0, 0, 0], [0, 1, 0], [0, 1, 1])  # the first query sees nothing
+SIGMOIDAL = scored(*torch.tensor([1 / 2, 1 / 4, 3 / 4]).logit().tolist(), kernel=SIGMOID)
+SIGNED, ZEROS = scored(1.0, -1.0, 2.0, kernel=LINEAR), scored(0.0, 0.0, 3.0, kernel=LINEAR)
+FIRST = (1 / 3 + 1 / 3 + 1 / 8) / 3
+BY_HAND = [  # what is read, of which call, by which convention; keys
+    (importance, WEIGHTED, VISIBLE, (35 / 72, 11 / 24, 5 / 8)),
+    (raw_importance, WEIGHTED, VISIBLE, (35 / 72, 11 / 24, 5 / 8)),
+    (importance, SLOTTED, VISIBLE, ((1 / 4 + 1 / 6 + 1 / 11) / 3, (2 / 6 + 2 / 11) / 2, 5 / 11)),
+    (raw_importance, SIGMOIDAL, VISIBLE, (1 / 2, 1 / 4, 3 / 4)),
+    (importance, SIGMOIDAL, VISIBLE, ((1 + 2 / 3 + 1 / 3) / 3, (1 / 3 + 1 / 6) / 2, 1 / 2)),
+    (raw_importance, SIGNED, VISIBLE, (1.0, -1.0, 2.0)),
+    (importance, SIGNED, VISIBLE, ((1 + 1 / 2 + 1 / 4) / 3, (1 / 2 + 1 / 4) / 2, 1 / 2)),
+    (importance, ZEROS, VISIBLE, (0.0, 0.0, 1.0)),  # a row of zero weights gives no key importance
+    (importance, BANDED, VISIBLE, ((1 + 1 / 3) / 2, (2 / 3 + 2 / 7) / 2, 5 / 7)),
+    (importance, BANDED, PAPER, ((1 + 1 / 3) / 3, (2 / 3 + 2 / 7) / 2, 5 / 7)),
+    (importance, PREFIXED, VISIBLE, (FIRST, (2 / 3 + 2 / 3 + 2 / 8) / 3, 5 / 8)),
+    (importance, PREFIXED, PAPER, (FIRST, (2 / 3 + 2 / 8) / 2, 5 / 8)),
+    (importance, BLIND, VISIBLE, (torch.nan, (1 + 2 / 7) / 2, 5 / 7)),
+    (uniform_importance, BLIND, VISIBLE, (torch.nan, (1 + 1 / 2) / 2, 1 / 2)),
+    (uniform_importance, BANDED, VISIBLE, ((1 + 1 / 2) / 2, 1 / 2, 1 / 2)),
+    (uniform_importance, ONE_SLOT, VISIBLE, (13 / 36, (1 / 3 + 1 / 4) / 2, 1 / 4)),
+    (uniform_importance, PREFIXED, VISIBLE, (4 / 9, 4 / 9, 1 / 3)),
+    (uniform_importance, PREFIXED, PAPER, (4 / 9, (1 / 2 + 1 / 3) / 2, 1 / 3)),
+    (uniform_importance, PREFIXED, RELEASED, (4 / 9, (1 / 2 + 1 / 2 + 1 / 3) / 2, 1 / 3)),
+]
 
 
-def test_importance_in_a_window_worked_by_hand():
-    by_hand(importance(replace(WEIGHTED, mask=windowed(3, 2)), ALL), (1 + 1 / 3) / 2, (2 / 3 + 2 / 7) / 2, 5 / 7)
+@pytest.mark.parametrize(("read", "call", "convention", "expected"), BY_HAND)
+def test_importances_and_nulls_worked_by_hand(read, call, convention, expected):
+    keys = torch.tensor([key for key in (2, 0, 1) if expected[key] == expected[key]])  # nan: nobody sees the key
+    by_hand(read(call, keys, convention), *(expected[key] for key in keys))
 
 
-def test_importance_of_sigmoid_worked_by_hand():
-    call = scored(*torch.tensor([1 / 2, 1 / 4, 3 / 4]).logit().tolist(), kernel=SIGMOID)
-    by_hand(raw_importance(call, ALL), 1 / 2, 1 / 4, 3 / 4)
-    by_hand(importance(call, ALL), (1 + 2 / 3 + 1 / 3) / 3, (1 / 3 + 1 / 6) / 2, 1 / 2)
-
-
-def test_importance_of_linear_attention_worked_by_hand():
-    call = scored(1.0, -1.0, 2.0, kernel=LINEAR)
-    by_hand(raw_importance(call, ALL), 1.0, -1.0, 2.0)
-    by_hand(importance(call, ALL), (1 + 1 / 2 + 1 / 4) / 3, (1 / 2 + 1 / 4) / 2, 1 / 2)
-
-
-def test_a_row_of_zero_weights_gives_no_key_importance():
-    by_hand(importance(scored(0.0, 0.0, 3.0, kernel=LINEAR), ALL), 0.0, 0.0, 1.0)
+@pytest.mark.parametrize(
+    ("read", "call", "expected"),
+    [
+        (slot_importance, WEIGHTED, 0.0),
+        (slot_importance, SLOTTED, (3 / 4 + 3 / 6 + 3 / 11) / 3),
+        (uniform_slot_importance, ONE_SLOT, 13 / 36),
+        (uniform_slot_importance, WEIGHTED, 0.0),
+        (off_sequence, WEIGHTED, 0.0),
+        (off_sequence, SLOTTED, (3 / 4 + 3 / 6 + 3 / 11) / 3),
+        (off_sequence, SIGMOIDAL, 1 - (1 / 2 + 3 / 4 + 3 / 2) / 3),
+        (off_sequence, WEIGHTED.with_pattern(WEIGHTED.pattern() * (ALL > 0)), (1 + 1 / 3 + 1 / 8) / 3),  # a column less
+    ],
+)
+def test_what_goes_to_slots_and_off_the_sequence_worked_by_hand(read, call, expected):
+    by_hand(read(call), expected)
 
 
 @pytest.mark.parametrize(("length", "expected"), [(16, 0.2113), (64, 0.0741)])
@@ -144,7 +165,7 @@ def test_uniform_attention_gives_the_first_key_the_harmonic_mean(length, expecte
     by_hand(null[..., 1], 1 / length)
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@every_call
 def test_the_nulls_are_the_importances_of_equal_scores(call):
     slot = None if call.slot is None else SinkLogit(torch.zeros(6))
     flat = replace(call, q=call.q * 0, slot=slot, kernel=Kernel())
@@ -152,23 +173,7 @@ def test_the_nulls_are_the_importances_of_equal_scores(call):
     torch.testing.assert_close(uniform_slot_importance(call), slot_importance(flat))
 
 
-def test_nulls_worked_by_hand():
-    by_hand(uniform_importance(replace(WEIGHTED, mask=windowed(3, 2)), ALL), (1 + 1 / 2) / 2, 1 / 2, 1 / 2)
-    slotted = replace(WEIGHTED, slot=SinkLogit(torch.ones(1)))
-    by_hand(uniform_importance(slotted, ALL), 13 / 36, (1 / 3 + 1 / 4) / 2, 1 / 4)
-    by_hand(uniform_slot_importance(slotted), 13 / 36)
-    by_hand(uniform_slot_importance(WEIGHTED), 0.0)
-
-
-def test_a_query_that_sees_nothing_adds_nothing_to_the_null():
-    mask = torch.tensor([[False, False, False], [False, True, False], [False, True, True]])[None, None]
-    call = replace(WEIGHTED, mask=mask)
-    by_hand(importance(call, torch.tensor([1, 2])), (1 + 2 / 7) / 2, 5 / 7)
-    by_hand(uniform_importance(call, torch.tensor([1, 2])), (1 + 1 / 2) / 2, 1 / 2)
-
-
-CONVENTIONS = {"visible": VISIBLE, "paper": PAPER, "released": RELEASED}
-PREFIX = torch.tensor([[True, True, False], [True, True, False], [True, True, True]])[None, None]
+CONVENTIONS = (VISIBLE, PAPER, RELEASED)
 
 
 @pytest.mark.parametrize(
@@ -176,38 +181,25 @@ PREFIX = torch.tensor([[True, True, False], [True, True, False], [True, True, Tr
 )
 def test_conventions_agree_under_a_causal_mask(name):
     call = CALLS[name]
-    visible, paper, released = (importance(call, call.keys, convention) for convention in CONVENTIONS.values())
+    visible, paper, released = (importance(call, call.keys, convention) for convention in CONVENTIONS)
     torch.testing.assert_close(paper, visible)
     torch.testing.assert_close(released, visible, rtol=2**-7, atol=2**-9)
-
-
-def test_conventions_in_a_window_worked_by_hand():
-    call = replace(WEIGHTED, mask=windowed(3, 2))  # rows 1 | 1/3 2/3 | 2/7 5/7
-    by_hand(importance(call, ALL, VISIBLE), (1 + 1 / 3) / 2, (2 / 3 + 2 / 7) / 2, 5 / 7)
-    by_hand(importance(call, ALL, PAPER), (1 + 1 / 3) / 3, (2 / 3 + 2 / 7) / 2, 5 / 7)
 
 
 def test_a_window_caps_the_papers_importance_of_the_first_key():
     q, k = torch.full((1, 1, 13, 1), 9.0), torch.zeros(1, 1, 13, 1)
     k[:, :, 0] = 9.0  # every query that sees the first key looks nowhere else
-    call = AttentionCall(0, q, k, k, scale=1.0, mask=windowed(13, 5))
+    call = AttentionCall(0, q, k, k, scale=1.0, mask=band(13, 5))
     by_hand(importance(call, ALL[:1], PAPER), 5 / 13)
     by_hand(importance(call, ALL[:1], VISIBLE), 1.0)
 
 
-def test_conventions_under_a_prefix_worked_by_hand():
-    call = replace(WEIGHTED, mask=PREFIX)  # rows 1/3 2/3 | 1/3 2/3 | 1/8 2/8 5/8
-    first, last = (1 / 3 + 1 / 3 + 1 / 8) / 3, 5 / 8
-    by_hand(importance(call, ALL, VISIBLE), first, (2 / 3 + 2 / 3 + 2 / 8) / 3, last)
-    by_hand(importance(call, ALL, PAPER), first, (2 / 3 + 2 / 8) / 2, last)
-    released = importance(call, ALL, RELEASED)
+def test_the_release_divides_a_prefix_by_its_queries_from_the_key_on():
+    released = importance(PREFIXED, ALL, RELEASED)
     torch.testing.assert_close(released[0, 0, 1].item(), (2 / 3 + 2 / 3 + 2 / 8) / 2, rtol=0, atol=2**-8)
-    by_hand(uniform_importance(call, ALL, VISIBLE), 4 / 9, 4 / 9, 1 / 3)
-    by_hand(uniform_importance(call, ALL, PAPER), 4 / 9, (1 / 2 + 1 / 3) / 2, 1 / 3)
-    by_hand(uniform_importance(call, ALL, RELEASED), 4 / 9, (1 / 2 + 1 / 2 + 1 / 3) / 2, 1 / 3)
 
 
-@pytest.mark.parametrize("call", [odd(64, 64), odd(64, 64, mask=windowed(64, 7))], ids=["causal", "window"])
+@pytest.mark.parametrize("call", [odd(64, 64), odd(64, 64, mask=band(64, 7))], ids=["causal", "window"])
 def test_the_release_divides_and_sums_in_bfloat16(call):
     expected = (call.pattern().bfloat16() / torch.arange(64, 0, -1).bfloat16()).sum(-2)
     assert raw_importance(call, call.keys, RELEASED).equal(expected.float())
@@ -235,29 +227,16 @@ def test_the_proxy_of_a_pattern_that_was_set_divides_its_rows_by_their_sum():
     assert importance(whole, ALL[:1]).equal(raw_importance(whole, ALL[:1]))
 
 
-def test_importances_are_the_proxys_beside_the_raw_ones():
-    for name in ("causal", "sigmoid", "linear", "key slot"):
-        call, conventions = CALLS[name], (VISIBLE, PAPER, RELEASED)
-        for convention in conventions:
-            both = importance_and_raw(call, ALL, convention)
-            assert both[:, 0].equal(importance(call, ALL, convention))
-            assert both[:, 1].equal(raw_importance(call, ALL, convention))
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize("name", ["causal", "sigmoid", "linear", "key slot"])
+def test_importances_are_the_proxys_beside_the_raw_ones(name, convention):
+    call = CALLS[name]
+    both = importance_and_raw(call, ALL, convention)
+    assert both[:, 0].equal(importance(call, ALL, convention))
+    assert both[:, 1].equal(raw_importance(call, ALL, convention))
 
 
-def test_what_goes_off_the_sequence_worked_by_hand():
-    by_hand(off_sequence(WEIGHTED), 0.0)
-    slotted = replace(WEIGHTED, slot=SinkLogit(torch.tensor([3.0]).log()))  # rows 3 1 | 3 1 2 | 3 1 2 5
-    by_hand(off_sequence(slotted), (3 / 4 + 3 / 6 + 3 / 11) / 3)
-    sigmoid = scored(*torch.tensor([1 / 2, 1 / 4, 3 / 4]).logit().tolist(), kernel=SIGMOID)
-    by_hand(off_sequence(sigmoid), 1 - (1 / 2 + 3 / 4 + 3 / 2) / 3)
-
-
-def test_a_column_that_an_edit_removed_goes_off_the_sequence():
-    weights = WEIGHTED.pattern() * torch.tensor([0.0, 1.0, 1.0])
-    by_hand(off_sequence(WEIGHTED.with_pattern(weights)), (1 + 1 / 3 + 1 / 8) / 3)
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@every_call
 def test_what_goes_off_the_sequence_is_what_the_dense_rows_lack(call):
     expected = 1 - call.pattern()[..., -len(call.keys) :].sum(-1).mean(-1)
     torch.testing.assert_close(off_sequence(call), expected, rtol=1e-4, atol=1e-5)
@@ -271,8 +250,8 @@ def test_no_positions_have_no_importance(name):
 
 def test_queries_that_cannot_see_the_first_key_are_counted_at_most_over_heads():
     assert hidden_queries(odd()).tolist() == hidden_queries(odd(5, 11)).tolist() == [0, 0]
-    assert hidden_queries(odd(mask=windowed(13, 3))).tolist() == [10, 10]
+    assert hidden_queries(odd(mask=band(13, 3))).tolist() == [10, 10]
     widths = torch.tensor([[2, 13, 5, 13, 13, 13], [13, 11, 13, 13, 12, 13]])
-    mask = torch.cat([torch.cat([windowed(13, width) for width in row.tolist()], 1) for row in widths])
+    mask = torch.cat([torch.cat([band(13, width) for width in row.tolist()], 1) for row in widths])
     assert hidden_queries(odd(mask=mask)).tolist() == [11, 2]
-    assert hidden_queries(odd(5, 11, mask=windowed(11, 8)[:, :, 6:])).tolist() == [3, 3]
+    assert hidden_queries(odd(5, 11, mask=band(11, 8)[:, :, 6:])).tolist() == [3, 3]

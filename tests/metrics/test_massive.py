@@ -29,6 +29,8 @@ def spiked(value, sequences=3, length=5, d_model=7):
 def test_peaks_worked_by_hand():
     assert peak(SMALL).tolist() == [3.0, 8.0]
     assert peak_over_median(SMALL).tolist() == [1.5, 16.0]
+    assert peak_over_median(torch.tensor([[[1.0, -2.0], [4.0, 8.0]]])).tolist() == [4.0]  # the lower of two medians
+    assert peak_over_median(torch.tensor([[[0.0, 0.0, 5.0]]])).tolist() == [torch.inf]
 
 
 def test_peaks_are_those_numpy_finds():
@@ -38,20 +40,18 @@ def test_peaks_are_those_numpy_finds():
     np.testing.assert_allclose(peak_over_median(x), size.max(1) / np.median(size, 1), rtol=1e-6)
 
 
-def test_the_median_of_an_even_count_is_the_lower_one():
-    assert peak_over_median(torch.tensor([[[1.0, -2.0], [4.0, 8.0]]])).tolist() == [4.0]
-
-
-def test_a_median_of_zero_makes_the_ratio_infinite():
-    assert peak_over_median(torch.tensor([[[0.0, 0.0, 5.0]]])).tolist() == [torch.inf]
-
-
 def test_only_an_entry_over_both_thresholds_is_massive():
-    found = is_massive(spiked(-101.0))
-    assert found.nonzero().tolist() == [[1, 2, 4]]
+    assert is_massive(spiked(-101.0)).nonzero().tolist() == [[1, 2, 4]]
     assert not is_massive(spiked(100.0)).any()  # large enough next to the median 0.1, not in itself
     assert not is_massive(spiked(25.0) * 5).any()  # large enough in itself, not next to the median 0.5
     assert is_massive(spiked(60.0), least=50.0, times=500.0).nonzero().tolist() == [[1, 2, 4]]
+    assert is_massive(torch.tensor([[[0.125, 0.125, 125.0]]])).sum() == 1  # a thousand medians are enough
+
+
+def test_medians_are_taken_per_sequence():
+    x = torch.ones(2, 3, 5)
+    x[:, 0, 0], x[0, 1:] = 2000.0, 10.0
+    assert is_massive(x).nonzero().tolist() == [[1, 0, 0]]
 
 
 def test_massive_entries_are_counted_by_sequence():
@@ -86,21 +86,13 @@ def test_residuals_are_left_as_they_are():
     assert x.equal(before)
 
 
-def test_a_thousand_medians_are_enough():
-    assert is_massive(torch.tensor([[[0.125, 0.125, 125.0]]])).sum() == 1
-
-
-def test_medians_are_taken_per_sequence():
-    x = torch.ones(2, 3, 5)
-    x[:, 0, 0] = 2000.0
-    x[0, 1:] = 10.0
-    assert is_massive(x).nonzero().tolist() == [[1, 0, 0]]
-
-
 @pytest.mark.parametrize("thresholds", [(0.0, 1000.0), (100.0, -1.0), (float("nan"), 1000.0)])
-def test_thresholds_that_are_not_positive_are_refused(thresholds):
+def test_thresholds_that_are_not_positive_and_counts_beyond_the_entries_are_refused(thresholds):
     with pytest.raises(InputError, match="above 0"):
         is_massive(SMALL, *thresholds)
+    for count in (0, 4):
+        with pytest.raises(InputError, match="from 1 to 3"):
+            top_entries(SMALL, count)
 
 
 def test_kurtosis_worked_by_hand():
@@ -130,20 +122,6 @@ def test_top_entries_worked_by_hand():
     assert (top.positions.tolist(), top.channels.tolist()) == ([[0, 1, 1]], [[1, 0, 2]])
 
 
-def test_top_entries_stand_where_they_say_and_none_left_out_is_larger():
-    x = torch.randn(3, 5, 7)
-    top = top_entries(x, 11)
-    for s in range(3):
-        assert torch.equal(x[s, top.positions[s], top.channels[s]], top.values[s])
-        np.testing.assert_array_equal(top.values[s].abs(), np.sort(np.abs(x[s].numpy().ravel()))[::-1][:11])
-
-
-@pytest.mark.parametrize("count", [0, 4])
-def test_more_entries_than_there_are_are_refused(count):
-    with pytest.raises(InputError, match="from 1 to 3"):
-        top_entries(SMALL, count)
-
-
 def test_a_lifetime_worked_by_hand():
     assert lifetime(torch.tensor([False, False, True, True, False, True, False])) == Lifetime(2, 5, 3)
     assert lifetime(torch.tensor([True])) == Lifetime(0, 0, 1)
@@ -157,15 +135,11 @@ def test_entries_survive_being_stacked():
     assert again.positions.dtype == again.channels.dtype == torch.long
 
 
-@pytest.mark.parametrize(("value", "n_massive"), [(100.4, 1), (-100.4, 1), (99.6, 0)])
-def test_an_entry_is_massive_above_a_hundred_unless_told_otherwise(value, n_massive):
-    x = spiked(value) * 0.1
+@pytest.mark.parametrize(
+    ("background", "value", "n_massive"),
+    [(0.01, 100.4, 1), (0.01, -100.4, 1), (0.01, 99.6, 0), (2.0, -2000.8, 1), (2.0, -1999.2, 0)],
+)
+def test_an_entry_is_massive_above_100_and_from_1000_medians_on_unless_told_otherwise(background, value, n_massive):
+    x = torch.full((3, 5, 7), background)
     x[1, 2, 4] = value
-    assert is_massive(x).sum() == n_massive and massive_count(x).tolist() == [0, n_massive, 0]
-
-
-@pytest.mark.parametrize(("times", "n_massive"), [(1000.4, 1), (999.6, 0)])
-def test_an_entry_is_massive_from_a_thousand_medians_on_unless_told_otherwise(times, n_massive):
-    x = torch.full((3, 5, 7), 2.0)
-    x[1, 2, 4] = -2.0 * times
     assert is_massive(x).sum() == n_massive and massive_count(x).tolist() == [0, n_massive, 0]

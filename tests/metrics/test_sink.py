@@ -25,31 +25,12 @@ def test_a_grid_holds_the_sink_rate_of_each_position_whatever_the_order_of_epsil
         torch.testing.assert_close(row, expected)
 
 
-def test_the_threshold_of_a_grid_is_strict():
-    epsilons = (0.1, 0.2, 0.3, 0.7)
-    above = torch.nextafter(torch.tensor(epsilons), torch.tensor(1.0))
-    assert sink_grid(torch.tensor(epsilons)[None, None, None], epsilons).diagonal().eq(0).all()
-    assert sink_grid(above[None, None, None], epsilons).diagonal().eq(1).all()
-
-
-@pytest.mark.parametrize("epsilon", [0.0, 1.0, float("nan")])
-def test_an_epsilon_that_is_no_share_is_refused_by_grids_and_tokens(epsilon):
-    with pytest.raises(InputError, match="between 0 and 1"):
-        sink_grid(SIX, (0.3, epsilon))
-    with pytest.raises(InputError, match="between 0 and 1"):
-        sink_tokens(SIX, torch.zeros(2, 2, dtype=torch.long), epsilon)
-
-
-def test_an_empty_grid_is_refused():
-    with pytest.raises(InputError, match="at least one"):
-        sink_grid(SIX, ())
-
-
-def test_sink_positions_worked_by_hand():
-    none = torch.zeros_like(SIX)
-    assert sink_positions(SIX, none, epsilon=0.3, share=0.2).tolist() == [0, 1]
-    assert sink_positions(SIX, none, epsilon=0.3, share=0.25).tolist() == [0]
-    assert sink_positions(SIX, none, epsilon=0.3, share=0.75).tolist() == []
+@pytest.mark.parametrize(
+    ("epsilon", "share", "positions"),
+    [(0.3, 0.2, [0, 1]), (0.3, 0.25, [0]), (0.3, 0.75, []), (0.65, 0.0, [0, 1]), (0.8, 0.0, [0])],
+)
+def test_sink_positions_worked_by_hand(epsilon, share, positions):
+    assert sink_positions(SIX, torch.zeros_like(SIX), epsilon=epsilon, share=share).tolist() == positions
 
 
 def test_a_position_that_uniform_attention_would_make_a_sink_as_often_is_none():
@@ -58,12 +39,6 @@ def test_a_position_that_uniform_attention_would_make_a_sink_as_often_is_none():
     expected = [p for p in range(11) if (alpha[..., p] > 0.4).float().mean() > 0.5 and p != 3]
     found = sink_positions(alpha, null, epsilon=0.4, share=0.5).tolist()
     assert found == expected and 3 < len(found) < 11
-
-
-@pytest.mark.parametrize("share", [-0.1, 1.0, float("nan")])
-def test_a_share_that_no_position_could_exceed_is_refused(share):
-    with pytest.raises(InputError, match="below 1"):
-        sink_positions(SIX, SIX, 0.3, share)
 
 
 def test_sink_tokens_worked_by_hand():
@@ -98,10 +73,11 @@ def test_padding_counts_neither_as_a_token_nor_in_a_grid():
     assert 9 not in sink_positions(alpha, alpha * 0, 0.3, 0.1)
 
 
-def test_the_threshold_is_strict():
-    for epsilon in (0.1, 0.2, 0.3, 0.5, 0.7):
-        above = torch.nextafter(torch.tensor(epsilon), torch.tensor(1.0)).item()
-        assert sink_rate(torch.tensor([[[epsilon, above]]]), epsilon).tolist() == [0.5]
+@pytest.mark.parametrize("epsilon", [0.1, 0.2, 0.3, 0.5, 0.7])
+def test_the_threshold_is_strict(epsilon):
+    above = torch.nextafter(torch.tensor(epsilon), torch.tensor(1.0)).item()
+    alpha = torch.tensor([[[epsilon, above]]])
+    assert sink_rate(alpha, epsilon).tolist() == [0.5] and sink_grid(alpha[:, None], (epsilon,)).tolist() == [[0, 1]]
 
 
 def test_heads_are_counted_before_they_are_averaged():
@@ -111,15 +87,24 @@ def test_heads_are_counted_before_they_are_averaged():
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0, -0.1, 30.0, float("nan")])
 def test_an_epsilon_that_is_no_share_is_refused(epsilon):
-    with pytest.raises(InputError, match="between 0 and 1"):
-        sink_rate(torch.zeros(2, 3, 5), epsilon)
+    tokens = torch.zeros(2, 2, dtype=torch.long)
+    for read in (
+        lambda: sink_rate(SIX[..., 0], epsilon),
+        lambda: sink_grid(SIX, (0.3, epsilon)),
+        lambda: sink_tokens(SIX, tokens, epsilon),
+    ):
+        with pytest.raises(InputError, match="between 0 and 1"):
+            read()
+
+
+def test_an_empty_grid_and_a_share_that_no_position_could_exceed_are_refused():
+    with pytest.raises(InputError, match="at least one"):
+        sink_grid(SIX, ())
+    for share in (-0.1, 1.0, float("nan")):
+        with pytest.raises(InputError, match="below 1"):
+            sink_positions(SIX, SIX, 0.3, share)
 
 
 def test_a_sequence_without_the_position_has_no_sink_rate():
     alpha = torch.tensor([[[0.9, 0.1]], [[torch.nan, torch.nan]]])
     torch.testing.assert_close(sink_rate(alpha, 0.3), torch.tensor([0.5, torch.nan]), equal_nan=True)
-
-
-def test_any_head_makes_a_sink_position_at_a_share_of_zero():
-    assert sink_positions(SIX, torch.zeros_like(SIX), epsilon=0.65, share=0.0).tolist() == [0, 1]
-    assert sink_positions(SIX, torch.zeros_like(SIX), epsilon=0.8, share=0.0).tolist() == [0]

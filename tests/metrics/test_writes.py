@@ -60,13 +60,11 @@ def test_nop_and_broadcast_worked_by_hand():
     assert is_broadcast(ratios, low=0.5, high=2.0).sum() == 5
 
 
-@pytest.mark.parametrize("limit", [0.0, 1.0, float("nan")])
-def test_a_limit_that_no_nop_could_have_is_refused(limit):
-    with pytest.raises(InputError, match="between 0 and 1"):
-        is_nop(torch.ones(2), limit)
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.25), (1.1, 1.25), (0.5, 0.9)])
-def test_a_broadcast_range_without_one_is_refused(low, high):
-    with pytest.raises(InputError, match="either side of 1"):
-        is_broadcast(torch.ones(2), low, high)
+@pytest.mark.parametrize(
+    ("read", "limits", "message"),
+    [(is_nop, (limit,), "between 0 and 1") for limit in (0.0, 1.0, float("nan"))]
+    + [(is_broadcast, limits, "either side of 1") for limits in ((0.0, 1.25), (1.1, 1.25), (0.5, 0.9))],
+)
+def test_limits_that_mean_nothing_are_refused(read, limits, message):
+    with pytest.raises(InputError, match=message):
+        read(torch.ones(2), *limits)

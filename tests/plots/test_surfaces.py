@@ -53,11 +53,8 @@ def test_a_surface_stands_over_channels_and_positions_and_tells_its_tokens_escap
     assert (list(trace.x), list(trace.y)) == ([0, 4, 8], [0, 1])
     assert trace.text[0][2] == "&lt;b&gt;" and trace.text[1][0] == "x"
     scene = figure.layout.scene
-    assert [axis.title.text for axis in (scene.xaxis, scene.yaxis, scene.zaxis)] == [
-        "channel",
-        "position",
-        "|x|, magnitude",
-    ]
+    titles = [axis.title.text for axis in (scene.xaxis, scene.yaxis, scene.zaxis)]
+    assert titles == ["channel", "position", "|x|, magnitude"]
 
 
 def test_massive_activations_are_drawn_by_block_each_on_its_own_axis():

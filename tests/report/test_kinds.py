@@ -60,11 +60,9 @@ def test_norms_are_means_over_the_kind_then_over_sequences():
     two = replace(REPORT, residual_norms=residual, value_norms=values, key_norms=REPORT.key_norms.expand(-1, -1, 2, -1))
     table = norms_by_kind(two, token_text=word)
     rows = {(row["quantity"], row["block"], row["tokens"]): row["norm"] for row in table.rows}
-    assert rows["residual", 1, "delimiters"] == 15.0 and rows["residual", 1, "first token"] == 5.0
-    assert rows["residual", 1, "other tokens"] == 1.0
-    assert rows["value", 0, "first token"] == pytest.approx(0.2) and rows["value", 3, "first token"] == pytest.approx(
-        1.8
-    )
+    residuals = [rows["residual", 1, kind] for kind in ("delimiters", "first token", "other tokens")]
+    assert residuals == [15.0, 5.0, 1.0]
+    assert [rows["value", layer, "first token"] for layer in (0, 3)] == pytest.approx([0.2, 1.8])
     assert {block for quantity, block, _ in rows if quantity == "key"} == {0, 3}  # layers that attend
     assert len(rows) == 4 * (4 + 2 + 2)
     assert "first token 3, other sinks 1, delimiters 2" in table.note

@@ -25,9 +25,8 @@ def test_entries_are_told_by_place_most_frequent_first():
     top = torch.tensor([[-200.0, 0, 7], [3, 1, 2]]).repeat(N, 4, 1, 1)
     top[:, 2, 0, 0] = torch.tensor([-300.0, -100.0, -500.0])
     top[0, 2, 1] = torch.tensor([4.0, 0, 7])
-    table = largest_entries(
-        replace(REPORT, extras={**REPORT.extras, "top_entries": top}), token_text=lambda token: f"<{token}>"
-    )
+    spiked = replace(REPORT, extras={**REPORT.extras, "top_entries": top})
+    table = largest_entries(spiked, token_text=lambda token: f"<{token}>")
     assert table.title == "Largest residual entries of block 2"  # the tallest: 300 on average, others 200
     first, second = table.rows
     assert (first["position"], first["channel"], first["token"], first["in sequences"]) == (0, 7, "<99>", 4)
@@ -58,18 +57,10 @@ def test_the_surface_ends_with_its_sequence():
     assert found.sizes.shape == (6, D) and np.isfinite(found.sizes).all() and found.block == 2
 
 
-@pytest.mark.parametrize("where", [{"block": 4}, {"block": -1}, {"sequence": N}])
-def test_a_block_or_sequence_that_is_not_there_is_refused(where):
-    with pytest.raises(InputError, match="count from 0"):
-        residual_surface(WITH, **where)
-
-
 def test_contrasts_hold_the_first_key_and_the_others():
     row = qk_means_by_head(REPORT).rows[3]
     assert (row["layer"], row["head"]) == (3, 1)
-    values = [
-        row[name] for name in ("cosine, first key", "cosine, others", "norm product, first key", "norm product, others")
-    ]
+    values = [row[f"{what}, {key}"] for what in ("cosine", "norm product") for key in ("first key", "others")]
     assert values == pytest.approx([0.8, 0.2, 10, 5])
 
 
@@ -82,10 +73,16 @@ def test_distributions_are_shares_of_the_pairs_by_bins():
     assert product.numbers("first key")[35:37] == [0.75, 0.25] and product.numbers("others")[0] == 1
 
 
-def test_what_was_not_measured_and_heads_that_are_not_there_are_refused():
-    for table in (residual_surface, lambda report: qk_distributions(report, 3, 0)):
-        with pytest.raises(InputError, match="was not measured; measure with"):
-            table(REPORT)
-    for layer, head in ((1, 0), (3, 2), (3, -1)):
-        with pytest.raises(InputError, match="there is no head"):
-            qk_distributions(PAIRED, layer, head)
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (lambda: residual_surface(REPORT), "was not measured; measure with"),
+        (lambda: qk_distributions(REPORT, 3, 0), "was not measured; measure with"),
+        *((lambda at=at: qk_distributions(PAIRED, *at), "there is no head") for at in ((1, 0), (3, 2), (3, -1))),
+        *((lambda at=at: residual_surface(WITH, **at), "count from 0")
+          for at in ({"block": 4}, {"block": -1}, {"sequence": N})),
+    ],
+)  # fmt: skip
+def test_what_was_not_measured_and_places_that_are_not_there_are_refused(table, message):
+    with pytest.raises(InputError, match=message):
+        table()

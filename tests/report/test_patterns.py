@@ -19,9 +19,8 @@ def test_sinks_of_weights_are_those_that_are_measured_whatever_they_came_from():
     table, report = si.sinks(output.attentions, 2), si.measure(model, tokens, convention=PAPER)
     everything, *heads = table.rows
     sink = report.sink(2)
-    assert (everything["Sink_3"], everything["Sink_3 low"], everything["Sink_3 high"]) == pytest.approx(
-        (sink.mean, sink.low, sink.high), abs=1e-6
-    )
+    found = [everything[f"Sink_3{end}"] for end in ("", " low", " high")]
+    assert found == pytest.approx([sink.mean, sink.low, sink.high], abs=1e-6)
     assert [row["alpha_3"] for row in heads] == pytest.approx(report.alpha(2).mean(0).flatten().tolist(), abs=1e-5)
     assert [(row["layer"], row["head"]) for row in heads] == [(i, j) for i in range(3) for j in range(4)]
     assert everything["null"] == pytest.approx(report.null_alpha(2).mean().item(), abs=1e-6)

@@ -27,17 +27,6 @@ def subjects():
     return {name: si.load(model_of(name)) for name in ("gpt2", "gpt-oss with sink logits")}
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt-oss with sink logits"])
-def test_a_saved_report_is_loaded_as_it_was(subjects, name, tmp_path):
-    report = si.measure(subjects[name], tokens_of(), positions=(0, 4))
-    report.save(tmp_path / "report.safetensors")
-    loaded = Report.load(tmp_path / "report.safetensors")
-    for field in fields(report):
-        ours, theirs = getattr(report, field.name), getattr(loaded, field.name)
-        assert ours.equal(theirs) if isinstance(ours, torch.Tensor) else ours == theirs
-    assert [p.name for p in tmp_path.iterdir()] == ["report.safetensors"]
-
-
 def test_a_file_that_is_no_report_is_refused(tmp_path):
     (tmp_path / "other.safetensors").write_bytes(b"not a report")
     with pytest.raises(InputError, match=r"not a saved report; give a .* that Report\.save wrote"):
@@ -57,28 +46,24 @@ def test_an_edit_is_compared_sequence_by_sequence(subjects):
 
 def test_a_report_compared_with_itself_has_changed_by_nothing(subjects):
     report = si.measure(subjects["gpt-oss with sink logits"], tokens_of())
-    assert {row[cell] for row in compare(report, report).rows for cell in ("change", "change low", "change high")} == {
-        0.0
-    }
+    table = compare(report, report)
+    assert {row[cell] for row in table.rows for cell in ("change", "change low", "change high")} == {0.0}
 
 
-def test_reports_on_different_tokens_are_not_paired(subjects):
-    one = si.measure(subjects["gpt2"], tokens_of())
-    other = replace(one, protocol=replace(one.protocol, source_sha256="another"))
-    assert "different sequences" in compare(one, other).note
+def test_reports_are_paired_by_the_hash_of_their_texts_and_never_by_place(subjects):
+    def measured(sequences=5, length=17, sha256=None):
+        report = si.measure(subjects["gpt2"], tokens_of()[:sequences, :length])
+        return report if sha256 is None else replace(report, protocol=replace(report.protocol, source_sha256=sha256))
 
-
-def test_reports_of_other_sequences_are_never_paired_by_place(subjects):
-    one, fewer = (si.measure(subjects["gpt2"], tokens_of()[:n]) for n in (5, 3))
-    assert "different sequences, change of means" in compare(one, fewer).note
-    one, fewer = (replace(report, protocol=replace(report.protocol, source_sha256="")) for report in (one, fewer))
-    assert "different sequences" in compare(one, fewer).note and "the same sequences" in compare(one, one).note
-
-
-def test_the_same_texts_as_other_tokens_are_paired_and_the_note_says_so(subjects):
-    one, cut = (si.measure(subjects["gpt2"], tokens_of()[:, :n]) for n in (17, 11))
-    same_texts = replace(cut, protocol=replace(cut.protocol, source_sha256=one.protocol.source_sha256))
-    assert "the same texts as other tokens, change by sequence" in compare(one, same_texts).note
+    one = measured()
+    for first, second, note in (
+        (one, measured(sha256="another"), "different sequences"),
+        (one, measured(sequences=3), "different sequences, change of means"),
+        (measured(sha256=""), measured(sequences=3, sha256=""), "different sequences"),
+        (one, one, "the same sequences"),
+        (one, measured(length=11, sha256=one.protocol.source_sha256), "the same texts as other tokens, change by seq"),
+    ):
+        assert note in compare(first, second).note
 
 
 def test_a_summary_of_texts_of_different_lengths_repeats_no_row(subjects):
@@ -162,14 +147,6 @@ def test_an_answer_that_was_not_taken_along_names_the_fix(subjects, full):
         report.extra(NEXT_TOKEN_LOSS)
 
 
-def test_rates_and_ratios_of_ragged_sequences_count_those_that_are_long_enough(full):
-    rates = [(full.importance[i, ..., 1] > 0.3).float().mean().item() for i in (0, 2)]
-    assert full.sink_rate(6) == pytest.approx(sum(rates) / 2)
-    assert full.null_sink_rate(6) == (full.null[[0, 2], ..., 1] > 0.3).float().mean()
-    norms = full.residual_norms[1, :, :5]
-    torch.testing.assert_close(full.residual_ratio()[1], norms[:, 0] / norms[:, 1:].mean(-1))
-
-
 def without(name):
     def older(tensors, words):
         del tensors[name]
@@ -194,9 +171,13 @@ def test_a_file_of_an_older_report_is_refused_in_one_line(full, older, tmp_path)
         Report.load(tmp_path / "older")
 
 
-def test_a_report_of_one_sequence_and_one_layer_can_be_saved(tmp_path):
+def test_a_report_of_one_sequence_and_one_layer_without_a_slot_is_loaded_as_it_was(tmp_path):
     report = si.measure(si.load(model_of("jamba with mamba layers")), tokens_of()[:1])
-    assert by_file(report, tmp_path).importance.equal(report.importance)
+    loaded = by_file(report, tmp_path)
+    for field in fields(report):
+        ours, theirs = getattr(report, field.name), getattr(loaded, field.name)
+        assert ours.equal(theirs) if isinstance(ours, torch.Tensor) else ours == theirs
+    assert [p.name for p in tmp_path.iterdir()] == ["report.safetensors"]
 
 
 def test_rates_count_importances_of_the_first_position_above_three_tenths_unless_told_otherwise(full):
@@ -210,28 +191,30 @@ def test_rates_count_importances_of_the_first_position_above_three_tenths_unless
     assert full.slot_rate(0.05).mean == pytest.approx((slot > 0.05).float().mean().item())
 
 
-def test_ratios_are_norms_of_the_first_token_over_the_mean_of_the_others(subjects):
+def test_ratios_are_norms_of_the_first_token_over_the_mean_of_the_others_that_there_are(subjects, full):
     report = si.measure(subjects["gpt2"], tokens_of())
     for ratio, norms in (
         (report.residual_ratio(), report.residual_norms),
         (report.key_ratio(), report.key_norms),
         (report.value_ratio(), report.value_norms),
+        (full.residual_ratio()[1], full.residual_norms[1, :, :5]),
     ):
         torch.testing.assert_close(ratio, norms[..., 0] / norms[..., 1:].mean(-1))
 
 
-def test_steps_are_of_the_mean_ratio_and_of_a_factor_of_two_unless_told_otherwise(full):
-    def with_ratios(*ratios):
-        norms = torch.ones(3, len(ratios), full.residual_norms.shape[-1])
-        norms[..., 0] = torch.tensor(ratios)
-        return replace(full, residual_norms=norms)
-
-    n_blocks = full.residual_norms.shape[1]
-    assert n_blocks == 4
-    assert with_ratios(1.0, 2.0, 2.0, 1.0).steps() == Steps(1, 3)
-    assert with_ratios(1.0, 1.9, 1.9, 1.0).steps() is None
-    assert with_ratios(1.0, 1.9, 1.9, 1.0).steps(1.5) == Steps(1, 3)
-    assert with_ratios(1.0, 9.0, 9.0, 9.0).steps() == Steps(1, None)
+@pytest.mark.parametrize(
+    ("ratios", "options", "found"),
+    [
+        ((1.0, 2.0, 2.0, 1.0), (), Steps(1, 3)),
+        ((1.0, 1.9, 1.9, 1.0), (), None),
+        ((1.0, 1.9, 1.9, 1.0), (1.5,), Steps(1, 3)),
+        ((1.0, 9.0, 9.0, 9.0), (), Steps(1, None)),
+    ],
+)
+def test_steps_are_of_the_mean_ratio_and_of_a_factor_of_two_unless_told_otherwise(full, ratios, options, found):
+    norms = torch.ones_like(full.residual_norms)
+    norms[..., 0] = torch.tensor(ratios)
+    assert replace(full, residual_norms=norms).steps(*options) == found
 
 
 def test_a_reports_line_names_the_model_its_sizes_and_its_sink(full, subjects):

@@ -16,19 +16,9 @@ from sinkinterp.report.summary import sink_summary
 from sinkinterp.report.views import tables_as_json
 
 PROTOCOL = Protocol(
-    "toy",
-    3,
-    5,
-    "float32",
-    "never (none)",
-    "a.txt",
-    "abc",
-    1,
-    ("Swap()",),
-    "queries that can see the key",
-    "",
+    "toy", 3, 5, "float32", "never (none)", "a.txt", "abc", 1, ("Swap()",), "queries that can see the key", "",
     {"torch": "2"},
-)
+)  # fmt: skip
 OTHER_HEADS = [[[0.9, 0.1, 0.1, 0.1], [0.9, 0.9, 0.1, 0.1]], [[0.1] * 4] * 2, [[0.5] * 4] * 2]
 FIRST = torch.tensor(OTHER_HEADS)  # sequence layer head; rates above 0.3: 3/8, 0, 1; means 0.4, 0.1, 0.5
 NULL = torch.tensor([0.2, 0.4])[:, None].expand(3, 2, 4)  # 0.2 in the first layer, 0.4 in the second
@@ -41,22 +31,14 @@ def with_first(first, others, length):
 
 KV = torch.tensor([[2.0, 3.0], [5.0, 7.0]]).expand(3, 2, 2)
 RESIDUALS = torch.tensor([[1.0, 9.0, 4.0], [1.0, 11.0, 4.0], [1.0, 13.0, 4.0]])
+ALPHA, BELOW = with_first(FIRST, 0.05, 5), with_first(NULL, 0.03, 5)
 REPORT = Report(
-    tokens=torch.tensor([[2, 3, 5, 7, 3], [2, 5, 3, 7, 7], [2, 3, 3, 5, 5]]),
-    positions=tuple(range(5)),
-    attention_layers=(1, 4),
-    importance=with_first(FIRST, 0.05, 5),
-    raw_importance=with_first(FIRST, 0.05, 5),
-    null=with_first(NULL, 0.03, 5),
-    bias_null=with_first(NULL, 0.03, 5),
-    off_sequence=torch.zeros(3, 2, 4),
-    slot_importance=None,
-    slot_null=None,
-    residual_norms=with_first(RESIDUALS * 2, 2.0, 5),
-    key_norms=with_first(KV / 10, 1.0, 5),
-    value_norms=with_first(KV * 4, 4.0, 5),
-    protocol=PROTOCOL,
-)
+    tokens=torch.tensor([[2, 3, 5, 7, 3], [2, 5, 3, 7, 7], [2, 3, 3, 5, 5]]), positions=tuple(range(5)),
+    attention_layers=(1, 4), importance=ALPHA, raw_importance=ALPHA, null=BELOW, bias_null=BELOW,
+    off_sequence=torch.zeros(3, 2, 4), slot_importance=None, slot_null=None,
+    residual_norms=with_first(RESIDUALS * 2, 2.0, 5), key_norms=with_first(KV / 10, 1.0, 5),
+    value_norms=with_first(KV * 4, 4.0, 5), protocol=PROTOCOL,
+)  # fmt: skip
 
 
 def of(table, quantity):
@@ -98,53 +80,50 @@ def test_a_slot_has_its_own_rows():
 
 
 def test_heads_stand_beside_the_ratios_of_the_kv_head_they_share():
-    rows = sinks_by_head(REPORT).rows
-    assert [(row["layer"], row["head"]) for row in rows] == [(layer, head) for layer in (1, 4) for head in range(4)]
-    assert [row["value ratio"] for row in rows] == pytest.approx([2, 2, 3, 3, 5, 5, 7, 7])
-    assert [row["key ratio"] for row in rows] == pytest.approx([0.2, 0.2, 0.3, 0.3, 0.5, 0.5, 0.7, 0.7])
-    assert [row["alpha_1"] for row in rows] == pytest.approx(
-        [0.5, 0.7 / 3, 0.7 / 3, 0.7 / 3, 0.5, 0.5, 0.7 / 3, 0.7 / 3]
-    )
-    assert [row["sink rate"] for row in rows] == pytest.approx([2 / 3, *[1 / 3] * 3, 2 / 3, 2 / 3, 1 / 3, 1 / 3])
-    assert [row["null"] for row in rows] == pytest.approx([0.2] * 4 + [0.4] * 4)
+    table, low, high = sinks_by_head(REPORT), 0.7 / 3, 0.5
+    for name, by_hand in {
+        "layer": [1] * 4 + [4] * 4,
+        "head": [0, 1, 2, 3] * 2,
+        "value ratio": [2, 2, 3, 3, 5, 5, 7, 7],
+        "key ratio": [0.2, 0.2, 0.3, 0.3, 0.5, 0.5, 0.7, 0.7],
+        "alpha_1": [high, low, low, low, high, high, low, low],
+        "sink rate": [2 / 3, *[1 / 3] * 3, 2 / 3, 2 / 3, 1 / 3, 1 / 3],
+        "null": [0.2] * 4 + [0.4] * 4,
+    }.items():
+        assert table.column(name) == pytest.approx(by_hand)
 
 
 def test_positions_stand_beside_their_own_null():
-    first, second, *_, last = sinks_by_position(REPORT).rows
-    assert [row["paper"] for row in sinks_by_position(REPORT).rows] == [f"Sink_{k}" for k in range(1, 6)]
-    assert [first[name] for name in ("sink rate", "null rate", "alpha", "null alpha")] == pytest.approx(
-        [11 / 24, 0.5, 1 / 3, 0.3]
-    )
-    assert [second[name] for name in ("sink rate", "null rate", "alpha", "null alpha")] == pytest.approx(
-        [0, 0, 0.05, 0.03]
-    )
-    assert last["position"] == 4
+    table = sinks_by_position(REPORT)
+    assert table.column("paper") == [f"Sink_{k}" for k in range(1, 6)] and table.column("position") == [*range(5)]
+    for row, by_hand in zip(table.rows, ((11 / 24, 0.5, 1 / 3, 0.3), (0, 0, 0.05, 0.03)), strict=False):
+        assert [row[name] for name in ("sink rate", "null rate", "alpha", "null alpha")] == pytest.approx(by_hand)
+
+
+def measured_at(*positions):
+    names = ("importance", "raw_importance", "null", "bias_null")
+    return replace(REPORT, positions=positions, **{name: getattr(REPORT, name)[..., list(positions)] for name in names})
 
 
 @pytest.mark.parametrize("table", [sink_summary, sinks_by_head])
 def test_the_order_of_the_measured_positions_does_not_matter(table):
-    turned = {
-        name: getattr(REPORT, name)[..., [4, 0]] for name in ("importance", "raw_importance", "null", "bias_null")
-    }
-    turned["raw_importance"] = turned["raw_importance"] * 2
-    again = replace(REPORT, positions=(4, 0), **turned)
-    assert table(again).rows == table(replace(REPORT, raw_importance=REPORT.raw_importance * 2)).rows
+    rows = [table(replace(r, raw_importance=r.raw_importance * 2)).rows for r in (REPORT, measured_at(4, 0))]
+    assert rows[0] == rows[1]
 
 
 def test_a_first_position_that_was_not_measured_names_those_that_were():
-    part = {name: getattr(REPORT, name)[..., 2:4] for name in ("importance", "raw_importance", "null", "bias_null")}
     with pytest.raises(InputError, match=r"position 0 was not measured; .* 2, 3 of a sequence of 5"):
-        sink_summary(replace(REPORT, positions=(2, 3), **part))
+        sink_summary(measured_at(2, 3))
 
 
 def test_residuals_are_told_per_block_and_model():
-    rows = residual_norms_by_block({"a": REPORT, "b": replace(REPORT, residual_norms=REPORT.residual_norms * 3)}).rows
-    assert [(row["model"], row["block"]) for row in rows] == [(model, block) for model in "ab" for block in range(3)]
-    assert [row["first token"] for row in rows] == pytest.approx([2, 22, 8, 6, 66, 24])
-    assert [row["other tokens"] for row in rows] == pytest.approx([2, 2, 2, 6, 6, 6])
-    assert [row["ratio"] for row in rows] == pytest.approx([1, 11, 4] * 2)
-    assert rows[1]["ratio low"] < 11 < rows[1]["ratio high"]
-    assert rows[0]["ratio low"] == rows[0]["ratio high"] == 1
+    table = residual_norms_by_block({"a": REPORT, "b": replace(REPORT, residual_norms=REPORT.residual_norms * 3)})
+    assert [(row["model"], row["block"]) for row in table.rows] == [(m, block) for m in "ab" for block in range(3)]
+    by_hand = {"first token": [2, 22, 8, 6, 66, 24], "other tokens": [2] * 3 + [6] * 3, "ratio": [1, 11, 4] * 2}
+    for name, values in by_hand.items():
+        assert table.column(name) == pytest.approx(values)
+    lows, highs = table.column("ratio low"), table.column("ratio high")
+    assert lows[1] < 11 < highs[1] and lows[0] == highs[0] == 1
 
 
 def test_every_table_carries_its_protocol():
@@ -155,12 +134,9 @@ def test_every_table_carries_its_protocol():
 
 def test_everything_goes_through_json():
     found = json.loads(json.dumps(tables_as_json(REPORT, 0.25), allow_nan=False))
-    assert found["protocol"]["epsilon"] == 0.25
-    assert found["protocol"]["versions"] == {"torch": "2"}
-    tables = [table(REPORT, 0.25) for table in (sink_summary, sinks_by_head, sinks_by_position, sinks_by_epsilon)] + [
-        residual_norms_by_block({"toy": REPORT})
-    ]
-    assert found["tables"] == [table.to_dict() for table in tables]
+    assert (found["protocol"]["epsilon"], found["protocol"]["versions"]) == (0.25, {"torch": "2"})
+    tables = [table(REPORT, 0.25) for table in (sink_summary, sinks_by_head, sinks_by_position, sinks_by_epsilon)]
+    assert found["tables"] == [table.to_dict() for table in (*tables, residual_norms_by_block({"toy": REPORT}))]
     assert found["importance"][1][3] == pytest.approx([0.7 / 3, 0.05, 0.05, 0.05, 0.05])
     assert found["null"][1][3] == pytest.approx([0.4, 0.03, 0.03, 0.03, 0.03])
     assert (found["positions"], found["attention_layers"]) == ([0, 1, 2, 3, 4], [1, 4])

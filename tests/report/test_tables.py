@@ -50,20 +50,20 @@ REPORT = Report(
 )  # fmt: skip
 
 
-def test_the_score_gap_is_split_by_hand():
-    rows = score_gaps_by_head(REPORT).rows
-    assert [(row["layer"], row["head"]) for row in rows] == [(0, 0), (0, 1), (3, 0), (3, 1)]
+def test_the_score_gap_is_split_by_hand_and_becomes_a_frame_with_its_note():
+    table = score_gaps_by_head(REPORT)
+    assert [(row["layer"], row["head"]) for row in table.rows] == [(0, 0), (0, 1), (3, 0), (3, 1)]
     # 0.8 * 10 - 0.2 * 5 = 7 = (0.8 - 0.2) * (10 + 5) / 2 + (10 - 5) * (0.8 + 0.2) / 2
-    assert [rows[0][name] for name in ("score gap", "by angle", "by norms")] == pytest.approx([7, 4.5, 2.5])
+    assert [table.rows[0][name] for name in ("score gap", "by angle", "by norms")] == pytest.approx([7, 4.5, 2.5])
+    frame = table.to_pandas()
+    assert len(frame) == 4 and frame.attrs["note"].startswith("toy: n=3, T=11")
 
 
-def test_only_sink_heads_are_called_no_op_or_broadcast():
-    assert [row["kind of sink"] for row in writes_by_head(REPORT).rows] == ["no-op", "none", "broadcast", "none"]
-    assert [row["stable rank of keys"] for row in writes_by_head(REPORT).rows] == [1.5, 1.5, 2.5, 2.5]
-
-
-def test_the_strongest_heads_come_first():
-    assert [row["alpha_1"] for row in top_heads(writes_by_head(REPORT), 3).rows] == pytest.approx([0.7, 0.4, 0.2])
+def test_only_sink_heads_are_called_no_op_or_broadcast_and_the_strongest_come_first():
+    table = writes_by_head(REPORT)
+    assert table.column("kind of sink") == ["no-op", "none", "broadcast", "none"]
+    assert table.column("stable rank of keys") == [1.5, 1.5, 2.5, 2.5]
+    assert top_heads(table, 3).column("alpha_1") == pytest.approx([0.7, 0.4, 0.2])
 
 
 def test_massive_activations_are_told_with_their_place_and_their_lifetime():
@@ -84,9 +84,8 @@ def test_first_and_later_tokens_are_told_apart():
 def test_tokens_that_hardly_any_query_follows_do_not_count():
     late = ALPHA.clone()
     late[..., -1] = 0.9
-    assert all(
-        row["place"] == "first" or row["token"] == 2 for row in sinks_by_token(replace(REPORT, importance=late)).rows
-    )
+    rows = sinks_by_token(replace(REPORT, importance=late)).rows
+    assert all(row["place"] == "first" or row["token"] == 2 for row in rows)
 
 
 def test_secondary_sinks_lie_between_the_steps_of_the_norm():
@@ -105,9 +104,8 @@ def test_the_grid_falls_with_epsilon_beside_its_null():
 
 
 def test_losses_stand_at_the_position_of_the_token_that_was_predicted():
-    assert [(row["position"], row["loss"]) for row in loss_by_position(REPORT).rows] == [
-        (i, float(i)) for i in range(1, T)
-    ]
+    rows = loss_by_position(REPORT).rows
+    assert [(row["position"], row["loss"]) for row in rows] == [(i, float(i)) for i in range(1, T)]
 
 
 def test_domains_have_a_row_each():
@@ -121,8 +119,3 @@ def test_what_was_not_measured_is_left_out_of_the_overview_and_refused_alone():
     for table in (score_gaps_by_head, writes_by_head, massive_by_block, secondary_by_token, loss_by_position):
         with pytest.raises(InputError, match=r"was not measured; measure with instruments"):
             table(bare)
-
-
-def test_tables_become_frames_with_their_note():
-    frame = score_gaps_by_head(REPORT).to_pandas()
-    assert len(frame) == 4 and frame.attrs["note"].startswith("toy: n=3, T=11")

@@ -14,9 +14,7 @@ from sinkinterp.report.summary import protocol_table, sink_verdict
 def test_a_sink_is_told_with_its_strength_null_and_place():
     said = sink_verdict(REPORT)
     assert said.startswith("toy has a sink on its first token: it receives 0.35 of the attention, mean over heads")
-    assert (
-        "(uniform attention: 0.10), and 50.0% [50.0%, 50.0%] of all (sequence, layer, head) give it more than" in said
-    )
+    assert "(uniform attention: 0.10), and 50.0% [50.0%, 50.0%] of all (sequence, layer, head) give it more" in said
     assert "more than 0.3 (uniform: 0.0%)" in said
     assert said.endswith("The head that looks at it most, 0 of layer 0, gives it 0.70 (uniform: 0.10).")
     assert "\n" not in said and said.count(".") - said.count("0.") - said.count("50.0%") < 10
@@ -77,9 +75,8 @@ def test_a_slot_that_takes_the_sink_is_named():
 def test_later_positions_are_named_where_a_tenth_of_the_heads_looks_at_them_and_queries_follow():
     later = ALPHA.clone()
     later[..., 1], later[..., 3], later[..., 4] = 0.9, 0.9, 0.9
-    assert sink_verdict(replace(REPORT, importance=later)).endswith(
-        "later positions above epsilon in a tenth of the heads: 1, 3."
-    )
+    said = sink_verdict(replace(REPORT, importance=later))
+    assert said.endswith("later positions above epsilon in a tenth of the heads: 1, 3.")
 
 
 def test_the_protocol_leaves_out_what_is_not_known():

@@ -26,10 +26,7 @@ def test_every_view_makes_a_table_that_is_shown_somewhere():
             table = view.table(EVERYTHING, 0.3, str)
             assert table.rows and "n=3, T=11" in table.note
             assert not view.name or table.plot().data
-
-
-def test_names_of_views_are_distinct():
-    assert len(NAMED) == sum(view.name != "" for view in VIEWS)
+    assert len(NAMED) == sum(view.name != "" for view in VIEWS)  # no name stands twice
 
 
 def test_a_view_that_needs_another_instrument_names_it():
@@ -42,9 +39,6 @@ def test_a_view_that_needs_another_instrument_names_it():
 def test_the_json_file_holds_general_tables_before_those_of_instruments():
     titles = [table["title"] for table in tables_as_json(REPORT)["tables"]]
     assert titles[4:] == [
-        "Residual norms by block",
-        "Angle or length? Queries and the first key per head",
-        "What do heads write?",
-        "Massive activations by block",
-        "Loss by position",
-    ]
+        "Residual norms by block", "Angle or length? Queries and the first key per head", "What do heads write?",
+        "Massive activations by block", "Loss by position",
+    ]  # fmt: skip

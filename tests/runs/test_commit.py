@@ -23,13 +23,13 @@ def repository(tmp_path, monkeypatch):
         user = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
         return subprocess.run(["git", *user, *words], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
 
+    assert provenance.provenance()["commit"] == "unknown"  # outside a repository
+    for words in (["init"], ["add", "."], ["commit", "-m", "first"]):
+        git(*words)
     return git
 
 
 def test_the_commit_is_named_with_whether_files_differ_from_it(repository, tmp_path):
-    repository("init")
-    repository("add", ".")
-    repository("commit", "-m", "first")
     commit = repository("rev-parse", "HEAD")[:12]
     (tmp_path / "notes.txt").write_text("not a part of the commit")
     (tmp_path / "book.json").write_text("numbers, which are no code")
@@ -39,15 +39,8 @@ def test_the_commit_is_named_with_whether_files_differ_from_it(repository, tmp_p
 
 
 def test_asking_for_the_commit_leaves_the_index_of_the_repository_as_it_is(repository, tmp_path):
-    repository("init")
-    repository("add", ".")
-    repository("commit", "-m", "first")
     index = tmp_path / ".git" / "index"
     before = index.read_bytes()
     os.utime(tmp_path / "module.py", (0, 0))  # git would note the new time
     provenance.provenance()
     assert index.read_bytes() == before and not index.with_name("index.lock").exists()
-
-
-def test_outside_a_repository_the_commit_is_unknown(repository):
-    assert provenance.provenance()["commit"] == "unknown"

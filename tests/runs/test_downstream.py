@@ -24,12 +24,9 @@ def test_short_texts_are_left_out_and_too_few_are_refused():
         endings(["too short", "word " * 30 + "-" * 900 + " word", *["word " * 80] * 7], 5)
 
 
-def test_a_model_without_a_tokenizer_is_refused():
+def test_without_a_tokenizer_or_the_harness_the_fix_is_said(monkeypatch):
     with pytest.raises(InputError, match="has no tokenizer"):
         accuracy("sinkinterp/demo-softmax")
-
-
-def test_without_the_harness_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(downstream.__dict__, "load_tokenizer", lambda source: object())
     monkeypatch.setitem(__import__("sys").modules, "lm_eval", None)
     with pytest.raises(InputError, match=r"pip install 'sinkinterp\[lm-eval\]'"):

@@ -1,9 +1,7 @@
 """Experiments on a model with an encoder."""
 
 import pytest
-from backends.encoder_decoders import model_of
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from backends.encoder_decoders import save_bart
 from typer.testing import CliRunner
 
 from sinkinterp.backends.encoder.encoder_input import NoEncoder, TokenIds
@@ -18,14 +16,7 @@ TABLE07 = "table07_position_swap"
 
 @pytest.fixture
 def bart(tmp_path):
-    """The folder of a tiny BART, whose tokenizer knows words and an end token."""
-    model_of("bart").save_pretrained(tmp_path / "bart")
-    words = {"<pad>": 0, "<s>": 1, "</s>": 2} | {f"word{i}": i for i in range(3, 101)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<pad>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    special = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<pad>"}
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(tmp_path / "bart")
-    return str(tmp_path / "bart")
+    return str(save_bart(tmp_path / "bart", marks_texts=False))
 
 
 @pytest.fixture

@@ -8,12 +8,14 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.draws import Split
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import Texts
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.errors import InputError
+from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement import inputs as batching
 from sinkinterp.metrics.loss import next_token_loss
@@ -113,9 +115,6 @@ def test_the_loss_of_an_evaluation_is_that_of_the_predicted_tokens(tmp_path):
 
 
 def test_losses_in_many_passes_are_those_in_one(monkeypatch):
-    from sinkinterp.backends.huggingface import HuggingFaceSubject
-    from sinkinterp.lm.model import build
-
     subject, token_set = HuggingFaceSubject(build(VARIANTS["softmax"])), trained.held_out_tokens(BigramBackcopy(), 23)
     whole = trained.valid_loss(subject, token_set)
     monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 5)

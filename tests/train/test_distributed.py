@@ -59,10 +59,9 @@ def test_a_run_goes_from_shards_to_one_process_and_back_with_the_losses_of_one(t
     assert_same_losses(tmp_path / "one", tmp_path / "two", recipe.steps)
     two = tmp_path / "two" / one.name
     for name in ("model", "optimizer"):
-        ours, theirs = (load_file(folder / f"{name}.safetensors") for folder in (one, two))
-        assert [(key, t.shape, t.dtype) for key, t in ours.items()] == [
-            (k, t.shape, t.dtype) for k, t in theirs.items()
-        ]
+        files = (load_file(folder / f"{name}.safetensors") for folder in (one, two))
+        ours, theirs = ([(key, t.shape, t.dtype) for key, t in tensors.items()] for tensors in files)
+        assert ours == theirs
     logits = load(two).run(TOKENS).logits
     loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), TOKENS[:, 1:].flatten()).item()
     assert loss == pytest.approx(checkpoint.history_of(two)[-1]["loss"], abs=1e-6)
@@ -85,10 +84,11 @@ def test_the_parts_of_a_batch_are_the_batch():
     assert all(part.shape == (2, 7) for part in parts) and torch.cat(parts).equal(batch["input_ids"])
 
 
-def test_processes_that_cannot_share_a_batch_say_so(tmp_path):
+def test_processes_that_cannot_share_a_batch_say_so_and_other_pieces_are_another_key(tmp_path):
     job = job_of(RECIPE, RECIPE.data, evaluate, World(rank=1, size=3))
     with pytest.raises(InputError, match="3 processes cannot share 14 sequences; set batch to a multiple"):
         loop.train(job, tmp_path)
+    assert replace(RECIPE, micro_batch=4).key() != RECIPE.key()
 
 
 def test_a_launcher_that_started_fewer_processes_than_asked_is_refused(monkeypatch):
@@ -124,7 +124,3 @@ def test_a_device_that_is_not_there_is_refused(device, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match=f"no device '{device}' here"), joined(device):
         pass
-
-
-def test_a_batch_of_many_pieces_is_the_same_recipe_but_another_key():
-    assert replace(RECIPE, micro_batch=4).key() != RECIPE.key()

@@ -9,23 +9,19 @@ from sinkinterp.train.recipe import Recipe
 
 
 class Run:
+    """A run of either library, which notes what it is told."""
+
     def __init__(self, rows):
         self.rows = rows
+        self.log = lambda numbers, step: rows.append((step, numbers))
+        self.add_scalar = lambda tag, value, step: rows.append((step, {tag: value}))
+        self.add_text = lambda tag, text: None
 
     def __enter__(self):
         return self
 
     def __exit__(self, *error):
         self.rows.append("closed")
-
-    def log(self, numbers, step):
-        self.rows.append((step, numbers))
-
-    def add_text(self, tag, text):
-        pass
-
-    def add_scalar(self, tag, value, step):
-        self.rows.append((step, {tag: value}))
 
 
 @pytest.fixture

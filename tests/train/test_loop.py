@@ -68,18 +68,23 @@ def assert_same(left, right):
     assert history_a == history_b
 
 
-def test_two_trainings_of_one_recipe_are_bitwise_equal(tmp_path):
-    assert_same(*(train(RECIPE, tmp_path / name) for name in "ab"))
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The last checkpoint of a run that nothing interrupts."""
+    return train(RECIPE, tmp_path_factory.mktemp("whole"))
 
 
-def test_another_seed_gives_another_model(tmp_path):
-    a, b = (files(train(replace(RECIPE, seed=seed), tmp_path / str(seed)))[0] for seed in (0, 1))
-    assert not a["lm_head.weight"].equal(b["lm_head.weight"])
+def test_two_trainings_of_one_recipe_are_bitwise_equal_and_another_seed_gives_another_model(tmp_path, whole):
+    threads = torch.get_num_threads()
+    assert_same(train(RECIPE, tmp_path / "again"), whole)
+    other = files(train(replace(RECIPE, seed=1), tmp_path / "other"))[0]
+    assert not other["lm_head.weight"].equal(files(whole)[0]["lm_head.weight"])
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_saves_the_step_that_it_came_in(tmp_path, signal_number):
+def test_an_interrupt_saves_the_step_that_it_came_in(tmp_path, whole, signal_number):
     before = [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)]
 
     def interrupt(step, metrics):
@@ -90,7 +95,7 @@ def test_an_interrupt_saves_the_step_that_it_came_in(tmp_path, signal_number):
         train(RECIPE, tmp_path / "cut", interrupt)
     assert checkpoint.latest(tmp_path / "cut") == 9
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == before
-    assert_same(*(train(RECIPE, tmp_path / name) for name in ("cut", "whole")))
+    assert_same(train(RECIPE, tmp_path / "cut"), whole)
 
 
 @pytest.mark.usefixtures("interruptible")
@@ -158,16 +163,14 @@ def test_another_recipe_in_the_folder_is_refused_by_the_keys_that_differ(tmp_pat
 
 
 @pytest.mark.timeout(600)
-def test_a_kill_between_writing_and_moving_leaves_a_draft_and_the_checkpoints_before(tmp_path):
+def test_a_kill_between_writing_and_moving_leaves_a_draft_and_the_checkpoints_before(tmp_path, whole):
     cut = tmp_path / "cut"
-    train(replace(RECIPE, steps=6), tmp_path / "first")
     killed = run_program(KILL_BEFORE_THE_MOVE + TRAIN, RECIPE, cut)
     assert killed.returncode == -signal.SIGKILL and killed.stdout.split() == ["1", "2", "3", "4", "5"], killed.stderr
     (draft,) = cut.glob(".draft-*")
-    first = checkpoint.folder_of(tmp_path / "first", 6)
-    assert {file.name for file in draft.iterdir()} == {file.name for file in first.iterdir()}
+    assert {file.name for file in draft.iterdir()} == {file.name for file in whole.iterdir()}
     assert checkpoint.latest(cut) == 0
-    assert_same(train(RECIPE, cut), train(RECIPE, tmp_path / "whole"))
+    assert_same(train(RECIPE, cut), whole)
     assert not draft.exists()
 
 
@@ -186,7 +189,7 @@ def test_a_kill_before_an_old_checkpoint_is_removed_leaves_two_after_the_next_st
     assert checkpoint.steps_in(tmp_path) == [18, 24]
 
 
-def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_half_of_it(tmp_path, monkeypatch):
+def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_half_of_it(tmp_path, whole, monkeypatch):
     def killed(folder, ignore_errors):
         (folder / "config.json").unlink()
         raise KeyboardInterrupt
@@ -196,26 +199,16 @@ def test_a_kill_while_an_old_checkpoint_is_removed_leaves_no_half_of_it(tmp_path
         train(RECIPE, tmp_path / "cut")
     assert checkpoint.latest(tmp_path / "cut") == 18 and len(list((tmp_path / "cut").glob(".draft-*"))) == 1
     assert sorted(p.name for p in (tmp_path / "cut").glob("step-*")) == ["step-0000012", "step-0000018"]
-    assert_same(train(RECIPE, tmp_path / "cut"), train(RECIPE, tmp_path / "whole"))
+    assert_same(train(RECIPE, tmp_path / "cut"), whole)
     assert not list((tmp_path / "cut").glob(".draft-*"))
 
 
-def test_a_finished_run_is_not_trained_again(tmp_path):
-    done = train(RECIPE, tmp_path)
-    before = os.stat(done / "model.safetensors").st_mtime_ns
-    steps = []
-    assert train(RECIPE, tmp_path, lambda step, metrics: steps.append(step)) == done
-    assert not steps and os.stat(done / "model.safetensors").st_mtime_ns == before
-
-
-def test_only_the_newest_two_checkpoints_stay(tmp_path):
-    train(RECIPE, tmp_path)
-    assert sorted(p.name for p in tmp_path.glob("*") if p.is_dir()) == ["step-0000018", "step-0000024"]
-
-
-def test_the_history_has_a_reading_at_the_start_and_at_every_interval(tmp_path):
-    history = checkpoint.history_of(train(RECIPE, tmp_path))
-    assert [row["step"] for row in history] == [0, 6, 12, 18, 24]
+def test_a_finished_run_has_two_checkpoints_and_a_reading_per_interval_and_is_not_trained_again(whole):
+    assert sorted(p.name for p in whole.parent.glob("*") if p.is_dir()) == ["step-0000018", "step-0000024"]
+    assert [row["step"] for row in checkpoint.history_of(whole)] == [0, 6, 12, 18, 24]
+    before, steps = os.stat(whole / "model.safetensors").st_mtime_ns, []
+    assert train(RECIPE, whole.parent, lambda step, metrics: steps.append(step)) == whole
+    assert not steps and os.stat(whole / "model.safetensors").st_mtime_ns == before
 
 
 def poison(part, monkeypatch):

@@ -35,19 +35,14 @@ def test_a_field_that_may_be_empty_takes_none():
 def test_a_kind_is_set_before_its_fields_whatever_the_order():
     recipe = changed(Recipe(), ["schedule.floor=0.5", "schedule=CosineRate", "model.position=Rotary"])
     assert recipe.schedule == CosineRate(0.5) and recipe.model.position == Rotary()
-    bos = changed(Recipe(), ["data.vocab=65", "model.vocab=65", "data.first=BosFirst"])
-    assert bos.data == BigramBackcopy(vocab=65, first=BosFirst())
+    bos = changed(Recipe(), ["data.vocab=65", "model.vocab=65", "data.first=BosFirst"])  # which fit only together
+    assert bos.data == BigramBackcopy(vocab=65, first=BosFirst()) and bos.model.vocab == 65
 
 
 def test_a_kind_without_defaults_takes_its_fields_beside_it():
     settings = ["model.attention.mask=Both", "model.attention.mask.left=Causal", "model.attention.mask.right=Window"]
     recipe = changed(Recipe(), [*settings, "model.attention.mask.right.width=5"])
     assert recipe.model.attention.mask == Causal() & Window(5)
-
-
-def test_sizes_that_fit_only_together_are_set_together():
-    recipe = changed(Recipe(), ["model.vocab=97", "data.vocab=97"])
-    assert recipe.model.vocab == recipe.data.vocab == 97
 
 
 @pytest.mark.parametrize(
