@@ -5,7 +5,7 @@ from dataclasses import replace
 from sinkinterp.attention.kernels import Exp, Kernel, PNorm, Sigmoid, Similarity
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.rules import HasSink, Higher, NotAsked, TrainingFails
-from sinkinterp.runs.study import Arm, setting, study
+from sinkinterp.runs.study import Arm, architecture, setting, study
 
 
 def _arm(name: str, similarity: Similarity, p: float) -> Arm:
@@ -14,6 +14,7 @@ def _arm(name: str, similarity: Similarity, p: float) -> Arm:
 
 
 ROOTS, POWERS = (1 / 4, 1 / 3, 1 / 2), (2.0, 3.0, 4.0)
+PLAIN = "sigmoid, not normalised"
 EXPERIMENT = study(
     claim="Dividing by the p-norm of the scores changes the strength of the sink and does not prevent it; softmax with "
     "p above 1 does not train.",
@@ -21,6 +22,7 @@ EXPERIMENT = study(
         setting("softmax", lambda recipe: recipe, sink=18.18, loss=3.73),
         *(_arm("softmax", Exp(), p) for p in (*ROOTS, *POWERS)),
         *(_arm("sigmoid", Sigmoid(), p) for p in (1 / 2, *POWERS)),
+        architecture("sigmoid", PLAIN, sink=0.44, loss=3.70),
     ),
     rules=(
         *(HasSink(f"softmax, p = {p:.2g}") for p in ROOTS),
