@@ -1,13 +1,11 @@
 """Figures 7 (middle) and 8: residual norms by block in models with slots, and the sink token's own."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import plotly.graph_objects as go
 
 from sinkinterp.backends.files.model_files import load_model
-from sinkinterp.files import cache_folder
 from sinkinterp.lm.model import SinkForCausalLM
 from sinkinterp.measurement.measure import measure
 from sinkinterp.plots.series import sweep_figure
@@ -17,14 +15,13 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import FunctionRule, Rule, in_most_seeds
 from sinkinterp.runs.study import Arm, architecture, world_of
-from sinkinterp.runs.trained import Run, held_out_tokens
+from sinkinterp.runs.trained import Run
 from sinkinterp.table import Cell, Table
-from sinkinterp.train.job import prepared
 
-from .shared.arms import OfRuns, Rows
+from .shared.arms import OfRuns, Rows, held_out
 
 NAMES = ("softmax", "sink_token", "kv_bias", "k_bias", "v_bias")
-SEQUENCES, LENGTH = 100, 64
+SEQUENCES = 100
 SINK_TOKEN = "ratio of the sink token"
 
 
@@ -33,10 +30,9 @@ def arms(scope: Scope) -> Sequence[Arm]:
     return [architecture(name) for name in NAMES]
 
 
-def read(run: Run) -> Rows:
+def read(run: Run, scope: Scope) -> Rows:
     """A row per block: norms of the first token and of the others, their ratio, and that of a sink token."""
-    token_set = held_out_tokens(prepared(run.recipe.data, cache_folder()), SEQUENCES)
-    token_set = replace(token_set, tokens=token_set.tokens[:, :LENGTH])
+    token_set = held_out(run, scope, SEQUENCES)
     report = measure(run.subject(device=world_of(run.recipe).device), token_set, positions=(0,))
     rows = residual_norms_by_block({"": report}).rows
     return [
@@ -96,7 +92,7 @@ RULES: Sequence[Rule] = (
 ROWS = OfRuns(
     arms,
     read,
-    f"n={SEQUENCES} held-out sequences, T=16 at scale demo, {LENGTH} at scale paper, fp32; ratio: norm of the first "
+    f"n={SEQUENCES} held-out sequences, T=16 at scale demo, 64 at scale paper, fp32; ratio: norm of the first "
     "token's residual over the mean norm of later tokens, with its interval over sequences; null of the ratio: 1; "
     "block 0 is the embedding, block b the output of layer b - 1",
 )

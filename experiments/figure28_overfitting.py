@@ -29,7 +29,7 @@ def arms(scope: Scope) -> Sequence[Arm]:
     return [arm for arm in (PAPERS if scope.scale is Scale.PAPER else TOYS) if arm.name in chosen]
 
 
-def read(run: Run) -> Rows:
+def read(run: Run, scope: Scope) -> Rows:
     """A row per evaluation; the loss of training is that of the step's batch."""
     return [{column: row.get(column) for column in COLUMNS} for row in run.history()]
 

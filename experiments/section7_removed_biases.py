@@ -10,7 +10,6 @@ from typing_extensions import override
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SlotRow
 from sinkinterp.errors import InputError
-from sinkinterp.files import cache_folder
 from sinkinterp.interventions import Edit, RemoveKeySlot
 from sinkinterp.plots.series import beside_published
 from sinkinterp.report.columns import EDIT, MODEL, SEED, SINK_1
@@ -18,18 +17,17 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import Above, Rule, Within
 from sinkinterp.runs.study import Arm, architecture, world_of
-from sinkinterp.runs.trained import Run, held_out_tokens
+from sinkinterp.runs.trained import Run
 from sinkinterp.table import Table
-from sinkinterp.train.job import prepared
 
-from .shared.arms import OfRuns, Rows
+from .shared.arms import OfRuns, Rows, held_out
 from .shared.effects import LOSS_CHANGE, Effects, without
 
 SLOTS = {"k_bias": "K biases", "kv_bias": "KV biases", "sink_token": "a sink token"}
 REMOVED, RANDOM = "removed", "control: a random key"
 DRAWS = 3  # random keys; the mean over them counts
 COST = 0.05  # nats of loss that count as a significant drop of performance
-SEQUENCES, LENGTH = 256, 64
+SEQUENCES = 256
 
 
 @dataclass(frozen=True)
@@ -53,10 +51,9 @@ def arms(scope: Scope) -> Sequence[Arm]:
     return [architecture(name, called) for name, called in SLOTS.items()]
 
 
-def read(run: Run) -> Rows:
+def read(run: Run, scope: Scope) -> Rows:
     """A row per edit: sinks, loss, and the change of the loss by sequence, with its interval."""
-    token_set = held_out_tokens(prepared(run.recipe.data, cache_folder()), SEQUENCES)
-    token_set = replace(token_set, tokens=token_set.tokens[:, :LENGTH])
+    token_set = held_out(run, scope, SEQUENCES)
     edits = {REMOVED: [[RemoveKeySlot()]], RANDOM: [[RandomKey(seed)] for seed in range(DRAWS)]}
     rows = Effects().rows(run.subject(device=world_of(run.recipe).device), token_set, edits)
     return without(rows, "raw", "empty")
@@ -81,7 +78,7 @@ def _rules(name: str) -> Sequence[Rule]:
 ROWS = OfRuns(
     arms,
     read,
-    f"n={SEQUENCES} held-out sequences, T=16 at scale demo, {LENGTH} at scale paper, fp32, epsilon=0.3; intervals: "
+    f"n={SEQUENCES} held-out sequences, T=16 at scale demo, 64 at scale paper, fp32, epsilon=0.3; intervals: "
     f"over sequences; the loss leaves out the prediction at position 1; random key: as long, mean of {DRAWS} draws",
 )
 EXPERIMENT = Experiment(

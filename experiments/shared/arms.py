@@ -1,15 +1,18 @@
 """Experiments that train arms, as a study does, and read more of each model than a row."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.files import cache_folder
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.study import Arm, base_of, history_of, world_of
-from sinkinterp.runs.trained import Run, trained
+from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Cell, Table
+from sinkinterp.train.job import prepared
 from sinkinterp.train.recipe import Recipe
 
 Rows = Sequence[Mapping[str, Cell]]
@@ -23,7 +26,7 @@ class OfRuns:
     """
 
     arms: Callable[[Scope], Sequence[Arm]]
-    read: Callable[[Run], Rows]
+    read: Callable[[Run, Scope], Rows]
     note: str
 
     def __call__(self, scope: Scope) -> Table:
@@ -34,7 +37,7 @@ class OfRuns:
         rows = (
             {MODEL: name, SEED: recipe.seed, **row}
             for name, recipe in runs
-            for row in self.read(trained(recipe, scope.cache, world=world_of(recipe)))
+            for row in self.read(trained(recipe, scope.cache, world=world_of(recipe)), scope)
         )
         base = base_of(scope)
         size = f"{base.model.n_layers} layers x {base.model.n_heads} heads, d_model {base.model.d_model}"
@@ -48,3 +51,9 @@ class OfRuns:
     def _runs(self, scope: Scope) -> list[tuple[str, Recipe]]:
         base = base_of(scope)
         return [(arm.name, arm.recipe(base, seed)) for arm in self.arms(scope) for seed in range(scope.seeds)]
+
+
+def held_out(run: Run, scope: Scope, sequences: int) -> TokenSet:
+    """Held-out sequences of a run's data, the first 64 positions of each."""
+    drawn = held_out_tokens(prepared(run.recipe.data, scope.cache or cache_folder()), sequences)
+    return replace(drawn, tokens=drawn.tokens[:, :SINK_LENGTH])
