@@ -48,7 +48,7 @@ _STUDY = study(
             for p in POWERS
         ),
     ),
-    note="importance of proxy scores, rows divided by their sum; residual ratio: norm of the first token over that of the "
-    "others, the largest over blocks, as the paper measures here",
+    note="importance of proxy scores, rows divided by their sum; residual ratio: norm of the first token over that "
+    "of the others, the largest over blocks, as the paper measures here",
 )
 EXPERIMENT = replace(_STUDY, draw=partial(by_model, quantities=(RESIDUAL_RATIO, ALPHA_1, SINK_1, LOSS)))
