@@ -78,7 +78,7 @@ def _rules(name: str) -> Sequence[Rule]:
 ROWS = OfRuns(
     arms,
     read,
-    f"n={SEQUENCES} held-out sequences, T=16 at scale demo, 64 at scale paper, fp32, epsilon=0.3; intervals: "
+    f"n={SEQUENCES} held-out sequences of T=16, at scale paper 100 of T=64, fp32, epsilon=0.3; intervals: "
     f"over sequences; the loss leaves out the prediction at position 1; random key: as long, mean of {DRAWS} draws",
 )
 EXPERIMENT = Experiment(

@@ -8,7 +8,7 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.study import Arm, base_of, history_of, world_of
+from sinkinterp.runs.study import HELD_OUT_SEQUENCES, Arm, base_of, history_of, world_of
 from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Cell, Table
@@ -54,6 +54,7 @@ class OfRuns:
 
 
 def held_out(run: Run, scope: Scope, sequences: int) -> TokenSet:
-    """Held-out sequences of a run's data, the first 64 positions of each."""
-    drawn = held_out_tokens(prepared(run.recipe.data, scope.cache or cache_folder()), sequences)
+    """Held-out sequences of a run's data, at most as many as a study takes, and the first 64 positions of each."""
+    few = min(sequences, HELD_OUT_SEQUENCES.get(scope.scale, sequences))
+    drawn = held_out_tokens(prepared(run.recipe.data, scope.cache or cache_folder()), few)
     return replace(drawn, tokens=drawn.tokens[:, :SINK_LENGTH])

@@ -16,10 +16,13 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GPTNeoXConfig,
+    JambaConfig,
     LlamaConfig,
     OPTConfig,
     PreTrainedTokenizerFast,
 )
+
+from sinkinterp.runs.catalogue import Scale, load_module
 
 pytestmark = pytest.mark.timeout(300)
 BYTES, EOS = 256, "<|endoftext|>"
@@ -34,17 +37,15 @@ CONFIGS = {
     "llama": LlamaConfig(**SIZES, num_key_value_heads=2),
     "opt": OPTConfig(**SIZES, ffn_dim=12, word_embed_proj_dim=24),
     "pythia": GPTNeoXConfig(**SIZES),
+    "jamba": JambaConfig(
+        **SIZES, num_key_value_heads=2, attn_layer_period=2, attn_layer_offset=1, num_experts=2, use_mamba_kernels=False
+    ),
 }
 XL, OPT, GATED, DATASET = "openai-community/gpt2-xl", "facebook/opt-125m", "meta-llama/Llama-2-70b-hf", "team/harbours"
-LLAMAS = (
-    "mistralai/Mistral-7B-v0.1", "mistralai/Mistral-7B-Instruct-v0.1", "meta-llama/Llama-2-7b-hf",
-    "meta-llama/Llama-2-7b-chat-hf", "meta-llama/Llama-2-13b-hf", "meta-llama/Llama-2-13b-chat-hf",
-    "meta-llama/Meta-Llama-3-8B", "meta-llama/Meta-Llama-3-8B-Instruct", GATED,
-)  # fmt: skip
-NAMES = {
-    **dict.fromkeys((f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")), "gpt2"),
-    **dict.fromkeys(LLAMAS, "llama"), OPT: "opt", "EleutherAI/pythia-1b": "pythia",
-}  # fmt: skip
+TABLE_8 = load_module("figure04_scale_ladder").MODELS[Scale.PAPER]
+TABLE_1 = load_module("table01_inputs").MODELS[Scale.PAPER]
+FIGURE_2 = load_module("figure02_norms_angles").MODELS[Scale.PAPER]
+KINDS = {"openai-community": "gpt2", "EleutherAI": "pythia", "facebook": "opt", "ai21labs": "jamba"}  # by owner
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,8 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hub(folders):
-    served = {name: folders / kind for name, kind in NAMES.items()} | {OPT: folders / "opt without safetensors"}
+    served = {name: folders / KINDS.get(name.partition("/")[0], "llama") for name in (*TABLE_8, GATED)}
+    served[OPT] = folders / "opt without safetensors"
     made = Hub(served, {DATASET: folders / "harbours"}, converted={OPT: folders / "opt"}, closed={GATED})
     server = made.start()
     made.address = f"http://127.0.0.1:{server.server_port}"
@@ -114,13 +116,11 @@ def test_a_model_of_the_hub_is_loaded_by_its_name(ask, folders):
     ("name", "verdicts", "models"),
     [
         ("table07_position_swap", 5, (XL, "openai-community/gpt2", OPT)),
-        ("table01_inputs", 4, (XL, *LLAMAS[:-1])),
+        ("table01_inputs", 4, TABLE_1),
+        ("figure02_norms_angles", 5, FIGURE_2),
+        ("figure03_thresholds", 2, (XL, TABLE_1[1], TABLE_1[3], TABLE_1[7])),
+        ("figure04_scale_ladder", 2, TABLE_8),
         ("gpt2_circuit", 4, ("openai-community/gpt2", "openai-community/gpt2-medium", "openai-community/gpt2-large")),
-        (
-            "figure02_norms_angles",
-            5,
-            (LLAMAS[6], LLAMAS[2], "openai-community/gpt2-large", LLAMAS[0], "EleutherAI/pythia-1b"),
-        ),
     ],
 )
 def test_an_experiment_goes_from_names_of_the_hub_to_verdicts(ask, name, verdicts, models):
@@ -148,7 +148,7 @@ def test_a_name_that_the_hub_does_not_know_is_one_line(ask):
 
 
 def test_a_download_that_breaks_off_leaves_nothing_and_can_be_repeated(ask, hub):
-    name = "EleutherAI/pythia-14m"
+    name = "EleutherAI/pythia-1b-deduped"
     hub.models[name], hub.cut[f"{name}/model.safetensors"] = hub.models["EleutherAI/pythia-1b"], 1000
     broken = ask("load", name)
     assert broken["code"] == 2 and f"cannot load {name}" in broken["said"]

@@ -1,7 +1,10 @@
 """Rules of single experiments, on rows worked by hand: which models they judge, and what they leave undecided."""
 
 import pytest
+import torch
 
+from sinkinterp.attention.slots import SlotRow
+from sinkinterp.errors import InputError
 from sinkinterp.report.columns import INPUT, MODEL, SEED, SINK_1
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import GIVEN, Scope, load_experiment
@@ -127,6 +130,28 @@ def test_the_papers_models_are_those_of_its_tables_and_figures():
     published = load_module("figure04_scale_ladder").REPORTED
     for model, numbers in load_module("table01_inputs").REPORTED.items():
         assert numbers["natural"] in published.values() and numbers.get("chat", 0.77) in published.values(), model
+
+
+def test_a_model_overfits_where_its_held_out_loss_rises_and_leaves_that_of_training_behind():
+    def history(name, valid, train):
+        rows = zip((0, 50, 100), valid, train, (0.0, 0.02, 0.2), strict=True)
+        named = ({"step": step, "valid_loss": v, "train_loss": t, "sink_1": sink} for step, v, t, sink in rows)
+        return [{MODEL: name, SEED: seed, **row} for row in named for seed in range(3)]
+
+    over, plain = ((4.0, 2.5, 3.0), (None, 2.4, 1.0)), ((4.0, 2.5, 2.4), (None, 2.5, 2.4))
+    worse = ((4.0, 2.5, 3.0), (None, 2.5, 3.0))  # both losses rise: it diverges, it does not overfit
+    few = [*history("100 sequences", *over), *history("1000 sequences", *worse), *history("all", *plain)]
+    assert outcomes("figure28_overfitting", few) == [HOLDS, FAILS, HOLDS, FAILS, FAILS, HOLDS]
+
+
+def test_a_random_key_is_as_long_as_the_trained_one(make_call):
+    slot = SlotRow(torch.randn(6, 1, 5), torch.ones(6, 1, 5))
+    edit = load_module("section7_removed_biases").RandomKey
+    first, second = (edit(seed).call(make_call(slot=slot)).slot for seed in (0, 1))
+    torch.testing.assert_close(first.key.norm(dim=-1), slot.key.norm(dim=-1))
+    assert first.value is slot.value and not first.key.equal(second.key) and not first.key.equal(slot.key)
+    with pytest.raises(InputError, match="has no key slot"):
+        edit(0).call(make_call())
 
 
 def test_smoke_has_no_verdict_unless_the_user_names_the_models():
