@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -45,7 +46,8 @@ def _sink_token(run: Run, rows: Rows) -> list[Cell]:
     """The norm of the sink token's residual over the mean norm of later tokens, by block; None where there is none."""
     model = load_model(run.folder)
     assert isinstance(model, SinkForCausalLM)
-    token, layers, position = model.model.before, model.model.layers, model.model.position
+    token: Any = model.model.before
+    layers, position = model.model.layers, model.model.position
     if not hasattr(token, "stream"):
         return [None] * len(rows)
     norms = [token.weight.norm().item(), *token.stream(layers, position).norm(dim=-1).tolist()]

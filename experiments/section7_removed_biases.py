@@ -21,7 +21,7 @@ from sinkinterp.runs.trained import Run
 from sinkinterp.table import Table
 
 from .shared.arms import OfRuns, Rows, held_out
-from .shared.effects import LOSS_CHANGE, Effects, without
+from .shared.effects import LOSS_CHANGE, Effects, Runs, without
 
 SLOTS = {"k_bias": "K biases", "kv_bias": "KV biases", "sink_token": "a sink token"}
 REMOVED, RANDOM = "removed", "control: a random key"
@@ -54,7 +54,7 @@ def arms(scope: Scope) -> Sequence[Arm]:
 def read(run: Run, scope: Scope) -> Rows:
     """A row per edit: sinks, loss, and the change of the loss by sequence, with its interval."""
     token_set = held_out(run, scope, SEQUENCES)
-    edits = {REMOVED: [[RemoveKeySlot()]], RANDOM: [[RandomKey(seed)] for seed in range(DRAWS)]}
+    edits: dict[str, Runs] = {REMOVED: [[RemoveKeySlot()]], RANDOM: [[RandomKey(seed)] for seed in range(DRAWS)]}
     rows = Effects().rows(run.subject(device=world_of(run.recipe).device), token_set, edits)
     return without(rows, "raw", "empty")
 
