@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 import plotly.graph_objects as go
+import torch
 
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.lm.model import SinkForCausalLM
@@ -42,6 +43,7 @@ def read(run: Run, scope: Scope) -> Rows:
     ]
 
 
+@torch.no_grad()
 def _sink_token(run: Run, rows: Rows) -> list[Cell]:
     """The norm of the sink token's residual over the mean norm of later tokens, by block; None where there is none."""
     model = load_model(run.folder)
@@ -50,7 +52,9 @@ def _sink_token(run: Run, rows: Rows) -> list[Cell]:
     layers, position = model.model.layers, model.model.position
     if not hasattr(token, "stream"):
         return [None] * len(rows)
-    norms = [token.weight.norm().item(), *token.stream(layers, position).norm(dim=-1).tolist()]
+    ids = torch.zeros(1, 1, dtype=torch.long)
+    stream = torch.cat([position.embed(token.weight, ids)[0], token.stream(layers, position)])
+    norms = stream.norm(dim=-1).tolist()
     return [norm / float(row[OTHER_TOKENS] or 1) for norm, row in zip(norms, rows, strict=True)]
 
 

@@ -11,8 +11,8 @@ from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SlotRow
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import Edit, RemoveKeySlot
-from sinkinterp.plots.series import beside_published
-from sinkinterp.report.columns import EDIT, MODEL, SEED, SINK_1
+from sinkinterp.report.columns import EDIT, LOSS, MODEL, SINK_1
+from sinkinterp.runs.arm_figures import by_model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import Above, Rule, Within
@@ -60,10 +60,9 @@ def read(run: Run, scope: Scope) -> Rows:
 
 
 def draw(table: Table) -> go.Figure:
-    """The change of the loss by every edit, seed and model."""
-    changed = (row for row in table.rows if row[EDIT] != "none")
-    rows = tuple({**row, "edit of": f"{row[MODEL]}, {row[EDIT]}, seed {row[SEED]}"} for row in changed)
-    return beside_published(Table("What a slot is worth after training", table.note, rows), "edit of", LOSS_CHANGE, ())
+    """Loss and Sink_1 by model and edit, a mark per seed."""
+    rows = tuple({**row, MODEL: f"{row[MODEL]}, {str(row[EDIT]).removeprefix('control: ')}"} for row in table.rows)
+    return by_model(Table("What a slot is worth after training", table.note, rows), (LOSS, SINK_1))
 
 
 def _rules(name: str) -> Sequence[Rule]:
