@@ -24,20 +24,91 @@ of one layer; `real`: SmolLM2-135M-Instruct, Whisper tiny.en), not about the pap
 | experiment | scale | what it asks | verdicts |
 |---|---|---|---|
 """
+PAPER = """
+## The paper, row by row
+
+Every table and figure of Gu et al. (2025), the experiment that asks for it, what our models say, and the command that
+asks the paper's models. Those need the Hub, or GPUs and a text (`--text FILE`, or the name of a dataset): `--dry-run`
+says how many hours and gigabytes. **loopback**: a test runs this very command from the names to the verdicts, against
+a Hub on the loopback interface that serves tiny random models under the paper's names. **shrunken**: a test runs it
+at 2 layers and 2 steps.
+
+| row of the paper | experiment | verdicts here | with the paper's models | tested |
+|---|---|---|---|---|
+"""
+HUB, TRAINED, OURS = "loopback", "shrunken", ""  # how the command of a row is tested
+ROWS = (  # row of the paper, experiment, how its command at the paper's scale is tested; None: it has none
+    ("Table 1: inputs, base against chat", "table01_inputs", HUB),
+    ("Table 2: weight decay", "table02_weight_decay", TRAINED),
+    ("Table 3: position embeddings", "table03_positions", TRAINED),
+    ("Table 3 and section 7.2, first token marked (ours)", "marked_first_token", None),
+    ("Table 4: attention biases", "table04_attention_biases", TRAINED),
+    ("Table 5, Figure 7 right: fixed v*", "table05_fixed_values", TRAINED),
+    ("Tables 6 and 15: attention operations", "table06_attention_operations", TRAINED),
+    ("Table 7: p1 replaced and swapped in GPT2-XL", "table07_position_swap", HUB),
+    ("Table 8, Figure 4 left: sizes", "figure04_scale_ladder", HUB),
+    ("Table 9: learning rate", "table09_learning_rate", TRAINED),
+    ("Table 10 left: batch size", "table10_batch_size", TRAINED),
+    ("Table 10 right, section 5: fixed and random tokens", "table10_fixed_token", TRAINED),
+    ("Section 5: more random tokens", "section5_random_tokens", TRAINED),
+    ("Table 11: feed-forward layers", "table11_feed_forward", TRAINED),
+    ("Table 12: heads, shared biases", "table12_heads", TRAINED),
+    ("Table 13: learnable dimensions of k*", "table13_learnable_dims", TRAINED),
+    ("Table 14: scale, sigmoid's rates and decays", "table14_scale", TRAINED),
+    ("Figures 2 and 11 to 18: norms and angles", "figure02_norms_angles", HUB),
+    ("Figure 3: threshold and length", "figure03_thresholds", HUB),
+    ("Figure 4 middle and right: dynamics", "figure04_dynamics", None),
+    ("Figure 5 left and middle: prefix", "figure05_prefix", TRAINED),
+    ("Figure 5 right: amount of data", "figure05_data_amount", TRAINED),
+    ("Figure 6: windows", "figure06_windows", TRAINED),
+    ("Section 7.2, Figure 7 left: post-norm", "section7_post_norm", TRAINED),
+    ("Figure 7 middle: models with slots", "figure07_slots", TRAINED),
+    ("Figures 7 and 8: norm ratios", "figure07_norm_ratios", None),
+    ("Section 7.3: slots removed after training", "section7_removed_biases", TRAINED),
+    ("Figure 9: domains", "figure09_domains", OURS),
+    ("Figure 10: HellaSwag", "figure10_downstream", OURS),
+    ("Figures 19 to 24 and 27: heads, Jamba", "figure19_heads", OURS),
+    ("Figure 28: overfitting and the sink", "figure28_overfitting", TRAINED),
+    ("Figure 29: p-norms, by norm ratios", "figure29_p_norm", TRAINED),
+    ("Figure 30: fine-tuning", "figure30_fine_tuning", None),
+    ("Equations 32 to 42", "equation32_scaled_normalisation", None),
+    ("Propositions 1 to 4", "propositions", None),
+    ("GPT-2's circuit (arXiv:2604.14722)", "gpt2_circuit", HUB),
+)
+TAIL = """
+Figures 25 and 26, attention maps of Jamba: `sinkinterp view ai21labs/Jamba-v0.1 "a text"`, which needs the Hub; their
+heads' sinks are in Figure 27's command. Figures 4 (middle and right) and 30 and Figure 8 have no command of their own
+at the paper's sizes: the history of `reproduce table09 --scale paper` holds the curves of Figure 4, and the
+billion-parameter models of Figures 8 and 30 come from `sinkinterp train VARIANT --recipe paper-1b --text FILE`, then
+`sinkinterp finetune`.
+"""
 
 
 def page() -> str:
     """The list as Markdown."""
     chapters = {chapter.name: chapter for chapter in chapters_in(BOOK)}
-    return HEAD + "".join(_row(name, chapters.get(name)) for name in experiment_names())
+    verdicts = "".join(_row(name, chapters.get(name)) for name in experiment_names())
+    paper = "".join(_paper_row(row, name, chapters.get(name), tested) for row, name, tested in ROWS)
+    return HEAD + verdicts + PAPER + paper + TAIL
 
 
 def _row(name: str, chapter: Chapter | None) -> str:
     if chapter is None:
         return f"| {name} | not run | {summary_of(name)} | |\n"
+    return f"| {name} | {chapter.provenance['scale']} | {chapter.summary} | {_counts(chapter)} |\n"
+
+
+def _counts(chapter: Chapter) -> str:
+    """How many rules came out how."""
     counts = Counter(verdict.outcome.value for verdict in chapter.verdicts)
-    verdicts = ", ".join(f"{outcome} {count}" for outcome, count in counts.items())
-    return f"| {name} | {chapter.provenance['scale']} | {chapter.summary} | {verdicts} |\n"
+    return ", ".join(f"{outcome} {count}" for outcome, count in counts.items())
+
+
+def _paper_row(row: str, name: str, chapter: Chapter | None, tested: str | None) -> str:
+    here = "not run" if chapter is None else f"{chapter.provenance['scale']}: {_counts(chapter) or 'no verdict'}"
+    text = " --text FILE" if tested == TRAINED else " --text FOLDER" if name.startswith("figure09") else ""
+    command = "" if tested is None else f"`sinkinterp reproduce {name} --scale paper{text}`"
+    return f"| {row} | {name} | {here} | {command} | {tested or ''} |\n"
 
 
 if __name__ == "__main__":

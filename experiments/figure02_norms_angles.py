@@ -18,8 +18,10 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
+
+from .shared.papers_models import GPT2_LARGE, LLAMA2_7B, LLAMA3, MISTRAL
 
 CLAIM = (
     "The first token has a significantly larger norm of hidden states, but much smaller norms of keys and values than "
@@ -35,7 +37,7 @@ REPORTED = {
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
     Scale.REAL: ["local/smollm2-135m-instruct"],
-    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2-large", "EleutherAI/pythia-1b"],
+    Scale.PAPER: [LLAMA3, LLAMA2_7B, GPT2_LARGE, MISTRAL, "EleutherAI/pythia-1b"],  # Figures 2 and 11 to 18
 }
 EPSILON = 0.3
 QUANTITIES = ("residual norm", "key norm", "value norm", COSINE, NORM_PRODUCT)
@@ -112,8 +114,10 @@ _CLAIMS = (
 
 RULES: Sequence[Rule] = (
     *(
-        FunctionRule(
-            f"in most blocks with a sink, {words}", partial(_most_blocks, quantity=quantity, is_larger=is_larger)
+        OfEach(
+            FunctionRule(
+                f"in most blocks with a sink, {words}", partial(_most_blocks, quantity=quantity, is_larger=is_larger)
+            )
         )
         for words, quantity, is_larger in _CLAIMS
     ),

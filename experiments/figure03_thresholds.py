@@ -13,8 +13,10 @@ from sinkinterp.report.compare import over_length, sinks_by_length
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
+
+from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL
 
 CLAIM = "Sink_1 tends to decrease with larger token lengths T, and more so with larger thresholds epsilon."
 RULE = (
@@ -27,7 +29,7 @@ REPORTED = {
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
     Scale.REAL: ["local/smollm2-135m-instruct"],
-    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "EleutherAI/pythia-160m"],
+    Scale.PAPER: [GPT2_XL, MISTRAL, LLAMA2_7B, LLAMA3],  # our text of the paper does not name the figure's models
 }
 LENGTHS = (16, 32, 64, 128, 256)
 
@@ -76,8 +78,8 @@ def _falls_faster_above(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("Sink_1 at the largest T is below that at the smallest, for most epsilon", _falls_with_length),
-    FunctionRule("it loses a larger share at the largest epsilon than at the smallest", _falls_faster_above),
+    OfEach(FunctionRule("Sink_1 at the largest T is below that at the smallest, for most epsilon", _falls_with_length)),
+    OfEach(FunctionRule("it loses a larger share at the largest epsilon than at the smallest", _falls_faster_above)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

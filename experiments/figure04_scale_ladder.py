@@ -16,28 +16,17 @@ from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Above, NotAsked, Rule, Verdict, Within
-from sinkinterp.table import NULL, Table
+from sinkinterp.table import NULL, Table, published
 
+from .shared.papers_models import SINK_OF, TABLE_8
 from .shared.sizes import families
 
 CLAIM = "Attention sinks emerge in small models, too, down to 14 million parameters; in Pythia larger models have more."
-REPORTED = {"Gu et al. 2025, Figure 4": "curves only"}
-TABLE_8: list[Model] = [
-    *(f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")),
-    *(
-        f"EleutherAI/pythia-{size}"
-        for size in ("14m", "31m", "70m", "160m", "410m", "1b", "1.4b", "2.8b", "6.9b", "12b")
-    ),
-    *(f"facebook/opt-{size}" for size in ("125m", "350m", "1.3b", "2.7b", "6.7b", "13b")),
-    *(f"meta-llama/Llama-2-{size}-hf" for size in ("7b", "7b-chat", "13b", "13b-chat")),
-    *(f"meta-llama/Meta-Llama-{name}" for name in ("3-8B", "3-8B-Instruct", "3.1-8B", "3.1-8B-Instruct")),
-    *(f"mistralai/Mistral-7B-{name}" for name in ("v0.1", "Instruct-v0.1")),
-    *(f"ai21labs/{name}" for name in ("Jamba-v0.1", "AI21-Jamba-1.5-Mini")),
-]
+REPORTED = SINK_OF  # Figure 4 has curves alone; numbers of some of its models stand in Table 1
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax", "sinkinterp/text-softmax-48k"],
     Scale.REAL: ["local/smollm2-135m-instruct"],
-    Scale.PAPER: TABLE_8,
+    Scale.PAPER: [*TABLE_8],
 }
 EPSILON = 0.3
 
@@ -53,13 +42,14 @@ def measure(case: Case, progress: Progress) -> Table:
         **estimate_cells(SINK_1, report.sink(0, EPSILON)),
         **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
         NULL: report.null_alpha().mean().item(),
+        published(SINK_1): REPORTED.get(case.source),
     }
     return Table(CLAIM, f"{protocol_note(report, EPSILON)}; null of alpha_1: uniform attention", (row,))
 
 
 def draw(table: Table) -> go.Figure:
     """Sink_1 of every model."""
-    return beside_published(Table("Sink_1 by model", table.note, table.rows), MODEL, SINK_1, ())
+    return beside_published(Table("Sink_1 by model", table.note, table.rows), MODEL, SINK_1, (published(SINK_1),))
 
 
 @dataclass(frozen=True)

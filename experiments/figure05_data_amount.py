@@ -1,34 +1,31 @@
-"""Figures 5 (right) and 28: with few training data the model overfits, and the sink does not come."""
+"""Figure 5 (right): with few training data the model overfits, and the sink does not come."""
 
-from dataclasses import replace
-
-from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.data.changes import Limited
-from sinkinterp.runs.catalogue import Scale
+from sinkinterp.report.columns import LOSS
 from sinkinterp.runs.rules import HasNoSink, HasSink, Higher
-from sinkinterp.runs.study import Arm, setting, study
-from sinkinterp.train.recipe import Recipe
+from sinkinterp.runs.study import Edition, study
 
-AMOUNTS = (100, 1000, 5000, 20_000)
+from .shared.amounts import ALL, NOTE, PAPERS, PAPERS_ALL, TOYS
 
-
-def _arm(sequences: int) -> Arm:
-    def change(recipe: Recipe) -> Recipe:
-        return replace(recipe, data=Limited(sequences, BigramBackcopy()))
-
-    return setting(f"{sequences} sequences", change)
-
-
+FEW, PAPERS_FEW = ("100 sequences", "1000 sequences"), ("50M tokens", "100M tokens")
 EXPERIMENT = study(
     claim="With few different training sequences the model overfits and has no sink, at the same number of steps.",
-    arms=(setting("all", lambda recipe: recipe), *map(_arm, AMOUNTS)),
+    arms=TOYS,
     rules=(
-        HasSink("all"),
-        HasNoSink("100 sequences"),
-        HasNoSink("1000 sequences"),
-        Higher("all", than="100 sequences", at_equal_loss=False),
-        Higher("all", than="1000 sequences", at_equal_loss=False),
+        HasSink(ALL),
+        *(HasNoSink(few) for few in FEW),
+        *(Higher(ALL, than=few, at_equal_loss=False) for few in FEW),
+        *(Higher(few, than=ALL, quantity=LOSS, at_equal_loss=False) for few in FEW),
     ),
-    scales=(Scale.SMOKE, Scale.DEMO),
-    note="overfitting is part of the claim, so losses differ; the whole run sees 51,200 sequences once each",
+    note="overfitting is part of the claim, so losses differ; the whole run sees 51,200 sequences once each; losses "
+    "are of held-out sequences, and figure28_overfitting has those of training beside them",
+    paper=Edition(
+        PAPERS,
+        (
+            HasSink(PAPERS_ALL),
+            *(HasNoSink(few) for few in PAPERS_FEW),
+            *(Higher(PAPERS_ALL, than=few, at_equal_loss=False) for few in PAPERS_FEW),
+            *(Higher(few, than=PAPERS_ALL, quantity=LOSS, at_equal_loss=False) for few in PAPERS_FEW),
+        ),
+        NOTE,
+    ),
 )

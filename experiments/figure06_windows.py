@@ -5,7 +5,7 @@ from dataclasses import replace
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.rules import HasSink, Higher, SinkAt
-from sinkinterp.runs.study import Arm, setting, study
+from sinkinterp.runs.study import Arm, Edition, setting, study
 
 
 def _arm(width: int) -> Arm:
@@ -13,9 +13,19 @@ def _arm(width: int) -> Arm:
 
 
 WIDTHS = (2, 4, 8, 12)
+CAUSAL = setting("causal", lambda recipe: recipe)
+PAPER = Edition(  # the paper gives a curve, not numbers
+    arms=(CAUSAL, *map(_arm, (64, 128, 256, 512, 1024))),
+    rules=(
+        HasSink("window 1024"),
+        SinkAt("window 256", (1,)),
+        Higher("causal", than="window 64", at_equal_loss=False),
+        Higher("window 1024", than="window 64", at_equal_loss=False),
+    ),
+)
 EXPERIMENT = study(
     claim="The sink is on the first token of the text, not of the window, and needs a window that is wide enough.",
-    arms=(setting("causal", lambda recipe: recipe), *map(_arm, WIDTHS)),
+    arms=(CAUSAL, *map(_arm, WIDTHS)),
     rules=(
         HasSink("window 12"),
         SinkAt("window 8", (1,)),
@@ -24,4 +34,5 @@ EXPERIMENT = study(
     ),
     note="importance is the mean over the queries that see the token, which the paper's divisor does not correct for; "
     "windows count in tokens of 16 here",
+    paper=PAPER,
 )

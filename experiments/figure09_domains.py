@@ -1,6 +1,7 @@
 """Figure 9: the sink on several kinds of text; add your own with --text FOLDER, a file or subfolder a kind."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import plotly.graph_objects as go
@@ -18,10 +19,11 @@ from sinkinterp.report.columns import ALPHA_1, SINK_1
 from sinkinterp.runs.case import READING, Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import Cell, Table
 
 from .shared.installed import texts_by_kind
+from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL
 
 CLAIM = "The kind of text hardly changes the sink rate at epsilon .2 and .3; at .4 it fluctuates a little."
 NEGLIGIBLE = 0.05  # difference of Sink_1 between two kinds of text that counts as none; set before the first run
@@ -33,12 +35,7 @@ REPORTED = {"Gu et al. 2025, Figure 9": "bars only, of 17 domains of the Pile"}
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
     Scale.REAL: ["local/smollm2-135m-instruct"],
-    Scale.PAPER: [
-        "openai-community/gpt2-xl",
-        "mistralai/Mistral-7B-v0.1",
-        "meta-llama/Llama-2-7b-hf",
-        "meta-llama/Meta-Llama-3-8B",
-    ],
+    Scale.PAPER: [GPT2_XL, MISTRAL, LLAMA2_7B, LLAMA3],  # for the paper's texts: --text FOLDER of the Pile's 17 domains
 }
 KIND = "text"
 NULL_KIND = "random tokens"
@@ -124,9 +121,16 @@ def _differs_more(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("at epsilon .2 kinds of text differ by at most 5 points", lambda table: _differs_little(table, 0.2)),
-    FunctionRule("at epsilon .3 kinds of text differ by at most 5 points", lambda table: _differs_little(table, 0.3)),
-    FunctionRule("at epsilon .4 kinds of text differ by more than at .3", _differs_more),
+    *(
+        OfEach(
+            FunctionRule(
+                f"at epsilon .{tenths} kinds of text differ by at most 5 points",
+                partial(_differs_little, epsilon=tenths / 10),
+            )
+        )
+        for tenths in (2, 3)
+    ),
+    OfEach(FunctionRule("at epsilon .4 kinds of text differ by more than at .3", _differs_more)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -18,6 +18,7 @@ from sinkinterp.runs.rules import Above, FunctionRule, NotAsked, Rule, Verdict
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.downstream import CHOICES, ENDINGS, accuracy
+from .shared.papers_models import GPT2, LLAMA2_7B, LLAMA2_13B, LLAMA3, OPT, PYTHIA
 from .shared.sizes import families
 
 CLAIM = (
@@ -26,18 +27,15 @@ CLAIM = (
 )
 REPORTED = {"Gu et al. 2025, Figure 10": "curves only, on HellaSwag"}
 REAL_MODEL = "local/smollm2-135m-instruct"
+PAPERS = (*GPT2, *PYTHIA, *OPT, LLAMA2_7B, LLAMA2_13B, LLAMA3)  # base models, as in the figure
 TWINS: list[Model] = [f"sinkinterp/text-{name}" for name in ("softmax", "sigmoid", "k_bias")]
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax"],
     Scale.REAL: [REAL_MODEL, *TWINS],
-    Scale.PAPER: [
-        *(f"openai-community/{name}" for name in ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")),
-        *(f"EleutherAI/pythia-{size}" for size in ("70m", "160m", "410m", "1b", "2.8b", "6.9b")),
-        *(f"facebook/opt-{size}" for size in ("125m", "1.3b", "6.7b")),
-        *(f"meta-llama/{name}" for name in ("Llama-2-7b-hf", "Llama-2-13b-hf", "Meta-Llama-3-8B")),
-    ],
+    Scale.PAPER: [*PAPERS],
 }
 EPSILON, DOCUMENTS = 0.3, 200
+HELLASWAG, ALL = "hellaswag", 10_042  # what the paper asks its models: the questions of the validation split
 ACC, NORMALISED, CHANCE = "accuracy", "accuracy by length", "chance"
 
 
@@ -48,7 +46,8 @@ def measure(case: Case, progress: Progress) -> Table:
     token_set = case.tokens(case.size(), progress, case.start)
     report = measure_model(case.subject, token_set, positions=(0,))
     on_part(1, 2)
-    numbers = accuracy(case.source, ENDINGS, DOCUMENTS)
+    task, documents = (HELLASWAG, ALL) if case.source in PAPERS else (ENDINGS, DOCUMENTS)
+    numbers = accuracy(case.source, task, documents)
     on_part(2, 2)
     row: dict[str, Cell] = {
         **case.names,
@@ -56,10 +55,10 @@ def measure(case: Case, progress: Progress) -> Table:
         **_interval(ACC, numbers, "acc"),
         **_interval(NORMALISED, numbers, "acc_norm"),
         CHANCE: 1 / CHOICES,
-        "questions": DOCUMENTS,
+        "questions": documents,
     }
-    task = f"task: {ENDINGS}, {CHOICES} choices, no examples; its intervals: 1.96 standard errors"
-    return Table(CLAIM, f"{protocol_note(report, EPSILON)}; {task}", (row,))
+    asked = f"task: {task}, {CHOICES} choices, no examples; its intervals: 1.96 standard errors"
+    return Table(CLAIM, f"{protocol_note(report, EPSILON)}; {asked}", (row,))
 
 
 def _interval(column: str, numbers: dict[str, float], name: str) -> dict[str, Cell]:

@@ -1,4 +1,4 @@
-"""Figures 19 to 24: which heads look at the first token, as a map over layers and heads."""
+"""Figures 19 to 24 and 27: which heads look at the first token, as a map over layers and heads."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -12,18 +12,20 @@ from sinkinterp.report.heads import heads_overview, sinks_by_head
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import Table
+
+from .shared.papers_models import TABLE_8
 
 CLAIM = "Models have various distributions of sinks over heads, but less obvious sinks in earlier blocks."
 RULE = "the mean alpha_1 of the first quarter of the layers is below that of the rest, by at least .05"
 REPORTED = {
-    "Gu et al. 2025, Figures 19 to 24": "sinks are less obvious in earlier blocks; instruction tuning changes little",
+    "Gu et al. 2025, Figures 19 to 24, 27": "less obvious in earlier blocks; instruction tuning changes little",
 }
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
     Scale.REAL: ["local/smollm2-135m-instruct"],
-    Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "EleutherAI/pythia-160m"],
+    Scale.PAPER: [*TABLE_8],
 }
 EPSILON = 0.3
 
@@ -54,7 +56,7 @@ def _is_weak_early(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("alpha_1 in the first quarter of the layers is below that of the rest by .05", _is_weak_early),
+    OfEach(FunctionRule("alpha_1 in the first quarter of the layers is below that of the rest by .05", _is_weak_early)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -1,11 +1,15 @@
 """Figure 29, equations 43 and 44: other norms of the scores weaken the sink and do not prevent it."""
 
 from dataclasses import replace
+from functools import partial
 
 from sinkinterp.attention.kernels import Exp, Kernel, PNorm, Sigmoid, Similarity
 from sinkinterp.lm.variants import attn
-from sinkinterp.runs.rules import HasSink, Higher, NotAsked, TrainingFails
+from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, RESIDUAL_RATIO, SINK_1
+from sinkinterp.runs.arm_figures import by_model
+from sinkinterp.runs.rules import FunctionRule, HasSink, Higher, TrainingFails, in_most_seeds
 from sinkinterp.runs.study import Arm, setting, study
+from sinkinterp.table import Table
 
 
 def _arm(name: str, similarity: Similarity, p: float) -> Arm:
@@ -13,8 +17,16 @@ def _arm(name: str, similarity: Similarity, p: float) -> Arm:
     return setting(f"{name}, p = {p:.2g}", lambda recipe: replace(recipe, model=attn(recipe.model, kernel=kernel)))
 
 
+def _is_as_long(table: Table, model: str) -> tuple[bool | None, str]:
+    """Whether the first token's residual is longer than the others' by at least half as much as with softmax."""
+    ratios, softmax = (table.where(**{MODEL: name}).numbers(RESIDUAL_RATIO) for name in (model, "softmax"))
+    long = sum(one - 1 >= (other - 1) / 2 for one, other in zip(ratios, softmax, strict=True))
+    words = f"{min(ratios):.2f} to {max(ratios):.2f}, with softmax {min(softmax):.2f} to {max(softmax):.2f}"
+    return in_most_seeds(long, len(ratios)), f"{words}; in {long} of {len(ratios)} seeds"
+
+
 ROOTS, POWERS = (1 / 4, 1 / 3, 1 / 2), (2.0, 3.0, 4.0)
-EXPERIMENT = study(
+_STUDY = study(
     claim="Dividing by the p-norm of the scores changes the strength of the sink and does not prevent it; softmax with "
     "p above 1 does not train.",
     arms=(
@@ -27,7 +39,16 @@ EXPERIMENT = study(
         Higher("softmax", than="softmax, p = 0.25"),
         *(TrainingFails(f"softmax, p = {p:.2g}") for p in POWERS),
         *(HasSink(f"sigmoid, p = {p:.2g}") for p in POWERS),
-        NotAsked("smaller p makes massive activations smaller", "the toy has none to begin with"),
+        *(Higher("softmax", than=f"softmax, p = {p:.2g}", quantity=RESIDUAL_RATIO) for p in (1 / 2, 1 / 4)),
+        *(
+            FunctionRule(
+                f"the residual ratio of sigmoid, p = {p:.2g}, is as far above 1 as half of that of softmax",
+                partial(_is_as_long, model=f"sigmoid, p = {p:.2g}"),
+            )
+            for p in POWERS
+        ),
     ),
-    note="importance of proxy scores, rows divided by their sum",
+    note="importance of proxy scores, rows divided by their sum; residual ratio: norm of the first token over that "
+    "of the others, the largest over blocks, as the paper measures here",
 )
+EXPERIMENT = replace(_STUDY, draw=partial(by_model, quantities=(RESIDUAL_RATIO, ALPHA_1, SINK_1, LOSS)))

@@ -19,6 +19,8 @@ from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Above, NotAsked, Rule, Verdict, Within
 from sinkinterp.table import Cell, Table, high_of, low_of, published
 
+from .shared.papers_models import CHAT_OF, GPT2_XL, LLAMA2_7B, LLAMA2_13B, LLAMA3, MISTRAL
+
 CLAIM = (
     "Random tokens have a sink as natural text has. Repeated tokens have none where positions are rotary, and one "
     "where positions are learned. Chat models have the sinks of their base models."
@@ -27,6 +29,7 @@ RULE = (
     "without BOS, random tokens have at least half of the Sink_1 of natural text, and repeated tokens have less than "
     "5% with rotary positions and at least half with learned ones; a chat model differs from its base by at most 10%"
 )
+BASES = (MISTRAL, LLAMA2_7B, LLAMA2_13B, LLAMA3)
 REPORTED: dict[str, dict[str, float]] = {
     # Gu et al. 2025, Table 1: Sink_1 of 100 sequences, T=64, epsilon=0.3, without BOS; GPT2-XL has learned positions
     "GPT2-XL": {"natural": 0.7700, "random": 0.7029, "repeated": 0.6228},
@@ -38,9 +41,8 @@ REPORTED: dict[str, dict[str, float]] = {
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
     Scale.REAL: ["local/smollm2-135m-instruct"],
-    Scale.PAPER: ["openai-community/gpt2-xl", "mistralai/Mistral-7B-v0.1", "mistralai/Mistral-7B-Instruct-v0.1"],
+    Scale.PAPER: [GPT2_XL, *(model for base in BASES for model in (base, CHAT_OF[base]))],
 }
-BASE_OF = {"mistralai/Mistral-7B-Instruct-v0.1": "mistralai/Mistral-7B-v0.1"}  # by chat model
 EPSILON, NO_BOS = 0.3, "none"
 POSITIONS, TABLE, NO_TABLE = "positions", "table of learned ones", "no table"  # no table: rotary, ALiBi, none
 CHATS = ", chat models on natural text: " + ", ".join(
@@ -119,7 +121,7 @@ class _AsItsBase:
 
     def verdict(self, runs: Table) -> Verdict:
         rows = {str(row[MODEL]): row for row in runs.where(**{INPUT: "natural", "BOS": NO_BOS}).rows}
-        pairs = [(base, chat) for chat, base in BASE_OF.items() if base in rows and chat in rows]
+        pairs = [(base, chat) for base, chat in CHAT_OF.items() if base in rows and chat in rows]
         if not pairs and len(rows) == 2:
             base, chat = rows
             pairs = [(base, chat)]

@@ -1,6 +1,6 @@
 """Table 5: the longer a fixed v*, the more of the sink returns to the first token."""
 
-from sinkinterp.report.columns import ALPHA_SLOT
+from sinkinterp.report.columns import ALPHA_SLOT, RESIDUAL_RATIO
 from sinkinterp.runs.rules import Higher
 from sinkinterp.runs.study import architecture, study
 
@@ -18,6 +18,7 @@ EXPERIMENT = study(
     rules=(
         *(Higher("v* = 0", than=name, quantity=ALPHA_SLOT) for name in ("v* = 20 e1", "v* = 20 even")),
         *(Higher(name, than="v* = 0") for name in ("v* = 20 e1", "v* = 20 even")),
+        *(Higher(name, than="v* = 0", quantity=RESIDUAL_RATIO) for name in ("v* = 20 e1", "v* = 20 even")),
     ),
-    note="e1: the first axis; even: all entries equal, of norm 1",
+    note="e1: the first axis; even: all entries equal, of norm 1; residual ratio: Figure 7 (right)",
 )

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..pages.book import Chapter
     from ..runs.experiment import Experiment, Scope
+    from ..runs.workers import Workers
     from ..table import Table
 
 
@@ -61,7 +62,6 @@ def reproduce(
         from ..pages.book import files_of
         from ..runs import experiment as experiments
         from ..runs.case import Encoded
-        from ..runs.workers import Processes, Ray
 
         quiet_libraries()
         offline_if_unreachable(*model, text)
@@ -80,7 +80,7 @@ def reproduce(
                 models=models,
                 seeds=seeds,
                 text=text,
-                workers=Processes() if ray is None else Ray(ray),
+                workers=_workers(ray, scale),
                 progress=progress,
                 device_map=device_map,
             )
@@ -100,16 +100,31 @@ def reproduce(
             print_line(f"left out: {reason}")
 
 
-def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
-    from ..runs.estimate import cost_of
+def _workers(ray: str | None, scale: Scale | None) -> "Workers":
+    """Where runs are made. Those of the paper's size get a GPU each, on one machine one after the other."""
+    from ..runs.workers import Processes, Ray
 
-    cost = cost_of(experiment.recipes(scope), scope.cache)
-    console.print(
-        f"{name} at scale {scope.scale}: {cost.runs} runs, {cost.cached} of them in the cache; the others read "
-        f"{cost.tokens:,} tokens, {cost.hours:.2f} hours one after the other",
-        highlight=False,
-        soft_wrap=True,
-    )
+    if ray is not None:
+        return Ray(ray, gpus=int(scale is Scale.PAPER))
+    return Processes(1) if scale is Scale.PAPER else Processes()
+
+
+def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
+    from ..runs.estimate import GPU_SPEED, cost_of
+    from ..runs.experiment import OnModels
+
+    recipes, is_large = experiment.recipes(scope), scope.scale is Scale.PAPER
+    cost = cost_of(recipes, scope.cache, GPU_SPEED if is_large else None)
+    where = f"on one GPU at {GPU_SPEED / 1e12:.0f} teraflop/s" if is_large else "here"
+    words = f"{name} at scale {scope.scale}: "
+    if isinstance(experiment.rows, OnModels):
+        given = [str(model) for model in experiment.rows.chosen(scope) if model not in recipes]
+        words += f"measures {', '.join(given) or 'what it trains'}; "
+    words += f"{cost.runs} runs, {cost.cached} of them in the cache"
+    if cost.runs > cost.cached:
+        words += f"; the others read {cost.tokens:,} tokens, {cost.hours:,.2f} hours one after the other {where}, "
+        words += f"and leave {cost.gigabytes:.3g} GB of checkpoints"
+    console.print(words, highlight=False, soft_wrap=True)
 
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> None:

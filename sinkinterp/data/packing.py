@@ -73,6 +73,7 @@ class PackedText(Spec):
         """
         from .corpus_folder import read_shards  # `datasets` takes a second to import, and recipes do not need it
 
+        self.source.check()
         folder = self.folder(cache)
         record = self._packed(folder, cache, on_progress)
         if self.source.changed_since(record["fingerprint"]):

@@ -27,6 +27,9 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 class Source(Spec):
     """Documents in an order that never changes."""
 
+    def check(self) -> None:
+        """Raises InputError where the user has to name the documents first."""
+
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
         """The documents. Raises InputError where they cannot be read."""
         raise NotImplementedError

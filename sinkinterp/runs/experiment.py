@@ -1,7 +1,7 @@
 """Experiments: one table or figure of a paper each: its claim, what makes its rows, its figure and its verdicts."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from ..backends.files.model_files import DeviceMap
 from ..backends.files.named_models import downloads
 from ..data.progress import Progress, silent
+from ..data.texts import check_readable
 from ..errors import InputError
 from ..report.columns import MODEL, SEED
 from ..table import Table
@@ -64,6 +65,7 @@ class Experiment:
     rows: makes the rows of all models: a function, or `OnModels`, or the `Trainings` of a study.
     draw: makes the figure of the rows. rules: what decides about the claim. digest: the rows in short, for people.
     recipes: the models that are trained. default_scale: the scale at which it is run where the user chooses none.
+    rules_at: other rules, by scale.
     """
 
     claim: str
@@ -74,6 +76,7 @@ class Experiment:
     recipes: Callable[[Scope], Sequence[Trainable]] = lambda scope: ()
     digest: Callable[[Table], Table] = without_constant_names
     default_scale: Callable[[], Scale] = lambda: Scale.DEMO
+    rules_at: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
 
     def table(self, scope: Scope) -> Table:
         """The rows of all models under the claim."""
@@ -82,7 +85,8 @@ class Experiment:
 
     def verdicts(self, table: Table, scale: str = GIVEN) -> list[Verdict]:
         """What the rows say about the claim, rule by rule. None at scale smoke, which only checks the path."""
-        return [] if scale == Scale.SMOKE else [rule.verdict(table) for rule in self.rules]
+        rules = self.rules_at.get(scale, self.rules)
+        return [] if scale == Scale.SMOKE else [rule.verdict(table) for rule in rules]
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ class OnModels:
     def __call__(self, scope: Scope) -> Table:
         """The rows of every model, which is loaded, or trained where it is not in the cache."""
         tables = []
-        for model in self._chosen(scope):
+        for model in self.chosen(scope):
             case = open_case(model, scope.progress, scope.cache, scope.device_map, scope.text)
             tables.append(self.measure(case, scope.progress))
         note = "; ".join(dict.fromkeys(table.note for table in tables))
@@ -103,14 +107,14 @@ class OnModels:
 
     def recipes(self, scope: Scope) -> list[Recipe]:
         """The models that are trained first."""
-        return [model for model in self._chosen(scope) if isinstance(model, Recipe)]
+        return [model for model in self.chosen(scope) if isinstance(model, Recipe)]
 
     def default_scale(self) -> Scale:
         """The real models where `make models` made them all, else those that ship."""
         real = [Path(str(getattr(model, "source", model))).name for model in self.models.get(Scale.REAL, ())]
         return Scale.REAL if real and all((downloads() / name).is_dir() for name in real) else Scale.SMOKE
 
-    def _chosen(self, scope: Scope) -> list[Model]:
+    def chosen(self, scope: Scope) -> list[Model]:
         """The models that are named, or those of the scale with the first seeds."""
         models = scope.models or self.models[scope.scale]
         return [model for model in models if not isinstance(model, Recipe) or model.seed < scope.seeds]
@@ -136,11 +140,18 @@ def load_experiment(name: str) -> Experiment:
 
 
 def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
-    """Raises InputError where an experiment has no such scale, or trains its models and cannot take others."""
-    if scope.models and not isinstance(experiment.rows, OnModels):
+    """Raises InputError where an experiment has no such scale, cannot take the models, or reads no text there."""
+    trains = not isinstance(experiment.rows, OnModels)
+    if scope.models and trains:
         raise InputError(f"{name} trains its models itself; leave --model away")
     if not scope.models and scope.scale not in experiment.scales:
         raise InputError(f"{name} has no models of scale {scope.scale}; choose {' or '.join(experiment.scales)}")
+    if scope.text is not None and trains and scope.scale not in (Scale.TEXT, Scale.PAPER):
+        larger = [scale for scale in (Scale.TEXT, Scale.PAPER) if scale in experiment.scales]
+        fix = f", or add --scale {' or --scale '.join(larger)}" if larger else ""
+        raise InputError(f"{name} trains toys, which learn a task and read no text; leave --text away{fix}")
+    if scope.text is not None and trains:
+        check_readable(scope.text)
 
 
 def check_default(scope: Scope, chosen: Scale | None) -> None:

@@ -161,6 +161,25 @@ class FunctionRule:
 
 
 @dataclass(frozen=True)
+class OfEach:
+    """A function rule for every model by itself: it holds if it holds for all, and fails if it fails for one."""
+
+    rule: FunctionRule
+
+    @property
+    def claim(self) -> str:
+        return self.rule.claim
+
+    def verdict(self, runs: Table) -> Verdict:
+        names = dict.fromkeys(str(name) for name in runs.column(MODEL))
+        verdicts = {name: self.rule.verdict(runs.where(**{MODEL: name})) for name in names}
+        if len(verdicts) == 1:
+            return next(iter(verdicts.values()))
+        reasons = [f"{name}: {verdict.reason}" for name, verdict in verdicts.items()]
+        return _together(self.claim, [verdict.outcome for verdict in verdicts.values()], reasons)
+
+
+@dataclass(frozen=True)
 class NotAsked:
     """A claim that models of this scale cannot answer."""
 

@@ -8,6 +8,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
+
+from ..data.tokens import TokenSet
 from ..files import cache_folder
 from ..measurement.measure import measure
 from ..metrics.bootstrap import estimate, estimate_cells
@@ -34,10 +37,11 @@ from ..report.columns import (
 )
 from ..report.report import Report
 from ..table import NULL, Cell, Table, high_of, low_of, published
+from ..train.distributed import World
 from ..train.job import prepared
 from ..train.loop import Diverged
 from ..train.recipe import Recipe
-from ..train.recipes import RECIPES, demo_recipe, with_variant
+from ..train.recipes import RECIPES, demo_recipe, on_text, with_variant
 from .arm_figures import by_model
 from .catalogue import Scale
 from .experiment import Experiment, Scope
@@ -99,6 +103,15 @@ def _columns(reported: Mapping[str, float]) -> dict[str, float]:
     return {names[name][0]: value / names[name][1] for name, value in reported.items()}
 
 
+@dataclass(frozen=True)
+class Edition:
+    """The arms of a study at another scale, where those of the toys do not fit, with their rules and their note."""
+
+    arms: Sequence[Arm]
+    rules: Sequence[Rule]
+    note: str = ""
+
+
 def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[str, Cell]:
     """The state and the numbers of a recipe's run, which is trained where it is not in the cache.
 
@@ -106,21 +119,27 @@ def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[
     prevents a run: a full disk, a model that cannot be measured.
     """
     none: dict[str, Cell] = dict.fromkeys((STATE, *NUMBERS))
+    held_out = held_out_tokens(prepared(recipe.data, cache or cache_folder()), sequences)  # may be too few: say it now
     try:
-        run = trained(recipe, cache)
+        run = trained(recipe, cache, world=world_of(recipe))
     except Diverged as error:
         return none | {STATE: str(error).partition(";")[0]}
-    return none | {STATE: TRAINED} | _numbers(run, sequences, cache or cache_folder())
+    return none | {STATE: TRAINED} | _numbers(run, held_out)
 
 
 def history_of(recipe: Recipe, cache: Path | None = None) -> list[dict[str, Any]]:
     """Losses and sinks during a recipe's run, which is made where it is not in the cache."""
-    return trained(recipe, cache).history()
+    return trained(recipe, cache, world=world_of(recipe)).history()
 
 
-def _numbers(run: Run, sequences: int, cache: Path) -> dict[str, Cell]:
-    """The numbers of a finished run on `sequences` held-out sequences; sinks in their first 64 positions."""
-    held_out, subject = held_out_tokens(prepared(run.recipe.data, cache), sequences), run.subject()
+def world_of(recipe: Recipe) -> World:
+    """Where a recipe is trained: on a GPU, if there is one, where it computes in bfloat16; toys stay on the CPU."""
+    return World(torch.device("cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"))
+
+
+def _numbers(run: Run, held_out: TokenSet) -> dict[str, Cell]:
+    """The numbers of a finished run on held-out sequences; sinks in their first 64 positions."""
+    subject = run.subject(device=world_of(run.recipe).device)
     report = measure(subject, replace(held_out, tokens=held_out.tokens[:, :SINK_LENGTH]))
     null = report.bias_alpha().mean().item()
     return {
@@ -185,7 +204,13 @@ BASES: Mapping[Scale, Recipe] = {
     Scale.TEXT: replace(RECIPES["text"], steps=48_000),
     Scale.PAPER: RECIPES["paper-60m"],
 }
-HELD_OUT_SEQUENCES = {Scale.SMOKE: 16, Scale.TEXT: 256}  # the text that every installation holds has 300
+HELD_OUT_SEQUENCES = {Scale.SMOKE: 16, Scale.TEXT: 256, Scale.PAPER: 100}  # the installation's text has 300
+
+
+def base_of(scope: Scope, bases: Mapping[Scale, Recipe] = BASES) -> Recipe:
+    """The recipe of the scale, on the user's own text where there is one."""
+    base = bases[scope.scale]
+    return base if scope.text is None else on_text(base, scope.text)
 
 
 @dataclass(frozen=True)
@@ -193,11 +218,13 @@ class Trainings:
     """Makes the rows of a study: trains every arm with every seed and measures it.
 
     bases: the recipe of each scale, which the arms change. note: what a reader must know beside the protocol.
+    editions: other arms and another note, by scale.
     """
 
     arms: Sequence[Arm]
     bases: Mapping[Scale, Recipe]
     note: str = ""
+    editions: Mapping[Scale, Edition] = field(default_factory=dict)
 
     def __call__(self, scope: Scope) -> Table:
         """A row per arm and seed. Runs in the cache are not repeated; others are made by the workers of the scope."""
@@ -206,7 +233,7 @@ class Trainings:
         recipes = [recipe for _, recipe in runs]
         numbers = in_order(scope.workers, measure_one, recipes, scope.progress("training"))
         rows = (
-            {MODEL: arm.name, SEED: recipe.seed, **of_run, **self._published(arm)}
+            {MODEL: arm.name, SEED: recipe.seed, **of_run, **_published(arm, self.arms_at(scope.scale))}
             for (arm, recipe), of_run in zip(runs, numbers, strict=True)
         )
         return Table("", self._protocol(scope), tuple(rows))
@@ -215,17 +242,19 @@ class Trainings:
         """How every arm is trained with every seed."""
         return [recipe for _, recipe in self._runs(scope)]
 
+    def arms_at(self, scale: Scale) -> Sequence[Arm]:
+        """The arms at a scale."""
+        return self.editions[scale].arms if scale in self.editions else self.arms
+
     def _runs(self, scope: Scope) -> list[tuple[Arm, Recipe]]:
         """Every arm with every seed, and how it is trained; whole sets of arms come first."""
-        base = self.bases[scope.scale]
-        return [(arm, arm.recipe(base, seed)) for seed in range(scope.seeds) for arm in self.arms]
-
-    def _published(self, arm: Arm) -> dict[str, Cell]:
-        shown = [name for name in PUBLISHED if any(name in other.reported for other in self.arms)]
-        return {published(name): arm.reported.get(name) for name in shown}
+        base = base_of(scope, self.bases)
+        return [(arm, arm.recipe(base, seed)) for seed in range(scope.seeds) for arm in self.arms_at(scope.scale)]
 
     def _protocol(self, scope: Scope) -> str:
-        base = self.bases[scope.scale]
+        base, note = base_of(scope, self.bases), self.note
+        if scope.scale in self.editions:
+            note = self.editions[scope.scale].note
         size = f"{base.model.n_layers} layers x {base.model.n_heads} heads, d_model {base.model.d_model}"
         protocol = (
             f"scale {scope.scale}: {size}, {base.steps} steps of {base.batch} sequences, lr {base.lr:g}, weight decay "
@@ -233,7 +262,13 @@ class Trainings:
             f"T={min(base.data.length, SINK_LENGTH)}, fp32, epsilon={EPSILON}; null: bias and mask alone; intervals of "
             "rows: over sequences"
         )
-        return f"{protocol}; {self.note}" if self.note else protocol
+        return f"{protocol}; {note}" if note else protocol
+
+
+def _published(arm: Arm, arms: Sequence[Arm]) -> dict[str, Cell]:
+    """The paper's numbers of an arm, in a column for each quantity that it reports of any arm."""
+    shown = [name for name in PUBLISHED if any(name in other.reported for other in arms)]
+    return {published(name): arm.reported.get(name) for name in shown}
 
 
 def study(
@@ -243,15 +278,17 @@ def study(
     scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO, Scale.PAPER),
     note: str = "",
     bases: Mapping[Scale, Recipe] = BASES,
+    paper: Edition | None = None,
 ) -> Experiment:
     """An experiment whose models are trained: what the paper claims, the models, and the rules of the verdicts.
 
     `arms` are the models as changes of the base recipe of the scale, the first of them the baseline. `note` says what
-    a reader must know beside the protocol.
+    a reader must know beside the protocol. `paper` is what takes their place at the paper's sizes.
     """
-    rows = Trainings(arms, bases, note)
+    rows = Trainings(arms, bases, note, {} if paper is None else {Scale.PAPER: paper})
     default = Scale.DEMO if Scale.DEMO in scales else Scale.TEXT
-    return Experiment(claim, rows, by_model, rules, scales, rows.recipes, means_over_seeds, lambda: default)
+    made = Experiment(claim, rows, by_model, rules, scales, rows.recipes, means_over_seeds, lambda: default)
+    return made if paper is None else replace(made, rules_at={Scale.PAPER: paper.rules})
 
 
 def means_over_seeds(table: Table) -> Table:

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..backends.files.model_files import load_model
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
@@ -43,9 +44,11 @@ class Run:
     recipe: Recipe
     folder: Path
 
-    def subject(self, name: str | None = None) -> Subject:
-        """The trained model, ready to be measured. Its default name is the recipe's key."""
-        return load(self.folder, name=name or self.recipe.key())
+    def subject(self, name: str | None = None, device: torch.device | None = None) -> Subject:
+        """The trained model, ready to be measured, by default on the CPU. Its default name is the recipe's key."""
+        if device is None or device.type == "cpu":
+            return load(self.folder, name=name or self.recipe.key())
+        return HuggingFaceSubject(load_model(self.folder).to(device), name or self.recipe.key())
 
     def history(self) -> list[dict[str, Any]]:
         """Losses and sink metrics during training, one row per evaluation."""

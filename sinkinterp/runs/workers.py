@@ -77,17 +77,18 @@ class Processes:
 
 @dataclass(frozen=True)
 class Ray:
-    """A Ray cluster: "auto" for the one that this machine belongs to, or its address.
+    """A Ray cluster: "auto" for the one that this machine belongs to, or its address. Every run gets `gpus` GPUs.
 
     A run whose worker dies is made again. All machines must see the same cache folder. Raises InputError where Ray is
     not installed or not reached.
     """
 
     address: str = "auto"
+    gpus: int = 0
 
     def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
         ray = self._connected()
-        run = ray.remote(num_cpus=1, max_retries=-1)(_run)
+        run = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=-1)(_run)
         waiting: dict[Any, int] = {run.remote(function, argument): i for i, argument in enumerate(arguments)}
         while waiting:
             (done,), _ = ray.wait(list(waiting), num_returns=1)

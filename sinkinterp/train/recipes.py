@@ -1,8 +1,8 @@
 """Every named recipe, and functions that put a text or a variant of the architecture into one."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
 
 from ..checks import nearest
 from ..data.backcopy import BigramBackcopy
@@ -14,23 +14,26 @@ from ..errors import InputError
 from ..lm.config import LMSpec
 from ..lm.ffn import GatedFFN
 from ..lm.variants import BASE, VARIANTS, variants
-from ..spec import Spec
 from .recipe import Recipe, shown_ahead
 from .recipe_parts import ConstantRate, CosineRate, Everything, PrefixLM
 
 
 @dataclass(frozen=True)
-class YourText(Spec):
-    """Placeholder for the user's own text. Raises InputError until --text names one."""
+class YourText(Source):
+    """Placeholder for the user's own text. `check` raises InputError until --text names one."""
 
-    vocab: int = 50432
-    length: int = 2048
+    def check(self) -> None:
+        raise InputError("this recipe trains on a text of your own; name a file, a folder or a dataset with --text")
 
-    def prepare(self, cache: Path, on_progress: OnProgress = no_progress) -> NoReturn:
-        raise InputError(
-            f"this recipe trains on a text of your own, in blocks of {self.length} tokens of a tokenizer with up to "
-            f"{self.vocab} symbols; name it with --text"
-        )
+    def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
+        self.check()
+        return ()
+
+    def fingerprint(self) -> str:
+        return ""
+
+    def changed_since(self, fingerprint: str) -> bool:
+        return False
 
 
 def sized(vocab: int, n_ctx: int, n_layers: int, d_model: int, n_heads: int, width: int) -> LMSpec:
@@ -41,7 +44,7 @@ def sized(vocab: int, n_ctx: int, n_layers: int, d_model: int, n_heads: int, wid
 
 _PAPER = Recipe(  # Gu et al. 2025, section 4, with the constant rate of the released files; the paper says cosine
     model=sized(vocab=50432, n_ctx=2048, n_layers=10, d_model=768, n_heads=8, width=1536),
-    data=YourText(),
+    data=PackedText(source=YourText(), tokenizer=ByteBPE(50432), length=2048),
     steps=20_000,
     batch=512,
     micro_batch=16,

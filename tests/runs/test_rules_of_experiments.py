@@ -1,7 +1,10 @@
 """Rules of single experiments, on rows worked by hand: which models they judge, and what they leave undecided."""
 
 import pytest
+import torch
 
+from sinkinterp.attention.slots import SlotRow
+from sinkinterp.errors import InputError
 from sinkinterp.report.columns import INPUT, MODEL, SEED, SINK_1
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import GIVEN, Scope, load_experiment
@@ -46,9 +49,15 @@ def test_of_two_given_models_the_second_is_judged_as_the_chat_model_of_the_first
 def test_pairs_of_base_and_chat_are_known_among_the_papers_models():
     table01 = load_module("table01_inputs")
     models = table01.MODELS[Scale.PAPER]
-    assert {name for pair in table01.BASE_OF.items() for name in pair} <= set(models)
+    assert {name for pair in table01.CHAT_OF.items() if pair[0] in models for name in pair} <= set(models)
     rows = [row for name in models for row in inputs_of(name, "no table", natural=0.9)]
     assert outcomes("table01_inputs", rows)[-1] is HOLDS
+
+
+PAPERS = {
+    "table01_inputs": 9, "table07_position_swap": 3, "figure02_norms_angles": 5, "figure03_thresholds": 4,
+    "figure04_scale_ladder": 32, "figure09_domains": 4, "figure10_downstream": 23, "figure19_heads": 32,
+}  # fmt: skip
 
 
 def onsets(**steps):
@@ -99,6 +108,50 @@ def test_one_kind_of_text_differs_from_nothing():
     rates = {f"Sink_1 at {epsilon}": 0.5 for epsilon in (0.2, 0.3, 0.4)}
     rows = [{MODEL: "m", SEED: None, "text": kind, **rates} for kind in ("prose", "random tokens")]
     assert outcomes("figure09_domains", rows) == [UNDECIDED] * 3
+
+
+def test_a_rule_asks_every_model_by_itself():
+    def layers(name, *alphas):
+        return [{MODEL: name, SEED: None, "layer": i, "alpha_1": alpha} for i, alpha in enumerate(alphas)]
+
+    rising, falling = layers("a", 0.1, 0.5, 0.5, 0.5), layers("b", 0.5, 0.1, 0.1, 0.1)
+    assert outcomes("figure19_heads", rising) == [HOLDS]
+    assert outcomes("figure19_heads", rising + falling) == [FAILS]
+
+
+def test_the_papers_models_are_those_of_its_tables_and_figures():
+    """Gu et al. 2025, Tables 1, 7 and 8, Figures 2, 9, 10 and 19 to 24; Jamba for Figures 25 to 27."""
+    models = {name: load_module(name).MODELS[Scale.PAPER] for name in PAPERS}
+    assert {name: len(models[name]) for name in PAPERS} == PAPERS
+    table08 = set(models["figure04_scale_ladder"])
+    assert len(table08) == 32 and all(set(chosen) <= table08 for chosen in models.values())
+    assert {"ai21labs/Jamba-v0.1", "ai21labs/AI21-Jamba-1.5-Mini"} <= set(models["figure19_heads"])
+    assert models["table07_position_swap"][0] == models["table01_inputs"][0] == "openai-community/gpt2-xl"
+    published = load_module("figure04_scale_ladder").REPORTED
+    for model, numbers in load_module("table01_inputs").REPORTED.items():
+        assert numbers["natural"] in published.values() and numbers.get("chat", 0.77) in published.values(), model
+
+
+def test_a_model_overfits_where_its_held_out_loss_rises_and_leaves_that_of_training_behind():
+    def history(name, valid, train):
+        rows = zip((0, 50, 100), valid, train, (0.0, 0.02, 0.2), strict=True)
+        named = ({"step": step, "valid_loss": v, "train_loss": t, "sink_1": sink} for step, v, t, sink in rows)
+        return [{MODEL: name, SEED: seed, **row} for row in named for seed in range(3)]
+
+    over, plain = ((4.0, 2.5, 3.0), (None, 2.4, 1.0)), ((4.0, 2.5, 2.4), (None, 2.5, 2.4))
+    worse = ((4.0, 2.5, 3.0), (None, 2.5, 3.0))  # both losses rise: it diverges, it does not overfit
+    few = [*history("100 sequences", *over), *history("1000 sequences", *worse), *history("all", *plain)]
+    assert outcomes("figure28_overfitting", few) == [HOLDS, FAILS, HOLDS, FAILS, FAILS, HOLDS]
+
+
+def test_a_random_key_is_as_long_as_the_trained_one(make_call):
+    slot = SlotRow(torch.randn(6, 1, 5), torch.ones(6, 1, 5))
+    edit = load_module("section7_removed_biases").RandomKey
+    first, second = (edit(seed).call(make_call(slot=slot)).slot for seed in (0, 1))
+    torch.testing.assert_close(first.key.norm(dim=-1), slot.key.norm(dim=-1))
+    assert first.value is slot.value and not first.key.equal(second.key) and not first.key.equal(slot.key)
+    with pytest.raises(InputError, match="has no key slot"):
+        edit(0).call(make_call())
 
 
 def test_smoke_has_no_verdict_unless_the_user_names_the_models():

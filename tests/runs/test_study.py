@@ -1,14 +1,17 @@
+import json
 from dataclasses import replace
 
 import pytest
 
 import sinkinterp as si
+from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.errors import InputError
+from sinkinterp.lm.ffn import GatedFFN
 from sinkinterp.lm.positions import Rotary
 from sinkinterp.report import columns as c
 from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of, tokens_per_second
-from sinkinterp.runs.experiment import Scope, load_experiment
+from sinkinterp.runs.experiment import OnModels, Scope, check_scope, load_experiment
 from sinkinterp.runs.rules import TRAINED, Higher, Outcome
 from sinkinterp.runs.study import BASES, NUMBERS, Trainings, architecture, measured, onset, setting, study
 from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
@@ -122,15 +125,77 @@ def test_every_row_at_paper_scale_changes_only_what_it_says():
     assert RECIPES["paper-60m"] == base
 
 
+def test_a_dry_run_of_the_paper_counts_runs_operations_and_bytes_without_a_text(monkeypatch):
+    """21 billion tokens a run; 6 operations a weight of a matrix and 12 T d a layer; two checkpoints of 12 bytes."""
+    scope = Scope(Scale.PAPER, seeds=1)
+    cost = cost_of(load_experiment("table04_attention_biases").recipes(scope), scope.cache, speed=1e15)
+    one = 20_000 * 2**20 * (6 * (136_462_080 - 50_432 * 768) + 12 * 10 * 2048 * 768) / 1e15 / 3600
+    assert cost.runs == 5 and cost.tokens == 5 * 20_000 * 2**20
+    assert cost.hours == pytest.approx(5 * one, rel=1e-3) and cost.gigabytes == pytest.approx(5 * 3.275, rel=1e-3)
+    with pytest.raises(InputError, match="a text of your own"):
+        load_experiment("table04_attention_biases").table(replace(scope, workers=Here()))
+
+
+def is_trained_at_paper_scale(name):
+    experiment = load_experiment(name)
+    return Scale.PAPER in experiment.scales and not isinstance(experiment.rows, OnModels)
+
+
+def shrunken(recipe):
+    """A recipe of the paper's at 2 layers and 2 steps; one head of 80 dimensions, since k* learns up to 64 of them."""
+    model = replace(recipe.model, vocab=258, n_ctx=24, n_layers=2, d_model=80, n_heads=1, ffn=GatedFFN(width=32))
+    data = replace(recipe.data, tokenizer=ByteBPE(258), length=24)
+    return replace(recipe, model=model, data=data, steps=2, batch=4, micro_batch=2, warmup=1, watch_every=2)
+
+
+@pytest.fixture(scope="module")
+def paper_path(tmp_path_factory):
+    """The scope of a shrunken paper recipe on a file of text, and the recipes that are trained.
+
+    A model that several studies train is trained once. Every number of a model that is not chosen is 0.5.
+    """
+    folder, rows, chosen = tmp_path_factory.mktemp("paper"), {}, set()
+    texts = (f"In the year {i} the harbour had {i * i} ships, {i % 7} towers and a wall of stone." for i in range(3000))
+    file = folder / "text.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+    def measured_once(recipe, **options):
+        if recipe.key() in chosen and recipe.key() not in rows:
+            rows[recipe.key()] = measured(recipe, **options)
+        return rows.get(recipe.key(), {STATE: TRAINED} | dict.fromkeys(NUMBERS, 0.5))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sinkinterp.runs.study.measured", measured_once)
+        patch.setattr("sinkinterp.runs.trained.EVALUATION_SEQUENCES", 8)
+        patch.setitem(BASES, Scale.PAPER, shrunken(BASES[Scale.PAPER]))
+        yield Scope(Scale.PAPER, seeds=1, text=str(file), workers=Here(), cache=folder), chosen
+
+
+@pytest.mark.parametrize("name", list(filter(is_trained_at_paper_scale, experiment_names())))
+def test_a_shrunken_paper_recipe_goes_from_a_text_to_verdicts(name, paper_path):
+    """Its first and last model are trained, for two steps."""
+    experiment, (scope, chosen) = load_experiment(name), paper_path
+    check_scope(name, experiment, scope)
+    recipes = experiment.recipes(scope)
+    assert all(recipe.data.source.source == scope.text and recipe.bf16 for recipe in recipes)
+    assert all(recipe.model.n_layers == 2 for recipe in recipes)
+    chosen |= {recipes[0].key(), recipes[-1].key()}
+    table = experiment.table(scope)
+    verdicts = experiment.verdicts(table, scope.label)
+    assert len(verdicts) == len({verdict.claim for verdict in verdicts}) > 0
+    assert len(experiment.draw(table).data) > 0 and experiment.digest(table).rows
+
+
 @pytest.mark.parametrize("name", experiment_names())
 def test_every_rule_names_models_that_the_study_has(name):
     experiment = load_experiment(name)
     if not isinstance(experiment.rows, Trainings):
         return
-    known = {arm.name for arm in experiment.rows.arms}
-    for rule in experiment.rules:
-        named = {getattr(rule, field, None) for field in ("of", "than", "model", "baseline")} - {None}
-        assert named <= known, f"{name}: {rule.claim}"
+    for scale, rules in {Scale.DEMO: experiment.rules, **experiment.rules_at}.items():
+        known = {arm.name for arm in experiment.rows.arms_at(scale)}
+        for rule in rules:
+            named = {getattr(rule, field, None) for field in ("of", "than", "model", "baseline")} - {None}
+            assert named <= known, f"{name}: {rule.claim}"
 
 
 def test_the_strongest_head_stands_in_every_row_with_its_null(table):
@@ -141,7 +206,7 @@ def test_the_strongest_head_stands_in_every_row_with_its_null(table):
 
 
 def test_what_prevents_a_run_is_no_failed_training(tmp_path, monkeypatch):
-    def refused(*_):
+    def refused(*_, **options):
         raise InputError("cannot write: no space left on device; make room")
 
     monkeypatch.setattr("sinkinterp.runs.study.trained", refused)

@@ -1,0 +1,60 @@
+"""Experiments that train arms, as a study does, and read more of each model than a row."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.files import cache_folder
+from sinkinterp.report.columns import MODEL, SEED
+from sinkinterp.runs.experiment import Scope
+from sinkinterp.runs.study import HELD_OUT_SEQUENCES, Arm, base_of, history_of, world_of
+from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained
+from sinkinterp.runs.workers import in_order
+from sinkinterp.table import Cell, Table
+from sinkinterp.train.job import prepared
+from sinkinterp.train.recipe import Recipe
+
+Rows = Sequence[Mapping[str, Cell]]
+
+
+@dataclass(frozen=True)
+class OfRuns:
+    """Makes the rows of an experiment: trains every arm with every seed, and reads each run with `read`.
+
+    Workers train the models, and this process reads them. note: what a reader must know beside the protocol.
+    """
+
+    arms: Callable[[Scope], Sequence[Arm]]
+    read: Callable[[Run, Scope], Rows]
+    note: str
+
+    def __call__(self, scope: Scope) -> Table:
+        """The rows of all runs, each after the name of its arm and its seed."""
+        runs = self._runs(scope)
+        train = partial(history_of, cache=scope.cache)
+        in_order(scope.workers, train, [recipe for _, recipe in runs], scope.progress("training"))
+        rows = (
+            {MODEL: name, SEED: recipe.seed, **row}
+            for name, recipe in runs
+            for row in self.read(trained(recipe, scope.cache, world=world_of(recipe)), scope)
+        )
+        base = base_of(scope)
+        size = f"{base.model.n_layers} layers x {base.model.n_heads} heads, d_model {base.model.d_model}"
+        trainings = f"{base.steps} steps of {base.batch} sequences, lr {base.lr:g}, {scope.seeds} seeds"
+        return Table("", f"scale {scope.scale}: {size}, {trainings}; {self.note}", tuple(rows))
+
+    def recipes(self, scope: Scope) -> list[Recipe]:
+        """How every arm is trained with every seed."""
+        return [recipe for _, recipe in self._runs(scope)]
+
+    def _runs(self, scope: Scope) -> list[tuple[str, Recipe]]:
+        base = base_of(scope)
+        return [(arm.name, arm.recipe(base, seed)) for arm in self.arms(scope) for seed in range(scope.seeds)]
+
+
+def held_out(run: Run, scope: Scope, sequences: int) -> TokenSet:
+    """Held-out sequences of a run's data, at most as many as a study takes, and the first 64 positions of each."""
+    few = min(sequences, HELD_OUT_SEQUENCES.get(scope.scale, sequences))
+    drawn = held_out_tokens(prepared(run.recipe.data, scope.cache or cache_folder()), few)
+    return replace(drawn, tokens=drawn.tokens[:, :SINK_LENGTH])
