@@ -4,7 +4,7 @@ A residual is a sum: embedding, position, what every head and feed-forward layer
 norm frozen, queries and keys are linear in it, rotation included, so that each part has its own query and key:
 
     with frozen(subject, tokens) as run:
-        q, k = run.queries_and_keys(layer, part)
+        call = run.call(layer, part)
 
 Blocks run as they are, so this holds for every family whose blocks pass on one residual stream. Source: Elhage et al.
 2021, A Mathematical Framework for Transformer Circuits.
@@ -20,7 +20,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..attention.call import AttentionCall
-from ..attention.shapes import HeadOutput, Keys, Queries, Residual
+from ..attention.shapes import HeadOutput, Residual
 from ..data.tokens import Tokens
 from ..errors import InputError
 from .anatomy.modules import cross_attention, removed_after
@@ -109,10 +109,13 @@ class FrozenRun:
     position: Residual | None
     _given: Mapping[int, tuple[tuple[Any, ...], dict[str, Any]]]
 
-    def queries_and_keys(self, layer: int, part: Residual) -> tuple[Queries, Keys]:
-        """The queries and keys of a layer whose block is given this residual; biases count as in the model."""
-        call = self._reached(layer, part)
-        return call.q, call.k
+    def call(self, layer: int, part: Residual) -> AttentionCall:
+        """The call of a layer whose block is given this residual; biases count as in the model."""
+        try:
+            self._block(layer, part, _UntilCall())
+        except _Reached as reached:
+            return reached.call
+        raise InputError(f"{self.subject.name}: the attention of layer {layer} is not reached; take another family")
 
     def writes(self, layer: int) -> Float[Tensor, "head batch pos d_model"]:
         """What every head of a layer adds to the residual stream, without the output bias."""
@@ -123,13 +126,6 @@ class FrozenRun:
             for head in range(z.shape[1])
         ]
         return torch.stack(parts)
-
-    def _reached(self, layer: int, x: Residual) -> AttentionCall:
-        try:
-            self._block(layer, x, _UntilCall())
-        except _Reached as reached:
-            return reached.call
-        raise InputError(f"{self.subject.name}: the attention of layer {layer} is not reached; take another family")
 
     def _block(self, layer: int, x: Residual, recorder: Recorder) -> Residual:
         args, kwargs = self._given[layer]

@@ -13,7 +13,7 @@ Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.052
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -141,14 +141,22 @@ def activation_patching(
     another pair restores, where there are several. One pass reads the clean run, and the patches are batched.
     Raises InputError for prompts that do not fit, and where both prompts behave alike.
     """
-    subject, clean_tokens, corrupted_tokens = _pairs_of(model, clean, corrupted)
+    subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)
+    runs = Runs(subject, site, metric_of(metric), clean_tokens, subject.run(clean_tokens).logits)
+    return restored(runs, runs, corrupted_tokens, _axes(site, by), progress)
+
+
+def restored(
+    plain: "Runs", runs: "Runs", corrupted_tokens: Tokens, axes: Sequence[str], progress: bool | OnProgress
+) -> Table:
+    """The table of the shares that the places of `runs` restore. `plain`: the runs that nothing is patched in."""
+    subject, site, clean_tokens = runs.subject, runs.site, runs.clean
     given = activations(replace(site, layers=None, positions=None), subject, clean_tokens)
-    runs = _Runs(subject, site, _metric_of(metric), clean_tokens, subject.run(clean_tokens).logits)
-    whole, broken = (runs.values(tokens, {}, [WHOLE])[0] for tokens in (clean_tokens, corrupted_tokens))
+    whole, broken = (plain.values(tokens, {}, [WHOLE])[0] for tokens in (clean_tokens, corrupted_tokens))
     gap = (whole - broken).mean()
     if not gap.abs() > LEAST_GAP:
         raise InputError(f"{runs.metric.name} is {whole.mean():.4g} on both prompts, so nothing can be restored")
-    places = _places(site, given, _axes(site, by))
+    places = _places(site, given, axes)
     with progress_of(progress, f"patching {subject.name}") as on_pass:
         answers = {RESTORED: runs.values(corrupted_tokens, given, places, on_pass)}
         if len(clean_tokens) > 1:
@@ -158,11 +166,11 @@ def activation_patching(
     words = words_of(subject)
     rows = tuple(_row(place, i, shares, clean_tokens, words) for i, place in enumerate(places))
     ends = f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}"
-    return Table("Which activations restore the clean run?", _note(runs, ends), rows, restored_figure)
+    return Table(runs.title, _note(runs, ends), rows, restored_figure)
 
 
 @dataclass(frozen=True)
-class _Runs:
+class Runs:
     """Runs in which one place is patched, and the metric of each."""
 
     subject: Subject
@@ -170,6 +178,18 @@ class _Runs:
     metric: PatchingMetric
     clean: Tokens
     clean_logits: Logits
+    title: ClassVar[str] = "Which activations restore the clean run?"
+
+    @property
+    def protocol(self) -> str:
+        """What is patched, and how."""
+        return f"{type(self.site).__name__}, clean into corrupted"
+
+    def trace(self, tokens: Tokens, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
+        """The run of some pairs, with what `put` puts into the site."""
+        return self.subject.run(
+            tokens[pairs], calls=self.metric.calls, edits=[replace(self.site, operation=put, positions=None)]
+        )
 
     def values(
         self, tokens: Tokens, given: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
@@ -179,10 +199,7 @@ class _Runs:
         done: list[Tensor] = []
         for rows, _ in passes(self.subject, tokens.repeat(len(places), 1)):
             pairs = rows.cpu() % n
-            put = PutAt(given, pairs, chosen[rows.cpu() // n])
-            trace = self.subject.run(
-                tokens[pairs], calls=self.metric.calls, edits=[replace(self.site, operation=put, positions=None)]
-            )
+            trace = self.trace(tokens, pairs, PutAt(given, pairs, chosen[rows.cpu() // n]))
             scene = Scene(trace, self.clean[pairs], self.clean_logits[pairs], pairs)
             done.append(self._checked(self.metric.of(scene), len(rows)))
             on_pass(sum(map(len, done)), n * len(places))
@@ -197,7 +214,7 @@ class _Runs:
         return answer.detach().float().cpu()
 
 
-def _pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, Tokens, Tokens]:
+def pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, Tokens, Tokens]:
     """The subject, and the prompts as tokens. Raises InputError where a pair differs in length."""
     subject, first = inputs_of(model, clean)
     second = inputs_of(subject, corrupted)[1]
@@ -210,7 +227,8 @@ def _pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, To
     return subject, first.tokens, second.tokens
 
 
-def _metric_of(metric: Any) -> PatchingMetric:
+def metric_of(metric: Any) -> PatchingMetric:
+    """The metric that was given, or that of a function of logits; by default the divergence from the clean run."""
     if metric is None:
         return divergence_from_clean()
     if isinstance(metric, PatchingMetric):
@@ -254,12 +272,11 @@ def _row(
     return row
 
 
-def _note(runs: _Runs, ends: str) -> str:
+def _note(runs: Runs, ends: str) -> str:
     n, length = runs.clean.shape
     control = f"; control: the same place of another pair; {BY_SEQUENCE}" if n > 1 else "; one pair, so no intervals"
     dtype = str(runs.subject.dtype).removeprefix("torch.")
-    site = type(runs.site).__name__
     return (
-        f"{runs.subject.name}: n={n} pairs, T={length}, {dtype}; {site}, clean into corrupted; {ends}; "
+        f"{runs.subject.name}: n={n} pairs, T={length}, {dtype}; {runs.protocol}; {ends}; "
         f"restored: 1 as the clean run, 0 as the corrupted one{control}"
     )

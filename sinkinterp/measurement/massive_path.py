@@ -102,7 +102,7 @@ def read_scores(
 ) -> tuple[Float[Tensor, "batch head"], Float[Tensor, "batch head"], Float[Tensor, "batch kv_head d_head"]]:
     """Per head, the score that what was written makes in the first key, the whole score, and that part of the key."""
     call = run.calls[layer]
-    key = run.queries_and_keys(layer, vector)[1] - run.queries_and_keys(layer, torch.zeros_like(vector))[1]
+    key = run.call(layer, vector).k - run.call(layer, torch.zeros_like(vector)).k
     from_write = key[:, :, :1].expand(-1, -1, call.q.shape[2], -1)
     whole = above_others(call, call.k, on_slot=False)
     return score(call, from_write, False), score(call, whole, False), key[:, :, 0]

@@ -69,14 +69,16 @@ def head_pairs(run: FrozenRun, layer: int, heads: Sequence[int], values: Sequenc
     """
     call = run.calls[layer]
     zeros = torch.zeros_like(values[0])
-    q_bias, k_bias = run.queries_and_keys(layer, zeros)
+    own = run.call(layer, zeros)
+    q_bias, k_bias = own.q, own.k
     kv_heads = [head * call.k.shape[1] // call.q.shape[1] for head in heads]
     qs, ks, firsts = [], [], []
     for value in values:
-        q, k = run.queries_and_keys(layer, value)
-        qs.append((q - q_bias)[:, heads])
-        ks.append(above_others(call, k - k_bias, on_slot)[:, kv_heads])
-        firsts.append((k - k_bias)[:, :, 0] - (k - k_bias)[:, :, 1:].mean(2))
+        of_part = run.call(layer, value)
+        k = of_part.k - k_bias
+        qs.append((of_part.q - q_bias)[:, heads])
+        ks.append(above_others(call, k, on_slot)[:, kv_heads])
+        firsts.append(k[:, :, 0] - k[:, :, 1:].mean(2))
     qs.append(q_bias[:, heads])
     ks.append(above_others(call, k_bias, on_slot)[:, kv_heads])
     if on_slot and isinstance(call.slot, SlotRow):
