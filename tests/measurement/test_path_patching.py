@@ -29,6 +29,7 @@ PARTS = {
     "llama": ("model.layers", "self_attn.o_proj", "mlp", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
     "pythia": ("gpt_neox.layers", "attention.dense", "mlp", "attention.query_key_value"),
 }
+FROZEN = (((ChangeOutputs(), ChangeMLP()), True, True), ((ChangeOutputs(),), True, False), ((), False, False))
 RECEIVERS = {"q": ChangeQueries, "k": ChangeKeys, "v": ChangeValues}
 
 
@@ -78,10 +79,7 @@ def by_hooks(family, sender, what, receiver, frozen, freezes_mlps=True):
         return (x,)
 
     received = {}
-    hooks = [
-        (maker.register_forward_hook, lambda m, args, y: received.setdefault("x", y.clone()[..., theirs_]) and None)
-    ]
-    hooks[0] = (maker.register_forward_hook, lambda m, args, y: received.__setitem__("x", y[..., theirs_].clone()))
+    hooks = [(maker.register_forward_hook, lambda m, args, y: received.__setitem__("x", y[..., theirs_].clone()))]
     for i, block in enumerate(blocks):
         if frozen or i == sender[0]:
             hooks.append((block.get_submodule(out).register_forward_pre_hook, lambda m, args, i=i: with_sender(i)))
@@ -103,11 +101,7 @@ def by_hooks(family, sender, what, receiver, frozen, freezes_mlps=True):
 @pytest.mark.parametrize("what", RECEIVERS)
 def test_a_path_equals_doing_it_by_hooks(family, what, as_users_run_it):
     subject, receiver = load(model_of(family)), RECEIVERS[what](heads=[(2, 1)])
-    for sites, frozen, freezes_mlps in (
-        ((ChangeOutputs(), ChangeMLP()), True, True),
-        ((ChangeOutputs(),), True, False),
-        ((), False, False),
-    ):
+    for sites, frozen, freezes_mlps in FROZEN:
         table = path_patching(
             subject, CLEAN, CORRUPTED, sender=ChangeOutputs(layers=[0, 1]), receiver=receiver, frozen=sites,
             metric=difference, progress=False,
