@@ -36,6 +36,7 @@ def explain(
 ) -> None:
     """Say why heads look at the first token: which parts write what their keys hold, and what cutting them removes."""
     with progress_bars() as progress:
+        from ..measurement.cut_maps import cut_maps
         from ..measurement.explaining import explain as explain_heads
         from ..pages.page import Section, page
         from ..report.protocol import short_name
@@ -52,8 +53,8 @@ def explain(
         print_table(replace(table, note=table.note.removeprefix(answer.note).lstrip("; ")))
     print_line(answer.note)
     if html_out is not None:
-        first, *others = answer.tables()
-        sections = [Section("The graph", "", [answer.plot()]), Section(first.title, first.note, [], [first])]
-        sections += [Section(table.title, table.note, [], [table]) for table in others]
+        maps = cut_maps(subject, token_set, answer)
+        sections = [Section(f"Head {layer}.{h}", "", [answer.plot((layer, h), maps[layer, h])]) for layer, h in maps]
+        sections += [Section(table.title, table.note, [], [table]) for table in answer.tables()]
         write_text(html_out, page(f"{short_name(subject.name)}: where the sink comes from", answer.sentence, sections))
         print_written(html_out)

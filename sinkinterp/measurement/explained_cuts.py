@@ -12,7 +12,6 @@ from ..backends.neurons import neurons_of
 from ..backends.subject import Subject
 from ..data.progress import OnProgress
 from ..data.tokens import TokenSet
-from ..interventions.columns import ZeroKeySlot
 from ..interventions.edit import Edit
 from ..metrics.bootstrap import difference, estimate, estimate_cells
 from ..metrics.instruments import LOSS
@@ -23,7 +22,7 @@ from ..report.report import Report
 from ..table import Cell
 from .massive_path import Write, as_long, path_edit, path_of, readers_of
 from .measure import measure
-from .score_parts import Part
+from .score_parts import SLOT, Part
 
 DRAWS = 2  # of random parts
 WAYS = {IN_STREAM: False, DIRECTLY: True}  # of cutting parts
@@ -83,13 +82,10 @@ def cut_rows(
 ) -> Iterator[dict[str, Cell]]:
     """What the named parts remove of a head's attention when they are cut, and what as many random ones do."""
     i = before.attention_layers.index(head.layer)
-    parts, place = found.parts[head.layer], [(head.layer, head.head)]
-    length = work.token_set.tokens.shape[1]
-    in_stream = {j: part.cut for j, part in enumerate(parts) if part.cut is not None}
-    if on_slot:
-        in_stream[len(head.parts) - 1] = ZeroKeySlot(heads=place)
+    place, length = [(head.layer, head.head)], work.token_set.tokens.shape[1]
+    in_stream = {j: head.cuts[name] for j, name in enumerate(head.parts) if name in head.cuts}
     named = [j for j in head.named() if j in in_stream]
-    others = [j for j in in_stream if j not in head.named() and j < len(parts)]
+    others = [j for j in in_stream if j not in head.named() and head.parts[j] != SLOT]
     first_keys = torch.cat(found.first_keys[head.layer])
 
     def row(cut: str, draws: Sequence[Sequence[int]], is_direct: bool) -> dict[str, Cell]:

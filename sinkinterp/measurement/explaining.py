@@ -24,6 +24,7 @@ from ..backends.subject import Subject
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokenSet, TokensLike
 from ..errors import InputError
+from ..interventions.columns import ZeroKeySlot
 from ..metrics.bootstrap import BY_SEQUENCE
 from ..report.explained import Explanation, HeadScore
 from ..report.protocol import public_name
@@ -166,8 +167,11 @@ def _head_score(report: Report, place: Head, found: Decomposed, on_slot: bool) -
     i = report.attention_layers.index(layer)
     names = [part.name for part in found.parts[layer]] + [OWN_BIAS] + [SLOT] * on_slot
     alpha, null = (x[:, i, head] for x in alpha_of(report, on_slot))
+    cuts = {part.name: part.cut for part in found.parts[layer] if part.cut is not None}
+    if on_slot:
+        cuts[SLOT] = ZeroKeySlot(heads=[place])
     answer = HeadScore(
-        layer, head, tuple(names), torch.cat(found.pairs[place]), torch.cat(found.scores[place]), alpha, null
+        layer, head, tuple(names), cuts, torch.cat(found.pairs[place]), torch.cat(found.scores[place]), alpha, null
     )
     if not answer.error <= TOLERANCE:
         raise InputError(

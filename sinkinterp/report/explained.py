@@ -1,21 +1,25 @@
 """Why heads look at the first token: the parts of their scores, who writes what they read, and what cuts remove."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..errors import InputError
+from ..interventions.edit import Edit
 from ..metrics.bootstrap import estimate, estimate_cells, ratio
 from ..metrics.metric import PerSequence
 from ..table import Cell, Table
 from .columns import ALPHA_1, HEAD, LAYER
-from .explained_graph import graph
+from .explained_graph import CutMap, Edge, graph
 
 NAMED = 0.1  # the least share of a score for a part to be named
 MOST_NAMED = 5
+SHOWN = 0.01  # the least share of a neuron in the graph
 COVERED = 0.9  # of the score, by the parts that are named
 READER = 0.5  # the least share of a head's score for it to count as a reader
 PART, QUERY_PART, KEY_PART, SHARE, AS_KEY, AS_QUERY = "part", "query part", "key part", "share", "as key", "as query"
@@ -38,13 +42,14 @@ class HeadScore:
     """How much higher a head scores the first key (or the slot's) than the others, in parts.
 
     pairs: mean over queries of the score that each part of the query makes with each part of the key. parts: their
-    names. score: the same of the whole query and key; `pairs` sums to it. alpha: importance of the first key. null: the
-    same under uniform attention.
+    names. cuts: the edit that cuts a part at the first token, by name; biases have none. score: the same of the whole
+    query and key; `pairs` sums to it. alpha: importance of the first key. null: the same under uniform attention.
     """
 
     layer: int
     head: int
     parts: tuple[str, ...]
+    cuts: Mapping[str, Edit]
     pairs: Float[Tensor, "sequence part part_of_key"]
     score: PerSequence
     alpha: PerSequence
@@ -241,15 +246,25 @@ class Explanation:
             rows.append(row)
         return Table("Which neurons write it?", self.note, tuple(rows))
 
-    def plot(self) -> object:
-        """The plotly figure of the path: layers downwards, lines as wide as their shares."""
-        edges: list[tuple[str, str, float]] = []
-        if self.path is not None:
-            edges += [(f"neuron {neuron.index}", self.path.writer, neuron.share) for neuron in self.path.neurons[:4]]
-        for head in self.heads:
-            shares = head.shares()
-            edges += [(head.parts[i], f"head {head.name}", shares[i]) for i in head.named()]
-        return graph(edges, f"Where the attention to {self.target} comes from", f"{self.sentence} {self.note}")
+    def plot(self, head: tuple[int, int] | None = None, maps: Sequence[CutMap] = ()) -> go.Figure:
+        """The plotly figure of the path: layers downwards, lines as wide as their shares; of all heads, or of one.
+
+        `maps`, which `measurement.cut_maps` returns for one head, stand beside it: a click on a part shows the one
+        where it is cut. Raises InputError for a head that was not explained.
+        """
+        chosen = [score for score in self.heads if head is None or (score.layer, score.head) == tuple(head)]
+        if not chosen:
+            raise InputError(f"head {head} was not explained; {self!r:.80}")
+        edges: list[Edge] = []
+        for score in chosen:
+            shares = score.shares()
+            edges += [(score.parts[i], f"head {score.name}", shares[i]) for i in score.named()]
+        if self.path is not None and any(start == self.path.writer for start, _, _ in edges):
+            edges += [
+                (f"neuron {n.index}", self.path.writer, n.share) for n in self.path.neurons[:4] if n.share >= SHOWN
+            ]
+        title = f"Where the attention to {self.target} comes from"
+        return graph(edges, title, f"{' '.join(map(self._of_head, chosen))} {self.note}", maps)
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -9,6 +9,7 @@ import sinkinterp as si
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
+from sinkinterp.measurement.cut_maps import cut_maps
 from sinkinterp.measurement.score_parts import above_others, head_pairs, parts_by_block, score
 from sinkinterp.runs.inputs import Inputs
 
@@ -83,7 +84,8 @@ def planted_model(neuron=5, dim=7):
 def test_a_sink_that_one_known_neuron_makes_is_found(as_users_run_it):
     tokens = torch.randint(4, 31, (6, 13), generator=torch.Generator().manual_seed(2))
     tokens[:, 0] = 3
-    answer = si.explain(load(planted_model(neuron=5, dim=7)), tokens, head=(1, 1), progress=False)
+    subject = load(planted_model(neuron=5, dim=7))
+    answer = si.explain(subject, tokens, head=(1, 1), progress=False)
     (head,), path = answer.heads, answer.path
     assert [head.parts[i] for i in head.named()] == ["MLP 0"] and max(head.shares()) > 0.9
     assert path is not None and (path.dim, path.writer, path.neurons[0].index, path.n_neurons) == (7, "MLP 0", 5, 1)
@@ -94,6 +96,13 @@ def test_a_sink_that_one_known_neuron_makes_is_found(as_users_run_it):
     by_cut = {row["cut"]: row["alpha_1 of readers"] for row in answer.path_cuts.rows}
     assert by_cut["path: the readers' first keys"] < 0.5 * by_cut["none"]
     assert "1 neuron makes" in answer.sentence and len(answer.plot().data) >= 3
+    untouched, cut = cut_maps(subject, tokens, answer)[1, 1]
+    assert untouched.weights[:, 0].mean() == pytest.approx(head.alpha.mean().item(), abs=1e-5) and cut.cut == "MLP 0"
+    assert cut.weights[:, 0].mean() == pytest.approx(answer.cuts.rows[0]["alpha_1"], abs=1e-5)
+    choices = [trace.meta["choice"] for trace in answer.plot((1, 1), [untouched, cut]).data if trace.meta]
+    assert choices == ["nothing", "nothing", "MLP 0", "MLP 0"]
+    with pytest.raises(InputError, match="was not explained"):
+        answer.plot((0, 0))
 
 
 SHIPPED = {"sinkinterp/demo-softmax": "position", "sinkinterp/demo-k_bias": "k*"}
