@@ -163,7 +163,7 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
         for module in zeroed:
             stack.enter_context(_forward_set_to(module, _Nothing(kept.outputs[module])))
         stack.enter_context(attention_set_to(hf.model, hf.recorded_attention))
-        position = sum(kept.positions) if kept.positions else None
+        position = torch.stack(kept.positions).sum(0) if kept.positions else None
         yield FrozenRun(hf, trace, kept.calls, position, kept.given)
 
 

@@ -287,7 +287,7 @@ def _axes(site: Change, by: Any) -> tuple[str, ...]:
     """The axes of the map, in their order."""
     if by is None:
         by = (LAYER, HEAD) if isinstance(site, OnHeads) else (LAYER, POSITION)
-    axes = (LAYER, HEAD, POSITION) if isinstance(site, OnHeads) else (LAYER, POSITION)
+    axes: tuple[str, ...] = (LAYER, HEAD, POSITION) if isinstance(site, OnHeads) else (LAYER, POSITION)
     axes += (KEY,) if isinstance(site, ChangePattern) else ()
     chosen = [by] if isinstance(by, str) else list(by)
     if LAYER not in chosen or not set(chosen) <= set(axes):

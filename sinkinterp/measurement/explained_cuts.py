@@ -141,4 +141,4 @@ def _path_row(cut: str, report: Report, before: Report, readers: Sequence[Head])
     row: dict[str, Cell] = {CUT: cut, **estimate_cells(f"{ALPHA_1} of readers", estimate(alpha))}
     row |= estimate_cells(f"{ALPHA_1} of all heads", estimate(report.alpha().mean((1, 2))))
     row |= estimate_cells("loss", estimate(losses[1]))
-    return row | estimate_cells("change of loss", difference(*losses, paired=True))
+    return row | estimate_cells("change of loss", difference(losses[0], losses[1], paired=True))

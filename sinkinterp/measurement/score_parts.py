@@ -62,10 +62,13 @@ def parts_by_block(run: FrozenRun) -> Iterator[tuple[int, list[Part], list[Resid
         values += [rest, mlps[:, block]]
 
 
-def head_pairs(run: FrozenRun, layer: int, heads: Sequence[int], values: Sequence[Residual], on_slot: bool) -> Pairs:
+def head_pairs(
+    run: FrozenRun, layer: int, heads: Sequence[int], values: Sequence[Residual], on_slot: bool
+) -> tuple[Pairs, FirstKeys]:
     """The mean score over queries that every part of the query makes with every part of the key.
 
     Beside the parts of the residual stands the bias of queries and keys, and behind it k* where the slot is explained.
+    The second answer is every part of the first key, less its mean over the other keys.
     """
     call = run.calls[layer]
     zeros = torch.zeros_like(values[0])
