@@ -78,7 +78,7 @@ def explain(
     ablation = (
         f"{note}; in the stream: at the first token, the part becomes its mean over the other tokens; directly: in the "
         f"keys of this head alone, norms frozen; random: as many other parts, the mean of {DRAWS} draws; removed: "
-        "share of what is above uniform attention"
+        f"share of what is above uniform attention{'; k* becomes 0' if on_slot else ''}"
     )
     path_note = f"{note}; path: the write is taken out of the readers' first keys, whole: out of the residual"
     return Explanation(
