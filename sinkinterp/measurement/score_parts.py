@@ -30,7 +30,7 @@ class Part:
 
 
 Pairs = Float[Tensor, "batch head part part_of_key"]
-FirstKeys = Float[Tensor, "batch part kv_head d_head"]
+FirstKeys = Float[Tensor, "batch part_of_residual kv_head d_head"]
 
 
 def parts_by_block(run: FrozenRun) -> Iterator[tuple[int, list[Part], list[Residual]]]:

@@ -20,7 +20,7 @@ FAMILIES = (
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_parts_add_up_to_the_score_in_every_head(family, as_users_run_it):
+def test_the_parts_add_up_to_the_score_in_every_head(family):
     subject, tokens = subject_of(family), tokens_of(11)
     before = subject.run(tokens).logits
     with frozen(subject, tokens) as run:
@@ -81,7 +81,7 @@ def planted_model(neuron=5, dim=7):
     return model
 
 
-def test_a_sink_that_one_known_neuron_makes_is_found(as_users_run_it):
+def test_a_sink_that_one_known_neuron_makes_is_found():
     tokens = torch.randint(4, 31, (6, 13), generator=torch.Generator().manual_seed(2))
     tokens[:, 0] = 3
     subject = load(planted_model(neuron=5, dim=7))
@@ -109,7 +109,7 @@ SHIPPED = {"sinkinterp/demo-softmax": "position", "sinkinterp/demo-k_bias": "k*"
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_the_toy_twins_are_explained_by_what_was_planted(name, as_users_run_it):
+def test_the_toy_twins_are_explained_by_what_was_planted(name):
     subject = load(name)
     answer = si.explain(subject, Inputs(16, 32).token_set(subject, name), progress=False)
     (head,) = answer.heads
@@ -118,7 +118,7 @@ def test_the_toy_twins_are_explained_by_what_was_planted(name, as_users_run_it):
     assert answer.cuts.rows[0]["removed"] > 0.8 and abs(answer.cuts.rows[1]["removed"]) < 0.1
 
 
-def test_what_cannot_be_explained_is_refused(as_users_run_it):
+def test_what_cannot_be_explained_is_refused():
     tokens = tokens_of(7)
     with pytest.raises(InputError, match="there is no head"):
         si.explain(subject_of("gpt2"), tokens, head=(9, 0), progress=False)

@@ -131,7 +131,7 @@ def test_direct_paths_equal_those_of_transformer_lens(what, as_users_run_it):
         assert table.rows[2]["restored"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_the_direct_path_to_the_logits_is_what_is_worked_by_hand(as_users_run_it):
+def test_the_direct_path_to_the_logits_is_what_is_worked_by_hand():
     model = model_of("gpt2")
     subject = load(model)
     table = path_patching(subject, CLEAN, CORRUPTED, sender=ChangeMLP(), metric=difference, progress=False)
@@ -150,7 +150,7 @@ def test_the_direct_path_to_the_logits_is_what_is_worked_by_hand(as_users_run_it
         assert all(cells[layer, p] == pytest.approx(0, abs=1e-6) for p in range(T - 1))  # it attends no more
 
 
-def test_a_frozen_norm_makes_the_query_linear_in_what_the_sender_writes(as_users_run_it):
+def test_a_frozen_norm_makes_the_query_linear_in_what_the_sender_writes():
     model = model_of("llama")
     table = path_patching(
         load(model), CLEAN, CORRUPTED, sender=ChangeMLP(layers=[0], positions=[T - 1]), metric=difference,
