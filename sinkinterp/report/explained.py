@@ -106,11 +106,10 @@ class Neuron:
 class Path:
     """From the part that writes the first token's largest entry to the heads whose keys read it.
 
-    dim, value: the entry, and its mean where it is largest. block: before which block that is. times: the entry over
+    dim, value: the entry, and what the writer adds to it. block: before which it is largest. times: the entry over
     its mean size at other tokens. writer, share: which part writes it, and its share. eraser: the part that takes most
     of it away, and its share; None where none takes half. neurons: the largest, and how many make `covered` of it.
-    readers: by (layer, head), the writer's share of the head's score. cuts: what cutting the path, and the whole
-    write, does.
+    readers: by (layer, head), the writer's share of the head's score. n_heads: how many heads come after the writer.
     """
 
     dim: int
