@@ -62,7 +62,7 @@ def view(
         from ..pages.atlas.build import view_page
         from ..runs.inputs import Inputs
 
-        heads = [_layer_and_head(name) for name in head] or None
+        heads = [layer_and_head(name) for name in head] or None
         edits = [SwapPositions(*swap)] if swap is not None else []
         subject = load_subject(model, backend, encoder)
         if text is None:
@@ -85,7 +85,8 @@ def _open(address: str) -> None:
     webbrowser.open(address)
 
 
-def _layer_and_head(name: str) -> tuple[int, int]:
+def layer_and_head(name: str) -> tuple[int, int]:
+    """The layer and the head of a name such as 3.7."""
     parts = name.split(".")
     if len(parts) != 2 or not all(part.isdecimal() for part in parts):
         raise InputError(f"--head takes a layer and a head, such as 3.7; got {name!r}")

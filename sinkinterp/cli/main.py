@@ -10,6 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from ..data.progress import BARS
 from ..errors import InputError
 from .drawing import demo, gallery, serve, view
+from .explaining import explain
 from .listing import listing
 from .measuring import check, domains, measure
 from .patching import patch
@@ -94,7 +95,7 @@ def _message(error: Any) -> str:
 
 
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
-for command in (train, finetune, gallery, view, patch, serve, reproduce, book, demo, measure, domains, check):
+for command in (train, finetune, gallery, view, patch, explain, serve, reproduce, book, demo, measure, domains, check):
     app.command(cls=Command)(checked(command))
 app.command("list", cls=Command)(listing)
 

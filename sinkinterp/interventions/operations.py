@@ -197,12 +197,12 @@ class Add(_WithValues):
 class PutAt(_WithValues):
     """Every sequence takes the given activations at one place of its own, and keeps its others.
 
-    rows: which of the given sequences a sequence takes them from. places: its layer, head and position; -1 for all
-    heads, or all positions. So one pass tries as many places as it has sequences.
+    rows: which of the given sequences a sequence takes them from. places: its layer, head, position and dimension (of a
+    pattern, the column); -1 for all. So one pass tries as many places as it has sequences.
     """
 
     rows: Int[Tensor, " sequence"]
-    places: Int[Tensor, "sequence 3"]
+    places: Int[Tensor, "sequence 4"]
 
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Operation:
         return replace(self, rows=self.rows[chosen], places=self.places[chosen])
@@ -217,6 +217,6 @@ class PutAt(_WithValues):
         if given.shape[1:] != x.shape[1:]:
             raise InputError(f"activations {tuple(given.shape[1:])} do not fit {tuple(x.shape[1:])} of layer {layer}")
         for i in mine.tolist():
-            at = tuple(slice(None) if k < 0 else k for k in self.places[i, 1:].tolist())[-(x.ndim - 2) :]
+            at = tuple(slice(None) if k < 0 else k for k in self.places[i, 1:].tolist())[-(x.ndim - 1) :]
             new[(i, *at)] = given[(int(self.rows[i]), *at)]
         return new

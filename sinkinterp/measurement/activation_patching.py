@@ -13,7 +13,7 @@ Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.052
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from ..checks import keywords
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
-from ..interventions.changes import Change, ChangeResidual
+from ..interventions.changes import Change, ChangePattern, ChangeResidual
 from ..interventions.operations import PutAt
 from ..interventions.selectors import OnHeads
 from ..metrics import sink
@@ -36,13 +36,13 @@ from ..metrics.loss import target_loss
 from ..metrics.metric import PerSequence
 from ..report.columns import HEAD, LAYER, POSITION
 from ..report.readings import TokenText
-from ..report.restored import CONTROL, RESTORED, TOKEN, restored_figure
+from ..report.restored import CONTROL, FIRST_ORDER, KEY, RESTORED, TOKEN, restored_figure
 from ..table import Cell, Table
 from .inputs import ModelLike, inputs_of, passes
-from .patching import Activations, activations
+from .patching import Activations, activations, attribution
 
-Place = tuple[int, int, int]  # layer, head, position; -1 for all heads or positions
-WHOLE: Place = (-1, -1, -1)  # in no layer, so nothing is patched
+Place = tuple[int, int, int, int]  # layer, head, position, column of a pattern; -1 for all
+WHOLE: Place = (-1, -1, -1, -1)  # in no layer, so nothing is patched
 LEAST_GAP = 1e-6  # between the clean and the corrupted metric, for a share of it to mean anything
 
 
@@ -123,7 +123,7 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
 
 
 @keywords(sites="write site=ChangeResidual(), or another change of one site", positions='write by="positions"')
-def activation_patching(
+def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how it is measured
     model: ModelLike,
     clean: TokensLike | Any,
     corrupted: TokensLike | Any,
@@ -131,6 +131,7 @@ def activation_patching(
     site: Change = ChangeResidual(),
     metric: PatchingMetric | Callable[[Logits], PerSequence] | None = None,
     by: Sequence[str] | None = None,
+    first_order: bool = False,
     progress: bool | OnProgress = True,
 ) -> Table:
     """The share of a behaviour that each activation of a site restores, with its interval over pairs of prompts.
@@ -138,33 +139,85 @@ def activation_patching(
     `clean` and `corrupted` are prompts of equal lengths in tokens, one pair or several. `site` chooses what is
     patched: `ChangeResidual`, `ChangeMLP`, `ChangeOutputs` (what heads return), `ChangePattern`, `ChangeValues`, ...;
     its `layers` and `positions` narrow the map. `by`: the axes of the map, of "layer", "head", "position" (default:
-    layer and position, or layer and head for a site of heads). `metric` is one of this module's, or a function from
-    logits to a number per sequence; default: KL from the clean run. A column "control" holds what the same place of
-    another pair restores, where there are several. One pass reads the clean run, and the patches are batched.
-    Raises InputError for prompts that do not fit, and where both prompts behave alike.
+    layer and position, or layer and head for a site of heads; `ChangePattern` also has "key", for single edges of
+    attention, whose rows are not normalised again). `metric` is one of this module's, or a function from logits to a
+    number per sequence; default: KL from the clean run. A column "control" holds what the same place of another pair
+    restores, where there are several; the note says what a place drawn at random restores. `first_order` adds what
+    `attribution` estimates, by one pass forward and one back, and its error. One pass reads the clean run, and the
+    patches are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
     """
-    subject, clean_tokens, corrupted_tokens = _pairs_of(model, clean, corrupted)
+    subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)
+    runs = Runs(subject, site, metric_of(metric), clean_tokens, subject.run(clean_tokens).logits)
+    return restored(runs, runs, corrupted_tokens, _axes(site, by), progress, first_order)
+
+
+def restored(
+    plain: "Runs",
+    runs: "Runs",
+    corrupted_tokens: Tokens,
+    axes: Sequence[str],
+    progress: bool | OnProgress,
+    first_order: bool = False,
+) -> Table:
+    """The table of the shares that the places of `runs` restore. `plain`: the runs that nothing is patched in."""
+    subject, site, clean_tokens = runs.subject, runs.site, runs.clean
     given = activations(replace(site, layers=None, positions=None), subject, clean_tokens)
-    runs = _Runs(subject, site, _metric_of(metric), clean_tokens, subject.run(clean_tokens).logits)
-    whole, broken = (runs.values(tokens, {}, [WHOLE])[0] for tokens in (clean_tokens, corrupted_tokens))
+    whole, broken = (plain.values(tokens, {}, [WHOLE])[0] for tokens in (clean_tokens, corrupted_tokens))
     gap = (whole - broken).mean()
     if not gap.abs() > LEAST_GAP:
         raise InputError(f"{runs.metric.name} is {whole.mean():.4g} on both prompts, so nothing can be restored")
-    places = _places(site, given, _axes(site, by))
+    places = _places(site, given, axes)
     with progress_of(progress, f"patching {subject.name}") as on_pass:
         answers = {RESTORED: runs.values(corrupted_tokens, given, places, on_pass)}
         if len(clean_tokens) > 1:
             others = {layer: x.roll(1, 0) for layer, x in given.items()}
             answers[CONTROL] = runs.values(corrupted_tokens, others, places, on_pass)
     shares = {name: (values - broken) / gap for name, values in answers.items()}
-    words = words_of(subject)
-    rows = tuple(_row(place, i, shares, clean_tokens, words) for i, place in enumerate(places))
     ends = f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}"
-    return Table("Which activations restore the clean run?", _note(runs, ends), rows, restored_figure)
+    ends += f"; a place drawn at random restores {estimate(shares[RESTORED].mean(0))}"
+    if first_order:
+        shares[FIRST_ORDER] = _estimated(runs, corrupted_tokens, given, places) / gap
+        error = (shares[FIRST_ORDER] - shares[RESTORED]).mean(1).abs()
+        ends += f"; first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most"
+    words, offset = words_of(subject), _slot_columns(site, given)
+    rows = tuple(_row(place, i, shares, clean_tokens, words, offset) for i, place in enumerate(places))
+    ends += f"; {len(places) * len(answers) + 4} runs of each pair"
+    return Table(runs.title, _note(runs, ends), rows, restored_figure)
+
+
+def _estimated(
+    runs: "Runs", corrupted: Tokens, given: Activations, places: Sequence[Place]
+) -> Float[Tensor, "place pair"]:
+    """To first order, what each patch changes in the metric. Raises InputError for a metric of attention calls."""
+    if runs.metric.calls or places[0][3] >= 0:
+        what = "maps by key are not estimated" if places[0][3] >= 0 else f"{runs.metric.name} reads attention"
+        raise InputError(f"first_order differentiates logits by layer, head and position, and {what}; leave it out")
+    parts = []
+    for rows, batch in passes(runs.subject, corrupted):
+
+        def score(logits: Logits, tokens: Tokens, rows: Tensor = rows) -> PerSequence:
+            return runs.metric.of(Scene(Trace({}, {}, {}, logits), runs.clean[rows], runs.clean_logits[rows], rows))
+
+        source = {layer: x[rows.to(x.device)] for layer, x in given.items()}
+        changes = attribution(replace(runs.site, layers=None, positions=None), runs.subject, batch, source, score)
+        parts.append(torch.stack([_at(changes[layer], head, position) for layer, head, position, _ in places]))
+    return torch.cat(parts, 1).detach().float().cpu()
+
+
+def _at(changes: Tensor, head: int, position: int) -> PerSequence:
+    """The changes `sequence [head] pos` of one place, summed over what it does not name."""
+    at = tuple(slice(None) if k < 0 else slice(k, k + 1) for k in (head, position)[-(changes.ndim - 1) :])
+    return changes[(slice(None), *at)].flatten(1).sum(1)
+
+
+def _slot_columns(site: Change, given: Activations) -> int:
+    """How many columns stand left of the first key of a pattern."""
+    x = next(iter(given.values()))
+    return x.shape[-1] - x.shape[-2] if isinstance(site, ChangePattern) else 0
 
 
 @dataclass(frozen=True)
-class _Runs:
+class Runs:
     """Runs in which one place is patched, and the metric of each."""
 
     subject: Subject
@@ -172,6 +225,18 @@ class _Runs:
     metric: PatchingMetric
     clean: Tokens
     clean_logits: Logits
+    title: ClassVar[str] = "Which activations restore the clean run?"
+
+    @property
+    def protocol(self) -> str:
+        """What is patched, and how."""
+        return f"{type(self.site).__name__}, clean into corrupted"
+
+    def trace(self, tokens: Tokens, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
+        """The run of some pairs, with what `put` puts into the site."""
+        return self.subject.run(
+            tokens[pairs], calls=self.metric.calls, edits=[replace(self.site, operation=put, positions=None)]
+        )
 
     def values(
         self, tokens: Tokens, given: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
@@ -181,10 +246,7 @@ class _Runs:
         done: list[Tensor] = []
         for rows, _ in passes(self.subject, tokens.repeat(len(places), 1)):
             pairs = rows.cpu() % n
-            put = PutAt(given, pairs, chosen[rows.cpu() // n])
-            trace = self.subject.run(
-                tokens[pairs], calls=self.metric.calls, edits=[replace(self.site, operation=put, positions=None)]
-            )
+            trace = self.trace(tokens, pairs, PutAt(given, pairs, chosen[rows.cpu() // n]))
             scene = Scene(trace, self.clean[pairs], self.clean_logits[pairs], pairs)
             done.append(self._checked(self.metric.of(scene), len(rows)))
             on_pass(sum(map(len, done)), n * len(places))
@@ -199,7 +261,7 @@ class _Runs:
         return answer.detach().float().cpu()
 
 
-def _pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, Tokens, Tokens]:
+def pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, Tokens, Tokens]:
     """The subject, and the prompts as tokens. Raises InputError where a pair differs in length."""
     subject, first = inputs_of(model, clean)
     second = inputs_of(subject, corrupted)[1]
@@ -212,7 +274,8 @@ def _pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, To
     return subject, first.tokens, second.tokens
 
 
-def _metric_of(metric: Any) -> PatchingMetric:
+def metric_of(metric: Any) -> PatchingMetric:
+    """The metric that was given, or that of a function of logits; by default the divergence from the clean run."""
     if metric is None:
         return divergence_from_clean()
     if isinstance(metric, PatchingMetric):
@@ -226,7 +289,8 @@ def _axes(site: Change, by: Any) -> tuple[str, ...]:
     """The axes of the map, in their order."""
     if by is None:
         by = (LAYER, HEAD) if isinstance(site, OnHeads) else (LAYER, POSITION)
-    axes = (LAYER, HEAD, POSITION) if isinstance(site, OnHeads) else (LAYER, POSITION)
+    axes: tuple[str, ...] = (LAYER, HEAD, POSITION) if isinstance(site, OnHeads) else (LAYER, POSITION)
+    axes += (KEY,) if isinstance(site, ChangePattern) else ()
     chosen = [by] if isinstance(by, str) else list(by)
     if LAYER not in chosen or not set(chosen) <= set(axes):
         raise InputError(f"a map of {type(site).__name__} goes by layer, and by {' or '.join(axes[1:])}; got {chosen}")
@@ -239,29 +303,38 @@ def _places(site: Change, given: Activations, axes: Sequence[str]) -> list[Place
     heads = range(x.shape[1]) if HEAD in axes else (-1,)
     length = range(x.shape[-2]) if site.positions is None else site.positions
     positions = length if POSITION in axes else (-1,)
+    offset = _slot_columns(site, given)
+    keys = range(x.shape[-1] - offset) if site.dims is None else site.dims
+    columns = [key + offset for key in keys] if KEY in axes else (-1,)
     layers = [layer for layer in given if site.acts_in(layer)]
-    return list(product(layers, heads, positions))
+    every = product(layers, heads, positions, columns)
+    return [place for place in every if min(place[2:]) < 0 or place[3] - offset <= place[2]]  # later keys are hidden
 
 
 def _row(
-    place: Place, i: int, shares: Mapping[str, Float[Tensor, "place pair"]], tokens: Tokens, words: TokenText
+    place: Place,
+    i: int,
+    shares: Mapping[str, Float[Tensor, "place pair"]],
+    tokens: Tokens,
+    words: TokenText,
+    offset: int,
 ) -> dict[str, Cell]:
     """A row of the table: the place, the token that stands there in the first pair, and the shares."""
-    layer, head, position = place
+    layer, head, position, column = place
     row: dict[str, Cell] = {LAYER: layer}
     row |= {HEAD: head} if head >= 0 else {}
     row |= {POSITION: position, TOKEN: words(int(tokens[0, position]))} if position >= 0 else {}
+    row |= {KEY: column - offset} if column >= 0 else {}
     for name, share in shares.items():
         row |= estimate_cells(name, estimate(share[i]))
     return row
 
 
-def _note(runs: _Runs, ends: str) -> str:
+def _note(runs: Runs, ends: str) -> str:
     n, length = runs.clean.shape
     control = f"; control: the same place of another pair; {BY_SEQUENCE}" if n > 1 else "; one pair, so no intervals"
     dtype = str(runs.subject.dtype).removeprefix("torch.")
-    site = type(runs.site).__name__
     return (
-        f"{runs.subject.name}: n={n} pairs, T={length}, {dtype}; {site}, clean into corrupted; {ends}; "
+        f"{runs.subject.name}: n={n} pairs, T={length}, {dtype}; {runs.protocol}; {ends}; "
         f"restored: 1 as the clean run, 0 as the corrupted one{control}"
     )

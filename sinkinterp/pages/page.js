@@ -97,6 +97,20 @@
     else Plotly.downloadImage(id, { format, scale: format === "png" ? 3 : 1, filename: id });
   }));
 
+  /** Shows the traces that belong to a choice, in all figures that have choices, and hides those of the others. */
+  const choose = (choice) => figures.forEach((drawn) => {
+    const traces = drawn.figure.data.filter(({ meta }) => meta?.choice !== undefined);
+    if (!traces.some(({ meta }) => meta.choice === choice)) return;
+    for (const trace of traces) trace.visible = trace.meta.choice === choice;
+    const [menu] = drawn.figure.layout.updatemenus ?? [];
+    if (menu) menu.active = [...new Set(traces.map(({ meta }) => meta.choice))].indexOf(choice);
+    draw(drawn);
+  });
+  /** A click on a point that names a choice makes it. */
+  const listenToPoints = ({ id }) => document.getElementById(id).on("plotly_click", ({ points: [point] }) => {
+    if (typeof point.customdata === "string") choose(point.customdata);
+  });
+
   const plotlyLoaded = () => new Promise((resolve) => {
     if (!settings.plotly) { resolve(); return; }
     document.head.append(Object.assign(document.createElement("script"), { src: settings.plotly, onload: resolve }));
@@ -107,12 +121,14 @@
     for (const figure of figures) {
       await draw(figure);
       listen(figure);
+      listenToPoints(figure);
       await new Promise((resolve) => setTimeout(resolve)); // the page answers meanwhile
     }
     prefersDark.addEventListener("change", () => redraw(prefersDark.matches));
     isNarrow.addEventListener("change", () => {
       figures.forEach(({ id }) => Plotly.purge(id)); // Plotly does not turn a colour bar that is drawn
       redraw(prefersDark.matches);
+      figures.forEach(listenToPoints);
     });
     addEventListener("beforeprint", () => prefersDark.matches && redraw(false));
     addEventListener("afterprint", () => prefersDark.matches && redraw(true));

@@ -8,20 +8,21 @@ from ..plots.traces import unique_values
 from ..table import Table
 from .columns import HEAD, LAYER, POSITION
 
-RESTORED, CONTROL, TOKEN = "restored", "control", "token"
+RESTORED, CONTROL, FIRST_ORDER, TOKEN, KEY = "restored", "control", "first order", "token", "key"
 
 
 def restored_figure(table: Table) -> go.Figure:
     """The share restored as a heat map: layers downwards, positions with their words or heads to the right."""
-    across = POSITION if POSITION in table.columns else HEAD
-    down = [name for name in (LAYER, HEAD) if name in table.columns and name != across]
+    across = next(name for name in (KEY, POSITION, HEAD) if name in table.columns)
+    down = [name for name in (LAYER, HEAD, POSITION) if name in table.columns and name != across]
     keys = [tuple(row[name] for name in down) for row in table.rows]
     lines = list(dict.fromkeys(keys))
     columns = unique_values(table, across)
     z = np.full((len(lines), len(columns)), np.nan)
     for key, row in zip(keys, table.rows, strict=True):
         z[lines.index(key), columns.index(row[across])] = row[RESTORED]
-    words = dict(zip(table.column(across), table.column(TOKEN), strict=True)) if TOKEN in table.columns else {}
+    has_words = TOKEN in table.columns
+    words = dict(zip(table.column(POSITION), table.column(TOKEN), strict=True)) if has_words else {}
     x = [f"{i} {escaped(repr(words[i])[1:-1])}" if i in words else f"{across} {i}" for i in columns]
     figure = go.Figure(
         go.Heatmap(

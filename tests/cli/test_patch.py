@@ -1,4 +1,4 @@
-"""`sinkinterp patch`: the map of a clean and a corrupted prompt, from the command line."""
+"""`sinkinterp patch` and `sinkinterp explain`, from the command line."""
 
 import pytest
 from cli.test_view import gpt2  # noqa: F401
@@ -7,8 +7,8 @@ from typer.testing import CliRunner
 from sinkinterp.cli.main import app
 
 
-def run(*words):
-    result = CliRunner().invoke(app, ["patch", *map(str, words)])
+def run(*words, command="patch"):
+    result = CliRunner().invoke(app, [command, *map(str, words)])
     return result.exit_code, " ".join(result.output.split())
 
 
@@ -30,3 +30,13 @@ def test_prompts_and_answers_that_do_not_fit_are_one_line(gpt2, tmp_path):  # no
     ):
         code, output = run(gpt2, *words, "--out", page)
         assert code == 2 and message in output and not page.exists(), output
+
+
+def test_a_sink_is_explained_in_a_sentence_and_on_a_page(tmp_path):
+    page = tmp_path / "page.html"
+    code, output = run("sinkinterp/demo-softmax", "--sequences", 16, "--length", 16, "--html", page, command="explain")
+    assert code == 0 and "Head 0.0 gives the first token 0.7" in output and "from the keys' position (" in output
+    assert "cut: position" in page.read_text() and "Which pairs of parts make the score?" in page.read_text()
+    for words, message in ((("--head", "3.7"), "there is no head (3, 7)"), (("--head", "3"), "such as 3.7; got '3'")):
+        code, output = run("sinkinterp/demo-softmax", *words, command="explain")
+        assert code == 2 and message in output

@@ -7,7 +7,7 @@ from transformer_lens import patching as theirs
 
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.errors import InputError
-from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, ChangeValues, PutAt
+from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, ChangeValues, Put, PutAt
 from sinkinterp.measurement.activation_patching import (
     activation_patching,
     divergence_from_clean,
@@ -84,6 +84,36 @@ def test_metrics_are_those_worked_by_hand(subject):
     assert len(table.rows) == 1 and "alpha_1: clean" in table.note
 
 
+def test_an_edge_of_attention_is_one_weight_and_first_order_its_derivative(subject, as_users_run_it):
+    site = ChangePattern(layers=[1], positions=[T - 1])
+    table = activation_patching(
+        subject, CLEAN, CORRUPTED, site=site, by=("layer", "head", "position", "key"), metric=difference,
+        progress=False,
+    )  # fmt: skip
+    assert len(table.rows) == subject.shape.n_heads * T and table.plot().data[0].z.shape == (subject.shape.n_heads, T)
+    clean, corrupted = (subject.run(t, calls={"p": lambda call: call.pattern()}) for t in (CLEAN, CORRUPTED))
+    patterns = corrupted.calls["p"][:, 1].clone()
+    patterns[:, 2, T - 1, 3] = clean.calls["p"][:, 1, 2, T - 1, 3]
+    patched = subject.run(CORRUPTED, edits=[ChangePattern(Put({1: patterns}), layers=[1])]).logits
+    ends = [difference(run.logits).mean() for run in (clean, corrupted)]
+    expected = ((difference(patched).mean() - ends[1]) / (ends[0] - ends[1])).item()
+    (row,) = table.where(head=2, key=3).rows
+    assert row["restored"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_first_order_is_exact_for_the_last_residual_and_a_linear_metric(subject, as_users_run_it):
+    site, last = ChangeResidual(), subject.shape.n_layers
+    near = CORRUPTED.clone()
+    near[:, -1] = CLEAN[:, -1]
+    table = activation_patching(subject, CLEAN, near, site=site, metric=difference, first_order=True, progress=False)
+    exact, estimated = (torch.tensor(table.numbers(name)) for name in ("restored", "first order"))
+    error = (exact - estimated).abs()
+    assert f"wrong by {error.mean():.2g} on average and {error.max():.2g} at most" in table.note
+    zeros = torch.tensor([row["position"] < T - 1 and row["layer"] == last for row in table.rows])
+    assert estimated[zeros].abs().max() < 1e-6 and torch.corrcoef(torch.stack((exact, estimated)))[0, 1] > 0.5
+    assert "a place drawn at random restores" in table.note and f"{2 * len(table.rows) + 4} runs" in table.note
+
+
 def test_what_does_not_fit_is_refused(subject):
     with pytest.raises(InputError, match="of one length in tokens"):
         activation_patching(subject, CLEAN, CORRUPTED[:, :5])
@@ -93,8 +123,10 @@ def test_what_does_not_fit_is_refused(subject):
         activation_patching(subject, CLEAN, CORRUPTED, by=("layer", "head"), progress=False)
     with pytest.raises(InputError, match=r"a number per sequence, here \(3,\); mean gave a tensor of \(\)"):
         activation_patching(subject, CLEAN, CORRUPTED, metric=torch.mean, progress=False)
+    with pytest.raises(InputError, match="first_order differentiates logits"):
+        activation_patching(subject, CLEAN, CORRUPTED, metric=first_alpha(), first_order=True, progress=False)
     with pytest.raises(InputError, match="do not fit"):
-        PutAt({0: torch.zeros(1, 3, 4)}, torch.tensor([0]), torch.tensor([[0, -1, 0]]))(0, torch.zeros(1, 2, 4))
+        PutAt({0: torch.zeros(1, 3, 4)}, torch.tensor([0]), torch.tensor([[0, -1, 0, -1]]))(0, torch.zeros(1, 2, 4))
 
 
 def test_all_backends_give_the_same_map():

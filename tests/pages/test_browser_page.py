@@ -2,6 +2,7 @@
 
 import shutil
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 from pages.test_book import chapter
@@ -10,6 +11,7 @@ from plots.test_figures import FIGURES
 from sinkinterp.pages.book import write_chapter
 from sinkinterp.pages.page import Section, page
 from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE, colour, themed
+from sinkinterp.report.explained_graph import NOTHING, CutMap, graph
 from sinkinterp.runs.rules import Outcome
 
 BROWSER = next(
@@ -181,3 +183,20 @@ OVERLAPS = """() => [...document.querySelectorAll(".plot")].flatMap((plot) => {
   for (const { kind, right } of boxes) if (right > innerWidth + 1) found.push(`${name}: ${kind} beyond the screen`);
   return found;
 })"""
+
+
+def test_a_click_on_a_part_shows_the_map_where_it_is_cut(browser, tmp_path):
+    weights = np.tril(np.ones((5, 5)) / np.arange(1, 6)[:, None])
+    maps = [CutMap(NOTHING, weights, 2.0), CutMap("MLP 1", weights / 2, 2.5)]
+    figure = graph([("MLP 1", "head 2.0", 0.8), ("embedding", "head 2.0", 0.1)], "path", "caption", maps)
+    file = tmp_path / "circuit.html"
+    file.write_text(page("circuit", "", [Section("", "", [figure])]))
+    tab = open_file(browser, file)
+    box = tab.locator("path.point").nth(1).bounding_box()  # the embedding stands above it
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    tab.wait_for_timeout(200)  # Plotly looks for the point under the pointer after a while
+    tab.mouse.down()
+    tab.mouse.up()
+    tab.wait_for_timeout(400)
+    maps = "document.querySelector('.js-plotly-plot')._fullData.filter(t => t.meta && t.visible === true)"
+    assert tab.evaluate(f"() => {maps}.map(t => t.meta.choice)") == ["MLP 1", "MLP 1"] and not tab.complaints

@@ -1,0 +1,60 @@
+"""The command that says why heads look at the first token."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..data.choices import Bos, Drawn, Dtype
+from ..files import write_text
+from .drawing import layer_and_head
+from .loading import load_subject
+from .measuring import DRAWN, TEXT
+from .options import BOS, SEED, SEQUENCES, TOKENS, Encoder, Model, output_file, source
+from .places import Force
+from .terminal import print_line, print_table, print_written, progress_bars
+
+EXPLAINED = "A head to explain: 3.7 for layer 3, head 7; repeatable. [default: the three strongest sinks]"
+HTML = "Write a page with the graph, the tables and what cuts do to this file."
+LENGTH = "Tokens per sequence, T. [default: 64, or what the task has]"
+
+
+def explain(
+    model: Model,
+    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=EXPLAINED)] = [],
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
+    drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None,
+    length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
+    sequences: Annotated[int, typer.Option(help="Number of sequences, n.", parser=SEQUENCES)] = 32,
+    bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
+    encoder: Encoder = None,
+    dtype: Annotated[Dtype, typer.Option(help="Numbers to compute with.")] = Dtype.FLOAT32,
+    seed: Annotated[int, typer.Option(help="Seed of random parts and tokens.", parser=SEED)] = 0,
+    html_out: Annotated[Path | None, typer.Option("--html", help=HTML, parser=output_file)] = None,
+    force: Force = False,
+) -> None:
+    """Say why heads look at the first token: which parts write what their keys hold, and what cutting them removes."""
+    with progress_bars() as progress:
+        from ..measurement.cut_maps import cut_maps
+        from ..measurement.explaining import explain as explain_heads
+        from ..pages.page import Section, page
+        from ..report.protocol import short_name
+        from ..runs.inputs import Inputs
+
+        heads = [layer_and_head(name) for name in head] or None
+        subject = load_subject(model, "huggingface", encoder, dtype)
+        most = length or min(64, subject.shape.n_ctx or 64)
+        inputs = Inputs(most, sequences, bos, text, drawn=drawn, seed=seed, may_be_fewer=text is not None)
+        token_set = inputs.token_set(subject, model, progress("reading docstrings"))
+        answer = explain_heads(subject, token_set, head=heads, seed=seed, progress=progress("explaining"))
+    print_line(answer.sentence)
+    for table in answer.tables():
+        print_table(replace(table, note=table.note.removeprefix(answer.note).lstrip("; ")))
+    print_line(answer.note)
+    if html_out is not None:
+        maps = cut_maps(subject, token_set, answer)
+        sections = [Section(f"Head {layer}.{h}", "", [answer.plot((layer, h), maps[layer, h])]) for layer, h in maps]
+        sections += [Section(table.title, table.note, [], [table]) for table in answer.tables()]
+        write_text(html_out, page(f"{short_name(subject.name)}: where the sink comes from", answer.sentence, sections))
+        print_written(html_out)

@@ -1,0 +1,279 @@
+"""Why heads look at the first token: the parts of their scores, who writes what they read, and what cuts remove."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..errors import InputError
+from ..interventions.edit import Edit
+from ..metrics.bootstrap import estimate, estimate_cells, ratio
+from ..metrics.metric import PerSequence
+from ..table import Cell, Table
+from .columns import ALPHA_1, HEAD, LAYER
+from .explained_graph import CutMap, Edge, graph
+
+NAMED = 0.1  # the least share of a score for a part to be named
+MOST_NAMED = 5
+SHOWN = 0.01  # the least share of a neuron in the graph
+COVERED = 0.9  # of the score, by the parts that are named
+READER = 0.5  # the least share of a head's score for it to count as a reader
+PART, QUERY_PART, KEY_PART, SHARE, AS_KEY, AS_QUERY = "part", "query part", "key part", "share", "as key", "as query"
+CUT, REMOVED, RANDOM, IN_STREAM, DIRECTLY = "cut", "removed", "random parts", "in the stream", "directly"
+ENOUGH = 0.8  # of what is above uniform attention, for a cut to count as the whole explanation
+
+
+_WARNINGS = {  # by whether the cut in the stream, and directly, removes enough
+    (True,): "",
+    (False,): ", so these parts alone do not explain it",
+    (True, True): "",
+    (True, False): ", so a part of it goes through what later parts make of them",
+    (False, True): ", so other parts make up for the cut in the stream",
+    (False, False): ", so these parts alone do not explain it",
+}
+
+
+@dataclass(frozen=True)
+class HeadScore:
+    """How much higher a head scores the first key (or the slot's) than the others, in parts.
+
+    pairs: mean over queries of the score that each part of the query makes with each part of the key. parts: their
+    names. cuts: the edit that cuts a part at the first token, by name; biases have none. score: the same of the whole
+    query and key; `pairs` sums to it. alpha: importance of the first key. null: the same under uniform attention.
+    """
+
+    layer: int
+    head: int
+    parts: tuple[str, ...]
+    cuts: Mapping[str, Edit]
+    pairs: Float[Tensor, "sequence part part_of_key"]
+    score: PerSequence
+    alpha: PerSequence
+    null: PerSequence
+
+    @property
+    def name(self) -> str:
+        """Such as 3.7: layer 3, head 7, both from 0."""
+        return f"{self.layer}.{self.head}"
+
+    @cached_property
+    def error(self) -> float:
+        """How far the parts are from adding up to the score, relative to the largest of the score and its parts."""
+        size = torch.maximum(self.score.abs(), self.pairs.abs().amax((1, 2)))
+        return float(((self.pairs.double().sum((1, 2)) - self.score).abs() / size).max())
+
+    def of_keys(self) -> Float[Tensor, "sequence part"]:
+        """What each part of the key makes of the score, with the whole query."""
+        return self.pairs.sum(1)
+
+    def of_queries(self) -> Float[Tensor, "sequence part"]:
+        """What each part of the query makes of the score, with the whole key."""
+        return self.pairs.sum(2)
+
+    def shares(self) -> list[float]:
+        """Mean share of the score, by part of the key."""
+        return (self.of_keys().mean(0) / self.score.mean()).tolist()
+
+    def named(self) -> list[int]:
+        """The parts of the key that explain the score: the largest, each at least a tenth, until nine tenths are."""
+        shares, chosen, total = self.shares(), [], 0.0
+        for i in sorted(range(len(shares)), key=lambda i: -shares[i])[:MOST_NAMED]:
+            if shares[i] < NAMED or total >= COVERED:
+                break
+            chosen.append(i)
+            total += shares[i]
+        return chosen
+
+
+@dataclass(frozen=True)
+class Neuron:
+    """A neuron of the feed-forward layer that writes: its mean share of the entry, and how its input meets its weights.
+
+    cosine: of the first token's normed input with the neuron's row of each input matrix, by the matrix's name; the mean
+    of the other tokens stands second.
+    """
+
+    index: int
+    share: float
+    cosine: dict[str, tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Path:
+    """From the part that writes the first token's largest entry to the heads whose keys read it.
+
+    dim, value: the entry, and what the writer adds to it. block: before which it is largest. times: the entry over
+    its mean size at other tokens. writer, share: which part writes it, and its share. eraser: the part that takes most
+    of it away, and its share; None where none takes half. neurons: the largest, and how many make `covered` of it.
+    readers: by (layer, head), the writer's share of the head's score. n_heads: how many heads come after the writer.
+    """
+
+    dim: int
+    value: float
+    block: int
+    times: float
+    writer: str
+    writer_block: int
+    share: float
+    eraser: tuple[str, float] | None
+    neurons: tuple[Neuron, ...]
+    n_neurons: int
+    covered: float
+    readers: dict[tuple[int, int], float]
+    n_heads: int
+
+    def sentence(self) -> str:
+        """The path in words."""
+        parts = [f"{self.writer} writes {self.value:.4g} into dimension {self.dim} at the first token"]
+        if self.neurons:
+            some = "1 neuron makes" if self.n_neurons == 1 else f"{self.n_neurons} neurons make"
+            parts[0] += f" ({self.share:.0%} of the entry); {some} {self.covered:.0%} of it"
+        if self.readers:
+            first = min(layer for layer, _ in self.readers)
+            parts.append(f"from block {first} on the keys of {len(self.readers)} of {self.n_heads} later heads read it")
+        else:
+            parts.append("no later head has half of its score from it")
+        if self.eraser:
+            parts.append(f"{self.eraser[0]} erases {self.eraser[1]:.0%} of it")
+        return f"{_capital('; '.join(parts))}."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """Where sinks come from: the scores of some heads in parts, the path of the massive activation, and cuts.
+
+    note: the protocol. target: what is explained, the first token or the slot. path: None where no entry stands out.
+    cuts: what becomes of heads whose named parts are set to their mean, and of random ones. passes: forward passes.
+    """
+
+    note: str
+    target: str
+    heads: tuple[HeadScore, ...]
+    path: Path | None
+    cuts: Table
+    path_cuts: Table | None
+    passes: int
+
+    def __repr__(self) -> str:
+        return f"<Explanation of {', '.join(head.name for head in self.heads)}: {self.sentence}>"
+
+    def __str__(self) -> str:
+        return "\n\n".join([self.sentence, *(table.to_markdown() for table in self.tables())])
+
+    @property
+    def sentence(self) -> str:
+        """The answer in plain words."""
+        words = [self._of_head(head) for head in self.heads]
+        if self.path is None:
+            return " ".join([*words, "No entry of the first token's residual stands out."])
+        return " ".join([*words, self.path.sentence()])
+
+    def _of_head(self, head: HeadScore) -> str:
+        shares = head.shares()
+        named = ", ".join(f"{head.parts[i]} ({shares[i]:.0%})" for i in head.named()) or "no single part"
+        return (
+            f"Head {head.name} gives {self.target} {head.alpha.mean():.2f} of its attention (uniform: "
+            f"{head.null.mean():.2f}); its score is {head.score.mean():.3g} above the others', from the keys' {named}."
+            f"{self._of_cuts(head)}"
+        )
+
+    def _of_cuts(self, head: HeadScore) -> str:
+        """What cutting the named parts removes, in words; that it is not enough, where it is less than 80%."""
+        rows = [row for row in self.cuts.rows if row[HEAD] == head.name]
+        removed = {row[CUT]: float(row[REMOVED] or 0) for row in rows if RANDOM not in str(row[CUT])}
+        if not removed:
+            return ""
+        words = " and ".join(f"{share:.0%} {str(cut).rpartition(', ')[2]}" for cut, share in removed.items())
+        warning = _WARNINGS[tuple(share >= ENOUGH for share in removed.values())]
+        return f" Cutting them removes {words} of what is above uniform attention{warning}."
+
+    def tables(self) -> Sequence[Table]:
+        """All tables: parts, pairs, cuts, and those of the path."""
+        of_path = [] if self.path is None else [self.neurons(), self.readers(top=12)]
+        given = [self.parts(), self.pairs(), self.cuts, self.path_cuts, *of_path]
+        return [table for table in given if table is not None and table.rows]
+
+    def parts(self, least: float = 0.05) -> Table:
+        """Share of each head's score by part: as part of the key, and as part of the query; small ones are left out."""
+        rows: list[dict[str, Cell]] = []
+        for head in self.heads:
+            keys, queries = (x.mean(0) / head.score.mean() for x in (head.of_keys(), head.of_queries()))
+            shown = [i for i in range(len(head.parts)) if max(keys[i].abs(), queries[i].abs()) >= least]
+            for i in sorted(shown, key=lambda i: -float(keys[i].abs())):
+                shares = [ratio(x[:, i], head.score) for x in (head.of_keys(), head.of_queries())]
+                row: dict[str, Cell] = {LAYER: head.layer, HEAD: head.head, PART: head.parts[i]}
+                rows.append(row | estimate_cells(AS_KEY, shares[0]) | estimate_cells(AS_QUERY, shares[1]))
+        return Table(f"Which parts make heads look at {self.target}?", self.note, tuple(rows))
+
+    def pairs(self, top: int = 8) -> Table:
+        """The largest pairs of a part of the query with a part of the key, by head."""
+        rows: list[dict[str, Cell]] = []
+        for head in self.heads:
+            order = head.pairs.mean(0).abs().flatten().argsort(descending=True)[:top].tolist()
+            for i, j in (divmod(k, len(head.parts)) for k in order):
+                row: dict[str, Cell] = {LAYER: head.layer, HEAD: head.head}
+                row |= {QUERY_PART: head.parts[i], KEY_PART: head.parts[j]}
+                row |= estimate_cells("score", estimate(head.pairs[:, i, j]))
+                rows.append(row | {SHARE: (head.pairs[:, i, j].mean() / head.score.mean()).item()})
+        error = max(head.error for head in self.heads)
+        note = f"{self.note}; all pairs add up to the score within {error:.0e}"
+        return Table("Which pairs of parts make the score?", note, tuple(rows))
+
+    def readers(self, top: int | None = None) -> Table:
+        """The heads whose keys read what the writer wrote at the first token, the strongest first; default all."""
+        path = self.path
+        readers = {} if path is None else path.readers
+        ordered = sorted(readers.items(), key=lambda item: -item[1])[:top]
+        rows = tuple({LAYER: layer, HEAD: head, SHARE: share} for (layer, head), share in ordered)
+        return Table("Which heads read it?", f"{self.note}; share of the head's score, at least {READER:.0%}", rows)
+
+    def neurons(self) -> Table:
+        """The neurons that write the entry, and how their input meets them; the first token beside the others."""
+        rows: list[dict[str, Cell]] = []
+        for neuron in () if self.path is None else self.path.neurons:
+            row: dict[str, Cell] = {"neuron": neuron.index, SHARE: neuron.share}
+            for name, (first, others) in neuron.cosine.items():
+                row |= {f"cosine with {name}": first, f"{name}, other tokens": others}
+            rows.append(row)
+        return Table("Which neurons write it?", self.note, tuple(rows))
+
+    def plot(self, head: tuple[int, int] | None = None, maps: Sequence[CutMap] = ()) -> go.Figure:
+        """The plotly figure of the path: layers downwards, lines as wide as their shares; of all heads, or of one.
+
+        `maps`, which `measurement.cut_maps` returns for one head, stand beside it: a click on a part shows the one
+        where it is cut. Raises InputError for a head that was not explained.
+        """
+        chosen = [score for score in self.heads if head is None or (score.layer, score.head) == tuple(head)]
+        if not chosen:
+            raise InputError(f"head {head} was not explained; {self!r:.80}")
+        edges: list[Edge] = []
+        for score in chosen:
+            shares = score.shares()
+            edges += [(score.parts[i], f"head {score.name}", shares[i]) for i in score.named()]
+        if self.path is not None and any(start == self.path.writer for start, _, _ in edges):
+            edges += [
+                (f"neuron {n.index}", self.path.writer, n.share) for n in self.path.neurons[:4] if n.share >= SHOWN
+            ]
+        title = f"Where the attention to {self.target} comes from"
+        return graph(edges, title, f"{' '.join(map(self._of_head, chosen))} {self.note}", maps)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from html import escape
+
+        return f"<p>{escape(self.sentence)}</p>" + "".join(table._repr_html_() for table in self.tables())
+
+
+def cut_row(head: HeadScore, cut: str, after: PerSequence) -> dict[str, Cell]:
+    """What a cut leaves of a head's attention, and removes of what is above uniform attention."""
+    left = estimate_cells(ALPHA_1, estimate(after))
+    removed = estimate_cells(REMOVED, ratio(head.alpha - after, head.alpha - head.null))
+    return {HEAD: head.name, CUT: cut, **left, **removed}

@@ -1,0 +1,126 @@
+"""Scores in parts add up in every head, and planted sinks are found."""
+
+import pytest
+import torch
+from backends.zoo import model_of, subject_of, tokens_of
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import sinkinterp as si
+from sinkinterp.backends.frozen import frozen
+from sinkinterp.backends.load import load
+from sinkinterp.errors import InputError
+from sinkinterp.measurement.cut_maps import cut_maps
+from sinkinterp.measurement.score_parts import above_others, head_pairs, parts_by_block, score
+from sinkinterp.runs.inputs import Inputs
+
+FAMILIES = (
+    "gpt2", "opt", "pythia", "llama with biases", "mistral with a window", "qwen3 with normed queries", "qwen3-moe",
+    "gemma3", "gemma2 with softcap", "gpt-oss with sink logits",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_parts_add_up_to_the_score_in_every_head(family):
+    subject, tokens = subject_of(family), tokens_of(11)
+    before = subject.run(tokens).logits
+    with frozen(subject, tokens) as run:
+        for layer, parts, values in parts_by_block(run):
+            torch.testing.assert_close(sum(values), run.trace.residuals["x"][:, layer], atol=1e-5, rtol=1e-5)
+            call = run.calls[layer]
+            heads = list(range(subject.shape.n_heads))
+            pairs, first_keys = head_pairs(run, layer, heads, values, on_slot=False)
+            direct = by_hand(call)
+            torch.testing.assert_close(
+                score(call, above_others(call, call.k, False), False), direct, rtol=1e-4, atol=1e-6
+            )
+            largest = torch.maximum(pairs.abs().amax((2, 3)), direct.abs())
+            assert ((pairs.sum((2, 3)) - direct).abs() <= 1e-4 * largest).all()
+            assert first_keys.shape[1] == len(parts)
+        rest = [v - v[:, :1] for part, v in zip(parts, values, strict=True) if part.name.startswith("bias")]
+        assert all(v.abs().max() < 1e-5 for v in rest)  # what is left of a block is the same everywhere: its biases
+    assert subject.run(tokens).logits.equal(before)  # the model is as it was
+
+
+def by_hand(call):
+    """Mean over queries of q.k_1 less the mean of q.k_j over the other keys that the query sees, with loops."""
+    batch, n_heads, n, _ = call.q.shape
+    k = call.k.repeat_interleave(n_heads // call.k.shape[1], 1)
+    allowed = call.allowed().expand(batch, 1, n, n)
+    answer = torch.zeros(batch, n_heads)
+    for b in range(batch):
+        for h in range(n_heads):
+            gaps = []
+            for i in range(n):
+                others = [j for j in range(1, n) if allowed[b, 0, i, j]]
+                if allowed[b, 0, i, 0] and others:
+                    products = (k[b, h] @ call.q[b, h, i]) * call.scale
+                    gaps.append(products[0] - products[others].mean())
+            answer[b, h] = torch.stack(gaps).mean()
+    return answer
+
+
+def planted_model(neuron=5, dim=7):
+    """A Llama whose block 1 looks at token 3 alone: one neuron of block 0 writes a dimension that keys read."""
+    config = LlamaConfig(
+        vocab_size=31, hidden_size=24, intermediate_size=13, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=32, bos_token_id=None, eos_token_id=None, rope_theta=1e9,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        model.model.embed_tokens.weight.normal_(std=0.1)[:, 0] = 1  # dimension 0 says that there is a token
+        model.model.embed_tokens.weight[:, dim] = 0
+        model.model.embed_tokens.weight[3, 1] = 4  # dimension 1 says that it is token 3
+        first, second = model.model.layers
+        for matrix in (first.self_attn.o_proj, first.mlp.gate_proj, first.mlp.up_proj, first.mlp.down_proj):
+            matrix.weight.mul_(0.01)
+        first.mlp.gate_proj.weight[neuron, 1] = first.mlp.up_proj.weight[neuron, 1] = 3
+        first.mlp.down_proj.weight[dim, neuron] = 2
+        for matrix, column in ((second.self_attn.q_proj, 0), (second.self_attn.k_proj, dim)):
+            matrix.weight.mul_(0.01)
+            matrix.weight[11::12, column] = 4  # the slowest angle, so that rotation hardly counts
+    return model
+
+
+def test_a_sink_that_one_known_neuron_makes_is_found():
+    tokens = torch.randint(4, 31, (6, 13), generator=torch.Generator().manual_seed(2))
+    tokens[:, 0] = 3
+    subject = load(planted_model(neuron=5, dim=7))
+    answer = si.explain(subject, tokens, head=(1, 1), progress=False)
+    (head,), path = answer.heads, answer.path
+    assert [head.parts[i] for i in head.named()] == ["MLP 0"] and max(head.shares()) > 0.9
+    assert path is not None and (path.dim, path.writer, path.neurons[0].index, path.n_neurons) == (7, "MLP 0", 5, 1)
+    assert path.neurons[0].share > 0.95 and set(path.readers) == {(1, 0), (1, 1)}
+    removed = dict(zip(answer.cuts.column("cut"), answer.cuts.numbers("removed"), strict=True))
+    assert removed["MLP 0, in the stream"] > 0.8 and removed["MLP 0, directly"] > 0.8
+    assert max(removed["random parts, in the stream"], removed["random parts, directly"]) < 0.1
+    by_cut = {row["cut"]: row["alpha_1 of readers"] for row in answer.path_cuts.rows}
+    assert by_cut["path: the readers' first keys"] < 0.5 * by_cut["none"]
+    assert "1 neuron makes" in answer.sentence and len(answer.plot().data) >= 3
+    untouched, cut = cut_maps(subject, tokens, answer)[1, 1]
+    assert untouched.weights[:, 0].mean() == pytest.approx(head.alpha.mean().item(), abs=1e-5) and cut.cut == "MLP 0"
+    assert cut.weights[:, 0].mean() == pytest.approx(answer.cuts.rows[0]["alpha_1"], abs=1e-5)
+    choices = [trace.meta["choice"] for trace in answer.plot((1, 1), [untouched, cut]).data if trace.meta]
+    assert choices == ["nothing", "nothing", "MLP 0", "MLP 0"]
+    with pytest.raises(InputError, match="was not explained"):
+        answer.plot((0, 0))
+
+
+SHIPPED = {"sinkinterp/demo-softmax": "position", "sinkinterp/demo-k_bias": "k*"}
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_toy_twins_are_explained_by_what_was_planted(name):
+    subject = load(name)
+    answer = si.explain(subject, Inputs(16, 32).token_set(subject, name), progress=False)
+    (head,) = answer.heads
+    shares = dict(zip(head.parts, head.shares(), strict=True))
+    assert shares.pop(SHIPPED[name]) > 0.9 and max(map(abs, shares.values())) < 0.1
+    assert answer.cuts.rows[0]["removed"] > 0.8 and abs(answer.cuts.rows[1]["removed"]) < 0.1
+
+
+def test_what_cannot_be_explained_is_refused():
+    tokens = tokens_of(7)
+    with pytest.raises(InputError, match="there is no head"):
+        si.explain(subject_of("gpt2"), tokens, head=(9, 0), progress=False)
+    with pytest.raises(InputError, match="backend='huggingface'"):
+        si.explain(load(model_of("gpt2"), backend="transformer_lens"), tokens, progress=False)

@@ -1,0 +1,193 @@
+"""Paths equal those of TransformerLens, those by hooks in plain PyTorch, and formulas worked by hand."""
+
+from contextlib import ExitStack
+
+import pytest
+import torch
+from backends.zoo import model_of
+from transformer_lens import patching as theirs
+
+from sinkinterp.backends.load import load
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import (
+    ChangeKeys,
+    ChangeMLP,
+    ChangeOutputs,
+    ChangePattern,
+    ChangeQueries,
+    ChangeResidual,
+    ChangeValues,
+)
+from sinkinterp.measurement.path_patching import path_patching
+
+T, N_HEADS, D_HEAD = 7, 4, 12
+GENERATOR = torch.Generator().manual_seed(5)
+CLEAN, CORRUPTED = (torch.randint(89, (3, T), generator=GENERATOR) for _ in range(2))
+# by family: the block list, and in a block the output map, the feed-forward layer, and what makes queries, keys, values
+PARTS = {
+    "gpt2": ("transformer.h", "attn.c_proj", "mlp", "attn.c_attn"),
+    "llama": ("model.layers", "self_attn.o_proj", "mlp", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+    "pythia": ("gpt_neox.layers", "attention.dense", "mlp", "attention.query_key_value"),
+}
+FROZEN = (((ChangeOutputs(), ChangeMLP()), True, True), ((ChangeOutputs(),), True, False), ((), False, False))
+RECEIVERS = {"q": ChangeQueries, "k": ChangeKeys, "v": ChangeValues}
+
+
+def difference(logits):
+    return logits[:, -1, 11] - logits[:, -1, 13]
+
+
+def columns(family, what, head):
+    """Where a head's queries, keys or values stand in what one module returns."""
+    i = "qkv".index(what)
+    start = {"gpt2": (i * N_HEADS + head), "llama": head, "pythia": 3 * head + i}[family] * D_HEAD
+    return slice(start, start + D_HEAD)
+
+
+def by_hooks(family, sender, what, receiver, frozen, freezes_mlps=True):
+    """The share of the difference that one path restores, by hooks on the modules of a transformers model."""
+    model = model_of(family)
+    blocks, out, mlp, qkv = PARTS[family]
+    blocks = model.get_submodule(blocks)
+    layer, head = receiver
+    maker = blocks[layer].get_submodule(qkv if isinstance(qkv, str) else qkv["qkv".index(what)])
+    mine, theirs_ = slice(sender[1] * D_HEAD, (sender[1] + 1) * D_HEAD), columns(family, what, head)
+
+    def run(tokens, hooks):
+        with torch.no_grad(), ExitStack() as stack:
+            for add, function in hooks:
+                stack.callback(add(function).remove)
+            return model(tokens, use_cache=False).logits
+
+    def kept(tokens):
+        zs, updates = {}, {}
+        hooks = []
+        for i, block in enumerate(blocks):
+            before = block.get_submodule(out).register_forward_pre_hook
+            hooks.append((before, lambda m, args, i=i: zs.__setitem__(i, args[0].clone())))
+            after = block.get_submodule(mlp).register_forward_hook
+            hooks.append((after, lambda m, args, y, i=i: updates.__setitem__(i, y.clone())))
+        return run(tokens, hooks), zs, updates
+
+    clean, clean_z, _ = kept(CLEAN)
+    corrupted, z, updates = kept(CORRUPTED)
+
+    def with_sender(i):
+        x = z[i].clone()
+        if i == sender[0]:
+            x[..., mine] = clean_z[i][..., mine]
+        return (x,)
+
+    received = {}
+    hooks = [(maker.register_forward_hook, lambda m, args, y: received.__setitem__("x", y[..., theirs_].clone()))]
+    for i, block in enumerate(blocks):
+        if frozen or i == sender[0]:
+            hooks.append((block.get_submodule(out).register_forward_pre_hook, lambda m, args, i=i: with_sender(i)))
+        if frozen and freezes_mlps:
+            hooks.append((block.get_submodule(mlp).register_forward_hook, lambda m, args, y, i=i: updates[i]))
+    run(CORRUPTED, hooks)
+
+    def put(m, args, y):
+        y = y.clone()
+        y[..., theirs_] = received["x"]
+        return y
+
+    patched = run(CORRUPTED, [(maker.register_forward_hook, put)])
+    gap = (difference(clean) - difference(corrupted)).mean()
+    return ((difference(patched) - difference(corrupted)).mean() / gap).item()
+
+
+@pytest.mark.parametrize("family", PARTS)
+@pytest.mark.parametrize("what", RECEIVERS)
+def test_a_path_equals_doing_it_by_hooks(family, what, as_users_run_it):
+    subject, receiver = load(model_of(family)), RECEIVERS[what](heads=[(2, 1)])
+    for sites, frozen, freezes_mlps in FROZEN:
+        table = path_patching(
+            subject, CLEAN, CORRUPTED, sender=ChangeOutputs(layers=[0, 1]), receiver=receiver, frozen=sites,
+            metric=difference, progress=False,
+        )  # fmt: skip
+        cells = {(row["layer"], row["head"]): row["restored"] for row in table.rows}
+        for sender in ((0, 3), (1, 2)):
+            expected = by_hooks(family, sender, what, (2, 1), frozen, freezes_mlps)
+            assert cells[sender] == pytest.approx(expected, abs=1e-5), (sites, sender)
+
+
+@pytest.mark.parametrize("what", RECEIVERS)
+def test_direct_paths_equal_those_of_transformer_lens(what, as_users_run_it):
+    subject = load(model_of("gpt2"), backend="transformer_lens")
+    bridge = subject._bridge
+    with torch.no_grad():
+        clean, corrupted = (difference(bridge(tokens)).mean() for tokens in (CLEAN, CORRUPTED))
+        caches = [bridge.run_with_cache(tokens)[1] for tokens in (CLEAN, CORRUPTED)]
+        values = theirs.get_act_patch_direct_path(
+            bridge, CORRUPTED, *caches, lambda logits: difference(logits).mean(), 0, 2, what, verbose=False
+        )
+    for head in range(N_HEADS):
+        table = path_patching(
+            subject, CLEAN, CORRUPTED, sender=ChangeOutputs(layers=[0]), receiver=RECEIVERS[what](heads=[(1, head)]),
+            metric=difference, progress=False,
+        )  # fmt: skip
+        expected = ((values[1, head] - corrupted) / (clean - corrupted)).item()
+        assert table.rows[2]["restored"] == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_direct_path_to_the_logits_is_what_is_worked_by_hand():
+    model = model_of("gpt2")
+    subject = load(model)
+    table = path_patching(subject, CLEAN, CORRUPTED, sender=ChangeMLP(), metric=difference, progress=False)
+    cells = {(row["layer"], row["position"]): row["restored"] for row in table.rows}
+    runs = [
+        subject.run(tokens, residuals={"x": lambda x: x}, mlps={"mlp": lambda x: x}) for tokens in (CLEAN, CORRUPTED)
+    ]
+    clean, corrupted = (difference(run.logits) for run in runs)
+    for layer in range(3):
+        x = runs[1].residuals["x"][:, -1].clone()
+        x[:, -1] += (runs[0].mlps["mlp"] - runs[1].mlps["mlp"])[:, layer, -1]
+        with torch.no_grad():
+            patched = difference(model.lm_head(model.transformer.ln_f(x)))
+        expected = ((patched - corrupted).mean() / (clean - corrupted).mean()).item()
+        assert cells[layer, T - 1] == pytest.approx(expected, abs=1e-5)
+        assert all(cells[layer, p] == pytest.approx(0, abs=1e-6) for p in range(T - 1))  # it attends no more
+
+
+def test_a_frozen_norm_makes_the_query_linear_in_what_the_sender_writes():
+    model = model_of("llama")
+    table = path_patching(
+        load(model), CLEAN, CORRUPTED, sender=ChangeMLP(layers=[0], positions=[T - 1]), metric=difference,
+        receiver=ChangeQueries(heads=[(1, 2)]), freeze_norms=True, progress=False,
+    )  # fmt: skip
+    subject, seen = load(model), {}
+    runs = [
+        subject.run(tokens, residuals={"x": lambda x: x}, mlps={"mlp": lambda x: x}) for tokens in (CLEAN, CORRUPTED)
+    ]
+    norm, q_proj = model.model.layers[1].input_layernorm, model.model.layers[1].self_attn.q_proj
+    x = runs[1].residuals["x"][:, 1]
+    change = torch.zeros_like(x)
+    change[:, -1] = (runs[0].mlps["mlp"] - runs[1].mlps["mlp"])[:, 0, -1]
+    scale = (x.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
+    with torch.no_grad():
+        seen["q"] = q_proj((x + change) * scale * norm.weight)[..., 24:36]
+
+    def put(module, args, y):
+        y = y.clone()
+        y[..., 24:36] = seen["q"]
+        return y
+
+    handle = q_proj.register_forward_hook(put)
+    with torch.no_grad():
+        patched = difference(model(CORRUPTED).logits)
+    handle.remove()
+    clean, corrupted = (difference(run.logits) for run in runs)
+    expected = ((patched - corrupted).mean() / (clean - corrupted).mean()).item()
+    assert table.rows[0]["restored"] == pytest.approx(expected, abs=1e-5)
+    assert "norms frozen" in table.note
+
+
+def test_what_is_not_a_path_is_refused():
+    subject = load(model_of("gpt2"))
+    with pytest.raises(InputError, match=r"a sender is ChangeOutputs\(\) or ChangeMLP\(\)"):
+        path_patching(subject, CLEAN, CORRUPTED, sender=ChangeResidual())
+    with pytest.raises(InputError, match="or None for the logits"):
+        path_patching(subject, CLEAN, CORRUPTED, receiver=ChangePattern(heads=[(1, 0)]))
+    with pytest.raises(InputError, match="needs a head as the receiver"):
+        path_patching(subject, CLEAN, CORRUPTED, freeze_norms=True)
