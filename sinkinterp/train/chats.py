@@ -73,8 +73,6 @@ def read_chats(source: str) -> tuple[list[Messages], str]:
     chats = [_messages(row, f"{source}, row {i}") for i, row in enumerate(rows, 1)]
     if not chats:
         raise InputError(f"{source} holds no chats")
-    if not any(m["role"] == "assistant" and m["content"].strip() for chat in chats for m in chat):
-        raise InputError(f"{source} holds no text of an assistant to train on; give chats with answers")
     return chats, hashlib.sha256(json.dumps(chats).encode()).hexdigest()[:12]
 
 
@@ -87,6 +85,8 @@ def tokenised(chats: Iterable[Messages], tokenizer: Any, length: int) -> Chats:
     the template refuses one.
     """
     chats = list(chats)
+    if not any(m["role"] == "assistant" and m["content"].strip() for chat in chats for m in chat):
+        raise InputError("the chats hold no text of an assistant to train on; give chats with answers")
     if tokenizer.chat_template is None:
         tokenizer.chat_template = PLAIN if tokenizer.eos_token else PLAIN.replace(" + eos_token", "")
     is_marked = MARK in tokenizer.chat_template.replace("{%-", "{%").replace("-%}", "%}")

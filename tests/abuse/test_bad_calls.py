@@ -29,7 +29,7 @@ from sinkinterp.lm.model import build
 from sinkinterp.measurement import patching, sweep
 from sinkinterp.measurement.maps import attention_map
 from sinkinterp.metrics import instruments
-from sinkinterp.train.chats import read_chats
+from sinkinterp.train.chats import read_chats, tokenised
 
 TOKENS = torch.arange(24).reshape(2, 12)
 NAN, INF = float("nan"), float("inf")
@@ -89,7 +89,7 @@ def corpus_of(texts, folder):
 def chats_of(content, folder):
     messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": content}]
     (folder / "chats.jsonl").write_text(json.dumps({"messages": messages}))
-    read_chats(str(folder / "chats.jsonl"))
+    tokenised(read_chats(str(folder / "chats.jsonl"))[0], None, 8)
 
 
 def rendered_by(template, subject):
@@ -348,7 +348,7 @@ OTHERS = {
         }.items()
     },
     "a pass of one axis": lambda s: s.run(torch.arange(4)),
-    "a pass of a list": lambda s: s.run([[1, 2, 3]]),
+    "a pass of rows of different lengths": lambda s: s.run([[1, 2, 3], [1, 2]]),
     "a pass of floats": lambda s: s.run(torch.rand(2, 3)),
     "positions of ids": lambda s: si.measure(s, {"input_ids": [[1, 2, 3]], "position_ids": [[2, 1, 0]]}),
     "a text that is not Unicode": lambda s: si.load("sinkinterp/text-softmax").tokens("the \ud800 cat"),

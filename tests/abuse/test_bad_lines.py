@@ -189,9 +189,9 @@ NAMES = [
     "reproduce table07 --encoder silence",
     "reproduce",
     *(f"families {name}" for name in ("gpt3", "''", "gpt2 nonsense")),
-    *(f"list {name}" for name in ("", "variant", "''", "variants recipes")),
+    *(f"list {name}" for name in ("variant", "''", "variants recipes")),
     *(f"{MEASURE} --backend {name}" for name in ("''", "jax", "hugingface", "' '")),
-    *(f"{MEASURE} --dtype {name}" for name in ("x", "''", "float64", "int8", "torch.float32")),
+    *(f"{MEASURE} --dtype {name}" for name in ("x", "''", "float64", "int8", "torch.float")),
     *(f"{MEASURE} --device-map {name}" for name in ("cuda:99", "''", "nonsense", "cuda", "-1")),
     *(f"{MEASURE} --preset {name}" for name in ("papers", "''", "released")),
     *(f"measure {SHIPPED} --drawn {name}" for name in ("''", "randomly")),
@@ -279,7 +279,6 @@ SAYS = {  # lines whose error says what to type
     "measure": "missing argument 'model'; see sinkinterp measure --help",
     "reproduce": "missing argument 'names'; see sinkinterp reproduce --help",
     "train": "missing argument 'variant'; see sinkinterp train --help",
-    "list ": "missing argument 'what'",
     "check": "missing argument 'model'",
     "measure gpt2": "give the name of a model on the Hub, with a network, or a local folder",
     "measure ./absent": "there is no folder",
@@ -315,7 +314,7 @@ SAYS = {  # lines whose error says what to type
     f"view {SHIPPED} --head 3": "such as 3.7",
     f"view {SHIPPED} --head 9.9": "no layer and head",
     f"view {SHIPPED} --swap 3 3": "two different positions",
-    f"view {SHIPPED} --text 'hello world'": "leave --text out",
+    f"view {SHIPPED} --text 'hello world'": "leave --text and --chat out",
 }
 LINES = [*dict.fromkeys((*HANGS, *NUMBERS, *SET, *FILES, *MODELS, *NAMES, *OUTPUTS, *CONFLICTS, *SAYS))]
 
