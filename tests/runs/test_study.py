@@ -162,7 +162,7 @@ def paper_path(tmp_path_factory):
     def measured_once(recipe, **options):
         if recipe.key() in chosen and recipe.key() not in rows:
             rows[recipe.key()] = measured(recipe, **options)
-        return rows.get(recipe.key(), {STATE: TRAINED} | dict.fromkeys(NUMBERS, 0.5))
+        return rows.get(recipe.key(), {c.STATE: TRAINED} | dict.fromkeys(NUMBERS, 0.5))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sinkinterp.runs.study.measured", measured_once)
