@@ -69,9 +69,9 @@
   };
 
   /** The figure as it is drawn now. */
-  const shown = (figure, isDark) => {
+  const shown = (figure, isDark, isSmall) => {
     const copy = isDark ? inDark(figure, false) : structuredClone(figure);
-    if (!isNarrow.matches) return copy;
+    if (!isNarrow.matches || isSmall) return copy;
     const panels = panelsOf(copy.layout);
     if (panels.length > 1) stack(copy, panels);
     lowerBars(copy);
@@ -81,19 +81,32 @@
     return copy;
   };
 
-  const figures = [...document.querySelectorAll("script.figure")].map((script) => ({
-    id: script.parentNode.querySelector(".plot").id, figure: JSON.parse(script.textContent),
-    buttons: [...script.parentNode.querySelectorAll("button")],
-  }));
-  const draw = ({ id, figure }, isDark = prefersDark.matches) => {
-    const { data, layout } = shown(figure, isDark);
-    return Plotly.react(id, data, layout, CONFIG);
+  const figures = [...document.querySelectorAll("script.figure")].map((script) => {
+    const place = script.parentNode.querySelector(".plot");
+    return { id: place.id, place, isSmall: place.classList.contains("small"), isDrawn: false,
+             figure: JSON.parse(script.textContent), buttons: [...script.parentNode.querySelectorAll("button")] };
+  });
+  const draw = (drawing, isDark = prefersDark.matches) => {
+    const { data, layout } = shown(drawing.figure, isDark, drawing.isSmall);
+    drawing.isDrawn = true;
+    return Plotly.react(drawing.id, data, layout, { ...CONFIG, staticPlot: drawing.isSmall });
   };
-  const redraw = (isDark) => figures.forEach((figure) => draw(figure, isDark));
+  const redraw = (isDark) => figures.filter(({ isDrawn }) => isDrawn).forEach((figure) => draw(figure, isDark));
+  const isFolded = ({ place }) => place.closest("details:not([open]) > :not(summary)") !== null;
 
-  const listen = ({ id, figure, buttons }) => buttons.forEach((button) => button.addEventListener("click", () => {
-    const format = button.dataset.do;
-    if (format === "whole") draw({ id, figure });
+  /** Draws the figures that are in sight and not drawn yet; the page answers meanwhile. */
+  const drawMissing = async () => {
+    for (const figure of figures) {
+      if (figure.isDrawn || isFolded(figure)) continue;
+      await draw(figure);
+      listen(figure);
+      await new Promise((resolve) => setTimeout(resolve));
+    }
+  };
+
+  const listen = (drawing) => drawing.buttons.forEach((button) => button.addEventListener("click", () => {
+    const format = button.dataset.do, { id } = drawing;
+    if (format === "whole") draw(drawing);
     else Plotly.downloadImage(id, { format, scale: format === "png" ? 3 : 1, filename: id });
   }));
 
@@ -104,14 +117,11 @@
 
   const start = async () => {
     await plotlyLoaded();
-    for (const figure of figures) {
-      await draw(figure);
-      listen(figure);
-      await new Promise((resolve) => setTimeout(resolve)); // the page answers meanwhile
-    }
+    await drawMissing();
+    document.querySelectorAll("details").forEach((folded) => folded.addEventListener("toggle", drawMissing));
     prefersDark.addEventListener("change", () => redraw(prefersDark.matches));
     isNarrow.addEventListener("change", () => {
-      figures.forEach(({ id }) => Plotly.purge(id)); // Plotly does not turn a colour bar that is drawn
+      figures.filter(({ isDrawn, isSmall }) => isDrawn && !isSmall).forEach(({ id }) => Plotly.purge(id)); // Plotly does not turn a colour bar that is drawn
       redraw(prefersDark.matches);
     });
     addEventListener("beforeprint", () => prefersDark.matches && redraw(false));

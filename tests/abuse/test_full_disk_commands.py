@@ -26,7 +26,7 @@ LINES = {
     "view": "view sinkinterp/text-softmax --text some_words --out {out}/old --force",
     "domains": "domains {files}/good {files}/domains.jsonl --length 4 --sequences 1 --json {out}/old --force",
     "reproduce": "reproduce table07 --scale smoke --out {out}",
-    "book": "book {out} --no-pictures --force",
+    "book": "book {out} --force",
     "gallery": "gallery --no-pictures --out {out} --force",
     "demo": "demo --out {out}/old --force",
     "train": "train softmax --set steps=2 --set save_every=1 --device cpu --out {out}/run",
