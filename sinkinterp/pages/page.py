@@ -83,9 +83,12 @@ def drawn(figure: go.Figure, name: str) -> str:
     )
 
 
-def thumbnail_of(figure: go.Figure, name: str) -> str:
-    """The place of a small copy of a figure, which does not answer to the pointer. `name` is its id on the page."""
-    small = thumbnail(figure)
+def thumbnail_of(figure: go.Figure, name: str, height: int | None = None) -> str:
+    """The place of a small copy of a figure, which does not answer to the pointer. `name` is its id on the page.
+
+    height: in pixels, where the copy shall not choose its own by the names that it shows.
+    """
+    small = thumbnail(figure, height)
     place = f'<span class="plot small" id="{name}" style="height: {small.layout.height}px"></span>'
     return f'<span class="thumbnail">{place}{_data(small)}</span>'
 

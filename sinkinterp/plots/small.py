@@ -19,8 +19,11 @@ _CURVES = ("scatter", "bar")
 Plain = dict[str, Any]  # a part of a figure, as JSON holds it
 
 
-def thumbnail(figure: go.Figure) -> go.Figure:
-    """The first panel of a figure at the size of a card. Names stand to the left, and a surface is a map."""
+def thumbnail(figure: go.Figure, height: int | None = None) -> go.Figure:
+    """The first panel of a figure at the size of a card. Names stand to the left, and a surface is a map.
+
+    height: in pixels; without it the figure is as high as its names need. At a given height it has no legend.
+    """
     plain = json_ready(figure)
     traces = [_flat(trace) for trace in plain["data"] if trace.get("xaxis", "x") == "x"]
     layout = _layout(plain["layout"])
@@ -30,6 +33,9 @@ def thumbnail(figure: go.Figure) -> go.Figure:
     named = {trace.get("name") for trace in traces if trace["type"] in _CURVES and trace.get("showlegend") is not False}
     if not 2 <= len(named) <= MOST_IN_LEGEND:
         layout |= {"showlegend": False, "margin": layout["margin"] | {"t": 10}}
+    if height is not None:
+        layout |= {"height": height, "showlegend": False, "margin": layout["margin"] | {"t": 8, "b": 26}}
+        layout["yaxis"] |= {"title": {"text": ""}, "showticklabels": ROW * len(names) <= height - 34}
     return go.Figure({"data": traces, "layout": layout})
 
 
@@ -38,7 +44,8 @@ def _flat(trace: Plain) -> Plain:
     if trace["type"] == "surface":
         return {"type": "heatmap", "z": trace["z"], "colorscale": MAGNITUDE, "showscale": False}
     if trace["type"] == "heatmap":
-        return {**trace, "showscale": False, "colorbar": {}}
+        own = {name: value for name, value in trace.items() if name not in ("coloraxis", "colorbar")}
+        return {"colorscale": MAGNITUDE, **own, "showscale": False}
     x = _joined(trace["x"]) if "x" in trace else None
     if trace["type"] == "bar" and _are_words(x):
         kept = {name: trace[name] for name in ("y", "error_y", "name", "showlegend") if name in trace}
