@@ -6,6 +6,7 @@
   const prefersDark = matchMedia("(prefers-color-scheme: dark)"), isNarrow = matchMedia("(max-width: 700px)");
   // plotly.js offers to send a chart, with its data, to a service of its maker
   const CONFIG = { displayModeBar: false, responsive: true, showSendToCloud: false, plotlyServerURL: "" };
+  const MOST_NAMES = 12; // beside a panel of this height
   const PANEL = 300; // pixels of height of a panel that stands below another one
 
   const namesColours = (key) => /(color|colorscale|colorway)$/.test(key);
@@ -38,7 +39,8 @@
   const stack = ({ data, layout }, names) => {
     const { t = 60, b = 60 } = layout.margin ?? {}, old = (layout.height ?? 450) - t - b;
     const hasBars = data.some((trace) => trace.colorbar?.orientation === "h");
-    const gap = hasBars ? 150 : 100, high = Math.min(old, PANEL), all = names.length * (high + gap) - gap;
+    const hasList = names.some((name) => layout[yAxisOf(name)]?.tickvals?.length > MOST_NAMES);
+    const gap = hasBars ? 150 : 100, high = hasList ? old : Math.min(old, PANEL), all = names.length * (high + gap) - gap;
     const titles = names.map((name) => (layout.annotations ?? []).filter(({ xref, x }) =>
       xref === "paper" && Math.abs(x - centre(layout[name].domain)) < 1e-6));
     names.forEach((name, i) => {

@@ -48,7 +48,7 @@ def _flat(trace: Plain) -> Plain:
         return {"colorscale": MAGNITUDE, **own, "showscale": False}
     x = _joined(trace["x"]) if "x" in trace else None
     if trace["type"] == "bar" and _are_words(x):
-        kept = {name: trace[name] for name in ("y", "error_y", "name", "showlegend") if name in trace}
+        kept: Plain = {name: trace[name] for name in ("y", "error_y", "name", "showlegend") if name in trace}
         marker = {"color": trace.get("marker", {}).get("color"), "size": 9}
         return {"type": "scatter", "mode": "markers", "x": x, "marker": marker, **kept}
     changed: Plain = {"x": x} if x is not None else {}

@@ -61,7 +61,9 @@ def sink_against_loss(table: Table) -> go.Figure:
 
     The models stand by family, and in a family by the attention to their first token.
     """
-    names = [name for family in _by_family(table) for name in family]
+    by_family = _by_family(table)
+    names = [name for family in by_family.values() for name in family]
+    places = [place for title, family in by_family.items() for place in (title, *family)]  # a row for each heading
     figure = make_subplots(
         1, 2, shared_yaxes=True, column_widths=[0.62, 0.38], horizontal_spacing=0.03,
         subplot_titles=("importance, mean over heads", "validation loss, nats per token"),
@@ -70,13 +72,16 @@ def sink_against_loss(table: Table) -> go.Figure:
     losses = _means(table, names, LOSS)
     figure.add_scatter(x=losses, y=names, name=LOSS, **_dots(2, "square"), row=1, col=2)
     figure.update_xaxes(range=[-0.03, 1.03], row=1, col=1)
-    figure.update_yaxes(type="category", autorange="reversed", tickfont={"size": 11})
-    figure.update_yaxes(tickmode="array", tickvals=names, ticktext=[escaped(name) for name in names])
+    words = [f"<b>{place}</b>" if place in by_family else escaped(place) for place in places]
+    figure.update_yaxes(
+        type="category", categoryorder="array", categoryarray=places, range=[len(places) - 0.5, -0.5],
+        tickmode="array", tickvals=places, ticktext=words, tickfont={"size": 11},
+    )  # fmt: skip
     caption = (
         "Each row is a model, mean over its seeds: how much attention its first token, or its slot, receives; grey: "
         "the null of the first token. Models stand by what they change of the first one."
     )
-    return themed(figure, table.title, 150 + 17 * len(names), f"{caption} {table.note}")
+    return themed(figure, table.title, 170 + 17 * len(places), f"{caption} {table.note}")
 
 
 def importances(table: Table) -> go.Figure:
@@ -90,13 +95,16 @@ def importances(table: Table) -> go.Figure:
     return themed(figure, table.title, 150 + 30 * len(names), f"{caption} {table.note}")
 
 
-def _by_family(table: Table) -> list[list[Cell]]:
-    """The names of the models of each family, those with the strongest sink first; the baseline stands alone."""
+def _by_family(table: Table) -> dict[str, list[Cell]]:
+    """The names of the models of each family, those with the strongest sink first; the baseline comes first."""
     present = unique_values(table, MODEL)
-    groups: list[list[Cell]] = [[name for name in present if name in names] for names in families().values()]
-    others = [name for name in present if not any(name in group for group in groups)]
     alphas = dict(zip(present, _means(table, present, ALPHA_1), strict=True))
-    return [others, *(sorted(group, key=lambda name: -_or_zero(alphas[name])) for group in groups)]
+    known = {name for names in families().values() for name in names}
+    groups = {"baseline": [name for name in present if name not in known]} | {
+        title: sorted((name for name in present if name in names), key=lambda name: -_or_zero(alphas[name]))
+        for title, names in families().items()
+    }
+    return {title: names for title, names in groups.items() if names}
 
 
 def _or_zero(value: float) -> float:

@@ -1,12 +1,12 @@
 // Explains words of the glossary where each first stands on the page: under the pointer, at a tap, and with the keyboard.
 (() => {
-  const SKIPPED = "a, h1, button, select, textarea, label, summary, script, style, svg, canvas, nav, [role=button], .plot, #glossary, #explanation";
+  const SKIPPED = "a, h1, #next, #massive, button, select, textarea, label, summary, script, style, svg, canvas, nav, [role=button], .plot, #glossary, #explanation";
   const terms = [...document.querySelectorAll("#glossary dt")].map((dt) => (
     { forms: dt.dataset.words.split("|"), meaning: dt.nextElementSibling.textContent, button: null }));
   const termOf = new Map(terms.flatMap((term) => term.forms.map((form) => [form.toLowerCase(), term])));
   const escaped = (word) => word.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
   const forms = terms.flatMap((term) => term.forms).sort((a, b) => b.length - a.length); // the longest match wins
-  const cased = (form) => (/^[A-Z]$|^[A-Z]+$/.test(form) ? escaped(form) : `[${form[0].toLowerCase()}${form[0].toUpperCase()}]${escaped(form.slice(1))}`);
+  const cased = (form) => (/^[A-Z]$/.test(form) ? `${form}(?==)` : /^[A-Z]+$/.test(form) ? escaped(form) : `[${form[0].toLowerCase()}${form[0].toUpperCase()}]${escaped(form.slice(1))}`);
   const pattern = new RegExp(`(?<![\\w*./-])(?:${forms.map(cased).join("|")})(?![\\w*/-]|\\.\\w)`, "g");
 
   const box = Object.assign(document.createElement("div"), { id: "explanation", hidden: true });
@@ -22,7 +22,7 @@
   };
 
   const buttonOf = (term, word) => {
-    const button = Object.assign(document.createElement("span"), { className: "term", tabIndex: 0, textContent: word });
+    const button = Object.assign(document.createElement("dfn"), { className: "term", tabIndex: 0, textContent: word });
     button.setAttribute("role", "button"); // a button element would let a line end before the comma behind it
     button.setAttribute("aria-describedby", "explanation");
     for (const event of ["pointerenter", "focus", "click"]) button.addEventListener(event, () => explain(button, term.meaning));
