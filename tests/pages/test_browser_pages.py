@@ -173,3 +173,16 @@ FAINT = """() => {
   }
   return faint;
 }"""
+
+
+@pytest.mark.parametrize("opened", ["story"], indirect=True)
+def test_the_slider_of_the_story_counts_heads_by_keyboard(opened):
+    heads = [row["alpha_1"] for chapter in CHAPTERS if chapter.name == "figure19_heads" for row in chapter.table]
+    opened.focus("#epsilon")
+    for step in range(1, 7):
+        opened.keyboard.press("ArrowRight")
+        assert (
+            opened.text_content("#count") == f"{0.05 * step:.2f}: {sum(a > 0.05 * step for a in heads)} of {len(heads)}"
+        )
+    shown = opened.evaluate("document.getElementById('figure-sink').data[0].z.flat().filter((z) => z !== null).length")
+    assert shown == sum(a > 0.3 for a in heads)
