@@ -247,15 +247,18 @@ def _first_position(rows: Rows) -> _Told | None:
     """Where positions are learned, the sink goes where p1 goes."""
     table = rows["table07_position_swap"].where(input=MARK, t=SHOWN_TARGET)
     before, swapped, control = (_row(table, edit=edit) for edit in ("none", "p1 <-> p_t", "p_t <-> p_t+1"))
+    repeated = rows["table07_position_swap"].where(input="repeated", t=SHOWN_TARGET)
+    copies = [_number(_row(repeated, edit=edit), column) for edit, column in (("none", SINK_1), ("p1 <-> p_t", SINK_T))]
     rate, left, moved = _number(before, SINK_1), _number(swapped, SINK_1), _number(swapped, SINK_T)
-    if not moved > rate / 2 > left:
+    if not (moved > rate / 2 > left and copies[1] < copies[0] / 2):
         return None
     to = SHOWN_TARGET - 1
     text = (
         f"{_name(before)} has a learned vector for each position; that of the first is called p1. Swap the vectors of "
         f"positions 0 and {to}, and the sink moves from the first token (Sink_1 {rate:.1%}, afterwards {left:.1%}) to "
         f"the token at position {to} ({moved:.1%}). Swapping two later positions changes nothing "
-        f"({_number(control, SINK_1):.1%})."
+        f"({_number(control, SINK_1):.1%}). Not so on one token that is repeated: there its sink fades "
+        f"({copies[0]:.1%}, then {copies[1]:.1%} at position {to})."
     )
     words = {
         "none": "nothing changed", "p1 <- p_t": f"p1 replaced by position {to}'s", "p1 <-> p_t": f"0 and {to} swapped",

@@ -91,7 +91,7 @@ def importances(table: Table) -> go.Figure:
     _add_importances(figure, table, names)
     figure.update_xaxes(title="share of the attention", range=[-0.03, 1.03], tickformat=".0%")
     figure.update_yaxes(type="category", autorange="reversed")
-    caption = "Mean over the heads and seeds of each model; grey: uniform attention on the first token."
+    caption = "Mean over the heads and seeds of each model; grey: the null of the first token."
     return themed(figure, table.title, 150 + 30 * len(names), f"{caption} {table.note}")
 
 
