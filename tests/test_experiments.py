@@ -130,6 +130,14 @@ def test_a_book_is_drawn_again_from_its_numbers(call):
     assert page.read_text() == before and 'id="figure-propositions"' in Path("book/index.html").read_text()
 
 
+def test_the_story_is_written_from_a_folder_of_numbers_or_says_what_it_lacks(call):
+    code, _, files = call("story", Path(__file__).parents[1] / "figures" / "book", "--out", "story.html")
+    assert code == 0 and files == ["story.html"]
+    call("reproduce", "propositions", "--scale", "demo", "--seeds", 1, "--out", "book")
+    code, output, _ = call("story", "book", "--out", "other.html")
+    assert code == 2 and "these numbers tell no story" in output and not Path("other.html").exists()
+
+
 def test_every_experiment_has_a_verdict_on_every_rule(smoke):
     for name, table in smoke.items():
         verdicts = load_experiment(name).verdicts(table)
