@@ -6,7 +6,7 @@
 from collections import Counter
 from pathlib import Path
 
-from sinkinterp.pages.book import Chapter, chapters_in
+from sinkinterp.pages.chapters import Chapter, chapters_in
 from sinkinterp.runs.catalogue import experiment_names, summary_of
 
 BOOK = Path(__file__).parents[1] / "figures" / "book"

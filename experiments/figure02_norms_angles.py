@@ -63,7 +63,7 @@ def draw(table: Table) -> go.Figure:
     """A panel per quantity, by block, of the first model."""
     first = of_first_model(table, "The first token and the others")
     figure = sweep_figure(first, BLOCK, QUANTITIES, KIND)
-    return figure.update_yaxes(type="log", exponentformat="power", row=1, col=1)
+    return figure.update_yaxes(type="log", exponentformat="power", dtick=1, row=1, col=1)
 
 
 def _row(report: Report, block: int, kind: str) -> dict[str, Cell]:

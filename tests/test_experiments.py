@@ -22,7 +22,8 @@ from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
-from sinkinterp.pages.book import Chapter, chapters_in, write_numbers
+from sinkinterp.pages.book import write_numbers
+from sinkinterp.pages.chapters import Chapter, chapters_in
 from sinkinterp.runs import case as cases
 from sinkinterp.runs import catalogue
 from sinkinterp.runs.case import Encoded, open_case
@@ -117,8 +118,7 @@ def test_all_runs_what_can_run_and_names_what_it_leaves_out(call, monkeypatch):
     assert "left out: gpt2_circuit: its models are not here" in output
 
 
-def test_a_book_is_drawn_again_from_its_numbers_with_pictures_of_its_figures(call, monkeypatch):
-    monkeypatch.setattr("plotly.graph_objects.Figure.to_image", lambda figure, kind, **options: b"a picture")
+def test_a_book_is_drawn_again_from_its_numbers(call):
     call("reproduce", "propositions", "--scale", "demo", "--seeds", 1, "--out", "book")
     page, numbers = Path("book/propositions.html"), Path("book/propositions.json")
     before, plain = page.read_text(), json.loads(numbers.read_text())
@@ -127,8 +127,16 @@ def test_a_book_is_drawn_again_from_its_numbers_with_pictures_of_its_figures(cal
     write_numbers(Path("book"), Chapter.from_dict(plain | {"verdicts": stale}))
     code, _, files = call("book", "book")
     assert json.loads(numbers.read_text()) == plain
-    assert code == 0 and files == sorted([*book_of("book", "propositions"), "book/propositions.png"])
-    assert page.read_text() == before and "propositions.png" in Path("book/index.html").read_text()
+    assert code == 0 and files == book_of("book", "propositions")
+    assert page.read_text() == before and 'id="figure-propositions"' in Path("book/index.html").read_text()
+
+
+def test_the_story_is_written_from_a_folder_of_numbers_or_says_what_it_lacks(call):
+    code, _, files = call("story", Path(__file__).parents[1] / "figures" / "book", "--out", "story.html")
+    assert code == 0 and files == ["story.html"]
+    call("reproduce", "propositions", "--scale", "demo", "--seeds", 1, "--out", "book")
+    code, output, _ = call("story", "book", "--out", "other.html")
+    assert code == 2 and "these numbers tell no story" in output and not Path("other.html").exists()
 
 
 WRONG_CHAPTERS = {

@@ -15,7 +15,7 @@ from .listing import listing
 from .measuring import check, domains, measure
 from .patching import patch
 from .places import checked
-from .reproducing import book, reproduce
+from .reproducing import book, reproduce, story
 from .terminal import console, print_line
 from .training import finetune, train
 
@@ -95,7 +95,10 @@ def _message(error: Any) -> str:
 
 
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
-for command in (train, finetune, gallery, view, patch, explain, serve, reproduce, book, demo, measure, domains, check):
+COMMANDS = (
+    *(train, finetune, gallery, view, patch, explain, serve, reproduce, book, story, demo, measure, domains, check),
+)
+for command in COMMANDS:
     app.command(cls=Command)(checked(command))
 app.command("list", cls=Command)(listing)
 

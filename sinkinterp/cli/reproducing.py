@@ -11,14 +11,14 @@ import typer
 from ..errors import InputError
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
 from .loading import offline_if_unreachable
-from .options import SEEDS, DeviceMap, Encoder, beginning, filled, output_folder, source
+from .options import SEEDS, DeviceMap, Encoder, beginning, filled, output_file, output_folder, source
 from .places import Force, check_ours
 from .terminal import console, print_line, print_table, print_written, progress_bars, quiet_libraries
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from ..pages.book import Chapter
+    from ..pages.chapters import Chapter
     from ..runs.experiment import Experiment, Scope
     from ..runs.workers import Workers
     from ..table import Table
@@ -130,7 +130,8 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> None:
     from ..files import check_writable
     from ..measurement.position_swap import from_zero
-    from ..pages.book import Chapter, verdict_table, write_chapter
+    from ..pages.book import verdict_table, write_chapter
+    from ..pages.chapters import Chapter
     from ..runs.commit import provenance
 
     for ending in ("json", "html"):
@@ -157,19 +158,16 @@ def _command(name: str, scope: "Scope", encoder: str | None) -> str:
 
 
 BOOK = "Folder of the book: where `sinkinterp reproduce` wrote its numbers."
-PICTURES = "Also write each chapter's figure as .png, for the front page: needs kaleido."
-PREVIEW = 1  # pixels per point
 
 
 def book(
     folder: Annotated[Path, typer.Argument(help=BOOK, parser=output_folder)] = Path("figures/book"),
-    pictures: Annotated[bool, typer.Option(help=PICTURES)] = True,
     force: Force = False,
 ) -> None:
     """Judge and draw a book of experiments again, from its numbers, by the rules of today. Nothing is measured."""
     with progress_bars() as progress:
-        from ..pages.book import chapters_in, files_of, picture_of, write_front_page, write_numbers, write_page
-        from ..pages.export import save_pictures
+        from ..pages.book import files_of, write_front_pages, write_numbers, write_page
+        from ..pages.chapters import chapters_in
 
         quiet_libraries()
         chapters = chapters_in(folder)
@@ -177,16 +175,31 @@ def book(
             raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
         check_ours(files_of(folder, [chapter.name for chapter in chapters]), force)
         judged = [_judged(chapter, folder) for chapter in chapters]  # all of them, before anything is written
-        figures = {picture_of(folder, chapter.name): figure for chapter, _, figure in judged}
         on_page = progress("drawing pages")
         for i, (chapter, digest, figure) in enumerate(judged, 1):
             write_numbers(folder, chapter)
             write_page(folder, chapter, digest, figure)
             on_page(i, len(chapters))
-        on_picture = progress("drawing pictures")
-        for i, _ in enumerate(save_pictures(figures, PREVIEW) if pictures else (), 1):
-            on_picture(i, len(figures))
-        print_written(write_front_page(folder))
+        for page in write_front_pages(folder):
+            print_written(page)
+
+
+def story(
+    folder: Annotated[Path, typer.Argument(help=BOOK, parser=output_folder)] = Path("figures/book"),
+    out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/story.html"),
+    force: Force = False,
+) -> None:
+    """Write the story that a book's numbers tell: one page with live figures, which needs no network."""
+    from ..files import write_text
+    from ..pages.chapters import chapters_in
+    from ..pages.story import story_page
+
+    chapters = chapters_in(folder)
+    if not chapters:
+        raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
+    check_ours([out], force)
+    write_text(out, story_page(chapters))
+    print_written(out)
 
 
 def _judged(written: "Chapter", folder: Path) -> tuple["Chapter", "Table", "go.Figure"]:

@@ -1,6 +1,6 @@
 """Every architecture of the study by name, one line each: a small change of a base."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
@@ -41,15 +41,16 @@ def variants(base: LMSpec) -> Mapping[str, LMSpec]:
 
     Sizes are those of `base`, the width of the feed-forward layers included. "llama" is Llama at these sizes.
     """
-    return MappingProxyType(
-        {"llama": _llama(base), "softmax": base}
-        | _positions(base)
-        | _parts(base)
-        | _biases(base)
-        | _operations(base)
-        | _beyond_the_paper(base)
-        | _masks(base)
-    )
+    named = {"llama": _llama(base), "softmax": base}
+    for family in _FAMILIES.values():
+        named |= family(base)
+    return MappingProxyType(named)
+
+
+@cache
+def families() -> Mapping[str, tuple[str, ...]]:
+    """The names of the architectures by what they change of the base."""
+    return MappingProxyType({title: tuple(family(BASE)) for title, family in _FAMILIES.items()})
 
 
 def _llama(base: LMSpec) -> LMSpec:
@@ -177,6 +178,16 @@ def _masks(base: LMSpec) -> dict[str, LMSpec]:
         "prefix_2": attn(base, mask=Causal() | Prefix(2)),
         "prefix_5": attn(base, mask=Causal() | Prefix(5)),
     }
+
+
+_FAMILIES: Mapping[str, Callable[[LMSpec], dict[str, LMSpec]]] = {
+    "positions": _positions,
+    "layers and heads": _parts,
+    "attention biases": _biases,
+    "normalisation": _operations,
+    "beyond the paper": _beyond_the_paper,
+    "masks": _masks,
+}
 
 
 def distinct(specs: Mapping[str, LMSpec]) -> dict[str, LMSpec]:

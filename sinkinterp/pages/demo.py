@@ -14,8 +14,10 @@ from ..measurement.maps import head_maps
 from ..measurement.measure import measure
 from ..measurement.position_swap import swap_table
 from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate_cells
+from ..plots.traces import unique_values
+from ..report.columns import BLOCK, MODEL
 from ..report.maps import HeadMaps, attention_figure
-from ..report.norms import residual_norms, residual_norms_by_block
+from ..report.norms import FIRST_TOKEN, OTHER_TOKENS, residual_norms, residual_norms_by_block
 from ..report.report import Report
 from ..report.summary import sink_summary
 from ..runs import trained
@@ -76,13 +78,32 @@ def demo_page(result: Result) -> str:
         result.residuals.title: residual_norms(result.residuals),
         result.training.title: result.training.plot(),
     }
-    sections = [Section(title, "", [figure]) for title, figure in figures.items()]
+    says = {result.residuals.title: ending(result.residuals)}
+    sections = [Section(title, says.get(title, ""), [figure]) for title, figure in figures.items()]
     sections.append(Section(result.twins.title, result.twins.note, tables=[result.twins]))
     lead = (
         "Three one-layer language models learn the same task to the same loss. Softmax attention parks what it does "
         "not need on the first position; sigmoid attention need not, and a learned key k* takes the sink over."
     )
     return page("First light: a sink, and two ways to be without it", lead, sections)
+
+
+def ending(residuals: Table) -> str:
+    """Why the other tokens of a model end longer than its first token, which is longer when attention reads it."""
+    rows = {(row[MODEL], row[BLOCK]): row for row in residuals.rows}
+    says = []
+    for model in unique_values(residuals, MODEL):
+        last = max(int(block or 0) for name, block in rows if name == model)
+        begin, end = rows[model, 0], rows[model, last]
+        first, others = ([float(row[kind] or 0) for row in (begin, end)] for kind in (FIRST_TOKEN, OTHER_TOKENS))
+        if first[0] > others[0] and first[1] < others[1]:
+            says.append(
+                f"In {model} the first token is longer where attention reads it (block 0: {first[0]:.1f}, others "
+                f"{others[0]:.1f}). The others end longer (block {last}: {others[1]:.1f}, the first {first[1]:.1f}), "
+                "because the feed-forward layer writes its prediction of the next token there, and writes little to "
+                "the first. The norm before the logits takes these lengths away."
+            )
+    return " ".join(says)
 
 
 def _twins_table(reports: Mapping[str, Report], losses: Mapping[str, Estimate]) -> Table:

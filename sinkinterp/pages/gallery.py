@@ -44,7 +44,8 @@ from ..table import Table
 from ..train.checkpoint import history_of
 from ..train.recipe import Recipe
 from . import demo
-from .page import Section, page
+from .cards import cards_page
+from .page import Section
 
 LENGTH, SEQUENCES = 64, 256
 LENGTHS = (4, 6, 8, 12, 16, 32, 64)  # of the sequences that the curves over length are measured on
@@ -120,10 +121,10 @@ def gallery(on_model: Callable[[str], None] = lambda name: None) -> Gallery:
     here = "".join(f", and from {name}" for name in language_models().values())
     lead = (
         f"Every view of sinkinterp, drawn from the {len(checkpoints)} checkpoints that ship with it{here}. What is "
-        "plotted stands under each figure; drag to zoom, click a name in a legend to hide its line."
+        "plotted stands under each figure. Click a picture to open it; in it, drag to zoom."
     )
     previews = {file: first_figures[title] for file, title in PREVIEWS.items() if title in first_figures}
-    return Gallery(page("sinkinterp: gallery", lead, sections), previews)
+    return Gallery(cards_page("sinkinterp: gallery", lead, sections), previews)
 
 
 def _measured(name: str) -> Shipped:

@@ -6,6 +6,7 @@
   const prefersDark = matchMedia("(prefers-color-scheme: dark)"), isNarrow = matchMedia("(max-width: 700px)");
   // plotly.js offers to send a chart, with its data, to a service of its maker
   const CONFIG = { displayModeBar: false, responsive: true, showSendToCloud: false, plotlyServerURL: "" };
+  const MOST_NAMES = 12; // beside a panel of this height
   const PANEL = 300; // pixels of height of a panel that stands below another one
 
   const namesColours = (key) => /(color|colorscale|colorway)$/.test(key);
@@ -38,7 +39,8 @@
   const stack = ({ data, layout }, names) => {
     const { t = 60, b = 60 } = layout.margin ?? {}, old = (layout.height ?? 450) - t - b;
     const hasBars = data.some((trace) => trace.colorbar?.orientation === "h");
-    const gap = hasBars ? 150 : 100, high = Math.min(old, PANEL), all = names.length * (high + gap) - gap;
+    const hasList = names.some((name) => layout[yAxisOf(name)]?.tickvals?.length > MOST_NAMES);
+    const gap = hasBars ? 150 : 100, high = hasList ? old : Math.min(old, PANEL), all = names.length * (high + gap) - gap;
     const titles = names.map((name) => (layout.annotations ?? []).filter(({ xref, x }) =>
       xref === "paper" && Math.abs(x - centre(layout[name].domain)) < 1e-6));
     names.forEach((name, i) => {
@@ -69,9 +71,9 @@
   };
 
   /** The figure as it is drawn now. */
-  const shown = (figure, isDark) => {
+  const shown = (figure, isDark, isSmall) => {
     const copy = isDark ? inDark(figure, false) : structuredClone(figure);
-    if (!isNarrow.matches) return copy;
+    if (!isNarrow.matches || isSmall) return copy;
     const panels = panelsOf(copy.layout);
     if (panels.length > 1) stack(copy, panels);
     lowerBars(copy);
@@ -81,19 +83,33 @@
     return copy;
   };
 
-  const figures = [...document.querySelectorAll("script.figure")].map((script) => ({
-    id: script.parentNode.querySelector(".plot").id, figure: JSON.parse(script.textContent),
-    buttons: [...script.parentNode.querySelectorAll("button")],
-  }));
-  const draw = ({ id, figure }, isDark = prefersDark.matches) => {
-    const { data, layout } = shown(figure, isDark);
-    return Plotly.react(id, data, layout, CONFIG);
+  const figures = [...document.querySelectorAll("script.figure")].map((script) => {
+    const place = script.parentNode.querySelector(".plot");
+    return { id: place.id, place, isSmall: place.classList.contains("small"), isDrawn: false,
+             figure: JSON.parse(script.textContent), buttons: [...script.parentNode.querySelectorAll("button")] };
+  });
+  const draw = (drawing, isDark = prefersDark.matches) => {
+    const { data, layout } = shown(drawing.figure, isDark, drawing.isSmall);
+    drawing.isDrawn = true;
+    return Plotly.react(drawing.id, data, layout, { ...CONFIG, staticPlot: drawing.isSmall });
   };
-  const redraw = (isDark) => figures.forEach((figure) => draw(figure, isDark));
+  const redraw = (isDark) => figures.filter(({ isDrawn }) => isDrawn).forEach((figure) => draw(figure, isDark));
+  const isFolded = ({ place }) => place.closest("details:not([open]) > :not(summary)") !== null;
 
-  const listen = ({ id, figure, buttons }) => buttons.forEach((button) => button.addEventListener("click", () => {
-    const format = button.dataset.do;
-    if (format === "whole") draw({ id, figure });
+  /** Draws the figures that are in sight and not drawn yet; the page answers meanwhile. */
+  const drawMissing = async () => {
+    for (const figure of figures) {
+      if (figure.isDrawn || isFolded(figure)) continue;
+      await draw(figure);
+      listen(figure);
+      listenToPoints(figure);
+      await new Promise((resolve) => setTimeout(resolve));
+    }
+  };
+
+  const listen = (drawing) => drawing.buttons.forEach((button) => button.addEventListener("click", () => {
+    const format = button.dataset.do, { id } = drawing;
+    if (format === "whole") draw(drawing);
     else Plotly.downloadImage(id, { format, scale: format === "png" ? 3 : 1, filename: id });
   }));
 
@@ -118,17 +134,14 @@
 
   const start = async () => {
     await plotlyLoaded();
-    for (const figure of figures) {
-      await draw(figure);
-      listen(figure);
-      listenToPoints(figure);
-      await new Promise((resolve) => setTimeout(resolve)); // the page answers meanwhile
-    }
+    await drawMissing();
+    document.querySelectorAll("details").forEach((folded) => folded.addEventListener("toggle", drawMissing));
     prefersDark.addEventListener("change", () => redraw(prefersDark.matches));
     isNarrow.addEventListener("change", () => {
-      figures.forEach(({ id }) => Plotly.purge(id)); // Plotly does not turn a colour bar that is drawn
+      const large = figures.filter(({ isDrawn, isSmall }) => isDrawn && !isSmall);
+      large.forEach(({ id }) => Plotly.purge(id)); // Plotly does not turn a colour bar that is drawn
       redraw(prefersDark.matches);
-      figures.forEach(listenToPoints);
+      large.forEach(listenToPoints);
     });
     addEventListener("beforeprint", () => prefersDark.matches && redraw(false));
     addEventListener("afterprint", () => prefersDark.matches && redraw(true));

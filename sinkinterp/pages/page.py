@@ -7,11 +7,13 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from ..plots.small import thumbnail
 from ..plots.theme import DARK, LEGEND_Y, caption_of, translation
 from ..table import Table
-from .document import STYLE, Scripts, asset, document, glossary, in_script, safe_in_script
+from .document import STYLE, Scripts, asset, document, in_script, safe_in_script
 
 PAGE_STYLE = STYLE + asset("page.css")
+MOST_ROWS = 24  # that a table shows unfolded
 LONG = 4  # sections from which a page has a table of contents
 
 
@@ -32,14 +34,22 @@ def page(title: str, lead: str, sections: Iterable[Section], plotly: str | None 
     """
     shown = list(sections)
     content = "\n".join(_section(section, f"s{i}") for i, section in enumerate(shown))
-    settings = in_script({"dark": dict(translation(DARK)), "plotly": plotly or ""})
     body = (
         f'<h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>\n{contents(s.title for s in shown)}\n{content}\n'
-        f'{glossary()}\n<script type="application/json" id="settings">{settings}</script>'
     )
-    drawing = asset("page.js")
-    library = [] if plotly is not None or not any(section.figures for section in shown) else [get_plotlyjs()]
-    return document(title, PAGE_STYLE, body, Scripts([*library, drawing], load_files=plotly is not None))
+    return with_figures(title, body, plotly)
+
+
+def with_figures(title: str, body: str, plotly: str | None = None, style: str = "", script: str = "") -> str:
+    """A page whose body is HTML, with the scripts that draw its figures, if it has any; `plotly` as for `page`.
+
+    style, script: what this page has beside the style and the scripts of all pages.
+    """
+    settings = in_script({"dark": dict(translation(DARK)), "plotly": plotly or ""})
+    body += f'\n<script type="application/json" id="settings">{settings}</script>'
+    library = [] if plotly is not None or _FIGURE not in body else [get_plotlyjs()]
+    scripts = [*library, asset("page.js"), *([script] if script else [])]
+    return document(title, PAGE_STYLE + style, body, Scripts(scripts, load_files=plotly is not None))
 
 
 def contents(titles: Iterable[str]) -> str:
@@ -49,23 +59,45 @@ def contents(titles: Iterable[str]) -> str:
 
 
 def _section(section: Section, name: str) -> str:
-    figures = (_figure(figure, f"{name}f{i}") for i, figure in enumerate(section.figures))
-    tables = (f'<div class="wide">{table.to_html()}</div>' for table in section.tables)
-    content = "\n".join((*figures, *tables))
+    figures = (drawn(figure, f"{name}f{i}") for i, figure in enumerate(section.figures))
+    content = "\n".join((*figures, *map(shown_table, section.tables)))
     return (
         f'<section id="{name}"><h2>{escape(section.title)}</h2>\n{content}\n'
         f'<p class="caption">{escape(section.caption)}</p></section>'
     )
 
 
-def _figure(figure: go.Figure, name: str) -> str:
-    data = safe_in_script(untitled(figure).to_json())
+def shown_table(table: Table) -> str:
+    """A table as HTML; one of many rows is folded."""
+    wide = f'<div class="wide">{table.to_html()}</div>'
+    rows = len(table.rows)
+    return wide if rows <= MOST_ROWS else f"<details><summary>All {rows} rows</summary>{wide}</details>"
+
+
+def drawn(figure: go.Figure, name: str) -> str:
+    """The place of a figure in the body of a page, with its buttons and its caption. `name` is its id on the page."""
     buttons = "".join(f'<button data-do="{do}">{text}</button>' for do, text in _BUTTONS.items())
     return (
-        f'<figure><div class="plot" id="{name}"></div>'
-        f'<script type="application/json" class="figure">{data}</script>'
+        f'<figure><div class="plot" id="{name}"></div>{_data(untitled(figure))}'
         f'<div class="tools">{buttons}</div><figcaption>{escape(caption_of(figure))}</figcaption></figure>'
     )
+
+
+def thumbnail_of(figure: go.Figure, name: str, height: int | None = None) -> str:
+    """The place of a small copy of a figure, which does not answer to the pointer. `name` is its id on the page.
+
+    height: in pixels, where the copy shall not choose its own by the names that it shows.
+    """
+    small = thumbnail(figure, height)
+    place = f'<span class="plot small" id="{name}" style="height: {small.layout.height}px"></span>'
+    return f'<span class="thumbnail">{place}{_data(small)}</span>'
+
+
+_FIGURE = '<script type="application/json" class="figure">'
+
+
+def _data(figure: go.Figure) -> str:
+    return f"{_FIGURE}{safe_in_script(figure.to_json())}</script>"
 
 
 _BUTTONS = {"whole": "Whole figure", "png": "Save PNG", "svg": "Save SVG"}

@@ -87,7 +87,7 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
             tables=[protocol],
         ),
     ]
-    return page(f"{short_name(report.protocol.model)}: attention sinks", sink_verdict(report, epsilon), sections)
+    return page(f"{short_name(report.protocol.model)}: attention sinks", sink_verdict(report, epsilon, word), sections)
 
 
 def _shown(view: View, table: Table) -> Section:

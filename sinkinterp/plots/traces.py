@@ -71,4 +71,6 @@ def positive_axis(values: Sequence[float]) -> dict[str, Any]:
     """An axis for positive values: logarithmic where they differ by more than `LOG_FROM`, else from zero."""
     positive = [value for value in values if math.isfinite(value) and value > 0]
     is_wide = bool(positive) and max(positive) > LOG_FROM * min(positive)
-    return {"type": "log", "exponentformat": "power"} if is_wide else {"type": "linear", "rangemode": "tozero"}
+    return (
+        {"type": "log", "exponentformat": "power", "dtick": 1} if is_wide else {"type": "linear", "rangemode": "tozero"}
+    )

@@ -145,7 +145,8 @@ def distributions(table: Table) -> go.Figure:
             )
         figure.update_xaxes(title=UNITS[str(quantity)], row=1, col=j + 1)
     ends = _filled_bins(table.where(**{QUANTITY: NORM_PRODUCT}))
-    figure.update_xaxes(type="log", dtick="D2", range=np.log10(ends).tolist(), row=1, col=2)
+    is_short = ends[1] < 10 * ends[0]  # else ticks at 2 and 5 overprint each other
+    figure.update_xaxes(type="log", dtick="D2" if is_short else 1, range=np.log10(ends).tolist(), row=1, col=2)
     figure.update_yaxes(title="share of pairs", tickformat=".0%", rangemode="tozero", row=1, col=1)
     figure.update_yaxes(tickformat=".0%", rangemode="tozero", row=1, col=2)
     caption = "Pairs of a query and a key that it sees, by bins: pairs with the first key, and pairs with the others."

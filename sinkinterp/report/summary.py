@@ -15,7 +15,7 @@ from .columns import QUANTITY
 from .heads import strongest_head
 from .positions import FOLLOWERS
 from .protocol import public_name
-from .readings import Readings, protocol_note
+from .readings import Readings, TokenText, protocol_note
 
 SOME = 0.01  # the sink rate from which a first token is said to have a sink
 MARGIN = 1.5  # times uniform attention's mean importance: what one text, which has no interval, must show
@@ -144,13 +144,13 @@ def summary(report: Readings, epsilon: float = 0.3) -> Summary:
     return Summary(sink_verdict(report, epsilon), sink_summary(report, epsilon))
 
 
-def sink_verdict(report: Readings, epsilon: float = 0.3) -> str:
+def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> str:
     """Two sentences: has the first token a sink, how strong, beside uniform attention; then slot, later positions.
 
     A sink of the model is claimed where Sink_1 is 1% or more and exceeds uniform attention's rate, and the mean
     importance of the first token exceeds that under uniform attention. With several sequences, "exceeds" means that
     the interval lies above; one sequence has no interval, and there the mean has to be `MARGIN` times as large. Where
-    only the rate exceeds, some heads have a sink.
+    only the rate exceeds, some heads have a sink. `token_text` gives token ids their text, for later sinks of one text.
     """
     rate, null = report.sink(0, epsilon), report.null_sink_rate(0, epsilon)
     alpha, uniform = (estimate(values.nanmean((1, 2))) for values in (report.alpha(), report.null_alpha()))
@@ -164,7 +164,7 @@ def sink_verdict(report: Readings, epsilon: float = 0.3) -> str:
         f"{', in this one text' if is_one else ''}: it receives {_share(alpha)} of the attention, mean over heads "
         f"(uniform attention: {_share(uniform)}), and {_percent(rate)} of all {unit} give it more than {epsilon:g} "
         f"(uniform: {null:.1%}). The head that looks at it most, {head} of layer {layer}, gives it {strongest:.2f} "
-        f"(uniform: {of_uniform:.2f}){_slot_clause(report, epsilon)}{_later_clause(report, epsilon)}."
+        f"(uniform: {of_uniform:.2f}){_slot_clause(report, epsilon)}{_later_clause(report, epsilon, token_text)}."
     )
 
 
@@ -217,8 +217,19 @@ def _slot_clause(report: Readings, epsilon: float) -> str:
     return f"; the slot, a column that is not a token, {claim}: Sink_* is {rate.mean:.1%} (uniform: {null:.1%})"
 
 
-def _later_clause(report: Readings, epsilon: float) -> str:
+def _later_clause(report: Readings, epsilon: float, token_text: TokenText) -> str:
+    """Names the later positions that are sinks in a tenth of the heads; in one text, with their tokens."""
     last = report.protocol.length - FOLLOWERS
     columns = sink_positions(report.importance, report.null, epsilon, SHARE).tolist()
     later = sorted(p for p in (report.positions[i] for i in columns) if 0 < p <= last)
-    return f"; later positions above epsilon in a tenth of the heads: {', '.join(map(str, later))}" if later else ""
+    if not later:
+        return ""
+    is_one = report.protocol.sequences == 1
+    names = [f"{p}, {token_text(int(report.tokens[0, p])).strip()!r}," if is_one else str(p) for p in later]
+    kind, rest = "token" if is_one else "position", "give it" if len(later) == 1 else "give each"
+    claim = (
+        f"{kind} {names[0]} is a second sink"
+        if len(later) == 1
+        else f"{kind}s {(' ' if is_one else ', ').join(names[:-1])} and {names[-1]} are sinks too"
+    )
+    return f"; {claim} (a tenth of the heads or more {rest} more than {epsilon:g})"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from sinkinterp.cli.main import app
 from sinkinterp.files import write_json
-from sinkinterp.pages import book
+from sinkinterp.pages.chapters import Chapter
 from sinkinterp.runs.experiment import Experiment
 from sinkinterp.table import Table
 
@@ -26,7 +26,7 @@ LINES = {
     "view": "view sinkinterp/text-softmax --text some_words --out {out}/old --force",
     "domains": "domains {files}/good {files}/domains.jsonl --length 4 --sequences 1 --json {out}/old --force",
     "reproduce": "reproduce table07 --scale smoke --out {out}",
-    "book": "book {out} --no-pictures --force",
+    "book": "book {out} --force",
     "gallery": "gallery --no-pictures --out {out} --force",
     "demo": "demo --out {out}/old --force",
     "train": "train softmax --set steps=2 --set save_every=1 --device cpu --out {out}/run",
@@ -78,7 +78,7 @@ def fill(folder: Path) -> None:
     """An older file of every name, and the numbers of a chapter."""
     (folder / "old").write_text("{}")
     (folder / "gallery.html").write_text("an older gallery")
-    made = book.Chapter("table07_position_swap", "", Table("wide", "", ({"model": SHIPPED},)), (), {})
+    made = Chapter("table07_position_swap", "", Table("wide", "", ({"model": SHIPPED},)), (), {})
     write_json(folder / "table07_position_swap.json", made.to_dict(), indent=1)
 
 

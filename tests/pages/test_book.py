@@ -4,15 +4,9 @@ from dataclasses import replace
 import plotly.graph_objects as go
 import pytest
 
-from sinkinterp.pages.book import (
-    NO_VERDICT,
-    Chapter,
-    chapters_in,
-    front_page,
-    picture_of,
-    write_chapter,
-    write_front_page,
-)
+from sinkinterp.pages.book import write_chapter
+from sinkinterp.pages.chapters import NO_VERDICT, Chapter, chapters_in
+from sinkinterp.pages.front import front_page, why_ours_differs
 from sinkinterp.runs.rules import Outcome, Verdict
 from sinkinterp.table import Table
 
@@ -53,7 +47,9 @@ def test_the_front_page_counts_and_shows_every_verdict(book):
 def test_page_and_card_count_the_rules_that_hold(book):
     assert "Verdicts: 1 of 2 rules hold" in (book / "table0.html").read_text()
     html = (book / "index.html").read_text()
-    assert "1 of 2 rules hold; scale: demo" in html and "the rule holds; scale: demo" in html
+    assert (
+        '<b class="badge mixed">1 of 2 rules hold</b>' in html and '<b class="badge holds">the rule holds</b>' in html
+    )
 
 
 def test_numbers_of_scale_smoke_have_no_verdict_and_say_so(tmp_path):
@@ -84,18 +80,29 @@ def test_pages_share_one_plotly_and_request_nothing_else(book):
     assert not any("http://" in page or "https://" in page for page in [front_page(chapters_in(book)), *pages])
 
 
-def test_the_front_page_shows_the_pictures_that_lie_beside_it_and_new_numbers_remove_theirs(book):
-    for name in ("table0", "table1"):
-        picture_of(book, name).write_bytes(b"a picture")
-    write_front_page(book)
-    assert 'src="table0.png"' in (book / "index.html").read_text()
-    made = chapter("table1", Outcome.HOLDS)
-    write_chapter(book, made, made.table, go.Figure())
-    html = (book / "index.html").read_text()
-    assert 'src="table0.png"' in html and "table1.png" not in html and not picture_of(book, "table1").exists()
+def test_the_front_page_counts_rules_of_claims_and_not_what_the_atlas_observes():
+    html = front_page([chapter("table1", Outcome.HOLDS), chapter("atlas", Outcome.SINK, Outcome.NO_SINK)])
+    assert "1 claims, judged by 1 rules" in html and "all (1)" in html and "holds (1)" in html
+    assert 'data-show="no sink"' not in html and html.count('data-outcome="no sink"') == 1
 
 
-def test_the_front_page_may_show_files_only_where_it_has_pictures(book):
-    chapters = chapters_in(book)
-    assert "img-src data: blob:;" in front_page(chapters)
-    assert "img-src data: blob: 'self';" in front_page(chapters, ["table0"])
+def test_claims_stand_by_what_they_are_about_and_the_others_last():
+    names = ["zebra", "table06_x", "table01_x"]
+    html = front_page([chapter(name, Outcome.HOLDS) for name in names])
+    order = [
+        html.index(text) for text in ("What a sink is", "table01_x", "What prevents it", "table06_x", "Other", "zebra")
+    ]
+    assert order == sorted(order) and "Where it stands" not in html
+
+
+@pytest.mark.parametrize("ours, scale, says", [(0.98, "demo", True), (0.25, "demo", False), (0.98, "smoke", False)])
+def test_a_sentence_says_why_ours_is_not_the_papers_where_it_is_not(ours, scale, says):
+    table = Table("t", "", ({"model": "softmax", "Sink_1": ours, "paper Sink_1": 0.18},))
+    made = replace(chapter(), table=table, provenance={"scale": scale})
+    assert bool(why_ours_differs(made)) == says
+
+
+def test_no_line_of_a_reason_ends_inside_a_number():
+    verdict = Verdict("c", Outcome.HOLDS, "1.33e-15 [1.33e-15, 2]; Sink_1 53.7% to 81.1%")
+    html = front_page([replace(chapter(), verdicts=[verdict])])
+    assert "<span>1.33e-15 [1.33e-15, 2]</span>; Sink_1 <span>53.7% to 81.1%</span>" in html

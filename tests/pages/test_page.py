@@ -102,7 +102,9 @@ def test_plotly_is_inlined_once_however_many_figures_there_are():
     html = page("t", "l", [Section("a", "", [figure("x"), figure("y")]), Section("b", "", [figure("z")])])
     assert html.count(PLOTLY) == 1
     assert Reader(html.replace(PLOTLY, "plotly's own code")).inside("script").count("plotly's own code") == 1
-    assert len(Reader(html.replace(PLOTLY, "")).inside("script")) == 2 + 1 + 3  # plotly, drawing, settings, figures
+    assert (
+        len(Reader(html.replace(PLOTLY, "")).inside("script")) == 2 + 1 + 1 + 3
+    )  # plotly, drawing, words, settings, figures
 
 
 def test_the_page_asks_nothing_of_anyone():

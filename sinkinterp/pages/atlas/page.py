@@ -11,7 +11,7 @@ from string import Template
 
 from plotly.offline import get_plotlyjs
 
-from ..document import STYLE, Scripts, asset, document, glossary, in_script
+from ..document import STYLE, Scripts, asset, document, in_script
 from ..schema import declared
 from .codes import text_of
 from .contents import Atlas
@@ -46,7 +46,6 @@ def atlas_page(atlas: Atlas) -> str:
         about=in_script(asdict(data)),
         schema=in_script(declared(PageData)),
         plotly=packed_plotly(),
-        glossary=glossary(),
         blocks="\n".join(f'<script type="text/plain" id="{name}">{text}</script>' for name, text in blocks.items()),
     )
     style = STYLE + asset("atlas/atlas.css")

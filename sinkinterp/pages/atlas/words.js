@@ -81,9 +81,10 @@ function colourWord(span, value, colour) {
   span.dataset.value = value;
   const hasValue = value === value; // not NaN
   const [red, green, blue] = hasValue ? colour : [0, 0, 0];
-  const isLight = 0.299 * red + 0.587 * green + 0.114 * blue > 140;
+  const [r, g, b] = [red, green, blue].map((part) => ((part / 255 + 0.055) / 1.055) ** 2.4); // linear light
+  const isLight = 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179; // where black is the more readable
   span.style.background = hasValue ? `rgb(${red}, ${green}, ${blue})` : "";
-  span.style.color = hasValue ? (isLight ? "#111111" : "#FFFFFF") : "";
+  span.style.color = hasValue ? (isLight ? "#000000" : "#FFFFFF") : "";
 }
 
 /** Says what the colours show, and names the strongest partners of the chosen token. */

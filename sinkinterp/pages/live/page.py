@@ -6,7 +6,7 @@ from string import Template
 from plotly.offline import get_plotlyjs
 
 from ..atlas.page import FIGURES, packed_plotly
-from ..document import STYLE, Scripts, asset, document, glossary, in_script
+from ..document import STYLE, Scripts, asset, document, in_script
 from ..schema import declared
 from .edits import KINDS, Kind
 from .schema import AnswerData, KindData, NumberData, StartData
@@ -25,7 +25,6 @@ def live_page(session: Session) -> str:
         schema=in_script({"start": declared(StartData), "answer": declared(AnswerData)}),
         figures=asset("atlas/figures.html"),
         plotly=packed_plotly(),
-        glossary=glossary(),
     )
     style = STYLE + asset("atlas/atlas.css") + asset("live/live.css")
     scripts = Scripts(["".join(map(asset, SCRIPTS))], added=[get_plotlyjs()], ask_server=True)

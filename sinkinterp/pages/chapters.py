@@ -1,0 +1,81 @@
+"""Chapters of the book of experiments: what is kept of each, as JSON."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+from ..runs.rules import Outcome, Verdict
+from ..seals import SHA256, check_signed
+from ..table import Cell, Table
+
+_CHAPTER = {"name", "summary", "verdicts", "provenance"}  # what tells a chapter from other JSON
+NO_VERDICT = "No verdict: scale smoke only checks the path."
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """What the book says of one experiment.
+
+    provenance: how the numbers were made: command, scale, versions, commit, machine, seconds.
+    """
+
+    name: str
+    summary: str
+    table: Table
+    verdicts: Sequence[Verdict]
+    provenance: Mapping[str, Cell]
+
+    @property
+    def scale(self) -> str:
+        """The scale at which the numbers were made."""
+        return str(self.provenance.get("scale", ""))
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready copy: the table's title, note and rows, and beside them verdicts and provenance."""
+        verdicts = [asdict(verdict) for verdict in self.verdicts]
+        return {
+            **self.table.to_dict(),
+            "name": self.name,
+            "summary": self.summary,
+            "verdicts": verdicts,
+            "provenance": dict(self.provenance),
+        }
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "Chapter":
+        """The inverse of `to_dict`. Raises InputError for what is not a chapter."""
+        if not all(isinstance(plain[name], str) for name in ("name", "summary", "title", "note")):
+            raise InputError("its name, summary, title and note are texts")
+        if not isinstance(plain["provenance"], Mapping) or not all(map(_is_row, [plain["provenance"], *plain["rows"]])):
+            raise InputError("its rows and its provenance are cells by name")
+        verdicts = [Verdict(v["claim"], Outcome(v["outcome"]), v["reason"]) for v in plain["verdicts"]]
+        return Chapter(plain["name"], plain["summary"], Table.from_dict(plain), verdicts, plain["provenance"])
+
+
+def chapters_in(folder: Path) -> list[Chapter]:
+    """The chapters whose numbers lie in a folder, by name. Raises InputError for a file that is damaged."""
+    files = sorted(filter(Path.is_file, folder.glob("*.json")))  # a pipe of that name would never end
+    return [chapter for chapter in map(chapter_in, files) if chapter is not None]
+
+
+def chapter_in(file: Path) -> Chapter | None:
+    """The chapter of a file, None where it is other JSON. Raises InputError where it is damaged."""
+    try:
+        plain = json.loads(file.read_text(encoding="utf-8"))
+        if not isinstance(plain, dict) or len(_CHAPTER - plain.keys()) > 1:  # one name may be damaged
+            return None
+        chapter = Chapter.from_dict(plain)
+        if chapter.name != file.stem or plain.keys() - chapter.to_dict().keys() - {SHA256}:
+            raise InputError(f"it calls itself {chapter.name!r}, and holds {', '.join(plain)}")
+        if SHA256 in plain:  # earlier versions wrote none
+            check_signed(plain, plain[SHA256])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{file} is damaged: {error}; remove it, or reproduce it again") from error
+    return chapter
+
+
+def _is_row(row: Any) -> bool:
+    return isinstance(row, Mapping) and all(isinstance(cell, str | float | int | None) for cell in row.values())

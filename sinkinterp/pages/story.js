@@ -1,0 +1,20 @@
+// The slider over the map of heads: only heads above the threshold keep their colour, and are counted.
+(() => {
+  const slider = document.getElementById("epsilon"), count = document.getElementById("count");
+  if (!slider) return;
+  const place = document.getElementById("figure-sink");
+  let kept = null;
+  const values = () => kept ?? (kept = [...place._fullData[0].z].map((row) => [...row]));
+  const show = () => {
+    const least = Number(slider.value), all = values(), heads = all.flatMap((row) => [...row]);
+    const isAbove = (value) => value > least || least === 0;
+    Plotly.restyle(place, { z: [all.map((row) => row.map((value) => (isAbove(value) ? value : null)))] }, [0]);
+    const share = heads.filter((value) => value > least).length;
+    count.textContent = `${least.toFixed(2)}: ${share} of ${heads.length}`;
+    slider.setAttribute("aria-valuetext", count.textContent);
+  };
+  slider.addEventListener("input", show);
+  const start = () => (document.body.dataset.ready ? show() : setTimeout(start, 50));
+  start();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { slider.value = 0; setTimeout(show, 500); });
+})();

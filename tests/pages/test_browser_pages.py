@@ -1,0 +1,188 @@
+"""What every page keeps to, in a real browser: words are explained, colours are readable, nothing moves unasked."""
+
+import json
+import shutil
+import threading
+from pathlib import Path
+
+import plotly.graph_objects as go
+import pytest
+from pages.atlases import small_atlas
+from report.test_tables import REPORT
+
+from sinkinterp.backends.load import load
+from sinkinterp.backends.subject import tokenizer_of, words_of
+from sinkinterp.pages import serve
+from sinkinterp.pages.atlas.page import atlas_page
+from sinkinterp.pages.book import PLOTLY, chapter_page
+from sinkinterp.pages.cards import cards_page
+from sinkinterp.pages.chapters import chapters_in
+from sinkinterp.pages.front import front_page
+from sinkinterp.pages.live.page import ASK, live_page
+from sinkinterp.pages.live.session import Session
+from sinkinterp.pages.page import Section
+from sinkinterp.pages.report import measurement_page
+from sinkinterp.pages.story import story_page
+from sinkinterp.plots.theme import MAGNITUDE, themed
+from sinkinterp.runs.arm_figures import importances
+
+BROWSER = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
+)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
+BOOK = Path(__file__).parents[2] / "figures" / "book"
+CHAPTERS = chapters_in(BOOK)
+(TABLE04,) = (chapter for chapter in CHAPTERS if chapter.name == "table04_attention_biases")
+
+
+def gallery():
+    map_ = themed(go.Figure(go.Heatmap(z=[[1, 2]], colorscale=MAGNITUDE)), "f", caption="alpha_1 over null")
+    names = [f"a model: view {i}" for i in range(3)]
+    return cards_page(
+        "t", "Sink_1 of all", [Section(name, "Sink_1", [map_, importances(TABLE04.table)]) for name in names]
+    )
+
+
+def live():
+    subject = load("sinkinterp/text-softmax")
+    return Session(subject, tokenizer_of(subject), words_of(subject))
+
+
+PAGES = {
+    "book": lambda: front_page(CHAPTERS, PLOTLY, "story.html"),
+    "story": lambda: story_page(CHAPTERS, PLOTLY, "index.html"),
+    "chapter": lambda: chapter_page(TABLE04, TABLE04.table, importances(TABLE04.table)),
+    "report": lambda: measurement_page(REPORT, 0.3),
+    "gallery": gallery,
+    "view": lambda: atlas_page(small_atlas()[0]),
+    "live": None,
+}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def opened(request, browser, tmp_path_factory):
+    """Each page on a phone, with what it complains about and asks for."""
+    folder = tmp_path_factory.mktemp("pages")
+    page = browser.new_page(reduced_motion="reduce", viewport={"width": 420, "height": 900}, has_touch=True)
+    page.complaints, page.requests = [], []
+    page.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    page.on("request", lambda asked: page.requests.append(asked.url))
+    page.set_default_timeout(60_000)
+    if PAGES[request.param] is not None:
+        (folder / "page.html").write_text(PAGES[request.param](), encoding="utf-8")
+        (folder / PLOTLY).symlink_to(BOOK / PLOTLY)
+        page.goto((folder / "page.html").as_uri())
+        page.wait_for_selector("body[data-ready]")
+        yield page
+        return
+    session = live()
+    with serve.server_of(live_page(session).encode(), {ASK: session.answer}) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        page.goto(serve.address(server))
+        page.wait_for_selector("#results:not([hidden])")
+        page.wait_for_timeout(1000)
+        yield page
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_can_be_read_on_what_is_behind_them(opened, scheme):
+    opened.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+    opened.wait_for_timeout(1500)
+    faint = opened.evaluate(FAINT)
+    assert not faint, json.dumps(faint[:5])
+
+
+def test_a_page_fits_a_phone_asks_for_nothing_and_does_not_move(opened):
+    assert opened.evaluate("document.documentElement.scrollWidth") <= 420
+    assert opened.complaints == []
+    origins = {url.split("/")[-1] for url in opened.requests if not url.startswith(("data:", "blob:"))}
+    assert origins <= {"page.html", PLOTLY, "", "ask"}
+    assert opened.evaluate(MOVING) == []
+
+
+def test_the_first_special_word_of_a_page_is_explained_to_pointer_tap_and_key(opened):
+    word, box = opened.locator(".term:visible").first, opened.locator("#explanation")
+    meaning = opened.evaluate(MEANING, word.text_content())
+    assert meaning and box.is_hidden()
+    word.hover()
+    assert box.text_content() == meaning
+    opened.mouse.move(1, 1)
+    box.wait_for(state="hidden")
+    word.tap()
+    assert box.is_visible()
+    at = box.bounding_box()
+    assert at["x"] >= 0 and at["x"] + at["width"] <= 420
+    opened.keyboard.press("Escape")
+    assert box.is_hidden()
+    opened.evaluate("document.activeElement.blur()")
+    word.focus()
+    assert box.is_visible()
+    opened.keyboard.press("Escape")
+    terms = opened.eval_on_selector_all(".term", "all => all.map((one) => one.textContent.toLowerCase())")
+    assert len(terms) == len(set(terms))
+
+
+MEANING = """word => [...document.querySelectorAll("#glossary dt")]
+  .find((dt) => dt.dataset.words.toLowerCase().split("|").includes(word.toLowerCase()))
+  ?.nextElementSibling.textContent"""
+
+MOVING = """() => [...document.querySelectorAll("*")].filter((node) => {
+  const { animationName, transitionDuration } = getComputedStyle(node);
+  return animationName !== "none" || transitionDuration.split(",").some((time) => parseFloat(time) > 0);
+}).map(({ tagName }) => tagName).concat(document.getAnimations().map(() => "animation"))"""
+
+# Texts whose contrast with the nearest painted background is below 4.5 (WCAG 2, AA)
+FAINT = """() => {
+  const parts = (colour) => (colour.match(/[\\d.]+/g) ?? []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((v) => v / 255)
+    .map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const [r, g, b, a = 1] = parts(getComputedStyle(at).backgroundColor);
+      if (a > 0.99) return [r, g, b];
+    }
+    return parts(getComputedStyle(document.body).backgroundColor);
+  };
+  const faint = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement, text = walker.currentNode.data.trim();
+    if (!text || node.closest("script, style, option, noscript, [disabled]") || !node.getClientRects().length) continue;
+    const style = getComputedStyle(node), isDrawn = node.closest("svg") !== null;
+    if (style.visibility === "hidden" || +style.opacity === 0) continue;
+    const front = parts(isDrawn ? style.fill : style.color);
+    let opacity = front[3] ?? 1;
+    for (let at = node; at; at = at.parentElement) opacity *= +getComputedStyle(at).opacity;
+    const back = behind(node), seen = front.slice(0, 3).map((v, i) => v * opacity + back[i] * (1 - opacity));
+    const [high, low] = [light(seen), light(back)].sort((a, b) => b - a);
+    const ratio = (high + 0.05) / (low + 0.05);
+    if (ratio < 4.5) faint.push([text.slice(0, 40), node.tagName, ratio.toFixed(2), style.color, style.fill]);
+  }
+  return faint;
+}"""
+
+
+@pytest.mark.parametrize("opened", ["story"], indirect=True)
+def test_the_slider_of_the_story_counts_heads_by_keyboard(opened):
+    heads = [row["alpha_1"] for chapter in CHAPTERS if chapter.name == "figure19_heads" for row in chapter.table]
+    opened.focus("#epsilon")
+    for step in range(1, 7):
+        opened.keyboard.press("ArrowRight")
+        assert (
+            opened.text_content("#count") == f"{0.05 * step:.2f}: {sum(a > 0.05 * step for a in heads)} of {len(heads)}"
+        )
+    shown = opened.evaluate("document.getElementById('figure-sink').data[0].z.flat().filter((z) => z !== null).length")
+    assert shown == sum(a > 0.3 for a in heads)
