@@ -18,7 +18,8 @@ from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.pages.book import Chapter, write_chapter
+from sinkinterp.pages.book import write_chapter
+from sinkinterp.pages.chapters import Chapter
 from sinkinterp.table import Table
 from sinkinterp.train import loop
 from sinkinterp.train.job import job_of
