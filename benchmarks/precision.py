@@ -2,8 +2,8 @@
 
     python -m benchmarks.precision [--sequences 32] [--length 128] [--quick] [--json FILE]
 
-Weights and activations are rounded; scores, log-sum-exps and everything measured from them are fp32 in both. The null is
-fp32 beside fp32, with one text in a pass.
+Weights and activations are rounded; scores, log-sum-exps and everything measured from them are fp32 in both. The null
+is fp32 beside fp32, with one text in a pass.
 """
 
 import time
@@ -68,9 +68,9 @@ def precision_table(name: str, texts: TokenSet) -> Table:
     again = [_measured(name, TokenSet.of(row[None], "one text"), torch.float32) for row in texts.tokens]
     rows = tuple(_rows(single, half, again))
     note = (
-        f"{name}, n = {len(texts.tokens)} texts, T = {texts.tokens.shape[1]}, {single.protocol.line()}; differences are "
-        f"bf16 - fp32, paired by text, {BY_SEQUENCE}. One is a head of a layer in a text; of Sink_1, a text; of the loss, a "
-        f"token. torch {version('torch')} on the CPU."
+        f"{name}, {single.protocol.line()}; differences are bf16 - fp32, paired by text, {BY_SEQUENCE}. "
+        "One is a head of a layer in a text; of Sink_1, a text; of the loss, a token. "
+        f"torch {version('torch')} on the CPU."
     )
     return Table("bf16 beside fp32", note, rows)
 

@@ -1,8 +1,8 @@
 """Attention that every key receives, by one more pass of a fused kernel, for causal softmax.
 
-Key j receives the sum over i >= j of exp(scale q_i.k_j - lse_i). That is exp of a log-sum-exp again, of an attention in
-which keys ask and queries answer. Read from the last token to the first it is causal. -lse_i / scale becomes part of the
-answering vectors, which meet ones: as one number in fp32, and as a sum of three in half precision, which loses nothing.
+Key j receives the sum over i >= j of exp(scale q_i.k_j - lse_i). That is exp of a log-sum-exp again, of an attention
+in which keys ask and queries answer. Read from the last token to the first it is causal. -lse_i / scale becomes part of
+the answering vectors, where the asking ones have a 1: one number in fp32, and in half precision three that sum to it.
 """
 
 import torch

@@ -127,9 +127,7 @@ def _on_cuda(given: Plain) -> Attended | None:
         if attended is None:
             continue
         z, log_sum = attended
-        log_sum = log_sum.reshape(*z.shape[:2], -1).narrow(
-            -1, 0, z.shape[2]
-        )  # some are padded, some end in an axis of 1
+        log_sum = log_sum.reshape(*z.shape[:2], -1).narrow(-1, 0, z.shape[2])  # without padding and axes of 1
         return (z, log_sum) if seeing is None else (z * seeing, torch.where(seeing.squeeze(-1), log_sum, -torch.inf))
     return None
 

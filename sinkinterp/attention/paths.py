@@ -35,7 +35,7 @@ def _by_torch(scoring: Scoring, v: Values) -> Attended | None:
 
 
 def _by_flex(scoring: Scoring, v: Values) -> Attended | None:
-    """By FlexAttention, where no gradient is asked for. The score of a slot's row has no soft cap, so it has no path."""
+    """By FlexAttention, where no gradient is asked for, and no slot's row, whose score has no soft cap, beside one."""
     if _has_gradient(scoring, v) or (scoring.softcap is not None and isinstance(scoring.slot, SlotRow)):
         return None
     return flex.attend(fused.plain(scoring, v), scoring.softcap)

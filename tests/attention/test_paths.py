@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 T, HALF = 11, (torch.bfloat16, torch.float16)
 INDEX = torch.arange(T)
 BAND = (Causal() & Window(4)).allows(INDEX[:, None], INDEX[None, :])[None, None]
+FIRST_TEXT = torch.tensor([True, False])[:, None, None, None]
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 1.0, 0.3, 0.01])[None, :, None, None]
 ALIBI = -SLOPES * (INDEX[:, None] - INDEX).abs()
 
@@ -35,7 +36,7 @@ FIELDS = {
     "after a cache": {"queries": 5, "keys": T},
     "one query": {"queries": 1, "keys": T},
     "window": {"mask": BAND},
-    "padding, and a query that sees nothing": {"mask": (INDEX > 2) & BAND & torch.tensor([True, False])[:, None, None, None]},
+    "padding, and a query that sees nothing": {"mask": (INDEX > 2) & BAND & FIRST_TEXT},
     "a mask for each head": {"mask": torch.rand(2, 6, T, T, generator=torch.Generator().manual_seed(1)) < 0.4},
     "ALiBi": {"bias": ALIBI},
     "ALiBi in a window": {"bias": ALIBI, "mask": BAND},
@@ -70,7 +71,7 @@ def wanted(call):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
 def test_flex_attention_gives_the_dense_output_and_log_sum(make_call, monkeypatch, fields, dtype):
-    """Uncompiled: on a CPU the compiler has no log-sum-exp. bf16 scores are rounded there, which no GPU's kernel does."""
+    """Uncompiled: on a CPU the compiler has no log-sum-exp. There bf16 scores are rounded; on a GPU they are not."""
     monkeypatch.setattr(flex, "attend", lambda given, softcap: flex.run(given, softcap, flex_attention))
     monkeypatch.setattr(paths, "PATHS", paths.PATHS[1:])
     call = make_call(**fields)
@@ -97,7 +98,8 @@ def flash(q, k, v, dropout, causal, debug, *, scale):
     return *dense(q, k, v, None, causal, scale), None
 
 
-def efficient(q, k, v, added, wants_log_sum, dropout, causal, *, scale):
+def efficient(q, k, v, added, *options, scale):
+    wants_log_sum, _, causal = options
     assert wants_log_sum and q.shape[1] == k.shape[1]
     if added is not None:
         assert added.shape == (*q.shape[:3], k.shape[2]) and added.stride(2) % 8 == 0 and added.dtype == q.dtype
@@ -105,7 +107,9 @@ def efficient(q, k, v, added, wants_log_sum, dropout, causal, *, scale):
     return z, torch.nn.functional.pad(log_sum, (0, -q.shape[2] % 32), value=torch.nan), None
 
 
-def cudnn(q, k, v, added, wants_log_sum, dropout, causal, debug, *, scale):
+def cudnn(q, k, v, added, *options, scale):
+    wants_log_sum, _, causal, _ = options
+    assert wants_log_sum
     z, log_sum = dense(q, k, v, added, causal, scale)
     return z, log_sum[..., None], None
 
