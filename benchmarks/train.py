@@ -188,22 +188,28 @@ def _bare(recipe: Recipe) -> None:
         update(job, step, model, optimizer)
 
 
-def on_cuda(peak_tflops: float, repeats: int) -> None:
-    """Tokens per second and model FLOP utilisation of the paper's 60M model: 6 per weight and token, 12 L d T."""
-    recipe = replace(with_variant(RECIPES["paper-60m"], "llama"), batch=16)
-    ours = Ours(recipe, World(torch.device("cuda")))
+def speed_on(recipe: Recipe, device: torch.device, repeats: int) -> tuple[float, float]:
+    """Tokens per second, and FLOP per token: 6 per weight, and 12 L d T halved, since attention is causal."""
+    ours = Ours(recipe, World(device))
+    wait: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     ours()
-    torch.cuda.synchronize()
+    wait()
     start = time.perf_counter()
     for _ in range(repeats):
         ours()
-    torch.cuda.synchronize()
-    speed = repeats * STEPS * recipe.batch * recipe.model.n_ctx / (time.perf_counter() - start)
-    spec, weights = recipe.model, sum(p.numel() for p in ours.model.parameters()) - recipe.model.vocab * 768
-    flops = 6 * weights + 6 * spec.n_layers * spec.d_model * spec.n_ctx  # causal: half of the T x T products
-    Console().print(
-        f"paper-60m, bf16, T={spec.n_ctx}: {speed:,.0f} tokens/s, MFU {speed * flops / peak_tflops / 1e12:.1%}"
-    )
+    wait()
+    spec = recipe.model
+    speed = repeats * STEPS * recipe.batch * spec.n_ctx / (time.perf_counter() - start)
+    weights = sum(p.numel() for p in ours.model.parameters()) - spec.vocab * spec.d_model
+    return speed, 6 * weights + 6 * spec.n_layers * spec.d_model * spec.n_ctx
+
+
+def on_cuda(peak_tflops: float, repeats: int) -> None:
+    """Prints tokens per second and model FLOP utilisation of the paper's 60M model."""
+    recipe = replace(with_variant(RECIPES["paper-60m"], "llama"), batch=16)
+    speed, flops = speed_on(recipe, torch.device("cuda"), repeats)
+    mfu = speed * flops / peak_tflops / 1e12
+    Console().print(f"paper-60m, bf16, T={recipe.model.n_ctx}: {speed:,.0f} tokens/s, MFU {mfu:.1%}")
 
 
 def main(
