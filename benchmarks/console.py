@@ -2,6 +2,8 @@
 
 import sys
 
+NOISY = "--quick: small sizes and few repeats. Figures are noisy. Targets are for full sizes, and do not apply."
+
 
 def say(line: str) -> None:
     """Writes a line to stderr at once, so that tables on stdout stay whole."""

@@ -15,6 +15,7 @@ ERRORS = {torch.float32: 1e-5, torch.bfloat16: 2e-4}
 FIELDS = {
     "causal": {},
     "a scale that bf16 does not hold": {"scale": 0.377},
+    "large scores": {"scale": 8.0},
     "key slot": {"slot": SlotRow(torch.randn(6, 1, 5).bfloat16().float(), torch.randn(6, 1, 5))},
     "sink logit": {"slot": SinkLogit(torch.randn(6))},
 }

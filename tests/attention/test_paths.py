@@ -182,7 +182,7 @@ BY_KIND = dict(
             ["ALiBi"],
             ["soft cap", "soft cap and ALiBi in a window", "soft cap and sink logit"],
             ["sink logit", "sink logit in a window"],
-            ["sink logit"],
+            ["sink logit", "ALiBi"],
             ["causal"],
         ),
         strict=True,
@@ -194,7 +194,7 @@ def of_kind(make_call, kind, name):
     """A call of a kind, and its precision."""
     call, dtype = make_call(**FIELDS[name]), torch.bfloat16 if "in bf16" in kind.calls else torch.float32
     if ", with gradients" in kind.calls:
-        call.q.requires_grad_()
+        call = trained(call)
     if kind.calls.startswith("other kernels"):
         call = replace(call, kernel=Kernel(similarity=Sigmoid()))
     return call, dtype
@@ -214,7 +214,7 @@ def test_a_call_takes_the_path_that_the_table_names(make_call, monkeypatch, kind
         if call.bias is not None:
             call = replace(call, bias=torch.empty(call.bias.shape, device="cuda"))
         if ", with gradients" in kind.calls:
-            call.q.requires_grad_()
+            call = trained(call)
         assert taken(call) == kind.cuda
         monkeypatch.setattr(fused, "_CHOICE", None)
         without = taken(call)
@@ -223,6 +223,13 @@ def test_a_call_takes_the_path_that_the_table_names(make_call, monkeypatch, kind
         assert taken(call) == paths.BLOCKS
         z = paths.output_alone(call.scoring, call.v)
         assert (z is not None) == (kind in paths.KINDS[:2]) and (z is None or z.shape == call.q.shape)
+
+
+def trained(call):
+    """The call whose bias, or else queries, get a gradient."""
+    if call.bias is not None:
+        return replace(call, bias=call.bias.clone().requires_grad_())
+    return replace(call, q=call.q.clone().requires_grad_())
 
 
 def taken(call):
