@@ -55,8 +55,8 @@ def kernels(device: str, size: Size) -> Iterator[tuple[str, float, Check]]:
     """What is compared, how far it may be off, and the check: calls of every kind, with the path that they take."""
     for dtype, most in TOLERANCES.items():
         for name, (call, path) in calls(size, dtype).items():
-            path = path if device != "cpu" else None  # the table of paths is for CUDA here
-            yield f"{name}, {str(dtype)[6:]}", most, partial(kernel_difference, call, device, path)
+            expected = path if device != "cpu" else None  # the paths are those on CUDA
+            yield f"{name}, {str(dtype)[6:]}", most, partial(kernel_difference, call, device, expected)
 
 
 def calls(size: Size, dtype: torch.dtype) -> Mapping[str, tuple[AttentionCall, str]]:
@@ -101,11 +101,9 @@ def kernel_difference(call: AttentionCall, device: str, path: str | None) -> flo
 
 
 def _moved(call: AttentionCall, move: Callable[[Tensor], Tensor]) -> AttentionCall:
-    fields = {name: getattr(call, name) for name in ("q", "k", "v", "mask", "bias")}
-    slot = call.slot
-    if slot is not None:
-        slot = type(slot)(*(move(part) for part in vars(slot).values()))
-    return replace(call, slot=slot, **{name: None if t is None else move(t) for name, t in fields.items()})
+    mask, bias = (None if t is None else move(t) for t in (call.mask, call.bias))
+    slot = None if call.slot is None else type(call.slot)(*map(move, vars(call.slot).values()))
+    return replace(call, q=move(call.q), k=move(call.k), v=move(call.v), mask=mask, bias=bias, slot=slot)
 
 
 def intervention_difference(device: str) -> float:

@@ -45,7 +45,7 @@ def main(
     sample: Annotated[int, typer.Option(min=1, help="How many mutants are tested.")] = 200,
     seed: Annotated[int, typer.Option(help="Which mutants are tested.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds beyond the usual that count as noticed.")] = 60,
-    quick: Annotated[bool, typer.Option(help="Two minutes: 8 mutants of two files; a wide interval.")] = False,
+    quick: Annotated[bool, typer.Option(help="Two minutes: 8 mutants of two files, with fewer tests.")] = False,
 ) -> None:
     """Prints what share of small changes of the core the tests notice, and every change that they do not."""
     console = Console()

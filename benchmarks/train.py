@@ -217,7 +217,7 @@ def on_cuda(peak_tflops: float, repeats: int) -> None:
 def main(
     length: Annotated[int, typer.Option(help="Tokens per sequence.")] = 256,
     repeats: Annotated[int, typer.Option(help="Pairs for every ratio.")] = 7,
-    quick: Annotated[bool, typer.Option(help="Two minutes: T=64, 1 pair, fewer rows; noisy, and no goals.")] = False,
+    quick: Annotated[bool, typer.Option(help="A minute: T=64, 1 pair, fewer rows; noisy, and no goals.")] = False,
     device: Annotated[str, typer.Option(help="cpu: the ratios; cuda: speed and MFU.")] = "cpu",
     peak_tflops: Annotated[float, typer.Option(help="The device's dense bf16 peak, for MFU.")] = 989.0,
 ) -> None:
@@ -229,7 +229,7 @@ def main(
     torch.set_num_threads(1)
     if quick:
         length, repeats = 64, 1
-    say(f"about {'two' if quick else 4 + 2 * repeats} minutes on an idle core")
+    say(f"about {'one minute' if quick else f'{4 + 2 * repeats} minutes'} on an idle core")
     table = Table(
         title=f"4 layers of 256, vocabulary 1009, T={length}, batch {BATCH}, fp32, one thread, {repeats} pairs"
     )
