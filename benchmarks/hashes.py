@@ -1,6 +1,6 @@
 """What checking the hashes of files costs, beside reading the files without the check.
 
-    python -m benchmarks.hashes [--repeats 25]
+    python -m benchmarks.hashes [--repeats 25] [--quick]
 
 Every reader runs with the check and right after it without, again and again. Figures are medians of processor time;
 the share is the median over these pairs.
@@ -23,6 +23,7 @@ from rich.progress import track
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
+from benchmarks.console import say
 from sinkinterp.backends.load import load
 from sinkinterp.data.packing import PackedText
 from sinkinterp.data.sources import embedded_texts
@@ -45,8 +46,13 @@ CHECKS: Mapping[str, Callable[..., Any]] = {  # what stands in for each check
 }
 
 
-def main(repeats: Annotated[int, typer.Option(min=1, help="Alternated pairs.")] = 25) -> None:
+def main(
+    repeats: Annotated[int, typer.Option(min=1, help="Alternated pairs.")] = 25,
+    quick: Annotated[bool, typer.Option(help="A minute: 3 pairs, which is noisy.")] = False,
+) -> None:
     """Print the table."""
+    repeats = 3 if quick else repeats
+    say(f"{repeats} pairs of each reading: about {40 + 4 * repeats} s on an idle core, 30 s of them to make the files")
     disable_progress_bar()
     torch.set_num_threads(1)
     table = Table(title="Reading with and without the check of hashes", title_justify="left")
@@ -58,6 +64,8 @@ def main(repeats: Annotated[int, typer.Option(min=1, help="Alternated pairs.")] 
             with_check, without = (statistics.median(times) * 1e3 for times in zip(*pairs, strict=True))
             share = statistics.median(a / b - 1 for a, b in pairs)
             table.add_row(name, f"{with_check:.1f}", f"{without:.1f}", f"{share:+.1%}")
+            say(f"{name}: {with_check:.1f} ms with the check, {without:.1f} ms without, {share:+.1%}")
+    table.caption = "--quick: the figures are noisy." if quick else None
     Console().print(table)
 
 

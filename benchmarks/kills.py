@@ -1,6 +1,6 @@
 """Kills programs of ours at random moments, and counts what is lost.
 
-    python -m benchmarks.kills [--times 1000] [--seed 0] [--folder FOLDER]
+    python -m benchmarks.kills [--times 1000] [--seed 0] [--folder FOLDER] [--quick]
 
 A process that has imported everything forks a child, which trains, packs, measures, reproduces or fine-tunes; the child
 is killed (SIGKILL) at a random moment. After every kill, all files that stand under their names must be whole, and the
@@ -33,6 +33,7 @@ from rich.progress import track
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
+from benchmarks.console import say
 from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.backends.load import load
 from sinkinterp.data import corpus_folder, tokenisers
@@ -166,8 +167,11 @@ def main(
     times: Annotated[int, typer.Option(min=1, help="Kills, over all programs.")] = 1000,
     seed: Annotated[int, typer.Option(help="Seed of the moments.")] = 0,
     folder: Annotated[Path | None, typer.Option(help="Where the programs work; by default a temporary folder.")] = None,
+    quick: Annotated[bool, typer.Option(help="Two minutes: 25 kills, which find only what is lost often.")] = False,
 ) -> None:
     """Print how many kills each program survived; exit code 1 if anything was lost."""
+    times = 25 if quick else times
+    say(f"{times} kills: about {1 + times / 80:.0f} minutes on two cores")
     torch.set_num_threads(1)
     disable_progress_bar()
     tokenisers.BATCH_CHARACTERS, corpus_folder.SHARD = 997, 1009  # many shards of a small text
@@ -177,6 +181,8 @@ def main(
         try:
             for kill in track(range(times), "killing", console=Console(stderr=True)):
                 campaign = campaigns[kill % len(campaigns)]
+                if kill and kill % 25 == 0:
+                    say(f"{kill} kills, {sum(len(each.losses) for each in campaigns)} losses")
                 is_killed = False
                 while not is_killed:  # a child that ended before the kill does not count
                     is_killed = campaign.killed(rng)

@@ -9,7 +9,7 @@ of the machine. Memory is the high-water mark of a process of its own, above the
 
 import platform
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -20,11 +20,14 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.console import NOISY, say
 from benchmarks.rows import Row, Scale, real_rows, rows, skipped
 from benchmarks.ways import RealSetting, Setting
 from sinkinterp.files import write_json
 
 REAL_SETTINGS = (RealSetting(64, sequences=16), RealSetting(1024, sequences=1))
+_SMALL = Setting(128, layers=2, heads=12, width=768, vocab=5003)
+QUICK = Scale(_SMALL, _SMALL, None, repeats=3, starts=1)
 _PACKAGES = ("sinkinterp", "torch", "transformers", "nnsight", "transformer-lens")
 
 
@@ -43,19 +46,19 @@ def main(
     repeats: Annotated[int, typer.Option(min=1, help="Alternated pairs for every ratio of times.")] = 7,
     length: Annotated[int, typer.Option(min=4, help="Tokens of the sequence; half of it for other libraries.")] = 2048,
     long: Annotated[bool, typer.Option(help="Memory at T = 8,192, 16,384 and 32,768 too: minutes.")] = True,
-    quick: Annotated[bool, typer.Option(help="A tiny model, one repeat: the figures mean nothing.")] = False,
+    quick: Annotated[bool, typer.Option(help="Two minutes: small sizes, 3 pairs; noisy, and no targets.")] = False,
     only_real: Annotated[bool, typer.Option("--only-real", help="Only the rows on real weights.")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Print the table of ratios."""
     torch.set_num_threads(1)
-    scale = _quick(long) if quick else _full(length, long, repeats)
+    scale = QUICK if quick else _full(length, long, repeats)
     console, progress = Console(), Console(stderr=True)
-    results = [
-        measured(row, progress)
-        for row in track([*(real_rows if only_real else rows)(scale)], "measuring", console=progress)
-    ]
-    caption = " ".join((protocol(scale), *skipped(scale)))
+    every = [*(real_rows if only_real else rows)(scale)]
+    say(f"{len(every)} rows, which take about {'two' if quick else 'ten'} minutes on an idle core")
+    every = [replace(row, target=None) for row in every] if quick else every
+    results = [measured(row, progress) for row in track(every, "measuring", console=progress)]
+    caption = " ".join((NOISY, protocol(scale), *skipped(scale)) if quick else (protocol(scale), *skipped(scale)))
     console.print(table(results, caption))
     if json_out is not None:
         plain = {"protocol": caption, "rows": [asdict(result) for result in results]}
@@ -68,15 +71,10 @@ def _full(length: int, long: bool, repeats: int) -> Scale:
     return Scale(Setting(length), Setting(length // 2), longest, repeats, real=REAL_SETTINGS)
 
 
-def _quick(long: bool) -> Scale:
-    tiny = Setting(32, layers=2, heads=3, width=24, vocab=97)
-    return Scale(tiny, tiny, tiny if long else None, repeats=1, starts=1)
-
-
 def measured(row: Row, progress: Console) -> Result:
     """The row's figure, told once it is there."""
     figure = row.figure()
-    verdict = "" if row.target is None else "met" if figure <= row.target else "missed"
+    verdict = row.verdict(figure)
     progress.print(f"{row.what} {figure:.4g} {row.unit} {verdict}", highlight=False)
     return Result(row.what, figure, row.unit, row.target, verdict)
 

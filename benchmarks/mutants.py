@@ -1,6 +1,6 @@
 """Changes single operators and numbers of the core, and counts how many changes the fast tests notice.
 
-    python -m benchmarks.mutants [--sample 200] [--seed 0]
+    python -m benchmarks.mutants [--sample 200] [--seed 0] [--quick]
 
 The mutants are those of Cosmic Ray (`pip install 'sinkinterp[mutants]'`). For each mutant of a random sample, a fork of
 a warm process runs the tests of its folder, those of its module first, up to the first that fails. Mutants that change
@@ -11,7 +11,7 @@ macOS.
 import csv
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from .console import say
 from .forked_tests import ForkedTests, Outcome
 from .mutations import RULES, Mutant, draw
 
@@ -33,6 +34,10 @@ MUTATED = {
     "sinkinterp/report/report.py": ("tests/report/*.py", FROZEN),
     "sinkinterp/report/readings.py": ("tests/report/*.py", FROZEN),
 }
+QUICK = {
+    "sinkinterp/metrics/writes.py": ("tests/metrics/test_writes.py",),
+    "sinkinterp/attention/masks.py": ("tests/attention/test_masks.py", "tests/attention/test_visibility.py"),
+}
 Z = 1.959964  # 95% of a normal distribution lie within this many standard deviations
 
 
@@ -40,15 +45,20 @@ def main(
     sample: Annotated[int, typer.Option(min=1, help="How many mutants are tested.")] = 200,
     seed: Annotated[int, typer.Option(help="Which mutants are tested.")] = 0,
     timeout: Annotated[float, typer.Option(help="Seconds beyond the usual that count as noticed.")] = 60,
+    quick: Annotated[bool, typer.Option(help="Two minutes: 8 mutants of two files, with fewer tests.")] = False,
 ) -> None:
     """Prints what share of small changes of the core the tests notice, and every change that they do not."""
     console = Console()
     console.print(RULES, highlight=False, markup=False)
     with tempfile.TemporaryDirectory() as folder:
-        tested = Tested(ForkedTests(ROOT, Path(folder)), timeout)
+        sample = min(sample, 8) if quick else sample
+        say(f"{sample} mutants: about {2 if quick else 3 + sample / 12:.0f} minutes on an idle core")
+        tested = Tested(ForkedTests(ROOT, Path(folder)), timeout, QUICK if quick else MUTATED)
         mutants = draw(tested.tests, sample, seed)
         for number, mutant in enumerate(track(mutants, f"{len(mutants)} mutants, seed {seed}", console=console), 1):
-            if tested.verdict(mutant) == "survived":
+            verdict = tested.verdict(mutant)
+            say(f"{number}: {where(mutant)}: {verdict}")
+            if verdict == "survived":
                 console.print(f"{number}: {described(mutant)}", highlight=False, markup=False, soft_wrap=True)
     print_score(tested.counts, console)
 
@@ -56,9 +66,9 @@ def main(
 class Tested:
     """Tests mutants, and counts by folder what becomes of them."""
 
-    def __init__(self, forks: ForkedTests, timeout: float) -> None:
+    def __init__(self, forks: ForkedTests, timeout: float, mutated: Mapping[str, tuple[str, ...]]) -> None:
         self.forks, self.equivalent = forks, read_equivalent()
-        self.tests = {path: tests_of(path) for path in mutated_files()}
+        self.tests = {path: tests_of(path, mutated) for path in mutated_files(mutated)}
         self.timeout = timeout + forks.warm(sorted({test for tests in self.tests.values() for test in tests}))
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
 
@@ -79,15 +89,15 @@ class Tested:
         return "survived"
 
 
-def mutated_files() -> Iterator[Path]:
+def mutated_files(mutated: Mapping[str, tuple[str, ...]]) -> Iterator[Path]:
     """The files that are mutated."""
-    for pattern in MUTATED:
+    for pattern in mutated:
         yield from sorted(ROOT.glob(pattern))
 
 
-def tests_of(path: Path) -> list[Path]:
+def tests_of(path: Path, mutated: Mapping[str, tuple[str, ...]] = MUTATED) -> list[Path]:
     """The tests of a file: its mirror first, then those that import it, then the others of its folder."""
-    patterns = next(tests for pattern, tests in MUTATED.items() if path.relative_to(ROOT).match(pattern))
+    patterns = next(tests for pattern, tests in mutated.items() if path.relative_to(ROOT).match(pattern))
     module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
     def distance(test: Path) -> tuple[bool, bool]:

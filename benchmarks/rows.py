@@ -33,12 +33,22 @@ PEERS: dict[str, Way] = {
 
 @dataclass(frozen=True)
 class Row:
-    """A figure, the most that it should be (None: it is only told), and what it is measured in ("" for a ratio)."""
+    """A figure, the most that it should be (None: it is only told), and what it is measured in ("" for a ratio).
+
+    at_least: whether the target is the least that it should be.
+    """
 
     what: str
     target: float | None
     figure: Callable[[], float]
     unit: str = ""
+    at_least: bool = False
+
+    def verdict(self, figure: float) -> str:
+        """Whether a figure meets the target; "" where there is none."""
+        if self.target is None:
+            return ""
+        return "met" if (figure >= self.target if self.at_least else figure <= self.target) else "missed"
 
 
 @dataclass(frozen=True)

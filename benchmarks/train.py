@@ -1,6 +1,6 @@
 """What training costs: ratios of tokens per second to other ways of training the same shape, one thread.
 
-    python benchmarks/train.py [--length 256] [--repeats 7]
+    python -m benchmarks.train [--length 256] [--repeats 7] [--quick]
 
 Every way takes its turn right after the one that it is compared with, again and again; a ratio is the median over
 these pairs. With `--device cuda`: tokens per second and model FLOP utilisation of the paper's 60M model in bf16.
@@ -14,6 +14,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -24,6 +25,7 @@ from rich.table import Table
 from transformers import Trainer, TrainingArguments
 from transformers.utils.logging import disable_progress_bar
 
+from benchmarks.console import NOISY, say
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.config import LMSpec
@@ -188,27 +190,34 @@ def _bare(recipe: Recipe) -> None:
         update(job, step, model, optimizer)
 
 
-def on_cuda(peak_tflops: float, repeats: int) -> None:
-    """Tokens per second and model FLOP utilisation of the paper's 60M model: 6 per weight and token, 12 L d T."""
-    recipe = replace(with_variant(RECIPES["paper-60m"], "llama"), batch=16)
-    ours = Ours(recipe, World(torch.device("cuda")))
+def speed_on(recipe: Recipe, device: torch.device, repeats: int) -> tuple[float, float]:
+    """Tokens per second, and FLOP per token: 6 per weight, and 12 L d T halved, since attention is causal."""
+    ours = Ours(recipe, World(device))
+    wait: Callable[[], None] = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     ours()
-    torch.cuda.synchronize()
+    wait()
     start = time.perf_counter()
     for _ in range(repeats):
         ours()
-    torch.cuda.synchronize()
-    speed = repeats * STEPS * recipe.batch * recipe.model.n_ctx / (time.perf_counter() - start)
-    spec, weights = recipe.model, sum(p.numel() for p in ours.model.parameters()) - recipe.model.vocab * 768
-    flops = 6 * weights + 6 * spec.n_layers * spec.d_model * spec.n_ctx  # causal: half of the T x T products
-    Console().print(
-        f"paper-60m, bf16, T={spec.n_ctx}: {speed:,.0f} tokens/s, MFU {speed * flops / peak_tflops / 1e12:.1%}"
-    )
+    wait()
+    spec = recipe.model
+    speed = repeats * STEPS * recipe.batch * spec.n_ctx / (time.perf_counter() - start)
+    weights = sum(p.numel() for p in ours.model.parameters()) - spec.vocab * spec.d_model
+    return speed, 6 * weights + 6 * spec.n_layers * spec.d_model * spec.n_ctx
+
+
+def on_cuda(peak_tflops: float, repeats: int) -> None:
+    """Prints tokens per second and model FLOP utilisation of the paper's 60M model."""
+    recipe = replace(with_variant(RECIPES["paper-60m"], "llama"), batch=16)
+    speed, flops = speed_on(recipe, torch.device("cuda"), repeats)
+    mfu = speed * flops / peak_tflops / 1e12
+    Console().print(f"paper-60m, bf16, T={recipe.model.n_ctx}: {speed:,.0f} tokens/s, MFU {mfu:.1%}")
 
 
 def main(
     length: Annotated[int, typer.Option(help="Tokens per sequence.")] = 256,
     repeats: Annotated[int, typer.Option(help="Pairs for every ratio.")] = 7,
+    quick: Annotated[bool, typer.Option(help="A minute: T=64, 1 pair, fewer rows; noisy, and no goals.")] = False,
     device: Annotated[str, typer.Option(help="cpu: the ratios; cuda: speed and MFU.")] = "cpu",
     peak_tflops: Annotated[float, typer.Option(help="The device's dense bf16 peak, for MFU.")] = 989.0,
 ) -> None:
@@ -218,16 +227,27 @@ def main(
         on_cuda(peak_tflops, repeats)
         return
     torch.set_num_threads(1)
+    if quick:
+        length, repeats = 64, 1
+    say(f"about {'one minute' if quick else f'{4 + 2 * repeats} minutes'} on an idle core")
     table = Table(
         title=f"4 layers of 256, vocabulary 1009, T={length}, batch {BATCH}, fp32, one thread, {repeats} pairs"
     )
     for heading in ("way", "over", "ratio of tokens/s", "goal"):
         table.add_column(heading, justify="left" if heading in ("way", "over") else "right")
-    for name, other, ratio, goal in rows(length, repeats):
-        table.add_row(name, other, f"{ratio:.3f}", f">= {goal}")
-    share = overhead(RECIPES["demo"], max(1, repeats // 2))
-    table.add_row("resuming, evaluations, checkpoints of the demo", "the run", f"{share:.1%}", "< 3%")
+    for name, other, ratio, goal in islice(rows(length, repeats), 4 if quick else None):
+        add(table, name, other, f"{ratio:.3f}", "" if quick else f">= {goal}")
+    demo = replace(RECIPES["demo"], steps=60, watch_every=30, save_every=30) if quick else RECIPES["demo"]
+    share = overhead(demo, max(1, repeats // 2))
+    add(table, "resuming, evaluations, checkpoints of the demo", "the run", f"{share:.1%}", "" if quick else "< 3%")
+    table.caption = NOISY if quick else None
     Console().print(table)
+
+
+def add(table: Table, *cells: str) -> None:
+    """Adds a row to the table, and tells it at once."""
+    say(", ".join(cells))
+    table.add_row(*cells)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -22,6 +22,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from rich.console import Console
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from benchmarks.console import NOISY, say
 from benchmarks.measure import Result, table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.files import write_json
@@ -49,21 +50,27 @@ _ZOOM_TO = """async ([from, to]) => {
 
 def main(
     repeats: Annotated[int, typer.Option(min=1, help="How often each page is loaded.")] = 5,
-    quick: Annotated[bool, typer.Option(help="Tiny models and texts: the figures mean nothing.")] = False,
+    quick: Annotated[bool, typer.Option(help="A minute: small models and texts; no targets.")] = False,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
 ) -> None:
     """Print the table of figures."""
     console = Console()
+    say(f"13 rows: about {'one minute' if quick else 'five minutes'} on two cores")
     with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
         browser = driver.chromium.launch(executable_path=_chromium(), args=["--no-sandbox"])
-        results = [
-            *_many_heads(browser, Path(folder), quick, repeats),
-            *_long_text(browser, Path(folder), quick, repeats),
-        ]
-        caption = _protocol(browser, repeats)
+        parts = (_many_heads, _long_text)
+        results = [told(result, quick) for part in parts for result in part(browser, Path(folder), quick, repeats)]
+        caption = " ".join((NOISY, _protocol(browser, repeats)) if quick else (_protocol(browser, repeats),))
     console.print(table(results, caption, "What a page of attention maps costs"))
     if json_out is not None:
         write_json(json_out, {"protocol": caption, "rows": [asdict(result) for result in results]}, indent=1)
+
+
+def told(result: Result, quick: bool) -> Result:
+    """The result, told at once; of small sizes without its target."""
+    result = replace(result, target=None, verdict="") if quick else result
+    say(f"{result.what}: {result.figure:.4g} {result.unit} {result.verdict}".rstrip())
+    return result
 
 
 def _many_heads(browser: Browser, folder: Path, quick: bool, repeats: int) -> Iterator[Result]:

@@ -90,6 +90,12 @@ def plain(model: PreTrainedModel) -> Run:
     return torch.no_grad()(lambda tokens: model(tokens, use_cache=False))
 
 
+def compiled(model: PreTrainedModel, compiler: str = "inductor") -> Run:
+    """The forward pass through `torch.compile`."""
+    fast = torch.compile(model, backend=compiler)
+    return torch.no_grad()(lambda tokens: fast(tokens, use_cache=False))
+
+
 def first_position(model: PreTrainedModel) -> Run:
     """Importance of the first position, and norms."""
     subject = si.load(model)

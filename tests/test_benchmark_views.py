@@ -13,7 +13,8 @@ has_browser = any(map(shutil.which, ("chromium", "chromium-browser", "google-chr
 
 
 @pytest.mark.skipif(not has_browser, reason="no chromium on this machine")
-def test_every_row_has_a_figure_and_a_verdict_and_the_promises_are_those_that_were_made(tmp_path, capsys):
+def test_every_row_has_a_figure_and_a_verdict_and_the_promises_are_those_that_were_made(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(views, "told", lambda result, quick: result)
     views.main(repeats=1, quick=True, json_out=tmp_path / "figures.json")
     found = json.loads((tmp_path / "figures.json").read_text())
     targets = [(row["target"], row["unit"]) for row in found["rows"] if row["target"] is not None]
@@ -24,6 +25,14 @@ def test_every_row_has_a_figure_and_a_verdict_and_the_promises_are_those_that_we
         assert row["figure"] > 0 and row["verdict"] == expected, row
     printed = capsys.readouterr().out
     assert "measured earlier and not in this run" in " ".join(found["protocol"].split()) and "zoom to a tile" in printed
+
+
+def test_a_small_size_has_no_target_and_a_row_is_told_at_once(capsys):
+    result = views.row("a page", 3.0, "MB", 2.0)
+    assert views.told(result, quick=False) == result and result.verdict == "missed"
+    small = views.told(result, quick=True)
+    assert (small.figure, small.target, small.verdict) == (3.0, None, "")
+    assert capsys.readouterr().err == "a page: 3 MB missed\na page: 3 MB\n"
 
 
 def test_the_maps_that_are_measured_are_peaked():

@@ -36,15 +36,21 @@ def run(tmp_path_factory):
     return done.stdout, json.loads(file.read_text())
 
 
-def test_every_row_has_a_figure_and_a_verdict_that_follows_from_its_target(run):
+def test_in_two_minutes_every_row_has_a_figure_and_none_a_target(run):
     for row in run[1]["rows"]:
-        within = {True: "met", False: "missed"}
-        expected = "" if row["target"] is None else within[row["figure"] <= row["target"]]
-        assert (type(row["figure"]), row["verdict"]) == (float, expected), row
+        assert (type(row["figure"]), row["target"], row["verdict"]) == (float, None, ""), row
+    assert "Targets are for full sizes, and do not apply" in " ".join(run[0].split())
 
 
-def test_the_targets_are_those_that_were_promised(run):
-    targets = [(row["target"], row["unit"]) for row in run[1]["rows"] if row["target"] is not None]
+def test_a_verdict_follows_from_the_target():
+    verdicts = [rows.Row("", target, float).verdict(1.0) for target in (None, 0.9, 1.0)]
+    assert verdicts == ["", "missed", "met"]
+    assert [rows.Row("", target, float, at_least=True).verdict(1.0) for target in (1.0, 1.1)] == ["met", "missed"]
+
+
+def test_the_targets_are_those_that_were_promised():
+    every = [*rows.rows(measure.QUICK)]
+    targets = [(row.target, row.unit) for row in every if row.target is not None]
     times, memory, starts = [(1.05, ""), (1.30, ""), (1.15, "")], [(1.10, "")] * 2, [(0.3, "s"), (0.7, "s")]
     assert targets[: len(times)] == times
     assert set(starts) <= set(targets)

@@ -14,9 +14,9 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from ..errors import InputError
-from . import fused
+from . import columns, paths
 from .kernels import SignedLog
-from .masks import ALL, key_blocks
+from .masks import ALL, BLOCK, key_blocks
 from .scoring import Scoring
 from .shapes import HeadOutput, KeyIndex, KeyMass, Pattern, PerQuery, SomePairs, Values
 
@@ -40,11 +40,11 @@ class KernelWeights:
 
     def fused_output(self) -> HeadOutput | None:
         """What the heads return; None where no fused kernel computes it."""
-        return fused.off_cpu(self.scoring, self.v) if self._fused is None else self._fused[0]
+        return paths.output_alone(self.scoring, self.v) if self._fused is None else self._fused[0]
 
     @cached_property
     def _fused(self) -> tuple[HeadOutput, PerQuery] | None:
-        return fused.with_log_sum(self.scoring, self.v)
+        return paths.attended(self.scoring, self.v)
 
     def pattern(self) -> Pattern:
         """All weights; the slot's column comes first where there is a slot."""
@@ -87,6 +87,11 @@ class KernelWeights:
 
     def column_mass(self, keys: KeyIndex) -> KeyMass:
         """The weights on each chosen key, summed over queries."""
+        scoring = self.scoring
+        if len(keys) > BLOCK and columns.takes(scoring):
+            masses = columns.masses(scoring.q, scoring.k, self.log_normaliser(), scoring.scale)
+            if masses is not None:
+                return masses.index_select(-1, keys)
         return torch.cat([self._block_mass(block) for block in key_blocks(keys)], -1)
 
     def _block_mass(self, keys: KeyIndex) -> KeyMass:

@@ -17,7 +17,14 @@ from ..errors import InputError
 from ..interventions.answers import Unchanged, alike, metric, per_sequence
 from ..interventions.edit import MLP, POSITION_EMBEDDING, Edit, Edits, HeadWeights, edits_of
 from . import contract
-from .anatomy.modules import StreamModules, blocks_of, cross_attention, feed_forwards_of, position_tables
+from .anatomy.modules import (
+    StreamModules,
+    blocks_of,
+    cross_attention,
+    feed_forwards_of,
+    position_tables,
+    running_device,
+)
 from .anatomy.own_attention import family_of, note_of
 from .anatomy.projections import WEIGHT_SITES, Projection, edited_weights, weights_of
 from .contract import Abilities, Check
@@ -71,8 +78,8 @@ class HuggingFaceSubject(ReadsText):
 
     @property
     def device(self) -> torch.device:
-        """The model's device now."""
-        return self.model.device
+        """The device that runs the model's first layer now."""
+        return running_device(self.model)
 
     def __repr__(self) -> str:
         shape, library = self.shape, ", ".join(self.libraries) or "huggingface"

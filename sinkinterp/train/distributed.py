@@ -44,7 +44,7 @@ class World:
         if self.size == 1:
             return model
         if self.sharded:
-            return _shard(model, self)
+            return shard(model, self)
         device_ids = [self.device] if self.device.type == "cuda" else None
         return DistributedDataParallel(model, device_ids=device_ids, gradient_as_bucket_view=True)
 
@@ -69,7 +69,7 @@ class World:
         return int(shared)
 
 
-def _shard(model: PreTrainedModel, world: World) -> nn.Module:
+def shard(model: PreTrainedModel, world: World) -> nn.Module:
     """Shards every block, then the rest of the model, so that only one block at a time is held in full."""
     mesh = init_device_mesh(world.device.type, (world.size,))
     for module in reversed(list(model.modules())):  # children before their parents

@@ -5,19 +5,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sinkinterp.attention import fused
+from sinkinterp.attention import fused, paths
 from sinkinterp.attention.kernels import log_total
 from sinkinterp.attention.masks import key_blocks
 from sinkinterp.attention.slots import SlotRow
 
 
 def test_the_private_operators_of_torch_are_there():
-    missing = [name for name in ("_CHOICE", "_FLASH_ON_CPU") if getattr(fused, name) is None]
+    missing = [name for name in fused.PRIVATE if getattr(fused, name) is None]
     assert not missing, (
         f"torch {torch.__version__} has renamed or dropped an operator: {missing} of sinkinterp/attention/fused.py. "
         "Results stay right, but slower: every log-sum-exp is gathered block by block, and softmax on a CPU makes its "
         "pattern. Look for the new name in torch/nn/functional.py and set it in fused.py; if there is none, remove "
-        "`flash` there and let `with_log_sum` return None"
+        "its kernel there"
     )
 
 
@@ -33,23 +33,23 @@ def test_without_a_private_operator_a_call_gives_the_same_results(make_call, mon
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(11, 11), (5, 11)])
-def test_the_kernel_for_other_devices_returns_what_the_dense_pattern_does(make_call, queries, keys):
+def test_the_public_kernel_returns_what_the_dense_pattern_does(make_call, queries, keys):
     mask = torch.rand(2, 6, queries, keys) < 0.3
     mask[1, 4, 2] = False  # a query that sees nothing
     for fields in ({}, {"mask": mask}):
         call = make_call(queries=queries, keys=keys, **fields)
-        z = fused.sdpa(call.q, call.k, call.v, call.mask, call.scale)
+        z = fused.sdpa(fused.plain(call.scoring, call.v))
         torch.testing.assert_close(z, call.mix(call.pattern()))
     assert z[1, 4, 2].eq(0).all()
 
 
-def test_another_device_than_a_cpu_uses_its_own_kernel(make_call):
+def test_another_device_without_a_path_uses_the_public_kernel(make_call):
     call = make_call(slot=SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5)))
-    assert fused.off_cpu(call.scoring, call.v) is None
+    assert paths.output_alone(call.scoring, call.v) is None
     q, k, v, key, value = (t.to("meta") for t in (call.q, call.k, call.v, call.slot.key, call.slot.value))
     there = replace(call, q=q, k=k, v=v, slot=SlotRow(key, value))
-    assert fused.off_cpu(there.scoring, there.v).shape == call.output().shape
-    assert fused.off_cpu(replace(there, softcap=3.0).scoring, there.v) is None
+    assert paths.output_alone(there.scoring, there.v).shape == call.output().shape
+    assert paths.output_alone(replace(there, softcap=3.0).scoring, there.v) is None
 
 
 def test_a_total_over_blocks_is_the_log_sum_of_all(make_call):

@@ -3,6 +3,7 @@ from functools import cache
 
 import pytest
 import torch
+from accelerate import cpu_offload
 from backends import zoo
 from backends.zoo import ATTENTION_LAYERS, CONFIGS, LEARNED_POSITIONS, VOCAB, model_of, subject_of, tokens_of
 from safetensors.torch import load_file, save_file
@@ -167,12 +168,13 @@ def test_half_precision_is_measured_in_single_precision(backend):
 def test_a_model_spread_by_a_device_map_is_read_as_the_whole_one(tmp_path):
     model = model_of("llama with grouped queries")
     model.save_pretrained(tmp_path)
-    spread = load(tmp_path, device_map={"": "cpu"})
+    spread = [load(tmp_path, device_map=device_map) for device_map in ({"": "cpu"}, "auto")]
+    in_memory = cpu_offload(copy.deepcopy(model), torch.device("cpu"))  # weights come when their layer runs
     places = dict.fromkeys(("model.embed_tokens", "model.layers.0", "model.layers.2", "model.norm"), "cpu")
     places |= {"model.rotary_emb": "cpu", "lm_head": "cpu", "model.layers.1": "disk"}
     offloaded = AutoModelForCausalLM.from_pretrained(tmp_path, device_map=places, offload_folder=tmp_path / "off")
     whole = measure(load(model), tokens_of())
-    for subject in (spread, load(offloaded)):
+    for subject in (*spread, load(offloaded), load(in_memory)):
         report = measure(subject, tokens_of())
         for name, values in whole.tensors().items():  # weights at other addresses may be summed in another order
             torch.testing.assert_close(report.tensors()[name], values, rtol=1e-5, atol=1e-6)

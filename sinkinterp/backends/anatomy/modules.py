@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
@@ -43,6 +44,15 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     if not stacks:
         raise InputError(f"{type(model).__name__} keeps its {depth} blocks in no list, so residuals cannot be read")
     return list(stacks[0])
+
+
+def running_device(model: PreTrainedModel) -> torch.device:
+    """The device that runs the first layer. Weights that accelerate offloads have no device until their layer runs."""
+    if model.device.type != "meta":
+        return model.device
+    hooks = (getattr(module, "_hf_hook", None) for module in model.modules())
+    places = (getattr(hook, "execution_device", None) for hook in hooks)
+    return torch.device(next((place for place in places if place is not None), "meta"))
 
 
 def cross_attention(block: nn.Module) -> set[nn.Module]:

@@ -1,0 +1,84 @@
+"""FlexAttention, PyTorch's public kernel with changes of scores: output and log-sum-exp without a T x T map, on CUDA.
+
+It takes what PyTorch's other kernels do not: a soft cap, a bias in fp32 beside queries in bf16, and masks without
+their additive copy. On a CPU torch 2.13 compiles it without the log-sum-exp, and uncompiled it makes the T x T map; so
+there it only serves as a reference in tests.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
+
+from .fused import Attended, Plain
+
+_log = logging.getLogger("sinkinterp")
+_refused: set[tuple[object, ...]] = set()  # kinds of calls that did not compile in this process
+
+
+def attend(given: Plain, softcap: float | None) -> Attended | None:
+    """Output and log-sum-exp by the compiled kernel; None where there is no CUDA device, no Triton, or no such kernel.
+
+    No gradients. The first call of a kind compiles it, which takes some seconds.
+    """
+    kind = (given.q.shape[-1], given.v.shape[-1], given.q.dtype, softcap is None, given.bias is None)
+    if given.q.device.type != "cuda" or find_spec("triton") is None or kind in _refused:
+        return None
+    try:
+        return run(given, softcap, _compiled())
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # of which the errors of the compiler are a kind
+        _refused.add(kind)
+        reason = str(error).strip().splitlines()[0]
+        _log.warning("FlexAttention does not compile for such calls (%s); they are computed in blocks", reason)
+        return None
+
+
+def run(given: Plain, softcap: float | None, kernel: Callable[..., Any]) -> Attended:
+    """Output and log-sum-exp by `flex_attention` or its compiled form. Queries that see nothing get 0 and -inf."""
+    block_mask = _block_mask(given)
+    given = given.repeated() if given.is_grouped else given  # compiled kernels take powers of two per group only
+    q, k, v = (t.contiguous() for t in (given.q, given.k, given.v))
+    score_mod = _changed_scores(given.bias, softcap)
+    z, aux = kernel(
+        q, k, v, score_mod=score_mod, block_mask=block_mask, scale=given.scale, return_aux=AuxRequest(lse=True)
+    )
+    return z, aux.lse
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    return torch.compile(flex_attention)
+
+
+def _changed_scores(bias: Tensor | None, softcap: float | None) -> Callable[..., Tensor] | None:
+    """What becomes of a score: the soft cap first, then the bias, as in `Scoring.scores`.
+
+    Lambdas, since PyTorch counts their parameters, and type checks of named functions are side effects to its tracer.
+    """
+    if bias is None:
+        return None if softcap is None else lambda s, b, h, i, j: softcap * torch.tanh(s / softcap)
+    n, m = bias.shape[:2]
+    if softcap is None:
+        return lambda s, b, h, i, j: s + bias[b % n, h % m, i, j]
+    return lambda s, b, h, i, j: softcap * torch.tanh(s / softcap) + bias[b % n, h % m, i, j]
+
+
+def _block_mask(given: Plain) -> BlockMask | None:
+    mask, n_queries, n_keys, device = given.allowed, given.q.shape[2], given.k.shape[2], given.q.device
+    if mask is None:
+        return None if n_queries == 1 else _causal(n_queries, n_keys, device)
+    n, m = mask.shape[:2]
+    return create_block_mask(lambda b, h, i, j: mask[b % n, h % m, i, j], n, m, n_queries, n_keys, device=str(device))
+
+
+@lru_cache(maxsize=8)
+def _causal(n_queries: int, n_keys: int, device: torch.device) -> BlockMask:
+    past = n_keys - n_queries
+    return create_block_mask(lambda b, h, i, j: j <= i + past, None, None, n_queries, n_keys, device=str(device))

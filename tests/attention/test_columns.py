@@ -1,0 +1,65 @@
+"""All columns by one pass of a kernel: the CPU's flash kernel stands in for CUDA's, which a GPU's own test checks."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from sinkinterp.attention import columns, fused
+from sinkinterp.attention.masks import BLOCK
+from sinkinterp.attention.slots import SinkLogit, SlotRow
+from sinkinterp.attention.weights import KernelWeights
+
+T = 2 * BLOCK + 3
+ERRORS = {torch.float32: 1e-5, torch.bfloat16: 2e-4}
+FIELDS = {
+    "causal": {},
+    "a scale that bf16 does not hold": {"scale": 0.377},
+    "large scores": {"scale": 8.0},
+    "key slot": {"slot": SlotRow(torch.randn(6, 1, 5).bfloat16().float(), torch.randn(6, 1, 5))},
+    "sink logit": {"slot": SinkLogit(torch.randn(6))},
+}
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: its kernels cannot be run")
+
+
+def exact(call):
+    """The masses in fp64."""
+    names = ("q", "k", "v")
+    return replace(call, **{name: getattr(call, name).double() for name in names}).pattern()[..., -T:].sum(2)
+
+
+@pytest.mark.parametrize("dtype", ERRORS, ids=str)
+@pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
+def test_one_pass_gives_what_every_key_receives(make_call, monkeypatch, fields, dtype):
+    monkeypatch.setattr(columns, "takes", lambda scoring: True)
+    monkeypatch.setattr(KernelWeights, "_block_mass", None)
+    call = make_call(queries=T, **fields)
+    call = replace(call, **{name: getattr(call, name).to(dtype) for name in "qkv"})
+    want = exact(call)
+    torch.testing.assert_close(call.column_mass().double(), want, rtol=ERRORS[dtype], atol=1e-6)
+    some = torch.randperm(T)[: BLOCK + 1]
+    torch.testing.assert_close(call.column_mass(some).double(), want[..., some], rtol=ERRORS[dtype], atol=1e-6)
+
+
+def test_without_a_kernel_the_masses_come_in_blocks(make_call, monkeypatch):
+    call = make_call(queries=T)
+    want = call.column_mass()
+    monkeypatch.setattr(columns, "takes", lambda scoring: True)
+    monkeypatch.setattr(fused, "_CHOICE", None)
+    torch.testing.assert_close(replace(call).column_mass(), want)
+
+
+def test_only_bare_causal_softmax_on_cuda_takes_the_pass(make_call):
+    assert not columns.takes(make_call().scoring)
+    there = {name: torch.empty(getattr(make_call(), name).shape, device="meta") for name in "qkv"}
+    assert not columns.takes(replace(make_call(), **there).scoring)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", ERRORS, ids=str)
+def test_a_gpus_masses_are_the_cpus(make_call, dtype):
+    call = make_call(queries=T, d_head=64)
+    here, there = ({name: getattr(call, name).to(place, dtype) for name in "qkv"} for place in ("cpu", "cuda"))
+    got = replace(call, **there)
+    assert columns.takes(got.scoring) and got.is_fused
+    torch.testing.assert_close(got.column_mass().cpu(), replace(call, **here).column_mass(), rtol=5e-4, atol=1e-5)
