@@ -1,0 +1,108 @@
+"""The numbers of RESULTS.md and README.md stand in committed files: chapters of the book, and figures/measured."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from sinkinterp.pages.chapters import chapters_in
+from sinkinterp.runs.experiment import load_experiment
+
+ROOT = Path(__file__).parents[1]
+NUMBER = re.compile(r"(?<![\w.`/])[-+−±]?(\d[\d,]*\.\d+|\.\d+|\d[\d,]*(?=%))(%?)(?![\w`])")
+NO_RESULT = re.compile(
+    r"(?:Python|torch|transformers|arXiv:|Sections?|build of \w+)[ :]?[\d.]+(?:(?: to| and|,) [\d.]+)*|\b3\.1\d\b"
+    r"|(?:epsilon|at|above|rate x|by|than|pass|within|decay|alpha|the|margin of) \.?\d*\.?\d+(?![\d%])|95%|^\| \.\d \|"
+)
+READ = r"reproduce ([a-z0-9_]+)|(?:book|measured)/(\w+)\.(?:json|html)"
+ELSEWHERE = {  # sections whose numbers a command prints and no file holds
+    "## Streaming perplexity": "examples/streaming_perplexity.py, whose numbers tests/test_examples.py checks",
+    "### Rules that changed after their runs": "settings of rules",
+    "## Where does the sink come from?": "sinkinterp explain",
+    "## Which activations carry the capital?": "si.activation_patching",
+}
+DERIVED = {  # beginnings of lines -> numbers that are sums, settings, other people's, or of a run that is not kept
+    "of docstrings give the same": ("48.7", "31.2%", "65.0%", "64.3"),
+    "65.5], 46.8% and 36.7%.": ("36.7%",),
+    "The value is nearly the same whatever": ("2,557", "5.5%"),
+    "the first token's residual norm to the others' is": ("5.3",),
+    "| Table 10: a fixed token draws": (".085",),
+    "| Section 5: more random tokens": (".94",),
+    "| Section 7.3: a slot removed": ("8.0",),
+    "| loss, nats per token | 5.12": ("6.24",),
+}
+
+
+def sections():
+    whole = (ROOT / "RESULTS.md").read_text()
+    parts = [part for part in re.split(r"(?m)^(?=#{1,3} )", whole) if NUMBER.search(part)]
+    return {title: part for part in parts if (title := part.partition("\n")[0]) not in ELSEWHERE}
+
+
+@cache
+def chapters():
+    return {chapter.name: chapter for chapter in chapters_in(ROOT / "figures" / "book")}
+
+
+@cache
+def numbers_of(name):
+    """Every number of a chapter (its rows, their digest, the reasons of its verdicts), or of a measurement."""
+    if name not in chapters():
+        text = (ROOT / "figures" / "measured" / f"{name}.json").read_text()
+    else:
+        chapter = chapters()[name]
+        rows = [*chapter.table.rows, *load_experiment(name).digest(chapter.table).rows]
+        reasons = [verdict.reason for verdict in chapter.verdicts]
+        text = " ".join([chapter.table.note, *reasons, *(str(cell) for row in rows for cell in row.values())])
+    return {float(number) for number in re.findall(r"\d*\.?\d+(?:e[-+]?\d+)?", text)}
+
+
+def sources(text):
+    """The chapters whose commands, tables or figures a text names, and the files that it links to."""
+    beginnings = {name for names in re.findall(READ, text) for name in names if name} - {"index"}
+    for kind, numbers in re.findall(r"(Table|Figure|Equation|Section)s? ((?:[\d.]+(?:, | and | to )?)+)", text):
+        width = 2 if kind in ("Table", "Figure") else 1
+        beginnings |= {kind.lower() + number.zfill(width) for number in re.findall(r"\d+", numbers)}
+    measured = {file.stem for file in (ROOT / "figures" / "measured").glob("*.json")} & beginnings
+    return measured | {name for name in chapters() if any(map(name.startswith, beginnings))}
+
+
+def strays(line, names):
+    """The numbers of a line that no source has at their precision, as they are or as shares."""
+    allowed = next((numbers for start, numbers in DERIVED.items() if line.startswith(start)), ())
+    line = NO_RESULT.sub("", line)
+    known = [number for name in names for number in numbers_of(name)]
+    found = [(match[0].lstrip("+-−±"), match[1].replace(",", ""), match[2]) for match in NUMBER.finditer(line)]
+    parts = [float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*\.?\d*", line)]
+    shares = [a / b for a in parts for b in parts if b > a]  # "1,060 (4.6%)" beside 23,200
+    for whole, number, percent in found:
+        value, width = float(number), 0.51 * 10.0 ** -len(number.partition(".")[2])
+        of = known + shares if percent else known
+        forms = [(value / 100, width / 100)] + ([] if percent else [(value, width)])
+        if whole not in allowed and not any(abs(one - form) <= near for form, near in forms for one in of):
+            yield whole
+
+
+@pytest.mark.parametrize("title", sections())
+def test_the_numbers_of_a_section_stand_in_the_files_that_it_names(title):
+    section = sections()[title]
+    whole = sources(title + " ".join(match[0] for match in re.finditer(READ, section)))
+    found = {}
+    for line in section.splitlines():
+        names = whole | (sources(line.split("|")[1]) if line.startswith("|") else set())
+        if wrong := list(strays(line, names)):
+            found[line[:60]] = wrong
+    assert not found
+
+
+def test_the_numbers_of_the_readme_stand_in_chapters_of_real_models():
+    real = {name for name, chapter in chapters().items() if chapter.provenance["scale"] == "real"}
+    first = re.split(r"(?m)^## ", (ROOT / "README.md").read_text())[0]
+    assert not [number for line in first.splitlines() for number in strays(line, real)]
+
+
+def test_a_changed_digit_is_noticed():
+    line = "| natural, docstrings | **74.3% [73.1, 75.3]** | .476 |"
+    assert not list(strays(line, {"table01_inputs"}))
+    assert list(strays(line.replace("74.3", "74.9").replace(".476", ".479"), {"table01_inputs"})) == ["74.9%", ".479"]
