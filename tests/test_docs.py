@@ -51,7 +51,9 @@ def test_every_experiment_that_a_page_asks_for_is_there_at_that_scale(page):
 def test_a_notebook_runs(file, monkeypatch):
     monkeypatch.setenv("PLOTLY_RENDERER", "json")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    source = file.read_text().replace("STEPS = 1000", "STEPS = 30")
+    source = file.read_text().replace(
+        "STEPS = 1000", "STEPS = 30"
+    )
     notebook = nbformat.reads(source, as_version=4)
     NotebookClient(notebook, timeout=110).execute()
 

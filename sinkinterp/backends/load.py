@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from ..checks import keywords, nearest
 from ..data.choices import Dtype
+from ..data.plain_tokenizer import plain_tokenizer
 from ..data.token_sources import is_tokenizer
 from ..errors import InputError
 from .encoder.encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
@@ -58,12 +59,13 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     attends causally. `backend` is "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that
     of the object, "huggingface" for names, folders and files. Weights are read from safetensors or GGUF (dequantised)
     only, in `dtype` (default float32), to where `device_map` says (as in transformers: "auto" spreads a model that is
-    too large for one device), and no code of the repository is run. `remote` runs a model of the Hub on an NDIF server instead, in its dtype
-    there: backend "nnsight" only. Encoder-decoder models (Whisper, BART, T5) need an `encoder` input, `Silence()`,
-    `NoEncoder()`, `Sound(file)` or `Text(text)` of `sinkinterp.backends.encoder.encoder_input`. What is measured is
-    their decoder.
+    too large for one device), and no code of the repository is run. `remote` runs a model of the Hub on an NDIF server
+    instead, in its dtype there: backend "nnsight" only. Encoder-decoder models (Whisper, BART, T5) need an `encoder`
+    input, `Silence()`, `NoEncoder()`, `Sound(file)` or `Text(text)` of `sinkinterp.backends.encoder.encoder_input`.
+    What is measured is their decoder.
     `tokenizer`, a transformers tokenizer or the name of one, is what the subject reads text with; by default that of
-    the name, the folder, the nnsight model or the bridge.
+    the name, the folder, the nnsight model or the bridge. It may also be anything with `encode` and `decode`, the two
+    functions, or a dictionary of the ids of characters.
     `forward`, `blocks`, `positions` and `attention` are for modules of your own, where what they do is not found or
     ambiguous: `forward(module, ids)` returns the logits; `blocks="transformer.h"` names the list of blocks,
     `positions="transformer.wpe"` the table of positions; `attention` describes attention that does not call
@@ -89,7 +91,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         if encoder is None and backend in (None, "huggingface") and has_encoder(Path(located(source))):
             raise no_encoder_input(name)  # before its weights are read
         source = load_model(source, dtype or torch.float32, device_map)
-    own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
+    own: dict[str, Any] = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
     own = {argument: value for argument, value in own.items() if value is not None}
     library = _library_of(source)
     if library == _OWN and backend is None:
@@ -126,12 +128,14 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
         return partial(load_tokenizer, source)
     if isinstance(tokenizer, str | Path):
         return partial(load_tokenizer, tokenizer)
-    if tokenizer is not None and not is_tokenizer(tokenizer):
-        raise InputError(
-            f"a {type(tokenizer).__name__} is not a tokenizer; give AutoTokenizer.from_pretrained(NAME), or the name"
-        )
     beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
-    return lambda: beside if is_tokenizer(beside) else None
+    read_with = beside if is_tokenizer(beside) else plain_tokenizer(beside)
+    if tokenizer is not None and read_with is None:
+        raise InputError(
+            f"a {type(tokenizer).__name__} is not a tokenizer; give AutoTokenizer.from_pretrained(NAME), the name, "
+            "anything with encode and decode, or a dictionary of characters"
+        )
+    return lambda: read_with
 
 
 def _reading(subject: Subject, tokenizer_source: Callable[[], Any]) -> Subject:

@@ -88,8 +88,8 @@ def _module_of(model: Any) -> nn.Module:
     if not isinstance(module, nn.Module):
         what = type(model).__name__
         raise InputError(
-            "patched takes a transformers model, a TransformerLens bridge, an nnsight model or a PyTorch module of your "
-            f"own; got {what}"
+            "patched takes a transformers model, a TransformerLens bridge, an nnsight model or a PyTorch module of your"
+            f" own; got {what}"
         )
     return module
 

@@ -334,6 +334,8 @@ def written_out(patterns):
         scores = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
         if is_causal:
             scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1) > 0, -math.inf)
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            attn_mask = torch.zeros(attn_mask.shape).masked_fill(~attn_mask, -math.inf)
         patterns.append(torch.softmax(scores if attn_mask is None else scores + attn_mask, -1))
         return patterns[-1] @ v
 

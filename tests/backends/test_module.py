@@ -1,7 +1,10 @@
 """PyTorch modules of the user's own: found, read and edited as an eager computation of each says."""
 
+from types import MappingProxyType
+
 import pytest
 import torch
+from torch import nn
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
@@ -68,12 +71,12 @@ def test_a_module_is_read_as_its_own_eager_computation(name, subjects):
     for hook in hooks:
         hook.remove()
     trace = subject.run(IDS, calls={"p": lambda call: call.pattern()}, residuals={"x": lambda x: x.clone()})
-    torch.testing.assert_close(trace.logits, logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(trace.logits, logits, rtol=1e-5, atol=5e-5)
     if patterns:
-        torch.testing.assert_close(trace.calls["p"], torch.stack(patterns, 1), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(trace.calls["p"], torch.stack(patterns, 1), rtol=1e-5, atol=5e-5)
     if stream:
         expected = torch.stack([x.transpose(0, 1) if x.shape[0] == IDS.shape[1] else x for x in stream], 1)
-        torch.testing.assert_close(trace.residuals["x"][:, :-1], expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(trace.residuals["x"][:, :-1], expected, rtol=1e-5, atol=5e-5)
     shape, able = subject.shape, subject._abilities
     assert (shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.d_model, shape.vocab) == (
         LAYERS, H, n_kv_heads, D, VOCAB,
@@ -100,7 +103,7 @@ KEPT = [name for name in MODULES if MODULES[name][-1] or name == "nanochat"]
 def test_a_swap_of_positions_is_a_swap_of_the_rows_that_a_module_keeps(name, subjects):
     logits, model = subjects[name].run(IDS, edits=[si.SwapPositions(2, 7)]).logits, peaked(MODULES[name][0])
     swapped_rows(name, model)
-    torch.testing.assert_close(logits, bare(model), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits, bare(model), rtol=1e-5, atol=5e-5)
     assert not torch.allclose(logits, bare(subjects[name].model), atol=1e-3)
 
 
@@ -111,7 +114,7 @@ def test_a_swap_of_rotations_that_are_computed_is_that_of_kept_ones(monkeypatch,
         logits = subjects[name].run(IDS, edits=[si.SwapPositions(2, 7)]).logits
         with monkeypatch.context() as patch:
             patch.setattr(zoo, "angles", lambda length, d: turns(length, d)[rows])
-            torch.testing.assert_close(logits, bare(subjects[name].model), rtol=1e-5, atol=1e-5)
+            torch.testing.assert_close(logits, bare(subjects[name].model), rtol=1e-5, atol=5e-5)
 
 
 EDITS = [
@@ -151,4 +154,210 @@ def test_a_module_shaped_as_gpt2_or_llama_leaves_as_one_and_is_read_again(name, 
     model = si.to_transformers(subject)
     assert type(model).__name__.startswith(kind)
     model.save_pretrained(tmp_path)
-    torch.testing.assert_close(si.load(tmp_path).run(IDS).logits, subject.run(IDS).logits, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(si.load(tmp_path).run(IDS).logits, subject.run(IDS).logits, rtol=1e-5, atol=5e-5)
+
+
+class Mutant(zoo.FusedAttention):
+    """Attention of NanoGPT whose call, or what is done with it, is changed; by class, so that one test tells all."""
+
+    options = MappingProxyType({"is_causal": True})
+
+    def attended(self, q, k, v):
+        return zoo.sdpa(q, k, v, **self.options)
+
+    def forward(self, x):
+        q, k, v = (zoo.heads(part, H) for part in self.c_attn(x).split(D, dim=2))
+        return self.c_proj(zoo.merged(self.attended(q, k, v)))
+
+
+def attending(**options):
+    return type("Attention", (Mutant,), {"options": options})
+
+
+def masked(allowed):
+    """Attention under a mask of booleans."""
+    return type(
+        "Attention", (Mutant,), {"attended": lambda self, q, k, v: zoo.sdpa(q, k, v, attn_mask=allowed(q.shape[2]))}
+    )
+
+
+def biased(call):
+    return type("Attention", (Mutant,), {"attended": call})
+
+
+def gpt_with(attention, **changes):
+    """NanoGPT with other attention and other methods."""
+
+    def make():
+        model = type("Mutated", (zoo.NanoGPT,), changes)()
+        model.blocks = nn.ModuleList([zoo.PreNorm(attention) for _ in range(LAYERS)])
+        return model
+
+    return make
+
+
+def ones(n):
+    return torch.ones(n, n, dtype=torch.bool)
+
+
+def distances(n):
+    return (torch.arange(n)[:, None] - torch.arange(n)).float()
+
+
+def alibi(self, q, k, v):
+    bias = -0.3 * torch.arange(1, H + 1)[:, None, None] * distances(q.shape[2])
+    return zoo.sdpa(q, k, v, attn_mask=bias.masked_fill(~ones(q.shape[2]).tril(), -1e9))
+
+
+def unused(self, q, k, v):
+    return zoo.sdpa(q, k, v, is_causal=True) * 0 + v
+
+
+def head_by_head(self, q, k, v):
+    return torch.stack([zoo.sdpa(*(t[:, i] for t in (q, k, v)), is_causal=True) for i in range(H)], 1)
+
+
+def in_one_axis(self, q, k, v):
+    return zoo.sdpa(*(t.flatten(0, 1) for t in (q, k, v)), is_causal=True).unflatten(0, (len(q), H))
+
+
+def two_tables(self, ids):
+    return zoo.NanoGPT.embed(self, ids) + self.pos[: ids.shape[1]]
+
+
+def added_to_nothing(self, x):
+    return self.mlp(self.ln_2(self.attn(self.ln_1(x))))
+
+
+def with_second_table():
+    model = gpt_with(Mutant, embed=two_tables)()
+    model.pos = nn.Parameter(torch.randn(ROWS, D))
+    return model
+
+
+def compiled_block():
+    model = zoo.NanoGPT()
+    model.blocks[1]._compiled_call_impl = model.blocks[1]._call_impl  # as `compile` does, without its imports
+    return model
+
+
+def shared_block():
+    model = zoo.NanoGPT()
+    model.blocks = nn.ModuleList([model.blocks[0]] * LAYERS)
+    return model
+
+
+def twice(self, x):
+    return zoo.PreNorm.forward(self, x + self.attn(self.ln_1(x)))
+
+
+def with_blocks(forward, attention=Mutant):
+    def make():
+        model = zoo.NanoGPT()
+        block = type("Block", (zoo.PreNorm,), {"forward": forward})
+        model.blocks = nn.ModuleList([block(attention) for _ in range(LAYERS)])
+        return model
+
+    return make
+
+
+WRONG = si.AttentionOf(
+    "blocks.*.attn", queries="heads.*.query", keys="heads.*.value", values="heads.*.key", output="proj"
+)
+REFUSED = {
+    "not causal": (gpt_with(attending(is_causal=False)), {}, "a later token changes earlier logits"),
+    "one key too many": (gpt_with(masked(lambda n: ones(n).tril(1))), {}, "a later token changes earlier logits"),
+    "dropout that stays on": (gpt_with(attending(is_causal=True, dropout_p=0.3)), {}, "at random .dropout_p=0.3"),
+    "attention that is not used": (gpt_with(biased(unused)), {}, "a change of the attention call of block 0 is lost"),
+    "attention added to nothing": (with_blocks(added_to_nothing), {}, "added to nothing .* choose blocks='blocks'"),
+    "heads one at a time": (gpt_with(biased(head_by_head)), {}, "one head at a time.*AttentionOf"),
+    "heads and sequences in one axis": (gpt_with(biased(in_one_axis)), {}, "heads and sequences in one axis"),
+    "two calls in a block": (with_blocks(twice), {}, "attends twice"),
+    "two tables of positions": (with_second_table, {}, "choose positions='wpe' or positions='pos'"),
+    "positions that are not there": (zoo.NanoGPT, {"positions": "wte"}, "positions='wte' is added to no embedding"),
+    "blocks that are not there": (zoo.NanoGPT, {"blocks": "wte"}, "choose blocks='blocks' .3 modules"),
+    "a compiled block": (compiled_block, {}, "its module blocks.1 is compiled; give the module that you compiled"),
+    "attention written out": (zoo.Course, {}, "describe its attention with attention=AttentionOf"),
+    "a wrong description": (zoo.Course, {"attention": WRONG}, "blocks.0.attn: attention as described is off by"),
+    "no attention": (lambda: nn.Embedding(5, 3), {}, "calls no scaled_dot_product_attention"),
+    "the last position's logits": (
+        zoo.NanoGPT, {"forward": lambda model, ids: model(ids)[0]}, "returns no logits .*forward=lambda module, ids",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_proved_is_refused_by_name(name):
+    make, told, words = REFUSED[name]
+    model = peaked(make)
+    with pytest.raises(InputError, match=words) as refusal:
+        si.load(model, **told)
+    assert "\n" not in str(refusal.value) and all("forward" not in vars(module) for module in model.modules())
+
+
+MEASURED = {
+    "another scale": gpt_with(attending(is_causal=True, scale=1.7)),
+    "a window": gpt_with(masked(lambda n: ones(n).tril() & ~ones(n).tril(-4))),
+    "ALiBi": gpt_with(biased(alibi)),
+    "a mask that is causal": gpt_with(masked(lambda n: ones(n).tril())),
+    "one block thrice": shared_block,
+    "a chosen table": lambda: with_second_table(),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_unusual_attention_is_measured_as_it_is(name):
+    model, patterns = peaked(MEASURED[name]), []
+    subject = si.load(model, positions="pos" if name == "a chosen table" else None)
+    with written_out(patterns):
+        logits = bare(model)
+    trace = subject.run(
+        IDS,
+        calls={
+            "p": lambda call: call.pattern(),
+            "seen": lambda call: call.allowed().float().mean(1).expand(len(IDS), -1, -1).sum((1, 2)),
+        },
+    )
+    torch.testing.assert_close(trace.logits, logits, rtol=1e-5, atol=5e-5)
+    torch.testing.assert_close(trace.calls["p"], torch.stack(patterns, 1), rtol=1e-5, atol=5e-5)
+    n = IDS.shape[1]
+    seen = 4 * n - 6 if name == "a window" else n * (n + 1) // 2
+    assert trace.calls["seen"].eq(seen).all()
+
+
+class Words:
+    """A tokenizer of a language model's own code, with two methods."""
+
+    def encode(self, text):
+        return [len(word) for word in text.split()]
+
+    def decode(self, ids):
+        return " ".join("x" * i for i in ids)
+
+
+CHARACTERS = {character: i for i, character in enumerate("the cat sat")} | {" ": 20}
+TOKENIZERS = {
+    "an object": (Words(), "one three eleven", [3, 5, 6]),
+    "two functions": ((Words().encode, Words().decode), "one three eleven", [3, 5, 6]),
+    "a dictionary": (CHARACTERS, "cat", [4, 9, 10]),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_module_reads_text_with_any_tokenizer(name, tmp_path):
+    tokenizer, text, ids = TOKENIZERS[name]
+    subject = si.load(zoo.NanoGPT(), tokenizer=tokenizer)
+    assert subject.tokens(text).tokens.tolist() == [ids]
+    assert subject.tokens([text, text], length=3).tokens.tolist() == [ids] * 2
+    si.view(subject, text).save(tmp_path / "page.html")
+    assert subject.tokenizer.decode([ids[0]]) in (tmp_path / "page.html").read_text()
+    with pytest.raises(InputError, match="is not a tokenizer; .* encode and decode"):
+        si.load(zoo.NanoGPT(), tokenizer=3)
+
+
+def test_a_character_that_a_dictionary_lacks_is_named():
+    subject = si.load(zoo.NanoGPT(), tokenizer=CHARACTERS)
+    with pytest.raises(InputError, match="no character 'z'"):
+        subject.tokens("the zat")
+    with pytest.raises(InputError, match="an id of its own"):
+        si.load(zoo.NanoGPT(), tokenizer={"a": 0, "b": 0})

@@ -83,11 +83,11 @@ def described(model: nn.Module, attention: AttentionOf | None, name: str = "", c
 
     checks: whether InputError is raised where they then return something else than they did.
     """
-    modules = [] if attention is None else named(model, attention.module)
+    modules = () if attention is None else named(model, attention.module)
     try:
         for where, module in modules:
-            original = partial(_checked, f"{name}: {where}", module.forward) if checks else None
-            module.forward = partial(_computed, attention, module, original)  # type: ignore[method-assign]
+            check = partial(_check, f"{name}: {where}", module.forward) if checks else None
+            module.forward = partial(_computed, attention, module, check)
         yield
     finally:
         for _, module in modules:
@@ -103,7 +103,7 @@ def _computed(
     return out
 
 
-def _checked(where: str, original: Callable[..., Any], out: Any, *args: Any, **kwargs: Any) -> None:
+def _check(where: str, original: Callable[..., Any], out: Any, *args: Any, **kwargs: Any) -> None:
     theirs, ours = (x[0] if isinstance(x, tuple) else x for x in (original(*args, **kwargs), out))
     distance = (theirs - ours).abs().max().item() if theirs.shape == ours.shape else torch.inf
     if not distance <= _TOLERANCE * max(1.0, theirs.abs().max().item()):

@@ -20,7 +20,7 @@ _TOLERANCE = 1e-5  # of logits, relative to the largest
 _ACTIVATIONS = ("gelu", "gelu_new", "silu", "relu")
 _CONTEXT = 2048  # tokens, where the module has no table of positions
 Linear = tuple[Tensor, Tensor | None]  # weight and bias
-State = dict[str, Tensor]
+State = dict[str, Tensor | None]
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def _activations(parts: Parts) -> tuple[str, ...]:
     return _ACTIVATIONS
 
 
-def _filled(model: PreTrainedModel, state: dict[str, Tensor | None], subject: ModuleSubject) -> PreTrainedModel:
+def _filled(model: PreTrainedModel, state: State, subject: ModuleSubject) -> PreTrainedModel:
     """The model with these weights; absent biases are 0."""
     own = model.state_dict()
     if unknown := [name for name, value in state.items() if name not in own and value is not None]:
@@ -129,7 +129,7 @@ def _filled(model: PreTrainedModel, state: dict[str, Tensor | None], subject: Mo
     return model.to(device=subject.device, dtype=subject.dtype)
 
 
-def _named(name: str, linear: Linear, is_transposed: bool = False) -> dict[str, Tensor | None]:
+def _named(name: str, linear: Linear, is_transposed: bool = False) -> State:
     weight, bias = linear
     return {f"{name}.weight": weight.mT if is_transposed else weight, f"{name}.bias": bias}
 
@@ -141,10 +141,8 @@ def _gpt2(subject: ModuleSubject, parts: Parts) -> Iterator[PreTrainedModel]:
     positions = rows.get(f"{name}.weight", rows.get(name))
     if positions is None:
         raise ValueError("positions are computed")
-    state: dict[str, Tensor | None] = {
-        "transformer.wte.weight": table,
-        "transformer.wpe.weight": positions.reshape(-1, shape.d_model),
-    }
+    positions = positions.reshape(-1, shape.d_model)
+    state: State = {"transformer.wte.weight": table, "transformer.wpe.weight": positions}
     width = 0
     for i, (maps, out, (up, down)) in enumerate(_blocks(subject, parts, 2)):
         at, width = f"transformer.h.{i}", len(up[0])
@@ -157,7 +155,7 @@ def _gpt2(subject: ModuleSubject, parts: Parts) -> Iterator[PreTrainedModel]:
     state |= _named("transformer.ln_f", parts.norms[-1]) | _named("lm_head", parts.linears[-1])
     for activation in _activations(parts):
         config = GPT2Config(
-            vocab_size=shape.vocab, n_positions=len(state["transformer.wpe.weight"]), n_embd=shape.d_model,
+            vocab_size=shape.vocab, n_positions=len(positions), n_embd=shape.d_model,
             n_layer=shape.n_layers, n_head=shape.n_heads, n_inner=width, activation_function=activation,
             layer_norm_epsilon=parts.epsilon, tie_word_embeddings=parts.linears[-1][0] is table,
             bos_token_id=None, eos_token_id=None,
@@ -169,7 +167,7 @@ def _llama(subject: ModuleSubject, parts: Parts) -> Iterator[PreTrainedModel]:
     shape, table, names = subject.shape, subject.anatomy.table, ("gate_proj", "up_proj", "down_proj")
     blocks = list(_blocks(subject, parts, 3))
     for activation, order in product(_activations(parts), _orders(shape.d_head)):
-        state: dict[str, Tensor | None] = {"model.embed_tokens.weight": table, "model.norm.weight": parts.norms[-1][0]}
+        state: State = {"model.embed_tokens.weight": table, "model.norm.weight": parts.norms[-1][0]}
         for i, (maps, out, mlp) in enumerate(blocks):
             at = f"model.layers.{i}"
             for name, linear in zip("qkv", maps, strict=True):
@@ -183,8 +181,8 @@ def _llama(subject: ModuleSubject, parts: Parts) -> Iterator[PreTrainedModel]:
         config = LlamaConfig(
             vocab_size=shape.vocab, hidden_size=shape.d_model, intermediate_size=len(blocks[0][2][0][0]),
             num_hidden_layers=shape.n_layers, num_attention_heads=shape.n_heads, head_dim=shape.d_head,
-            num_key_value_heads=len(blocks[0][0][1][0]) // shape.d_head, max_position_embeddings=shape.n_ctx or _CONTEXT,
-            hidden_act=activation,
+            num_key_value_heads=len(blocks[0][0][1][0]) // shape.d_head,
+            max_position_embeddings=shape.n_ctx or _CONTEXT, hidden_act=activation,
             rms_norm_eps=parts.epsilon, tie_word_embeddings=parts.linears[-1][0] is table,
             rope_parameters={"rope_type": "default", "rope_theta": _base(subject, parts)},
             attention_bias=any(bias is not None for maps, out, _ in blocks for _, bias in (*maps, out)),

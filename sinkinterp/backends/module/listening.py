@@ -97,6 +97,5 @@ def call_of_sdpa(  # noqa: PLR0913  the arguments of torch's function
         if attn_mask.dtype != torch.bool:
             attn_mask = attn_mask.masked_fill(attn_mask < NEVER, -torch.inf)
     call = call_of_interface(0, query, key, value, attn_mask, scale, is_causal=is_causal)
-    if call.mask is None or call.mask.shape[:2] != (1, 1):
-        return call
-    return replace(call, mask=None) if call.mask.equal(torch.ones_like(call.mask).tril()) else call
+    is_causal = call.mask is not None and call.mask.equal(torch.ones_like(call.mask).tril())
+    return replace(call, mask=None) if is_causal else call

@@ -173,7 +173,8 @@ class ModuleSubject(HuggingFaceSubject):
     @property
     @override
     def _embedding(self) -> nn.Embedding:
-        return nn.Embedding(*self.anatomy.table.shape, _weight=self.anatomy.table.detach())
+        table = self.anatomy.table
+        return nn.Embedding(len(table), table.shape[1], _weight=table.detach())
 
     @property
     @override

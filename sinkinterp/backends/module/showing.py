@@ -35,8 +35,9 @@ class Showing(Listener):
         if recorder.edits_at(TOKEN_EMBEDDING):
             shown = self.results.get(anatomy.tokens, _unchanged)
             self.results[anatomy.tokens] = lambda x: shown(self._batch_first(x, recorder.token_embedding))
-        for turn in anatomy.turns if positions is not None else ():
-            self.operands[turn.place].append((turn.index, partial(_moved, turn, positions)))
+        if positions is not None:
+            for turn in anatomy.turns:
+                self.operands[turn.place].append((turn.index, partial(_moved, turn, positions)))
         learned = anatomy.positions
         if learned is not None and recorder.edits_at(POSITION_EMBEDDING):
             self.operands[learned.place].append((learned.index, self._position_embedding))
