@@ -1,4 +1,4 @@
-"""Tokenizers that are no library's: an object with `encode` and `decode`, the two functions, or a dict of characters."""
+"""Tokenizers that are no library's: an object with `encode` and `decode`, two functions, or a dict of characters."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

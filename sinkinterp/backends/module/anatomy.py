@@ -17,6 +17,7 @@ class Operand:
     """One of the two tensors that an operation adds or multiplies; `number` is its number in the record.
 
     rank, pos_axis, batch_axis: the result's. factor: what the operation multiplies the operand by.
+    table: the parameter or buffer whose first rows the operand is, of that rank; None where it is computed.
     """
 
     place: Place
@@ -26,6 +27,7 @@ class Operand:
     pos_axis: int = 1
     batch_axis: int = 0
     factor: float = 1.0
+    table: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,8 @@ def _turns(record: Record) -> Iterator[Operand]:
         own = (1,) * (rank - len(record.shapes[number])) + record.shapes[number]
         axes = [axis for axis in range(rank) if own[axis] == shape[axis] == length]
         if len(axes) == 1:
-            yield Operand(operation.place, number, index, rank, axes[0], shape.index(batch))
+            table = _table(record, number, rank, axes[0])
+            yield Operand(operation.place, number, index, rank, axes[0], shape.index(batch), table=table)
 
 
 def _learned_positions(
@@ -152,6 +155,15 @@ def _leaf(record: Record, x: int) -> Tensor | None:
     """The parameter or buffer, of two axes or more, that a tensor is read from."""
     leaves = [record.tensors[y] for y in sorted(record.ancestors(x)) if y not in record.maker]
     return next((leaf for leaf in leaves if leaf.ndim > 1 and leaf.is_floating_point()), None)
+
+
+def _table(record: Record, x: int, rank: int, axis: int) -> Tensor | None:
+    """The tensor whose first rows along an axis are `x`, seen with `rank` axes; None where there is none."""
+    leaf, rows = _leaf(record, x), record.tensors[x]
+    if leaf is None or leaf.ndim > rank:
+        return None
+    leaf, rows = (t.reshape((1,) * (rank - t.ndim) + t.shape) for t in (leaf, rows))
+    return leaf if leaf.narrow(axis, 0, min(rows.shape[axis], leaf.shape[axis])).equal(rows) else None
 
 
 def _update(record: Record, stream: Stream, block: int) -> Operand | None:

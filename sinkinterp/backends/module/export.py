@@ -12,9 +12,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausa
 
 from ...errors import InputError
 from .. import contract
-from ..hooks import eval_mode
 from .module_subject import ModuleSubject
-from .record import ADD, MULTIPLY, Operation, Record, recording
+from .record import ADD, MULTIPLY, Operation, Record
 
 _TOLERANCE = 1e-5  # of logits, relative to the largest
 _ACTIVATIONS = ("gelu", "gelu_new", "silu", "relu")
@@ -43,8 +42,7 @@ def to_transformers(subject: Any) -> PreTrainedModel:
     if not isinstance(subject, ModuleSubject):
         raise InputError("to_transformers takes the subject of a PyTorch module of your own: si.load(module)")
     tokens = contract.sample_tokens(subject.shape.vocab).to(subject.device)
-    with torch.no_grad(), eval_mode(subject.model), recording(subject.name, subject.model, tokens) as record:
-        logits = subject.logits(tokens)
+    record, logits = subject.recorded(tokens)
     parts, distance = _parts(record), torch.inf
     make = _gpt2 if subject.anatomy.positions else _llama
     try:
@@ -91,22 +89,29 @@ def _gain(operation: Operation) -> Tensor | None:
 
 
 def _blocks(subject: ModuleSubject, parts: Parts, n_mlp: int) -> Iterator[tuple[list[Linear], Linear, list[Linear]]]:
-    """Of every block the maps to queries, keys and values, that of the output, and those of the feed-forward layer."""
+    """Of every block the maps to queries, keys and values, that of the output, and those of the feed-forward layer.
+
+    The first three may be one map, or one for each head. Raises ValueError where there are more or fewer maps.
+    """
     shape, linears = subject.shape, parts.linears
-    n_queries = shape.n_heads * shape.d_head
     per_block, rest = divmod(len(linears) - 1, shape.n_layers)
-    if rest or per_block not in (2 + n_mlp, 4 + n_mlp):
+    n_maps = per_block - n_mlp - 1
+    if rest or n_maps not in (1, 3, 3 * shape.n_heads):
         raise ValueError(f"{len(linears) - 1} linear maps in {shape.n_layers} blocks")
     for i in range(shape.n_layers):
         of_block = linears[i * per_block : (i + 1) * per_block]
-        n_maps = per_block - n_mlp - 1
-        maps = of_block[:n_maps]
-        if n_maps == 1:
-            weight, bias = maps[0]
-            rows = [n_queries, *((len(weight) - n_queries) // 2,) * 2]
-            biases = [None] * 3 if bias is None else bias.split(rows)
-            maps = list(zip(weight.split(rows), biases, strict=True))
-        yield maps, of_block[n_maps], of_block[n_maps + 1 :]
+        joined = _joined(of_block[:n_maps])
+        n_queries = shape.n_heads * shape.d_head
+        rows = [n_queries, *((len(joined[0]) - n_queries) // 2,) * 2]
+        maps = [(weight, bias) for weight, bias in zip(*(x.split(rows) for x in joined), strict=True)]
+        has_bias = of_block[0][1] is not None
+        yield [(w, b if has_bias else None) for w, b in maps], of_block[n_maps], of_block[n_maps + 1 :]
+
+
+def _joined(maps: list[Linear]) -> tuple[Tensor, Tensor]:
+    """Several maps as one, whose bias is 0 where they have none."""
+    biases = [weight.new_zeros(len(weight)) if bias is None else bias for weight, bias in maps]
+    return torch.cat([weight for weight, _ in maps]), torch.cat(biases)
 
 
 def _activations(parts: Parts) -> tuple[str, ...]:
@@ -146,13 +151,12 @@ def _gpt2(subject: ModuleSubject, parts: Parts) -> Iterator[PreTrainedModel]:
     width = 0
     for i, (maps, out, (up, down)) in enumerate(_blocks(subject, parts, 2)):
         at, width = f"transformer.h.{i}", len(up[0])
-        weights, biases = (list(x) for x in zip(*maps, strict=True))
-        filled = [w.new_zeros(len(w)) if b is None else b for w, b in zip(weights, biases, strict=True)]
-        state |= _named(f"{at}.attn.c_attn", (torch.cat(weights), torch.cat(filled)), True)
+        state |= _named(f"{at}.attn.c_attn", _joined(maps), True)
         for part, linear in (("attn.c_proj", out), ("mlp.c_fc", up), ("mlp.c_proj", down)):
             state |= _named(f"{at}.{part}", linear, True)
         state |= _named(f"{at}.ln_1", parts.norms[2 * i]) | _named(f"{at}.ln_2", parts.norms[2 * i + 1])
-    state |= _named("transformer.ln_f", parts.norms[-1]) | _named("lm_head", parts.linears[-1])
+    head, norm = _without_bias(parts.linears[-1], parts.norms[-1])
+    state |= _named("transformer.ln_f", norm) | {"lm_head.weight": head}
     for activation in _activations(parts):
         config = GPT2Config(
             vocab_size=shape.vocab, n_positions=len(positions), n_embd=shape.d_model,
@@ -161,6 +165,15 @@ def _gpt2(subject: ModuleSubject, parts: Parts) -> Iterator[PreTrainedModel]:
             bos_token_id=None, eos_token_id=None,
         )  # fmt: skip
         yield _filled(GPT2LMHeadModel(config), state, subject)
+
+
+def _without_bias(head: Linear, norm: Linear) -> tuple[Tensor, Linear]:
+    """A head's weight, and the norm before it with a bias that gives the logits the head's bias, where one can."""
+    (weight, bias), (gain, shift) = head, norm
+    if bias is None:
+        return weight, norm
+    added = torch.linalg.lstsq(weight.double(), bias.double()[:, None], driver="gelsd").solution[:, 0].to(weight.dtype)
+    return weight, (gain, added if shift is None else shift + added)
 
 
 def _llama(subject: ModuleSubject, parts: Parts) -> Iterator[PreTrainedModel]:

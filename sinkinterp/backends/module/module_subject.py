@@ -23,7 +23,7 @@ from ..recorder import Recorder
 from ..subject import Logits
 from .anatomy import anatomy_of
 from .attention_of import AttentionOf, described
-from .record import recording
+from .record import Record, recording
 from .showing import Showing
 
 Forward = Callable[[Any, Tensor], Tensor]
@@ -65,9 +65,9 @@ class ModuleSubject(HuggingFaceSubject):
         tokens = _probe(self.model).to(self.device)
         with torch.no_grad(), eval_mode(self.model):
             self._forward_of = self._forward_of or _forward_of(self.model, tokens, self.name)
-            with described(self.model, self._described), recording(self.name, self.model, tokens) as record:
-                self.logits(tokens)
+            record, _ = self.recorded(tokens)
             found = self.anatomy = anatomy_of(record, self.model, self.name, blocks, positions)
+            del record
             tokens = contract.sample_tokens(len(found.table))
             bare = self.logits(tokens.to(self.device))
             with described(self.model, self._described, self.name, checks=True):
@@ -140,6 +140,13 @@ class ModuleSubject(HuggingFaceSubject):
             if before is not None:
                 self.model.forward = before
 
+    def recorded(self, tokens: Tensor) -> tuple[Record, Logits]:
+        """What the module does for these tokens, and the logits that it returns."""
+        seen = recording(self.name, self.model, tokens)
+        with torch.no_grad(), eval_mode(self.model), described(self.model, self._described), seen as record:
+            logits = self.logits(tokens)
+        return record, logits
+
     def logits(self, tokens: Tensor) -> Logits:
         """The logits that the module returns for these tokens."""
         assert self._forward_of is not None
@@ -162,8 +169,9 @@ class ModuleSubject(HuggingFaceSubject):
         """The positions that edits give to tokens; see `HuggingFaceSubject.positions`."""
         found = super().positions(edits, length)
         last = max((int(ids.max()) for ids in found.values()), default=0)
-        if last >= length:
-            raise InputError(f"{self.name} makes {length} positions for {length} tokens, and {last} is outside them")
+        rows = [length if turn.table is None else turn.table.shape[turn.pos_axis] for turn in self.anatomy.turns]
+        if last >= min(rows, default=length):
+            raise InputError(f"{self.name} has {min(rows)} positions for {length} tokens, and {last} is outside them")
         return found
 
     @override

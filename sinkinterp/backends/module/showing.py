@@ -107,6 +107,9 @@ def _unchanged(x: Tensor) -> Tensor:
 
 def _moved(turn: Operand, positions: Tensor, x: Tensor) -> Tensor:
     """The rows of an operand at other positions, those of each sequence."""
-    x = x.reshape((1,) * (turn.rank - x.ndim) + x.shape).narrow(turn.batch_axis, 0, 1)
+    if turn.table is None:
+        x = x.reshape((1,) * (turn.rank - x.ndim) + x.shape).narrow(turn.batch_axis, 0, 1)
+    else:
+        x = turn.table
     rows = x.movedim(turn.pos_axis, 0)[positions].movedim(1, turn.pos_axis + 1)
     return rows.movedim(0, turn.batch_axis).squeeze(turn.batch_axis + 1)

@@ -109,7 +109,7 @@ def _block_modules(
     for call, start, total in zip(record.calls, starts, sums, strict=True):
         sources = record.ancestors(start)
         around = [v for v in visits if v.start <= call and total < v.end and v.inputs[0] in sources]
-        if not around:
+        if not around or around[-1] in blocks:  # one module that holds several calls is no block
             return ()
         blocks.append(around[-1])
     parents, kinds = {v.name.rpartition(".")[0] for v in blocks}, {type(v.module) for v in blocks}
