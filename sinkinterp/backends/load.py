@@ -1,4 +1,4 @@
-"""From a name, a folder, or an object of one of the three libraries to a subject."""
+"""From a name, a folder, an object of one of the three libraries, or a PyTorch module to a subject."""
 
 from collections.abc import Callable
 from functools import partial

@@ -24,7 +24,7 @@ class PlainTokenizer:
         self, text: str, *, add_special_tokens: bool = True, truncation: bool = False, max_length: int | None = None
     ) -> dict[str, list[int]]:
         """{"input_ids": the first `max_length` ids of the text}, all of them without truncation."""
-        encoded = self.encode(text)
+        encoded: Any = self.encode(text)
         ids = [int(i) for i in getattr(encoded, "ids", encoded)]  # tokenizers returns an object
         return {"input_ids": ids[:max_length] if truncation else ids}
 

@@ -108,6 +108,19 @@ def test_a_swap_of_positions_is_a_swap_of_the_rows_that_a_module_keeps(name, sub
     assert not torch.allclose(logits, bare(subjects[name].model), atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["nanoGPT", "nanochat"])
+def test_a_module_that_its_owner_moves_or_changes_is_read_as_it_is_then(name):
+    subject, model = si.load(peaked(MODULES[name][0])), peaked(MODULES[name][0])
+    for one in (subject.model, model):
+        one.double()
+        swapped_rows(name, one)
+        one.wte.weight = one.head.weight = nn.Parameter(one.wte.weight.data.flip(0))
+    swapped_rows(name, model)
+    torch.testing.assert_close(subject.run(IDS, edits=[si.SwapPositions(2, 7)]).logits, bare(model))
+    torch.testing.assert_close(subject.run(IDS).logits, bare(subject.model))
+    assert subject.dtype == torch.float64
+
+
 def test_a_swap_of_rotations_that_are_computed_is_that_of_kept_ones(monkeypatch, subjects):
     turns = zoo.angles
     rows = [0, 1, 7, 3, 4, 5, 6, 2, 8, 9, 10]

@@ -17,7 +17,7 @@ class Operand:
     """One of the two tensors that an operation adds or multiplies; `number` is its number in the record.
 
     rank, pos_axis, batch_axis: the result's. factor: what the operation multiplies the operand by.
-    table: the parameter or buffer whose first rows the operand is, of that rank; None where it is computed.
+    table: the name of the parameter or buffer whose first rows the operand is; empty where it is computed.
     """
 
     place: Place
@@ -27,7 +27,7 @@ class Operand:
     pos_axis: int = 1
     batch_axis: int = 0
     factor: float = 1.0
-    table: Tensor | None = None
+    table: str = ""
 
 
 @dataclass(frozen=True)
@@ -35,19 +35,19 @@ class Anatomy:
     """Where things are in a pass.
 
     residuals: what makes the input of every block, and what the last block returns. layers: the block of each call.
-    table, table_name: the weight of the token table; tokens: what reads it.
+    table: the name of the weight of the token table, table_size: its sizes; tokens: what reads it.
     positions: what is added to the tokens' embeddings; None without such positions. n_positions: how many rows they
     have; None where they are computed. positions_name: of their parameter or buffer.
     turns: the operands that depend on positions and not on tokens. updates: those that feed-forward layers add, by
     block; None where not found. blocks: their modules, or the model itself where they are no modules.
     is_batch_first: whether the stream is (batch, pos, d_model), not (pos, batch, d_model). is_in_place: whether any
-    tensor of its shape is changed in place.
+    tensor of its shape is changed in place. d_model: of the stream.
     """
 
     residuals: tuple[Place, ...]
     layers: tuple[int, ...]
-    table: Tensor
-    table_name: str
+    table: str
+    table_size: tuple[int, ...]
     tokens: Place
     positions: Operand | None
     positions_name: str
@@ -58,6 +58,7 @@ class Anatomy:
     blocks_name: str
     is_batch_first: bool
     is_in_place: bool
+    d_model: int
 
 
 def anatomy_of(
@@ -70,14 +71,14 @@ def anatomy_of(
     stream = stream_of(record, model, name, blocks)
     names = {id(x): key for key, x in (*model.named_parameters(), *model.named_buffers())}
     lookup = _token_lookup(record, stream, name)
-    turns = tuple(_turns(record))
+    turns = tuple(_turns(record, names))
     chosen, chosen_name = _learned_positions(record, stream, turns, names, name, positions)
     rows = _leaf(record, chosen.number) if chosen else None
     return Anatomy(
         residuals=tuple(record.place(x) for x in (*stream.inputs, stream.end)),
         layers=stream.layers,
-        table=record.tensors[lookup.inputs[1]],
-        table_name=names.get(id(record.tensors[lookup.inputs[1]]), "").removesuffix(".weight"),
+        table=names.get(id(_leaf(record, lookup.inputs[1])), ""),
+        table_size=record.shapes[lookup.inputs[1]],
         tokens=lookup.place,
         positions=chosen,
         positions_name=chosen_name,
@@ -88,6 +89,7 @@ def anatomy_of(
         blocks_name=_common_name(visit.name for visit in stream.blocks),
         is_batch_first=record.shapes[stream.end][:2] == tuple(record.tokens.shape),
         is_in_place=any(record.is_stream(x) for operation in record.operations for x in record.changed(operation)),
+        d_model=record.shapes[stream.end][-1],
     )
 
 
@@ -109,7 +111,7 @@ def _token_lookup(record: Record, stream: Stream, name: str) -> Operation:
     return lookups[0]
 
 
-def _turns(record: Record) -> Iterator[Operand]:
+def _turns(record: Record, names: dict[int, str]) -> Iterator[Operand]:
     """Operands with a row for each position that do not depend on tokens, beside one that does."""
     batch, length = record.tokens.shape
     for operation in record.operations:
@@ -124,7 +126,7 @@ def _turns(record: Record) -> Iterator[Operand]:
         own = (1,) * (rank - len(record.shapes[number])) + record.shapes[number]
         axes = [axis for axis in range(rank) if own[axis] == shape[axis] == length]
         if len(axes) == 1:
-            table = _table(record, number, rank, axes[0])
+            table = names.get(id(_table(record, number, rank, axes[0])), "")
             yield Operand(operation.place, number, index, rank, axes[0], shape.index(batch), table=table)
 
 
@@ -162,8 +164,13 @@ def _table(record: Record, x: int, rank: int, axis: int) -> Tensor | None:
     leaf, rows = _leaf(record, x), record.tensors[x]
     if leaf is None or leaf.ndim > rank:
         return None
-    leaf, rows = (t.reshape((1,) * (rank - t.ndim) + t.shape) for t in (leaf, rows))
-    return leaf if leaf.narrow(axis, 0, min(rows.shape[axis], leaf.shape[axis])).equal(rows) else None
+    whole, rows = (with_axes(t, rank) for t in (leaf, rows))
+    return leaf if whole.narrow(axis, 0, min(rows.shape[axis], whole.shape[axis])).equal(rows) else None
+
+
+def with_axes(x: Tensor, rank: int) -> Tensor:
+    """The tensor with axes of size 1 before its own, so that it has `rank` axes."""
+    return x.reshape((1,) * (rank - x.ndim) + x.shape)
 
 
 def _update(record: Record, stream: Stream, block: int) -> Operand | None:

@@ -87,7 +87,7 @@ def described(model: nn.Module, attention: AttentionOf | None, name: str = "", c
     try:
         for where, module in modules:
             check = partial(_check, f"{name}: {where}", module.forward) if checks else None
-            module.forward = partial(_computed, attention, module, check)
+            module.forward = partial(_computed, attention, module, check)  # type: ignore[arg-type]  # it is given here
         yield
     finally:
         for _, module in modules:

@@ -140,7 +140,7 @@ def _named(name: str, linear: Linear, is_transposed: bool = False) -> State:
 
 
 def _gpt2(subject: ModuleSubject, parts: Parts) -> Iterator[PreTrainedModel]:
-    shape, table = subject.shape, subject.anatomy.table
+    shape, table = subject.shape, subject.tensor(subject.anatomy.table)
     rows = {**dict(subject.model.named_parameters()), **dict(subject.model.named_buffers())}
     name = subject.anatomy.positions_name
     positions = rows.get(f"{name}.weight", rows.get(name))
@@ -177,8 +177,8 @@ def _without_bias(head: Linear, norm: Linear) -> tuple[Tensor, Linear]:
 
 
 def _llama(subject: ModuleSubject, parts: Parts) -> Iterator[PreTrainedModel]:
-    shape, table, names = subject.shape, subject.anatomy.table, ("gate_proj", "up_proj", "down_proj")
-    blocks = list(_blocks(subject, parts, 3))
+    shape, names = subject.shape, ("gate_proj", "up_proj", "down_proj")
+    table, blocks = subject.tensor(subject.anatomy.table), list(_blocks(subject, parts, 3))
     for activation, order in product(_activations(parts), _orders(shape.d_head)):
         state: State = {"model.embed_tokens.weight": table, "model.norm.weight": parts.norms[-1][0]}
         for i, (maps, out, mlp) in enumerate(blocks):

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from ..hooks import RECORDING, eval_mode
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
 from ..subject import Logits
-from .anatomy import anatomy_of
+from .anatomy import anatomy_of, with_axes
 from .attention_of import AttentionOf, described
 from .record import Record, recording
 from .showing import Showing
@@ -65,10 +66,11 @@ class ModuleSubject(HuggingFaceSubject):
         tokens = _probe(self.model).to(self.device)
         with torch.no_grad(), eval_mode(self.model):
             self._forward_of = self._forward_of or _forward_of(self.model, tokens, self.name)
+            self.logits(tokens)  # fills what the module keeps for later passes, such as rotations
             record, _ = self.recorded(tokens)
             found = self.anatomy = anatomy_of(record, self.model, self.name, blocks, positions)
             del record
-            tokens = contract.sample_tokens(len(found.table))
+            tokens = contract.sample_tokens(found.table_size[0])
             bare = self.logits(tokens.to(self.device))
             with described(self.model, self._described, self.name, checks=True):
                 self.logits(tokens.to(self.device))
@@ -80,7 +82,7 @@ class ModuleSubject(HuggingFaceSubject):
     @property
     @override
     def dtype(self) -> torch.dtype:
-        return self.anatomy.table.dtype
+        return next(parameter.dtype for parameter in self.model.parameters() if parameter.is_floating_point())
 
     @property
     @override
@@ -91,7 +93,8 @@ class ModuleSubject(HuggingFaceSubject):
     def __repr__(self) -> str:
         found = self.anatomy
         blocks = f"blocks {found.blocks_name}" if found.blocks_name else "blocks by what is added to the stream"
-        places = f"{blocks}, tokens {found.table_name}, positions {found.positions_name or 'not added to tokens'}"
+        positions = found.positions_name or "not added to tokens"
+        places = f"{blocks}, tokens {found.table.removesuffix('.weight')}, positions {positions}"
         return f"{super().__repr__().replace('huggingface', 'torch module')[:-1]}; {places}>"
 
     @override
@@ -113,7 +116,7 @@ class ModuleSubject(HuggingFaceSubject):
     def _shown(self, recorder: Recorder, positions: Tensor | None) -> Iterator[None]:
         """Inside, one pass of the module is shown to the recorder."""
         blocks = [block for block, mlp in enumerate(self.modules.mlps) if mlp is not None]
-        showing = Showing(self.name, self.anatomy, recorder, blocks, positions)
+        showing = Showing(self.name, self.anatomy, recorder, blocks, positions, self._position_tables())
         with described(self.model, self._described, self.name), showing:
             yield
 
@@ -143,9 +146,16 @@ class ModuleSubject(HuggingFaceSubject):
     def recorded(self, tokens: Tensor) -> tuple[Record, Logits]:
         """What the module does for these tokens, and the logits that it returns."""
         seen = recording(self.name, self.model, tokens)
-        with torch.no_grad(), eval_mode(self.model), described(self.model, self._described), seen as record:
-            logits = self.logits(tokens)
-        return record, logits
+        try:
+            with torch.no_grad(), eval_mode(self.model), described(self.model, self._described), seen as record:
+                return record, self.logits(tokens)
+        except InputError:
+            raise
+        except Exception as error:  # what compiles itself, such as flex_attention, fails in any way
+            raise InputError(
+                f"{self.name} fails while its operations are watched ({_reason(error)}); where parts of it are "
+                "compiled, as flex_attention is, describe its attention with attention=AttentionOf(...)"
+            ) from error
 
     def logits(self, tokens: Tensor) -> Logits:
         """The logits that the module returns for these tokens."""
@@ -169,10 +179,21 @@ class ModuleSubject(HuggingFaceSubject):
         """The positions that edits give to tokens; see `HuggingFaceSubject.positions`."""
         found = super().positions(edits, length)
         last = max((int(ids.max()) for ids in found.values()), default=0)
-        rows = [length if turn.table is None else turn.table.shape[turn.pos_axis] for turn in self.anatomy.turns]
+        tables = self._position_tables()
+        rows = [
+            with_axes(tables[turn.table], turn.rank).shape[turn.pos_axis] if turn.table else length
+            for turn in self.anatomy.turns
+        ]
         if last >= min(rows, default=length):
             raise InputError(f"{self.name} has {min(rows)} positions for {length} tokens, and {last} is outside them")
         return found
+
+    def tensor(self, name: str) -> Tensor:
+        """The parameter or buffer of this name as it is now: its owner may move or replace it."""
+        return attrgetter(name)(self.model)
+
+    def _position_tables(self) -> dict[str, Tensor]:
+        return {turn.table: self.tensor(turn.table) for turn in self.anatomy.turns if turn.table}
 
     @override
     def weights(self, layer: int, projection: Projection) -> HeadWeights | None:
@@ -181,8 +202,7 @@ class ModuleSubject(HuggingFaceSubject):
     @property
     @override
     def _embedding(self) -> nn.Embedding:
-        table = self.anatomy.table
-        return nn.Embedding(len(table), table.shape[1], _weight=table.detach())
+        return nn.Embedding(*self.anatomy.table_size, device="meta")
 
     @property
     @override
@@ -224,9 +244,8 @@ def _forward_of(model: nn.Module, tokens: Tensor, name: str) -> Forward:
     try:
         logits = _logits_in(model(tokens), tokens)
     except Exception as error:  # a module can fail in any way
-        reason = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
         raise InputError(
-            f"{name} cannot be called with token ids alone ({reason}); say how it is called: "
+            f"{name} cannot be called with token ids alone ({_reason(error)}); say how it is called: "
             "forward=lambda module, ids: module(ids, ...)"
         ) from error
     if logits is not None and logits.shape[1] == tokens.shape[1]:
@@ -235,6 +254,11 @@ def _forward_of(model: nn.Module, tokens: Tensor, name: str) -> Forward:
     if logits is not None and keyword is not None:
         return lambda module, ids: module(ids, **{keyword: ids})
     return lambda module, ids: module(ids)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an exception, after its kind."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _logits_in(output: Any, tokens: Tensor) -> Tensor | None:

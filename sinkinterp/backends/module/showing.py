@@ -1,7 +1,7 @@
 """Shows a recorder the attention calls, residuals, updates and embeddings of a module's pass."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from ...attention.call import AttentionCall
 from ...errors import InputError
 from ...interventions.edit import POSITION_EMBEDDING, TOKEN_EMBEDDING
 from ..recorder import Recorder
-from .anatomy import Anatomy, Operand
+from .anatomy import Anatomy, Operand, with_axes
 from .listening import SDPA, Listener, Place
 
 Change = Callable[[Tensor], Tensor]
@@ -23,10 +23,17 @@ class Showing(Listener):
     """A mode inside which the pass of a model is shown to a recorder.
 
     blocks: those whose updates are shown. positions: `#sequence pos`, which tokens are given in place of their own.
+    tables: the parameters and buffers that positions are read from, by name.
     """
 
     def __init__(
-        self, name: str, anatomy: Anatomy, recorder: Recorder, blocks: Sequence[int], positions: Tensor | None = None
+        self,
+        name: str,
+        anatomy: Anatomy,
+        recorder: Recorder,
+        blocks: Sequence[int],
+        positions: Tensor | None = None,
+        tables: Mapping[str, Tensor] = {},
     ) -> None:
         self.anatomy, self.recorder = anatomy, recorder
         self.error: TypeError | None = None
@@ -37,7 +44,7 @@ class Showing(Listener):
             self.results[anatomy.tokens] = lambda x: shown(self._batch_first(x, recorder.token_embedding))
         if positions is not None:
             for turn in anatomy.turns:
-                self.operands[turn.place].append((turn.index, partial(_moved, turn, positions)))
+                self.operands[turn.place].append((turn.index, partial(_moved, turn, tables.get(turn.table), positions)))
         learned = anatomy.positions
         if learned is not None and recorder.edits_at(POSITION_EMBEDDING):
             self.operands[learned.place].append((learned.index, self._position_embedding))
@@ -83,6 +90,8 @@ class Showing(Listener):
         return tuple(changed)
 
     def _residual(self, x: Tensor) -> Tensor:
+        if x.ndim != 3 or x.shape[-1] != self.anatomy.d_model:
+            raise InputError(f"{self.name} runs other operations than when it was loaded; load it again")
         if not self.anatomy.is_in_place:
             return self._batch_first(x, self.recorder.residual)
         shown = x.clone()  # what reads keep must not change when the module adds to the stream
@@ -105,11 +114,8 @@ def _unchanged(x: Tensor) -> Tensor:
     return x
 
 
-def _moved(turn: Operand, positions: Tensor, x: Tensor) -> Tensor:
-    """The rows of an operand at other positions, those of each sequence."""
-    if turn.table is None:
-        x = x.reshape((1,) * (turn.rank - x.ndim) + x.shape).narrow(turn.batch_axis, 0, 1)
-    else:
-        x = turn.table
+def _moved(turn: Operand, table: Tensor | None, positions: Tensor, x: Tensor) -> Tensor:
+    """The rows of an operand, or of the table that it is read from, at the positions of each sequence."""
+    x = with_axes(x if table is None else table, turn.rank).narrow(turn.batch_axis, 0, 1)
     rows = x.movedim(turn.pos_axis, 0)[positions].movedim(1, turn.pos_axis + 1)
     return rows.movedim(0, turn.batch_axis).squeeze(turn.batch_axis + 1)
