@@ -244,7 +244,8 @@ class Encoder(Table):
     def __init__(self, batch_first=True, **options):
         super().__init__(nn.Identity)
         layer = nn.TransformerEncoderLayer(D, H, 2 * D, batch_first=batch_first, norm_first=True, **options)
-        self.blocks = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False).layers
+        self.encoder = nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False)
+        self.blocks = self.encoder.layers
         self.pos = nn.Parameter(torch.randn(1, ROWS, D))
         for parameter in self.parameters():  # the copies of a layer are all alike
             parameter.data += 0.1 * torch.randn_like(parameter)
@@ -252,9 +253,7 @@ class Encoder(Table):
     def forward(self, ids):
         x = self.wte(ids) + self.pos[:, : ids.shape[1]]
         x = x if self.blocks[0].self_attn.batch_first else x.transpose(0, 1)
-        mask = nn.Transformer.generate_square_subsequent_mask(ids.shape[1])
-        for block in self.blocks:
-            x = block(x, src_mask=mask)
+        x = self.encoder(x, mask=nn.Transformer.generate_square_subsequent_mask(ids.shape[1]))
         x = x if self.blocks[0].self_attn.batch_first else x.transpose(0, 1)
         return {"logits": self.head(self.norm(x))}
 

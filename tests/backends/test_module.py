@@ -296,6 +296,19 @@ def with_blocks(forward, attention=Mutant):
 WRONG = si.AttentionOf(
     "blocks.*.attn", queries="heads.*.query", keys="heads.*.value", values="heads.*.key", output="proj"
 )
+
+
+def test_what_the_user_says_of_a_module_is_what_is_found_without_it():
+    model = peaked(zoo.NanoGPT)
+    told = si.load(model, blocks="blocks", positions="wpe", forward=lambda module, ids: module(ids, ids)[0])
+    found = si.load(model)
+    assert told.anatomy == found.anatomy and told.shape == found.shape
+    with pytest.raises(InputError, match="blocks are for PyTorch modules of your own, not for huggingface"):
+        si.load(si.to_transformers(found), blocks="transformer.h")
+    with pytest.raises(InputError, match="to_transformers takes the subject"):
+        si.to_transformers(model)
+
+
 REFUSED = {
     "not causal": (gpt_with(attending(is_causal=False)), {}, "a later token changes earlier logits"),
     "one key too many": (gpt_with(masked(lambda n: ones(n).tril(1))), {}, "a later token changes earlier logits"),
@@ -393,3 +406,34 @@ def test_a_character_that_a_dictionary_lacks_is_named():
         subject.tokens("the zat")
     with pytest.raises(InputError, match="an id of its own"):
         si.load(zoo.NanoGPT(), tokenizer={"a": 0, "b": 0})
+
+
+def x_transformer(**options):
+    library = pytest.importorskip("x_transformers")
+    layers = library.Decoder(dim=36, depth=LAYERS, heads=3, attn_dim_head=12, attn_flash=True, **options)
+    return library.TransformerWrapper(num_tokens=VOCAB, max_seq_len=ROWS, attn_layers=layers)
+
+
+def litgpt(name, **sizes):
+    library = pytest.importorskip("litgpt")
+    common = {"n_layer": LAYERS, "n_embd": 48, "n_head": 4, "padded_vocab_size": VOCAB, "block_size": ROWS}
+    return library.GPT(library.Config.from_name(name, **common, intermediate_size=40, head_size=12, **sizes))
+
+
+OTHERS = {
+    "x-transformers": x_transformer,
+    "x-transformers, rotary and gated": lambda: x_transformer(rotary_pos_emb=True, rotary_emb_dim=12, ff_glu=True),
+    "litgpt, pythia": lambda: litgpt("pythia-14m", n_query_groups=4),
+    "litgpt, mistral": lambda: litgpt("Mistral-7B-v0.1", n_query_groups=2),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", OTHERS)
+def test_models_of_other_libraries_are_read_where_they_are_installed(name):
+    torch.manual_seed(0)
+    subject = si.load(OTHERS[name]())
+    swapped = subject.run(IDS, edits=[si.SwapPositions(0, 4)]).logits
+    assert subject.shape.n_layers == LAYERS and subject.shape.mlp_layers == ALL
+    torch.testing.assert_close(subject.run(IDS).logits, bare(subject.model), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(swapped, subject.run(IDS).logits, atol=1e-4)

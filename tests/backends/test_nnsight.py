@@ -78,7 +78,7 @@ def test_what_cannot_be_loaded_is_refused_by_name():
         si.load(model_of("llama"), backend="jax")
     with pytest.raises(InputError, match="cannot run on 'huggingface'"):
         si.load(NNsight(model_of("llama")), backend="huggingface")
-    with pytest.raises(InputError, match="a Linear is not a model"):
+    with pytest.raises(InputError, match="Linear cannot be called with token ids"):
         si.load(torch.nn.Linear(3, 5))
 
 

@@ -202,7 +202,8 @@ class ModuleSubject(HuggingFaceSubject):
     @property
     @override
     def _embedding(self) -> nn.Embedding:
-        return nn.Embedding(*self.anatomy.table_size, device="meta")
+        rows, size = self.anatomy.table_size
+        return nn.Embedding(rows, size, device="meta")
 
     @property
     @override

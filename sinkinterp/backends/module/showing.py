@@ -12,6 +12,7 @@ from typing_extensions import override
 from ...attention.call import AttentionCall
 from ...errors import InputError
 from ...interventions.edit import POSITION_EMBEDDING, TOKEN_EMBEDDING
+from ..exclusive import raise_if_interrupted
 from ..recorder import Recorder
 from .anatomy import Anatomy, Operand, with_axes
 from .listening import SDPA, Listener, Place
@@ -90,6 +91,7 @@ class Showing(Listener):
         return tuple(changed)
 
     def _residual(self, x: Tensor) -> Tensor:
+        raise_if_interrupted()
         if x.ndim != 3 or x.shape[-1] != self.anatomy.d_model:
             raise InputError(f"{self.name} runs other operations than when it was loaded; load it again")
         if not self.anatomy.is_in_place:
