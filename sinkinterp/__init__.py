@@ -17,6 +17,8 @@ from .lm.registration import register_with_transformers
 
 if TYPE_CHECKING:
     from .backends.load import load as load
+    from .backends.module.attention_of import AttentionOf as AttentionOf
+    from .backends.module.export import to_transformers as to_transformers
     from .backends.patched import patched as patched
     from .interventions.normalisation import PatchNormalization as PatchNormalization
     from .interventions.positions import SwapPositions as SwapPositions
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 _MODULES = {  # of the public names; each is imported when its name is first used, since torch takes seconds
     "load": "backends.load",
+    "AttentionOf": "backends.module.attention_of",
+    "to_transformers": "backends.module.export",
     "measure": "measurement.measure",
     "Report": "report.report",
     "compare": "report.compare",

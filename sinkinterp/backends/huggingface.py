@@ -48,6 +48,7 @@ class HuggingFaceSubject(ReadsText):
     encoder = ""
     n_keys: int | None = None
     reads_caches = True  # whether calls of a pass that continues a cache hold all its keys
+    takes_position_ids = True  # whether the model takes positions as a keyword
     has_encoder = False  # whether this class runs encoder-decoder models
 
     def __init__(self, model: PreTrainedModel, name: str | None = None) -> None:
@@ -250,7 +251,7 @@ class HuggingFaceSubject(ReadsText):
         if not recorder.residual_answers:
             raise InputError(f"{self.name} cannot be measured: its residuals are not found")
         n_heads, n_kv_heads, d_head, d_value = next(iter(sizes.values())).tolist()
-        embedding, config = self._embedding, self.model.config.get_text_config()
+        embedding = self._embedding
         return ModelShape(
             n_layers=len(self.modules.blocks),
             attention_layers=tuple(sorted(sizes)),
@@ -259,11 +260,17 @@ class HuggingFaceSubject(ReadsText):
             d_head=d_head,
             d_model=int(recorder.residual_answers[0]["width"].item()),
             vocab=embedding.num_embeddings,
-            n_ctx=next((getattr(config, name) for name in _CONTEXT if getattr(config, name, None) is not None), None),
+            n_ctx=self._n_ctx,
             mlp_layers=tuple(i for i, mlp in enumerate(self.modules.mlps) if mlp is not None),
             d_embedding=embedding.embedding_dim,
             d_value=d_value,
         )
+
+    @property
+    def _n_ctx(self) -> int | None:
+        """The longest sequence that the model knows of; None without a limit."""
+        config = self.model.config.get_text_config()
+        return next((getattr(config, name) for name in _CONTEXT if getattr(config, name, None) is not None), None)
 
     @property
     def _fix(self) -> str:

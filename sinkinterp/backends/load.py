@@ -1,4 +1,4 @@
-"""From a name, a folder, or an object of one of the three libraries to a subject."""
+"""From a name, a folder, an object of one of the three libraries, or a PyTorch module to a subject."""
 
 from collections.abc import Callable
 from functools import partial
@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from ..checks import keywords, nearest
 from ..data.choices import Dtype, dtype_name
+from ..data.plain_tokenizer import plain_tokenizer
 from ..data.token_sources import is_tokenizer
 from ..errors import InputError
 from .encoder.encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
@@ -19,6 +20,8 @@ from .files.hub import offline_while_unreachable
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
 from .files.named_models import folder_of
 from .huggingface import HuggingFaceSubject, check_encoder
+from .module.attention_of import AttentionOf
+from .module.module_subject import Forward, ModuleSubject
 from .subject import ReadsText, Subject
 
 _QUANTIZED = "load it with transformers and give the model: si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
@@ -45,20 +48,29 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     remote: bool = False,
     encoder: EncoderInput | None = None,
     tokenizer: Any = None,
+    forward: Forward | None = None,
+    blocks: str | None = None,
+    positions: str | None = None,
+    attention: AttentionOf | None = None,
 ) -> Subject:
     """A subject from a Hugging Face name, a model folder, a GGUF file, a model that we name, or a model in memory.
 
     sinkinterp/NAME are the checkpoints that ship with us, smollm2 and whisper-tiny.en what `make models` makes. A model
-    in memory is a transformers model, an nnsight model around one, or a TransformerLens bridge. `backend` is
-    "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that of the object, "huggingface" for
-    names, folders and files. Weights are read from safetensors or GGUF (dequantised) only, in `dtype` (default
-    float32), to where `device_map` says (as in transformers: "auto" spreads a model that is too large for one device),
-    and no code of the repository is run. `remote` runs a model of the Hub on an NDIF server instead, in its dtype
-    there: backend "nnsight" only. Encoder-decoder models (Whisper, BART, T5) need an `encoder` input, `Silence()`,
-    `NoEncoder()`, `Sound(file)` or `Text(text)` of `sinkinterp.backends.encoder.encoder_input`. What is measured is
-    their decoder.
+    in memory is a transformers model, an nnsight model around one, a TransformerLens bridge, or any PyTorch module that
+    attends causally. `backend` is "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that
+    of the object, "huggingface" for names, folders and files. Weights are read from safetensors or GGUF (dequantised)
+    only, in `dtype` (default float32), to where `device_map` says (as in transformers: "auto" spreads a model that is
+    too large for one device), and no code of the repository is run. `remote` runs a model of the Hub on an NDIF server
+    instead, in its dtype there: backend "nnsight" only. Encoder-decoder models (Whisper, BART, T5) need an `encoder`
+    input, `Silence()`, `NoEncoder()`, `Sound(file)` or `Text(text)` of `sinkinterp.backends.encoder.encoder_input`.
+    What is measured is their decoder.
     `tokenizer`, a transformers tokenizer or the name of one, is what the subject reads text with; by default that of
-    the name, the folder, the nnsight model or the bridge. Raises InputError where nothing can be loaded, weights are
+    the name, the folder, the nnsight model or the bridge. It may also be anything with `encode` and `decode`, the two
+    functions, or a dictionary of the ids of characters.
+    `forward`, `blocks`, `positions` and `attention` are for modules of your own, where what they do is not found or
+    ambiguous: `forward(module, ids)` returns the logits; `blocks="transformer.h"` names the list of blocks,
+    `positions="transformer.wpe"` the table of positions; `attention` describes attention that does not call
+    `scaled_dot_product_attention` (see `AttentionOf`). Raises InputError where nothing can be loaded, weights are
     absent, the backend cannot do it, an encoder's input is missing or has no encoder, or a dtype or device is asked of
     a model that is in memory or on a server already.
     """
@@ -81,8 +93,15 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
             raise no_encoder_input(name)  # before its weights are read
         with offline_while_unreachable(str(source)):
             source = load_model(source, dtype or torch.float32, device_map)
+    own: dict[str, Any] = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
+    own = {argument: value for argument, value in own.items() if value is not None}
     library = _library_of(source)
     check_no_bridge(source)
+    if library == _OWN and backend is None:
+        check_has_no_encoder(encoder, name or type(source).__name__)
+        return _reading(ModuleSubject(source, name, **own), read_with)
+    if own:
+        raise InputError(f"{' and '.join(own)} are for PyTorch modules of your own, not for {library}; leave them out")
     backend = library if backend is None else backend
     if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
         hint = nearest(backend, _SUBJECTS)
@@ -120,12 +139,14 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
         return partial(load_tokenizer, source)
     if isinstance(tokenizer, str | Path):
         return partial(load_tokenizer, tokenizer)
-    if tokenizer is not None and not is_tokenizer(tokenizer):
-        raise InputError(
-            f"a {type(tokenizer).__name__} is not a tokenizer; give AutoTokenizer.from_pretrained(NAME), or the name"
-        )
     beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
-    return lambda: beside if is_tokenizer(beside) else None
+    read_with = beside if is_tokenizer(beside) else plain_tokenizer(beside)
+    if tokenizer is not None and read_with is None:
+        raise InputError(
+            f"a {type(tokenizer).__name__} is not a tokenizer; give AutoTokenizer.from_pretrained(NAME), the name, "
+            "anything with encode and decode, or a dictionary of characters"
+        )
+    return lambda: read_with
 
 
 def _reading(subject: Subject, tokenizer_source: Callable[[], Any], folder: Path | None = None) -> Subject:
@@ -168,6 +189,7 @@ def _transformer_lens(model: Any, name: str | None) -> Subject:
 
 
 _SUBJECTS = {"huggingface": HuggingFaceSubject, "nnsight": _nnsight, "transformer_lens": _transformer_lens}
+_OWN = "module"  # a PyTorch module that is of no library
 BACKENDS = tuple(_SUBJECTS)
 _LIBRARIES = {"nnsight": "nnsight", "transformer_lens": "transformer_lens", "transformers": "huggingface"}
 
@@ -176,6 +198,7 @@ def _library_of(model: object) -> str:
     """The backend that an object in memory belongs to."""
     roots = [base.__module__.split(".")[0] for base in type(model).__mro__]
     found = [_LIBRARIES[root] for root in roots if root in _LIBRARIES]
+    found += [_OWN] if isinstance(model, torch.nn.Module) else []
     if not found:
         raise InputError(
             f"a {type(model).__name__} is not a model that can be loaded; give a name, a folder or a model in memory"

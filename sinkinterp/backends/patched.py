@@ -20,8 +20,8 @@ from .exclusive import exclusive, lock_of
 from .hooks import PATCHED, RECORDING, Recording
 from .huggingface import HuggingFaceSubject
 from .load import load
+from .module.module_subject import ModuleSubject
 from .recorder import Recorder
-from .subject import Subject
 
 
 @contextmanager
@@ -31,8 +31,9 @@ def patched(model: Any, *edits: Edits) -> Iterator[Any]:
         with si.patched(model, si.PatchNormalization(Sigmoid(), layers=[3])):
             model.generate(**inputs)
 
-    `model` is a transformers model, a TransformerLens bridge (`run_with_cache` and `run_with_hooks` see the edits) or
-    an nnsight model (`trace` and `generate` see them, in this process only). Hooks that are added inside the block see
+    `model` is a transformers model, a TransformerLens bridge (`run_with_cache` and `run_with_hooks` see the edits), an
+    nnsight model (`trace` and `generate` see them, in this process only), or a PyTorch module of your own, or its
+    subject, where `si.load` needs more than the module. Hooks that are added inside the block see
     what the edits made. A pattern that is cached holds the weights that multiply the values, without a slot's column.
     Positions count from the start of the sequence, also where a cache holds its beginning. Raises InputError for edits
     that do not fit, for padded batches (positions would count padding), and for caches that forget or preallocate keys.
@@ -71,6 +72,8 @@ def _enter(stack: ExitStack, model: Any, module: nn.Module, edits: tuple[Edit, .
 
 
 def _patch_of(model: Any) -> "_Patch":
+    if isinstance(model, ModuleSubject):
+        return _Patch(model)
     subject = HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model)
     if not isinstance(subject, HuggingFaceSubject):
         raise InputError(f"{subject.name} does not run in this process, so it cannot stay edited; use measure(edits=)")
@@ -78,13 +81,15 @@ def _patch_of(model: Any) -> "_Patch":
 
 
 def _module_of(model: Any) -> nn.Module:
-    """The transformers model that a library runs. Raises InputError for anything else."""
+    """The module that a library runs, or the user's own. Raises InputError for anything else."""
     inner = getattr(model, "_module", None) or getattr(model, "original_model", None)
-    module = model if isinstance(model, PreTrainedModel) else inner
-    if not isinstance(module, nn.Module) or isinstance(model, Subject):
+    inner = model.model if isinstance(model, ModuleSubject) else inner
+    module = inner if isinstance(inner, nn.Module) and not isinstance(model, PreTrainedModel) else model
+    if not isinstance(module, nn.Module):
         what = type(model).__name__
         raise InputError(
-            f"patched takes a transformers model, a TransformerLens bridge or an nnsight model; got {what}"
+            "patched takes a transformers model, a TransformerLens bridge, an nnsight model or a PyTorch module of your"
+            f" own; got {what}"
         )
     return module
 
@@ -104,7 +109,7 @@ class _Patch:
 
     def before_pass(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         """A forward pre-hook: starts the recorder, and gives the model the edited positions."""
-        given = (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds"))
+        given = (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *kwargs.values())
         inputs: Any = next((tensor for tensor in given if tensor is not None), None)
         if not isinstance(inputs, Tensor) or inputs.ndim != 3:  # else these are embeddings
             self.subject.check_ids(inputs)
@@ -146,7 +151,7 @@ class _Patch:
     def _positions(self, inputs: Tensor, past: int) -> dict[str, Tensor]:
         length = past + inputs.shape[1]
         positions = self.subject.positions(self.edits, length)
-        if not positions:
+        if not positions or not self.subject.takes_position_ids:
             return {}
         ones = torch.ones(inputs.shape[0], length, dtype=torch.long, device=inputs.device)
         return {"position_ids": positions["position_ids"][:, past:], "attention_mask": ones}

@@ -11,6 +11,7 @@ from ..checks import LARGEST, check_memory, unicode_text, whole_number
 from ..errors import InputError
 from .chat_templates import rendered
 from .choices import Bos
+from .plain_tokenizer import PlainTokenizer
 from .tokens import Tokens, TokenSet
 
 CHARACTERS = 64  # of a text are tokenised for every token that is asked for
@@ -153,6 +154,8 @@ def _checked(vocab: int, length: int, sequences: int, seed: int) -> tuple[int, t
 
 def appended_tokens(tokenizer: Tokenizer) -> int:
     """How many tokens the tokenizer puts after every text, such as T5's end token."""
+    if isinstance(tokenizer, PlainTokenizer):  # which adds none, and may not know an "a"
+        return 0
     with_special, alone = (
         tokenizer("a", add_special_tokens=special, truncation=True, max_length=64)["input_ids"]
         for special in (True, False)

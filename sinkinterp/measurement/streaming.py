@@ -164,7 +164,7 @@ def _note(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: bo
 
 
 def _check(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: bool) -> None:
-    if subject.libraries or subject.has_encoder:
+    if subject.libraries or subject.has_encoder or not subject.takes_position_ids:
         raise InputError(f"{subject.name} has no rolling cache here; give a causal model, with backend='huggingface'")
     length, limit = tokens.shape[1], subject.shape.n_ctx
     if length < 2:

@@ -66,7 +66,7 @@ def test_what_cannot_be_loaded_is_refused_by_name():
     for model, backend, message in (
         (model_of("llama"), "jax", "cannot run on 'jax'; backends: huggingface, nnsight"),
         (NNsight(model_of("llama")), "huggingface", "cannot run on 'huggingface'"),
-        (torch.nn.Linear(3, 5), None, "a Linear is not a model"),
+        (torch.nn.Linear(3, 5), None, "Linear cannot be called with token ids"),
     ):
         with pytest.raises(InputError, match=message):
             si.load(model, backend=backend)

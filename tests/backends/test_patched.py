@@ -137,7 +137,8 @@ def test_what_cannot_be_patched_is_refused_in_one_line_and_nothing_is_changed():
     refused = {
         "at least one edit": (model,),
         "no layer 7": (model, iv.ZeroQueryBias(layers=[1]), iv.Temperature(2.0, layers=[7])),
-        "patched takes a transformers model, a": (torch.nn.Linear(3, 3), iv.Temperature(2.0)),
+        "patched takes a transformers model, a": ("gpt2", iv.Temperature(2.0)),
+        "Linear cannot be called with token ids": (torch.nn.Linear(3, 3), iv.Temperature(2.0)),
         "no such bias": (model_of("llama"), iv.ZeroQueryBias()),
     }
     for words, (one, *edits) in refused.items():

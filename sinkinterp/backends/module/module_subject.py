@@ -1,0 +1,272 @@
+"""A PyTorch module of the user's own as a subject, found by what flows through it in one pass."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from ...data.tokens import Tokens
+from ...errors import InputError
+from ...interventions.edit import Edit, HeadWeights
+from .. import contract
+from ..anatomy.modules import FeedForward, StreamModules
+from ..anatomy.projections import Projection
+from ..contract import Check
+from ..exclusive import exclusive
+from ..hooks import RECORDING, eval_mode
+from ..huggingface import HuggingFaceSubject
+from ..recorder import Recorder
+from ..subject import Logits
+from .anatomy import anatomy_of, with_axes
+from .attention_of import AttentionOf, described
+from .record import Record, recording
+from .showing import Showing
+
+Forward = Callable[[Any, Tensor], Tensor]
+_BATCHES, _LENGTHS = (11, 13, 17, 19, 23), (7, 5, 3, 4, 6)
+_TARGETS = ("targets", "labels", "target", "y")  # what modules call the tokens that they compute a loss for
+
+
+class ModuleSubject(HuggingFaceSubject):
+    """A causal language model that is any PyTorch module, read and edited while it runs, by no hooks of its modules.
+
+    Its attention calls go through `scaled_dot_product_attention`, or are described by `attention`. What is added to
+    what shows its blocks, updates and positions; `blocks` and `positions` choose them by name. `forward(module, ids)`
+    returns its logits, `sequence pos vocab`; by default they are what the module returns, or the first such tensor.
+    Raises InputError where something is not found or ambiguous, for compiled modules, and where the contract fails.
+    """
+
+    takes_position_ids = False
+
+    def __init__(
+        self,
+        model: nn.Module,
+        name: str | None = None,
+        *,
+        forward: Forward | None = None,
+        blocks: str | None = None,
+        positions: str | None = None,
+        attention: AttentionOf | None = None,
+    ) -> None:
+        self.model: Any = model
+        self.name = name or type(model).__name__
+        self._forward_of, self._described = forward, attention
+        with exclusive(model):
+            self._find(blocks, positions)
+
+    def _find(self, blocks: str | None, positions: str | None) -> None:
+        _check_plain(self.model, self.name)
+        self._check_not_patched()
+        self.revision, self.attention, self.attention_note = "", "sdpa", ""
+        tokens = _probe(self.model).to(self.device)
+        with torch.no_grad(), eval_mode(self.model):
+            self._forward_of = self._forward_of or _forward_of(self.model, tokens, self.name)
+            self.logits(tokens)  # fills what the module keeps for later passes, such as rotations
+            record, _ = self.recorded(tokens)
+            found = self.anatomy = anatomy_of(record, self.model, self.name, blocks, positions)
+            del record
+            tokens = contract.sample_tokens(found.table_size[0])
+            bare = self.logits(tokens.to(self.device))
+            with described(self.model, self._described, self.name, checks=True):
+                self.logits(tokens.to(self.device))
+        updates = [None if update is None else FeedForward(self.model, update.factor) for update in found.updates]
+        tables = (self.model,) if found.positions else ()
+        self.modules = StreamModules(self.model, tables, found.blocks, updates)
+        self._check_contract(bare)
+
+    @property
+    @override
+    def dtype(self) -> torch.dtype:
+        return next(parameter.dtype for parameter in self.model.parameters() if parameter.is_floating_point())
+
+    @property
+    @override
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @override
+    def __repr__(self) -> str:
+        found = self.anatomy
+        blocks = f"blocks {found.blocks_name}" if found.blocks_name else "blocks by what is added to the stream"
+        positions = found.positions_name or "not added to tokens"
+        places = f"{blocks}, tokens {found.table.removesuffix('.weight')}, positions {positions}"
+        return f"{super().__repr__().replace('huggingface', 'torch module')[:-1]}; {places}>"
+
+    @override
+    def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
+        return self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
+
+    @override
+    def _forward(
+        self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **positions: Tensor
+    ) -> Logits:
+        tokens = tokens.to(self.device)
+        with torch.set_grad_enabled(gradients), eval_mode(self.model):
+            if recorder is None:
+                return self.logits(tokens)
+            with self._shown(recorder, positions.get("position_ids")):
+                return self.logits(tokens)
+
+    @contextmanager
+    def _shown(self, recorder: Recorder, positions: Tensor | None) -> Iterator[None]:
+        """Inside, one pass of the module is shown to the recorder."""
+        blocks = [block for block, mlp in enumerate(self.modules.mlps) if mlp is not None]
+        showing = Showing(self.name, self.anatomy, recorder, blocks, positions, self._position_tables())
+        with described(self.model, self._described, self.name), showing:
+            yield
+
+    @override
+    @contextmanager
+    def shown_to(self, recorder: Recorder) -> Iterator[None]:
+        run = self.model.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            recording = RECORDING.get()
+            if recording is None or recording.recorder is not recorder:
+                return run(*args, **kwargs)
+            ids = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
+            positions = self.positions(recorder.edits, ids.shape[1])
+            with self._shown(recorder, positions.get("position_ids")):
+                return run(*args, **kwargs)
+
+        before = vars(self.model).get("forward")
+        self.model.forward = forward
+        try:
+            yield
+        finally:
+            vars(self.model).pop("forward")
+            if before is not None:
+                self.model.forward = before
+
+    def recorded(self, tokens: Tensor) -> tuple[Record, Logits]:
+        """What the module does for these tokens, and the logits that it returns."""
+        seen = recording(self.name, self.model, tokens)
+        try:
+            with torch.no_grad(), eval_mode(self.model), described(self.model, self._described), seen as record:
+                return record, self.logits(tokens)
+        except InputError:
+            raise
+        except Exception as error:  # what compiles itself, such as flex_attention, fails in any way
+            raise InputError(
+                f"{self.name} fails while its operations are watched ({_reason(error)}); where parts of it are "
+                "compiled, as flex_attention is, describe its attention with attention=AttentionOf(...)"
+            ) from error
+
+    def logits(self, tokens: Tensor) -> Logits:
+        """The logits that the module returns for these tokens."""
+        assert self._forward_of is not None
+        logits = _logits_in(self._forward_of(self.model, tokens), tokens)
+        if logits is None or logits.shape[1] != tokens.shape[1]:
+            raise InputError(
+                f"{self.name} returns no logits (sequence, pos, vocab) for ids (sequence, pos); say how it does: "
+                "forward=lambda module, ids: module(ids)[0]"
+            )
+        return logits
+
+    @override
+    def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:
+        if check.position_ids is None or not self.anatomy.turns:
+            return {}
+        return {"position_ids": check.position_ids.to(self.device)}
+
+    @override
+    def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
+        """The positions that edits give to tokens; see `HuggingFaceSubject.positions`."""
+        found = super().positions(edits, length)
+        last = max((int(ids.max()) for ids in found.values()), default=0)
+        tables = self._position_tables()
+        rows = [
+            with_axes(tables[turn.table], turn.rank).shape[turn.pos_axis] if turn.table else length
+            for turn in self.anatomy.turns
+        ]
+        if last >= min(rows, default=length):
+            raise InputError(f"{self.name} has {min(rows)} positions for {length} tokens, and {last} is outside them")
+        return found
+
+    def tensor(self, name: str) -> Tensor:
+        """The parameter or buffer of this name as it is now: its owner may move or replace it."""
+        return attrgetter(name)(self.model)
+
+    def _position_tables(self) -> dict[str, Tensor]:
+        return {turn.table: self.tensor(turn.table) for turn in self.anatomy.turns if turn.table}
+
+    @override
+    def weights(self, layer: int, projection: Projection) -> HeadWeights | None:
+        return None  # which rows of a map make which head is not found
+
+    @property
+    @override
+    def _embedding(self) -> nn.Embedding:
+        rows, size = self.anatomy.table_size
+        return nn.Embedding(rows, size, device="meta")
+
+    @property
+    @override
+    def _n_ctx(self) -> int | None:
+        return self.anatomy.n_positions
+
+    @property
+    @override
+    def _fix(self) -> str:
+        return "describe it with attention=AttentionOf(...)"
+
+
+def _check_plain(model: nn.Module, name: str) -> None:
+    """Raises InputError for compiled modules, in which nothing can be seen, and for modules without parameters."""
+    for where, module in model.named_modules():
+        part = f"its module {where}" if where else "it"
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InputError(
+                f"{name} cannot be read: {part} is a TorchScript module; give the module that you scripted"
+            )
+        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
+            raise InputError(f"{name} cannot be read: {part} is compiled; give the module that you compiled")
+    if next(model.parameters(), None) is None:
+        raise InputError(f"{name} has no parameters; give a language model")
+
+
+def _probe(model: nn.Module) -> Tensor:
+    """Tokens 0 whose number of sequences and length are no factors of the sizes of the model, so that axes are told."""
+    sizes = {size for parameter in model.parameters() for size in parameter.shape}
+    batch, length = (
+        next((n for n in choices if not any(size % n == 0 for size in sizes)), choices[0])
+        for choices in (_BATCHES, _LENGTHS)
+    )
+    return torch.zeros(batch, length, dtype=torch.long)
+
+
+def _forward_of(model: nn.Module, tokens: Tensor, name: str) -> Forward:
+    """What makes a module return logits. Some return those of the last position alone unless they are given targets."""
+    try:
+        logits = _logits_in(model(tokens), tokens)
+    except Exception as error:  # a module can fail in any way
+        raise InputError(
+            f"{name} cannot be called with token ids alone ({_reason(error)}); say how it is called: "
+            "forward=lambda module, ids: module(ids, ...)"
+        ) from error
+    if logits is not None and logits.shape[1] == tokens.shape[1]:
+        return lambda module, ids: module(ids)
+    keyword = next((word for word in inspect.signature(model.forward).parameters if word in _TARGETS), None)
+    if logits is not None and keyword is not None:
+        return lambda module, ids: module(ids, **{keyword: ids})
+    return lambda module, ids: module(ids)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an exception, after its kind."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def _logits_in(output: Any, tokens: Tensor) -> Tensor | None:
+    """The first tensor of a module's output with the shape of logits of all positions, or of one; None without one."""
+    given = getattr(output, "logits", output)
+    several = given.values() if isinstance(given, dict) else given if isinstance(given, tuple | list) else (given,)
+    for x in several:
+        if isinstance(x, Tensor) and x.ndim == 3 and len(x) == len(tokens) and x.shape[1] in (1, tokens.shape[1]):
+            return x
+    return None

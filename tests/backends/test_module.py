@@ -1,0 +1,439 @@
+"""PyTorch modules of the user's own: found, read and edited as an eager computation of each says."""
+
+from types import MappingProxyType
+
+import pytest
+import torch
+from backends import own_modules as zoo
+from backends.own_modules import LAYERS, ROWS, VOCAB, D, H, written_out
+from backends.test_interventions import EDITS, MORE_EDITS, TOKENS
+from torch import nn
+
+import sinkinterp as si
+from sinkinterp import interventions as iv
+from sinkinterp.errors import InputError
+
+ALL, IDS = tuple(range(LAYERS)), torch.randint(VOCAB, (2, 11), generator=torch.Generator().manual_seed(1))
+PARTS = si.AttentionOf(
+    "blocks.*.attn", queries="heads.*.query", keys="heads.*.key", values="heads.*.value", output="proj"
+)
+# the module, what si.load is told, its kv heads, the blocks whose updates are found, whether positions can be moved,
+# the name of what is added for positions
+MODULES = {
+    "nanoGPT": (zoo.NanoGPT, {}, H, ALL, True, "wpe"),
+    "litgpt": (zoo.Litgpt, {}, 1, ALL, True, ""),
+    "llama": (zoo.LlamaReference, {}, H, ALL, True, ""),
+    "nanochat": (zoo.Nanochat, {}, 1, ALL[-1:], True, ""),  # the others are scaled before the next block
+    "parallel": (zoo.Parallel, {}, 1, ALL, True, ""),
+    "post-norm": (zoo.PostNorm, {}, H, (), True, "pe"),
+    "encoder": (zoo.Encoder, {}, H, ALL, True, "pos"),
+    "encoder, positions first": (lambda: zoo.Encoder(False), {}, H, ALL, True, "pos"),
+    "multihead": (zoo.Multihead, {}, H, ALL, True, "wpe"),
+    "no blocks": (zoo.NoBlocks, {}, 1, ALL, True, ""),
+    "course": (zoo.Course, {"attention": PARTS}, H, ALL, True, "wpe"),
+}
+
+
+def peaked(make):
+    torch.manual_seed(0)
+    model = make().train()
+    for parameter in model.parameters():
+        parameter.data *= 1.5
+    return model
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    return {name: si.load(peaked(make), **told) for name, (make, told, *_) in MODULES.items()}
+
+
+def logits_of(out):
+    out = out["logits"] if isinstance(out, dict) else out
+    return out[0] if isinstance(out, tuple) else out
+
+
+def bare(model, ids=IDS):
+    with torch.no_grad():
+        model.eval()
+        has_targets = isinstance(model, zoo.NanoGPT)
+        logits = logits_of(model(ids, ids) if has_targets else model(ids))
+        model.train()
+    return logits
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_read_as_its_own_eager_computation(name, subjects):
+    subject, (_, _, n_kv_heads, mlp_layers, moves, positions) = subjects[name], MODULES[name]
+    model, patterns, stream = subject.model, [], []
+    blocks = [] if name == "no blocks" else model.blocks
+    hooks = [block.register_forward_pre_hook(lambda block, args: stream.append(args[0])) for block in blocks]
+    with written_out(patterns):
+        logits = bare(model)
+    for hook in hooks:
+        hook.remove()
+    trace = subject.run(IDS, calls={"p": lambda call: call.pattern()}, residuals={"x": lambda x: x.clone()})
+    torch.testing.assert_close(trace.logits, logits, rtol=1e-5, atol=5e-5)
+    if patterns:
+        torch.testing.assert_close(trace.calls["p"], torch.stack(patterns, 1), rtol=1e-5, atol=5e-5)
+    if stream:
+        expected = torch.stack([x.transpose(0, 1) if x.shape[0] == IDS.shape[1] else x for x in stream], 1)
+        torch.testing.assert_close(trace.residuals["x"][:, :-1], expected, rtol=1e-5, atol=5e-5)
+    shape, able = subject.shape, subject._abilities
+    assert (shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.d_model, shape.vocab) == (
+        LAYERS, H, n_kv_heads, D, VOCAB,
+    )  # fmt: skip
+    assert shape.mlp_layers == mlp_layers and able.takes_positions == moves and able.positions_are_plain == moves
+    assert subject.anatomy.positions_name == positions and positions in repr(subject)
+    assert model.training and all("forward" not in vars(module) for module in model.modules())
+
+
+def swapped_rows(name, model):
+    """Exchanges positions 2 and 7 of what is added for positions, or of the rotation that a module keeps."""
+    rows = [*range(ROWS)]
+    rows[2], rows[7] = 7, 2
+    tables = {"wpe": [("wpe.weight", 0)], "pos": [("pos", 1)], "pe": [("pe", 1)], "": [("cos", 1), ("sin", 1)]}
+    for key, axis in tables[MODULES[name][-1]]:
+        tensor = {**dict(model.named_parameters()), **dict(model.named_buffers())}[key]
+        tensor.data = tensor.data.index_select(axis, torch.tensor(rows))
+
+
+KEPT = [name for name in MODULES if MODULES[name][-1] or name == "nanochat"]
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_swap_of_positions_is_a_swap_of_the_rows_that_a_module_keeps(name, subjects):
+    logits, model = subjects[name].run(IDS, edits=[si.SwapPositions(2, 7)]).logits, peaked(MODULES[name][0])
+    swapped_rows(name, model)
+    torch.testing.assert_close(logits, bare(model), rtol=1e-5, atol=5e-5)
+    assert not torch.allclose(logits, bare(subjects[name].model), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["nanoGPT", "nanochat"])
+def test_a_module_that_its_owner_moves_or_changes_is_read_as_it_is_then(name):
+    subject, model = si.load(peaked(MODULES[name][0])), peaked(MODULES[name][0])
+    for one in (subject.model, model):
+        one.double()
+        swapped_rows(name, one)
+        one.wte.weight = one.head.weight = nn.Parameter(one.wte.weight.data.flip(0))
+    swapped_rows(name, model)
+    torch.testing.assert_close(subject.run(IDS, edits=[si.SwapPositions(2, 7)]).logits, bare(model))
+    torch.testing.assert_close(subject.run(IDS).logits, bare(subject.model))
+    assert subject.dtype == torch.float64
+
+
+def test_a_swap_of_rotations_that_are_computed_is_that_of_kept_ones(monkeypatch, subjects):
+    turns = zoo.angles
+    rows = [0, 1, 7, 3, 4, 5, 6, 2, 8, 9, 10]
+    for name in ("litgpt", "llama", "parallel", "no blocks"):
+        logits = subjects[name].run(IDS, edits=[si.SwapPositions(2, 7)]).logits
+        with monkeypatch.context() as patch:
+            patch.setattr(zoo, "angles", lambda length, d: turns(length, d)[rows])
+            torch.testing.assert_close(logits, bare(subjects[name].model), rtol=1e-5, atol=5e-5)
+
+
+NAMED = (iv.ZeroKeyBias, iv.ZeroQueryBias, iv.ZeroValueBias, iv.BlindKeys)  # they edit weights by their names
+
+
+def test_every_intervention_on_a_gpt_is_that_on_the_same_weights_in_transformers(monkeypatch):
+    for size, value in {"D": 48, "H": 4, "VOCAB": 97}.items():  # those of the edits
+        monkeypatch.setattr(zoo, size, value)
+    subject = si.load(peaked(zoo.NanoGPT))
+    twin = si.load(si.to_transformers(subject))
+    for edit in (*EDITS, *MORE_EDITS):
+        ours, theirs = (outcome(one, edit) for one in (subject, twin))
+        if isinstance(edit, NAMED):
+            assert "edit its call instead" in ours, edit
+        elif isinstance(theirs, str):
+            assert ours.partition(" ")[2] == theirs.partition(" ")[2], edit  # beside the name of the model
+        else:
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, msg=str(edit))
+
+
+def outcome(subject, edit):
+    """The logits under an edit, or the refusal."""
+    try:
+        return subject.run(TOKENS, edits=[edit]).logits
+    except InputError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_patched_module_returns_what_an_edited_run_does(name, subjects):
+    subject, edit = subjects[name], si.SwapPositions(1, 4)
+    expected, before = subject.run(IDS, edits=[edit]).logits, bare(subject.model)
+    with si.patched(subject, edit):
+        torch.testing.assert_close(bare(subject.model), expected)
+    assert bare(subject.model).equal(before) and "forward" not in vars(subject.model)
+
+
+@pytest.mark.parametrize(
+    "name, kind",
+    {
+        "nanoGPT": "GPT2",
+        "course": "GPT2",
+        "litgpt": "Llama",
+        "llama": "Llama",
+        "nanochat": None,
+        "post-norm": None,
+    }.items(),
+)
+def test_a_module_shaped_as_gpt2_or_llama_leaves_as_one_and_is_read_again(name, kind, subjects, tmp_path):
+    subject = subjects[name]
+    if kind is None:
+        with pytest.raises(InputError, match="not shaped as GPT-2 or Llama"):
+            si.to_transformers(subject)
+        return
+    model = si.to_transformers(subject)
+    assert type(model).__name__.startswith(kind)
+    model.save_pretrained(tmp_path)
+    torch.testing.assert_close(si.load(tmp_path).run(IDS).logits, subject.run(IDS).logits, rtol=1e-5, atol=5e-5)
+
+
+class Mutant(zoo.FusedAttention):
+    """Attention of NanoGPT whose call, or what is done with it, is changed; by class, so that one test tells all."""
+
+    options = MappingProxyType({"is_causal": True})
+
+    def attended(self, q, k, v):
+        return zoo.sdpa(q, k, v, **self.options)
+
+    def forward(self, x):
+        q, k, v = (zoo.heads(part, H) for part in self.c_attn(x).split(D, dim=2))
+        return self.c_proj(zoo.merged(self.attended(q, k, v)))
+
+
+def attending(**options):
+    return type("Attention", (Mutant,), {"options": options})
+
+
+def masked(allowed):
+    """Attention under a mask of booleans."""
+    return type(
+        "Attention", (Mutant,), {"attended": lambda self, q, k, v: zoo.sdpa(q, k, v, attn_mask=allowed(q.shape[2]))}
+    )
+
+
+def biased(call):
+    return type("Attention", (Mutant,), {"attended": call})
+
+
+def gpt_with(attention, **changes):
+    """NanoGPT with other attention and other methods."""
+
+    def make():
+        model = type("Mutated", (zoo.NanoGPT,), changes)()
+        model.blocks = nn.ModuleList([zoo.PreNorm(attention) for _ in range(LAYERS)])
+        return model
+
+    return make
+
+
+def ones(n):
+    return torch.ones(n, n, dtype=torch.bool)
+
+
+def distances(n):
+    return (torch.arange(n)[:, None] - torch.arange(n)).float()
+
+
+def alibi(self, q, k, v):
+    bias = -0.3 * torch.arange(1, H + 1)[:, None, None] * distances(q.shape[2])
+    return zoo.sdpa(q, k, v, attn_mask=bias.masked_fill(~ones(q.shape[2]).tril(), -1e9))
+
+
+def unused(self, q, k, v):
+    return zoo.sdpa(q, k, v, is_causal=True) * 0 + v
+
+
+def head_by_head(self, q, k, v):
+    return torch.stack([zoo.sdpa(*(t[:, i] for t in (q, k, v)), is_causal=True) for i in range(H)], 1)
+
+
+def in_one_axis(self, q, k, v):
+    return zoo.sdpa(*(t.flatten(0, 1) for t in (q, k, v)), is_causal=True).unflatten(0, (len(q), H))
+
+
+def two_tables(self, ids):
+    return zoo.NanoGPT.embed(self, ids) + self.pos[: ids.shape[1]]
+
+
+def added_to_nothing(self, x):
+    return self.mlp(self.ln_2(self.attn(self.ln_1(x))))
+
+
+def with_second_table():
+    model = gpt_with(Mutant, embed=two_tables)()
+    model.pos = nn.Parameter(torch.randn(ROWS, D))
+    return model
+
+
+def compiled_block():
+    model = zoo.NanoGPT()
+    model.blocks[1]._compiled_call_impl = model.blocks[1]._call_impl  # as `compile` does, without its imports
+    return model
+
+
+def shared_block():
+    model = zoo.NanoGPT()
+    model.blocks = nn.ModuleList([model.blocks[0]] * LAYERS)
+    return model
+
+
+def twice(self, x):
+    return zoo.PreNorm.forward(self, x + self.attn(self.ln_1(x)))
+
+
+def with_blocks(forward, attention=Mutant):
+    def make():
+        model = zoo.NanoGPT()
+        block = type("Block", (zoo.PreNorm,), {"forward": forward})
+        model.blocks = nn.ModuleList([block(attention) for _ in range(LAYERS)])
+        return model
+
+    return make
+
+
+WRONG = si.AttentionOf(
+    "blocks.*.attn", queries="heads.*.query", keys="heads.*.value", values="heads.*.key", output="proj"
+)
+
+
+def test_what_the_user_says_of_a_module_is_what_is_found_without_it():
+    model = peaked(zoo.NanoGPT)
+    told = si.load(model, blocks="blocks", positions="wpe", forward=lambda module, ids: module(ids, ids)[0])
+    found = si.load(model)
+    assert told.anatomy == found.anatomy and told.shape == found.shape
+    with pytest.raises(InputError, match="blocks are for PyTorch modules of your own, not for huggingface"):
+        si.load(si.to_transformers(found), blocks="transformer.h")
+    with pytest.raises(InputError, match="to_transformers takes the subject"):
+        si.to_transformers(model)
+
+
+REFUSED = {
+    "not causal": (gpt_with(attending(is_causal=False)), {}, "a later token changes earlier logits"),
+    "one key too many": (gpt_with(masked(lambda n: ones(n).tril(1))), {}, "a later token changes earlier logits"),
+    "dropout that stays on": (gpt_with(attending(is_causal=True, dropout_p=0.3)), {}, "at random .dropout_p=0.3"),
+    "attention that is not used": (gpt_with(biased(unused)), {}, "a change of the attention call of block 0 is lost"),
+    "attention added to nothing": (with_blocks(added_to_nothing), {}, "added to nothing .* choose blocks='blocks'"),
+    "heads one at a time": (gpt_with(biased(head_by_head)), {}, "one head at a time.*AttentionOf"),
+    "heads and sequences in one axis": (gpt_with(biased(in_one_axis)), {}, "heads and sequences in one axis"),
+    "two tables of positions": (with_second_table, {}, "choose positions='wpe' or positions='pos'"),
+    "positions that are not there": (zoo.NanoGPT, {"positions": "wte"}, "positions='wte' is added to no embedding"),
+    "blocks that are not there": (zoo.NanoGPT, {"blocks": "wte"}, "choose blocks='blocks' .3 modules"),
+    "a compiled block": (compiled_block, {}, "its module blocks.1 is compiled; give the module that you compiled"),
+    "attention written out": (zoo.Course, {}, "describe its attention with attention=AttentionOf"),
+    "a wrong description": (zoo.Course, {"attention": WRONG}, "blocks.0.attn: attention as described is off by"),
+    "no attention": (lambda: nn.Embedding(5, 3), {}, "calls no scaled_dot_product_attention"),
+    "the last position's logits": (
+        zoo.NanoGPT, {"forward": lambda model, ids: model(ids)[0]}, "returns no logits .*forward=lambda module, ids",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_proved_is_refused_by_name(name):
+    make, told, words = REFUSED[name]
+    model = peaked(make)
+    with pytest.raises(InputError, match=words) as refusal:
+        si.load(model, **told)
+    assert "\n" not in str(refusal.value) and all("forward" not in vars(module) for module in model.modules())
+
+
+MEASURED = {
+    "another scale": gpt_with(attending(is_causal=True, scale=1.7)),
+    "a window": gpt_with(masked(lambda n: ones(n).tril() & ~ones(n).tril(-4))),
+    "ALiBi": gpt_with(biased(alibi)),
+    "a mask that is causal": gpt_with(masked(lambda n: ones(n).tril())),
+    "one block thrice": shared_block,
+    "two calls in a block": with_blocks(twice),
+    "a chosen table": lambda: with_second_table(),
+}
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_unusual_attention_is_measured_as_it_is(name):
+    model, patterns = peaked(MEASURED[name]), []
+    subject = si.load(model, positions="pos" if name == "a chosen table" else None)
+    with written_out(patterns):
+        logits = bare(model)
+    trace = subject.run(
+        IDS,
+        calls={
+            "p": lambda call: call.pattern(),
+            "seen": lambda call: call.allowed().float().mean(1).expand(len(IDS), -1, -1).sum((1, 2)),
+        },
+    )
+    torch.testing.assert_close(trace.logits, logits, rtol=1e-5, atol=5e-5)
+    torch.testing.assert_close(trace.calls["p"], torch.stack(patterns, 1), rtol=1e-5, atol=5e-5)
+    n = IDS.shape[1]
+    seen = 4 * n - 6 if name == "a window" else n * (n + 1) // 2
+    assert trace.calls["seen"].eq(seen).all()
+
+
+class Words:
+    """A tokenizer of a language model's own code, with two methods."""
+
+    def encode(self, text):
+        return [len(word) for word in text.split()]
+
+    def decode(self, ids):
+        return " ".join("x" * i for i in ids)
+
+
+CHARACTERS = {character: i for i, character in enumerate("the cat sat")} | {" ": 20}
+TOKENIZERS = {
+    "an object": (Words(), "one three eleven", [3, 5, 6]),
+    "two functions": ((Words().encode, Words().decode), "one three eleven", [3, 5, 6]),
+    "a dictionary": (CHARACTERS, "cat", [4, 9, 10]),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_module_reads_text_with_any_tokenizer(name, tmp_path):
+    tokenizer, text, ids = TOKENIZERS[name]
+    subject = si.load(zoo.NanoGPT(), tokenizer=tokenizer)
+    assert subject.tokens(text).tokens.tolist() == [ids]
+    assert subject.tokens([text, text], length=3).tokens.tolist() == [ids] * 2
+    si.view(subject, text).save(tmp_path / "page.html")
+    assert subject.tokenizer.decode([ids[0]]) in (tmp_path / "page.html").read_text()
+    with pytest.raises(InputError, match="a int is not a tokenizer; give"):
+        si.load(zoo.NanoGPT(), tokenizer=3)
+
+
+def test_a_character_that_a_dictionary_lacks_is_named():
+    subject = si.load(zoo.NanoGPT(), tokenizer=CHARACTERS)
+    with pytest.raises(InputError, match="no character 'z'"):
+        subject.tokens("the zat")
+    with pytest.raises(InputError, match="an id of its own"):
+        si.load(zoo.NanoGPT(), tokenizer={"a": 0, "b": 0})
+
+
+def x_transformer(**options):
+    library = pytest.importorskip("x_transformers")
+    layers = library.Decoder(dim=36, depth=LAYERS, heads=3, attn_dim_head=12, attn_flash=True, **options)
+    return library.TransformerWrapper(num_tokens=VOCAB, max_seq_len=ROWS, attn_layers=layers)
+
+
+def litgpt(name, **sizes):
+    library = pytest.importorskip("litgpt")
+    common = {"n_layer": LAYERS, "n_embd": 48, "n_head": 4, "padded_vocab_size": VOCAB, "block_size": ROWS}
+    return library.GPT(library.Config.from_name(name, **common, intermediate_size=40, head_size=12, **sizes))
+
+
+OTHERS = {
+    "x-transformers": x_transformer,
+    "x-transformers, rotary and gated": lambda: x_transformer(rotary_pos_emb=True, rotary_emb_dim=12, ff_glu=True),
+    "litgpt, pythia": lambda: litgpt("pythia-14m", n_query_groups=4),
+    "litgpt, mistral": lambda: litgpt("Mistral-7B-v0.1", n_query_groups=2),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", OTHERS)
+def test_models_of_other_libraries_are_read_where_they_are_installed(name):
+    torch.manual_seed(0)
+    subject = si.load(OTHERS[name]())
+    swapped = subject.run(IDS, edits=[si.SwapPositions(0, 4)]).logits
+    assert subject.shape.n_layers == LAYERS and subject.shape.mlp_layers == ALL
+    torch.testing.assert_close(subject.run(IDS).logits, bare(subject.model), rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(swapped, subject.run(IDS).logits, atol=1e-4)
