@@ -102,19 +102,26 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
         return _reading(ModuleSubject(source, name, **own), read_with)
     if own:
         raise InputError(f"{' and '.join(own)} are for PyTorch modules of your own, not for {library}; leave them out")
+    subject = _subject_on(library, source, backend, name, encoder)
+    subject.revision = origin or subject.revision
+    return _reading(subject, read_with, folder)
+
+
+def _subject_on(
+    library: str, model: Any, backend: str | None, name: str | None, encoder: EncoderInput | None
+) -> Subject:
+    """The subject of a model in memory on a backend, by default on that of its library."""
     backend = library if backend is None else backend
     if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
         hint = nearest(backend, _SUBJECTS)
         raise InputError(
-            f"{name or type(source).__name__} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}"
+            f"{name or type(model).__name__} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}"
         )
-    if backend == "huggingface" and source.config.is_encoder_decoder:
-        subject = encoder_decoder_subject(source, encoder, name)
-    else:
-        subject = _SUBJECTS[backend](source, name)
-        check_has_no_encoder(encoder, subject.name)
-    subject.revision = origin or subject.revision
-    return _reading(subject, read_with, folder)
+    if backend == "huggingface" and model.config.is_encoder_decoder:
+        return encoder_decoder_subject(model, encoder, name)
+    subject = _SUBJECTS[backend](model, name)
+    check_has_no_encoder(encoder, subject.name)
+    return subject
 
 
 def subject_of(model: Any) -> Subject:

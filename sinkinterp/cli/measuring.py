@@ -38,10 +38,13 @@ from .places import Force
 from .terminal import console, print_line, print_table, print_written, progress_bars, quiet_libraries
 
 if TYPE_CHECKING:
+    from ..backends.subject import Subject
+    from ..data.progress import Progress
     from ..data.tokens import TokenSet
     from ..measurement.presets import Preset
     from ..report.readings import TokenText
     from ..report.report import Report
+    from ..runs.inputs import Inputs
 
 
 TEXT = (
@@ -84,22 +87,15 @@ def measure(
     """Measure the attention sinks of a model."""
     with progress_bars() as progress:
         from ..backends.subject import tokenizer_of, words_of
-        from ..measurement.enough import measure_enough
-        from ..measurement.measure import measure as measure_sinks
-        from ..metrics import instruments
         from ..report.views import overview_tables
-        from ..runs.inputs import Inputs, one_text
+        from ..runs.inputs import Inputs
 
-        _check_used("--seed", seed, "--drawn", drawn)
         output = _Output(save, json_out, html_out)
         is_one_text = text is not None and is_text(text)
-        has_columns = text is not None and not is_one_text and not text.lower().endswith(".txt")
-        _check_used("--column", column, "a file of columns in --text", has_columns or None)
-        _check_used("--bos", bos, "a text or drawn tokens", True if tokens is None else None)
+        _check_used("--seed", seed, "--drawn", drawn)
+        _check_about_text(text, is_one_text, column, chat, tokens, bos)
         if is_one_text:
             sequences = _only_one(sequences)
-        if bos is not None and chat is not None:
-            raise InputError("a chat template decides about BOS; leave --bos out, or --chat")
         settings = _settings(preset, length=length, sequences=sequences, bos=bos, epsilon=epsilon, dtype=dtype)
         inputs = Inputs(
             settings.length,
@@ -117,30 +113,8 @@ def measure(
         offline_if_unreachable(None if is_one_text else text)
         subject = load_subject(model, backend, encoder, settings.dtype, device_map)
         _check_used("--bos", bos, "a model with a tokenizer", tokenizer_of(subject))
-
-        def measured(token_set: "TokenSet", why: str = "") -> "Report":
-            n, longest = token_set.tokens.shape
-            return measure_sinks(
-                subject,
-                token_set,
-                convention=settings.convention,
-                positions=(0,) if first_only else None,
-                instruments=() if first_only else instruments.ALL,
-                progress=progress(f"measuring {n} {'more ' if why else ''}x {longest} tokens{why}"),
-            )
-
-        if text is not None and is_one_text and length is None:
-            report = measured(one_text(text, subject, settings.bos, settings.length))
-        elif inputs.given or not inputs.may_be_fewer or tokenizer_of(subject) is None:
-            report = measured(inputs.token_set(subject, model))
-        else:
-            on_file = progress("reading docstrings")
-            report = measure_enough(
-                lambda n: replace(inputs, sequences=n).token_set(subject, model, on_file),
-                measured,
-                settings.sequences,
-                settings.epsilon,
-            )
+        is_whole = is_one_text and length is None
+        report = _measured(subject, model, inputs, settings, is_whole, first_only, progress)
         word = words_of(subject)
         overview = overview_tables(report, settings.epsilon, word)
     for table in overview:
@@ -149,6 +123,57 @@ def measure(
         skipped = f"{report.protocol.texts_too_short} texts shorter than {settings.length} tokens were passed over."
         console.print(skipped)
     output.write(report, settings.epsilon, word)
+
+
+def _check_about_text(
+    text: str | None, is_one_text: bool, column: str | None, chat: str | None, tokens: Path | None, bos: Bos | None
+) -> None:
+    """Raises InputError for options about texts that have no effect on the input that is given."""
+    has_columns = text is not None and not is_one_text and not text.lower().endswith(".txt")
+    _check_used("--column", column, "a file of columns in --text", has_columns or None)
+    _check_used("--bos", bos, "a text or drawn tokens", True if tokens is None else None)
+    if bos is not None and chat is not None:
+        raise InputError("a chat template decides about BOS; leave --bos out, or --chat")
+
+
+def _measured(
+    subject: "Subject",
+    model: str,
+    inputs: "Inputs",
+    settings: "Preset",
+    is_whole: bool,
+    first_only: bool,
+    progress: "Progress",
+) -> "Report":
+    """The report on the inputs: on one whole text, on what was asked for, or on as many docstrings as are enough."""
+    from ..backends.subject import tokenizer_of
+    from ..measurement.enough import measure_enough
+    from ..measurement.measure import measure as measure_sinks
+    from ..metrics import instruments
+    from ..runs.inputs import one_text
+
+    def measured(token_set: "TokenSet", why: str = "") -> "Report":
+        n, longest = token_set.tokens.shape
+        return measure_sinks(
+            subject,
+            token_set,
+            convention=settings.convention,
+            positions=(0,) if first_only else None,
+            instruments=() if first_only else instruments.ALL,
+            progress=progress(f"measuring {n} {'more ' if why else ''}x {longest} tokens{why}"),
+        )
+
+    if is_whole and inputs.text is not None:
+        return measured(one_text(inputs.text, subject, settings.bos, settings.length))
+    if inputs.given or not inputs.may_be_fewer or tokenizer_of(subject) is None:
+        return measured(inputs.token_set(subject, model))
+    on_file = progress("reading docstrings")
+    return measure_enough(
+        lambda n: replace(inputs, sequences=n).token_set(subject, model, on_file),
+        measured,
+        settings.sequences,
+        settings.epsilon,
+    )
 
 
 def _settings(preset: str | None, **given: Any) -> "Preset":
