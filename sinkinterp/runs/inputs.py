@@ -150,12 +150,13 @@ class Inputs:
     def _task_tokens(self, folder: Path) -> TokenSet:
         """Held-out sequences of the task that a checkpoint of ours was trained on."""
         task = prepared(recipe_of(folder).data, cache_folder())
-        if self.text is not None or self.length > task.length:
+        length = min(self.length, task.length) if self.may_be_shorter else self.length
+        if self.text is not None or length > task.length:
             raise InputError(
-                f"{folder} was trained on {task.length} symbols of a task, not on text; use --length {task.length}"
+                f"{folder.name} was trained on {task.length} symbols of a task, not on text; use --length {task.length}"
             )
         token_set = held_out_tokens(task, self.sequences)
-        return from_rows(token_set.tokens.tolist(), self.length, self.sequences, token_set.source)
+        return from_rows(token_set.tokens.tolist(), length, self.sequences, token_set.source)
 
 
 def one_text(text: str, subject: Subject, bos: Bos, most: int | None = None, source: str = "text") -> TokenSet:

@@ -368,6 +368,7 @@ def test_a_bad_line_is_one_line_and_exit_code_2_and_nothing_written(call, line):
 
 
 FINE = {  # lines that look odd and are right
+    f"measure {SHIPPED} --sequences 2": "T=16",  # a toy at the length of its task
     f"{MEASURE} --json 'a\nb.json'": "wrote a\\nb.json",
     f"measure {GOOD} --text 'the cat sat on the cat'": "Sink_1",
     f"measure {GOOD} --text 'the \x1b[31mcat\n\tsat' --html out.html": "wrote out.html",
