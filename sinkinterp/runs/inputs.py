@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..backends.files.named_models import located
 from ..backends.subject import Subject, tokenizer_of
-from ..checks import LARGEST
+from ..checks import LARGEST, check_memory
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import embedded_texts
@@ -155,6 +155,7 @@ class Inputs:
             raise InputError(
                 f"{folder.name} was trained on {task.length} symbols of a task, not on text; use --length {task.length}"
             )
+        check_memory(3 * 8 * self.sequences * length, f"{self.sequences:,} sequences", "ask for fewer")
         token_set = held_out_tokens(task, self.sequences)
         return from_rows(token_set.tokens.tolist(), length, self.sequences, token_set.source)
 
