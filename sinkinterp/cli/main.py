@@ -12,7 +12,7 @@ from ..errors import InputError
 from .drawing import demo, gallery, serve, view
 from .listing import listing
 from .measuring import check, domains, measure
-from .neighbours import cache
+from .neighbours import cache, mask
 from .patching import patch
 from .places import checked
 from .reproducing import book, reproduce
@@ -95,7 +95,22 @@ def _message(error: Any) -> str:
 
 
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
-for command in (train, finetune, gallery, view, patch, serve, reproduce, book, demo, measure, domains, check, cache):
+for command in (
+    train,
+    finetune,
+    gallery,
+    view,
+    patch,
+    serve,
+    reproduce,
+    book,
+    demo,
+    measure,
+    domains,
+    check,
+    cache,
+    mask,
+):
     app.command(cls=Command)(checked(command))
 app.command("list", cls=Command)(listing)
 

@@ -1,7 +1,7 @@
 """The commands for people who evict caches, train dictionaries or quantise: what to keep, and what to leave out."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,8 @@ Length = Annotated[int, typer.Option(help="Tokens of a text, or as many as the m
 Count = Annotated[int, typer.Option(help="Number of texts.", parser=SEQUENCES)]
 Html = Annotated[Path | None, typer.Option("--html", help=HTML, parser=output_file)]
 TOLERANCE = "The change of a head's output that is tolerated, as a share of its length."
+TIMES = "A norm is that of an outlier above this multiple of the median."
+STEPS = "Steps of training of a dictionary."
 GENERATED = "Tokens to generate after each prompt, or as many as the model knows; 0: none."
 
 
@@ -58,6 +60,49 @@ def cache(
     _write(f"{subject.name}: how many first tokens must stay?", advice, tables, json_out, html_out)
 
 
+def mask(
+    model: Model,
+    text: Text = None,
+    length: Length = 64,
+    sequences: Count = 64,
+    times: Annotated[float, typer.Option(help=TIMES, parser=number(1, 1e6))] = 10.0,
+    steps: Annotated[int, typer.Option(help=STEPS, parser=whole(1))] = 300,
+    json_out: Json = None,
+    html_out: Html = None,
+    force: Force = False,
+) -> None:
+    """Which tokens and dimensions should a dictionary or a quantiser leave out? Measure what it changes."""
+    with progress_bars() as progress:
+        from ..interventions.changes import ChangeResidual
+        from ..measurement import dictionaries, quantising
+        from ..measurement.leaving_out import mask as mask_of
+        from ..measurement.patching import activations
+
+        subject, token_set = _inputs(model, text, length, sequences)
+        tokens = token_set.tokens
+        found = mask_of(subject, tokens, times=times)
+        at = ChangeResidual(layers=[found.tallest])
+        x = activations(at, subject, tokens)[found.tallest].cpu().float()
+        tables = [
+            found.table(),
+            dictionaries.pca_table(x, found),
+            dictionaries.dictionary_table(subject, tokens, x, found, steps, progress),
+            quantising.activations_table(subject, tokens[1::2], found, progress),
+            quantising.weights_table(subject, tokens[1::2], found, progress),
+        ]
+    for table in tables:
+        print_table(table)
+    console.print(found.answer(), highlight=False, markup=False)
+    _write(
+        f"{subject.name}: what should be left out?",
+        found.answer(),
+        tables,
+        json_out,
+        html_out,
+        {"mask": found.to_dict()},
+    )
+
+
 def _inputs(model: str, text: str | None, length: int, sequences: int) -> tuple["HuggingFaceSubject", "TokenSet"]:
     """The model, and what it reads: texts of one length that fits its context."""
     from ..backends.huggingface import HuggingFaceSubject
@@ -71,11 +116,15 @@ def _inputs(model: str, text: str | None, length: int, sequences: int) -> tuple[
     return subject, Inputs(length, sequences, Bos.TOKENIZER, text).token_set(subject, model)
 
 
-def _write(title: str, lead: str, tables: list["Table"], json_out: Path | None, html_out: Path | None) -> None:
+def _write(
+    title: str, lead: str, tables: list["Table"], json_out: Path | None, html_out: Path | None, more: Any = None
+) -> None:
     from ..pages.page import Section, page
 
     if json_out is not None:
-        write_json(json_out, {"answer": lead, "tables": [table.to_dict() for table in tables]}, indent=1)
+        write_json(
+            json_out, {"answer": lead, "tables": [table.to_dict() for table in tables], **(more or {})}, indent=1
+        )
         print_written(json_out)
     if html_out is not None:
         sections = [Section(table.title, "", [table.plot()]) for table in tables]

@@ -1,6 +1,6 @@
 """How many first tokens a cache must keep: the loss without them, what each head loses, and heavy hitters instead."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -111,8 +111,8 @@ def recommendation(losses: Losses) -> str:
     tokens = "1 first token" if fewest == 1 else f"{fewest or 'no'} first tokens"
     without = f", and without any by {none}" if fewest else ""
     return (
-        f"Keep {tokens}: a window of {window} then raises the loss by {there} nats a token over the full cache{without}; "
-        f"{max(by_kept)} instead gain less than {ENOUGH:g}."
+        f"Keep {tokens}: a window of {window} then raises the loss by {there} nats a token over the full cache"
+        f"{without}; {max(by_kept)} instead gain less than {ENOUGH:g}."
     )
 
 
@@ -154,10 +154,8 @@ def needs_table(heads: Table) -> Table:
     return Table(heads.title, heads.note, tuple(rows))
 
 
-def memory_table(
-    subject: HuggingFaceSubject, tokens: Tokens, window: int, progress: Progress = silent
-) -> Table:
-    """What caches of equal memory lose: last tokens, heavy hitters and random tokens, with the first token and without."""
+def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progress: Progress = silent) -> Table:
+    """What caches of equal memory lose: last, heavy and random tokens, each with the first token and without."""
     half = window // 2
     rules: list[tuple[str, Edit]] = [
         ("last tokens only", Evict(window, 0)),
@@ -174,16 +172,17 @@ def memory_table(
         added = _above(full, window, loss_of(subject, tokens, [edit]))
         rows.append({CACHE: name, **estimate_cells(ADDED, estimate(added))})
     note = (
-        f"{_note(subject, tokens)}; {window} tokens in every cache, half of them heavy or random; positions of the text; "
-        "null: 0, the full cache; weight of a key: softmax attention received while cached, summed (arXiv:2306.14048)"
+        f"{_note(subject, tokens)}; {window} tokens in every cache, half of them heavy or random; positions "
+        "of the text; null: 0, the full cache; weight of a key: softmax attention received while cached, summed "
+        "(arXiv:2306.14048)"
     )
     return Table("Heavy hitters with and without the first token", note, tuple(rows), memory_figure)
 
 
 def _output_errors(call: AttentionCall, edits: Sequence[Edit], window: int) -> Float[Tensor, "batch head edit"]:
     full = call.output()[..., window:, :].float()
-    changes: Callable[[Edit], Tensor] = lambda edit: edit.call(call).output()[..., window:, :].float() - full
-    return torch.stack([changes(edit).norm(dim=(-2, -1)) / full.norm(dim=(-2, -1)) for edit in edits], -1)
+    outputs = torch.stack([edit.call(call).output()[..., window:, :].float() for edit in edits], -3)
+    return (outputs - full[..., None, :, :]).norm(dim=(-2, -1)) / full.norm(dim=(-2, -1))[..., None]
 
 
 def _above(full: Loss, window: int, loss: Loss) -> Added:

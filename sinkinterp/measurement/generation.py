@@ -1,9 +1,10 @@
 """Where sinks are while a model writes: on the first token still, elsewhere, or in several places."""
 
 from functools import partial
+from itertools import pairwise
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
@@ -19,7 +20,9 @@ from .inputs import passes
 PARTS = 4  # of the generated tokens
 
 
-def generated(subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: int = 0) -> Tokens:
+def generated(
+    subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: int = 0
+) -> Int[Tensor, "sequence some_pos"]:
     """Prompts and `count` tokens that the model writes after each, sampled at temperature 1; no text ends before."""
     with torch.random.fork_rng(), exclusive(subject.model), eval_mode(subject.model):
         torch.manual_seed(seed)
@@ -47,16 +50,17 @@ def generation_table(
     runs = [subject.run(batch, calls={"sinks": read}).calls["sinks"].cpu() for _, batch in passes(subject, tokens)]
     found = torch.cat(runs).mean((1, 2))  # sequence part quantity
     rows = []
-    for i, (first, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for i, (first, end) in enumerate(pairwise(bounds)):
         null = (1 / torch.arange(first + 1, end + 1)).mean().item()
         cells = {}
         for j, name in enumerate((ALPHA, STAYS, MOVED, SINKS)):
             cells |= estimate_cells(name, estimate(found[:, i, j]))
         rows.append({GENERATED: end - start, **cells, NULL: null})
+    dtype = str(subject.dtype).removeprefix("torch.")
     note = (
         f"{subject.name}: n={len(tokens)} prompts of {start} tokens, {count} generated at temperature 1 (seed {seed}), "
-        f"end of text forbidden; all keys cached; epsilon {epsilon:g}; {STAYS}: share of heads; {MOVED}: share of heads "
-        f"with a sink, and none on the first token; null: alpha_1 of uniform attention; {BY_SEQUENCE}"
+        f"end of text forbidden; {dtype}; all keys cached; epsilon {epsilon:g}; {STAYS}: share of heads; {MOVED}: "
+        f"share of heads with a sink, and none on the first token; null: alpha_1 of uniform attention; {BY_SEQUENCE}"
     )
     return Table("Does the sink stay while the model writes?", note, tuple(rows), generation_figure)
 
@@ -67,7 +71,7 @@ def _sinks_of_parts(
     """alpha_1, whether it is a sink, whether only others are, and how many sinks there are, of every part."""
     pattern = call.proxy().pattern()[..., -call.k.shape[2] :]
     parts = []
-    for first, end in zip(bounds[:-1], bounds[1:], strict=True):
+    for first, end in pairwise(bounds):
         alpha = pattern[:, :, first:end, :first].mean(2)  # all of these keys are seen by all of these queries
         sinks = alpha > epsilon
         on_first, others = sinks[..., 0], sinks[..., 1:].sum(-1)

@@ -12,7 +12,13 @@ from .columns import HEAD, LAYER
 KEPT, WINDOW, PLACES, CACHE = "first tokens kept", "window", "positions", "cache"
 ADDED, CONTROL = "added loss", "control added loss"
 FEWEST = "fewest first tokens"
-GENERATED, STAYS, MOVED, SINKS, ALPHA = "generated tokens", "sink on the first", "sink elsewhere", "sinks a head", "alpha_1"
+GENERATED, STAYS, MOVED, SINKS, ALPHA = (
+    "generated tokens",
+    "sink on the first",
+    "sink elsewhere",
+    "sinks a head",
+    "alpha_1",
+)
 
 
 def losses_figure(table: Table) -> go.Figure:
