@@ -1,7 +1,7 @@
 """What principal components and top-k dictionaries explain, fitted with outliers, without, and without random ones."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,7 +15,7 @@ from ..data.tokens import Tokens
 from ..interventions.edit import Edit
 from ..metrics.bootstrap import Estimate, estimate, estimate_cells, ratio
 from ..report.leaving_out import DEAD, EXPLAINED, EXPLAINED_ALL, LEFT_OUT, SPLICED, dictionary_figure, pca_figure
-from ..table import Table
+from ..table import Cell, Table
 from .eviction import loss_of
 from .leaving_out import Keep, Mask
 from .quantising import BOTH, DIMS, NOTHING, RANDOM_DIMS, RANDOM_TOKENS, TOKENS, left_out, worth_trying
@@ -59,15 +59,15 @@ def dictionary(x: Vectors, features: int, steps: int, seed: int = 0, active: int
     x = x.float()
     mean = x.mean(0)
     decoder = torch.nn.functional.normalize(torch.randn(features, x.shape[1], generator=generator), dim=-1)
-    weights = [decoder.T.clone().requires_grad_(), decoder.requires_grad_()]
-    found = Dictionary(*weights, mean, (x - mean).square().mean().sqrt(), active)
-    optimiser = torch.optim.Adam(weights, lr=1e-3)
+    encoder = decoder.T.clone().requires_grad_()
+    found = Dictionary(encoder, decoder.requires_grad_(), mean, (x - mean).square().mean().sqrt(), active)
+    optimiser = torch.optim.Adam([encoder, decoder], lr=1e-3)
     for _ in range(steps):
         batch = x[torch.randint(len(x), (BATCH,), generator=generator)]
         optimiser.zero_grad()
         ((found(batch) - batch) / found.scale).square().mean().backward()
         optimiser.step()
-    return Dictionary(*(w.detach() for w in weights), found.mean, found.scale, active)
+    return replace(found, encoder=encoder.detach(), decoder=decoder.detach())
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ def dictionary_table(
 ) -> Table:
     """Explained variance, dead features and loss when spliced in, by what the training of dictionaries left out."""
     block, test, features = mask.tallest, tokens[1::2], min(FEATURES, 4 * x.shape[-1])
-    full, rows, show = loss_of(subject, test), [], progress("training dictionaries")
+    full, show = loss_of(subject, test), progress("training dictionaries")
+    rows: list[dict[str, Cell]] = []
     names = [name for name in worth_trying(mask, block) if name in (NOTHING, TOKENS, RANDOM_TOKENS)]
     for name in names:
         fitted, (vectors, ordinary) = _training(x[::2], mask, name), _tested(x[1::2], mask, name)

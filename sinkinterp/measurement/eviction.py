@@ -91,7 +91,7 @@ def first_token_losses(
 
 def losses_table(losses: Losses) -> Table:
     """One row per window, positions and number of first tokens."""
-    rows = []
+    rows: list[dict[str, Cell]] = []
     for (window, places, n), added in losses.added.items():
         random = losses.control.get((window, n))
         cells = estimate_cells(CONTROL, estimate(random)) if random is not None else _empty(CONTROL)
@@ -134,7 +134,7 @@ def heads_table(
     read = partial(_output_errors, edits=edits, window=window)
     runs = [subject.run(batch, calls={"errors": read}).calls["errors"].cpu() for _, batch in passes(subject, tokens)]
     errors = torch.cat(runs)  # sequence layer head edit
-    rows = []
+    rows: list[dict[str, Cell]] = []
     for i, layer in enumerate(subject.shape.attention_layers):
         for head in range(subject.shape.n_heads):
             means = errors[:, i, head].nanmean(0).tolist()
@@ -149,7 +149,9 @@ def needs_table(heads: Table) -> Table:
     """How many heads need how many first tokens."""
     needed = heads.column(FEWEST)
     counts = [(n, needed.count(n)) for n in sorted({n for n in needed if n is not None}, key=float)]
-    rows = [{FEWEST: str(n), "heads": count, "share": count / len(needed)} for n, count in counts]
+    rows: list[dict[str, Cell]] = [
+        {FEWEST: str(n), "heads": count, "share": count / len(needed)} for n, count in counts
+    ]
     rows.append({FEWEST: "more", "heads": needed.count(None), "share": needed.count(None) / len(needed)})
     return Table(heads.title, heads.note, tuple(rows))
 

@@ -14,7 +14,7 @@ from ..backends.huggingface import HuggingFaceSubject
 from ..data.tokens import Tokens
 from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
 from ..report.caches import ALPHA, GENERATED, MOVED, SINKS, STAYS, generation_figure
-from ..table import NULL, Table
+from ..table import NULL, Cell, Table
 from .inputs import passes
 
 PARTS = 4  # of the generated tokens
@@ -52,7 +52,7 @@ def generation_table(
     rows = []
     for i, (first, end) in enumerate(pairwise(bounds)):
         null = (1 / torch.arange(first + 1, end + 1)).mean().item()
-        cells = {}
+        cells: dict[str, Cell] = {}
         for j, name in enumerate((ALPHA, STAYS, MOVED, SINKS)):
             cells |= estimate_cells(name, estimate(found[:, i, j]))
         rows.append({GENERATED: end - start, **cells, NULL: null})

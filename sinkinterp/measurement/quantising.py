@@ -89,7 +89,8 @@ def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, p
     The error is relative, squared, of tokens and dimensions that are not outliers, mean over blocks; of activations
     that are not quantised before.
     """
-    full, rows, show = loss_of(subject, tokens), [], progress("quantising activations")
+    full, show = loss_of(subject, tokens), progress("quantising activations")
+    rows: list[dict[str, Cell]] = []
     x = {block: here.cpu().float() for block, here in activations(ChangeResidual(), subject, tokens).items()}
     ordinary, names = left_out(mask)[BOTH], worth_trying(mask)
     for bits in BITS:
@@ -105,7 +106,8 @@ def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, p
 
 def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progress: Progress = silent) -> Table:
     """Error and added loss where the linear maps of all blocks are quantised; columns of dimensions are left out."""
-    full, rows, show = loss_of(subject, tokens), [], progress("quantising weights")
+    full, show = loss_of(subject, tokens), progress("quantising weights")
+    rows: list[dict[str, Cell]] = []
     sides = {"tensor": (-2, -1), "channel": (-1,)}
     names = [name for name in worth_trying(mask) if name in (NOTHING, DIMS, RANDOM_DIMS)]
     for bits in BITS:
