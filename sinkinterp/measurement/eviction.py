@@ -36,6 +36,7 @@ from .inputs import passes
 from .streaming import Loss, streaming_loss
 
 FIRST_TOKENS = (0, 1, 2, 4, 8)
+NATS = "nats a token after eviction begins"
 ENOUGH = 0.01  # nats a token that more first tokens may still gain
 IN_TEXT, IN_CACHE = "of the text", "of the cache"
 Added = Float[Tensor, " sequence"]  # nats a token above the full cache, after eviction has begun
@@ -97,22 +98,25 @@ def losses_table(losses: Losses) -> Table:
         cells = estimate_cells(CONTROL, estimate(random)) if random is not None else _empty(CONTROL)
         rows.append({WINDOW: window, PLACES: places, KEPT: n, **estimate_cells(ADDED, estimate(added)), **cells})
     missing = f"; no positions of the cache: {losses.missing}" if losses.missing else ""
-    note = f"{losses.note}; null: 0, the full cache; control: as many random tokens kept, not the first{missing}"
+    note = (
+        f"{losses.note}; {NATS}; null: 0, the full cache; control: as many random tokens kept, not the first{missing}"
+    )
     return Table("What does a cache lose without its first tokens?", note, tuple(rows), losses_figure)
 
 
 def recommendation(losses: Losses) -> str:
-    """How many first tokens to keep, in one sentence: the fewest beside which the most gain less than `ENOUGH`."""
+    """How many first tokens to keep, in one sentence: the fewest beside which more gain less than `ENOUGH`."""
     window = max(window for window, _, _ in losses.added)
     by_kept = {n: added for (w, places, n), added in losses.added.items() if (w, places) == (window, IN_TEXT)}
-    most = by_kept[max(by_kept)]
-    fewest = min(n for n, added in by_kept.items() if n == max(by_kept) or _upper(added - most) < ENOUGH)
+    fewest = min(
+        n for n, added in by_kept.items() if all(_upper(added - by_kept[m]) < ENOUGH for m in by_kept if m > n)
+    )
     none, there = (_signed(estimate(by_kept[n])) for n in (0, fewest))
     tokens = "1 first token" if fewest == 1 else f"{fewest or 'no'} first tokens"
     without = f", and without any by {none}" if fewest else ""
     return (
         f"Keep {tokens}: a window of {window} then raises the loss by {there} nats a token over the full cache"
-        f"{without}; {max(by_kept)} instead gain less than {ENOUGH:g}."
+        f"{without}; more first tokens gain less than {ENOUGH:g}."
     )
 
 
@@ -174,7 +178,7 @@ def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progr
         added = _above(full, window, loss_of(subject, tokens, [edit]))
         rows.append({CACHE: name, **estimate_cells(ADDED, estimate(added))})
     note = (
-        f"{_note(subject, tokens)}; {window} tokens in every cache, half of them heavy or random; positions "
+        f"{_note(subject, tokens)}; {NATS}; {window} tokens in every cache, half of them heavy or random; positions "
         "of the text; null: 0, the full cache; weight of a key: softmax attention received while cached, summed "
         "(arXiv:2306.14048)"
     )
@@ -210,4 +214,4 @@ def _note(subject: HuggingFaceSubject, tokens: Tokens) -> str:
     firsts = tokens[:, 0].unique().tolist()
     start = f"all begin with token {firsts[0]}" if len(firsts) == 1 else "first tokens differ"
     dtype = str(subject.dtype).removeprefix("torch.")
-    return f"{subject.name}: n={n}, T={length}, {start}, {dtype}; nats a token after eviction begins; {BY_SEQUENCE}"
+    return f"{subject.name}: n={n}, T={length}, {start}, {dtype}; {BY_SEQUENCE}"

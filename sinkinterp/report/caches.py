@@ -23,7 +23,7 @@ GENERATED, STAYS, MOVED, SINKS, ALPHA = (
 
 def losses_figure(table: Table) -> go.Figure:
     """The added loss over the first tokens kept: a line for every window and counting of positions."""
-    named = table.with_rows({CACHE: f"{row[WINDOW]}, {row[PLACES]}", **row} for row in table.rows)
+    named = table.with_rows({CACHE: f"window {row[WINDOW]}, positions {row[PLACES]}", **row} for row in table.rows)
     return sweep_figure(named, KEPT, (ADDED,), by=CACHE)
 
 
