@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .lm.variants import VARIANTS as VARIANTS
     from .measurement.activation_patching import activation_patching as activation_patching
     from .measurement.explaining import explain as explain
+    from .measurement.leaving_out import mask as mask
     from .measurement.maps import attention_map as attention_map
     from .measurement.measure import measure as measure
     from .measurement.sweep import sink_rate as sink_rate
@@ -46,6 +47,7 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "attention_map": "measurement.maps",
     "view": "pages.report",
     "sinks": "report.patterns",
+    "mask": "measurement.leaving_out",
     "sweep": "measurement.sweep",
     "sink_rate": "measurement.sweep",
     "activation_patching": "measurement.activation_patching",

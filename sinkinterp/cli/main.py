@@ -13,6 +13,7 @@ from .drawing import demo, gallery, serve, view
 from .explaining import explain
 from .listing import listing
 from .measuring import check, domains, measure
+from .neighbours import cache, mask
 from .patching import patch
 from .places import checked
 from .reproducing import book, reproduce, story
@@ -97,6 +98,7 @@ def _message(error: Any) -> str:
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
 COMMANDS = (
     *(train, finetune, gallery, view, patch, explain, serve, reproduce, book, story, demo, measure, domains, check),
+    *(cache, mask),
 )
 for command in COMMANDS:
     app.command(cls=Command)(checked(command))

@@ -1,0 +1,79 @@
+"""Where sinks are while a model writes: on the first token still, elsewhere, or in several places."""
+
+from functools import partial
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..attention.call import AttentionCall
+from ..backends.exclusive import exclusive
+from ..backends.hooks import eval_mode
+from ..backends.huggingface import HuggingFaceSubject
+from ..data.tokens import Tokens
+from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from ..report.caches import ALPHA, GENERATED, MOVED, SINKS, STAYS, generation_figure
+from ..table import NULL, Cell, Table
+from .inputs import passes
+
+PARTS = 4  # of the generated tokens
+
+
+def generated(
+    subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: int = 0
+) -> Int[Tensor, "sequence some_pos"]:
+    """Prompts and `count` tokens that the model writes after each, sampled at temperature 1; no text ends before."""
+    with torch.random.fork_rng(), exclusive(subject.model), eval_mode(subject.model):
+        torch.manual_seed(seed)
+        prompts = prompts.to(subject.device)
+        chosen = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "pad_token_id": 0}
+        ends = {"min_new_tokens": count, "max_new_tokens": count}
+        return subject.model.generate(prompts, attention_mask=torch.ones_like(prompts), **chosen, **ends).cpu()
+
+
+def generation_table(
+    subject: HuggingFaceSubject, prompts: Tokens, count: int, epsilon: float = 0.3, seed: int = 0
+) -> Table:
+    """Sinks on the first token and elsewhere, by quarters of `count` generated tokens.
+
+    A sink of a quarter is a token before it that gets more than `epsilon` of its queries' attention, mean over them.
+    One pass over the generated text shows the calls of its generation. Without room for `count` tokens, fewer are
+    generated: as many as the context holds.
+    """
+    start = prompts.shape[1]
+    limit = subject.shape.n_ctx
+    count = count if limit is None else min(count, limit - start)
+    tokens = generated(subject, prompts, count, seed)
+    bounds = [start + count * i // PARTS for i in range(PARTS + 1)]
+    read = partial(_sinks_of_parts, bounds=bounds, epsilon=epsilon)
+    runs = [subject.run(batch, calls={"sinks": read}).calls["sinks"].cpu() for _, batch in passes(subject, tokens)]
+    found = torch.cat(runs).mean((1, 2))  # sequence part quantity
+    rows = []
+    for i, (first, end) in enumerate(pairwise(bounds)):
+        null = (1 / torch.arange(first + 1, end + 1)).mean().item()
+        cells: dict[str, Cell] = {}
+        for j, name in enumerate((ALPHA, STAYS, MOVED, SINKS)):
+            cells |= estimate_cells(name, estimate(found[:, i, j]))
+        rows.append({GENERATED: end - start, **cells, NULL: null})
+    dtype = str(subject.dtype).removeprefix("torch.")
+    note = (
+        f"{subject.name}: n={len(tokens)} prompts of {start} tokens, {count} generated at temperature 1 (seed {seed}), "
+        f"end of text forbidden; {dtype}; all keys cached; epsilon {epsilon:g}; {STAYS}: share of heads; {MOVED}: "
+        f"share of heads with a sink, and none on the first token; null: alpha_1 of uniform attention; {BY_SEQUENCE}"
+    )
+    return Table("Does the sink stay while the model writes?", note, tuple(rows), generation_figure)
+
+
+def _sinks_of_parts(
+    call: AttentionCall, bounds: list[int], epsilon: float
+) -> Float[Tensor, "batch head part quantity"]:
+    """alpha_1, whether it is a sink, whether only others are, and how many sinks there are, of every part."""
+    pattern = call.proxy().pattern()[..., -call.k.shape[2] :]
+    parts = []
+    for first, end in pairwise(bounds):
+        alpha = pattern[:, :, first:end, :first].mean(2)  # all of these keys are seen by all of these queries
+        sinks = alpha > epsilon
+        on_first, others = sinks[..., 0], sinks[..., 1:].sum(-1)
+        parts.append(torch.stack((alpha[..., 0], on_first, ~on_first & (others > 0), on_first + others), -1))
+    return torch.stack(parts, 2)

@@ -1,0 +1,152 @@
+"""What to leave out of activations: tokens and dimensions that are outliers by norm, in every block.
+
+found = si.mask("gpt2", texts)
+keep = found.keep(6)  # a function: activations `... d_model` -> bool `...`
+found.dims[6], found.to_dict(), found.plot()
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from ..attention.shapes import Residual
+from ..backends.subject import Subject, words_of
+from ..checks import keywords
+from ..data.tokens import Tokens, TokensLike
+from ..metrics.outliers import TIMES, norm_limit
+from ..report.columns import BLOCK
+from ..report.leaving_out import (
+    DELIMITERS,
+    DIMS,
+    FIRST,
+    LONGEST,
+    OTHERS,
+    REPEATS,
+    TOKENS_BY_KIND,
+    outliers_figure,
+)
+from ..table import Cell, Table
+from .inputs import ModelLike, equal_inputs_of, passes
+
+Keep = Callable[[Float[Tensor, "*stack d_model"]], Bool[Tensor, "*stack"]]
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Mask:
+    """The outliers of every block's input; block `n_layers` is the last output.
+
+    limits: the norm above which a token is an outlier, by block. dims: the outlier dimensions, by block. tokens: which
+    tokens of the texts are outliers, `sequence block pos`. kinds: first token, delimiter, repeat or other, an index
+    of `report.leaving_out.TOKENS_BY_KIND`. longest: the longest token over the median, by block.
+    """
+
+    limits: tuple[float, ...]
+    dims: tuple[tuple[int, ...], ...]
+    tokens: Bool[Tensor, "sequence block pos"]
+    kinds: Tensor
+    longest: tuple[float, ...]
+    times: float
+    note: str
+
+    def __repr__(self) -> str:
+        return f"<Mask of {len(self.limits)} blocks: {int(self.tokens.sum())} outlier tokens of {self.tokens.numel()}>"
+
+    def keep(self, block: int) -> Keep:
+        """The function that says which activations of a block to keep, for tensors of any leading shape."""
+        limit = self.limits[block]
+        return lambda x: x.float().norm(dim=-1) <= limit
+
+    def answer(self) -> str:
+        """What to leave out, in two sentences."""
+        blocks = [i for i in range(len(self.limits)) if self.tokens[:, i].any()]
+        found = self.tokens[:, blocks]
+        first = found[:, :, 0].sum().item() / max(1, int(found.sum()))
+        tokens = f"tokens of {len(blocks)} of {len(self.limits)} blocks, {first:.1%} of them first tokens"
+        all_dims = sorted({dim for dims in self.dims for dim in dims})
+        dims = f"dimensions {' '.join(map(str, all_dims))}, each in some blocks"
+        return (
+            f"Leave out {tokens if blocks else 'no tokens'}. Leave out {dims if all_dims else 'no dimensions'}. "
+            f"Outliers are longer than {self.times:g} medians."
+        )
+
+    @property
+    def tallest(self) -> int:
+        """The block with the longest token, over its median."""
+        return max(range(len(self.longest)), key=self.longest.__getitem__)
+
+    def table(self) -> Table:
+        """The share of the tokens of every kind that are outliers, and the outlier dimensions, by block."""
+        rows = []
+        for block, dims in enumerate(self.dims):
+            found = self.tokens[:, block]
+            shares: dict[str, Cell] = {}
+            for i, kind in enumerate(TOKENS_BY_KIND):
+                of_kind = found[self.kinds == i]
+                shares[kind] = of_kind.float().mean().item() if len(of_kind) else None
+            names = " ".join(map(str, dims[:8])) + (f" and {len(dims) - 8} more" if len(dims) > 8 else "")
+            rows.append({BLOCK: block, **shares, LONGEST: self.longest[block], DIMS: names})
+        return Table("Which tokens and dimensions are outliers?", self.note, tuple(rows), outliers_figure)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON for quantisers and caches: by block, the limit of norms, the outlier tokens and dimensions."""
+        blocks = [
+            {"block": i, "largest_norm": limit, "dims": list(dims), "tokens": self.tokens[:, i].nonzero().tolist()}
+            for i, (limit, dims) in enumerate(zip(self.limits, self.dims, strict=True))
+        ]
+        return {"times": self.times, "note": self.note, "blocks": blocks}
+
+    def plot(self) -> go.Figure:
+        """The figure of `table`."""
+        return self.table().plot()
+
+
+@keywords()
+def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TIMES) -> Mask:
+    """The tokens and dimensions of every block whose norm exceeds `times` the median.
+
+    A token's norm is over dimensions, its median over all tokens of the block (the rule of dictionary_learning); a
+    dimension's is over all tokens, its median over dimensions. Raises InputError as `measure` does, for sequences of
+    different lengths, and unless `times` exceeds 1.
+    """
+    subject, given = equal_inputs_of(model, tokens)
+    reads = {"norms": _norms, "energy": _energy}
+    answers = [subject.run(batch, residuals=reads).residuals for _, batch in passes(subject, given)]
+    norms = torch.cat([answer["norms"].cpu() for answer in answers])  # sequence block pos
+    sizes = torch.cat([answer["energy"].cpu() for answer in answers]).mean(0).sqrt()  # block d_model
+    limits = tuple(norm_limit(norms[:, i], times) for i in range(norms.shape[1]))
+    dims = tuple(tuple((size > norm_limit(size, times)).nonzero()[:, 0].tolist()) for size in sizes)
+    n, length = given.shape
+    dtype = str(subject.dtype).removeprefix("torch.")
+    note = (
+        f"{subject.name}: n={n}, T={length}, {dtype}; outlier: norm above {times:g} x the median of the block; "
+        "delimiter: no letter or digit; repeat: the token occurred before; block 0 is the embedding"
+    )
+    found = norms > torch.tensor(limits)[:, None]
+    longest = tuple((norms.amax((0, 2)) * times / torch.tensor(limits)).tolist())
+    return Mask(limits, dims, found, _kinds(subject, given.cpu()), longest, times, note)
+
+
+def _norms(x: Residual) -> Float[Tensor, "batch pos"]:
+    return x.float().norm(dim=-1)
+
+
+def _energy(x: Residual) -> Float[Tensor, "batch d_model"]:
+    return x.float().square().mean(1)
+
+
+def _kinds(subject: Subject, tokens: Tokens) -> Tensor:
+    """What kind each token is, `sequence pos`."""
+    word = words_of(subject)
+    bare = {i for i in tokens.unique().tolist() if not any(c.isalnum() for c in word(i))}
+    kinds = torch.full(tokens.shape, TOKENS_BY_KIND.index(OTHERS))
+    for row, ids in enumerate(tokens.tolist()):
+        for pos, token in enumerate(ids):
+            is_repeat = token in ids[:pos]
+            kind = FIRST if not pos else DELIMITERS if token in bare else REPEATS if is_repeat else OTHERS
+            kinds[row, pos] = TOKENS_BY_KIND.index(kind)
+    return kinds

@@ -1,0 +1,30 @@
+"""`sinkinterp cache` and `sinkinterp mask`: both answer in a sentence, with tables in JSON and on a page."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from sinkinterp.cli.main import app
+
+
+@pytest.mark.parametrize("command, answer, tables", [("cache", "Keep 1 first token:", 4), ("mask", "Leave out no", 5)])
+def test_the_shipped_twin_is_answered_in_a_sentence_with_its_tables(command, answer, tables, tmp_path):
+    files = [tmp_path / "numbers.json", tmp_path / "page.html"]
+    words = [command, "sinkinterp/demo-softmax", "--json", str(files[0]), "--html", str(files[1])]
+    result = CliRunner().invoke(app, [*words, *(["--steps", "3"] if command == "mask" else [])])
+    assert result.exit_code == 0 and answer in result.output, result.output
+    written = json.loads(files[0].read_text())
+    assert written["answer"].startswith(answer) and len(written["tables"]) == tables
+    assert all(table["rows"] and "null" in table["note"] for table in written["tables"][-2:])
+    assert ("mask" in written) == (command == "mask") and answer in files[1].read_text()
+
+
+def test_a_model_without_text_and_one_too_short_to_evict_are_refused_in_a_line():
+    for words, message in (
+        (["cache", "sinkinterp/demo-softmax", "--text", "books.txt"], "not on text"),
+        (["mask", "sinkinterp/demo-softmax", "--times", "1"], "above 1"),
+        (["cache", "sinkinterp/demo-softmax", "--length", "2"], "a window"),
+    ):
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 2 and message in result.output, result.output

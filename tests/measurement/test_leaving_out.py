@@ -1,0 +1,117 @@
+"""Outliers that were put into a model or into vectors are found, and what leaving them out changes is exact."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from backends.zoo import subject_of, tokens_of
+
+import sinkinterp as si
+from sinkinterp.measurement.dictionaries import Splice, dictionary, explained, pca_table, principal
+from sinkinterp.measurement.quantising import (
+    BOTH,
+    DIMS,
+    NOTHING,
+    RANDOM_DIMS,
+    RANDOM_TOKENS,
+    TOKENS,
+    Quantise,
+    activations_table,
+    left_out,
+    others,
+    quantised_weights,
+    worth_trying,
+)
+
+LONG = 5  # a token id
+
+
+@pytest.fixture
+def planted():
+    """A model whose token `LONG` has a long embedding and whose dimension 3 is large, with texts of both."""
+    subject, tokens = subject_of("llama with grouped queries"), tokens_of()
+    weight = subject.model.get_input_embeddings().weight
+    saved = weight.detach().clone()
+    tokens = tokens.clone()
+    tokens[tokens == LONG] = LONG + 1
+    tokens[1, 4] = tokens[3, 0] = LONG
+    with torch.no_grad():
+        weight[:, 3] = 60 * saved.std() * saved[:, 3].sign()
+        weight[LONG] = saved[LONG] * 100 * weight.norm(dim=-1).median() / saved[LONG].norm()
+    yield subject, tokens
+    with torch.no_grad():
+        weight.copy_(saved)
+
+
+def test_a_token_and_a_dimension_planted_in_a_model_are_found_where_they_are(planted):
+    subject, tokens = planted
+    found = si.mask(subject, tokens)
+    assert found.tokens[:, 0].equal(tokens == LONG)
+    plain = si.mask(subject, tokens[[0, 2, 4]])
+    assert plain.dims[0] == (3,) and not plain.tokens[:, 0].any()
+    x = subject.run(tokens, residuals={"x": lambda x: x}).residuals["x"][:, 0]
+    assert found.keep(0)(x).equal(tokens != LONG) and found.keep(0)(x[1]).equal(tokens[1] != LONG)
+    block = found.to_dict()["blocks"][0]
+    assert block["tokens"] == [[1, 4], [3, 0]] and "first tokens" in found.answer()
+    row = found.table().rows[0]
+    assert row["first"] == pytest.approx(1 / 5) and found.plot().data
+
+
+def test_random_ones_are_as_many_and_never_the_chosen():
+    chosen = torch.zeros(7, 23, dtype=torch.bool)
+    chosen[:, 0], chosen[3, 5:9] = True, True
+    drawn = others(chosen, 1)
+    assert drawn.sum(1).equal(chosen.sum(1)) and not (drawn & chosen).any()
+    assert others(torch.ones(1, 3, dtype=torch.bool)).sum() == 0
+
+
+def test_what_is_left_out_of_a_quantisation_stays_and_rounds_nothing_else(planted):
+    subject, tokens = planted
+    found = si.mask(subject, tokens)
+    x = subject.run(tokens, residuals={"x": lambda x: x}).residuals["x"][:, 0]
+    long, edits = tokens == LONG, {n: Quantise(4, (-2, -1), left) for n, left in left_out(found).items()}
+    kept = edits[TOKENS].residual(0, x)
+    assert kept[long].equal(x[long]) and not kept[~long].equal(x[~long])
+    error = {n: (edit.residual(0, x) - x)[~long].norm() for n, edit in edits.items()}
+    assert error[TOKENS] < 0.5 * error[NOTHING] and error[RANDOM_TOKENS] > 0.9 * error[NOTHING]
+    assert set(worth_trying(found)) <= {NOTHING, TOKENS, RANDOM_TOKENS, DIMS, RANDOM_DIMS, BOTH}
+    empty = replace(found, tokens=torch.zeros_like(found.tokens), dims=((),) * len(found.dims))
+    assert worth_trying(empty) == [NOTHING]
+    assert len(activations_table(subject, tokens, empty).rows) == 6
+
+
+def test_quantised_weights_are_put_back_to_the_bit():
+    subject, tokens = subject_of("llama with grouped queries"), tokens_of()
+    before = {name: weight.clone() for name, weight in subject.model.state_dict().items()}
+    nothing = left_out(si.mask(subject, tokens))[NOTHING]
+    with pytest.raises(KeyError), quantised_weights(subject, 4, (-1,), nothing) as error:
+        assert error > 1e-4
+        raise KeyError
+    assert all(weight.equal(before[name]) for name, weight in subject.model.state_dict().items())
+
+
+def test_principal_components_of_a_plane_explain_it_and_an_outlier_takes_one_of_them(planted):
+    generator = torch.Generator().manual_seed(1)
+    plane = torch.randn(6, 19, 2, generator=generator) @ torch.randn(2, 48, generator=generator)
+    every = torch.ones(6, 19, dtype=torch.bool)
+    share = explained(plane, principal(plane.flatten(0, 1), 2)(plane), every)
+    assert share.mean == pytest.approx(1, abs=1e-6) and share.low == pytest.approx(1, abs=1e-6)
+    x = plane.clone()
+    x[:, 0] = 1000 * torch.randn(48, generator=generator)
+    subject, tokens = planted
+    found = si.mask(subject, tokens)
+    limits = tuple(10 * x.norm(dim=-1).median().item() for _ in found.limits)
+    found = replace(found, limits=limits, tokens=torch.ones_like(found.tokens), dims=((),) * len(found.dims))
+    table = pca_table(x, found, rank=2)
+    nothing, without, random = (row["explained variance"] for row in table.rows)
+    assert without == pytest.approx(1, abs=1e-5) and nothing < 0.95 and random < 0.95
+
+
+def test_a_dictionary_with_as_many_active_features_as_dimensions_learns_and_a_copy_spliced_in_changes_nothing():
+    x = torch.randn(211, 11, generator=torch.Generator().manual_seed(2))
+    before, after = (((dictionary(x, 44, steps, active=11)(x) - x) ** 2).mean() for steps in (0, 300))
+    assert after < 0.2 * before
+    assert (dictionary(x, 44, 3, active=4).features(x) > 0).sum(-1).max() <= 4
+    subject, tokens = subject_of("llama"), tokens_of()
+    copy = Splice(1, lambda x: x.clone(), lambda x: torch.ones(x.shape[:-1], dtype=torch.bool))
+    torch.testing.assert_close(subject.run(tokens, edits=[copy]).logits, subject.run(tokens).logits)
