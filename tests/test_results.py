@@ -15,14 +15,16 @@ NO_RESULT = re.compile(
     r"(?:Python|torch|transformers|arXiv:|Sections?|build of \w+)[ :]?[\d.]+(?:(?: to| and|,) [\d.]+)*|\b3\.1\d\b"
     r"|(?:epsilon|at|above|rate x|by|than|pass|within|decay|alpha|the|margin of) \.?\d*\.?\d+(?![\d%])|95%|^\| \.\d \|"
 )
-READ = r"reproduce ([a-z0-9_]+)|(?:book|measured)/(\w+)\.(?:json|html)"
+READ = r"reproduce ([a-z0-9_]+)|(?:book|measured)/([\w*]+)\.(?:json|html)"
 ELSEWHERE = {  # sections whose numbers a command prints and no file holds
     "## Streaming perplexity": "examples/streaming_perplexity.py, whose numbers tests/test_examples.py checks",
     "### Rules that changed after their runs": "settings of rules",
     "## Where does the sink come from?": "sinkinterp explain",
     "## Which activations carry the capital?": "si.activation_patching",
+    "### Streaming perplexity": "the chapter `streaming`, and books, whose run is not kept",
 }
 DERIVED = {  # beginnings of lines -> numbers that are sums, settings, other people's, or of a run that is not kept
+    "1.085 without the first token": ("1.085", ".113", "1.084"),
     "of docstrings give the same": ("48.7", "31.2%", "65.0%", "64.3"),
     "65.5], 46.8% and 36.7%.": ("36.7%",),
     "The value is nearly the same whatever": ("2,557", "5.5%"),
@@ -64,7 +66,8 @@ def sources(text):
     for kind, numbers in re.findall(r"(Table|Figure|Equation|Section)s? ((?:[\d.]+(?:, | and | to )?)+)", text):
         width = 2 if kind in ("Table", "Figure") else 1
         beginnings |= {kind.lower() + number.zfill(width) for number in re.findall(r"\d+", numbers)}
-    measured = {file.stem for file in (ROOT / "figures" / "measured").glob("*.json")} & beginnings
+    folder = ROOT / "figures" / "measured"
+    measured = {file.stem for name in beginnings for file in folder.glob(f"{name}.json")}
     return measured | {name for name in chapters() if any(map(name.startswith, beginnings))}
 
 
