@@ -22,7 +22,7 @@ import typer
 MARK = "SINKINTERP_KILLED"
 PATIENCE = 10.0  # seconds
 REPRODUCE = ("sinkinterp", "reproduce", "table03", "--scale", "smoke", "--seeds", "3", "--out", "book")
-BOOK = ("sinkinterp", "book", "book", "--no-pictures")
+BOOK = ("sinkinterp", "book", "book")
 COMMANDS = {
     "reproduce": REPRODUCE,
     "book": BOOK,

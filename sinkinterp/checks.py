@@ -144,12 +144,15 @@ class Told(type):
         try:
             return super().__call__(*args, **kwargs)
         except TypeError:
-            signature = inspect.signature(cls.__init__)  # type: ignore[misc]
-            try:
-                signature.bind(None, *args, **kwargs)
-            except TypeError as error:
-                raise _misfit(cls.__name__, signature, error, kwargs, {}) from None
+            cls._check_fit(args, kwargs)
             raise
+
+    def _check_fit(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # apart: a server lacks `inspect`
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        try:
+            signature.bind(None, *args, **kwargs)
+        except TypeError as error:
+            raise _misfit(cls.__name__, signature, error, kwargs, {}) from None
 
 
 class Called:

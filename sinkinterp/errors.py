@@ -1,7 +1,5 @@
 """The one error that means a mistake in what the user gave."""
 
-import re
-
 _LONGEST_WORD, _LONGEST = 300, 4000  # characters of a message that are shown whole
 
 
@@ -12,7 +10,8 @@ class InputError(ValueError):
     """
 
     def __init__(self, message: str) -> None:
-        words = re.sub(rf"\S{{{_LONGEST_WORD},}}", lambda word: _cut(word[0], 100), " ".join(message.split("\n")))
+        parts = message.replace("\n", " ").split(" ")
+        words = " ".join(_cut(part, 100) if len(part) >= _LONGEST_WORD else part for part in parts)
         super().__init__(_cut(words, 1500) if len(words) > _LONGEST else words)
 
 

@@ -160,7 +160,7 @@ def test_a_book_with_a_wrong_chapter_is_left_as_it_is(call):
         unsigned = {key: value for key, value in plain.items() if key != "sha256" or name.endswith("hash")}
         wrong.write_text(json.dumps(change(unsigned)))
         before = {path: path.read_bytes() for path in Path("book").iterdir()}
-        code, output, _ = call("book", "book", "--no-pictures")
+        code, output, _ = call("book", "book")
         assert code == 2 and output.startswith(f"error: {wrong} "), (name, output)
         assert {path: path.read_bytes() for path in Path("book").iterdir()} == before, name
 

@@ -5,20 +5,18 @@ their additive copy. On a CPU torch 2.13 compiles it without the log-sum-exp, an
 there it only serves as a reference in tests.
 """
 
-import logging
 from collections.abc import Callable
 from functools import cache, lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
+from torch.utils._triton import has_triton_package
 
 from .fused import Attended, Plain
 
-_log = logging.getLogger("sinkinterp")
-_refused: set[tuple[object, ...]] = set()  # kinds of calls that did not compile in this process
+REFUSED: dict[tuple[object, ...], str] = {}  # why kinds of calls did not compile in this process; blocks serve them
 
 
 def attend(given: Plain, softcap: float | None) -> Attended | None:
@@ -27,16 +25,14 @@ def attend(given: Plain, softcap: float | None) -> Attended | None:
     No gradients. The first call of a kind compiles it, which takes some seconds.
     """
     kind = (given.q.shape[-1], given.v.shape[-1], given.q.dtype, softcap is None, given.bias is None)
-    if given.q.device.type != "cuda" or find_spec("triton") is None or kind in _refused:
+    if given.q.device.type != "cuda" or not has_triton_package() or kind in REFUSED:
         return None
     try:
         return run(given, softcap, _compiled())
     except torch.cuda.OutOfMemoryError:
         raise
     except RuntimeError as error:  # of which the errors of the compiler are a kind
-        _refused.add(kind)
-        reason = str(error).strip().splitlines()[0]
-        _log.warning("FlexAttention does not compile for such calls (%s); they are computed in blocks", reason)
+        REFUSED[kind] = str(error).strip().splitlines()[0]
         return None
 
 

@@ -1,6 +1,6 @@
 """Every architecture of the study by name, one line each: a small change of a base."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
@@ -42,7 +42,7 @@ def variants(base: LMSpec) -> Mapping[str, LMSpec]:
     Sizes are those of `base`, the width of the feed-forward layers included. "llama" is Llama at these sizes.
     """
     named = {"llama": _llama(base), "softmax": base}
-    for family in _FAMILIES.values():
+    for _, family in _FAMILIES:
         named |= family(base)
     return MappingProxyType(named)
 
@@ -50,7 +50,7 @@ def variants(base: LMSpec) -> Mapping[str, LMSpec]:
 @cache
 def families() -> Mapping[str, tuple[str, ...]]:
     """The names of the architectures by what they change of the base."""
-    return MappingProxyType({title: tuple(family(BASE)) for title, family in _FAMILIES.items()})
+    return MappingProxyType({title: tuple(family(BASE)) for title, family in _FAMILIES})
 
 
 def _llama(base: LMSpec) -> LMSpec:
@@ -180,14 +180,14 @@ def _masks(base: LMSpec) -> dict[str, LMSpec]:
     }
 
 
-_FAMILIES: Mapping[str, Callable[[LMSpec], dict[str, LMSpec]]] = {
-    "positions": _positions,
-    "layers and heads": _parts,
-    "attention biases": _biases,
-    "normalisation": _operations,
-    "beyond the paper": _beyond_the_paper,
-    "masks": _masks,
-}
+_FAMILIES: Sequence[tuple[str, Callable[[LMSpec], dict[str, LMSpec]]]] = (
+    ("positions", _positions),
+    ("layers and heads", _parts),
+    ("attention biases", _biases),
+    ("normalisation", _operations),
+    ("beyond the paper", _beyond_the_paper),
+    ("masks", _masks),
+)
 
 
 def distinct(specs: Mapping[str, LMSpec]) -> dict[str, LMSpec]:

@@ -1,4 +1,4 @@
-"""What becomes of heads' attention maps and of the loss when a named part is cut, for a page without a server."""
+"""What becomes of heads' attention maps and of the loss when a named part is cut, for a page that computes nothing."""
 
 from collections.abc import Sequence
 

@@ -30,16 +30,14 @@ Rows = Sequence[dict[str, Cell]]
 Head = tuple[int, int]  # layer and head, from 0
 
 
-@dataclass
 class Work:
     """The model, its inputs, and how many forward passes over all texts were made."""
 
-    subject: Subject
-    token_set: TokenSet
-    generator: torch.Generator
-    on_pass: OnProgress
-    expected: int = 0
-    passes: int = 0
+    def __init__(
+        self, subject: Subject, token_set: TokenSet, generator: torch.Generator, on_pass: OnProgress, expected: int = 0
+    ) -> None:
+        self.subject, self.token_set, self.generator = subject, token_set, generator
+        self.on_pass, self.expected, self.passes = on_pass, expected, 0
 
     def report(self, *edits: Edit) -> Report:
         """What the model does under these edits."""
@@ -57,9 +55,9 @@ class Work:
         return [choices[i] for i in order.tolist()]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Decomposed:
-    """What frozen runs gave, in chunks of sequences; by head, or by layer."""
+    """What frozen runs gave, in chunks of sequences; by head, or by layer. Its dictionaries fill up."""
 
     parts: dict[int, list[Part]] = field(default_factory=dict)
     pairs: dict[Head, list[Tensor]] = field(default_factory=dict)

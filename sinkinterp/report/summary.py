@@ -226,10 +226,10 @@ def _later_clause(report: Readings, epsilon: float, token_text: TokenText) -> st
         return ""
     is_one = report.protocol.sequences == 1
     names = [f"{p}, {token_text(int(report.tokens[0, p])).strip()!r}," if is_one else str(p) for p in later]
-    kind, rest = "token" if is_one else "position", "give it" if len(later) == 1 else "give each"
+    kind = "token" if is_one else "position"
     claim = (
         f"{kind} {names[0]} is a second sink"
         if len(later) == 1
         else f"{kind}s {(' ' if is_one else ', ').join(names[:-1])} and {names[-1]} are sinks too"
     )
-    return f"; {claim} (a tenth of the heads or more {rest} more than {epsilon:g})"
+    return f"; {claim} (in a tenth of the heads or more)"

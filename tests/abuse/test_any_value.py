@@ -19,7 +19,7 @@ COMMANDS = {  # a line of each that is fast and right
     "train": ("softmax", "--set", "steps=1", "--out", "run"),
     "finetune": ("sinkinterp/text-softmax", "chats.jsonl", "--out", "run", "--set", "steps=1", "--set", "length=20"),
     "reproduce": ("table03", "--scale", "smoke", "--dry-run"),
-    "book": ("book", "--no-pictures"),
+    "book": ("book",),
     "list": ("variants",),
 }
 OPTIONS = [

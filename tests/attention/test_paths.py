@@ -4,7 +4,6 @@ On fake CUDA tensors nothing is computed: shapes, strides and dtypes are those t
 `imitated` computes on the CPU what CUDA's kernels return, with their padding and their demands.
 """
 
-import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -206,7 +205,7 @@ def test_a_call_takes_the_path_that_the_table_names(make_call, monkeypatch, kind
     here = replace(call, **{each: getattr(call, each).to(dtype) for each in "qkv"})
     assert taken(here) == kind.cpu
     monkeypatch.setattr(fused, "_chosen", lambda given, added: fused.EFFICIENT)
-    monkeypatch.setattr(flex, "find_spec", lambda name: "Triton")
+    monkeypatch.setattr(flex, "has_triton_package", lambda: True)
     monkeypatch.setattr(flex, "_compiled", lambda: None)
     monkeypatch.setattr(flex, "run", lambda given, softcap, kernel: (given.q, given.q.sum(-1).float()))
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -219,7 +218,7 @@ def test_a_call_takes_the_path_that_the_table_names(make_call, monkeypatch, kind
         monkeypatch.setattr(fused, "_CHOICE", None)
         without = taken(call)
         assert without == (paths.FLEX if kind.cuda != paths.BLOCKS else paths.BLOCKS)
-        monkeypatch.setattr(flex, "find_spec", lambda name: None)
+        monkeypatch.setattr(flex, "has_triton_package", lambda: False)
         assert taken(call) == paths.BLOCKS
         z = paths.output_alone(call.scoring, call.v)
         assert (z is not None) == (kind in paths.KINDS[:2]) and (z is None or z.shape == call.q.shape)
@@ -243,24 +242,22 @@ def test_the_docs_show_the_table():
         assert f"| {kind.calls} | {kind.cpu} | {kind.cuda} | {kind.fallback} |" in page
 
 
-def test_a_call_that_flex_attention_cannot_compile_is_tried_once_and_said(make_call, monkeypatch, caplog):
+def test_a_call_that_flex_attention_cannot_compile_is_tried_once_and_its_reason_kept(make_call, monkeypatch):
     tries = []
 
     def fails(given, softcap, kernel):
         tries.append(given)
         raise NotImplementedError("heads must have 16 dimensions\nand more words")
 
-    monkeypatch.setattr(flex, "_refused", set())
-    monkeypatch.setattr(flex, "find_spec", lambda name: "Triton")
+    monkeypatch.setattr(flex, "REFUSED", {})
+    monkeypatch.setattr(flex, "has_triton_package", lambda: True)
     monkeypatch.setattr(flex, "run", fails)
     monkeypatch.setattr(flex, "_compiled", lambda: None)
     call = make_call(softcap=3.0)
-    with FakeTensorMode(allow_non_fake_inputs=True), caplog.at_level(logging.WARNING, "sinkinterp"):
+    with FakeTensorMode(allow_non_fake_inputs=True):
         call = there(call, torch.float32)
         assert taken(call) == taken(replace(call)) == paths.BLOCKS
-    assert len(tries) == 1 and [record.message for record in caplog.records] == [
-        "FlexAttention does not compile for such calls (heads must have 16 dimensions); they are computed in blocks"
-    ]
+    assert len(tries) == 1 and list(flex.REFUSED.values()) == ["heads must have 16 dimensions"]
 
 
 @pytest.mark.parametrize("fields", NO_SOFT_CAP.values(), ids=NO_SOFT_CAP)

@@ -44,7 +44,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_every_cell_equals_that_of_transformer_lens(subject, case, as_users_run_it):
     site, by, expected = CASES[case]
-    bridge = subject._bridge
+    bridge = subject.bridge
     with torch.no_grad():
         clean, corrupted = (difference(bridge(tokens)).mean() for tokens in (CLEAN, CORRUPTED))
         cache = bridge.run_with_cache(CLEAN)[1]

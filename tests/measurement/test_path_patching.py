@@ -115,7 +115,7 @@ def test_a_path_equals_doing_it_by_hooks(family, what, as_users_run_it):
 @pytest.mark.parametrize("what", RECEIVERS)
 def test_direct_paths_equal_those_of_transformer_lens(what, as_users_run_it):
     subject = load(model_of("gpt2"), backend="transformer_lens")
-    bridge = subject._bridge
+    bridge = subject.bridge
     with torch.no_grad():
         clean, corrupted = (difference(bridge(tokens)).mean() for tokens in (CLEAN, CORRUPTED))
         caches = [bridge.run_with_cache(tokens)[1] for tokens in (CLEAN, CORRUPTED)]
