@@ -117,7 +117,7 @@ def _subject_on(
         raise InputError(
             f"{name or type(model).__name__} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}"
         )
-    if backend == "huggingface" and model.config.is_encoder_decoder:
+    if backend == "huggingface" and isinstance(model, PreTrainedModel) and model.config.is_encoder_decoder:
         return encoder_decoder_subject(model, encoder, name)
     subject = _SUBJECTS[backend](model, name)
     check_has_no_encoder(encoder, subject.name)
@@ -206,7 +206,7 @@ def _library_of(model: object) -> str:
     roots = [base.__module__.split(".")[0] for base in type(model).__mro__]
     found = [_LIBRARIES[root] for root in roots if root in _LIBRARIES]
     found += [_OWN] if isinstance(model, torch.nn.Module) else []
-    if not found:
+    if not found or (not isinstance(model, torch.nn.Module) and found[0] == "huggingface"):  # such as a configuration
         raise InputError(
             f"a {type(model).__name__} is not a model that can be loaded; give a name, a folder or a model in memory"
         )

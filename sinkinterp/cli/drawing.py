@@ -94,16 +94,17 @@ def layer_and_head(name: str) -> tuple[int, int]:
 
 
 def _token_set(text: str, subject: "Subject", bos: Bos, length: int | None) -> "TokenSet":
-    """The tokens of the text, or of the .txt file that it names; at most `length` of them."""
-    from ..data.texts import text_of_file
+    """The tokens of the text, of the .txt file that it names, or of the first text of another file or a folder."""
+    from ..data.texts import is_path, text_of_file, texts_of
     from ..runs.inputs import one_text
 
-    if not text.endswith(".txt"):
+    if not is_path(text):
         return one_text(text, subject, bos, length)
     file = Path(text)
-    if not file.is_file():
+    if not file.exists():
         raise InputError(f"there is no file {file}; check the path, or give the text itself")
-    return one_text(text_of_file(file), subject, bos, length, file.name)
+    words = text_of_file(file) if file.suffix == ".txt" else next(iter(texts_of(file)))
+    return one_text(words, subject, bos, length, file.name)
 
 
 def serve(

@@ -204,6 +204,12 @@ class _Output:
     json: Path | None
     html: Path | None
 
+    def __post_init__(self) -> None:
+        from ..report.formats import writer_of
+
+        if self.report is not None:
+            writer_of(self.report)  # before anything is measured
+
     def write(self, report: "Report", epsilon: float, word: "TokenText") -> None:
         from ..report.views import tables_as_json
 

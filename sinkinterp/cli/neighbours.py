@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..data.choices import Bos
+from ..errors import InputError
 from ..files import write_json, write_text
 from .loading import load_subject
 from .options import SEQUENCES, TOKENS, Json, Model, number, output_file, source, whole
@@ -64,7 +65,7 @@ def mask(
     model: Model,
     text: Text = None,
     length: Length = 64,
-    sequences: Count = 64,
+    sequences: Annotated[int, typer.Option(help="Number of texts.", parser=whole(2))] = 64,
     times: Annotated[float, typer.Option(help=TIMES, parser=number(1.0, 1e6))] = 10.0,
     steps: Annotated[int, typer.Option(help=STEPS, parser=whole(1))] = 300,
     json_out: Json = None,
@@ -80,6 +81,8 @@ def mask(
 
         subject, token_set = _inputs(model, text, length, sequences)
         tokens = token_set.tokens
+        if len(tokens) < 2:
+            raise InputError("it fits on one half of the texts and tests on the other; use --sequences 2, or more")
         found = mask_of(subject, tokens, times=times)
         at = ChangeResidual(layers=[found.tallest])
         x = activations(at, subject, tokens)[found.tallest].cpu().float()
@@ -106,7 +109,6 @@ def mask(
 def _inputs(model: str, text: str | None, length: int, sequences: int) -> tuple["HuggingFaceSubject", "TokenSet"]:
     """The model, and what it reads: texts of one length that fits its context."""
     from ..backends.huggingface import HuggingFaceSubject
-    from ..errors import InputError
     from ..runs.inputs import Inputs
 
     subject = load_subject(model, "huggingface")

@@ -39,6 +39,8 @@ class Places:
 
     def __post_init__(self) -> None:
         for output in (*self.files, *self.folders):
+            if output.is_fifo() or output.is_socket():
+                raise InputError(f"{output} is a pipe, which may never be read; choose another place for the output")
             for read in self.reads:
                 if output not in self.folders and _is_same(output, read):
                     raise InputError(f"{output} is an input of this command; choose another place for the output")

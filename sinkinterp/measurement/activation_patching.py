@@ -146,6 +146,8 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     `attribution` estimates, by one pass forward and one back, and its error. One pass reads the clean run, and the
     patches are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
     """
+    if not isinstance(site, Change):
+        raise InputError(f"site is a change of one site, such as ChangeResidual() or ChangeOutputs(); got {site!r:.40}")
     subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)
     runs = Runs(subject, site, metric_of(metric), clean_tokens, subject.run(clean_tokens).logits)
     return restored(runs, runs, corrupted_tokens, _axes(site, by), progress, first_order)
@@ -292,7 +294,7 @@ def _axes(site: Change, by: Any) -> tuple[str, ...]:
     axes: tuple[str, ...] = (LAYER, HEAD, POSITION) if isinstance(site, OnHeads) else (LAYER, POSITION)
     axes += (KEY,) if isinstance(site, ChangePattern) else ()
     chosen = [by] if isinstance(by, str) else list(by)
-    if LAYER not in chosen or not set(chosen) <= set(axes):
+    if LAYER not in chosen or not set(chosen) <= set(axes) or len(set(chosen)) < len(chosen):
         raise InputError(f"a map of {type(site).__name__} goes by layer, and by {' or '.join(axes[1:])}; got {chosen}")
     return tuple(axis for axis in axes if axis in chosen)
 

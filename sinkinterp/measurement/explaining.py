@@ -21,6 +21,7 @@ import torch
 from ..attention.kernels import Identity
 from ..backends.frozen import FrozenRun, frozen
 from ..backends.subject import Subject
+from ..checks import is_whole, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokenSet, TokensLike
 from ..errors import InputError
@@ -63,7 +64,8 @@ def explain(
     if tokens is None:
         token_set = replace(TokenSet.of(token_set.tokens[:TEXTS], token_set.source), bos=token_set.bos)
     with progress_of(progress, f"explaining {subject.name}") as on_pass:
-        work = Work(subject, token_set, torch.Generator().manual_seed(seed), on_pass, 4 + TOP * (1 + DRAWS) + 4)
+        generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0))
+        work = Work(subject, token_set, generator, on_pass, 4 + TOP * (1 + DRAWS) + 4)
         before = work.report()
         on_slot = _draws_more(before)
         heads = _heads_of(subject, head, before, on_slot)
@@ -110,7 +112,8 @@ def _heads_of(subject: Subject, head: Any, report: Report, on_slot: bool) -> lis
         return sorted((layers[i // n_heads], i % n_heads) for i in strongest)
     given = [head] if isinstance(head, tuple) and len(head) == 2 and isinstance(head[0], int) else list(head)
     for place in given:
-        if len(place) != 2 or place[0] not in layers or not 0 <= place[1] < n_heads:
+        is_pair = isinstance(place, Sequence) and len(place) == 2 and all(map(is_whole, place))
+        if not is_pair or place[0] not in layers or not 0 <= place[1] < n_heads:
             raise InputError(
                 f"there is no head {place}; give (layer, head) with a layer of {layers[0]} to {layers[-1]} and a head "
                 f"of 0 to {n_heads - 1}"

@@ -120,7 +120,7 @@ def _answer(metric: ReportMetric, report: Report) -> PerSequence:
 def _seeds(control: Any) -> int:
     if control is None or (isinstance(control, str) and control == "random"):
         return 0 if control is None else SEEDS
-    if not is_whole(control) or not 0 <= int(control) <= MOST_SEEDS:
+    if not is_whole(control) or not 1 <= int(control) <= MOST_SEEDS:
         raise InputError(f"a control is 'random' or a number of seeds, 1 to {MOST_SEEDS}; got {control!r:.40}")
     return int(control)
 

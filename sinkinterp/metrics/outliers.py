@@ -16,7 +16,7 @@ def norm_limit(norms: Float[Tensor, "..."], times: float = TIMES) -> float:
     The rule of dictionary_learning's ActivationBuffer (max_activation_norm_multiple). Raises InputError for a
     multiple of 1 or less, and without norms.
     """
-    if not times > 1:
+    if not isinstance(times, int | float) or not times > 1:
         raise InputError(f"times is a multiple of the median norm, above 1; got {times}")
     if not norms.numel():
         raise InputError("there are no activations; give at least one token")

@@ -36,6 +36,13 @@ _NORMS = ("residual_norms", "key_norms", "value_norms")
 
 def write_file(readings: Readings, path: Path | str) -> None:
     """Writes a file, whole or not at all, in the format of its suffix; a path without suffix is .safetensors."""
+    write = writer_of(path)
+    with replacing(path) as draft:
+        write(readings, draft)
+
+
+def writer_of(path: Path | str) -> Callable[[Readings, Path], None]:
+    """What writes a report in the format of a path's suffix. Raises InputError for any other suffix."""
     if not isinstance(path, str | PathLike):
         raise InputError(f"a report is saved to a file; give its path, such as report.safetensors; got {path!r:.40}")
     suffix = Path(path).suffix or ".safetensors"
@@ -43,8 +50,7 @@ def write_file(readings: Readings, path: Path | str) -> None:
         raise InputError(f"its page is written by si.pages.report.write(report, {str(path)!r})")
     if suffix not in _WRITERS:
         raise InputError(f"a report is not saved as {suffix}; name a file that ends in {', '.join(_WRITERS)}")
-    with replacing(path) as draft:
-        _WRITERS[suffix](readings, draft)
+    return _WRITERS[suffix]
 
 
 def _write_safetensors(readings: Readings, draft: Path) -> None:

@@ -31,6 +31,10 @@ def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3) -> Table:
     exceed one, |w| / sum |w| takes their place. Raises InputError for anything that is not a causal square pattern.
     """
     layers = {layer: _checked(pattern, layer) for layer, pattern in _by_layer(patterns).items()}
+    sizes = {(pattern.shape[0], pattern.shape[-1]) for pattern in layers.values()}
+    if len(sizes) > 1:
+        found = ", ".join(f"{batch} x {length}" for batch, length in sorted(sizes))
+        raise InputError(f"all layers have one batch and one length; got {found}")
     length = next(iter(layers.values())).shape[-1]
     position = whole_number(position, "position", 0, length - 1)
     check_epsilon(epsilon)
@@ -82,6 +86,8 @@ def _checked(pattern: Any, layer: int) -> Pattern:
     pattern = pattern.detach().float().cpu()
     if not pattern.isfinite().all():
         raise InputError(f"layer {layer} is not finite; give weights, not scores before the softmax")
+    if not pattern.any():
+        raise InputError(f"layer {layer} is zero everywhere; give the weights of attention")
     if pattern.triu(1).any():
         raise InputError(f"queries of layer {layer} attend to later keys; importance here is that of causal models")
     return pattern

@@ -60,7 +60,7 @@ def trained(
     recipe: Recipe,
     cache: Path | None = None,
     on_step: loop.OnStep | None = None,
-    folder: Path | None = None,
+    folder: Path | str | None = None,
     world: World = World(),
     on_data: OnProgress | None = None,
 ) -> Run:
@@ -74,7 +74,7 @@ def trained(
         fix = 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])'
         raise InputError(f"a {type(recipe).__name__} is not a recipe; {fix}")
     cache = cache or cache_folder()
-    folder = folder or cache / "runs" / recipe.key()
+    folder = Path(folder or cache / "runs" / recipe.key())
     if world.is_first:
         check_writable(folder / "lock")  # data may take minutes to prepare
     task = prepared(recipe.data, cache, on_data or no_progress)

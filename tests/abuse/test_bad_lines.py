@@ -273,6 +273,11 @@ HANGS = [  # what nobody writes to, and what has no end
     "train softmax --text {files}/pipe.txt",
     "reproduce table03 --seeds 1000000 --dry-run",
     f"{MEASURE} --json -",
+    f"{MEASURE} --html {{files}}/pipe.json",
+    f"{MEASURE} --json {{files}}/pipe.json --force",
+    f"{MEASURE} --save numbers.txt",
+    "mask sinkinterp/text-softmax --sequences 1",
+    f"view {GOOD} --text {{files}}/empty-folder",
 ]
 
 SAYS = {  # lines whose error says what to type
