@@ -39,15 +39,15 @@ MODELS: dict[Scale, list[Model]] = {
 }
 KIND = "text"
 NULL_KIND = "random tokens"
-SEQUENCES = 100  # of every kind, as in the paper
+MOST_SEQUENCES = 100  # of every kind, as in the paper
 EPSILONS = (0.2, 0.3, 0.4)
 BEGINNING = 16  # tokens; of texts that begin with the same ones, such as headers in one namespace, the first is taken
 
 
 def measure(case: Case, progress: Progress) -> Table:
     """A row per kind of text, and one of random tokens, which are no text: Sink_1 at three thresholds, and alpha_1."""
-    _, length = case.size()
-    token_sets = _token_sets(case, length, progress)
+    sequences, length = case.size()
+    token_sets = _token_sets(case, min(sequences, MOST_SEQUENCES), length, progress)
     on_row = progress(f"measuring {case.subject.name}")
     rows: list[dict[str, Cell]] = []
     for kind, token_set in token_sets.items():
@@ -66,17 +66,17 @@ def measure(case: Case, progress: Progress) -> Table:
     return Table(CLAIM, note, tuple(rows))
 
 
-def _token_sets(case: Case, length: int, progress: Progress) -> dict[str, TokenSet]:
+def _token_sets(case: Case, sequences: int, length: int, progress: Progress) -> dict[str, TokenSet]:
     """Token sets by kind of text, and random tokens."""
     tokenizer = load_tokenizer(case.source)
-    drawn = {NULL_KIND: random_tokens(case.subject.shape.vocab, length, SEQUENCES)}
+    drawn = {NULL_KIND: random_tokens(case.subject.shape.vocab, length, sequences)}
     if tokenizer is None:
-        return {"its task": case.tokens((SEQUENCES, length), progress)} | drawn
+        return {"its task": case.tokens((sequences, length), progress)} | drawn
     texts: dict[str, Iterable[str]] = {**texts_by_kind(cache_folder(), progress(READING))}
     if case.text is not None:
         texts |= domains_of(case.text)
     kinds = {
-        name: from_texts(_of_other_beginnings(of, tokenizer), tokenizer, length, SEQUENCES, case.start, name)
+        name: from_texts(_of_other_beginnings(of, tokenizer), tokenizer, length, sequences, case.start, name)
         for name, of in texts.items()
     }
     return kinds | drawn

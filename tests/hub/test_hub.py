@@ -44,7 +44,9 @@ CONFIGS = {
 XL, OPT, GATED, DATASET = "openai-community/gpt2-xl", "facebook/opt-125m", "meta-llama/Llama-2-70b-hf", "team/harbours"
 TABLE_8 = load_module("figure04_scale_ladder").MODELS[Scale.PAPER]
 TABLE_1 = load_module("table01_inputs").MODELS[Scale.PAPER]
+FIGURE_9 = load_module("figure09_domains").MODELS[Scale.PAPER]
 FIGURE_2 = load_module("figure02_norms_angles").MODELS[Scale.PAPER]
+SHORTENED = {"figure19_heads"}  # takes the models of figure04_scale_ladder
 KINDS = {"openai-community": "gpt2", "EleutherAI": "pythia", "facebook": "opt", "ai21labs": "jamba"}  # by owner
 
 
@@ -67,6 +69,10 @@ def folders(tmp_path_factory):
         f"In the year {i} the harbour of town {i * i} had a wall, {i % 7} towers and many ships." for i in range(99)
     ]
     Dataset.from_dict({"text": texts}).to_parquet(data / "train-00000-of-00001.parquet")
+    (parent / "kinds").mkdir()
+    for kind, rest in (("ships", "ships lay in the harbour, and each had "), ("sums", "+ 1 = 2, and 2 + 2 = 4, and ")):
+        lines = (json.dumps({"text": f"{i} {rest * 3}"}) for i in range(101))
+        (parent / "kinds" / f"{kind}.jsonl").write_text("\n".join(lines))
     return parent
 
 
@@ -120,15 +126,19 @@ def test_a_model_of_the_hub_is_loaded_by_its_name(ask, folders):
         ("figure02_norms_angles", 5, FIGURE_2),
         ("figure03_thresholds", 2, (XL, TABLE_1[1], TABLE_1[3], TABLE_1[7])),
         ("figure04_scale_ladder", 2, TABLE_8),
+        ("figure09_domains", 3, FIGURE_9),
+        ("figure19_heads", 1, TABLE_8[:2]),
         ("gpt2_circuit", 4, ("openai-community/gpt2", "openai-community/gpt2-medium", "openai-community/gpt2-large")),
     ],
 )
-def test_an_experiment_goes_from_names_of_the_hub_to_verdicts(ask, name, verdicts, models):
-    answer = ask("reproduce", name, "--scale", "paper", "--text", DATASET, "--out", "book")
+def test_an_experiment_goes_from_names_of_the_hub_to_verdicts(ask, folders, name, verdicts, models):
+    chosen = [word for model in models for word in ("--model", model)] if name in SHORTENED else []
+    text = str(folders / "kinds") if name == "figure09_domains" else DATASET
+    answer = ask("reproduce", name, "--scale", "paper", "--text", text, "--out", "book", *chosen)
     assert answer["code"] == 0, answer["said"]
     chapter = json.loads((ask.place / "book" / f"{name}.json").read_text())
     assert list(dict.fromkeys(row["model"] for row in chapter["rows"])) == list(models)
-    assert len(chapter["verdicts"]) == verdicts and DATASET in json.dumps(chapter)
+    assert len(chapter["verdicts"]) == verdicts and text in json.dumps(chapter)
 
 
 def test_a_model_is_trained_on_a_streamed_dataset(ask):
