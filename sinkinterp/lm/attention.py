@@ -74,13 +74,20 @@ class _ValueBias(OutputChange):
         return z + whole_row(self.value, self.dims)[:, 0].to(z.dtype)
 
 
+class GateMap(nn.Linear):
+    """The values of a gate, between 0 and 1: the sigmoid of a linear map, a module of its own that hooks can read."""
+
+    def forward(self, x: Residual) -> Float[Tensor, "batch pos gate"]:
+        return super().forward(x).sigmoid()
+
+
 class _Gate(OutputChange):
     def __init__(self, dims: Dims) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(dims.d_model, dims.n_heads, bias=False)
+        self.gate_proj = GateMap(dims.d_model, dims.n_heads, bias=False)
 
     def forward(self, z: HeadVectors, x: Residual) -> HeadVectors:
-        return z * self.gate_proj(x).sigmoid()[..., None]
+        return z * self.gate_proj(x)[..., None]
 
 
 @dataclass(frozen=True)
