@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .measurement.measure import measure as measure
     from .measurement.sweep import sink_rate as sink_rate
     from .measurement.sweep import sweep as sweep
+    from .measurement.watching import SinkCallback as SinkCallback
     from .pages.report import view as view
     from .report.compare import compare as compare
     from .report.patterns import sinks as sinks
@@ -53,6 +54,7 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "activation_patching": "measurement.activation_patching",
     "explain": "measurement.explaining",
     "patched": "backends.patched",
+    "SinkCallback": "measurement.watching",
     "SwapPositions": "interventions.positions",
     "PatchNormalization": "interventions.normalisation",
     "VARIANTS": "lm.variants",

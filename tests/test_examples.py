@@ -79,3 +79,9 @@ def test_evicting_the_sink_costs_loss_where_there_is_one(run):
     none, one, *_ = [row[1] for row in rows[1:4]]  # beside full attention, which adds nothing
     without = rows[5][1]
     assert none > 0.1 > 0.01 > max(abs(one), abs(without))
+
+
+def test_a_trainer_that_is_watched_shows_how_a_sink_comes(run):
+    lines = [line for line in run("watch_a_trainer").splitlines() if line.startswith(("step", "under"))]
+    first, *_, last, uniform = [float(re.search(r"alpha_1 ([\d.]+)", line)[1]) for line in lines]
+    assert first < uniform + 0.05 and last > uniform + 0.15 and "Sink_1 0.0%" in lines[0]

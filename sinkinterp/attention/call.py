@@ -147,9 +147,11 @@ class AttentionCall:
 
     def proxy(self) -> "AttentionCall":
         """The call whose weights are |w| / sum |w|, slots counted."""
-        if self.set_pattern is None:
+        if self.set_pattern is None and not self.kernel.clips:
             return replace(self, kernel=self.kernel.proxy)
-        return self.with_pattern(self.set_pattern.shares())
+        dense = self if self.set_pattern is not None else self.with_pattern(self.pattern())
+        assert dense.set_pattern is not None
+        return dense.with_pattern(dense.set_pattern.shares())
 
     def log_normaliser(self) -> PerQuery:
         """log Z of every row: what divides its weights. For softmax, the log-sum-exp of its scores; fp32.

@@ -369,6 +369,35 @@ class PositiveShare(Normaliser):
 
 
 @dataclass(frozen=True)
+class Clip(Spec):
+    """Normalised weights as they are."""
+
+    def __call__(self, weights: Scores) -> Scores:
+        return weights
+
+
+@dataclass(frozen=True)
+class Stretched(Clip):
+    """min(max((high - low) w + low, 0), 1): clipped softmax (Bondarenko et al. 2023, arXiv:2306.12929).
+
+    With low below 0, heads give exactly nothing to small weights, and rows no longer sum to one.
+    """
+
+    low: float = -0.03
+    high: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.low <= 0 < self.high:
+            raise InputError(
+                f"weights are stretched from low, at most 0, to high, above 0; got {self.low}, {self.high}"
+            )
+
+    def __call__(self, weights: Scores) -> Scores:
+        return ((self.high - self.low) * weights + self.low).clamp(0, 1)
+
+
+@dataclass(frozen=True)
 class Kernel(Spec):
     """How scores become weights: softmax by default, and every field replaces one step.
 
@@ -380,6 +409,7 @@ class Kernel(Spec):
     normaliser: Normaliser = PNorm()
     alpha: float = 1.0
     scaling: Scaling = added_later(Unscaled(), kw_only=True)
+    clip: Clip = added_later(Clip(), kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -396,17 +426,22 @@ class Kernel(Spec):
     @property
     def is_normalised(self) -> bool:
         """PerQuery are non-negative and sum to one (slots counted)."""
-        return self.alpha == 1 and self.normaliser == PNorm() and self.similarity.positive
+        return self.alpha == 1 and self.normaliser == PNorm() and self.similarity.positive and not self.clips
+
+    @property
+    def clips(self) -> bool:
+        """Whether weights are changed after they are normalised, each by itself."""
+        return self.clip != Clip()
 
     @property
     def proxy(self) -> "Kernel":
-        """The kernel whose weights are |w| / sum |w|: proxy scores (section 7.2)."""
+        """The kernel whose weights are |w| / sum |w|: proxy scores (section 7.2), of a kernel that does not clip."""
         return replace(self, similarity=self.normaliser.weighs(self.similarity), normaliser=PNorm(), alpha=1.0)
 
     def pattern(self, scores: Scores, allowed: Allowed, queries: QueryRun) -> Scores:
         """Attention weights of a run of queries, given their scores with all columns."""
         sim = self.similarity(self.scaling(scores, queries), allowed)
-        return self.alpha * self.normaliser(sim, queries)
+        return self.alpha * self.clip(self.normaliser(sim, queries))
 
     def signed_log(self, scores: Scores, queries: QueryRun) -> SignedLog:
         """Log-magnitudes and signs of the similarities of a run of queries with any columns."""
@@ -424,7 +459,9 @@ class Kernel(Spec):
         scores = self.scaling(scores, queries)
         log_z = log_z.masked_fill(log_z == -torch.inf, 0)  # such a row has no weight, and keeps none
         weights = self.similarity.log_magnitude(scores).sub_(log_z[..., None]).exp_()
-        return weights * self.normaliser.keep(self.similarity.sign(scores)) if self.similarity.signed else weights
+        if self.similarity.signed:
+            weights = weights * self.normaliser.keep(self.similarity.sign(scores))
+        return self.clip(weights)
 
 
 SOFTMAX = Kernel()

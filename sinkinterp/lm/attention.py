@@ -1,11 +1,13 @@
 """Multi-head attention whose steps are values, called through transformers' attention interface.
 
-Before the call, queries and keys may be normalised. After it, head outputs may be shifted and gated, and are joined.
+Before the call, queries and keys may be normalised, and values gated. After it, head outputs may be shifted and gated,
+and are joined.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from einops import rearrange, reduce
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -17,11 +19,13 @@ from ..attention.call import AttentionCall, call_of_interface
 from ..attention.kernels import SOFTMAX, Feature, Kernel
 from ..attention.masks import Causal, Mask
 from ..attention.shapes import Keys, Queries, Residual, Values
-from ..attention.slots import LearnedRow, NoSlots, Slot, SlotRow, whole_row
-from ..spec import Dims, Part, Spec
+from ..attention.slots import KeySlot, LearnedRow, NoSlots, Slot, SlotRow, whole_row
+from ..errors import InputError
+from ..spec import Dims, Part, Spec, added_later
 from .positions import Position, PositionIds
 
 HeadVectors = Float[Tensor, "batch pos head d_head"]  # the order of axes outside the call, as in transformers
+MapVectors = Float[Tensor, "batch pos map d_value"]  # as `HeadVectors`, of the maps that share values
 
 
 class QKNorm(nn.Module):
@@ -74,13 +78,20 @@ class _ValueBias(OutputChange):
         return z + whole_row(self.value, self.dims)[:, 0].to(z.dtype)
 
 
+class GateMap(nn.Linear):
+    """The values of a gate, between 0 and 1: the sigmoid of a linear map, a module of its own that hooks can read."""
+
+    def forward(self, x: Residual) -> Float[Tensor, "batch pos gate"]:
+        return super().forward(x).sigmoid()
+
+
 class _Gate(OutputChange):
-    def __init__(self, dims: Dims) -> None:
+    def __init__(self, dims: Dims, per_head: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(dims.d_model, dims.n_heads, bias=False)
+        self.gate_proj = GateMap(dims.d_model, dims.n_heads * per_head, bias=False)
 
     def forward(self, z: HeadVectors, x: Residual) -> HeadVectors:
-        return z * self.gate_proj(x).sigmoid()[..., None]
+        return z * self.gate_proj(x).unflatten(-1, (z.shape[2], -1))
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,70 @@ class HeadGate(Part):
     """Multiplies each head's output by sigmoid(w . x), where x is the attention's normed input (Qiu et al. 2025)."""
 
     def build(self, dims: Dims) -> OutputChange:
-        return _Gate(dims)
+        return _Gate(dims, 1)
+
+
+@dataclass(frozen=True)
+class ElementGate(Part):
+    """As `HeadGate`, with a gate for every dimension of every head."""
+
+    def build(self, dims: Dims) -> OutputChange:
+        return _Gate(dims, dims.d_head)
+
+
+class Maps(nn.Module):
+    """Every head has its own map and values. Base of the modules in which several maps share values."""
+
+    def share(self, v: HeadVectors) -> MapVectors:
+        """The values of every map, given those of every head."""
+        return v
+
+    def forward(self, z: MapVectors) -> Float[Tensor, "batch pos head d_value"]:
+        """What heads return, given what every map does."""
+        return z
+
+
+class _Differential(Maps):
+    def __init__(self, dims: Dims, start: float) -> None:
+        super().__init__()
+        self.start = start
+        self.plus, self.minus = (nn.Parameter(0.1 * torch.randn(2, dims.d_head)) for _ in range(2))
+        self.norm = nn.RMSNorm(2 * dims.d_head, eps=1e-5)
+
+    def share(self, v: HeadVectors) -> MapVectors:
+        pairs = rearrange(v, "b pos (pair two) d -> b pos pair (two d)", two=2)
+        return pairs.repeat_interleave(2, 2)
+
+    def forward(self, z: MapVectors) -> Float[Tensor, "batch pos head d_value"]:
+        factor = self.plus.prod(0).sum().exp() - self.minus.prod(0).sum().exp() + self.start
+        return self.norm(z[:, :, ::2] - factor.to(z.dtype) * z[:, :, 1::2]) * (1 - self.start)
+
+
+@dataclass(frozen=True)
+class OneMap(Part):
+    """A map for every head."""
+
+    maps: ClassVar[int] = 1
+
+    def build(self, dims: Dims) -> Maps:
+        return Maps()
+
+
+@dataclass(frozen=True)
+class Differential(Part):
+    """Differential attention (Ye et al. 2024, arXiv:2410.05258): two maps share values, and the second is subtracted.
+
+    Heads 2i and 2i + 1 are the maps of head i, whose values have twice the length. The head returns
+    (1 - start) norm((A_1 - factor A_2) V); factor is trained, begins near `start`, and is one for all heads of a layer.
+    """
+
+    start: float = 0.8
+    maps: ClassVar[int] = 2
+
+    def build(self, dims: Dims) -> Maps:
+        if dims.n_heads % 2:
+            raise InputError(f"differential attention takes heads in pairs; got {dims.n_heads}")
+        return _Differential(dims, self.start)
 
 
 @dataclass(frozen=True)
@@ -147,7 +221,8 @@ class Added(Join):
 class AttentionSpec(Spec):
     """Softmax attention over the past by default. Every field replaces one step.
 
-    After the attention call, v_bias shifts the output of each head, gate scales it, and join makes one vector of all.
+    Before the attention call, v_gate scales values, as a gate scales outputs. After it, maps makes one output of the
+    maps of each head, v_bias shifts it, gate scales it, and join makes one vector of all.
     """
 
     kernel: Kernel = SOFTMAX
@@ -157,6 +232,13 @@ class AttentionSpec(Spec):
     v_bias: Part = NoChange()
     gate: Part = NoChange()
     join: Join = Concatenated()
+    v_gate: Part = added_later(NoChange())
+    maps: OneMap | Differential = added_later(OneMap())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.maps != OneMap() and isinstance(self.slots, KeySlot):
+            raise InputError("a key slot's value is shorter than those of differential attention; take LogitSlot()")
 
 
 def eager_attention_forward(
@@ -189,11 +271,14 @@ class SinkAttention(nn.Module):
         self.config, self.layer_idx = config, layer_idx
         self.d_head, self.scaling = dims.d_head, dims.d_head**-0.5
         self.q_proj, self.k_proj, self.v_proj = (nn.Linear(dims.d_model, width, bias=False) for _ in range(3))
-        self.o_proj = nn.Linear(spec.join.width(dims), dims.d_model, bias=False)
+        n_maps = spec.maps.maps
+        heads = replace(dims, n_heads=dims.n_heads // n_maps, d_head=n_maps * dims.d_head)
+        self.o_proj = nn.Linear(spec.join.width(heads), dims.d_model, bias=False)
         assert isinstance(spec.kernel.feature, Feature)
         self.feature: Feature | nn.Module = spec.kernel.feature.build(dims)
         self.slots, self.qk_norm = spec.slots.build(dims), spec.qk_norm.build(dims)
-        self.v_bias, self.gate = spec.v_bias.build(dims), spec.gate.build(dims)
+        self.v_gate, self.maps = spec.v_gate.build(dims), spec.maps.build(dims)
+        self.v_bias, self.gate = spec.v_bias.build(heads), spec.gate.build(heads)
         self.kernel, self.join = spec.kernel, spec.join
 
     def forward(
@@ -233,8 +318,8 @@ class SinkAttention(nn.Module):
             rearrange(proj(x), "b pos (head d) -> b pos head d", d=self.d_head)
             for proj in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k, v = (t.transpose(1, 2) for t in (*self.qk_norm(q, k), v))
+        q, k, v = (t.transpose(1, 2) for t in (*self.qk_norm(q, k), self.maps.share(self.v_gate(v, x))))
         return position.rotate(q, ids), position.rotate(k, ids), v
 
     def _write(self, z: HeadVectors, x: Residual) -> Residual:
-        return self.o_proj(self.join(self.gate(self.v_bias(z, x), x)))
+        return self.o_proj(self.join(self.gate(self.v_bias(self.maps(z), x), x)))

@@ -18,6 +18,7 @@ from ..attention.kernels import (
     Raw,
     Rectified,
     Sigmoid,
+    Stretched,
     Unit,
 )
 from ..attention.masks import Causal, Prefix, Window
@@ -25,7 +26,7 @@ from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot
 from ..checks import nearest
 from ..errors import InputError
 from ..spec import Part
-from .attention import Added, HeadGate, RMSQKNorm, ValueBias
+from .attention import Added, Differential, ElementGate, HeadGate, RMSQKNorm, ValueBias
 from .block import PostNorm
 from .config import LMSpec, WrittenInit
 from .ffn import FFN, GatedFFN, Gelu, Relu, Swish
@@ -165,6 +166,10 @@ def _beyond_the_paper(base: LMSpec) -> dict[str, LMSpec]:
         "off_by_one": _slot(base, ZeroRow(), ZeroRow()),
         "sink_logit": attn(base, slots=LogitSlot()),
         "gated": attn(base, gate=HeadGate()),
+        "gated_elements": attn(base, gate=ElementGate()),
+        "gated_values": attn(base, v_gate=ElementGate()),
+        "clipped": _kernel(base, clip=Stretched(-2 / base.n_ctx)),
+        "differential": attn(replace(base, n_heads=base.n_heads + base.n_heads % 2), maps=Differential()),
         "softpick": _kernel(base, similarity=ExpMinusOne(), normaliser=PositiveShare()),
         "relu_attention": _kernel(base, similarity=Rectified(Raw()), normaliser=Unit(), alpha=1 / base.n_ctx),
         "qk_norm": attn(base, qk_norm=RMSQKNorm()),

@@ -1,9 +1,10 @@
 """What every measurement takes: anything that is a model, and anything that is tokens."""
 
+import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
+from functools import cache
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ ModelLike = Subject | Any
 BUSY = {"cpu": 2048}  # more tokens are no faster on a CPU; other devices take as many as fit, up to MOST
 MOST = 65_536
 SHARE = 0.5  # of the free memory, since the estimate below is rough
+version = cache(importlib.metadata.version)  # it takes milliseconds, as long as a pass of a small model
 PACKAGES = ("sinkinterp", "torch", "transformers")  # whose versions are noted, beside those of the backend
 
 

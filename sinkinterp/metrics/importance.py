@@ -158,6 +158,13 @@ def uniform_slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
     return share.expand(*call.q.shape[:2])
 
 
+def sink_logits(call: AttentionCall) -> Float[Tensor, "batch head"]:
+    """The learned sink logit of every head; NaN in a layer without them."""
+    if isinstance(call.slot, SinkLogit):
+        return call.slot.logit.detach().float().expand(len(call.q), -1)
+    return call.q.new_full(call.q.shape[:2], torch.nan).float()
+
+
 def pattern(call: AttentionCall) -> Pattern:
     """Every head's pattern, proxy scores where rows do not sum to one; the slot's column first."""
     return proxy(call).pattern()

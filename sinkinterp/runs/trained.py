@@ -22,6 +22,7 @@ from ..errors import InputError
 from ..files import cache_folder, check_writable
 from ..measurement.inputs import passes
 from ..measurement.measure import measure
+from ..measurement.watching import sinks_of
 from ..metrics.bootstrap import Estimate, estimate
 from ..metrics.loss import next_token_loss
 from ..seals import verify
@@ -97,13 +98,7 @@ def evaluation_on(task: Task, objective: Objective = NextToken()) -> Evaluate:
     def evaluate(model: PreTrainedModel) -> dict[str, float]:
         subject = HuggingFaceSubject(model)
         report = measure(subject, beginnings, positions=(0,))
-        slot = report.slot_rate()
-        return {
-            "valid_loss": valid_loss(subject, held_out, objective).mean,
-            "alpha_1": report.alpha().mean().item(),
-            "sink_1": report.sink_rate(),
-            "sink_slot": slot.mean if slot else 0.0,
-        }
+        return {"valid_loss": valid_loss(subject, held_out, objective).mean, **sinks_of(report)}
 
     return evaluate
 

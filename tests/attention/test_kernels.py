@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 
+import sinkinterp as si
 from sinkinterp.attention.kernels import (
     ClampedSum,
     EluFeature,
@@ -18,9 +19,12 @@ from sinkinterp.attention.kernels import (
     Raw,
     Rectified,
     Sigmoid,
+    Stretched,
     Unit,
 )
 from sinkinterp.attention.masks import ALL, QueryRun, Visibility
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import ClipPattern
 from sinkinterp.spec import Dims
 
 NORMALISERS = [Unit(), PNorm(), PNorm(0.5), PNorm(3.0), ClampedSum(), PositiveShare()]
@@ -48,6 +52,29 @@ def test_the_log_form_of_a_kernel_is_its_value_form(similarity, normaliser):
     log_z = kernel.log_normaliser(blocks, queries)
     streamed = 0.7 * kernel.weights_over_alpha(scores.clone(), log_z, queries) * ALLOWED
     torch.testing.assert_close(streamed, dense(kernel, scores), rtol=1e-4, atol=1e-6)
+
+
+CLIPPED = Kernel(clip=Stretched(-0.1, 1.5))
+
+
+def test_clipped_softmax_stretches_shares_and_cuts_them_at_zero_and_one():
+    scores = torch.tensor([0.80, 0.15, 0.05]).log()[None, None, None]
+    weights = dense(CLIPPED, scores, torch.ones(1, 1, 1, 3, dtype=torch.bool))[0, 0, 0]
+    torch.testing.assert_close(weights, torch.tensor([1.0, 0.14, 0.0]))  # 1.6 p - 0.1 of .8 is 1.18, of .05 -.02
+    assert not CLIPPED.is_normalised and not CLIPPED.is_softmax and "clip" not in Kernel().to_dict()
+    with pytest.raises(InputError, match="stretched from low, at most 0"):
+        Stretched(low=0.1)
+
+
+def test_a_clipped_kernel_gives_columns_and_proxies_of_its_pattern_which_is_that_of_the_edit(make_call):
+    plain = make_call()
+    call = si.PatchNormalization(CLIPPED).call(plain)
+    pattern = ClipPattern(-0.1, 1.5).call(plain).pattern()
+    torch.testing.assert_close(call.pattern(), pattern)
+    torch.testing.assert_close(call.column_mass(), pattern.sum(2), rtol=1e-4, atol=1e-5)
+    shares = pattern / pattern.sum(-1, keepdim=True).clamp(min=1e-30)
+    torch.testing.assert_close(call.proxy().column_mass(), shares.sum(2), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(call.output(), plain.mix(pattern))
 
 
 @every_pair

@@ -34,7 +34,7 @@ COMBINED = {
 
 
 def small(name: str, spec: LMSpec) -> LMSpec:
-    heads = spec.n_heads if name.startswith("heads_") and name != "heads_added" else 3
+    heads = spec.n_heads if name in ("heads_1", "heads_2", "heads_4", "heads_8", "differential") else 3
     ffn = replace(spec.ffn, width=37)
     return replace(spec, vocab=97, d_model=14 * heads, n_heads=heads, n_layers=2, n_ctx=19, ffn=ffn)
 

@@ -96,7 +96,7 @@ def watchers_of(name, key):
 
 
 def formula(name):
-    heads = {"heads_2": 2, "heads_4": 4, "heads_8": 8}.get(name, 3)
+    heads = {"heads_2": 2, "heads_4": 4, "heads_8": 8, "differential": 2}.get(name, 3)
     d = 14 * heads
     ffn = (2 if name in ("relu", "gelu", "swish") else 3) * d * 37
     output = 14 * d if name in ("heads_added", "much at once", "as much again") else d * d
@@ -112,7 +112,9 @@ BY_LAYER = {
     "kv_bias": 84, "kv_bias_shared": 28, "k_bias": 42, "k_bias_shared": 14, "v_bias": 42, "v_bias_shared": 14,
     "k_bias_e1": 42, "k_bias_5e1": 42, "k_bias_20e1": 42, "k_bias_even": 42, "k_bias_5even": 42, "k_bias_20even": 42,
     "k_bias_1d": 3, "k_bias_2d": 6, "k_bias_4d": 12, "k_bias_8d": 24, "mlp_kernel": 2 * 14**2,
-    "mlp_kernel_norm": 2 * 14**2, "sink_logit": 3, "gated": 3 * 42, "qk_norm": 28, "sigmoid with kv slot": 84,
+    "mlp_kernel_norm": 2 * 14**2, "sink_logit": 3, "gated": 3 * 42,
+    "gated_elements": 42**2, "gated_values": 42**2, "differential": 4 * 14 + 28, "qk_norm": 28,
+    "sigmoid with kv slot": 84,
     "much at once": 28 + 42 + 3 * 42, "as much again": 28 + 42 + 3 * 42 + 2 * 14**2 + 3,
 }  # fmt: skip
 

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import pytest
@@ -5,6 +6,9 @@ import torch
 import torch.nn.functional as F
 from lm.family import SPECS, tokens
 
+from sinkinterp.attention.slots import KeySlot
+from sinkinterp.errors import InputError
+from sinkinterp.lm.attention import AttentionSpec, Differential
 from sinkinterp.lm.config import TorchInit, WrittenInit
 from sinkinterp.lm.ffn import FFN, GatedFFN, Gelu, Relu, Swish
 from sinkinterp.lm.model import build
@@ -86,6 +90,48 @@ def test_a_gate_whose_map_is_zero_halves_every_head():
         weights[f"model.layers.{i}.self_attn.o_proj.weight"] = weights[f"model.layers.{i}.self_attn.o_proj.weight"] / 2
     plain.load_state_dict(weights)
     torch.testing.assert_close(model(tokens()).logits, plain(tokens()).logits)
+
+
+@pytest.mark.parametrize("name", ["gated_elements", "gated_values"])
+@torch.no_grad()
+def test_a_gate_of_elements_scales_each_by_its_own_number(name):
+    attention = build(SPECS[name]).model.layers[0].self_attn
+    gate = attention.gate if name == "gated_elements" else attention.v_gate
+    gate.gate_proj.weight.zero_()[5, 0] = 2.0  # dimension 5 of head 0
+    z, x = torch.ones(1, 2, 3, 14), torch.zeros(1, 2, 42)
+    x[0, 1, 0] = 3.0
+    expected = torch.full((1, 2, 3, 14), 0.5)
+    expected[0, 1, 0, 5] = 1 / (1 + math.exp(-6.0))
+    torch.testing.assert_close(gate(z, x), expected)
+
+
+@torch.no_grad()
+def test_gated_values_are_values_of_another_model_of_which_queries_see_the_past():
+    model, plain = build(SPECS["gated_values"]), build(SPECS["softmax"])
+    weights = model.state_dict()
+    for i in (0, 1):
+        model.model.layers[i].self_attn.v_gate.gate_proj.weight.zero_()
+        del weights[f"model.layers.{i}.self_attn.v_gate.gate_proj.weight"]
+        weights[f"model.layers.{i}.self_attn.v_proj.weight"] = weights[f"model.layers.{i}.self_attn.v_proj.weight"] / 2
+    plain.load_state_dict(weights)
+    torch.testing.assert_close(model(tokens()).logits, plain(tokens()).logits)
+
+
+@torch.no_grad()
+def test_differential_attention_is_its_formula():
+    maps = Differential(start=0.6).build(Dims(8, 2, 2, 7))
+    v = torch.arange(8.0).reshape(1, 2, 2, 2)
+    assert maps.share(v).tolist() == [[[[0, 1, 2, 3]] * 2, [[4, 5, 6, 7]] * 2]]
+    maps.plus.copy_(torch.tensor([[1.0, 0.0], [math.log(2), 5.0]]))  # exp(log 2) - exp(0) + 0.6 = 1.6
+    maps.minus.zero_()
+    z = torch.tensor([[[[10.0, 4.0, -2.0, 0.0], [5.0, 0.0, 0.0, 5.0]]]])
+    difference = torch.tensor([2.0, 4.0, -2.0, -8.0])
+    expected = 0.4 * difference / (88 / 4 + 1e-5) ** 0.5
+    torch.testing.assert_close(maps(z)[0, 0, 0], expected)
+    with pytest.raises(InputError, match="in pairs"):
+        Differential().build(Dims(9, 3, 3, 7))
+    with pytest.raises(InputError, match="take LogitSlot"):
+        AttentionSpec(slots=KeySlot(), maps=Differential())
 
 
 @torch.no_grad()

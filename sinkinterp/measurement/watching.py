@@ -1,0 +1,211 @@
+"""SinkCallback: the sinks of a fixed batch, measured while a model trains, in transformers' Trainer or another loop."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
+
+from ..backends.anatomy.modules import removed_after
+from ..backends.hooks import BASES, attention_set_to
+from ..backends.load import load
+from ..backends.subject import Subject
+from ..checks import finite_number, keywords, whole_number
+from ..data.tokens import TokenSet, TokensLike
+from ..errors import InputError
+from ..lm.attention import GateMap
+from ..metrics import residuals
+from ..metrics.importance import sink_logits
+from ..metrics.metric import CallMetric, ResidualMetric
+from ..metrics.sink import check_epsilon
+from ..report.readings import Readings
+from .inputs import inputs_of
+from .measure import measure
+
+Numbers = dict[str, float]
+PEAK = ResidualMetric("peak", residuals.peak)
+SINK_LOGITS = CallMetric("sink_logits", sink_logits)
+_SHARDED = ("full_tensor", "ds_id", "_is_flat_param")  # what only weights have that FSDP or DeepSpeed divided
+
+
+def sinks_of(report: Readings, epsilon: float = 0.3) -> Numbers:
+    """alpha_1, Sink_1 and Sink_*, 0 without a slot: means over sequences, layers and heads."""
+    slot = report.slot_rate(epsilon)
+    return {
+        "alpha_1": report.alpha().mean().item(),
+        "sink_1": report.sink_rate(0, epsilon),
+        "sink_slot": slot.mean if slot else 0.0,
+    }
+
+
+class SinkCallback(TrainerCallback):
+    """Measures the sinks of a fixed batch every `every` steps of a training, without changing the training.
+
+    In transformers' Trainer::
+
+        trainer.add_callback(si.SinkCallback(tokens, log=trainer.log))
+
+    In any other loop, in its first process::
+
+        watch = si.SinkCallback(tokens)
+        watch.step(model, step)  # after each step: the numbers, or None where none are due
+
+    The numbers are alpha_1 and alpha_1_uniform (what uniform attention would give), sink_1 and sink_slot at `epsilon`,
+    norm_ratio (||h_1|| over the mean of the other tokens, of the block where it is largest), largest_entry (of the
+    residuals of all blocks) and, where the model has them, the means of sink_logit and of gate (of models of ours).
+
+    tokens: what `measure` takes; text is read with the Trainer's tokenizer, or with `tokenizer=`. Keep it small.
+    most: the largest share of the time that measurements take. One that would take more is left out, so that in a very
+    fast training several times `every` steps lie between two. 1 leaves none out.
+    log: a function that is given the numbers, such as `trainer.log`, which hands them to tensorboard, wandb and the
+    history of the Trainer. Without it they go to that history alone.
+    loading: what else `load` takes, for modules of your own.
+
+    Weights, random states, modes, gradients, hooks and the attention implementation are afterwards as they were, so
+    a run with the callback ends bit for bit as one without it. The model is measured in its own dtype, outside the
+    autocast of accelerate. A Trainer that resumes from a checkpoint goes on with the history there. In other loops
+    `state_dict` holds the history, as accelerate's `register_for_checkpointing` expects. Raises InputError where
+    `load` and `measure` do, and for weights that are divided among processes.
+    """
+
+    @keywords(model="the Trainer has it; in other loops give it to step(model, step)", steps="write every=...")
+    def __init__(
+        self,
+        tokens: TokensLike | Any,
+        every: int = 100,
+        *,
+        epsilon: float = 0.3,
+        most: float = 0.02,
+        log: Callable[[Numbers], Any] | None = None,
+        **loading: Any,
+    ) -> None:
+        self.every = whole_number(every, "every, a number of steps,", 1)
+        if not 0 < finite_number(most, "most, a share of the time,") <= 1:
+            raise InputError(f"most is a share of the time, above 0 and at most 1; got {most}")
+        check_epsilon(epsilon)
+        self.tokens, self.epsilon, self.most, self.log, self.loading = tokens, epsilon, most, log, loading
+        self.history: list[Numbers] = []
+        self._model: Any = None
+        self._inputs: tuple[Subject, TokenSet] | None = None
+        self._cost = self._ended = 0.0
+
+    def step(self, model: Any, step: int) -> Numbers | None:
+        """The numbers after this step, counted from 1, which also join `history`; None where none are due.
+
+        `model` is what the loop trains, also inside torch.compile or DistributedDataParallel, or its subject.
+        """
+        if step % self.every:
+            return None
+        model = _inside(model)
+        if model is not self._model:
+            self._begin(model)
+        elif self.most < 1 and (time.perf_counter() - self._ended) * self.most < self._cost:
+            return None
+        numbers = self._timed()
+        self.history.append({"step": step, **numbers})
+        return numbers
+
+    def _begin(self, model: Any) -> None:
+        """Loads the model, and measures it once: a process's first pass takes much longer than the others."""
+        module = _module_of(model)
+        if module is not None and any(hasattr(weight, mark) for weight in module.parameters() for mark in _SHARDED):
+            raise InputError("these weights are divided among processes; measure the checkpoints: si.measure(FOLDER)")
+        with _as_before(module):
+            subject = model if isinstance(model, Subject) else load(model, **self.loading)
+            self._inputs = inputs_of(subject, self.tokens)
+        self._model = model
+        self._timed()
+
+    def _timed(self) -> Numbers:
+        """The numbers now. It notes what they cost."""
+        assert self._inputs is not None
+        if self._inputs[0].device.type != "cpu":
+            torch.accelerator.synchronize()  # steps that are still queued are not our time
+        start = time.perf_counter()
+        numbers = self._numbers(*self._inputs)
+        self._ended = time.perf_counter()
+        self._cost = self._ended - start
+        return numbers
+
+    def _numbers(self, subject: Subject, token_set: TokenSet) -> Numbers:
+        module = _module_of(subject)
+        with _as_before(module), _gates_of(module) as gates:
+            report = measure(subject, token_set, positions=(0,), instruments=[(PEAK, SINK_LOGITS)], progress=False)
+        logits = report.extra(SINK_LOGITS)
+        return {
+            **sinks_of(report, self.epsilon),
+            "alpha_1_uniform": report.null_alpha().mean().item(),
+            "norm_ratio": report.residual_ratio().mean(0).max().item(),
+            "largest_entry": report.extra(PEAK).max().item(),
+            **({} if logits.isnan().all() else {"sink_logit": logits.nanmean().item()}),
+            **({"gate": torch.stack(gates).mean().item()} if gates else {}),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint of a loop keeps: the history."""
+        return {"history": self.history}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on with the history of a checkpoint."""
+        self.history = list(state["history"])
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self.log is None and args.report_to:
+            raise InputError(
+                f"to reach {', '.join(args.report_to)}, the callback needs the Trainer's log: "
+                "trainer.add_callback(si.SinkCallback(tokens, log=trainer.log))"
+            )
+        tokenizer = kwargs.get("processing_class")
+        if isinstance(tokenizer, PreTrainedTokenizerBase):
+            self.loading.setdefault("tokenizer", tokenizer)
+        self.history = [row for row in state.log_history if "alpha_1" in row]
+        if state.global_step == 0:
+            self.on_step_end(args, state, control, **kwargs)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        numbers = self.step(kwargs["model"], state.global_step) if state.is_world_process_zero else None
+        if numbers is None:
+            return
+        if self.log is None:
+            state.log_history.append({**numbers, "epoch": state.epoch, "step": state.global_step})
+        else:
+            self.log(numbers)
+
+
+def _inside(model: Any) -> Any:
+    """The module inside what torch.compile and distributed training wrap around it."""
+    while hasattr(model, "_orig_mod") or isinstance(model, DataParallel | DistributedDataParallel):
+        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
+    return model
+
+
+def _module_of(model: Any) -> nn.Module | None:
+    """The module itself, or that of a subject; None for a model on a server."""
+    module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
+    return module if isinstance(module, nn.Module) else None
+
+
+@contextmanager
+def _as_before(module: nn.Module | None) -> Iterator[None]:
+    """Inside, a model may be loaded and measured. Afterwards it and the random states are as they were."""
+    with ExitStack() as stack:
+        gpus = {weight.device for weight in ([] if module is None else module.parameters()) if weight.is_cuda}
+        stack.enter_context(torch.random.fork_rng(gpus))
+        if module is not None and "_original_forward" in vars(module):  # accelerate's autocast hides the weights' dtype
+            stack.callback(setattr, module, "forward", vars(module).pop("forward"))
+        if isinstance(module, PreTrainedModel) and module.config._attn_implementation not in BASES:
+            stack.enter_context(attention_set_to(module, "sdpa"))
+        yield
+
+
+@contextmanager
+def _gates_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
+    """Inside, every pass adds the mean of each gate of the model to the list."""
+    means: list[Tensor] = []
+    gates = [part for part in ([] if module is None else module.modules()) if isinstance(part, GateMap)]
+    with removed_after([gate.register_forward_hook(lambda *seen: means.append(seen[2].mean())) for gate in gates]):
+        yield means
