@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
-from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.metrics.bootstrap import mean_cells
 from sinkinterp.metrics.instruments import GEOMETRY
 from sinkinterp.metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS
 from sinkinterp.plots.series import sweep_figure
@@ -82,7 +82,7 @@ def _row(report: Report, block: int, kind: str) -> dict[str, Cell]:
         alpha = {ALPHA_1: report.alpha()[:, i].mean().item(), f"null {ALPHA_1}": null}
     row: dict[str, Cell] = {}
     for name in QUANTITIES:
-        row |= estimate_cells(name, estimate(values[name])) if name in values else _no_cells(name)
+        row |= mean_cells(name, values[name]) if name in values else _no_cells(name)
     return row | alpha
 
 

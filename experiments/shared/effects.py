@@ -12,7 +12,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics import sink
-from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.metrics.bootstrap import mean_cells
 from sinkinterp.metrics.instruments import LOSS
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.metric import PerHead, PerSequence
@@ -97,8 +97,8 @@ def _row(name: str, after: Mapping[str, PerSequence], before: Mapping[str, PerSe
     row: dict[str, Cell] = {EDIT: name}
     for quantity, values in after.items():
         is_null = quantity.startswith("null ")
-        row |= {quantity: values.mean().item()} if is_null else estimate_cells(quantity, estimate(values))
-    return row | estimate_cells(LOSS_CHANGE, estimate(after[LOSS_VALUE] - before[LOSS_VALUE])) | {REASON: ""}
+        row |= {quantity: values.mean().item()} if is_null else mean_cells(quantity, values)
+    return row | mean_cells(LOSS_CHANGE, after[LOSS_VALUE] - before[LOSS_VALUE]) | {REASON: ""}
 
 
 def without(rows: Sequence[Mapping[str, Cell]], *beginnings: str) -> list[dict[str, Cell]]:

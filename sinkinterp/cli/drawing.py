@@ -12,7 +12,6 @@ from ..errors import InputError
 from ..files import write_text
 from .loading import load_subject
 from .options import (
-    BOS,
     SEED,
     TOKENS,
     Backend,
@@ -20,8 +19,9 @@ from .options import (
     Encoder,
     Model,
     Numbers,
+    Out,
+    Start,
     number,
-    output_file,
     output_folder,
     source,
     whole,
@@ -45,13 +45,13 @@ def view(
     model: Model,
     text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
     length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
-    bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
+    bos: Start = Bos.TOKENIZER,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
     swap: Annotated[tuple[int, int] | None, typer.Option(help=SWAP, parser=whole(0))] = None,
     limit: Annotated[float, typer.Option(help=LIMIT, parser=number(0.0, 1e4))] = 8.0,
     backend: Backend = "huggingface",
     encoder: Encoder = None,
-    out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/view.html"),
+    out: Out = Path("figures/view.html"),
     serve: Annotated[bool, typer.Option("--serve", help="Open the page in the browser, from this machine.")] = False,
     force: Force = False,
 ) -> None:
@@ -109,7 +109,7 @@ def _token_set(text: str, subject: "Subject", bos: Bos, length: int | None) -> "
 
 def serve(
     model: Model,
-    bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
+    bos: Start = Bos.TOKENIZER,
     port: Annotated[int, typer.Option(help="Port on this machine; 0 takes a free one.", parser=whole(0, 65535))] = 0,
     backend: Backend = "huggingface",
     encoder: Encoder = None,
@@ -166,7 +166,7 @@ def gallery(
 
 def demo(
     seed: Annotated[int, typer.Option(help="Seed of all three trainings.", parser=SEED)] = 0,
-    out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/demo.html"),
+    out: Out = Path("figures/demo.html"),
     force: Force = False,
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""

@@ -1,7 +1,6 @@
 """The command that says why heads look at the first token."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,28 +9,27 @@ from ..data.choices import Bos, Drawn, Dtype
 from ..files import write_text
 from .drawing import layer_and_head
 from .loading import load_subject
-from .measuring import DRAWN, TEXT
-from .options import BOS, SEED, SEQUENCES, TOKENS, Encoder, Model, output_file, source
+from .measuring import DRAWN
+from .options import SEED, TOKENS, Count, Encoder, Html, Model, Numbers, Start, Text
 from .places import Force
 from .terminal import print_line, print_table, print_written, progress_bars
 
 EXPLAINED = "A head to explain: 3.7 for layer 3, head 7; repeatable. [default: the three strongest sinks]"
-HTML = "Write a page with the graph, the tables and what cuts do to this file."
 LENGTH = "Tokens per sequence, T. [default: 64, or what the task has]"
 
 
 def explain(
     model: Model,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=EXPLAINED)] = [],
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
+    text: Text = None,
     drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None,
     length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
-    sequences: Annotated[int, typer.Option(help="Number of sequences, n.", parser=SEQUENCES)] = 32,
-    bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
+    sequences: Count = 32,
+    bos: Start = Bos.TOKENIZER,
     encoder: Encoder = None,
-    dtype: Annotated[Dtype, typer.Option(help="Numbers to compute with.")] = Dtype.FLOAT32,
+    dtype: Numbers = Dtype.FLOAT32,
     seed: Annotated[int, typer.Option(help="Seed of random parts and tokens.", parser=SEED)] = 0,
-    html_out: Annotated[Path | None, typer.Option("--html", help=HTML, parser=output_file)] = None,
+    html_out: Html = None,
     force: Force = False,
 ) -> None:
     """Say why heads look at the first token: which parts write what their keys hold, and what cutting them removes."""

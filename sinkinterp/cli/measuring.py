@@ -25,8 +25,11 @@ from .options import (
     Column,
     DeviceMap,
     Encoder,
+    Html,
     Json,
     Model,
+    Start,
+    Text,
     TokenFile,
     beginning,
     dtype_named,
@@ -47,15 +50,10 @@ if TYPE_CHECKING:
     from ..runs.inputs import Inputs
 
 
-TEXT = (
-    "A .txt, .jsonl, .json, .parquet or .csv file, a folder of them, a dataset on the Hub as OWNER/NAME, or the text "
-    "itself."
-)
 CHAT = "What a user says to the model, in its chat template, or a .jsonl file of chats as `finetune` reads them."
 LENGTH = "Tokens per sequence, T. \\[default: 64]"
 COUNT = "Number of sequences, n. \\[default: 100, or 32 or 64 docstrings where these give Sink_1 an interval of .05]"
 SAVE = "Write every number to this .safetensors file."
-HTML = "Write a page of figures to this file."
 DRAWN = "Tokens without a text: random tokens, or one token repeated."
 PRESET = "How published numbers were measured: paper, released-open-models or released-own-models. Options override it."
 FIRST_ONLY = "Measure position 0 and norms only: for long sequences."
@@ -63,7 +61,7 @@ FIRST_ONLY = "Measure position 0 and norms only: for long sequences."
 
 def measure(
     model: Model,
-    text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
+    text: Text = None,
     column: Annotated[str | None, typer.Option(help=f"{COLUMN} \\[default: text]", parser=filled)] = None,
     chat: Annotated[str | None, typer.Option(help=CHAT, parser=source)] = None,
     tokens: TokenFile = None,
@@ -81,7 +79,7 @@ def measure(
     first_only: Annotated[bool, typer.Option("--first-only", help=FIRST_ONLY)] = False,
     save: Annotated[Path | None, typer.Option(help=SAVE, parser=output_file)] = None,
     json_out: Json = None,
-    html_out: Annotated[Path | None, typer.Option("--html", help=HTML, parser=output_file)] = None,
+    html_out: Html = None,
     force: Force = False,
 ) -> None:
     """Measure the attention sinks of a model."""
@@ -237,7 +235,7 @@ def domains(
     column: Column = "text",
     length: Annotated[int, typer.Option(help="Tokens per sequence, T.", parser=TOKENS)] = 64,
     sequences: Annotated[int, typer.Option(help="Number of sequences of each domain, n.", parser=SEQUENCES)] = 100,
-    bos: Annotated[Bos, typer.Option(help=BOS)] = Bos.TOKENIZER,
+    bos: Start = Bos.TOKENIZER,
     epsilon: Annotated[float, typer.Option(help=EPSILON, parser=SHARE)] = 0.3,
     backend: Backend = "huggingface",
     json_out: Json = None,

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from ..backends.files.named_models import downloaded, shipped
-from ..data.choices import Dtype, dtype_name
+from ..data.choices import Bos, Dtype, dtype_name
 
 PACKAGE = Path(__file__).parents[1]
 MOST = 2**31 - 1  # of anything that is counted
@@ -215,6 +215,16 @@ DTYPE = "Numbers to compute with: float32, bfloat16 or float16."
 Numbers = Annotated[Dtype, typer.Option(help=DTYPE, parser=dtype_named, autocompletion=beginning([*Dtype]))]
 DeviceMap = Annotated[str | None, typer.Option(help=PLACE, parser=filled)]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the tables to this file.", parser=output_file)]
+TEXT = (
+    "A .txt, .jsonl, .json, .parquet or .csv file, a folder of them, a dataset on the Hub as OWNER/NAME, or the text "
+    "itself."
+)
+Text = Annotated[str | None, typer.Option(help=TEXT, parser=source)]
+Length = Annotated[int, typer.Option(help="Tokens per sequence, T, or as many as the model knows.", parser=TOKENS)]
+Count = Annotated[int, typer.Option(help="Number of sequences, n.", parser=SEQUENCES)]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.", parser=output_file)]
+Out = Annotated[Path, typer.Option(help="The page to write.", parser=output_file)]
+Start = Annotated[Bos, typer.Option(help=BOS)]
 TokenFile = Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.", parser=input_file)]
 
 Settings = Annotated[list[str], typer.Option("--set", help="key=value, dotted: lr=1e-2, model.n_layers=4; repeatable.")]

@@ -11,7 +11,7 @@ from ..data.choices import Dtype
 from ..errors import InputError
 from ..files import write_text
 from .loading import load_subject
-from .options import Backend, Model, Numbers, filled, output_file
+from .options import Backend, Model, Numbers, Out, filled
 from .places import Force
 from .terminal import print_table, print_written, progress_bars
 
@@ -49,7 +49,7 @@ def patch(
     sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False,
     dtype: Numbers = Dtype.FLOAT32,
     backend: Backend = "huggingface",
-    out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/patch.html"),
+    out: Out = Path("figures/patch.html"),
     force: Force = False,
 ) -> None:
     """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""

@@ -11,7 +11,7 @@ import typer
 from ..errors import InputError
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
 from .loading import offline_if_unreachable
-from .options import SEEDS, DeviceMap, Encoder, beginning, filled, output_file, output_folder, source
+from .options import SEEDS, DeviceMap, Encoder, Out, beginning, filled, output_folder, source
 from .places import Force, check_ours
 from .terminal import console, print_line, print_table, print_written, progress_bars, quiet_libraries
 
@@ -186,7 +186,7 @@ def book(
 
 def story(
     folder: Annotated[Path, typer.Argument(help=BOOK, parser=output_folder)] = Path("figures/book"),
-    out: Annotated[Path, typer.Option(help="The page to write.", parser=output_file)] = Path("figures/story.html"),
+    out: Out = Path("figures/story.html"),
     force: Force = False,
 ) -> None:
     """Write the story that a book's numbers tell: one page with live figures, which needs no network."""

@@ -2,13 +2,13 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from ..errors import InputError
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 OnProgress = Callable[[int, int], None]  # takes how much is done, and of how much (0 where that is not known)
+Part = TypeVar("Part")
 
 
 @runtime_checkable
@@ -42,6 +43,13 @@ def no_progress(done: int, total: int, note: str = "") -> None:
 def silent(work: str) -> Show:
     """Reports nothing on any piece of work."""
     return no_progress
+
+
+def told(parts: Sequence[Part], show: OnProgress) -> Iterator[Part]:
+    """Every part of a piece of work, after it is told how many are done."""
+    for done, part in enumerate(parts):
+        show(done, len(parts))
+        yield part
 
 
 @contextmanager

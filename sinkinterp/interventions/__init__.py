@@ -28,6 +28,7 @@ from .columns import (
     ZeroKeySlot,
 )
 from .edit import Edit, HeadWeights
+from .heavy_hitters import First, KeepHeaviest
 from .normalisation import ClipPattern, PatchNormalization, Temperature
 from .operations import (
     Add,
@@ -49,11 +50,11 @@ from .projections import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 __all__ = [
     "Add", "AddSinkLogit", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeKeys", "ChangeMLP",
     "ChangeOutputs", "ChangePattern", "ChangePositionEmbedding", "ChangeQueries", "ChangeResidual",
-    "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern", "Dropped", "Edit", "Evict", "HeadWeights",
-    "Keep", "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put", "PutAt", "RemoveColumn",
-    "RemoveKeySlot", "RemovePosition", "Renormalised", "ReplacePosition", "Scale", "SetTo", "ShiftPositions",
-    "SpreadEvenly", "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias",
-    "ZeroValueBias",
+    "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern", "Dropped", "Edit", "Evict", "First",
+    "HeadWeights", "Keep", "KeepHeaviest", "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put",
+    "PutAt", "RemoveColumn", "RemoveKeySlot", "RemovePosition", "Renormalised", "ReplacePosition", "Scale", "SetTo",
+    "ShiftPositions", "SpreadEvenly", "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias",
+    "ZeroKeySlot", "ZeroQueryBias", "ZeroValueBias",
 ]  # fmt: skip
 
 

@@ -12,8 +12,6 @@ from ..attention.call import AttentionCall
 from ..errors import InputError
 from .edit import Edit
 
-Pairs = Float[Tensor, "batch head query key"]
-
 
 class First(Enum):
     """What becomes of the first token: it is judged like any other, always kept, or evicted when it is not recent."""
@@ -49,21 +47,21 @@ class KeepHeaviest(Edit):
 
     @override
     def call(self, call: AttentionCall) -> AttentionCall:
-        n_keys = call.k.shape[2]
-        if call.q.shape[2] != n_keys:
+        if call.q.shape[2] != call.k.shape[2]:
             raise InputError("heavy hitters are counted over whole texts; give all tokens in one pass")
         group = call.q.shape[1] // call.k.shape[1]
-        kept = self._kept(call.scores().float().masked_fill(~call.allowed(), -torch.inf), group)
+        scores = call.scores().float().masked_fill(~call.allowed(), -torch.inf).unflatten(1, (-1, group))
+        kept = self._kept(scores).repeat_interleave(group, 1)
         return replace(call, mask=torch.logical_and(call.allowed(), kept))
 
-    def _kept(self, scores: Pairs, group: int) -> Bool[Tensor, "batch head query key"]:
+    def _kept(self, scores: Float[Tensor, "batch kv_head group query key"]) -> Bool[Tensor, "batch kv_head query key"]:
         """Which keys are in the cache of every query; the queries come one after the other."""
-        batch, heads, length, _ = scores.shape
-        scores = scores.unflatten(1, (heads // group, group))
-        cached = torch.zeros(batch, heads // group, length, dtype=torch.bool, device=scores.device)
-        weight = self._first_weights(cached)
-        rows = []
-        for query in range(length):
+        cached = torch.zeros_like(scores[:, :, 0, 0], dtype=torch.bool)
+        weight = torch.zeros(cached.shape)
+        if self.seed is not None:
+            weight = torch.rand(cached.shape, generator=torch.Generator().manual_seed(self.seed))
+        weight, rows = weight.to(scores.device), []
+        for query in range(scores.shape[-1]):
             cached[..., query] = True
             if query >= self.window:
                 cached = self._without_lightest(cached, weight, query)
@@ -71,13 +69,7 @@ class KeepHeaviest(Edit):
             if self.seed is None:
                 seen = scores[..., query, :].masked_fill(~cached[:, :, None], -torch.inf)
                 weight += seen.softmax(-1).nan_to_num(0).sum(2)
-        return torch.stack(rows, 2).repeat_interleave(group, 1)
-
-    def _first_weights(self, cached: Bool[Tensor, "batch kv_head key"]) -> Float[Tensor, "batch kv_head key"]:
-        if self.seed is None:
-            return torch.zeros(cached.shape, device=cached.device)
-        generator = torch.Generator().manual_seed(self.seed)
-        return torch.rand(cached.shape, generator=generator).to(cached.device)
+        return torch.stack(rows, 2)
 
     def _without_lightest(
         self, cached: Bool[Tensor, "batch kv_head key"], weight: Float[Tensor, "batch kv_head key"], query: int
@@ -87,5 +79,4 @@ class KeepHeaviest(Edit):
         value[..., query - (self.window - self.heavy) + 1 :] = torch.inf
         if self.first is not First.JUDGED and cached[..., 0].any():
             value[..., 0] = torch.inf if self.first is First.KEPT else -torch.inf
-        evicted = value.argmin(-1, keepdim=True)
-        return cached.scatter(-1, evicted, False)
+        return cached.scatter(-1, value.argmin(-1, keepdim=True), False)

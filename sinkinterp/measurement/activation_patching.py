@@ -30,7 +30,7 @@ from ..interventions.changes import Change, ChangePattern, ChangeResidual
 from ..interventions.operations import PutAt
 from ..interventions.selectors import OnHeads
 from ..metrics import sink
-from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from ..metrics.bootstrap import BY_SEQUENCE, estimate, mean_cells
 from ..metrics.importance import VISIBLE, importance_and_raw
 from ..metrics.loss import target_loss
 from ..metrics.metric import PerSequence
@@ -328,7 +328,7 @@ def _row(
     row |= {POSITION: position, TOKEN: words(int(tokens[0, position]))} if position >= 0 else {}
     row |= {KEY: column - offset} if column >= 0 else {}
     for name, share in shares.items():
-        row |= estimate_cells(name, estimate(share[i]))
+        row |= mean_cells(name, share[i])
     return row
 
 

@@ -13,7 +13,7 @@ from ..backends.subject import Subject
 from ..data.progress import OnProgress
 from ..data.tokens import TokenSet
 from ..interventions.edit import Edit
-from ..metrics.bootstrap import difference, estimate, estimate_cells
+from ..metrics.bootstrap import difference, estimate, estimate_cells, mean_cells
 from ..metrics.instruments import LOSS
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..report.columns import ALPHA_1
@@ -138,5 +138,5 @@ def _path_row(cut: str, report: Report, before: Report, readers: Sequence[Head])
     alpha = report.alpha()[:, layers, [head for _, head in readers]].mean(1)
     row: dict[str, Cell] = {CUT: cut, **estimate_cells(f"{ALPHA_1} of readers", estimate(alpha))}
     row |= estimate_cells(f"{ALPHA_1} of all heads", estimate(report.alpha().mean((1, 2))))
-    row |= estimate_cells("loss", estimate(losses[1]))
+    row |= mean_cells("loss", losses[1])
     return row | estimate_cells("change of loss", difference(losses[0], losses[1], paired=True))

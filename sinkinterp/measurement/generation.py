@@ -12,17 +12,15 @@ from ..backends.exclusive import exclusive
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
 from ..data.tokens import Tokens
-from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from ..metrics.bootstrap import BY_SEQUENCE, mean_cells
 from ..report.caches import ALPHA, GENERATED, MOVED, SINKS, STAYS, generation_figure
 from ..table import NULL, Cell, Table
-from .inputs import passes
+from .inputs import dtype_of, passes
 
 PARTS = 4  # of the generated tokens
 
 
-def generated(
-    subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: int = 0
-) -> Int[Tensor, "sequence some_pos"]:
+def generated(subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: int = 0) -> Int[Tensor, "sequence _"]:
     """Prompts and `count` tokens that the model writes after each, sampled at temperature 1; no text ends before."""
     with torch.random.fork_rng(), exclusive(subject.model), eval_mode(subject.model):
         torch.manual_seed(seed)
@@ -42,8 +40,7 @@ def generation_table(
     generated: as many as the context holds.
     """
     start = prompts.shape[1]
-    limit = subject.shape.n_ctx
-    count = count if limit is None else min(count, limit - start)
+    count = min(count, (subject.shape.n_ctx or start + count) - start)
     tokens = generated(subject, prompts, count, seed)
     bounds = [start + count * i // PARTS for i in range(PARTS + 1)]
     read = partial(_sinks_of_parts, bounds=bounds, epsilon=epsilon)
@@ -54,13 +51,13 @@ def generation_table(
         null = (1 / torch.arange(first + 1, end + 1)).mean().item()
         cells: dict[str, Cell] = {}
         for j, name in enumerate((ALPHA, STAYS, MOVED, SINKS)):
-            cells |= estimate_cells(name, estimate(found[:, i, j]))
+            cells |= mean_cells(name, found[:, i, j])
         rows.append({GENERATED: end - start, **cells, NULL: null})
-    dtype = str(subject.dtype).removeprefix("torch.")
     note = (
         f"{subject.name}: n={len(tokens)} prompts of {start} tokens, {count} generated at temperature 1 (seed {seed}), "
-        f"end of text forbidden; {dtype}; all keys cached; epsilon {epsilon:g}; {STAYS}: share of heads; {MOVED}: "
-        f"share of heads with a sink, and none on the first token; null: alpha_1 of uniform attention; {BY_SEQUENCE}"
+        f"end of text forbidden; {dtype_of(subject)}; all keys cached; epsilon {epsilon:g}; {STAYS}: share of heads; "
+        f"{MOVED}: share of heads with a sink, and none on the first token; null: alpha_1 of uniform attention; "
+        f"{BY_SEQUENCE}"
     )
     return Table("Does the sink stay while the model writes?", note, tuple(rows), generation_figure)
 

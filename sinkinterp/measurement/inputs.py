@@ -110,6 +110,19 @@ def free_bytes(device: torch.device) -> int:
         return 2 * 1024**3
 
 
+def dtype_of(subject: Subject) -> str:
+    """The dtype that a subject computes in, as text."""
+    return str(subject.dtype).removeprefix("torch.")
+
+
+def run_note(subject: Subject, tokens: Tokens) -> str:
+    """The beginning of the note of a table that no report stands behind: model, n, T, first tokens and dtype."""
+    n, length = tokens.shape
+    firsts = tokens[:, 0].unique().tolist()
+    start = f"all begin with token {firsts[0]}" if len(firsts) == 1 else "first tokens differ"
+    return f"{subject.name}: n={n}, T={length}, {start}, {dtype_of(subject)}"
+
+
 def protocol_of(
     subject: Subject,
     token_set: TokenSet,
@@ -123,7 +136,7 @@ def protocol_of(
         model=subject.name,
         sequences=sequences,
         length=length,
-        dtype=str(subject.dtype).removeprefix("torch."),
+        dtype=dtype_of(subject),
         bos=token_set.bos,
         source=token_set.source,
         source_sha256=token_set.sha256,

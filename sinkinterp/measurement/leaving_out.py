@@ -14,25 +14,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention.shapes import Residual
 from ..backends.subject import Subject, words_of
 from ..checks import keywords
 from ..data.tokens import Tokens, TokensLike
-from ..metrics.outliers import TIMES, norm_limit
+from ..errors import InputError
 from ..report.columns import BLOCK
-from ..report.leaving_out import (
-    DELIMITERS,
-    DIMS,
-    FIRST,
-    LONGEST,
-    OTHERS,
-    REPEATS,
-    TOKENS_BY_KIND,
-    outliers_figure,
-)
+from ..report.leaving_out import DELIMITERS, DIMS, FIRST, LONGEST, OTHERS, REPEATS, TOKENS_BY_KIND, outliers_figure
 from ..table import Cell, Table
-from .inputs import ModelLike, equal_inputs_of, passes
+from .inputs import ModelLike, equal_inputs_of, passes, run_note
 
+TIMES = 10.0  # the multiple that dictionary_learning advises for its buffer of activations
 Keep = Callable[[Float[Tensor, "*stack d_model"]], Bool[Tensor, "*stack"]]
 
 
@@ -105,6 +96,19 @@ class Mask:
         return self.table().plot()
 
 
+def norm_limit(norms: Float[Tensor, "..."], times: float = TIMES) -> float:
+    """The norm beyond which one is an outlier: `times` the median, the lower of two middle ones.
+
+    The rule of dictionary_learning's ActivationBuffer (max_activation_norm_multiple). Raises InputError for a
+    multiple of 1 or less, and without norms.
+    """
+    if not isinstance(times, int | float) or not times > 1:
+        raise InputError(f"times is a multiple of the median norm, above 1; got {times}")
+    if not norms.numel():
+        raise InputError("there are no activations; give at least one token")
+    return times * norms.float().flatten().median().item()
+
+
 @keywords()
 def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TIMES) -> Mask:
     """The tokens and dimensions of every block whose norm exceeds `times` the median.
@@ -114,16 +118,14 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
     different lengths, and unless `times` exceeds 1.
     """
     subject, given = equal_inputs_of(model, tokens)
-    reads = {"norms": _norms, "energy": _energy}
+    reads = {"norms": lambda x: x.float().norm(dim=-1), "energy": lambda x: x.float().square().mean(1)}
     answers = [subject.run(batch, residuals=reads).residuals for _, batch in passes(subject, given)]
     norms = torch.cat([answer["norms"].cpu() for answer in answers])  # sequence block pos
     sizes = torch.cat([answer["energy"].cpu() for answer in answers]).mean(0).sqrt()  # block d_model
     limits = tuple(norm_limit(norms[:, i], times) for i in range(norms.shape[1]))
     dims = tuple(tuple((size > norm_limit(size, times)).nonzero()[:, 0].tolist()) for size in sizes)
-    n, length = given.shape
-    dtype = str(subject.dtype).removeprefix("torch.")
     note = (
-        f"{subject.name}: n={n}, T={length}, {dtype}; outlier: norm above {times:g} x the median of the block; "
+        f"{run_note(subject, given)}; outlier: norm above {times:g} x the median of the block; "
         "delimiter: no letter or digit; repeat: the token occurred before; block 0 is the embedding"
     )
     found = norms > torch.tensor(limits)[:, None]
@@ -131,22 +133,13 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
     return Mask(limits, dims, found, _kinds(subject, given.cpu()), longest, times, note)
 
 
-def _norms(x: Residual) -> Float[Tensor, "batch pos"]:
-    return x.float().norm(dim=-1)
-
-
-def _energy(x: Residual) -> Float[Tensor, "batch d_model"]:
-    return x.float().square().mean(1)
-
-
 def _kinds(subject: Subject, tokens: Tokens) -> Tensor:
     """What kind each token is, `sequence pos`."""
     word = words_of(subject)
-    bare = {i for i in tokens.unique().tolist() if not any(c.isalnum() for c in word(i))}
-    kinds = torch.full(tokens.shape, TOKENS_BY_KIND.index(OTHERS))
-    for row, ids in enumerate(tokens.tolist()):
-        for pos, token in enumerate(ids):
-            is_repeat = token in ids[:pos]
-            kind = FIRST if not pos else DELIMITERS if token in bare else REPEATS if is_repeat else OTHERS
-            kinds[row, pos] = TOKENS_BY_KIND.index(kind)
+    bare = [i for i in tokens.unique().tolist() if not any(map(str.isalnum, word(i)))]
+    repeats = torch.stack([(ids[:, None] == ids).tril(-1).any(1) for ids in tokens])
+    kinds = torch.full(tokens.shape, OTHERS)
+    kinds[repeats] = REPEATS
+    kinds[torch.isin(tokens, torch.tensor(bare, dtype=tokens.dtype))] = DELIMITERS
+    kinds[:, 0] = FIRST
     return kinds

@@ -12,13 +12,21 @@ from ..backends.huggingface import HuggingFaceSubject
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.columns import Evict
+from ..interventions.edit import Edit
 from ..metrics.bootstrap import estimate
 from ..metrics.loss import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of
+from .inputs import passes, run_note
 from .rolling_cache import SinkCache, check_stream, streamed
 
 Loss = Float[Tensor, "sequence token"]
 OnProgress = Callable[[int, int], None]
+
+
+def loss_of(subject: HuggingFaceSubject, tokens: Tokens, edits: Sequence[Edit] = ()) -> Loss:
+    """Next-token loss of texts, each read at once, in nats."""
+    batches = (batch for _, batch in passes(subject, tokens.to(subject.device)))
+    return torch.cat([next_token_loss(subject.run(batch, edits=edits).logits, batch).cpu() for batch in batches])
 
 
 def streaming_loss(
@@ -90,7 +98,7 @@ def streaming_table(
     """
     if one_pass and rerotate:
         raise InputError("one pass keeps the positions of the text; leave out rerotate, or one_pass")
-    loss_of = masked_loss if one_pass else partial(streaming_loss, rerotate=rerotate)
+    cached = masked_loss if one_pass else partial(streaming_loss, rerotate=rerotate)
     _check(subject, tokens, window, rerotate)
     if tokens.shape[1] - 1 <= window:
         raise InputError(
@@ -98,11 +106,11 @@ def streaming_table(
         )
     for count in sinks:
         SinkCache(subject.model, window, count, rerotate=rerotate)  # refusals before long runs
-    full = _full_attention_loss(subject, tokens)
+    full = loss_of(subject, tokens[:, : subject.shape.n_ctx])
     rows = [_row("all", None, full, full, window)]
     for i, count in enumerate(sinks):
         on_part = partial(_tell_overall, on_progress, i, len(sinks))
-        loss = loss_of(subject, tokens, window=window, sinks=count, on_progress=on_part)
+        loss = cached(subject, tokens, window=window, sinks=count, on_progress=on_part)
         rows.append(_row(f"{count} + {window - count}", count, loss, full, window))
     return Table("What does a rolling cache lose?", _note(subject, tokens, window, rerotate), tuple(rows))
 
@@ -110,12 +118,6 @@ def streaming_table(
 def _tell_overall(on_progress: OnProgress, finished: int, parts: int, done: int, of: int) -> None:
     """Tells the progress of all parts, of which `finished` are done and one has come to `done` of `of`."""
     on_progress(finished * of + done, parts * of)
-
-
-def _full_attention_loss(subject: HuggingFaceSubject, tokens: Tokens) -> Float[Tensor, "sequence some_token"]:
-    """Next-token loss with all keys, as far as the model's context goes."""
-    texts = tokens[:, : subject.shape.n_ctx].to(subject.device).split(1)
-    return torch.cat([next_token_loss(subject.run(text).logits, text).cpu() for text in texts])
 
 
 def _row(
@@ -150,13 +152,10 @@ def _mean_cells(column: str, loss: Loss, window: int) -> dict[str, float | None]
 
 
 def _note(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: bool) -> str:
-    n, length = tokens.shape
-    firsts = tokens[:, 0].unique().tolist()
-    start = f"all begin with token {firsts[0]}" if len(firsts) == 1 else "first tokens differ"
     places = "places in the cache" if rerotate else "places in the text"
-    unit = "sequences" if n > 1 else f"blocks of {window} tokens"
+    unit = "sequences" if len(tokens) > 1 else f"blocks of {window} tokens"
     return (
-        f"{subject.name}: n={n}, T={length}, {start}, {str(subject.dtype).removeprefix('torch.')}, window {window} "
+        f"{run_note(subject, tokens)}, window {window} "
         f"(sinks + last tokens, the one that is read included), positions are {places}; before: tokens 1 to {window}, "
         "alike for all; after: eviction has begun; added loss: after, over all keys; "
         f"95% bootstrap interval over {unit}"

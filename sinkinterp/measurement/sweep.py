@@ -13,7 +13,7 @@ from ..data.tokens import TokensLike
 from ..errors import InputError
 from ..interventions.edit import Edit, description, edits_of
 from ..metrics import sink
-from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, mean_cells
 from ..metrics.importance import VISIBLE
 from ..metrics.instruments import LOSS, Instruments
 from ..metrics.loss import NEXT_TOKEN_LOSS
@@ -143,8 +143,8 @@ def _rows(groups: Sequence[Sequence[Edit]], values: Sequence[PerSequence], seeds
 def _row(name: str, before: PerSequence, after: PerSequence, controls: Sequence[PerSequence]) -> dict[str, Cell]:
     row = {
         EDIT: name,
-        **estimate_cells("value", estimate(after)),
-        **estimate_cells("change", estimate(after - before)),
+        **mean_cells("value", after),
+        **mean_cells("change", after - before),
     }
     if controls:
         control_change = torch.stack(list(controls)).mean(0) - before

@@ -77,6 +77,11 @@ def estimate_cells(column: str, value: Estimate) -> dict[str, Cell]:
     return {column: value.mean, low_of(column): low, high_of(column): high}
 
 
+def mean_cells(column: str, values: PerSequence) -> dict[str, Cell]:
+    """The mean over sequences as three cells of a row."""
+    return estimate_cells(column, estimate(values))
+
+
 def _resampled_means(values: PerSequence, seed: int) -> np.ndarray:
     """The mean of every resample. A seed draws the same sequences for all values of as many sequences."""
     counts = _counts if len(values) <= KEPT else _counts.__wrapped__

@@ -1,8 +1,13 @@
-"""What a model loses when its cache forgets first tokens: the figures of losses, of heads and of generation."""
+"""What a model loses when its cache forgets first tokens: tables and figures of losses, of heads and of generation."""
+
+from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 import plotly.graph_objects as go
 
+from ..metrics.bootstrap import estimate, mean_cells
+from ..metrics.metric import PerSequence
 from ..plots.series import sweep_figure
 from ..plots.theme import MAGNITUDE, themed
 from ..plots.traces import unique_values
@@ -10,15 +15,66 @@ from ..table import Cell, Table
 from .columns import HEAD, LAYER
 
 KEPT, WINDOW, PLACES, CACHE = "first tokens kept", "window", "positions", "cache"
-ADDED, CONTROL = "added loss", "control added loss"
+ADDED, CONTROL, PAIRED = "added loss", "control added loss", "above the first + last"
 FEWEST = "fewest first tokens"
-GENERATED, STAYS, MOVED, SINKS, ALPHA = (
-    "generated tokens",
-    "sink on the first",
-    "sink elsewhere",
-    "sinks a head",
-    "alpha_1",
-)
+GENERATED, ALPHA = "generated tokens", "alpha_1"
+STAYS, MOVED, SINKS = "sink on the first", "sink elsewhere", "sinks a head"
+IN_TEXT, IN_CACHE = "of the text", "of the cache"
+NATS = "nats a token after eviction begins"
+ENOUGH = 0.01  # nats a token that more first tokens may still gain
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The loss that every cache adds, by window, positions and first tokens kept; and why others are missing.
+
+    added, control: of each text, in nats a token above the full cache, after eviction has begun. The control has kept
+    as many random tokens, by window and their number.
+    """
+
+    added: dict[tuple[int, str, int], PerSequence]
+    control: dict[tuple[int, int], PerSequence]
+    missing: str
+    note: str
+
+    def table(self) -> Table:
+        """One row per window, positions and number of first tokens."""
+        rows = []
+        for (window, places, n), added in self.added.items():
+            cells = mean_cells(ADDED, added) | mean_cells(CONTROL, self.control[window, n])
+            rows.append({WINDOW: window, PLACES: places, KEPT: n, **cells})
+        note = f"{self.note}; {NATS}; null: 0, the full cache; control: as many random tokens kept, not the first"
+        missing = f"; no positions of the cache: {self.missing}" if self.missing else ""
+        return Table("What does a cache lose without its first tokens?", note + missing, tuple(rows), losses_figure)
+
+    def answer(self) -> str:
+        """How many first tokens to keep, in one sentence: the fewest beside which more gain less than `ENOUGH`."""
+        window = max(window for window, _, _ in self.added)
+        by_kept = {n: added for (w, places, n), added in self.added.items() if (w, places) == (window, IN_TEXT)}
+        gains = {n: [_upper(added - by_kept[m]) for m in by_kept if m > n] for n, added in by_kept.items()}
+        fewest = min(n for n, more in gains.items() if all(gain < ENOUGH for gain in more))
+        none, there = (estimate(by_kept[n]) for n in (0, fewest))
+        tokens = "1 first token" if fewest == 1 else f"{fewest or 'no'} first tokens"
+        without = f", and without any by {none}" if fewest else ""
+        return (
+            f"Keep {tokens}: a window of {window} then raises the loss by {there} nats a token over the full cache"
+            f"{without}; more first tokens gain less than {ENOUGH:g}."
+        )
+
+
+def _upper(added: PerSequence) -> float:
+    """The upper end of the interval of a mean, or the mean where there is none."""
+    found = estimate(added)
+    return found.mean if len(added) < 2 else found.high
+
+
+def needs_table(heads: Table) -> Table:
+    """How many heads need how many first tokens."""
+    needed = Counter("more" if n is None else str(n) for n in heads.column(FEWEST))
+    rows: list[dict[str, Cell]] = []
+    for name in sorted(needed, key=lambda name: (len(name), name)):
+        rows.append({FEWEST: name, "heads": needed[name], "share": needed[name] / needed.total()})
+    return Table(heads.title, heads.note, tuple(rows))
 
 
 def losses_figure(table: Table) -> go.Figure:
@@ -28,8 +84,8 @@ def losses_figure(table: Table) -> go.Figure:
 
 
 def memory_figure(table: Table) -> go.Figure:
-    """The added loss of every rule of eviction, as a mark with its interval."""
-    return sweep_figure(table, CACHE, (ADDED,))
+    """The added loss of every rule of eviction, as a mark with its interval, and the paired difference."""
+    return sweep_figure(table, CACHE, (ADDED, PAIRED))
 
 
 def generation_figure(table: Table) -> go.Figure:
@@ -40,16 +96,11 @@ def generation_figure(table: Table) -> go.Figure:
 def heads_figure(table: Table) -> go.Figure:
     """The fewest first tokens of every head as a map; white where even the most that were tried are not enough."""
     layers, heads = unique_values(table, LAYER), unique_values(table, HEAD)
-    tried = sorted({int(n) for n in table.column(FEWEST) if n is not None})
-    z = np.full((len(layers), len(heads)), np.nan)
-    for row in table.rows:
-        fewest: Cell = row[FEWEST]
-        if fewest is not None:
-            z[layers.index(row[LAYER]), heads.index(row[HEAD])] = tried.index(int(fewest))
-    scale = {"tickvals": list(range(len(tried))), "ticktext": list(map(str, tried)), "title": "first tokens"}
-    figure = go.Figure(
-        go.Heatmap(z=z, x=heads, y=layers, colorscale=MAGNITUDE, zmin=0, zmax=max(1, len(tried) - 1), colorbar=scale)
-    )
-    figure.update_xaxes(title=HEAD, type="category")
-    figure.update_yaxes(title=LAYER, type="category", autorange="reversed")
+    fewest = np.array(table.numbers(FEWEST)).reshape(len(layers), len(heads))
+    tried = np.unique(fewest[np.isfinite(fewest)])
+    z = np.where(np.isfinite(fewest), np.searchsorted(tried, fewest), np.nan)
+    scale = {"tickvals": [*range(len(tried))], "ticktext": [f"{n:g}" for n in tried], "title": "first tokens"}
+    map_of_heads = {"x": heads, "y": layers, "colorscale": MAGNITUDE, "zmin": 0, "zmax": max(1, len(tried) - 1)}
+    figure = go.Figure(go.Heatmap(z=z, **map_of_heads, colorbar=scale))
+    figure.update_xaxes(title=HEAD, type="category").update_yaxes(title=LAYER, type="category", autorange="reversed")
     return themed(figure, table.title, 240 + max(200, 16 * len(layers)), f"{FEWEST}; empty: more. {table.note}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..checks import keywords
 from ..errors import InputError
-from ..metrics.bootstrap import BY_SEQUENCE, difference, estimate, estimate_cells
+from ..metrics.bootstrap import BY_SEQUENCE, difference, estimate, estimate_cells, mean_cells
 from ..metrics.sink import check_epsilon
 from ..plots.series import sweep_figure
 from ..plots.theme import colour, escaped, themed
@@ -36,8 +36,8 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
     rows = tuple(
         {
             QUANTITY: name,
-            **estimate_cells("before", estimate(old[name])),
-            **estimate_cells("after", estimate(new[name])),
+            **mean_cells("before", old[name]),
+            **mean_cells("after", new[name]),
             **estimate_cells("change", difference(old[name], new[name], paired)),
         }
         for name in old
@@ -70,7 +70,7 @@ def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Ta
             **estimate_cells(SINK_1, report.sink(0, epsilon)),
             "null rate": report.null_sink_rate(0, epsilon),
             **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
-            **estimate_cells(VALUE_RATIO, estimate(report.value_ratio().mean((1, 2)))),
+            **mean_cells(VALUE_RATIO, report.value_ratio().mean((1, 2))),
             "n": report.protocol.sequences,
         }
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..interventions.edit import Edit
-from ..metrics.bootstrap import estimate, estimate_cells, ratio
+from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.metric import PerSequence
 from ..table import Cell, Table
 from .columns import ALPHA_1, HEAD, LAYER
@@ -221,7 +221,7 @@ class Explanation:
             for i, j in (divmod(k, len(head.parts)) for k in order):
                 row: dict[str, Cell] = {LAYER: head.layer, HEAD: head.head}
                 row |= {QUERY_PART: head.parts[i], KEY_PART: head.parts[j]}
-                row |= estimate_cells("score", estimate(head.pairs[:, i, j]))
+                row |= mean_cells("score", head.pairs[:, i, j])
                 rows.append(row | {SHARE: (head.pairs[:, i, j].mean() / head.score.mean()).item()})
         error = max(head.error for head in self.heads)
         note = f"{self.note}; all pairs add up to the score within {error:.0e}"

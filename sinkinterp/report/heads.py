@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import torch
 
 from ..errors import InputError
-from ..metrics.bootstrap import estimate, estimate_cells
+from ..metrics.bootstrap import estimate, estimate_cells, mean_cells
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.sink import check_epsilon
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
@@ -80,7 +80,7 @@ def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
         alpha, ratio = report.alpha()[:, i, head].mean(), ratios[:, i, head // group]
         return {
             ALPHA_1: alpha.item(),
-            **estimate_cells(VALUE_RATIO, estimate(ratio)),
+            **mean_cells(VALUE_RATIO, ratio),
             **estimate_cells("stable rank of keys", estimate(keys[:, i, head // group])),
             **estimate_cells("stable rank of update", estimate(updates[:, i, head])),
             "kind of sink": _kind(ratio.mean()) if alpha > epsilon else "none",

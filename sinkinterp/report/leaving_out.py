@@ -9,8 +9,8 @@ from ..table import Table
 from .columns import BLOCK
 
 LEFT_OUT = "left out"
-FIRST, DELIMITERS, REPEATS, OTHERS = "first", "delimiters", "repeats", "other tokens"
-TOKENS_BY_KIND = (FIRST, DELIMITERS, REPEATS, OTHERS)
+TOKENS_BY_KIND = ("first", "delimiters", "repeats", "other tokens")
+FIRST, DELIMITERS, REPEATS, OTHERS = range(len(TOKENS_BY_KIND))
 DIMS, LONGEST = "dimensions", "longest / median"
 EXPLAINED, EXPLAINED_ALL = "explained variance", "with outliers"
 DEAD, SPLICED = "dead features", "added loss, spliced in"

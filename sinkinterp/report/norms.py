@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..metrics.bootstrap import estimate, estimate_cells
+from ..metrics.bootstrap import mean_cells
 from ..plots.theme import GREY, colour, escaped, model_numbers, themed
 from ..plots.traces import add_curve, positive_axis, unique_values
 from ..table import Cell, Table
@@ -77,7 +77,7 @@ def norms_by_kind(report: Readings, epsilon: float = 0.3, token_text: TokenText 
 
 
 def _mean_norm(values: Float[Tensor, "sequence pos"], mask: Mask) -> dict[str, Cell]:
-    return estimate_cells(NORM, estimate(values.masked_fill(~mask, torch.nan).nanmean(1)))
+    return mean_cells(NORM, values.masked_fill(~mask, torch.nan).nanmean(1))
 
 
 def _other_sinks(report: Readings, epsilon: float) -> Mask:
@@ -178,5 +178,5 @@ def _residual_row(name: str, report: Readings, block: int) -> dict[str, Cell]:
         BLOCK: block,
         FIRST_TOKEN: report.residual_norms[:, block, 0].mean().item(),
         OTHER_TOKENS: report.residual_norms[:, block, 1:].nanmean().item(),
-        **estimate_cells(RATIO, estimate(report.residual_ratio()[:, block])),
+        **mean_cells(RATIO, report.residual_ratio()[:, block]),
     }

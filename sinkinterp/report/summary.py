@@ -6,7 +6,7 @@ from math import isnan
 
 from torch import Tensor
 
-from ..metrics.bootstrap import Estimate, estimate, estimate_cells
+from ..metrics.bootstrap import Estimate, estimate, mean_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.metric import PerSequence
 from ..metrics.sink import sink_positions, sink_rate
@@ -114,7 +114,7 @@ def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
     is_biased = not same_numbers(report.bias_null, report.null)
 
     def row(quantity: Quantity) -> dict[str, Cell]:
-        value = estimate_cells("value", estimate(quantity.values))
+        value = mean_cells("value", quantity.values)
         bias_null = {"null of bias alone": quantity.bias_null} if is_biased else {}
         return {QUANTITY: quantity.name, **value, NULL: quantity.null, **bias_null}
 

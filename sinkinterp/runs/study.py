@@ -13,7 +13,7 @@ import torch
 from ..data.tokens import TokenSet
 from ..files import cache_folder
 from ..measurement.measure import measure
-from ..metrics.bootstrap import estimate, estimate_cells
+from ..metrics.bootstrap import estimate, estimate_cells, mean_cells
 from ..report.columns import (
     ALPHA_1,
     ALPHA_HEAD,
@@ -188,7 +188,7 @@ def _strongest_head(report: Report) -> dict[str, Cell]:
     """The head that looks at the first position most, on average over sequences, and its null."""
     alphas, nulls = (values.flatten(1) for values in (report.alpha(), report.bias_alpha()))
     head = int(alphas.mean(0).argmax())
-    return {**estimate_cells(ALPHA_HEAD, estimate(alphas[:, head])), NULL_HEAD: nulls[:, head].mean().item()}
+    return {**mean_cells(ALPHA_HEAD, alphas[:, head]), NULL_HEAD: nulls[:, head].mean().item()}
 
 
 SHOWN = (LOSS, SINK_1, ALPHA_1, NULL, SLOT_RATE, ALPHA_SLOT, ONSET)

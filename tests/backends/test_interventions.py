@@ -44,6 +44,7 @@ EDITS = (
     iv.Temperature(2.0), iv.ClipPattern(), iv.BiasColumn(-3.0), iv.RemoveColumn(),
     iv.RemoveColumn(iv.SpreadEvenly(), heads=[(1, 2)]),
     iv.RemoveColumn(iv.Dropped(), positions=[0, 3]), iv.AttendSelfOnly(positions=[5]), iv.Evict(4, 1),
+    iv.KeepHeaviest(5, 2), iv.KeepHeaviest(4, 1, iv.First.EVICTED, seed=3),
     iv.RemoveKeySlot(),
     iv.ZeroKeySlot(), iv.AddSinkLogit(1.0), iv.ChangeTokenEmbedding(iv.Zero(), positions=[0]),
     iv.ChangePositionEmbedding(iv.Scale(0.5)),
@@ -99,6 +100,7 @@ def test_every_public_intervention_is_listed():
     listed = {type(edit) for edit in edits}
     listed |= {type(edit.operation) for edit in edits if isinstance(edit, iv.Change)}
     listed |= {type(edit.share) for edit in edits if isinstance(edit, iv.RemoveColumn)}
+    listed |= {type(edit.first) for edit in edits if isinstance(edit, iv.KeepHeaviest)}
     bases = {iv.Edit, iv.Operation, iv.Change, iv.HeadWeights}
     identity = {iv.Keep, iv.PutAt}  # below, and in the tests of activation patching
     assert {getattr(iv, name) for name in iv.__all__} == listed | bases | identity

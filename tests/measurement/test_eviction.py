@@ -10,9 +10,10 @@ from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.columns import Evict
 from sinkinterp.interventions.heavy_hitters import First, KeepHeaviest
-from sinkinterp.measurement.eviction import Losses, first_token_losses, heads_table, losses_table, recommendation
+from sinkinterp.measurement.eviction import first_token_losses, heads_table
 from sinkinterp.measurement.generation import _sinks_of_parts, generated, generation_table
 from sinkinterp.measurement.rolling_cache import SinkCache, streamed
+from sinkinterp.report.caches import Losses
 from sinkinterp.runs.inputs import Inputs
 
 GROUPED = "llama with grouped queries"
@@ -83,8 +84,8 @@ def test_the_twin_whose_sink_is_a_token_must_keep_it_and_the_twin_with_key_biase
     subject = load(f"sinkinterp/{name}")
     tokens = Inputs(16, 256).token_set(subject, subject.name).tokens
     losses = first_token_losses(subject, tokens, (6,), kept=(0, 1, 2))
-    zero, one, _ = losses_table(losses).rows
-    assert abs(one["added loss"]) < 1e-3 and "cannot" not in recommendation(losses)
+    zero, one, _ = losses.table().rows
+    assert abs(one["added loss"]) < 1e-3 and "cannot" not in losses.answer()
     assert (zero["added loss low"] > 0.002) == bool(needed)
     errors = heads_table(subject, tokens, 6, tolerance=0.5, kept=(0, 1, 2)).rows[0]
     assert errors["fewest first tokens"] == needed
@@ -96,8 +97,12 @@ def test_the_recommendation_is_the_fewest_beside_which_more_gain_less_than_a_hun
     noise = torch.linspace(-1e-3, 1e-3, 7)
     planted = {0: 0.9, 1: 0.125, 2: 0.105, 4: 0.1, 8: 0.1}
     losses = Losses({(64, "of the text", n): loss + noise for n, loss in planted.items()}, {}, "", "")
-    sentence = recommendation(losses)
-    assert sentence.startswith("Keep 2 first tokens: a window of 64") and "+0.105" in sentence and "+0.900" in sentence
+    sentence = losses.answer()
+    assert (
+        sentence.startswith("Keep 2 first tokens: a window of 64")
+        and "by 0.105 [" in sentence
+        and "by 0.9 [" in sentence
+    )
 
 
 def test_planted_sinks_that_stay_wander_and_multiply_are_told_apart():

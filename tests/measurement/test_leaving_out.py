@@ -7,8 +7,7 @@ import torch
 from backends.zoo import subject_of, tokens_of
 
 import sinkinterp as si
-from sinkinterp.measurement.dictionaries import Splice, dictionary, explained, pca_table, principal
-from sinkinterp.measurement.quantising import (
+from sinkinterp.measurement.without_outliers import (
     BOTH,
     DIMS,
     NOTHING,
@@ -16,9 +15,14 @@ from sinkinterp.measurement.quantising import (
     RANDOM_TOKENS,
     TOKENS,
     Quantise,
+    Splice,
     activations_table,
+    dictionary,
+    explained,
     left_out,
     others,
+    pca_table,
+    principal,
     quantised_weights,
     worth_trying,
 )
@@ -60,9 +64,9 @@ def test_a_token_and_a_dimension_planted_in_a_model_are_found_where_they_are(pla
 def test_random_ones_are_as_many_and_never_the_chosen():
     chosen = torch.zeros(7, 23, dtype=torch.bool)
     chosen[:, 0], chosen[3, 5:9] = True, True
-    drawn = others(chosen, 1)
+    drawn = others(chosen, -1, seed=1)
     assert drawn.sum(1).equal(chosen.sum(1)) and not (drawn & chosen).any()
-    assert others(torch.ones(1, 3, dtype=torch.bool)).sum() == 0
+    assert others(torch.ones(1, 3, dtype=torch.bool), -1).sum() == 0
 
 
 def test_what_is_left_out_of_a_quantisation_stays_and_rounds_nothing_else(planted):

@@ -1,0 +1,296 @@
+"""What leaving out outliers changes, beside as many random ones: principal components, dictionaries, quantisation."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import groupby, product
+from operator import itemgetter
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from typing_extensions import override
+
+from ..attention.shapes import Residual
+from ..backends.exclusive import exclusive
+from ..backends.huggingface import HuggingFaceSubject
+from ..data.progress import Progress, silent, told
+from ..data.tokens import Tokens
+from ..interventions.changes import ChangeResidual
+from ..interventions.edit import Edit
+from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate_cells, mean_cells, ratio
+from ..report import leaving_out as shown
+from ..report.leaving_out import ADDED, DEAD, ERROR, EXPLAINED, EXPLAINED_ALL, LEFT_OUT, SPLICED, WHAT
+from ..table import Table
+from .leaving_out import Keep, Mask
+from .patching import activations
+from .streaming import Loss, loss_of
+
+RANK, FEATURES, ACTIVE, BATCH, SEEDS = 16, 1024, 16, 256, 5
+BITS = (8, 4)
+GRAINS = {"tensor": (-2, -1), "token": (-1,), "channel": (-2,)}  # of activations `pos d_model`, each text by itself
+NOTHING, TOKENS, DIMS, BOTH = "nothing", "outlier tokens", "outlier dimensions", "both"
+RANDOM_TOKENS, RANDOM_DIMS = "random tokens", "random dimensions"
+Stack = Float[Tensor, "*stack d_model"]
+Texts = Float[Tensor, "sequence pos d_model"]
+Reconstruct = Callable[[Stack], Stack]
+Left = Callable[[int, Residual], Bool[Tensor, "#batch #pos #d_model"]]  # what is left out, by block
+Way = tuple[int, tuple[str, tuple[int, ...]], str]  # bits, a name and its axes, what is left out
+Quantised = Callable[[int, tuple[int, ...], Left], tuple[Float[Tensor, " sample"], Loss]]  # gives error and loss
+
+
+def left_out(mask: Mask) -> dict[str, Left]:
+    """What can be left out, by its name; each kind of outlier beside as many at random."""
+
+    def tokens(block: int, x: Residual) -> Tensor:
+        return ~mask.keep(block)(x)[..., None]
+
+    def dims(block: int, x: Residual) -> Tensor:
+        return torch.isin(torch.arange(x.shape[-1]), torch.tensor(mask.dims[block]))[None, None].to(x.device)
+
+    return {
+        NOTHING: lambda block, x: torch.zeros(1, 1, 1, dtype=torch.bool, device=x.device),
+        TOKENS: tokens,
+        RANDOM_TOKENS: lambda block, x: others(tokens(block, x), -2, block),
+        DIMS: dims,
+        RANDOM_DIMS: lambda block, x: others(dims(block, x), -1, block),
+        BOTH: lambda block, x: tokens(block, x) | dims(block, x),
+    }
+
+
+def worth_trying(mask: Mask, block: int | None = None) -> list[str]:
+    """The names of what can be left out: without outliers in any block, or in `block`, there is nothing."""
+    blocks = range(len(mask.dims)) if block is None else (block,)
+    names = [NOTHING]
+    names += [TOKENS, RANDOM_TOKENS] if mask.tokens[:, list(blocks)].any() else []
+    names += [DIMS, RANDOM_DIMS] if any(mask.dims[i] for i in blocks) else []
+    return [*names, BOTH] if len(names) == 5 else names
+
+
+def others(chosen: Bool[Tensor, "*axes"], axis: int, seed: int = 0) -> Bool[Tensor, "*axes"]:
+    """As many random places along an axis that are not chosen, or all others where there are not so many."""
+    draws = torch.rand(chosen.shape, generator=torch.Generator().manual_seed(seed)).to(chosen.device)
+    order = draws.masked_fill(chosen, 2).argsort(axis).argsort(axis)
+    return (order < chosen.sum(axis, keepdim=True)) & ~chosen
+
+
+def principal(x: Stack, rank: int) -> Reconstruct:
+    """The projection onto the mean and the `rank` principal components of vectors."""
+    mean = x.double().mean(0)
+    components = torch.linalg.eigh(x.double().T.cov(correction=0)).eigenvectors[:, -rank:]
+    return lambda y: ((y.double() - mean) @ components @ components.T + mean).to(y.dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Dictionary:
+    """A top-k autoencoder: the `active` largest features of each vector (Gao et al. 2024, arXiv:2406.04093)."""
+
+    encoder: Float[Tensor, "d_model feature"]
+    decoder: Float[Tensor, "feature d_model"]
+    mean: Float[Tensor, " d_model"]
+    scale: Tensor
+    active: int
+
+    def features(self, x: Stack) -> Float[Tensor, "*stack feature"]:
+        found = ((x - self.mean) / self.scale) @ self.encoder
+        top = found.topk(self.active, -1)
+        return torch.zeros_like(found).scatter(-1, top.indices, top.values.relu())
+
+    def __call__(self, x: Stack) -> Stack:
+        return (self.features(x) @ self.decoder) * self.scale + self.mean
+
+
+def dictionary(x: Stack, features: int, steps: int, seed: int = 0, active: int = ACTIVE) -> Dictionary:
+    """A dictionary trained on vectors, centred and scaled to a mean square of 1, by Adam on the squared error."""
+    generator = torch.Generator().manual_seed(seed)
+    x = x.float()
+    mean = x.mean(0)
+    decoder = torch.nn.functional.normalize(torch.randn(features, x.shape[1], generator=generator), dim=-1)
+    encoder = decoder.T.clone().requires_grad_()
+    found = Dictionary(encoder, decoder.requires_grad_(), mean, (x - mean).square().mean().sqrt(), active)
+    optimiser = torch.optim.Adam([encoder, decoder], lr=1e-3)
+    for _ in range(steps):
+        batch = x[torch.randint(len(x), (BATCH,), generator=generator)]
+        optimiser.zero_grad()
+        ((found(batch) - batch) / found.scale).square().mean().backward()
+        optimiser.step()
+    return replace(found, encoder=encoder.detach(), decoder=decoder.detach())
+
+
+@dataclass(frozen=True)
+class Splice(Edit):
+    """Puts a reconstruction in place of one block's input, at the tokens that `keep` keeps."""
+
+    block: int
+    reconstruct: Reconstruct
+    keep: Keep
+
+    @override
+    def residual(self, block: int, x: Residual) -> Residual:
+        return torch.where(self.keep(x)[..., None], self.reconstruct(x), x) if block == self.block else x
+
+
+def pca_table(x: Texts, mask: Mask, rank: int = RANK) -> Table:
+    """Explained variance of other texts' ordinary tokens, by what the fit left out; block `mask.tallest`."""
+    rows = []
+    for name in worth_trying(mask, mask.tallest):
+        fitted, tested, ordinary = _split(x, mask, name)
+        reconstruction = principal(fitted, min(rank, x.shape[-1] - 1))(tested)
+        cells = estimate_cells(EXPLAINED, explained(tested, reconstruction, ordinary))
+        cells |= estimate_cells(EXPLAINED_ALL, explained(tested, reconstruction, torch.ones_like(ordinary)))
+        rows.append({LEFT_OUT: name, **cells})
+    note = f"{_note(mask, len(x[1::2]))}; {rank} components; null: 0, the mean alone"
+    return Table("What do principal components explain?", note, tuple(rows), shown.pca_figure)
+
+
+def dictionary_table(
+    subject: HuggingFaceSubject, tokens: Tokens, x: Texts, mask: Mask, steps: int, progress: Progress = silent
+) -> Table:
+    """Explained variance, dead features and loss when spliced in, by what the training of dictionaries left out."""
+    block, test, features, rows = mask.tallest, tokens[1::2], min(FEATURES, 4 * x.shape[-1]), []
+    full = loss_of(subject, test)
+    names = [name for name in worth_trying(mask, block) if name in (NOTHING, TOKENS, RANDOM_TOKENS)]
+    seeds = told([*product(names, range(SEEDS))], progress("training dictionaries"))
+    for name, seed_group in groupby(seeds, itemgetter(0)):
+        fitted, tested, ordinary = _split(x, mask, name)
+        found = [dictionary(fitted, features, steps, seed) for _, seed in seed_group]
+        shares = [explained(tested, one(tested), ordinary).mean for one in found]
+        dead = torch.stack([(one.features(fitted) == 0).all(0).float().mean() for one in found]).mean().item()
+        losses = [loss_of(subject, test, [Splice(block, one, mask.keep(block))]) for one in found]
+        cells = estimate_cells(EXPLAINED, explained(tested, torch.stack([one(tested) for one in found]), ordinary))
+        cells |= {"lowest seed": min(shares), "highest seed": max(shares), DEAD: dead}
+        rows.append({LEFT_OUT: name, **cells, **mean_cells(SPLICED, (torch.stack(losses).mean(0) - full).mean(1))})
+    note = (
+        f"{_note(mask, len(test))}; {features} features, {ACTIVE} active, {steps} steps of {BATCH} tokens, Adam 1e-3; "
+        f"mean over {SEEDS} seeds; {DEAD}: active for no training token; spliced in at ordinary tokens, nats a token; "
+        "null: 0"
+    )
+    return Table("What does a top-k dictionary explain?", note, tuple(rows), shown.dictionary_figure)
+
+
+def explained(
+    x: Texts, reconstruction: Float[Tensor, "*seed sequence pos d_model"], chosen: Bool[Tensor, "sequence pos"]
+) -> Estimate:
+    """The share of the variance of the chosen vectors that a reconstruction explains, mean over seeds.
+
+    Resampled by text.
+    """
+    squares = ((x - x[chosen].mean(0)).double().square().sum(-1) * chosen).sum(1)
+    errors = ((x - reconstruction).double().square().sum(-1) * chosen).sum(-1).reshape(-1, len(x)).mean(0)
+    lost = ratio(errors, squares)
+    return Estimate(1 - lost.mean, 1 - lost.high, 1 - lost.low)
+
+
+def _split(
+    x: Texts, mask: Mask, name: str
+) -> tuple[Stack, Float[Tensor, "half pos d_model"], Bool[Tensor, "half pos"]]:
+    """The vectors that a fit sees, the other texts, which it is tested on, and which tokens of these are ordinary.
+
+    Fits do not see the tokens that are left out. Dimensions that are left out are 0 in both halves.
+    """
+    left = left_out(mask)[name](mask.tallest, x[::2]).expand(x[::2].shape)
+    fitted = x[::2].masked_fill(left, 0)[~left.all(-1)]
+    return fitted, x[1::2].masked_fill(left.all((0, 1)), 0), mask.keep(mask.tallest)(x[1::2])
+
+
+def _note(mask: Mask, tested: int) -> str:
+    return (
+        f"{mask.note}; input of block {mask.tallest}; fitted on every other text, tested on ordinary tokens of the "
+        f"other {tested}; 95% bootstrap interval over these"
+    )
+
+
+def fake_quantised(
+    x: Float[Tensor, "*stack row column"], bits: int, over: tuple[int, ...]
+) -> Float[Tensor, "*stack row column"]:
+    """x rounded to `bits`-bit integers: symmetric, one scale over the axes `over`, from the largest magnitude."""
+    levels = 2 ** (bits - 1) - 1
+    scale = x.abs().amax(over, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny) / levels
+    return (x / scale).round().clamp(-levels, levels) * scale
+
+
+@dataclass(frozen=True)
+class Quantise(Edit):
+    """Rounds the input of every block to `bits` bits, but for what `left` says; one scale for the axes `over`."""
+
+    bits: int
+    over: tuple[int, ...]
+    left: Left
+
+    @override
+    def residual(self, block: int, x: Residual) -> Residual:
+        kept = self.left(block, x)
+        return torch.where(kept, x, fake_quantised(x.masked_fill(kept, 0), self.bits, self.over))
+
+
+def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progress: Progress = silent) -> Table:
+    """Error and added loss where every block's input is quantised, by bits, grain and what is left out.
+
+    The error is relative, squared, of tokens and dimensions that are not outliers, mean over blocks; of activations
+    that are not quantised before.
+    """
+    x = {block: here.cpu().float() for block, here in activations(ChangeResidual(), subject, tokens).items()}
+
+    def quantised(bits: int, over: tuple[int, ...], left: Left) -> tuple[Tensor, Loss]:
+        edit = Quantise(bits, over, left)
+        return _error(x, edit, left_out(mask)[BOTH]), loss_of(subject, tokens, [edit])
+
+    ways = told([*product(BITS, GRAINS.items(), worth_trying(mask))], progress("quantising activations"))
+    what, full = "inputs of all blocks, scales of each text", loss_of(subject, tokens)
+    return _quantised("What does quantising activations lose?", what, mask, ways, full, quantised)
+
+
+def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progress: Progress = silent) -> Table:
+    """Error and added loss where the linear maps of all blocks are quantised; columns of dimensions are left out."""
+
+    def quantised(bits: int, over: tuple[int, ...], left: Left) -> tuple[Tensor, Loss]:
+        with quantised_weights(subject, bits, over, left) as error:
+            return torch.tensor([error]), loss_of(subject, tokens)
+
+    names = [name for name in worth_trying(mask) if name in (NOTHING, DIMS, RANDOM_DIMS)]
+    ways = told([*product(BITS, {"tensor": (-2, -1), "channel": (-1,)}.items(), names)], progress("quantising weights"))
+    what, full = "linear maps of all blocks; channel: a row", loss_of(subject, tokens)
+    return _quantised("What does quantising weights lose?", what, mask, ways, full, quantised)
+
+
+@contextmanager
+def quantised_weights(subject: HuggingFaceSubject, bits: int, over: tuple[int, ...], left: Left) -> Iterator[float]:
+    """Inside, the linear maps of all blocks are quantised. Yields the relative squared error, mean over maps."""
+    with exclusive(subject.model), torch.no_grad():
+        parts = [(part, i) for i, block in enumerate(subject.modules.blocks) for part in block.modules()]
+        saved = [(part, i, part.weight.clone()) for part, i in parts if isinstance(part, torch.nn.Linear)]
+        errors = []
+        try:
+            for layer, block, weight in saved:
+                kept = left(block, weight[None])[0] if weight.shape[1] == subject.shape.d_model else torch.tensor(False)
+                kept = kept.to(weight.device).expand(weight.shape)
+                layer.weight.copy_(torch.where(kept, weight, fake_quantised(weight.masked_fill(kept, 0), bits, over)))
+                errors.append(((layer.weight - weight).square().sum() / weight.square().sum()).item())
+            yield sum(errors) / max(1, len(errors))
+        finally:
+            for layer, _, weight in saved:
+                layer.weight.copy_(weight)
+
+
+def _error(x: Mapping[int, Residual], edit: Quantise, outlier: Left) -> Float[Tensor, " sequence"]:
+    """The relative squared error of each text, mean over blocks."""
+    found = []
+    for block, here in x.items():
+        ordinary = ~outlier(block, here)
+        change = (edit.residual(block, here) - here) * ordinary
+        found.append(change.square().sum((1, 2)) / (here * ordinary).square().sum((1, 2)))
+    return torch.stack(found).mean(0)
+
+
+def _quantised(title: str, what: str, mask: Mask, ways: Iterable[Way], full: Loss, quantised: Quantised) -> Table:
+    """A row for each way to quantise; `full` is the loss without."""
+    rows = []
+    for bits, (grain, over), name in ways:
+        error, loss = quantised(bits, over, left_out(mask)[name])
+        cells = mean_cells(ERROR, error) | mean_cells(ADDED, (loss - full).mean(1))
+        rows.append({WHAT: f"int{bits} per {grain}", LEFT_OUT: name, **cells})
+    note = (
+        f"{mask.note}; {what}; symmetric, scale from the largest magnitude; added loss in nats a token; "
+        f"control: as many random ones left out; null: 0, nothing quantised; {BY_SEQUENCE}"
+    )
+    return Table(title, note, tuple(rows), shown.quantisation_figure)
