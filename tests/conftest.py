@@ -1,14 +1,40 @@
+import gc
 import os
 import signal
 from contextlib import contextmanager
+from functools import partial
+from typing import get_args
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
 
+import jaxtyping
 import pytest
 import torch
-from jaxtyping import config
+from jaxtyping import AbstractArray, config, jaxtyped
 
-from sinkinterp.attention.call import AttentionCall
+
+def checked_where_it_states_shapes(made=None, *, typechecker):
+    """In place of `jaxtyped`, which `--jaxtyping-packages` puts before everything; mypy holds the types of the rest."""
+    if made is None:
+        return partial(checked_where_it_states_shapes, typechecker=typechecker)
+    hints = getattr(made, "__annotations__", {}).values()
+    return jaxtyped(made, typechecker=typechecker) if any(map(states_shapes, hints)) else made
+
+
+def states_shapes(hint):
+    """Whether an annotation names axes, by itself or inside."""
+    if isinstance(hint, list | tuple):  # what a Callable takes
+        return any(map(states_shapes, hint))
+    return (isinstance(hint, type) and issubclass(hint, AbstractArray)) or states_shapes(get_args(hint) or ())
+
+
+jaxtyping.jaxtyped = checked_where_it_states_shapes  # before any import of the package
+
+
+def pytest_collection_finish():
+    """What was imported stays: no search for garbage looks through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +79,9 @@ def interruptible():
 def make_call():
     """An attention call with peaked random scores; sizes are distinct primes, so that swapped axes cannot pass."""
 
-    def make(n_heads=6, n_kv_heads=3, queries=11, keys=None, d_head=5, batch=2, **fields) -> AttentionCall:
+    from sinkinterp.attention.call import AttentionCall
+
+    def make(n_heads=6, n_kv_heads=3, queries=11, keys=None, d_head=5, batch=2, **fields):
         keys = keys or queries
         q = torch.randn(batch, n_heads, queries, d_head) * 2
         k, v = (torch.randn(batch, n_kv_heads, keys, d_head) for _ in range(2))

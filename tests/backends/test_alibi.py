@@ -117,6 +117,21 @@ def test_greedy_text_is_the_same_with_a_cache_and_without_one(name):
 
 
 RELATIVE = calls.relative_to_own_key
+
+
+def test_the_own_keys_bias_is_taken_off_in_fp32_or_fp64_however_it_is_stored():
+    """Worked by hand. The stored numbers are exact in bf16; their differences are not."""
+    stored = torch.tensor([1 + 2**-7, 256.0, -3.0], dtype=torch.bfloat16).view(1, 1, 1, 3)
+    by_hand = torch.tensor([[1 + 2**-7 - 256, 0, -259], [4 + 2**-7, 259, 0]])
+    for dtype, kept in (
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ):
+        relative = RELATIVE(stored.to(dtype), 2)
+        assert relative.dtype == kept and relative[0, 0].equal(by_hand.to(kept)), dtype
+
+
 STORED = {
     "one number for each key": (lambda bias, n: bias.expand(-1, -1, n, -1), "not relative to the query's own key"),
     "a constant that grows with the length": (

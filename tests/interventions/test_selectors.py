@@ -1,5 +1,7 @@
 """Selectors, and the controls that are drawn of what they leave out."""
 
+from itertools import count
+
 import pytest
 import torch
 
@@ -181,3 +183,11 @@ def test_a_head_is_a_pair_and_a_selector_a_list(selector, chosen, what, as_users
     with pytest.raises(InputError, match=rf"^{selector} of ChangeKeys are {what}"):
         iv.ChangeKeys(iv.Zero(), **{selector: chosen})
     assert iv.ChangeKeys(iv.Zero(), layers=3).layers == (3,)
+
+
+def test_as_many_choices_as_the_limit_are_stored_and_one_more_is_refused(monkeypatch):
+    monkeypatch.setattr("sinkinterp.interventions.selectors.MOST", 5)
+    assert iv.ChangeKeys(iv.Zero(), positions=range(5)).positions == (0, 1, 2, 3, 4)
+    for choices in (range(6), range(7), count()):
+        with pytest.raises(InputError, match="name more than 5; leave them out"):
+            iv.ChangeKeys(iv.Zero(), positions=choices)

@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -18,40 +17,20 @@ from sinkinterp.pages.document import in_script
 from sinkinterp.plots.theme import DARK, LIGHT
 from sinkinterp.table import Table
 
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 MARKUP = ("<b>x</b>", "a<br>b", "&lt;", "<i>", "H<sub>2", "&#60;&amp;", "$x$")  # what Plotly's labels would read
 LOCAL = ("file:", "data:", "blob:", "about:")
 
 
 @pytest.fixture(scope="module")
-def chromium():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def opened(chromium, tmp_path_factory):
-    """Opens a page once per atlas, and notes what it complains about and asks for."""
+def opened(tab, tmp_path_factory):
+    """Opens a page once per atlas."""
     pages = {}
 
     def load(name, atlas):
         if name not in pages:
             file = tmp_path_factory.mktemp("atlas") / "page.html"
             file.write_text(atlas_page(atlas), encoding="utf-8")
-            page = chromium.new_page(viewport={"width": 1400, "height": 1000})
-            page.complaints, page.requests = [], []
-            page.on("console", lambda m: page.complaints.append(m.text) if m.type in ("error", "warning") else None)
-            page.on("pageerror", lambda error: page.complaints.append(str(error)))
-            page.on("request", lambda request: page.requests.append(request.url))
-            page.goto(file.as_uri())
-            page.wait_for_selector("body[data-ready]", timeout=90_000)
-            pages[name] = page
+            pages[name] = tab(file, viewport={"width": 1400, "height": 1000})
         page = pages[name]
         reset(page)
         return page
@@ -502,7 +481,7 @@ def test_the_box_of_all_heads_begins_where_the_sink_does_and_says_that_there_is_
     assert page.inner_text("#maps-in-view").startswith("Layers 12 to ")
     assert page.inner_text("#maps-in-view").endswith(" of 0 to 29. Scroll the box to see the others.")
     page.evaluate("document.getElementById('maps').scrollTop = 0")
-    page.wait_for_function("document.getElementById('maps-in-view').textContent.startsWith('Layers 0 to ')")
+    page.wait_for_selector("#maps-in-view:has-text('Layers 0 to ')")
 
 
 def test_head_numbers_stay_while_the_maps_scroll(opened):
@@ -550,11 +529,11 @@ def test_a_token_is_chosen_by_the_keyboard(exact):
 
 @pytest.mark.parametrize("width", [1400, 420])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_overlaps_or_scrolls_sideways(opened, exact, coarse, changed, width, scheme):
+def test_nothing_overlaps_or_scrolls_sideways(settled, exact, coarse, changed, width, scheme):
     for page in (exact, coarse, changed):
         page.set_viewport_size({"width": width, "height": 1000})
         page.emulate_media(color_scheme=scheme)
-        page.wait_for_timeout(500)
+        settled(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         overlaps = page.evaluate(OVERLAPS)
         assert overlaps == [], (width, scheme)

@@ -1,7 +1,7 @@
 """The live page in a real browser, with its server."""
 
-import shutil
 import threading
+from itertools import product
 
 import pytest
 
@@ -11,10 +11,6 @@ from sinkinterp.pages import serve
 from sinkinterp.pages.live.page import ASK, live_page
 from sinkinterp.pages.live.session import Session
 
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 HOSTILE = "Return </script><img src=x onerror=window.__pwned=1> the list."
 PROMPT = "Return the number of items in the list."
 
@@ -32,20 +28,8 @@ def address():
 
 
 @pytest.fixture(scope="module")
-def page(address):
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1400, "height": 900})
-        page.complaints, page.requests = [], []
-        page.on("console", lambda said: page.complaints.append(said.text))
-        page.on("pageerror", lambda error: page.complaints.append(str(error)))
-        page.on("request", lambda request: page.requests.append(request.url))
-        page.set_default_timeout(60_000)
-        page.goto(address)
-        page.wait_for_selector("body[data-ready]")
-        yield page
-        browser.close()
+def page(tab, address):
+    return tab(address, viewport={"width": 1400, "height": 900})
 
 
 @pytest.fixture
@@ -166,11 +150,11 @@ def test_back_returns_to_what_was_there(opened):
 
 
 @pytest.mark.parametrize("edits", ["x:1", "swap:1:2", "swap:a", "swap:", "__proto__:1", "zero:1e999:0:1", "~~:"])
-def test_an_address_with_a_mistake_opens_all_the_same(opened, address, edits):
-    opened.goto("about:blank")
-    opened.goto(f"{address}#head=a.b&edits={edits}")
-    opened.wait_for_selector("body[data-ready]")
-    assert opened.locator("#edits li").count() == 0 and len(values(opened)) == 3
+def test_an_address_with_a_mistake_opens_all_the_same(page, address, edits):
+    page.goto("about:blank")
+    page.goto(f"{address}#head=a.b&edits={edits}")
+    page.wait_for_selector("body[data-ready]")
+    assert page.locator("#edits li").count() == 0 and len(values(page)) == 3
 
 
 def test_bars_begin_at_one_place(opened):
@@ -204,14 +188,12 @@ def test_a_hostile_prompt_is_text_and_nothing_leaves_the_machine(opened, address
     assert [said for said in opened.complaints if "400" not in said] == []
 
 
-@pytest.mark.parametrize("width", [1400, 420])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_scrolls_sideways(opened, width, scheme):
+def test_nothing_scrolls_sideways(opened, settled):
     after(opened, lambda: opened.click("[data-key='suggestion 0']"))
-    opened.set_viewport_size({"width": width, "height": 900})
-    opened.emulate_media(color_scheme=scheme)
-    opened.wait_for_timeout(500)
-    assert opened.evaluate("document.documentElement.scrollWidth") <= width
     wide = "w => [...document.querySelectorAll('canvas, textarea, table')].filter((e) => e.offsetWidth > w).length"
-    assert opened.evaluate(wide, width) == 0
-    opened.set_viewport_size({"width": 1400, "height": 900})
+    for width, scheme in product((420, 1400), ("light", "dark")):
+        opened.set_viewport_size({"width": width, "height": 900})
+        opened.emulate_media(color_scheme=scheme)
+        settled(opened)
+        assert opened.evaluate("document.documentElement.scrollWidth") <= width, (width, scheme)
+        assert opened.evaluate(wide, width) == 0, (width, scheme)

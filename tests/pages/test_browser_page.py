@@ -1,7 +1,5 @@
 """The page in a real browser: as light or dark as the viewer, light on paper, with no word to anyone."""
 
-import shutil
-
 import numpy as np
 import plotly.graph_objects as go
 import pytest
@@ -14,10 +12,6 @@ from sinkinterp.plots.theme import DARK, LIGHT, MAGNITUDE, colour, themed
 from sinkinterp.report.explained_graph import NOTHING, CutMap, graph
 from sinkinterp.runs.rules import Outcome
 
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 ASK = """() => {
   const [plot] = document.querySelectorAll(".js-plotly-plot"), rgb = (node) => getComputedStyle(node);
   return {page: rgb(document.body).backgroundColor, words: rgb(document.querySelector("h1")).color,
@@ -45,43 +39,28 @@ def look(theme):
 
 
 @pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
-def open_file(browser, file):
-    """A page, with what it complains about and asks for."""
-    page = browser.new_page(color_scheme="light", viewport={"width": 1400, "height": 900})
-    page.complaints, page.requests = [], []
-    page.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.on("request", lambda request: page.requests.append(request.url))
-    page.goto(file.as_uri())
-    page.wait_for_selector("body[data-ready]", timeout=60_000)
-    return page
+def show(tab):
+    """Opens a file on a wide screen, in light colours."""
+    return lambda file: tab(file, color_scheme="light", viewport={"width": 1400, "height": 900})
 
 
 @pytest.fixture(scope="module")
-def opened(browser, tmp_path_factory):
+def opened(show, tmp_path_factory):
     figure = go.Figure(go.Scatter(x=[1, 2], y=[3, 5], name=LIGHT.text, line={"color": colour(1)}))
     figure.add_heatmap(z=[[1, 2]], colorscale=MAGNITUDE)
     file = tmp_path_factory.mktemp("page") / "page.html"
     file.write_text(page("t", "l", [Section("h", "", [themed(figure, "f", caption="words")])]), encoding="utf-8")
-    return open_file(browser, file)
+    return show(file)
 
 
 @pytest.fixture(scope="module")
-def everything(browser, tmp_path_factory):
+def everything(show, tmp_path_factory):
     """A page with every kind of figure that lies in a plane."""
     drawn = {name: draw() for name, draw in FIGURES.items()}
     flat = {name: figure for name, figure in drawn.items() if not any(t.type == "surface" for t in figure.data)}
     file = tmp_path_factory.mktemp("everything") / "page.html"
     file.write_text(page("t", "l", [Section(name, "", [figure]) for name, figure in flat.items()]), encoding="utf-8")
-    return open_file(browser, file)
+    return show(file)
 
 
 def test_the_page_follows_the_viewer_back_and_forth(opened):
@@ -127,10 +106,10 @@ def test_a_figure_can_be_saved(opened):
     assert download.value.suggested_filename == "s0f0.svg"
 
 
-def test_a_chapter_of_the_book_draws_with_the_plotly_of_its_folder(browser, tmp_path):
+def test_a_chapter_of_the_book_draws_with_the_plotly_of_its_folder(show, tmp_path):
     made = chapter("table1", Outcome.HOLDS)
     write_chapter(tmp_path, made, made.table, go.Figure().add_scatter(y=[1, 2]))
-    shown = open_file(browser, tmp_path / "table1.html")
+    shown = show(tmp_path / "table1.html")
     assert shown.locator(".js-plotly-plot .main-svg").count() > 0 and shown.complaints == []
     assert {url.split("/")[-1] for url in shown.requests if url.startswith("file:")} == {"table1.html", "plotly.min.js"}
     shown.close()
@@ -138,19 +117,19 @@ def test_a_chapter_of_the_book_draws_with_the_plotly_of_its_folder(browser, tmp_
 
 @pytest.mark.parametrize("width", [1400, 420])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_overlaps_or_scrolls_sideways(everything, width, scheme):
+def test_nothing_overlaps_or_scrolls_sideways(everything, settled, width, scheme):
     everything.set_viewport_size({"width": width, "height": 900})
     everything.emulate_media(color_scheme=scheme)
-    everything.wait_for_timeout(3000)
+    settled(everything)
     assert everything.evaluate("document.documentElement.scrollWidth") <= width
     assert everything.evaluate(OVERLAPS) == []
     assert everything.complaints == []
 
 
-def test_panels_stand_below_each_other_on_a_phone(everything):
+def test_panels_stand_below_each_other_on_a_phone(everything, settled):
     for width, is_stacked in ((420, True), (1400, False)):
         everything.set_viewport_size({"width": width, "height": 900})
-        everything.wait_for_timeout(3000)
+        settled(everything)
         for panels in everything.evaluate(PANELS):
             lefts = {round(left) for left, *_ in panels}
             assert (len(lefts) == 1) == is_stacked, panels
@@ -185,13 +164,13 @@ OVERLAPS = """() => [...document.querySelectorAll(".plot")].flatMap((plot) => {
 })"""
 
 
-def test_a_click_on_a_part_shows_the_map_where_it_is_cut(browser, tmp_path):
+def test_a_click_on_a_part_shows_the_map_where_it_is_cut(show, tmp_path):
     weights = np.tril(np.ones((5, 5)) / np.arange(1, 6)[:, None])
     maps = [CutMap(NOTHING, weights, 2.0), CutMap("MLP 1", weights / 2, 2.5)]
     figure = graph([("MLP 1", "head 2.0", 0.8), ("embedding", "head 2.0", 0.1)], "path", "caption", maps)
     file = tmp_path / "circuit.html"
     file.write_text(page("circuit", "", [Section("", "", [figure])]))
-    tab = open_file(browser, file)
+    tab = show(file)
     box = tab.locator("path.point").nth(1).bounding_box()  # the embedding stands above it
     tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     tab.wait_for_timeout(200)  # Plotly looks for the point under the pointer after a while

@@ -1,7 +1,6 @@
 """What every page keeps to, in a real browser: words are explained, colours are readable, nothing moves unasked."""
 
 import json
-import shutil
 import threading
 from pathlib import Path
 
@@ -26,10 +25,6 @@ from sinkinterp.pages.story import story_page
 from sinkinterp.plots.theme import MAGNITUDE, themed
 from sinkinterp.runs.arm_figures import importances
 
-BROWSER = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
-)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 BOOK = Path(__file__).parents[2] / "figures" / "book"
 CHAPTERS = chapters_in(BOOK)
 (TABLE04,) = (chapter for chapter in CHAPTERS if chapter.name == "table04_attention_biases")
@@ -59,48 +54,29 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture(scope="module", params=PAGES)
-def opened(request, browser, tmp_path_factory):
-    """Each page on a phone, with what it complains about and asks for."""
+def opened(request, tab, tmp_path_factory):
+    """Each page on a phone."""
     folder = tmp_path_factory.mktemp("pages")
-    page = browser.new_page(reduced_motion="reduce", viewport={"width": 420, "height": 900}, has_touch=True)
-    page.complaints, page.requests = [], []
-    page.on("console", lambda said: page.complaints.append(said.text) if said.type == "error" else None)
-    page.on("pageerror", lambda error: page.complaints.append(str(error)))
-    page.on("request", lambda asked: page.requests.append(asked.url))
-    page.set_default_timeout(60_000)
+    look = {"reduced_motion": "reduce", "viewport": {"width": 420, "height": 900}, "has_touch": True}
     if PAGES[request.param] is not None:
         (folder / "page.html").write_text(PAGES[request.param](), encoding="utf-8")
         (folder / PLOTLY).symlink_to(BOOK / PLOTLY)
-        page.goto((folder / "page.html").as_uri())
-        page.wait_for_selector("body[data-ready]")
-        yield page
+        yield tab(folder / "page.html", **look)
         return
     session = live()
     with serve.server_of(live_page(session).encode(), {ASK: session.answer}) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        page.goto(serve.address(server))
-        page.wait_for_selector("#results:not([hidden])")
-        page.wait_for_timeout(1000)
-        yield page
+        yield tab(serve.address(server), "#results:not([hidden])", **look)
         server.shutdown()
         thread.join()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_can_be_read_on_what_is_behind_them(opened, scheme):
+def test_words_can_be_read_on_what_is_behind_them(opened, settled, scheme):
     opened.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-    opened.wait_for_timeout(1500)
+    settled(opened)
     faint = opened.evaluate(FAINT)
     assert not faint, json.dumps(faint[:5])
 

@@ -1,0 +1,53 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    if BROWSER is None:
+        pytest.skip("no chromium on this machine")
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="module")
+def tab(chromium):
+    """Opens a file or an address, and notes what it complains about and asks for."""
+
+    def opened(where, ready="body[data-ready]", **look):
+        page = chromium.new_page(**look)
+        page.complaints, page.requests = [], []
+        page.on("console", lambda said: page.complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: page.complaints.append(str(error)))
+        page.on("request", lambda asked: page.requests.append(asked.url))
+        page.set_default_timeout(90_000)
+        page.goto(where.as_uri() if isinstance(where, Path) else where)
+        page.wait_for_selector(ready)
+        return page
+
+    return opened
+
+
+@pytest.fixture(scope="session")
+def settled():
+    """Waits until a page has answered a new width or colour: it then changes nothing for a third of a second."""
+    return lambda page: page.evaluate(QUIET)
+
+
+QUIET = """async () => {
+  const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+  await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+  let last = performance.now();
+  const observer = new MutationObserver(() => { last = performance.now(); });
+  observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
+  while (performance.now() - last < 300) await pause(30);
+  observer.disconnect();
+}"""
