@@ -1,7 +1,7 @@
 """A PyTorch module of the user's own as a subject, found by what flows through it in one pass."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
@@ -12,7 +12,7 @@ from typing_extensions import override
 
 from ...data.tokens import Tokens
 from ...errors import InputError
-from ...interventions.edit import Edit, HeadWeights
+from ...interventions.edit import HeadWeights
 from .. import contract
 from ..anatomy.modules import FeedForward, StreamModules
 from ..anatomy.projections import Projection
@@ -22,10 +22,12 @@ from ..hooks import RECORDING, eval_mode
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
 from ..subject import Logits
-from .anatomy import anatomy_of, with_axes
+from .anatomy import anatomy_of
 from .attention_of import AttentionOf, described
+from .listening import computed_by
 from .record import Record, recording
 from .showing import Showing
+from .weights import Tracing
 
 Forward = Callable[[Any, Tensor], Tensor]
 _BATCHES, _LENGTHS = (11, 13, 17, 19, 23), (7, 5, 3, 4, 6)
@@ -56,6 +58,7 @@ class ModuleSubject(HuggingFaceSubject):
         self.model: Any = model
         self.name = name or type(model).__name__
         self._forward_of, self._described = forward, attention
+        self._traced_parameters: list[int] = []
         with exclusive(model):
             self._find(blocks, positions)
 
@@ -76,7 +79,7 @@ class ModuleSubject(HuggingFaceSubject):
                 self.logits(tokens.to(self.device))
         updates = [None if update is None else FeedForward(self.model, update.factor) for update in found.updates]
         tables = (self.model,) if found.positions else ()
-        self.modules = StreamModules(self.model, tables, found.blocks, updates)
+        self.modules = StreamModules(self.model, tables, [self.model] * len(updates), updates)
         self._check_contract(bare)
 
     @property
@@ -99,24 +102,17 @@ class ModuleSubject(HuggingFaceSubject):
 
     @override
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
-        return self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
-
-    @override
-    def _forward(
-        self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **positions: Tensor
-    ) -> Logits:
-        tokens = tokens.to(self.device)
-        with torch.set_grad_enabled(gradients), eval_mode(self.model):
-            if recorder is None:
-                return self.logits(tokens)
-            with self._shown(recorder, positions.get("position_ids")):
-                return self.logits(tokens)
+        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), self._shown(recorder, **positions):
+            return self.logits(tokens.to(self.device))
 
     @contextmanager
-    def _shown(self, recorder: Recorder, positions: Tensor | None) -> Iterator[None]:
+    def _shown(self, recorder: Recorder, position_ids: Tensor | None = None) -> Iterator[None]:
         """Inside, one pass of the module is shown to the recorder."""
-        blocks = [block for block, mlp in enumerate(self.modules.mlps) if mlp is not None]
-        showing = Showing(self.name, self.anatomy, recorder, blocks, positions, self._position_tables())
+        found = self.anatomy
+        are_read = zip(found.updates, self.modules.mlps, strict=True)
+        updates = {block: update for block, (update, mlp) in enumerate(are_read) if update is not None and mlp}
+        tables = {turn.table: self.tensor(turn.table) for turn in found.turns if turn.table}
+        showing = Showing(self.name, found, recorder, updates, position_ids, tables)
         with described(self.model, self._described, self.name), showing:
             yield
 
@@ -130,18 +126,11 @@ class ModuleSubject(HuggingFaceSubject):
             if recording is None or recording.recorder is not recorder:
                 return run(*args, **kwargs)
             ids = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
-            positions = self.positions(recorder.edits, ids.shape[1])
-            with self._shown(recorder, positions.get("position_ids")):
+            with self._shown(recorder, **self.positions(recorder.edits, ids.shape[1])):
                 return run(*args, **kwargs)
 
-        before = vars(self.model).get("forward")
-        self.model.forward = forward
-        try:
+        with computed_by({self.model: forward}):
             yield
-        finally:
-            vars(self.model).pop("forward")
-            if before is not None:
-                self.model.forward = before
 
     def recorded(self, tokens: Tensor) -> tuple[Record, Logits]:
         """What the module does for these tokens, and the logits that it returns."""
@@ -174,30 +163,19 @@ class ModuleSubject(HuggingFaceSubject):
             return {}
         return {"position_ids": check.position_ids.to(self.device)}
 
-    @override
-    def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
-        """The positions that edits give to tokens; see `HuggingFaceSubject.positions`."""
-        found = super().positions(edits, length)
-        last = max((int(ids.max()) for ids in found.values()), default=0)
-        tables = self._position_tables()
-        rows = [
-            with_axes(tables[turn.table], turn.rank).shape[turn.pos_axis] if turn.table else length
-            for turn in self.anatomy.turns
-        ]
-        if last >= min(rows, default=length):
-            raise InputError(f"{self.name} has {min(rows)} positions for {length} tokens, and {last} is outside them")
-        return found
-
     def tensor(self, name: str) -> Tensor:
         """The parameter or buffer of this name as it is now: its owner may move or replace it."""
         return attrgetter(name)(self.model)
 
-    def _position_tables(self) -> dict[str, Tensor]:
-        return {turn.table: self.tensor(turn.table) for turn in self.anatomy.turns if turn.table}
-
     @override
     def weights(self, layer: int, projection: Projection) -> HeadWeights | None:
-        return None  # which rows of a map make which head is not found
+        key = [*map(id, self.model.parameters())]
+        if key != self._traced_parameters:  # their owner may replace them
+            self._traced, self._traced_parameters = Tracing(self.name), key
+            with torch.enable_grad(), eval_mode(self.model), described(self.model, self._described), self._traced:
+                self.logits(contract.sample_tokens(self.shape.vocab).to(self.device))
+        rows = self._traced.rows(self.anatomy.layers.index(layer), projection)
+        return None if rows is None else rows.weights()
 
     @property
     @override
@@ -209,11 +187,6 @@ class ModuleSubject(HuggingFaceSubject):
     @override
     def _n_ctx(self) -> int | None:
         return self.anatomy.n_positions
-
-    @property
-    @override
-    def _fix(self) -> str:
-        return "describe it with attention=AttentionOf(...)"
 
 
 def _check_plain(model: nn.Module, name: str) -> None:
