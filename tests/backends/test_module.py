@@ -84,7 +84,7 @@ def test_a_module_is_read_as_its_own_eager_computation(name, subjects):
         LAYERS, H, n_kv_heads, D, VOCAB,
     )  # fmt: skip
     assert shape.mlp_layers == mlp_layers and able.takes_positions == moves and able.positions_are_plain == moves
-    assert subject.anatomy.positions_name == positions and positions in repr(subject)
+    assert positions in repr(subject) and subject._positions_source.removesuffix(".weight") == positions
     assert model.training and all("forward" not in vars(module) for module in model.modules())
 
 

@@ -18,7 +18,7 @@ from .module_subject import ModuleSubject
 from .record import ADD, MULTIPLY, Record
 
 _TOLERANCE = 1e-5  # of logits, relative to the largest
-_ACTIVATIONS = ("gelu", "gelu_new", "silu", "relu")
+_ACTIVATIONS: dict[Any, Sequence[str]] = {F.gelu: ("gelu", "gelu_new"), F.silu: ("silu",), F.relu: ("relu",)}
 _CONTEXT = 2048  # tokens, where the module has no table of positions
 Linear = tuple[Tensor, Tensor | None]  # weight and bias
 
@@ -63,18 +63,19 @@ def _parts(record: Record) -> Parts:
     linears: list[Linear] = []
     epsilon = 1e-5
     for operation in record.operations:
-        function, args, options = operation.place[1], operation.args, operation.kwargs
+        function, given = operation.place[1], operation.argument
         if function is F.linear:
-            linears.append((args[1], args[2] if len(args) > 2 else options.get("bias")))
+            linears.append((given(1, "weight"), given(2, "bias")))
         elif function in (F.layer_norm, F.rms_norm):
-            scale = options.get("weight", args[2] if len(args) > 2 else None)
-            bias = options.get("bias", args[3] if len(args) > 3 else None) if function is F.layer_norm else None
-            norms.append((torch.ones(args[0].shape[-1]) if scale is None else scale, bias))
-            epsilon = options.get("eps", args[-1] if isinstance(args[-1], float) else None) or epsilon
+            is_centred = function is F.layer_norm
+            size = given(1, "normalized_shape")
+            gain = torch.ones(size) if given(2, "weight") is None else given(2, "weight")
+            norms.append((gain, given(3, "bias") if is_centred else None))
+            epsilon = given(3 + is_centred, "eps") or epsilon
         elif function in MULTIPLY:
-            norms += [(x, None) for x in args[:2] if isinstance(x, nn.Parameter) and x.ndim == 1]  # a norm's gain
-        elif function in ADD and isinstance(args[1], float) and args[1] < 1e-3:
-            epsilon = args[1]
+            norms += [(x, None) for x in operation.args[:2] if isinstance(x, nn.Parameter) and x.ndim == 1]  # a gain
+        elif function in ADD and isinstance(given(1, "other"), float) and given(1, "other") < 1e-3:
+            epsilon = given(1, "other")
     return Parts(record, linears, norms, epsilon)
 
 
@@ -103,14 +104,10 @@ def _joined(maps: list[Linear]) -> tuple[Tensor, Tensor]:
     return torch.cat([weight for weight, _ in maps]), torch.cat(biases)
 
 
-def _activations(parts: Parts) -> tuple[str, ...]:
+def _activations(parts: Parts) -> set[str]:
     """The activations that a pass may use, by the functions that it calls."""
-    for operation in parts.record.operations:
-        approximate = operation.kwargs.get("approximate", "none")
-        names = {F.gelu: "gelu_new" if approximate == "tanh" else "gelu", F.silu: "silu", F.relu: "relu"}
-        if operation.place[1] in names:
-            return (names[operation.place[1]],)
-    return _ACTIVATIONS
+    called = {name for operation in parts.record.operations for name in _ACTIVATIONS.get(operation.place[1], ())}
+    return called or {name for names in _ACTIVATIONS.values() for name in names}
 
 
 @torch.no_grad()
@@ -135,10 +132,10 @@ def _set(place: Tensor | None, value: Tensor | None) -> None:
 
 
 def _gpt2(subject: ModuleSubject, parts: Parts) -> Iterator[PreTrainedModel]:
-    shape, name = subject.shape, subject.anatomy.positions and subject.anatomy.positions.table
-    if not name:
+    shape, positions = subject.shape, subject.anatomy.positions
+    if positions is None or not positions.is_table:
         raise ValueError("positions are computed")
-    tables = subject.tensor(subject.anatomy.table), subject.tensor(name).reshape(-1, shape.d_model)
+    tables = subject.tensor(subject.anatomy.table), subject.tensor(positions.source).reshape(-1, shape.d_model)
     blocks = list(_blocks(subject, parts, 2))
     (weight, bias), (gain, shift) = parts.linears[-1], parts.norms[-1]
     if bias is not None:  # the norm before the head has a bias that gives the logits the head's, where one can

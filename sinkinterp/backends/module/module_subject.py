@@ -70,13 +70,11 @@ class ModuleSubject(HuggingFaceSubject):
         with torch.no_grad(), eval_mode(self.model):
             self._forward_of = self._forward_of or _forward_of(self.model, tokens, self.name)
             self.logits(tokens)  # fills what the module keeps for later passes, such as rotations
-            record, _ = self.recorded(tokens)
-            found = self.anatomy = anatomy_of(record, self.model, self.name, blocks, positions)
-            del record
-            tokens = contract.sample_tokens(found.table_size[0])
-            bare = self.logits(tokens.to(self.device))
+            found = self.anatomy = anatomy_of(self.recorded(tokens)[0], blocks, positions)
+            tokens = contract.sample_tokens(self._embedding.num_embeddings).to(self.device)
+            bare = self.logits(tokens)
             with described(self.model, self._described, self.name, checks=True):
-                self.logits(tokens.to(self.device))
+                self.logits(tokens)
         updates = [None if update is None else FeedForward(self.model, update.factor) for update in found.updates]
         tables = (self.model,) if found.positions else ()
         self.modules = StreamModules(self.model, tables, [self.model] * len(updates), updates)
@@ -95,10 +93,15 @@ class ModuleSubject(HuggingFaceSubject):
     @override
     def __repr__(self) -> str:
         found = self.anatomy
-        blocks = f"blocks {found.blocks_name}" if found.blocks_name else "blocks by what is added to the stream"
-        positions = found.positions_name or "not added to tokens"
-        places = f"{blocks}, tokens {found.table.removesuffix('.weight')}, positions {positions}"
+        blocks = f"blocks {found.blocks}" if found.blocks else "blocks by what is added to the stream"
+        names = [source.removesuffix(".weight") for source in (found.table, self._positions_source)]
+        places = f"{blocks}, tokens {names[0]}, positions {names[1] or 'not added to tokens'}"
         return f"{super().__repr__().replace('huggingface', 'torch module')[:-1]}; {places}>"
+
+    @property
+    def _positions_source(self) -> str:
+        """The name of the parameter or buffer that learned positions are read from; empty without one."""
+        return "" if self.anatomy.positions is None else self.anatomy.positions.source
 
     @override
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
@@ -111,7 +114,7 @@ class ModuleSubject(HuggingFaceSubject):
         found = self.anatomy
         are_read = zip(found.updates, self.modules.mlps, strict=True)
         updates = {block: update for block, (update, mlp) in enumerate(are_read) if update is not None and mlp}
-        tables = {turn.table: self.tensor(turn.table) for turn in found.turns if turn.table}
+        tables = {turn.source: self.tensor(turn.source) for turn in found.turns if turn.is_table}
         showing = Showing(self.name, found, recorder, updates, position_ids, tables)
         with described(self.model, self._described, self.name), showing:
             yield
@@ -171,34 +174,33 @@ class ModuleSubject(HuggingFaceSubject):
     def weights(self, layer: int, projection: Projection) -> HeadWeights | None:
         key = [*map(id, self.model.parameters())]
         if key != self._traced_parameters:  # their owner may replace them
-            self._traced, self._traced_parameters = Tracing(self.name), key
-            with torch.enable_grad(), eval_mode(self.model), described(self.model, self._described), self._traced:
+            tracing = Tracing(self.name)
+            with torch.enable_grad(), eval_mode(self.model), described(self.model, self._described), tracing:
                 self.logits(contract.sample_tokens(self.shape.vocab).to(self.device))
+            self._traced, self._traced_parameters = tracing, key
         rows = self._traced.rows(self.anatomy.layers.index(layer), projection)
         return None if rows is None else rows.weights()
 
     @property
     @override
     def _embedding(self) -> nn.Embedding:
-        rows, size = self.anatomy.table_size
+        rows, size = self.tensor(self.anatomy.table).shape
         return nn.Embedding(rows, size, device="meta")
 
     @property
     @override
     def _n_ctx(self) -> int | None:
-        return self.anatomy.n_positions
+        return self.tensor(self._positions_source).shape[-2] if self._positions_source else None
 
 
 def _check_plain(model: nn.Module, name: str) -> None:
     """Raises InputError for compiled modules, in which nothing can be seen, and for modules without parameters."""
     for where, module in model.named_modules():
-        part = f"its module {where}" if where else "it"
-        if isinstance(module, torch.jit.ScriptModule):
-            raise InputError(
-                f"{name} cannot be read: {part} is a TorchScript module; give the module that you scripted"
-            )
-        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
-            raise InputError(f"{name} cannot be read: {part} is compiled; give the module that you compiled")
+        is_compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+        how = "scripted" if isinstance(module, torch.jit.ScriptModule) else "compiled" if is_compiled else None
+        if how is not None:
+            part = f"its module {where}" if where else "it"
+            raise InputError(f"{name} cannot be read: {part} is {how}; give the module that you {how}")
     if next(model.parameters(), None) is None:
         raise InputError(f"{name} has no parameters; give a language model")
 
@@ -222,12 +224,10 @@ def _forward_of(model: nn.Module, tokens: Tensor, name: str) -> Forward:
             f"{name} cannot be called with token ids alone ({_reason(error)}); say how it is called: "
             "forward=lambda module, ids: module(ids, ...)"
         ) from error
-    if logits is not None and logits.shape[1] == tokens.shape[1]:
-        return lambda module, ids: module(ids)
     keyword = next((word for word in inspect.signature(model.forward).parameters if word in _TARGETS), None)
-    if logits is not None and keyword is not None:
-        return lambda module, ids: module(ids, **{keyword: ids})
-    return lambda module, ids: module(ids)
+    if logits is None or logits.shape[1] == tokens.shape[1] or keyword is None:
+        return lambda module, ids: module(ids)
+    return lambda module, ids: module(ids, **{keyword: ids})
 
 
 def _reason(error: Exception) -> str:

@@ -21,6 +21,7 @@ from .listening import SDPA, Listener, Place
 ADD = frozenset({torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__iadd__, Tensor.__radd__})
 MULTIPLY = frozenset({torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__imul__, Tensor.__rmul__})
 _ONLY_SHAPES = frozenset({torch.ones_like, torch.zeros_like, torch.empty_like, torch.full_like})
+_INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Operation:
         is_pair = len(self.args) > 1 and all(isinstance(arg, Tensor) for arg in self.args[:2])
         return self.inputs[:2] if is_pair else ()
 
+    def argument(self, index: int, name: str) -> Any:
+        """An argument by its index or its name; None where it is not given."""
+        return self.args[index] if index < len(self.args) else self.kwargs.get(name)
+
 
 @dataclass
 class Visit:
@@ -54,12 +59,14 @@ class Visit:
 
 @dataclass
 class Record:
-    """A forward pass on `tokens`, which have number 0.
+    """A forward pass of a model on `tokens`, which have number 0. name: the model's, for messages.
 
     maker: which operation made a tensor. ancestors: of every tensor, a number whose bit i says that it is made of
     tensor i, or is it. calls: the operations that are attention calls.
     """
 
+    name: str
+    model: nn.Module
     tokens: Tensor
     operations: list[Operation] = field(default_factory=list)
     visits: list[Visit] = field(default_factory=list)
@@ -71,6 +78,7 @@ class Record:
     def __post_init__(self) -> None:
         self._numbers: dict[int, int] = {}
         self._open: list[Visit] = []
+        self._names = {id(x): name for name, x in (*self.model.named_parameters(), *self.model.named_buffers())}
         self.number(self.tokens)
 
     def number(self, x: Tensor, is_new: bool = False) -> int:
@@ -83,8 +91,8 @@ class Record:
 
     def add(self, operation: Operation) -> None:
         """Adds the next operation."""
-        is_call = operation.place[1] is SDPA
-        self.calls += [len(self.operations)] if is_call else []
+        if operation.place[1] is SDPA:
+            self.calls.append(len(self.operations))
         for out in operation.outputs:
             self.maker[out] = len(self.operations)
             for x in operation.inputs if operation.place[1] not in _ONLY_SHAPES else ():
@@ -106,6 +114,17 @@ class Record:
         pair = operation.pair if operation is not None and operation.place[1] in ADD else ()
         return pair if all(map(self.is_made_of, pair)) else ()
 
+    def parts(self, x: int) -> Iterator[int]:
+        """A tensor, and all tensors that it is the sum of."""
+        yield x
+        for term in self.terms(x):
+            yield from self.parts(term)
+
+    def source(self, x: int) -> tuple[str, Tensor] | None:
+        """The parameter or buffer of two axes or more that a tensor is read from, with its name; None without one."""
+        read = (y for i, y in enumerate(self.tensors) if self.is_made_of(x, i) and id(y) in self._names)
+        return next(((self._names[id(y)], y) for y in read if y.ndim > 1 and y.dtype not in _INTEGERS), None)
+
     def enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A forward pre-hook."""
         self._open.append(Visit(name, module, self._streams(args, kwargs), len(self.operations)))
@@ -122,8 +141,8 @@ class Record:
 
 
 class _Recording(Listener):
-    def __init__(self, name: str, record: Record) -> None:
-        super().__init__(name)
+    def __init__(self, record: Record) -> None:
+        super().__init__(record.name)
         self.record = record
 
     @override
@@ -146,9 +165,9 @@ class _Recording(Listener):
 @contextmanager
 def recording(name: str, model: nn.Module, tokens: Tensor) -> Iterator[Record]:
     """Inside, what the model does is recorded; see `Record`."""
-    record = Record(tokens)
+    record = Record(name, model, tokens)
     named = [(where, module) for where, module in model.named_modules() if where]
     handles = [m.register_forward_pre_hook(partial(record.enter, where), with_kwargs=True) for where, m in named]
     handles += [module.register_forward_hook(record.leave) for _, module in named]
-    with removed_after(handles), _Recording(name, record):
+    with removed_after(handles), _Recording(record):
         yield record

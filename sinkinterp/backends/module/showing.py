@@ -45,7 +45,7 @@ class Showing(Listener):
             self.results[anatomy.tokens].append(partial(self._shown, recorder.token_embedding))
         if positions is not None:
             for turn in anatomy.turns:
-                moved = partial(_moved, name, turn, tables.get(turn.table), positions)
+                moved = partial(_moved, name, turn, tables.get(turn.source), positions)
                 self.operands[turn.place].append((turn.index, moved))
         learned = anatomy.positions
         if learned is not None and recorder.edits_at(POSITION_EMBEDDING):
@@ -103,7 +103,7 @@ def _changed(change: Change, x: Tensor) -> Tensor:
 
 def _moved(name: str, turn: Operand, table: Tensor | None, positions: Tensor, x: Tensor) -> Tensor:
     """The rows of an operand, or of the table that it is read from, at the positions of each sequence."""
-    x = with_axes(x if table is None else table, turn.rank).narrow(turn.batch_axis, 0, 1)
+    x = with_axes(table if turn.is_table and table is not None else x, turn.rank).narrow(turn.batch_axis, 0, 1)
     if (last := int(positions.max())) >= (rows := x.shape[turn.pos_axis]):
         raise InputError(f"{name} has {rows} positions for {positions.shape[1]} tokens, and {last} is outside them")
     moved = x.movedim(turn.pos_axis, 0)[positions].movedim(1, turn.pos_axis + 1)
