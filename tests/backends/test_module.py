@@ -24,7 +24,7 @@ MODULES = {
     "nanoGPT": (zoo.NanoGPT, {}, H, ALL, True, "wpe"),
     "litgpt": (zoo.Litgpt, {}, 1, ALL, True, ""),
     "llama": (zoo.LlamaReference, {}, H, ALL, True, ""),
-    "nanochat": (zoo.Nanochat, {}, 1, ALL[-1:], True, ""),  # the others are scaled before the next block
+    "nanochat": (zoo.Nanochat, {}, 1, (), True, ""),  # updates are scaled before the next block
     "parallel": (zoo.Parallel, {}, 1, ALL, True, ""),
     "post-norm": (zoo.PostNorm, {}, H, (), True, "pe"),
     "encoder": (zoo.Encoder, {}, H, ALL, True, "pos"),
@@ -96,6 +96,13 @@ def swapped_rows(name, model):
     for key, axis in tables[MODULES[name][-1]]:
         tensor = {**dict(model.named_parameters()), **dict(model.named_buffers())}[key]
         tensor.data = tensor.data.index_select(axis, torch.tensor(rows))
+
+
+@pytest.mark.parametrize("name", ["nanochat", "post-norm"])
+def test_updates_that_are_not_what_blocks_add_are_refused_in_all_blocks(name, subjects):
+    for asked in ({"edits": [iv.ChangeMLP(iv.Zero())]}, {"mlps": {"update": lambda x: x.norm(dim=-1)}}):
+        with pytest.raises(InputError, match=r"a norm after the sum or a scaled stream hides it.*take residuals"):
+            subjects[name].run(IDS, **asked)
 
 
 KEPT = [name for name in MODULES if MODULES[name][-1] or name == "nanochat"]
@@ -307,6 +314,12 @@ def shared_block():
     return model
 
 
+def one_written_out():
+    model = zoo.NanoGPT()
+    model.blocks[1] = zoo.PreNorm(zoo.Heads)
+    return model
+
+
 def twice(self, x):
     return zoo.PreNorm.forward(self, x + self.attn(self.ln_1(x)))
 
@@ -349,7 +362,8 @@ REFUSED = {
     "positions that are not there": (zoo.NanoGPT, {"positions": "wte"}, "positions='wte' is added to no embedding"),
     "blocks that are not there": (zoo.NanoGPT, {"blocks": "wte"}, "choose blocks='blocks' .3 modules"),
     "a compiled block": (compiled_block, {}, "its module blocks.1 is compiled; give the module that you compiled"),
-    "attention written out": (zoo.Course, {}, "describe its attention with attention=AttentionOf"),
+    "attention written out": (zoo.Course, {}, "calls no scaled_dot_product_attention; describe its"),
+    "one block that writes attention out": (one_written_out, {}, "calls only sometimes .*describe its attention"),
     "a wrong description": (zoo.Course, {"attention": WRONG}, "blocks.0.attn: attention as described is off by"),
     "no attention": (lambda: nn.Embedding(5, 3), {}, "calls no scaled_dot_product_attention"),
     "the last position's logits": (
@@ -396,6 +410,31 @@ def test_unusual_attention_is_measured_as_it_is(name):
     n = IDS.shape[1]
     seen = 4 * n - 6 if name == "a window" else n * (n + 1) // 2
     assert trace.calls["seen"].eq(seen).all()
+
+
+class Flexible(zoo.FusedAttention):
+    """Attention by `flex_attention`, which compiles itself."""
+
+    def forward(self, x):
+        from torch.nn.attention.flex_attention import flex_attention
+
+        q, k, v = (zoo.heads(part, H) for part in self.c_attn(x).split(D, dim=2))
+        return self.c_proj(
+            zoo.merged(flex_attention(q, k, v, lambda score, b, h, i, j: torch.where(i >= j, score, -torch.inf)))
+        )
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_flex_attention_is_refused_and_read_where_it_is_described():
+    def attend(module, x):
+        q, k, v = (zoo.heads(part, H) for part in module.c_attn(x).split(D, dim=2))
+        return module.c_proj(zoo.merged(zoo.sdpa(q, k, v, is_causal=True)))
+
+    model = peaked(gpt_with(Flexible))
+    with pytest.raises(InputError, match=r"cannot be watched .* give attention=AttentionOf\(MODULE, function\)"):
+        si.load(model)
+    subject = si.load(model, attention=si.AttentionOf("blocks.*.attn", attend))
+    torch.testing.assert_close(subject.run(IDS).logits, bare(model), rtol=1e-5, atol=5e-5)
 
 
 class Words:

@@ -5,12 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import InputError
 from .listening import Place
 from .record import ADD, MULTIPLY, Operation, Record, Visit
+
+_SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 
 
 @dataclass(frozen=True)
@@ -97,18 +100,21 @@ class Call:
 
 
 def _calls(record: Record) -> list[Call]:
-    name = record.name
-    if not record.calls:
+    square = (record.tokens.shape[1],) * 2
+    softmaxes = [operation for operation in record.operations if operation.place[1] in _SOFTMAX]
+    written = [x for operation in softmaxes for x in operation.outputs if record.tensors[x].shape[-2:] == square]
+    if written or not record.calls:
         raise InputError(
-            f"{name} calls no scaled_dot_product_attention; describe its attention with attention=AttentionOf(...)"
+            f"{record.name} calls {'only sometimes' if record.calls else 'no'} scaled_dot_product_attention; "
+            "describe its attention with attention=AttentionOf(...)"
         )
     calls = [_call(record, i) for i in range(len(record.calls))]
     starts = [call.start for call in calls]
     for i, start in enumerate(starts):
         if start in starts[:i]:
             raise InputError(
-                f"{name}: attention calls {starts.index(start)} and {i} read the same residual (heads one at a time, "
-                "or branches side by side); describe their module with attention=AttentionOf(...)"
+                f"{record.name}: attention calls {starts.index(start)} and {i} read the same residual (heads one at a "
+                "time, or branches side by side); describe their module with attention=AttentionOf(...)"
             )
     return calls
 

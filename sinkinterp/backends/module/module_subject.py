@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -16,7 +17,7 @@ from ...interventions.edit import HeadWeights
 from .. import contract
 from ..anatomy.modules import FeedForward, StreamModules
 from ..anatomy.projections import Projection
-from ..contract import Check
+from ..contract import Abilities, Check
 from ..exclusive import exclusive
 from ..hooks import RECORDING, eval_mode
 from ..huggingface import HuggingFaceSubject
@@ -145,8 +146,9 @@ class ModuleSubject(HuggingFaceSubject):
             raise
         except Exception as error:  # what compiles itself, such as flex_attention, fails in any way
             raise InputError(
-                f"{self.name} fails while its operations are watched ({_reason(error)}); where parts of it are "
-                "compiled, as flex_attention is, describe its attention with attention=AttentionOf(...)"
+                f"{self.name} cannot be watched ({_reason(error)}); where it calls what compiles itself, such as "
+                "flex_attention, give attention=AttentionOf(MODULE, function) with one that calls "
+                "scaled_dot_product_attention"
             ) from error
 
     def logits(self, tokens: Tensor) -> Logits:
@@ -159,6 +161,12 @@ class ModuleSubject(HuggingFaceSubject):
                 "forward=lambda module, ids: module(ids)[0]"
             )
         return logits
+
+    @override
+    def _abilities_found(self, *args: Any, **kwargs: Any) -> Abilities:
+        able = super()._abilities_found(*args, **kwargs)
+        is_whole = len(able.mlp_layers) == len(self.modules.mlps)  # an edit of all updates must reach all
+        return able if is_whole else replace(able, mlp_layers=())
 
     @override
     def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:
