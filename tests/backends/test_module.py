@@ -334,6 +334,11 @@ def with_blocks(forward, attention=Mutant):
     return make
 
 
+def scaled(self, x):
+    x = self.ln_1(2 * x + self.attn(x))
+    return self.ln_2(2 * x + self.mlp(x))
+
+
 WRONG = si.AttentionOf(
     "blocks.*.attn", queries="heads.*.query", keys="heads.*.value", values="heads.*.key", output="proj"
 )
@@ -355,10 +360,11 @@ REFUSED = {
     "one key too many": (gpt_with(masked(lambda n: ones(n).tril(1))), {}, "a later token changes earlier logits"),
     "dropout that stays on": (gpt_with(attending(is_causal=True, dropout_p=0.3)), {}, "at random .dropout_p=0.3"),
     "attention that is not used": (gpt_with(biased(unused)), {}, "a change of the attention call of block 0 is lost"),
-    "attention added to nothing": (with_blocks(added_to_nothing), {}, "added to nothing .* choose blocks='blocks'"),
+    "attention added to nothing": (with_blocks(added_to_nothing), {}, "added to nothing .* choose blocks='blocks' .3"),
     "heads one at a time": (gpt_with(biased(head_by_head)), {}, "one head at a time.*AttentionOf"),
     "heads and sequences in one axis": (gpt_with(biased(in_one_axis)), {}, "heads and sequences in one axis"),
     "two tables of positions": (with_second_table, {}, "choose positions='wpe' or positions='pos'"),
+    "a scaled stream": (with_blocks(scaled), {}, "or the stream is scaled or gated.*choose blocks='blocks' .3"),
     "positions that are not there": (zoo.NanoGPT, {"positions": "wte"}, "positions='wte' is added to no embedding"),
     "blocks that are not there": (zoo.NanoGPT, {"blocks": "wte"}, "choose blocks='blocks' .3 modules"),
     "a compiled block": (compiled_block, {}, "its module blocks.1 is compiled; give the module that you compiled"),
@@ -388,14 +394,18 @@ MEASURED = {
     "a mask that is causal": gpt_with(masked(lambda n: ones(n).tril())),
     "one block thrice": shared_block,
     "two calls in a block": with_blocks(twice),
-    "a chosen table": lambda: with_second_table(),
+    "a chosen table": with_second_table,
+    "a scaled stream": with_blocks(scaled),
 }
+
+
+CHOSEN = {"a chosen table": {"positions": "pos"}, "a scaled stream": {"blocks": "blocks"}}
 
 
 @pytest.mark.parametrize("name", MEASURED)
 def test_unusual_attention_is_measured_as_it_is(name):
     model, patterns = peaked(MEASURED[name]), []
-    subject = si.load(model, positions="pos" if name == "a chosen table" else None)
+    subject = si.load(model, **CHOSEN.get(name, {}))
     with written_out(patterns):
         logits = bare(model)
     trace = subject.run(
@@ -491,6 +501,7 @@ OTHERS = {
     "x-transformers": x_transformer,
     "x-transformers, rotary and gated": lambda: x_transformer(rotary_pos_emb=True, rotary_emb_dim=12, ff_glu=True),
     "litgpt, pythia": lambda: litgpt("pythia-14m", n_query_groups=4),
+    "litgpt, qwen3": lambda: litgpt("Qwen3-0.6B", n_query_groups=2),
     "litgpt, mistral": lambda: litgpt("Mistral-7B-v0.1", n_query_groups=2),
 }
 
@@ -502,5 +513,6 @@ def test_models_of_other_libraries_are_read_where_they_are_installed(name):
     subject = si.load(OTHERS[name]())
     swapped = subject.run(IDS, edits=[si.SwapPositions(0, 4)]).logits
     assert subject.shape.n_layers == LAYERS and subject.shape.mlp_layers == ALL
-    torch.testing.assert_close(subject.run(IDS).logits, bare(subject.model), rtol=1e-5, atol=1e-5)
+    for edits in ([], [lambda call: call.with_pattern(call.pattern())]):
+        torch.testing.assert_close(subject.run(IDS, edits=edits).logits, bare(subject.model), rtol=1e-5, atol=1e-5)
     assert not torch.allclose(swapped, subject.run(IDS).logits, atol=1e-4)

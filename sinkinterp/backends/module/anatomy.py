@@ -7,12 +7,13 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...errors import InputError
 from .listening import Place
 from .record import ADD, MULTIPLY, Operation, Record, Visit
 
+NOWHERE = -1  # the number of no tensor
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 
 
@@ -91,12 +92,15 @@ def anatomy_of(record: Record, blocks: str | None = None, positions: str | None 
 
 @dataclass(frozen=True)
 class Call:
-    """An attention call: its operation, what it returns, the residual that it starts from, and the sum of the two."""
+    """An attention call: its operation, what it returns, the residual that it starts from, and the sum of the two.
+
+    The last two are NOWHERE where no such sum is found, as where the residual is scaled first.
+    """
 
     at: int
     z: int
-    start: int
-    total: int
+    start: int = NOWHERE
+    total: int = NOWHERE
 
 
 def _calls(record: Record) -> list[Call]:
@@ -111,7 +115,7 @@ def _calls(record: Record) -> list[Call]:
     calls = [_call(record, i) for i in range(len(record.calls))]
     starts = [call.start for call in calls]
     for i, start in enumerate(starts):
-        if start in starts[:i]:
+        if start in starts[:i] and start != NOWHERE:
             raise InputError(
                 f"{record.name}: attention calls {starts.index(start)} and {i} read the same residual (heads one at a "
                 "time, or branches side by side); describe their module with attention=AttentionOf(...)"
@@ -130,10 +134,7 @@ def _call(record: Record, i: int) -> Call:
             start = [x for x in record.parts(terms[from_call.index(False)]) if sources >> x & 1 and record.is_stream(x)]
             if start:
                 return Call(at, z, start[0], total)
-    raise InputError(
-        f"{record.name}: what attention call {i} returns is added to nothing that its queries come from, so its block "
-        f"is not found, or its result is not used; choose {_choices(record.model)}"
-    )
+    return Call(at, z)
 
 
 def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[list[Visit], tuple[int, ...]]:
@@ -148,10 +149,18 @@ def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[
             lists[_list_of(visit)].append(visit)
     holding = {key: _holding(record, calls, visits) for key, visits in lists.items()}
     fitting = [key for key, blocks in holding.items() if len(blocks) == len(calls)]
+    choices = " or ".join(f"blocks={key!r} ({len(lists[key])} modules)" for key in fitting if key)
+    choice = f"choose {choices}" if choices else "no list of its modules fits"
     if wanted is not None and wanted not in fitting:
         raise InputError(
             f"{record.name}: blocks={wanted!r} is not a list of modules that take and return the residual stream and "
-            f"hold all attention; choose {_choices(record.model)}"
+            f"hold all attention; {choice}"
+        )
+    lost = [i for i, call in enumerate(calls) if call.start == NOWHERE]
+    if lost and wanted is None:
+        raise InputError(
+            f"{record.name}: what attention call {lost[0]} returns is added to nothing that its queries come from (it "
+            f"is not used, or the stream is scaled or gated), so its block is not found; {choice}"
         )
     single = [key for key in fitting if len(set(holding[key])) == len(calls)]
     key = max(single, key=len, default=None) if wanted is None else wanted
@@ -168,20 +177,14 @@ def _holding(record: Record, calls: Sequence[Call], visits: list[Visit]) -> list
         i
         for call in calls
         for i, visit in enumerate(visits)
-        if visit.start <= call.at
-        and record.maker[call.total] < visit.end
-        and record.is_made_of(call.start, visit.inputs[0])
+        if visit.start <= call.at < visit.end
+        and (call.start == NOWHERE or record.maker[call.total] < visit.end)
+        and (call.start == NOWHERE or record.is_made_of(call.start, visit.inputs[0]))
     ]
 
 
 def _list_of(visit: Visit) -> str:
     return visit.name.rpartition(".")[0]
-
-
-def _choices(model: nn.Module) -> str:
-    """What `blocks` can be: the lists of modules in a model."""
-    lists = {name: len(m) for name, m in model.named_modules() if isinstance(m, nn.ModuleList | nn.Sequential) and name}
-    return " or ".join(f"blocks={name!r} ({n} modules)" for name, n in lists.items()) or "a module that keeps a list"
 
 
 def _grown(record: Record, x: int) -> int:

@@ -101,7 +101,7 @@ class Record:
 
     def is_made_of(self, x: int, ancestor: int = 0) -> bool:
         """Whether a tensor is made of another one, by default of the tokens."""
-        return bool(self.ancestors[x] >> ancestor & 1)
+        return ancestor >= 0 and bool(self.ancestors[x] >> ancestor & 1)
 
     def is_stream(self, x: int) -> bool:
         """Whether a tensor may be a residual stream: made of tokens, (batch, pos, d_model) or (pos, batch, d_model)."""
