@@ -368,7 +368,7 @@ REFUSED = {
     "positions that are not there": (zoo.NanoGPT, {"positions": "wte"}, "positions='wte' is added to no embedding"),
     "blocks that are not there": (zoo.NanoGPT, {"blocks": "wte"}, "choose blocks='blocks' .3 modules"),
     "a compiled block": (compiled_block, {}, "its module blocks.1 is compiled; give the module that you compiled"),
-    "attention written out": (zoo.Course, {}, "calls no scaled_dot_product_attention; describe its"),
+    "attention written out": (zoo.Course, {}, r"no scaled.* is written out in blocks.\*.attn.heads.\*.; describe"),
     "one block that writes attention out": (one_written_out, {}, "calls only sometimes .*describe its attention"),
     "a wrong description": (zoo.Course, {"attention": WRONG}, "blocks.0.attn: attention as described is off by"),
     "no attention": (lambda: nn.Embedding(5, 3), {}, "calls no scaled_dot_product_attention"),

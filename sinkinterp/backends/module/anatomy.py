@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from re import sub
 
 import torch
 import torch.nn.functional as F
@@ -105,11 +106,17 @@ class Call:
 
 def _calls(record: Record) -> list[Call]:
     square = (record.tokens.shape[1],) * 2
-    softmaxes = [operation for operation in record.operations if operation.place[1] in _SOFTMAX]
-    written = [x for operation in softmaxes for x in operation.outputs if record.tensors[x].shape[-2:] == square]
+    written = [
+        i
+        for i, operation in enumerate(record.operations)
+        if operation.place[1] in _SOFTMAX and record.tensors[operation.outputs[0]].shape[-2:] == square
+    ]
     if written or not record.calls:
+        inside = [[v.name for v in record.visits if v.start <= i < v.end] for i in written]
+        names = dict.fromkeys(sub(r"\d+", "*", around[-1]) for around in inside if around)
+        where = f" (softmax is written out in {' and '.join(names)})" if names else ""
         raise InputError(
-            f"{record.name} calls {'only sometimes' if record.calls else 'no'} scaled_dot_product_attention; "
+            f"{record.name} calls {'only sometimes' if record.calls else 'no'} scaled_dot_product_attention{where}; "
             "describe its attention with attention=AttentionOf(...)"
         )
     calls = [_call(record, i) for i in range(len(record.calls))]

@@ -89,10 +89,13 @@ def _blocks(subject: ModuleSubject, parts: Parts, n_mlp: int) -> Iterator[tuple[
     n_maps = per_block - n_mlp - 1
     if rest or n_maps not in (1, 3, 3 * shape.n_heads):
         raise ValueError(f"{len(parts.linears) - 1} linear maps in {shape.n_layers} blocks")
-    for first in range(0, shape.n_layers * per_block, per_block):
+    n_queries = shape.n_heads * shape.d_head
+    for first, call in zip(range(0, shape.n_layers * per_block, per_block), parts.record.calls, strict=True):
         maps = parts.linears[first : first + n_maps]
         weight, bias = _joined(maps)
-        n_queries = shape.n_heads * shape.d_head
+        scale = parts.record.operations[call].kwargs.get("scale") or shape.d_head**-0.5
+        for x in (weight, bias):
+            x[:n_queries] *= scale * shape.d_head**0.5  # those models scale by 1/sqrt(d_head)
         rows = [n_queries, *((len(weight) - n_queries) // 2,) * 2]
         biases = (None,) * 3 if maps[0][1] is None else bias.split(rows)
         yield list(zip(weight.split(rows), biases, strict=True)), parts.linears[first + n_maps : first + per_block]
