@@ -66,6 +66,7 @@ _WRITTEN = {  # what to write in place of names that people try
     "plot": "report.plot() draws a report, si.attention_map(model, text) the attention of any head",
     "list_models": "`sinkinterp list models` prints the models that are here",
     "models": "`sinkinterp list models` prints the models that are here",
+    "serve": "from sinkinterp.pages.live.page import serve_live; serve_live(model) serves a live page",
     "save": "report.save(path) writes a report",
     "generate": "subject.model.generate(...) is the model's; inside si.patched(subject.model, edit) it is edited",
     "train": "si.trained(si.Recipe()) trains a model, or reads it where it was trained",

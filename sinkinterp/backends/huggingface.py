@@ -321,8 +321,9 @@ class HuggingFaceSubject(ReadsText):
     def _check_updates(self) -> None:
         if not self.shape.mlp_layers:
             raise InputError(
-                f"{self.name}: what its feed-forward layers add to the residual stream is not found, so it cannot be "
-                "read or edited; take residuals (ChangeResidual) or another family"
+                f"{self.name}: what its feed-forward layers add to the residual stream is not found (a norm after the "
+                "sum or a scaled stream hides it), so it cannot be read or edited; take residuals (ChangeResidual) or "
+                "another family"
             )
 
     def _check_in_memory(self) -> None:

@@ -118,21 +118,16 @@ def serve(
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
     """Serve a live page to this machine only: type a prompt, edit the model, see maps, sinks and next token change."""
-    from ..backends.subject import tokenizer_of, words_of
-    from ..pages.live.page import ASK, live_page
-    from ..pages.live.session import Session
-    from ..pages.serve import serve as serve_page
+    from ..pages.live.page import serve_live
 
     subject = load_subject(model, backend, encoder, dtype, device_map)
-    session = Session(subject, tokenizer_of(subject), words_of(subject), bos)
 
     def on_ready(address: str) -> None:
         console.print(f"the live page is at {address} (Ctrl-C ends it)", highlight=False, soft_wrap=True)
         if browser:
             webbrowser.open(address)
 
-    with suppress(KeyboardInterrupt):
-        serve_page(live_page(session), on_ready, {ASK: session.answer}, port)
+    serve_live(subject, on_ready, bos=bos, port=port)
 
 
 OUT = "Folder of the page and its pictures."

@@ -1,33 +1,41 @@
 """Where a module's residuals, feed-forward updates, embeddings and positions are made, by what is added to what."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from re import sub
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...errors import InputError
 from .listening import Place
-from .record import ADD, MULTIPLY, Operation, Record
-from .stream import Stream, stream_of
+from .record import ADD, MULTIPLY, Operation, Record, Visit
+
+NOWHERE = -1  # the number of no tensor
+_SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
 
 
 @dataclass(frozen=True)
 class Operand:
     """One of the two tensors that an operation adds or multiplies; `number` is its number in the record.
 
-    rank, pos_axis, batch_axis: the result's. factor: what the operation multiplies the operand by.
-    table: the name of the parameter or buffer whose first rows the operand is; empty where it is computed.
+    factor: what the operation multiplies it by. For one that has a row for each position, rank, pos_axis and batch_axis
+    are the result's, `source` names the parameter or buffer that it is read from, empty where it is computed, and
+    `is_table` says whether it is the first rows of that.
     """
 
     place: Place
     number: int
     index: int
+    factor: float = 1.0
     rank: int = 3
     pos_axis: int = 1
     batch_axis: int = 0
-    factor: float = 1.0
-    table: str = ""
+    source: str = ""
+    is_table: bool = False
 
 
 @dataclass(frozen=True)
@@ -35,173 +43,249 @@ class Anatomy:
     """Where things are in a pass.
 
     residuals: what makes the input of every block, and what the last block returns. layers: the block of each call.
-    table: the name of the weight of the token table, table_size: its sizes; tokens: what reads it.
-    positions: what is added to the tokens' embeddings; None without such positions. n_positions: how many rows they
-    have; None where they are computed. positions_name: of their parameter or buffer.
+    blocks: names of their modules; empty where they are no modules. tokens: what reads the table of tokens, whose
+    weight is named `table`. positions: what is added to the tokens' embeddings; None without such positions.
     turns: the operands that depend on positions and not on tokens. updates: those that feed-forward layers add, by
-    block; None where not found. blocks: their modules, or the model itself where they are no modules.
-    is_batch_first: whether the stream is (batch, pos, d_model), not (pos, batch, d_model). is_in_place: whether any
-    tensor of its shape is changed in place. d_model: of the stream.
+    block; None where not found. is_batch_first: whether the stream is (batch, pos, d_model), not (pos, batch, d_model).
+    d_model: of the stream.
     """
 
     residuals: tuple[Place, ...]
     layers: tuple[int, ...]
-    table: str
-    table_size: tuple[int, ...]
+    blocks: str
     tokens: Place
+    table: str
     positions: Operand | None
-    positions_name: str
-    n_positions: int | None
     turns: tuple[Operand, ...]
     updates: tuple[Operand | None, ...]
-    blocks: tuple[nn.Module, ...]
-    blocks_name: str
     is_batch_first: bool
-    is_in_place: bool
     d_model: int
 
 
-def anatomy_of(
-    record: Record, model: nn.Module, name: str, blocks: str | None = None, positions: str | None = None
-) -> Anatomy:
+def anatomy_of(record: Record, blocks: str | None = None, positions: str | None = None) -> Anatomy:
     """The anatomy of a model. blocks, positions: names of modules or parameters that the user chose.
 
     Raises InputError where it is not found or ambiguous, with what to choose from.
     """
-    stream = stream_of(record, model, name, blocks)
-    names = {id(x): key for key, x in (*model.named_parameters(), *model.named_buffers())}
-    lookup = _token_lookup(record, stream, name)
-    turns = tuple(_turns(record, names))
-    chosen, chosen_name = _learned_positions(record, stream, turns, names, name, positions)
-    rows = _leaf(record, chosen.number) if chosen else None
+    calls = _calls(record)
+    visits, layers = _blocks(record, calls, blocks)
+    inputs = [visit.inputs[0] for visit in visits] or [call.start for call in calls]
+    stream = (*inputs, _grown(record, visits[-1].outputs[0] if visits else calls[-1].total))
+    lookup, table = _token_lookup(record, stream[0])
+    turns = tuple(_turns(record))
+    *shape, d_model = record.tensors[stream[-1]].shape
     return Anatomy(
-        residuals=tuple(record.place(x) for x in (*stream.inputs, stream.end)),
-        layers=stream.layers,
-        table=names.get(id(_leaf(record, lookup.inputs[1])), ""),
-        table_size=record.shapes[lookup.inputs[1]],
+        residuals=tuple(record.operations[record.maker[x]].place for x in stream),
+        layers=layers,
+        blocks=" and ".join(dict.fromkeys(f"{_list_of(visit)}.*".lstrip(".") for visit in visits)),
         tokens=lookup.place,
-        positions=chosen,
-        positions_name=chosen_name,
-        n_positions=None if rows is None else rows.shape[-2],
+        table=table,
+        positions=_learned_positions(record, stream[0], turns, positions),
         turns=turns,
-        updates=tuple(_update(record, stream, block) for block in range(len(stream.inputs))),
-        blocks=tuple(visit.module for visit in stream.blocks) or (model,) * len(stream.inputs),
-        blocks_name=_common_name(visit.name for visit in stream.blocks),
-        is_batch_first=record.shapes[stream.end][:2] == tuple(record.tokens.shape),
-        is_in_place=any(record.is_stream(x) for operation in record.operations for x in record.changed(operation)),
-        d_model=record.shapes[stream.end][-1],
+        updates=tuple(_updates(record, stream, calls, layers)),
+        is_batch_first=shape == list(record.tokens.shape),
+        d_model=d_model,
     )
 
 
-def _token_lookup(record: Record, stream: Stream, name: str) -> Operation:
-    """What looks tokens up in their table, for the input of the first block."""
-    sources = record.ancestors(stream.inputs[0])
-    lookups = [
-        operation
-        for operation in record.operations
-        if operation.place[1] is F.embedding
-        and record.is_made_of_tokens(operation.inputs[0])
-        and operation.outputs[0] in sources
+# The residual stream: what attention returns is added to what its queries, keys and values are made of
+
+
+@dataclass(frozen=True)
+class Call:
+    """An attention call: its operation, what it returns, the residual that it starts from, and the sum of the two.
+
+    The last two are NOWHERE where no such sum is found, as where the residual is scaled first.
+    """
+
+    at: int
+    z: int
+    start: int = NOWHERE
+    total: int = NOWHERE
+
+
+def _calls(record: Record) -> list[Call]:
+    square = (record.tokens.shape[1],) * 2
+    written = [
+        i
+        for i, operation in enumerate(record.operations)
+        if operation.place[1] in _SOFTMAX and record.tensors[operation.outputs[0]].shape[-2:] == square
     ]
-    if len(lookups) != 1:
+    if written or not record.calls:
+        inside = [[v.name for v in record.visits if v.start <= i < v.end] for i in written]
+        names = dict.fromkeys(sub(r"\d+", "*", around[-1]) for around in inside if around)
+        where = f" (softmax is written out in {' and '.join(names)})" if names else ""
         raise InputError(
-            f"{name} looks tokens up in {len(lookups)} tables before its first block; one is needed: F.embedding or "
-            "nn.Embedding of the token ids"
+            f"{record.name} calls {'only sometimes' if record.calls else 'no'} scaled_dot_product_attention{where}; "
+            "describe its attention with attention=AttentionOf(...)"
         )
-    return lookups[0]
+    calls = [_call(record, i) for i in range(len(record.calls))]
+    starts = [call.start for call in calls]
+    for i, start in enumerate(starts):
+        if start in starts[:i] and start != NOWHERE:
+            raise InputError(
+                f"{record.name}: attention calls {starts.index(start)} and {i} read the same residual (heads one at a "
+                "time, or branches side by side); describe their module with attention=AttentionOf(...)"
+            )
+    return calls
 
 
-def _turns(record: Record, names: dict[int, str]) -> Iterator[Operand]:
+def _call(record: Record, i: int) -> Call:
+    at = record.calls[i]
+    z, (q, k, v) = record.operations[at].outputs[0], record.operations[at].inputs[:3]
+    sources = record.ancestors[q] & record.ancestors[k] & record.ancestors[v]
+    for total in (later.outputs[0] for later in record.operations[at:]):
+        terms = record.terms(total)
+        from_call = [record.is_made_of(x, z) for x in terms]
+        if from_call.count(True) == 1 and record.is_stream(total):
+            start = [x for x in record.parts(terms[from_call.index(False)]) if sources >> x & 1 and record.is_stream(x)]
+            if start:
+                return Call(at, z, start[0], total)
+    return Call(at, z)
+
+
+def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[list[Visit], tuple[int, ...]]:
+    """The calls of the modules that are blocks, and the block of each attention call.
+
+    They are the modules of the innermost list in which each holds one call with the sum that it goes into, and others
+    of their kind. Without such a list, blocks are no modules: each call is one.
+    """
+    lists: dict[str, list[Visit]] = defaultdict(list)
+    for visit in record.visits:
+        if visit.inputs and visit.outputs:
+            lists[_list_of(visit)].append(visit)
+    holding = {key: _holding(record, calls, visits) for key, visits in lists.items()}
+    fitting = [key for key, blocks in holding.items() if len(blocks) == len(calls)]
+    choices = " or ".join(f"blocks={key!r} ({len(lists[key])} modules)" for key in fitting if key)
+    choice = f"choose {choices}" if choices else "no list of its modules fits"
+    if wanted is not None and wanted not in fitting:
+        raise InputError(
+            f"{record.name}: blocks={wanted!r} is not a list of modules that take and return the residual stream and "
+            f"hold all attention; {choice}"
+        )
+    lost = [i for i, call in enumerate(calls) if call.start == NOWHERE]
+    if lost and wanted is None:
+        raise InputError(
+            f"{record.name}: what attention call {lost[0]} returns is added to nothing that its queries come from (it "
+            f"is not used, or the stream is scaled or gated), so its block is not found; {choice}"
+        )
+    single = [key for key in fitting if len(set(holding[key])) == len(calls)]
+    key = max(single, key=len, default=None) if wanted is None else wanted
+    if key is None:
+        return [], tuple(range(len(calls)))
+    kinds = {type(lists[key][block].module) for block in holding[key]}
+    found = [i for i, visit in enumerate(lists[key]) if wanted is not None or type(visit.module) in kinds]
+    return [lists[key][i] for i in found], tuple(map(found.index, holding[key]))
+
+
+def _holding(record: Record, calls: Sequence[Call], visits: list[Visit]) -> list[int]:
+    """Which visits hold the calls with their sums."""
+    return [
+        i
+        for call in calls
+        for i, visit in enumerate(visits)
+        if visit.start <= call.at < visit.end
+        and (call.start == NOWHERE or record.maker[call.total] < visit.end)
+        and (call.start == NOWHERE or record.is_made_of(call.start, visit.inputs[0]))
+    ]
+
+
+def _list_of(visit: Visit) -> str:
+    return visit.name.rpartition(".")[0]
+
+
+def _grown(record: Record, x: int) -> int:
+    """What a residual becomes when updates that are made of it are added to it."""
+    for total in (operation.outputs[0] for operation in record.operations):
+        terms = record.terms(total)
+        if x in terms and record.is_made_of(terms[1 - terms.index(x)], x) and record.is_stream(total):
+            x = total
+    return x
+
+
+# Feed-forward updates
+
+
+def _updates(
+    record: Record, stream: Sequence[int], calls: Sequence[Call], layers: Sequence[int]
+) -> Iterator[Operand | None]:
+    """What the feed-forward layer of each block adds, where it is one of the terms that are added to the stream."""
+    for block, (start, end) in enumerate(pairwise(stream)):
+        inside = [call for call, layer in zip(calls, layers, strict=True) if layer == block]
+        found = [
+            term
+            for term in _terms(record, end, start)
+            if all(record.is_made_of(term.number, c.total) or not record.is_made_of(term.number, c.z) for c in inside)
+        ]
+        yield found[0] if len(found) == 1 else None
+
+
+def _terms(record: Record, x: int, start: int) -> Iterator[Operand]:
+    """All that is added to `start` on the way to `x`."""
+    for index, number in enumerate(record.terms(x) if x != start else ()):
+        if number != start and record.terms(number):
+            yield from _terms(record, number, start)
+        elif number != start:
+            operation = record.operations[record.maker[x]]
+            yield Operand(operation.place, number, index, float(operation.kwargs.get("alpha", 1) if index else 1))
+
+
+# Embeddings and positions
+
+
+def _token_lookup(record: Record, start: int) -> tuple[Operation, str]:
+    """What looks tokens up in their table, for the input of the first block, and the name of the table's weight."""
+    embeddings = [operation for operation in record.operations if operation.place[1] is F.embedding]
+    lookups = [o for o in embeddings if record.is_made_of(o.inputs[0]) and record.is_made_of(start, o.outputs[0])]
+    sources = [source for lookup in lookups if (source := record.source(lookup.inputs[1])) is not None]
+    if len(lookups) != 1 or not sources:
+        raise InputError(
+            f"{record.name} looks tokens up in {len(sources)} tables before its first block; one is needed: "
+            "F.embedding or nn.Embedding of the token ids"
+        )
+    return lookups[0], sources[0][0]
+
+
+def _turns(record: Record) -> Iterator[Operand]:
     """Operands with a row for each position that do not depend on tokens, beside one that does."""
     batch, length = record.tokens.shape
     for operation in record.operations:
-        if operation.place[1] not in ADD | MULTIPLY or not all(isinstance(x, Tensor) for x in operation.args[:2]):
+        of_tokens = [record.is_made_of(x) for x in operation.pair]
+        shape = record.tensors[operation.outputs[0]].shape
+        if operation.place[1] not in ADD | MULTIPLY or of_tokens.count(True) != 1 or batch not in shape:
             continue
-        of_tokens = [record.is_made_of_tokens(x) for x in operation.inputs[:2]]
-        shape = record.shapes[operation.outputs[0]]
-        if of_tokens.count(True) != 1 or batch not in shape:
-            continue
-        index = of_tokens.index(False)
-        number, rank = operation.inputs[index], len(shape)
-        own = (1,) * (rank - len(record.shapes[number])) + record.shapes[number]
-        axes = [axis for axis in range(rank) if own[axis] == shape[axis] == length]
+        index, rank = of_tokens.index(False), len(shape)
+        rows, read = with_axes(operation.args[index], rank), record.source(operation.pair[index])
+        axes = [axis for axis, size in enumerate(rows.shape) if size == shape[axis] == length]
         if len(axes) == 1:
-            table = names.get(id(_table(record, number, rank, axes[0])), "")
-            yield Operand(operation.place, number, index, rank, axes[0], shape.index(batch), table=table)
+            source, table = read or ("", rows[..., :0])
+            place = (rank, axes[0], shape.index(batch), source, _are_first(table, rows, axes[0]))
+            yield Operand(operation.place, operation.pair[index], index, 1.0, *place)
 
 
-def _learned_positions(
-    record: Record, stream: Stream, turns: tuple[Operand, ...], names: dict[int, str], name: str, wanted: str | None
-) -> tuple[Operand | None, str]:
-    """The positions that are added to the tokens' embeddings, and the name of their parameter; see `Anatomy`."""
-    sources, found = record.ancestors(stream.inputs[0]), {}
-    for turn in turns:
-        operation = next(operation for operation in record.operations if operation.place == turn.place)
-        if (
-            operation.operands is not None
-            and operation.outputs[0] in sources
-            and record.is_stream(operation.outputs[0])
-        ):
-            leaf = _leaf(record, turn.number)
-            found[names.get(id(leaf), "computed").removesuffix(".weight")] = turn
+def _are_first(table: Tensor, rows: Tensor, axis: int) -> bool:
+    """Whether these are the first rows of a table."""
+    if table.ndim > rows.ndim:
+        return False
+    return with_axes(table, rows.ndim).movedim(axis, 0)[: rows.shape[axis]].movedim(0, axis).equal(rows)
+
+
+def _learned_positions(record: Record, start: int, turns: Sequence[Operand], wanted: str | None) -> Operand | None:
+    """The positions that are added to the tokens' embeddings; None without such positions."""
+    made = {operation.place: operation.outputs[0] for operation in record.operations if operation.place[1] in ADD}
+    sums = [turn for turn in turns if turn.place in made]
+    added = [t for t in sums if record.is_stream(made[t.place]) and record.is_made_of(start, made[t.place])]
+    found = {turn.source.removesuffix(".weight") or "computed": turn for turn in added}
     if wanted is not None and wanted not in found:
-        raise InputError(f"{name}: positions={wanted!r} is added to no embedding; found: {', '.join(found) or 'none'}")
+        raise InputError(
+            f"{record.name}: positions={wanted!r} is added to no embedding; found: {', '.join(found) or 'none'}"
+        )
     if wanted is None and len(found) > 1:
         choices = " or ".join(f"positions={other!r}" for other in found)
-        raise InputError(f"{name} adds several tables to the tokens' embeddings; choose {choices}")
-    key = wanted or next(iter(found), "")
-    return found.get(key), key
-
-
-def _leaf(record: Record, x: int) -> Tensor | None:
-    """The parameter or buffer, of two axes or more, that a tensor is read from."""
-    leaves = [record.tensors[y] for y in sorted(record.ancestors(x)) if y not in record.maker]
-    return next((leaf for leaf in leaves if leaf.ndim > 1 and leaf.is_floating_point()), None)
-
-
-def _table(record: Record, x: int, rank: int, axis: int) -> Tensor | None:
-    """The tensor whose first rows along an axis are `x`, seen with `rank` axes; None where there is none."""
-    leaf, rows = _leaf(record, x), record.tensors[x]
-    if leaf is None or leaf.ndim > rank:
-        return None
-    whole, rows = (with_axes(t, rank) for t in (leaf, rows))
-    return leaf if whole.narrow(axis, 0, min(rows.shape[axis], whole.shape[axis])).equal(rows) else None
+        raise InputError(f"{record.name} adds several tables to the tokens' embeddings; choose {choices}")
+    return found.get(wanted or next(iter(found), ""))
 
 
 def with_axes(x: Tensor, rank: int) -> Tensor:
     """The tensor with axes of size 1 before its own, so that it has `rank` axes."""
     return x.reshape((1,) * (rank - x.ndim) + x.shape)
-
-
-def _update(record: Record, stream: Stream, block: int) -> Operand | None:
-    """What the feed-forward layer of a block adds to the stream, where it is one term of the sum that the block is."""
-    if block not in stream.layers:
-        return None
-    call = stream.layers.index(block)
-    total = record.operations[stream.sums[call]].outputs[0]
-    found = [
-        operand
-        for operand in _terms(record, stream.ends[block], stream.inputs[block])
-        if total in record.ancestors(operand.number) or not record.is_made_of_call(operand.number, call)
-    ]
-    return found[0] if len(found) == 1 else None
-
-
-def _terms(record: Record, x: int, start: int) -> Iterator[Operand]:
-    """All that is added to `start` on the way to `x`."""
-    operation = record.operations[record.maker[x]] if x in record.maker and x != start else None
-    if operation is None or operation.operands is None:
-        return
-    for index, number in enumerate(operation.operands):
-        if number == start:
-            continue
-        if record.terms(number):
-            yield from _terms(record, number, start)
-        else:
-            factor = operation.kwargs.get("alpha", 1) if index else 1
-            yield Operand(operation.place, number, index, factor=float(factor))
-
-
-def _common_name(names: Iterator[str]) -> str:
-    """transformer.h.* for transformer.h.0 and transformer.h.1; empty for no names."""
-    return " and ".join(dict.fromkeys(f"{name.rpartition('.')[0]}.*".lstrip(".") for name in names))

@@ -1,7 +1,7 @@
 """Describes modules that write attention out (softmax of queries times keys), so that it is computed by one call."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import InputError
+from .listening import computed_by
 
 _TOLERANCE = 1e-5  # of a module's output, relative to its largest entry
 
@@ -39,74 +40,63 @@ class AttentionOf:
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        names = (self.queries, self.keys, self.values)
-        if (self.computes is None) == (None in names):
+        if (self.computes is None) == (None in (self.queries, self.keys, self.values)):
             raise InputError("AttentionOf takes queries=, keys= and values= (names of linear maps), or computes=")
 
     def compute(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """What the module returns for these arguments."""
         if self.computes is not None:
             return self.computes(module, *args, **kwargs)
-        x = args[0] if args else next(iter(kwargs.values()))
+        x, *_ = (*args, *kwargs.values())
         q, k, v = (
-            self._of_heads(module, name or "", i, x) for i, name in enumerate((self.queries, self.keys, self.values))
+            self._heads(module, i, name or "", x) for i, name in enumerate((self.queries, self.keys, self.values))
         )
         z = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale, enable_gqa=len(q[0]) != len(k[0]))
         z = z.transpose(1, 2).flatten(2)
         return z if self.output is None else module.get_submodule(self.output)(z)
 
-    def _of_heads(self, module: nn.Module, name: str, part: int, x: Tensor) -> Tensor:
+    def _heads(self, module: nn.Module, part: int, name: str, x: Tensor) -> Tensor:
         """Queries (part 0), keys (1) or values (2), `batch head pos d`."""
-        maps = [module for _, module in named(module, name)]
+        made = [each(x) for each in _named(module, name).values()]
         if "*" in name:
-            return torch.stack([each(x) for each in maps], 1)
-        made = maps[0](x)
-        if self.queries == self.keys == self.values:
-            made = made.chunk(3, -1)[part]
+            return torch.stack(made, 1)
         if self.heads is None:
             raise InputError(f"AttentionOf: {name!r} holds all heads; say how many, heads=...")
-        return made.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        whole = made[0].chunk(3, -1)[part] if self.queries == self.keys == self.values else made[0]
+        return whole.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
-def named(module: nn.Module, pattern: str) -> Sequence[tuple[str, nn.Module]]:
+def _named(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
     """The modules inside a module whose names fit a pattern. Raises InputError where there is none."""
     depth = pattern.count(".")
-    found = [(n, m) for n, m in module.named_modules() if n.count(".") == depth and fnmatchcase(n, pattern)]
+    found = {n: m for n, m in module.named_modules() if n.count(".") == depth and fnmatchcase(n, pattern)}
     if not found:
         raise InputError(f"AttentionOf: {type(module).__name__} has no modules {pattern!r}")
     return found
 
 
-@contextmanager
-def described(model: nn.Module, attention: AttentionOf | None, name: str = "", checks: bool = False) -> Iterator[None]:
+def described(
+    model: nn.Module, attention: AttentionOf | None, name: str = "", checks: bool = False
+) -> AbstractContextManager[None]:
     """Inside, the modules that are described compute attention as the description says.
 
     checks: whether InputError is raised where they then return something else than they did.
     """
-    modules = () if attention is None else named(model, attention.module)
-    try:
-        for where, module in modules:
-            check = partial(_check, f"{name}: {where}", module.forward) if checks else None
-            module.forward = partial(_computed, attention, module, check)  # type: ignore[arg-type]  # it is given here
-        yield
-    finally:
-        for _, module in modules:
-            vars(module).pop("forward", None)
+    if attention is None:
+        return nullcontext()
+    modules = _named(model, attention.module)
+    functions: dict[nn.Module, Callable[..., Any]] = {m: partial(attention.compute, m) for m in modules.values()}
+    if checks:
+        functions = {m: partial(_checked, f"{name}: {at}", m.forward, functions[m]) for at, m in modules.items()}
+    return computed_by(functions)
 
 
-def _computed(
-    attention: AttentionOf, module: nn.Module, check: Callable[..., None] | None, *args: Any, **kw: Any
-) -> Any:
-    out = attention.compute(module, *args, **kw)
-    if check is not None:
-        check(out, *args, **kw)
-    return out
-
-
-def _check(where: str, original: Callable[..., Any], out: Any, *args: Any, **kwargs: Any) -> None:
+def _checked(where: str, original: Callable[..., Any], described: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    out = described(*args, **kwargs)
     theirs, ours = (x[0] if isinstance(x, tuple) else x for x in (original(*args, **kwargs), out))
     distance = (theirs - ours).abs().max().item() if theirs.shape == ours.shape else torch.inf
     if not distance <= _TOLERANCE * max(1.0, theirs.abs().max().item()):
         raise InputError(
             f"{where}: attention as described is off by {distance:.2g}; check its scale, mask, order and names"
         )
+    return out

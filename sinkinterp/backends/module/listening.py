@@ -2,12 +2,14 @@
 
 import types
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
@@ -48,9 +50,9 @@ class Listener(TorchFunctionMode):
 
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.heard is not None and func not in self.heard:
-            return func(*args, **(kwargs or {}))
         kwargs = kwargs or {}
+        if self.heard is not None and func not in self.heard:
+            return func(*args, **kwargs)
         if func is MULTI_HEAD:
             return self._multi_head(*args, **kwargs)
         if func is not SDPA:
@@ -72,6 +74,21 @@ class Listener(TorchFunctionMode):
         return out, weights.mean(1) if kwargs.get("average_attn_weights", True) else weights
 
 
+@contextmanager
+def computed_by(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
+    """Inside, calls of these modules are computed by these functions, in place of their `forward`."""
+    before = {module: vars(module).get("forward") for module in functions}
+    for module, function in functions.items():
+        module.forward = function
+    try:
+        yield
+    finally:
+        for module, forward in before.items():
+            vars(module).pop("forward")
+            if forward is not None:
+                module.forward = forward
+
+
 def call_of_sdpa(  # noqa: PLR0913  the arguments of torch's function
     name: str, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
@@ -90,7 +107,7 @@ def call_of_sdpa(  # noqa: PLR0913  the arguments of torch's function
         )
     if query.shape[2] != key.shape[2]:
         raise InputError(
-            f"{name} attends to more keys than it has queries, as with a cache of keys; run it without one"
+            f"{name} attends to more keys than it has queries, as with a cache or learned keys; run it without them"
         )
     if attn_mask is not None:
         attn_mask = attn_mask.view((1,) * (4 - attn_mask.ndim) + attn_mask.shape)

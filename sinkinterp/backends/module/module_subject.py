@@ -1,8 +1,9 @@
 """A PyTorch module of the user's own as a subject, found by what flows through it in one pass."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -12,20 +13,22 @@ from typing_extensions import override
 
 from ...data.tokens import Tokens
 from ...errors import InputError
-from ...interventions.edit import Edit, HeadWeights
+from ...interventions.edit import HeadWeights
 from .. import contract
 from ..anatomy.modules import FeedForward, StreamModules
 from ..anatomy.projections import Projection
-from ..contract import Check
+from ..contract import Abilities, Check
 from ..exclusive import exclusive
 from ..hooks import RECORDING, eval_mode
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
 from ..subject import Logits
-from .anatomy import anatomy_of, with_axes
+from .anatomy import anatomy_of
 from .attention_of import AttentionOf, described
+from .listening import computed_by
 from .record import Record, recording
 from .showing import Showing
+from .weights import Tracing
 
 Forward = Callable[[Any, Tensor], Tensor]
 _BATCHES, _LENGTHS = (11, 13, 17, 19, 23), (7, 5, 3, 4, 6)
@@ -56,6 +59,7 @@ class ModuleSubject(HuggingFaceSubject):
         self.model: Any = model
         self.name = name or type(model).__name__
         self._forward_of, self._described = forward, attention
+        self._traced_parameters: list[int] = []
         with exclusive(model):
             self._find(blocks, positions)
 
@@ -67,16 +71,14 @@ class ModuleSubject(HuggingFaceSubject):
         with torch.no_grad(), eval_mode(self.model):
             self._forward_of = self._forward_of or _forward_of(self.model, tokens, self.name)
             self.logits(tokens)  # fills what the module keeps for later passes, such as rotations
-            record, _ = self.recorded(tokens)
-            found = self.anatomy = anatomy_of(record, self.model, self.name, blocks, positions)
-            del record
-            tokens = contract.sample_tokens(found.table_size[0])
-            bare = self.logits(tokens.to(self.device))
+            found = self.anatomy = anatomy_of(self.recorded(tokens)[0], blocks, positions)
+            tokens = contract.sample_tokens(self._embedding.num_embeddings).to(self.device)
+            bare = self.logits(tokens)
             with described(self.model, self._described, self.name, checks=True):
-                self.logits(tokens.to(self.device))
+                self.logits(tokens)
         updates = [None if update is None else FeedForward(self.model, update.factor) for update in found.updates]
         tables = (self.model,) if found.positions else ()
-        self.modules = StreamModules(self.model, tables, found.blocks, updates)
+        self.modules = StreamModules(self.model, tables, [self.model] * len(updates), updates)
         self._check_contract(bare)
 
     @property
@@ -92,31 +94,29 @@ class ModuleSubject(HuggingFaceSubject):
     @override
     def __repr__(self) -> str:
         found = self.anatomy
-        blocks = f"blocks {found.blocks_name}" if found.blocks_name else "blocks by what is added to the stream"
-        positions = found.positions_name or "not added to tokens"
-        places = f"{blocks}, tokens {found.table.removesuffix('.weight')}, positions {positions}"
+        blocks = f"blocks {found.blocks}" if found.blocks else "blocks by what is added to the stream"
+        names = [source.removesuffix(".weight") for source in (found.table, self._positions_source)]
+        places = f"{blocks}, tokens {names[0]}, positions {names[1] or 'not added to tokens'}"
         return f"{super().__repr__().replace('huggingface', 'torch module')[:-1]}; {places}>"
+
+    @property
+    def _positions_source(self) -> str:
+        """The name of the parameter or buffer that learned positions are read from; empty without one."""
+        return "" if self.anatomy.positions is None else self.anatomy.positions.source
 
     @override
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
-        return self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
-
-    @override
-    def _forward(
-        self, tokens: Tokens, recorder: Recorder | None, *, gradients: bool = False, **positions: Tensor
-    ) -> Logits:
-        tokens = tokens.to(self.device)
-        with torch.set_grad_enabled(gradients), eval_mode(self.model):
-            if recorder is None:
-                return self.logits(tokens)
-            with self._shown(recorder, positions.get("position_ids")):
-                return self.logits(tokens)
+        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), self._shown(recorder, **positions):
+            return self.logits(tokens.to(self.device))
 
     @contextmanager
-    def _shown(self, recorder: Recorder, positions: Tensor | None) -> Iterator[None]:
+    def _shown(self, recorder: Recorder, position_ids: Tensor | None = None) -> Iterator[None]:
         """Inside, one pass of the module is shown to the recorder."""
-        blocks = [block for block, mlp in enumerate(self.modules.mlps) if mlp is not None]
-        showing = Showing(self.name, self.anatomy, recorder, blocks, positions, self._position_tables())
+        found = self.anatomy
+        are_read = zip(found.updates, self.modules.mlps, strict=True)
+        updates = {block: update for block, (update, mlp) in enumerate(are_read) if update is not None and mlp}
+        tables = {turn.source: self.tensor(turn.source) for turn in found.turns if turn.is_table}
+        showing = Showing(self.name, found, recorder, updates, position_ids, tables)
         with described(self.model, self._described, self.name), showing:
             yield
 
@@ -130,18 +130,11 @@ class ModuleSubject(HuggingFaceSubject):
             if recording is None or recording.recorder is not recorder:
                 return run(*args, **kwargs)
             ids = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
-            positions = self.positions(recorder.edits, ids.shape[1])
-            with self._shown(recorder, positions.get("position_ids")):
+            with self._shown(recorder, **self.positions(recorder.edits, ids.shape[1])):
                 return run(*args, **kwargs)
 
-        before = vars(self.model).get("forward")
-        self.model.forward = forward
-        try:
+        with computed_by({self.model: forward}):
             yield
-        finally:
-            vars(self.model).pop("forward")
-            if before is not None:
-                self.model.forward = before
 
     def recorded(self, tokens: Tensor) -> tuple[Record, Logits]:
         """What the module does for these tokens, and the logits that it returns."""
@@ -153,8 +146,9 @@ class ModuleSubject(HuggingFaceSubject):
             raise
         except Exception as error:  # what compiles itself, such as flex_attention, fails in any way
             raise InputError(
-                f"{self.name} fails while its operations are watched ({_reason(error)}); where parts of it are "
-                "compiled, as flex_attention is, describe its attention with attention=AttentionOf(...)"
+                f"{self.name} cannot be watched ({_reason(error)}); where it calls what compiles itself, such as "
+                "flex_attention, give attention=AttentionOf(MODULE, function) with one that calls "
+                "scaled_dot_product_attention"
             ) from error
 
     def logits(self, tokens: Tensor) -> Logits:
@@ -169,63 +163,52 @@ class ModuleSubject(HuggingFaceSubject):
         return logits
 
     @override
+    def _abilities_found(self, *args: Any, **kwargs: Any) -> Abilities:
+        able = super()._abilities_found(*args, **kwargs)
+        is_whole = len(able.mlp_layers) == len(self.modules.mlps)  # an edit of all updates must reach all
+        return able if is_whole else replace(able, mlp_layers=())
+
+    @override
     def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:
         if check.position_ids is None or not self.anatomy.turns:
             return {}
         return {"position_ids": check.position_ids.to(self.device)}
 
-    @override
-    def positions(self, edits: Sequence[Edit], length: int) -> dict[str, Tensor]:
-        """The positions that edits give to tokens; see `HuggingFaceSubject.positions`."""
-        found = super().positions(edits, length)
-        last = max((int(ids.max()) for ids in found.values()), default=0)
-        tables = self._position_tables()
-        rows = [
-            with_axes(tables[turn.table], turn.rank).shape[turn.pos_axis] if turn.table else length
-            for turn in self.anatomy.turns
-        ]
-        if last >= min(rows, default=length):
-            raise InputError(f"{self.name} has {min(rows)} positions for {length} tokens, and {last} is outside them")
-        return found
-
     def tensor(self, name: str) -> Tensor:
         """The parameter or buffer of this name as it is now: its owner may move or replace it."""
         return attrgetter(name)(self.model)
 
-    def _position_tables(self) -> dict[str, Tensor]:
-        return {turn.table: self.tensor(turn.table) for turn in self.anatomy.turns if turn.table}
-
     @override
     def weights(self, layer: int, projection: Projection) -> HeadWeights | None:
-        return None  # which rows of a map make which head is not found
+        key = [*map(id, self.model.parameters())]
+        if key != self._traced_parameters:  # their owner may replace them
+            tracing = Tracing(self.name)
+            with torch.enable_grad(), eval_mode(self.model), described(self.model, self._described), tracing:
+                self.logits(contract.sample_tokens(self.shape.vocab).to(self.device))
+            self._traced, self._traced_parameters = tracing, key
+        rows = self._traced.rows(self.anatomy.layers.index(layer), projection)
+        return None if rows is None else rows.weights()
 
     @property
     @override
     def _embedding(self) -> nn.Embedding:
-        rows, size = self.anatomy.table_size
+        rows, size = self.tensor(self.anatomy.table).shape
         return nn.Embedding(rows, size, device="meta")
 
     @property
     @override
     def _n_ctx(self) -> int | None:
-        return self.anatomy.n_positions
-
-    @property
-    @override
-    def _fix(self) -> str:
-        return "describe it with attention=AttentionOf(...)"
+        return self.tensor(self._positions_source).shape[-2] if self._positions_source else None
 
 
 def _check_plain(model: nn.Module, name: str) -> None:
     """Raises InputError for compiled modules, in which nothing can be seen, and for modules without parameters."""
     for where, module in model.named_modules():
-        part = f"its module {where}" if where else "it"
-        if isinstance(module, torch.jit.ScriptModule):
-            raise InputError(
-                f"{name} cannot be read: {part} is a TorchScript module; give the module that you scripted"
-            )
-        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
-            raise InputError(f"{name} cannot be read: {part} is compiled; give the module that you compiled")
+        is_compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+        how = "scripted" if isinstance(module, torch.jit.ScriptModule) else "compiled" if is_compiled else None
+        if how is not None:
+            part = f"its module {where}" if where else "it"
+            raise InputError(f"{name} cannot be read: {part} is {how}; give the module that you {how}")
     if next(model.parameters(), None) is None:
         raise InputError(f"{name} has no parameters; give a language model")
 
@@ -249,12 +232,10 @@ def _forward_of(model: nn.Module, tokens: Tensor, name: str) -> Forward:
             f"{name} cannot be called with token ids alone ({_reason(error)}); say how it is called: "
             "forward=lambda module, ids: module(ids, ...)"
         ) from error
-    if logits is not None and logits.shape[1] == tokens.shape[1]:
-        return lambda module, ids: module(ids)
     keyword = next((word for word in inspect.signature(model.forward).parameters if word in _TARGETS), None)
-    if logits is not None and keyword is not None:
-        return lambda module, ids: module(ids, **{keyword: ids})
-    return lambda module, ids: module(ids)
+    if logits is None or logits.shape[1] == tokens.shape[1] or keyword is None:
+        return lambda module, ids: module(ids)
+    return lambda module, ids: module(ids, **{keyword: ids})
 
 
 def _reason(error: Exception) -> str:

@@ -1,7 +1,7 @@
 """Shows a recorder the attention calls, residuals, updates and embeddings of a module's pass."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,8 +23,8 @@ Change = Callable[[Tensor], Tensor]
 class Showing(Listener):
     """A mode inside which the pass of a model is shown to a recorder.
 
-    blocks: those whose updates are shown. positions: `#sequence pos`, which tokens are given in place of their own.
-    tables: the parameters and buffers that positions are read from, by name.
+    updates: those of feed-forward layers that are shown, by block. positions: `#sequence pos`, which tokens are given
+    in place of their own. tables: the parameters and buffers that positions are read from, by name.
     """
 
     def __init__(
@@ -32,46 +32,39 @@ class Showing(Listener):
         name: str,
         anatomy: Anatomy,
         recorder: Recorder,
-        blocks: Sequence[int],
-        positions: Tensor | None = None,
-        tables: Mapping[str, Tensor] = {},
+        updates: Mapping[int, Operand],
+        positions: Tensor | None,
+        tables: Mapping[str, Tensor],
     ) -> None:
         self.anatomy, self.recorder = anatomy, recorder
-        self.error: TypeError | None = None
-        self.results: dict[Place, Change] = dict.fromkeys(anatomy.residuals, self._residual)
+        self.results: dict[Place, list[Change]] = defaultdict(list)
         self.operands: dict[Place, list[tuple[int, Change]]] = defaultdict(list)
+        for place in anatomy.residuals:
+            self.results[place].append(self._residual)
         if recorder.edits_at(TOKEN_EMBEDDING):
-            shown = self.results.get(anatomy.tokens, _unchanged)
-            self.results[anatomy.tokens] = lambda x: shown(self._batch_first(x, recorder.token_embedding))
+            self.results[anatomy.tokens].append(partial(self._shown, recorder.token_embedding))
         if positions is not None:
             for turn in anatomy.turns:
-                self.operands[turn.place].append((turn.index, partial(_moved, turn, tables.get(turn.table), positions)))
+                moved = partial(_moved, name, turn, tables.get(turn.source), positions)
+                self.operands[turn.place].append((turn.index, moved))
         learned = anatomy.positions
         if learned is not None and recorder.edits_at(POSITION_EMBEDDING):
-            self.operands[learned.place].append((learned.index, self._position_embedding))
-        for block in blocks:
-            update = anatomy.updates[block]
-            if update is not None:
-                show = partial(recorder.mlp, block, factor=update.factor)
-                self.operands[update.place].append((update.index, partial(self._batch_first, shown=show)))
+            rows = partial(self._shown, recorder.position_embedding)
+            self.operands[learned.place].append((learned.index, lambda x: rows(with_axes(x, 3))))
+        for block, update in updates.items():
+            shown = partial(self._shown, partial(recorder.mlp, block, factor=update.factor))
+            self.operands[update.place].append((update.index, shown))
         super().__init__(name, {function for _, function, _ in (*self.results, *self.operands)})
 
     @override
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        try:
-            if place in self.operands:
-                args = self._changed(place, args)
-            out = place[1](*args, **kwargs)
-            return self.results[place](out) if place in self.results else out
-        except TypeError as error:  # Python would say that tensors cannot be added
-            self.error = error
-            raise
-
-    @override
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
-        super().__exit__(kind, error, traceback)
-        if self.error is not None and self.error is not error:
-            raise self.error from None
+        given = list(args)
+        for index, change in self.operands.get(place, ()):
+            given[index] = _changed(change, given[index])
+        out = place[1](*given, **kwargs)
+        for change in self.results.get(place, ()):
+            out = _changed(change, out)
+        return out
 
     @override
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
@@ -84,40 +77,34 @@ class Showing(Listener):
         is_ours = edited is not call or edited.is_fused
         return self.recorder.output(edited, edited.output() if is_ours else SDPA(*args, **kwargs))
 
-    def _changed(self, place: Place, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        changed = list(args)
-        for index, change in self.operands[place]:
-            changed[index] = change(changed[index])
-        return tuple(changed)
-
     def _residual(self, x: Tensor) -> Tensor:
         raise_if_interrupted()
         if x.ndim != 3 or x.shape[-1] != self.anatomy.d_model:
             raise InputError(f"{self.name} runs other operations than when it was loaded; load it again")
-        if not self.anatomy.is_in_place:
-            return self._batch_first(x, self.recorder.residual)
-        shown = x.clone()  # what reads keep must not change when the module adds to the stream
-        edited = self._batch_first(shown, self.recorder.residual)
-        return x if edited is shown else edited.clone()
+        kept = x.clone()  # what reads and edits keep must not change when the module adds to the stream in place
+        edited = self._shown(self.recorder.residual, kept)
+        return x if edited is kept else edited.clone()
 
-    def _position_embedding(self, x: Tensor) -> Tensor:
-        return self._batch_first(x[None] if x.ndim < 3 else x, self.recorder.position_embedding)
-
-    def _batch_first(self, x: Tensor, shown: Change) -> Tensor:
-        """What the recorder makes of a tensor, which is shown with its sequences first."""
+    def _shown(self, show: Change, x: Tensor) -> Tensor:
+        """What the recorder makes of a tensor, which it is shown with its sequences first."""
         if self.anatomy.is_batch_first:
-            return shown(x)
+            return show(x)
         given = x.transpose(0, 1)
-        edited = shown(given)
+        edited = show(given)
         return x if edited is given else edited.transpose(0, 1)
 
 
-def _unchanged(x: Tensor) -> Tensor:
-    return x
+def _changed(change: Change, x: Tensor) -> Tensor:
+    try:
+        return change(x)
+    except TypeError as error:  # of which Python would say that tensors cannot be added
+        raise RuntimeError(f"an edit or a read failed: {error}") from error
 
 
-def _moved(turn: Operand, table: Tensor | None, positions: Tensor, x: Tensor) -> Tensor:
+def _moved(name: str, turn: Operand, table: Tensor | None, positions: Tensor, x: Tensor) -> Tensor:
     """The rows of an operand, or of the table that it is read from, at the positions of each sequence."""
-    x = with_axes(x if table is None else table, turn.rank).narrow(turn.batch_axis, 0, 1)
-    rows = x.movedim(turn.pos_axis, 0)[positions].movedim(1, turn.pos_axis + 1)
-    return rows.movedim(0, turn.batch_axis).squeeze(turn.batch_axis + 1)
+    x = with_axes(table if turn.is_table and table is not None else x, turn.rank).narrow(turn.batch_axis, 0, 1)
+    if (last := int(positions.max())) >= (rows := x.shape[turn.pos_axis]):
+        raise InputError(f"{name} has {rows} positions for {positions.shape[1]} tokens, and {last} is outside them")
+    moved = x.movedim(turn.pos_axis, 0)[positions].movedim(1, turn.pos_axis + 1)
+    return moved.movedim(0, turn.batch_axis).squeeze(turn.batch_axis + 1)

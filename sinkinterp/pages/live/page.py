@@ -1,13 +1,20 @@
 """The live page as HTML text. It asks its own server, and nothing else. Its figures are those of `view`."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict
 from string import Template
+from typing import Any
 
 from plotly.offline import get_plotlyjs
 
+from ...backends.load import subject_of
+from ...backends.subject import tokenizer_of, words_of
+from ...data.choices import Bos
 from ..atlas.page import FIGURES, packed_plotly
 from ..document import STYLE, Scripts, asset, document, in_script
 from ..schema import declared
+from ..serve import serve
 from .edits import KINDS, Kind
 from .schema import AnswerData, KindData, NumberData, StartData
 from .session import Session
@@ -16,6 +23,20 @@ ASK = "/ask"  # the path that questions are sent to
 SCRIPTS = (*FIGURES, "live/form.js", "live/results.js", "live/live.js")
 EXAMPLE = "The Eiffel Tower stands in Paris, the capital of France. The Colosseum stands in Rome, the capital of"
 IDS = "3 17 5 9 11 5 8 2 40 3 17 6 12 9 21 5"
+
+
+def serve_live(
+    model: Any, on_ready: Callable[[str], object] = print, *, bos: Bos = Bos.TOKENIZER, port: int = 0
+) -> None:
+    """Serves the live page of a model, or of its subject, to this machine only, until Ctrl-C ends it.
+
+    `model` is anything that `si.load` loads; `on_ready` receives the address of the page. `port` 0 takes a free one.
+    Raises InputError where the model cannot be loaded or the port is taken.
+    """
+    subject = subject_of(model)
+    session = Session(subject, tokenizer_of(subject), words_of(subject), bos)
+    with suppress(KeyboardInterrupt):
+        serve(live_page(session), on_ready, {ASK: session.answer}, port)
 
 
 def live_page(session: Session) -> str:

@@ -1,0 +1,80 @@
+"""A PyTorch module gives what the same weights give as a model of transformers: metrics, patches, pages."""
+
+import json
+import threading
+from dataclasses import fields
+from http.client import HTTPConnection
+from http.server import ThreadingHTTPServer
+
+import pytest
+import torch
+from backends.own_modules import VOCAB, Course, NanoGPT
+
+import sinkinterp as si
+from sinkinterp import interventions as iv
+from sinkinterp.measurement.patching import patch
+from sinkinterp.metrics.instruments import INSTRUMENTS
+from sinkinterp.pages.live.page import serve_live
+
+PARTS = si.AttentionOf(
+    "blocks.*.attn", queries="heads.*.query", keys="heads.*.key", values="heads.*.value", output="proj"
+)
+IDS, OTHERS = (torch.randint(VOCAB, (3, 11), generator=torch.Generator().manual_seed(seed)) for seed in (1, 2))
+
+
+@pytest.fixture(scope="module", params=["nanoGPT", "course"])
+def pair(request):
+    """A module's subject, and that of the same weights in transformers."""
+    torch.manual_seed(0)
+    subject = si.load(NanoGPT()) if request.param == "nanoGPT" else si.load(Course(), attention=PARTS)
+    return subject, si.load(si.to_transformers(subject))
+
+
+def test_every_metric_of_a_module_is_that_of_its_twin(pair):
+    assert set(INSTRUMENTS) >= {"GEOMETRY", "MASSIVE", "MAPS", "LOSS"}
+    ours, theirs = (si.measure(subject, IDS, instruments=list(INSTRUMENTS.values())) for subject in pair)
+    for field in fields(ours):
+        if isinstance(getattr(theirs, field.name), torch.Tensor):
+            torch.testing.assert_close(getattr(ours, field.name), getattr(theirs, field.name), rtol=1e-4, atol=1e-5)
+    assert ours.extras.keys() == theirs.extras.keys() and len(ours.extras) > 10
+    for name, value in theirs.extras.items():
+        torch.testing.assert_close(ours.extras[name], value, rtol=1e-4, atol=1e-4, equal_nan=True, msg=name)
+
+
+@pytest.mark.parametrize("site", [iv.ChangeResidual(), iv.ChangeOutputs(), iv.ChangeMLP(), iv.ChangePattern()])
+def test_patches_of_a_module_restore_what_those_of_its_twin_do(pair, site):
+    ours, theirs = (si.activation_patching(subject, IDS, OTHERS, site=site, progress=False) for subject in pair)
+    for mine, other in zip(ours.numbers("restored"), theirs.numbers("restored"), strict=True):
+        assert mine == pytest.approx(other, abs=1e-4)
+    logits = [subject.run(OTHERS, edits=[patch(site, subject, IDS)]).logits for subject in pair]
+    torch.testing.assert_close(*logits, rtol=1e-4, atol=1e-5)
+
+
+def test_a_page_of_a_module_shows_its_maps(pair, tmp_path):
+    si.view(pair[0], IDS[:1]).save(tmp_path / "page.html")
+    assert type(pair[0].model).__name__ in (tmp_path / "page.html").read_text()
+
+
+def test_the_live_page_of_a_module_answers_as_that_of_its_twin(pair, monkeypatch):
+    question = json.dumps({"prompt": "3 17 5 9", "edits": [{"kind": "swap", "numbers": [2]}]})
+    forever, answers, addresses = ThreadingHTTPServer.serve_forever, [], []
+
+    def ask_once(server):
+        thread = threading.Thread(target=forever, args=(server, 0.01))
+        thread.start()
+        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+        connection.request("POST", "/ask", question, {"Content-Type": "application/json"})
+        answers.append(json.loads(connection.getresponse().read()))
+        server.shutdown()
+        thread.join()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", ask_once)
+    for subject in pair:
+        serve_live(subject, addresses.append)
+    ours, theirs = answers
+    assert len(addresses) == 2 and all(address.startswith("http://127.0.0.1:") for address in addresses)
+    assert ours["edits"] == ["SwapPositions(0, 2)"] and ours["view"]["tokens"] == ["3", "17", "5", "9"]
+    assert [row["token"] for row in ours["next"]] == [row["token"] for row in theirs["next"]]
+    for mine, other in zip(ours["next"], theirs["next"], strict=True):
+        assert mine["chances"] == pytest.approx(other["chances"], abs=1e-5)
