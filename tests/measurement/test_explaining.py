@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from backends import encoder_decoders, test_alibi
 from backends.zoo import model_of, subject_of, tokens_of
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -10,7 +11,7 @@ from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.cut_maps import cut_maps
-from sinkinterp.measurement.score_parts import above_others, head_pairs, parts_by_block, score
+from sinkinterp.measurement.score_parts import POSITION_BIAS, head_pairs, parts_by_block
 from sinkinterp.runs.inputs import Inputs
 
 FAMILIES = (
@@ -21,23 +22,35 @@ FAMILIES = (
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_parts_add_up_to_the_score_in_every_head(family):
-    subject, tokens = subject_of(family), tokens_of(11)
+    adds_up(subject_of(family), tokens_of(11))
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "falcon, eager", "alibi", "t5"])
+def test_a_bias_of_positions_is_a_part_of_the_score(name):
+    adds_up(test_alibi.subject_of(name), tokens_of(11), POSITION_BIAS)
+
+
+@pytest.mark.parametrize("name", ["t5", "whisper"])
+def test_the_parts_of_a_decoder_add_up_beside_cross_attention(name):
+    subject = load(encoder_decoders.model_of(name), encoder=encoder_decoders.source_of(name))
+    adds_up(subject, tokens_of(11) % encoder_decoders.VOCAB, POSITION_BIAS if name == "t5" else None, is_crossed=True)
+
+
+def adds_up(subject, tokens, last_part=None, is_crossed=False):
     before = subject.run(tokens).logits
     with frozen(subject, tokens) as run:
-        for layer, parts, values in parts_by_block(run):
-            torch.testing.assert_close(sum(values), run.trace.residuals["x"][:, layer], atol=1e-5, rtol=1e-5)
-            call = run.calls[layer]
-            heads = list(range(subject.shape.n_heads))
-            pairs, first_keys = head_pairs(run, layer, heads, values, on_slot=False)
+        for layer, values, cuts in parts_by_block(run):
+            torch.testing.assert_close(sum(values.values()), run.trace.residuals["x"][:, layer], atol=1e-5, rtol=1e-5)
+            call, heads = run.calls[layer], list(range(subject.shape.n_heads))
+            names, pairs, score, first_keys = head_pairs(run, layer, heads, values, on_slot=False)
             direct = by_hand(call)
-            torch.testing.assert_close(
-                score(call, above_others(call, call.k, False), False), direct, rtol=1e-4, atol=1e-6
-            )
+            torch.testing.assert_close(score, direct, rtol=1e-4, atol=1e-6)
             largest = torch.maximum(pairs.abs().amax((2, 3)), direct.abs())
             assert ((pairs.sum((2, 3)) - direct).abs() <= 1e-4 * largest).all()
-            assert first_keys.shape[1] == len(parts)
-        rest = [v - v[:, :1] for part, v in zip(parts, values, strict=True) if part.name.startswith("bias")]
-        assert all(v.abs().max() < 1e-5 for v in rest)  # what is left of a block is the same everywhere: its biases
+            assert pairs.shape[2] == len(names) and first_keys.shape[2] == len(values) and set(cuts) <= set(values)
+            assert last_part is None or (names[-1] == last_part and pairs[..., -1, -1].abs().max() > 0)
+        rest = [v - v[:, :1] for name, v in values.items() if name.startswith("bias")]
+        assert is_crossed or all(v.abs().max() < 1e-5 for v in rest)  # a block's biases are the same everywhere
     assert subject.run(tokens).logits.equal(before)  # the model is as it was
 
 
@@ -45,15 +58,17 @@ def by_hand(call):
     """Mean over queries of q.k_1 less the mean of q.k_j over the other keys that the query sees, with loops."""
     batch, n_heads, n, _ = call.q.shape
     k = call.k.repeat_interleave(n_heads // call.k.shape[1], 1)
-    allowed = call.allowed().expand(batch, 1, n, n)
+    allowed = call.allowed().expand(batch, n_heads, n, n)
+    bias = None if call.bias is None else call.bias.expand(batch, n_heads, n, n)
     answer = torch.zeros(batch, n_heads)
     for b in range(batch):
         for h in range(n_heads):
             gaps = []
             for i in range(n):
-                others = [j for j in range(1, n) if allowed[b, 0, i, j]]
-                if allowed[b, 0, i, 0] and others:
+                others = [j for j in range(1, n) if allowed[b, h, i, j]]
+                if allowed[b, h, i, 0] and others:
                     products = (k[b, h] @ call.q[b, h, i]) * call.scale
+                    products = products if bias is None else products + bias[b, h, i]
                     gaps.append(products[0] - products[others].mean())
             answer[b, h] = torch.stack(gaps).mean()
     return answer
