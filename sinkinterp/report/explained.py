@@ -150,7 +150,7 @@ class Explanation:
     heads: tuple[HeadScore, ...]
     path: Path | None
     cuts: Table
-    path_cuts: Table | None
+    path_cuts: Table
     passes: int
 
     def __repr__(self) -> str:
@@ -188,7 +188,7 @@ class Explanation:
     def tables(self) -> Sequence[Table]:
         """All tables: parts, pairs, cuts, and those of the path."""
         given = [self.parts(), self.pairs(), self.cuts, self.path_cuts, self.neurons(), self.readers(top=12)]
-        return [table for table in given if table is not None and table.rows]
+        return [table for table in given if table.rows]
 
     def parts(self, least: float = 0.05) -> Table:
         """Share of each head's score by part: as part of the key, and as part of the query; small ones are left out."""
@@ -246,9 +246,8 @@ class Explanation:
             shares = score.shares()
             edges += [(score.parts[i], f"head {score.name}", shares[i]) for i in score.named()]
         if self.path is not None and any(start == self.path.writer for start, _, _ in edges):
-            edges += [
-                (f"neuron {n.index}", self.path.writer, n.share) for n in self.path.neurons[:4] if n.share >= SHOWN
-            ]
+            neurons, at = [n for n in self.path.neurons[:4] if n.share >= SHOWN], self.path.at
+            edges += [(f"neuron {at}.{n.index}", self.path.writer, n.share) for n in neurons]
         title = f"Where the attention to {self.target} comes from"
         return graph(edges, title, f"{' '.join(map(self._of_head, chosen))} {self.note}", maps)
 
