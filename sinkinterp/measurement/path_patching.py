@@ -25,8 +25,7 @@ from ..data.progress import OnProgress
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.changes import Change, ChangeKeys, ChangeMLP, ChangeOutputs, ChangeQueries, ChangeValues
-from ..interventions.edit import description
-from ..interventions.operations import Keep, Put, PutAt
+from ..interventions.operations import Put, PutAt
 from ..report.columns import HEAD, LAYER, POSITION
 from ..table import Table
 from .activation_patching import PatchingMetric, Runs, metric_of, pairs_of, restored
@@ -84,7 +83,8 @@ class PathRuns(Runs):
 
     @property
     def protocol(self) -> str:
-        to = "the logits" if self.receiver is None else description(replace(self.receiver, operation=Keep()))
+        heads = [f"{layer}.{head}" for layer, head in getattr(self.receiver, "heads", None) or ()]
+        to = "the logits" if self.receiver is None else f"{type(self.receiver).__name__} {', '.join(heads)}".strip()
         names = " and ".join(type(site).__name__ for site, _ in self.kept) or "nothing"
         norms = "frozen" if self.freeze_norms else "recomputed"
         return f"path from {type(self.site).__name__} to {to}; {names} frozen between, norms {norms}"

@@ -71,6 +71,10 @@ class HeadScore:
         """Mean share of the score, by part of the key."""
         return (self.of_keys().mean(0) / self.score.mean()).tolist()
 
+    def named_cuts(self) -> dict[str, Edit]:
+        """The edits that cut the named parts, by name; biases have none."""
+        return {name: self.cuts[name] for i in self.named() if (name := self.parts[i]) in self.cuts}
+
     def named(self) -> list[int]:
         """The parts of the key that explain the score: the largest, each at least a tenth, until nine tenths are."""
         shares, chosen, total = self.shares(), [], 0.0
@@ -163,7 +167,7 @@ class Explanation:
     def sentence(self) -> str:
         """The answer in plain words."""
         path = self.path.sentence() if self.path else "No entry of the first token's residual stands out."
-        return " ".join([*map(self._of_head, self.heads), path])
+        return "\n".join([*map(self._of_head, self.heads), path])
 
     def _of_head(self, head: HeadScore) -> str:
         shares = head.shares()

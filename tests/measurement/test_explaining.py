@@ -113,6 +113,7 @@ def test_a_sink_that_one_known_neuron_makes_is_found():
     assert "1 neuron makes" in answer.sentence and len(answer.plot().data) >= 3
     untouched, cut = cut_maps(subject, tokens, answer)[1, 1]
     assert untouched.weights[:, 0].mean() == pytest.approx(head.alpha.mean().item(), abs=1e-5) and cut.cut == "MLP 0"
+    assert untouched.loss == pytest.approx(answer.path_cuts.rows[0]["loss"], abs=1e-5)
     assert cut.weights[:, 0].mean() == pytest.approx(answer.cuts.rows[0]["alpha_1"], abs=1e-5)
     choices = [trace.meta["choice"] for trace in answer.plot((1, 1), [untouched, cut]).data if trace.meta]
     assert choices == ["nothing", "nothing", "MLP 0", "MLP 0"]
