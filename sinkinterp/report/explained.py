@@ -15,14 +15,14 @@ from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.metric import PerSequence
 from ..table import Cell, Table
 from .columns import HEAD, LAYER
-from .explained_graph import CutMap, Edge, graph
+from .explained_graph import SHARE, CutMap, Edge, graph
 
 NAMED = 0.1  # the least share of a score for a part to be named
 MOST_NAMED = 5
 SHOWN = 0.01  # the least share of a neuron in the graph
 COVERED = 0.9  # of the score, by the parts that are named
 READER = 0.5  # the least share of a head's score for it to count as a reader
-PART, QUERY_PART, KEY_PART, SHARE, AS_KEY, AS_QUERY = "part", "query part", "key part", "share", "as key", "as query"
+PART, QUERY_PART, KEY_PART, AS_KEY, AS_QUERY = "part", "query part", "key part", "as key", "as query"
 CUT, REMOVED, RANDOM, IN_STREAM, DIRECTLY = "cut", "removed", "random parts", "in the stream", "directly"
 ENOUGH = 0.8  # of what is above uniform attention, for a cut to count as the whole explanation
 Head = tuple[int, int]  # layer and head, from 0
@@ -245,15 +245,19 @@ class Explanation:
         chosen = [score for score in self.heads if head is None or (score.layer, score.head) == tuple(head)]
         if not chosen:
             raise InputError(f"head {head} was not explained; {self!r:.80}")
+        title = f"Where the attention to {self.target} comes from"
+        return graph(self.edges(chosen), title, f"{' '.join(map(self._of_head, chosen))} {self.note}", maps)
+
+    def edges(self, heads: Sequence[HeadScore]) -> list[Edge]:
+        """The lines of the graph: from the named parts to their heads, and from the largest neurons to the writer."""
         edges: list[Edge] = []
-        for score in chosen:
+        for score in heads:
             shares = score.shares()
             edges += [(score.parts[i], f"head {score.name}", shares[i]) for i in score.named()]
         if self.path is not None and any(start == self.path.writer for start, _, _ in edges):
-            neurons, at = [n for n in self.path.neurons[:4] if n.share >= SHOWN], self.path.at
-            edges += [(f"neuron {at}.{n.index}", self.path.writer, n.share) for n in neurons]
-        title = f"Where the attention to {self.target} comes from"
-        return graph(edges, title, f"{' '.join(map(self._of_head, chosen))} {self.note}", maps)
+            neurons = [n for n in self.path.neurons[:4] if n.share >= SHOWN]
+            edges += [(f"neuron {self.path.at}.{n.index}", self.path.writer, n.share) for n in neurons]
+        return edges
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""

@@ -9,10 +9,13 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 from ..plots.theme import COLOURS, GREY, MAGNITUDE, escaped, themed
+from ..table import Table
 
 WIDEST = 12  # points, of a line whose share is 1
 NOTHING = "nothing"  # is cut
 _IN_BLOCK = {"head": 0.0, "neuron": 0.3, "MLP": 0.6, "bias": 0.6}  # how far down its block a part stands
+WHAT, LINE, NAME, TO, SHARE = "what", "line", "name", "to", "share"  # columns of rows with a graph, and its rows
+DRAWN = 0.1  # the least share of a line that is drawn of such rows
 Edge = tuple[str, str, float]  # from, to, share
 
 
@@ -70,6 +73,12 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
         caption = f"{how} it. Weights from 0 to 1. {caption}"
     themed(figure, title, max(220 + int(90 * depth), 520 if maps else 0), caption)
     return figure.update_layout(showlegend=False, margin={"t": 90})
+
+
+def graph_of_rows(table: Table) -> go.Figure:
+    """The graph whose lines stand in a table, with those of at least a tenth."""
+    lines = [(str(row[NAME]), str(row[TO]), float(row[SHARE] or 0)) for row in table.where(**{WHAT: LINE}).rows]
+    return graph([line for line in lines if line[2] >= DRAWN], "Where the sink comes from", table.note)
 
 
 def _add_maps(figure: go.Figure, maps: Sequence[CutMap]) -> None:
