@@ -88,8 +88,8 @@ def _rows(answer: Explanation) -> Iterator[dict[str, Cell]]:
     for name, number in numbers.items():
         yield {WHAT: PATH, NAME: name, TO: path.writer, NUMBER: number}
     for row in answer.path_cuts.rows:
-        cells = {name.replace(f"{ALPHA_1} of readers", ALPHA_1): cell for name, cell in row.items()}
-        yield {WHAT: PATH_CUT, NAME: row[CUT], **_known(cells)}
+        renamed = {name.replace(f"{ALPHA_1} of readers", ALPHA_1): cell for name, cell in row.items()}
+        yield {WHAT: PATH_CUT, NAME: row[CUT], **_known(renamed)}
 
 
 def _known(cells: Mapping[str, Cell]) -> dict[str, Cell]:
