@@ -4,14 +4,15 @@ import pytest
 import torch
 from backends import encoder_decoders, test_alibi
 from backends.zoo import model_of, subject_of, tokens_of
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.cut_maps import cut_maps
-from sinkinterp.measurement.score_parts import POSITION_BIAS, head_pairs, parts_by_block
+from sinkinterp.measurement.score_parts import POSITION_BIAS, head_pairs, parts_by_block, whole_score
+from sinkinterp.runs.catalogue import load_module
 from sinkinterp.runs.inputs import Inputs
 
 FAMILIES = (
@@ -132,6 +133,58 @@ def test_the_toy_twins_are_explained_by_what_was_planted(name):
     shares = dict(zip(head.parts, head.shares(), strict=True))
     assert shares.pop(SHIPPED[name]) > 0.9 and max(map(abs, shares.values())) < 0.1
     assert answer.cuts.rows[0]["removed"] > 0.8 and abs(answer.cuts.rows[1]["removed"]) < 0.1
+
+
+def planted_gpt2(neuron=5, dim=7):
+    """A GPT-2 with the published circuit: MLP 0 turns p1 into a dimension that keys read and a query bias asks for."""
+    config = GPT2Config(vocab_size=31, n_embd=24, n_layer=2, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0)
+    model = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        first, second = model.transformer.h
+        for block in (first, second):
+            for matrix in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc, block.mlp.c_proj):
+                matrix.weight.mul_(0.1)
+        model.transformer.wte.weight.mul_(5)
+        model.transformer.wpe.weight[1:] -= model.transformer.wpe.weight[1:13].mean(0)  # so p1's mean is zero
+        model.transformer.wpe.weight[0, 2] = 1
+        first.mlp.c_fc.weight[2, neuron], first.mlp.c_proj.weight[neuron, dim] = 3, 3
+        second.attn.c_attn.weight[dim, 24 + 12 : 24 + 24] = 1  # keys of head 1
+        second.attn.c_attn.bias[12:24] = 1  # its queries
+        second.attn.c_attn.bias[24:48].normal_()
+    return model
+
+
+def test_the_published_cuts_of_gpt2_are_parts_that_explain_finds():
+    subject, tokens = load(planted_gpt2()), torch.randint(31, (6, 13), generator=torch.Generator().manual_seed(2))
+    circuit, cuts = (getattr(load_module("gpt2_circuit"), name) for name in ("Circuit", "CUTS"))
+    circuit = circuit(subject, 13, (7,))
+
+    def scores_and_alpha(cut):
+        (edit,) = cut if isinstance(cut, list) else cuts[cut](circuit)
+        trace = subject.run(tokens, calls={"s": lambda call: whole_score(call, False)}, edits=[edit])
+        report = si.measure(subject, tokens, edits=[edit], positions=(0,), progress=False)
+        return trace.calls["s"][:, 1, 1], report.alpha()[:, 1, 1].mean().item(), trace.logits
+
+    answer = si.explain(subject, tokens, head=(1, 1), progress=False)
+    (head,), path = answer.heads, answer.path
+    keys, queries = (
+        dict(zip(head.parts, x.mean(0) / head.score.mean(), strict=True)) for x in (head.of_keys(), head.of_queries())
+    )
+    assert [head.parts[i] for i in head.named()] == ["MLP 0"] and keys["MLP 0"] > 0.9
+    assert queries["own bias"] > 0.9 and path.neurons[0].index == 5
+    own, sink, null = head.parts.index("own bias"), head.alpha.mean().item(), head.null.mean().item()
+    assert sink > null + 0.5
+    score, alpha, _ = scores_and_alpha("b_Q = 0")  # what is left is what the other parts of the query make, exactly
+    torch.testing.assert_close(score, head.pairs.sum((1, 2)) - head.pairs[:, own].sum(1), rtol=1e-4, atol=1e-5)
+    assert alpha < null + 0.05
+    score, alpha, _ = scores_and_alpha("control: b_K = 0")  # the bias of keys makes nothing of any score
+    torch.testing.assert_close(score, head.score, rtol=1e-4, atol=1e-5)
+    assert head.of_keys()[:, own].abs().max() < 1e-5 and alpha == pytest.approx(sink, abs=1e-5)
+    dropped, cut = scores_and_alpha("drop p1"), scores_and_alpha([head.cuts["position"]])
+    torch.testing.assert_close(dropped[2], cut[2], rtol=1e-4, atol=1e-5)  # other positions have a mean of zero
+    for name in ("drop p1", "no positions", "no first MLP", "zero 3 columns of W_K"):
+        assert scores_and_alpha(name)[1] < null + 0.05, name
+    assert scores_and_alpha("control: no first token")[1] > 0.9 * sink
 
 
 def test_what_cannot_be_explained_is_refused():
