@@ -194,7 +194,7 @@ def restored(
         row: dict[str, Cell] = {name: at for name, at in zip(AXES, place, strict=True) if at >= 0}
         row |= {TOKEN: words(int(clean_tokens[0, place[2]]))} if place[2] >= 0 else {}
         for name, values in shares.items():
-            row |= estimate_cells(name, estimate(values[i]))
+            row |= mean_cells(name, values[i])
         rows.append(row)
     return Table(runs.title, "; ".join(notes), tuple(rows), restored_figure)
 

@@ -10,7 +10,7 @@ from ..backends.subject import Subject
 from ..data.progress import OnProgress
 from ..data.tokens import TokenSet
 from ..interventions.edit import Edit
-from ..metrics.bootstrap import estimate, estimate_cells, ratio
+from ..metrics.bootstrap import estimate_cells, mean_cells, ratio
 from ..metrics.instruments import LOSS
 from ..report.columns import ALPHA_1, HEAD
 from ..report.explained import CUT, DIRECTLY, IN_STREAM, RANDOM, REMOVED, HeadScore
@@ -79,4 +79,4 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
                 after = torch.stack([alpha_of(report, on_slot)[0][:, i, head.head] for report in reports]).mean(0)
                 removed = ratio(head.alpha - after, head.alpha - head.null)
                 row: dict[str, Cell] = {HEAD: head.name, CUT: f"{cut}, {way}"}
-                yield row | estimate_cells(ALPHA_1, estimate(after)) | estimate_cells(REMOVED, removed)
+                yield row | mean_cells(ALPHA_1, after) | estimate_cells(REMOVED, removed)

@@ -17,7 +17,7 @@ from ..data.tokens import Tokens
 from ..interventions.changes import ChangeKeys, ChangeMLP, ChangeOutputs
 from ..interventions.edit import Edit
 from ..interventions.operations import Add
-from ..metrics.bootstrap import difference, estimate, estimate_cells
+from ..metrics.bootstrap import difference, estimate_cells, mean_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..report.columns import ALPHA_1
 from ..report.explained import CUT, READER, Head, Neuron, Path
@@ -141,7 +141,7 @@ def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) 
     losses = [r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report)]
     alpha, layers = report.alpha(), [report.attention_layers.index(layer) for layer, _ in readers]
     row: dict[str, Cell] = {CUT: cut}
-    row |= estimate_cells(f"{ALPHA_1} of readers", estimate(alpha[:, layers, [head for _, head in readers]].mean(1)))
-    row |= estimate_cells(f"{ALPHA_1} of all heads", estimate(alpha.mean((1, 2))))
-    row |= estimate_cells("loss", estimate(losses[1]))
+    row |= mean_cells(f"{ALPHA_1} of readers", alpha[:, layers, [head for _, head in readers]].mean(1))
+    row |= mean_cells(f"{ALPHA_1} of all heads", alpha.mean((1, 2)))
+    row |= mean_cells("loss", losses[1])
     return row | estimate_cells("change of loss", difference(losses[0], losses[1], paired=True))

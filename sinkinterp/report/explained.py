@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..interventions.edit import Edit
-from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
+from ..metrics.bootstrap import estimate_cells, mean_cells, ratio
 from ..metrics.metric import PerSequence
 from ..table import Cell, Table
 from .columns import HEAD, LAYER

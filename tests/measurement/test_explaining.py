@@ -148,6 +148,7 @@ def planted_gpt2(neuron=5, dim=7):
         model.transformer.wpe.weight[1:] -= model.transformer.wpe.weight[1:13].mean(0)  # so p1's mean is zero
         model.transformer.wpe.weight[0, 2] = 1
         first.mlp.c_fc.weight[2, neuron], first.mlp.c_proj.weight[neuron, dim] = 3, 3
+        first.mlp.c_fc.bias[neuron] = -9  # so that only p1 reaches it
         second.attn.c_attn.weight[dim, 24 + 12 : 24 + 24] = 1  # keys of head 1
         second.attn.c_attn.bias[12:24] = 1  # its queries
         second.attn.c_attn.bias[24:48].normal_()
