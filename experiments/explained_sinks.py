@@ -24,8 +24,8 @@ EXACT = 1e-4  # of the largest of a score and its parts
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """Rows for texts and for random tokens, and the largest error of the parts in any head."""
-    table = rows_of(case, progress, is_thorough=True)
+    """Rows for docstrings, and the largest error of the parts in any head."""
+    table = rows_of(case, progress)
     return Table(CLAIM, table.note, table.rows)
 
 

@@ -26,7 +26,7 @@ OTHERS = 0.1  # the most that another part may have of a score
 
 def measure(case: Case, progress: Progress) -> Table:
     """Rows for the task of the toy."""
-    table = rows_of(case, progress, is_thorough=False)
+    table = rows_of(case, progress)
     return Table(CLAIM, table.note, table.rows)
 
 

@@ -7,15 +7,14 @@ import plotly.graph_objects as go
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
-from sinkinterp.data.token_sources import random_tokens
-from sinkinterp.data.tokens import Tokens, TokenSet
+from sinkinterp.data.tokens import Tokens
 from sinkinterp.measurement.explaining import explain
 from sinkinterp.measurement.score_parts import head_pairs, parts_by_block
 from sinkinterp.metrics.bootstrap import ratio
-from sinkinterp.report.columns import ALPHA_1, HEAD, INPUT, LOSS, MODEL, SEED
+from sinkinterp.report.columns import ALPHA_1, HEAD, LOSS, MODEL, SEED
 from sinkinterp.report.explained import CUT, REMOVED, Explanation
 from sinkinterp.report.explained_graph import LINE, NAME, SHARE, TO, WHAT, graph_of_rows
-from sinkinterp.runs.case import Case
+from sinkinterp.runs.case import READING, Case
 from sinkinterp.runs.experiment import of_first_model
 from sinkinterp.table import Cell, Table, high_of, low_of
 
@@ -27,23 +26,15 @@ COLUMNS = (WHAT, NAME, TO, NUMBER, *(name for q in QUANTITIES for name in (q, lo
 TEXTS, CHECKED = 32, 2  # texts that are explained, and in which every head is checked
 
 
-def rows_of(case: Case, progress: Progress, is_thorough: bool) -> Table:
-    """Rows for texts, and where it is thorough for random tokens, and the error of the parts in every head."""
-    size = (TEXTS, case.size()[1])
-    natural = case.natural_tokens(size, Bos.TOKENIZER)
-    assert natural is not None, "the model has a tokenizer, or is one of ours"
-    ids, vocab = natural.tokens, case.subject.shape.vocab
-    first = int(ids[0, 0]) if (ids[:, 0] == ids[0, 0]).all() else None
-    inputs: dict[str, TokenSet] = {"natural": natural}
-    inputs |= {"random": random_tokens(vocab, size[1], TEXTS, first=first)} if is_thorough else {}
-    rows: list[dict[str, Cell]] = []
-    for name, token_set in inputs.items():
-        answer = explain(case.subject, token_set, progress=progress(f"explaining {case.subject.name}, {name}"))
-        rows += [{**case.names, INPUT: name, **dict.fromkeys(COLUMNS), **row} for row in _rows(answer)]
-    if is_thorough:
-        error, n = largest_error(case, ids[:CHECKED])
-        row: dict[str, Cell] = {WHAT: CHECK, NAME: f"largest relative error, {n} heads, {CHECKED} texts", NUMBER: error}
-        rows.append({**case.names, INPUT: "natural", **dict.fromkeys(COLUMNS), **row})
+def rows_of(case: Case, progress: Progress) -> Table:
+    """What `explain` says of texts, and the largest error of the parts in any head that looks at the first token."""
+    name, size = case.subject.name, (TEXTS, case.size()[1])
+    token_set = case.natural_tokens(size, Bos.TOKENIZER, progress(f"{name}: {READING}"))
+    assert token_set is not None, "the model has a tokenizer, or is one of ours"
+    answer = explain(case.subject, token_set, progress=progress(f"explaining {name}"))
+    error, n = largest_error(case, token_set.tokens[:CHECKED])
+    check: dict[str, Cell] = {WHAT: CHECK, NAME: f"largest error of {n} heads in {CHECKED} texts", NUMBER: error}
+    rows = [{**case.names, **dict.fromkeys(COLUMNS), **row} for row in (*_rows(answer), check)]
     note = f"{answer.note}; random parts: mean of two draws; in the stream, directly: docs/how_to/explain_a_head.md"
     return Table("", note, tuple(rows))
 
@@ -97,14 +88,14 @@ def _known(cells: Mapping[str, Cell]) -> dict[str, Cell]:
 
 
 def draw(table: Table) -> go.Figure:
-    """The graph of the first model, on texts."""
-    return graph_of_rows(of_first_model(table, table.title).where(**{INPUT: "natural"}))
+    """The graph of the first model."""
+    return graph_of_rows(of_first_model(table, table.title))
 
 
 def removed(table: Table, way: str) -> dict[tuple[str, str], list[float]]:
-    """By model and head, what cutting the named parts removes on texts, and what as many random parts do."""
+    """By model and head, what cutting the named parts removes, and what as many random parts do."""
     found: dict[tuple[str, str], list[float]] = {}
-    for row in table.where(**{WHAT: IS_CUT, INPUT: "natural"}).rows:
+    for row in table.where(**{WHAT: IS_CUT}).rows:
         if str(row[NAME]).endswith(way):
             found.setdefault((f"{row[MODEL]}, seed {row[SEED]}", str(row[TO])), []).append(float(row[REMOVED] or 0))
     return found

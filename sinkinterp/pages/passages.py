@@ -171,7 +171,7 @@ def _angle(rows: Rows) -> _Told | None:
 
 def _source(rows: Rows) -> _Told | None:
     """A few neurons write the massive activation, and the keys of most heads read it."""
-    table = rows["explained_sinks"].where(input="natural")
+    table = rows["explained_sinks"]
     heads = table.where(what="head").rows
     path = {str(row[NAME]): _number(row, "number") for row in table.where(what="path").rows}
     before, cut, drawn = (
