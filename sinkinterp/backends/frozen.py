@@ -10,9 +10,10 @@ Blocks run as they are, so this holds for every family whose blocks pass on one 
 2021, A Mathematical Framework for Transformer Circuits.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,11 +48,11 @@ class FrozenNorm:
         return self.scale * self.gain * _centred(v, self.is_centred) + self.shift
 
     @staticmethod
-    def of(module: nn.Module, forward: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> "FrozenNorm":
+    def of(module: nn.Module, x: Tensor, y: Tensor) -> "FrozenNorm":
         """The norm that made `y` of `x`. Raises InputError for one of another kind."""
         signs = 1 - 2 * (torch.arange(x.shape[-1], device=x.device) % 2).to(x)
         probe = _PROBE * signs.expand(*(1,) * min(2, x.ndim - 1), *x.shape[2:-1], x.shape[-1])
-        plus, minus, moved = (forward(v) for v in (probe, -probe, probe + _PROBE))
+        plus, minus, moved = (module.forward(v) for v in (probe, -probe, probe + _PROBE))
         gain, shift = signs * (plus - minus) / 2, (plus + minus) / 2
         is_centred = torch.allclose(moved, plus, rtol=TOLERANCE, atol=TOLERANCE * float(plus.abs().max()))
         unscaled = gain * _centred(x, is_centred)
@@ -67,32 +68,19 @@ def _centred(v: Tensor, is_centred: bool) -> Tensor:
     return v - v.mean(-1, keepdim=True) if is_centred else v
 
 
-class _Reached(Exception):
-    def __init__(self, call: AttentionCall) -> None:
-        super().__init__()
-        self.call = call
-
-
-class _UntilCall(Recorder):
-    def attend(self, call: AttentionCall) -> AttentionCall:
-        raise _Reached(call)
-
-
 @dataclass
-class _OnlyHead(Recorder):
-    """Heads return `z` of the head `only`, and nothing else."""
+class _OneBlock(Recorder):
+    """Keeps the call of a block, whose heads return `z` in place of their own."""
 
-    z: Tensor = field(default_factory=lambda: torch.zeros(0))
-    only: int | None = None
+    z: HeadOutput | None = None
+    call: AttentionCall | None = None
 
     def attend(self, call: AttentionCall) -> AttentionCall:
+        self.call = call
         return call
 
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
-        kept = torch.zeros_like(self.z)
-        if self.only is not None:
-            kept[:, self.only] = self.z[:, self.only]
-        return kept
+        return z if self.z is None else self.z
 
 
 @dataclass(frozen=True)
@@ -107,35 +95,32 @@ class FrozenRun:
     trace: Trace
     calls: Mapping[int, AttentionCall]
     position: Residual | None
-    _given: Mapping[int, tuple[tuple[Any, ...], dict[str, Any]]]
+    _given: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
 
     def call(self, layer: int, part: Residual) -> AttentionCall:
         """The call of a layer whose block is given this residual; biases count as in the model."""
-        try:
-            self._block(layer, part, _UntilCall())
-        except _Reached as reached:
-            return reached.call
-        raise InputError(f"{self.subject.name}: the attention of layer {layer} is not reached; take another family")
+        recorder = _OneBlock()
+        self._output(layer, part, recorder)
+        if recorder.call is None:
+            raise InputError(f"{self.subject.name}: the attention of layer {layer} is not reached; take another family")
+        return recorder.call
 
     def writes(self, layer: int) -> Float[Tensor, "head batch pos d_model"]:
         """What every head of a layer adds to the residual stream, without the output bias."""
-        z = self.calls[layer].output()
-        nothing = self._block(layer, torch.zeros_like(self.trace.residuals["x"][:, layer]), _OnlyHead(z=z))
-        parts = [
-            self._block(layer, torch.zeros_like(nothing), _OnlyHead(z=z, only=head)) - nothing
-            for head in range(z.shape[1])
-        ]
-        return torch.stack(parts)
+        z, nothing = self.calls[layer].output(), torch.zeros_like(self.trace.residuals["x"][:, layer])
+        chosen = torch.eye(z.shape[1]).to(z)[:, :, None, None]
+        bias = self._output(layer, nothing, _OneBlock(z=0 * z))
+        return torch.stack([self._output(layer, nothing, _OneBlock(z=z * only)) - bias for only in chosen])
 
-    def _block(self, layer: int, x: Residual, recorder: Recorder) -> Residual:
+    def _output(self, layer: int, x: Residual, recorder: _OneBlock) -> Residual:
         args, kwargs = self._given[layer]
+        inputs = (x, *args[1:]) if args else ()
         token = RECORDING.set(Recording(recorder, self.subject.modules.layers))
         try:
             with torch.no_grad():
-                if args:
-                    output = self.subject.modules.blocks[layer](x, *args[1:], **kwargs)
-                else:
-                    output = self.subject.modules.blocks[layer](**kwargs | {"hidden_states": x})
+                output = self.subject.modules.blocks[layer](
+                    *inputs, **kwargs if args else kwargs | {"hidden_states": x}
+                )
         finally:
             RECORDING.reset(token)
         return output[0] if isinstance(output, tuple | list) else output
@@ -148,23 +133,36 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
     Feed-forward layers and cross-attention then add nothing. Raises InputError for a model of another library, for one
     whose feed-forward updates are not found, and for norms that are not linear at a fixed scale.
     """
-    hf = _checked(subject)
-    kept = _Kept()
-    zeroed = {m.module for m in hf.modules.mlps if m is not None}
-    zeroed |= {module for block in hf.modules.blocks for module in cross_attention(block)}
+    hf, calls, seen = _checked(subject), {}, {}
+    blocks, tables = list(hf.modules.blocks), list(hf.modules.tables)
+    silent = {m.module for m in hf.modules.mlps if m is not None} | {m for b in blocks for m in cross_attention(b)}
+    norms = {m for b in blocks for m in b.modules() if "norm" in type(m).__name__.lower() and not list(m.children())}
+    norms -= {inner for module in silent for inner in module.modules()}
+
+    def keep(call: AttentionCall) -> Tensor:
+        calls[call.layer] = call
+        return call.q.new_zeros(len(call.q), 1)
+
+    def see(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        if module in seen:
+            raise InputError(f"a {type(module).__name__} runs twice in one pass; take another family")
+        seen[module] = (args, kwargs, output)
+
     with exclusive(hf.model), ExitStack() as stack:
         stack.enter_context(torch.no_grad())
         stack.enter_context(eval_mode(hf.model))
-        with removed_after(kept.hooks(hf, zeroed)):
-            trace = hf.run(tokens, calls={"calls": kept.keep_call}, residuals={"x": _same}, mlps={"mlp": _same})
-        norms = {module: FrozenNorm.of(module, module.forward, *kept.norms[module]) for module in kept.norms}
-        for module, norm in norms.items():
-            stack.enter_context(_forward_set_to(module, norm))
-        for module in zeroed:
-            stack.enter_context(_forward_set_to(module, _Nothing(kept.outputs[module])))
+        watched = {*blocks, *tables, *silent, *norms}
+        with removed_after([module.register_forward_hook(see, with_kwargs=True) for module in watched]):
+            trace = hf.run(tokens, calls={"calls": keep}, residuals={"x": _same}, mlps={"mlp": _same})
+        for module in silent:
+            stack.enter_context(_forward_set_to(module, partial(_nothing_like, seen[module][2])))
+        for module in norms & seen.keys():
+            args, _, y = seen[module]
+            if len(args) == 1 and isinstance(y, Tensor):  # where others are not linear, parts do not add up
+                stack.enter_context(_forward_set_to(module, FrozenNorm.of(module, args[0], y)))
         stack.enter_context(attention_set_to(hf.model, hf.recorded_attention))
-        position = torch.stack(kept.positions).sum(0) if kept.positions else None
-        yield FrozenRun(hf, trace, kept.calls, position, kept.given)
+        position = sum(seen[table][2] for table in tables) if tables else None
+        yield FrozenRun(hf, trace, calls, position, [seen[block][:2] for block in blocks])
 
 
 def _checked(subject: Subject) -> HuggingFaceSubject:
@@ -183,16 +181,11 @@ def _same(x: Residual) -> Residual:
     return x
 
 
-@dataclass(frozen=True)
-class _Nothing:
+def _nothing_like(output: Any, *_: Any, **__: Any) -> Any:
     """A module's output with zeros in place of its numbers."""
-
-    output: Any
-
-    def __call__(self, *_: Any, **__: Any) -> Any:
-        if isinstance(self.output, tuple | list):
-            return type(self.output)([torch.zeros_like(self.output[0]), *self.output[1:]])
-        return torch.zeros_like(self.output)
+    if isinstance(output, tuple | list):
+        return type(output)([torch.zeros_like(output[0]), *output[1:]])
+    return torch.zeros_like(output)
 
 
 @contextmanager
@@ -202,54 +195,3 @@ def _forward_set_to(module: nn.Module, forward: Callable[..., Any]) -> Iterator[
         yield
     finally:
         del module.forward
-
-
-@dataclass
-class _Kept:
-    """What hooks keep of one pass."""
-
-    calls: dict[int, AttentionCall] = field(default_factory=dict)
-    given: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = field(default_factory=dict)
-    norms: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    outputs: dict[nn.Module, Any] = field(default_factory=dict)
-    positions: list[Tensor] = field(default_factory=list)
-
-    def keep_call(self, call: AttentionCall) -> Tensor:
-        """A read of calls."""
-        self.calls[call.layer] = call
-        return call.q.new_zeros(len(call.q), 1)
-
-    def hooks(self, subject: HuggingFaceSubject, zeroed: set[nn.Module]) -> list[Any]:
-        """Hooks that keep what blocks are given, what norms make of what, and what other modules return."""
-
-        def before(layer: int) -> Callable[..., None]:
-            def keep(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-                self.given[layer] = (args, kwargs)
-
-            return keep
-
-        def norm(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            if len(args) != 1 or not isinstance(output, Tensor):
-                return  # it norms several things; where that is not linear, the parts of a score do not add up
-            if module in self.norms:
-                raise InputError("a norm runs twice in one pass, so its scale cannot be frozen; take another family")
-            self.norms[module] = (args[0], output)
-
-        def output(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            self.outputs[module] = output
-
-        def position(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-            self.positions.append(output)
-
-        blocks = subject.modules.blocks
-        handles = [b.register_forward_pre_hook(before(i), with_kwargs=True) for i, b in enumerate(blocks)]
-        handles += [module.register_forward_hook(output) for module in zeroed]
-        handles += [table.register_forward_hook(position) for table in subject.modules.tables]
-        inner = {module for whole in zeroed for module in whole.modules()} - zeroed
-        inner |= {m for m in zeroed if _is_norm(m)}
-        found = {module for block in blocks for module in block.modules() if _is_norm(module)} - inner
-        return handles + [module.register_forward_hook(norm) for module in found]
-
-
-def _is_norm(module: nn.Module) -> bool:
-    return "norm" in type(module).__name__.lower() and not list(module.children())

@@ -46,7 +46,8 @@ def explain(
         inputs = Inputs(most, sequences, bos, text, drawn=drawn, seed=seed, may_be_fewer=text is not None)
         token_set = inputs.token_set(subject, model, progress("reading docstrings"))
         answer = explain_heads(subject, token_set, head=heads, seed=seed, progress=progress("explaining"))
-    print_line(answer.sentence)
+    for line in answer.sentence.splitlines():
+        print_line(line)
     for table in answer.tables():
         print_table(replace(table, note=table.note.removeprefix(answer.note).lstrip("; ")))
     print_line(answer.note)

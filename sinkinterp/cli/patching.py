@@ -1,5 +1,6 @@
 """The command of activation patching: which activations carry a behaviour from a clean prompt to a corrupted one."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ from ..checks import unicode_text
 from ..data.choices import Dtype
 from ..errors import InputError
 from ..files import write_text
+from .drawing import layer_and_head
 from .loading import load_subject
 from .options import Backend, Model, Numbers, Out, filled
 from .places import Force
@@ -28,11 +30,21 @@ class Patched(StrEnum):
     FEED_FORWARD = "feed-forward"
     ATTENTION = "attention"
     HEADS = "heads"
+    EDGES = "edges"
+    PATHS = "paths"
 
 
 CLEAN = "A prompt that shows the behaviour; repeatable, one for each --corrupted."
 CORRUPTED = "The same with words changed for others of as many tokens."
-SITE = "residual: the input of every layer; feed-forward, attention: what they add; heads: what each head returns."
+SITE = (
+    "residual: the input of every layer; feed-forward, attention: what they add; heads: what each head returns; edges: "
+    "each weight of the heads that --head names; paths: what each head tells the one that --to names, or the logits."
+)
+HEAD = "A head of --site heads or edges: 3.7 for layer 3, head 7; repeatable. \\[default: all, with --site heads]"
+TO = (
+    "Where --site paths ends: 3.7.k for the keys of layer 3, head 7; q: its queries, v: its values. \\[default: logits]"
+)
+FIRST = "Add what gradients estimate (attribution patching), and its error."
 ANSWER = "The right next token, such as ' Paris'. With --instead the metric is the difference of their logits."
 INSTEAD = "The next token after the corrupted prompt."
 SINK = "Let the metric be the mean attention to the first token. \\[default: KL divergence from the clean run]"
@@ -44,26 +56,36 @@ def patch(
     clean: Annotated[list[str], typer.Option(help=CLEAN, parser=filled)],
     corrupted: Annotated[list[str], typer.Option(help=CORRUPTED, parser=filled)],
     site: Annotated[Patched, typer.Option(help=SITE)] = Patched.RESIDUAL,
+    head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
+    to: Annotated[str | None, typer.Option(metavar="LAYER.HEAD.q|k|v", help=TO)] = None,
     answer: Annotated[str | None, typer.Option(help=ANSWER)] = None,
     instead: Annotated[str | None, typer.Option(help=INSTEAD)] = None,
     sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False,
+    first_order: Annotated[bool, typer.Option("--first-order", help=FIRST)] = False,
     dtype: Numbers = Dtype.FLOAT32,
     backend: Backend = "huggingface",
     out: Out = Path("figures/patch.html"),
     force: Force = False,
 ) -> None:
     """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
+    heads = [layer_and_head(name) for name in head] or None
+    _check(site, heads, to, first_order)
     with progress_bars() as progress:
         from ..measurement.activation_patching import activation_patching
+        from ..measurement.path_patching import path_patching
         from ..pages.page import Section, page
         from ..report.protocol import short_name
         from ..report.restored import RESTORED
 
         subject = load_subject(model, backend, None, dtype)
-        kind, by = _site(site)
-        metric = _metric(subject, answer, instead, sink)
-        on_run = progress("patching")
-        table = activation_patching(subject, clean, corrupted, site=kind, by=by, metric=metric, progress=on_run)
+        metric, on_run = _metric(subject, answer, instead, sink), progress("patching")
+        if site is Patched.PATHS:
+            table = path_patching(subject, clean, corrupted, receiver=_receiver(to), metric=metric, progress=on_run)
+        else:
+            kind, by = _site(site, heads)
+            table = activation_patching(
+                subject, clean, corrupted, site=kind, by=by, metric=metric, first_order=first_order, progress=on_run
+            )
     strongest = sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0)))[:SHOWN]
     print_table(table.with_rows(strongest))
     lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."
@@ -72,18 +94,44 @@ def patch(
     print_written(out)
 
 
-def _site(site: Patched) -> tuple["Change", tuple[str, ...]]:
+def _check(site: Patched, heads: Sequence[tuple[int, int]] | None, to: str | None, first_order: bool) -> None:
+    """Raises InputError for options that do not go with the site."""
+    if site is Patched.EDGES and heads is None:
+        raise InputError("--site edges patches every weight of some heads; name them, such as --head 3.7")
+    if heads is not None and site not in (Patched.HEADS, Patched.EDGES):
+        raise InputError("--head goes with --site heads or --site edges; a path ends at --to")
+    if to is not None and site is not Patched.PATHS:
+        raise InputError("--to says where a path ends; add --site paths")
+    if first_order and site in (Patched.EDGES, Patched.PATHS):
+        raise InputError(f"--first-order estimates no {site}; leave it out, or take another --site")
+
+
+def _site(site: Patched, heads: Sequence[tuple[int, int]] | None) -> tuple["Change", tuple[str, ...]]:
     """The site of a choice, and the axes of its map."""
-    from ..interventions import ChangeMLP, ChangeOutputs, ChangeResidual
+    from ..interventions import ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
 
     by_position, by_head = ("layer", "position"), ("layer", "head")
     kinds = {
         Patched.RESIDUAL: (ChangeResidual(), by_position),
         Patched.FEED_FORWARD: (ChangeMLP(), by_position),
         Patched.ATTENTION: (ChangeOutputs(), by_position),
-        Patched.HEADS: (ChangeOutputs(), by_head),
+        Patched.HEADS: (ChangeOutputs(heads=heads), by_head),
+        Patched.EDGES: (ChangePattern(heads=heads), (*by_head, "position", "key")),
     }
     return kinds[site]
+
+
+def _receiver(name: str | None) -> "Change | None":
+    """The receiver of a name such as 3.7.k; None for the logits."""
+    from ..interventions import ChangeKeys, ChangeQueries, ChangeValues
+
+    if name is None:
+        return None
+    head, _, what = name.rpartition(".")
+    kinds = {"q": ChangeQueries, "k": ChangeKeys, "v": ChangeValues}
+    if what not in kinds:
+        raise InputError(f"--to takes a layer, a head, and q, k or v, such as 3.7.k; got {name!r}")
+    return kinds[what](heads=[layer_and_head(head, "--to")])
 
 
 def _metric(subject: "Subject", answer: str | None, instead: str | None, sink: bool) -> "PatchingMetric":
@@ -101,9 +149,8 @@ def _token(subject: "Subject", text: str) -> int:
     from ..backends.subject import tokenizer_of
 
     tokenizer = tokenizer_of(subject)
-    ids = (
-        [] if tokenizer is None else tokenizer(unicode_text(text, "the answer"), add_special_tokens=False)["input_ids"]
-    )
+    checked = unicode_text(text, "the answer")
+    ids = [] if tokenizer is None else tokenizer(checked, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
         raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a shorter answer")
     return int(ids[0])

@@ -12,7 +12,6 @@ Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.052
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any, ClassVar
 
 import torch
@@ -35,13 +34,13 @@ from ..metrics.importance import VISIBLE, importance_and_raw
 from ..metrics.loss import target_loss
 from ..metrics.metric import PerSequence
 from ..report.columns import HEAD, LAYER, POSITION
-from ..report.readings import TokenText
 from ..report.restored import CONTROL, FIRST_ORDER, KEY, RESTORED, TOKEN, restored_figure
 from ..table import Cell, Table
 from .inputs import ModelLike, inputs_of, passes
 from .patching import Activations, activations, attribution
 
-Place = tuple[int, int, int, int]  # layer, head, position, column of a pattern; -1 for all
+Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
+AXES = (LAYER, HEAD, POSITION, KEY)
 WHOLE: Place = (-1, -1, -1, -1)  # in no layer, so nothing is patched
 LEAST_GAP = 1e-6  # between the clean and the corrupted metric, for a share of it to mean anything
 
@@ -163,28 +162,41 @@ def restored(
 ) -> Table:
     """The table of the shares that the places of `runs` restore. `plain`: the runs that nothing is patched in."""
     subject, site, clean_tokens = runs.subject, runs.site, runs.clean
-    given = activations(replace(site, layers=None, positions=None), subject, clean_tokens)
+    given = activations(site, subject, clean_tokens)
     whole, broken = (plain.values(tokens, {}, [WHOLE])[0] for tokens in (clean_tokens, corrupted_tokens))
     gap = (whole - broken).mean()
     if not gap.abs() > LEAST_GAP:
         raise InputError(f"{runs.metric.name} is {whole.mean():.4g} on both prompts, so nothing can be restored")
-    places = _places(site, given, axes)
+    places, n = _places(site, given, axes), len(clean_tokens)
     with progress_of(progress, f"patching {subject.name}") as on_pass:
         answers = {RESTORED: runs.values(corrupted_tokens, given, places, on_pass)}
-        if len(clean_tokens) > 1:
+        if n > 1:
             others = {layer: x.roll(1, 0) for layer, x in given.items()}
             answers[CONTROL] = runs.values(corrupted_tokens, others, places, on_pass)
     shares = {name: (values - broken) / gap for name, values in answers.items()}
-    ends = f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}"
-    ends += f"; a place drawn at random restores {estimate(shares[RESTORED].mean(0))}"
+    notes = [
+        f"{subject.name}: n={n} pairs, T={clean_tokens.shape[1]}, {str(subject.dtype).removeprefix('torch.')}",
+        runs.protocol,
+        f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
+        f"a place drawn at random restores {estimate(shares[RESTORED].mean(0))}",
+    ]
     if first_order:
         shares[FIRST_ORDER] = _estimated(runs, corrupted_tokens, given, places) / gap
         error = (shares[FIRST_ORDER] - shares[RESTORED]).mean(1).abs()
-        ends += f"; first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most"
-    words, offset = words_of(subject), _slot_columns(site, given)
-    rows = tuple(_row(place, i, shares, clean_tokens, words, offset) for i, place in enumerate(places))
-    ends += f"; {len(places) * len(answers) + 4} runs of each pair"
-    return Table(runs.title, _note(runs, ends), rows, restored_figure)
+        notes.append(f"first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most")
+    notes += [
+        f"{len(places) * len(answers) + 4} runs of each pair",
+        "restored: 1 as the clean run, 0 as the corrupted one",
+        f"control: the same place of another pair; {BY_SEQUENCE}" if n > 1 else "one pair, so no intervals",
+    ]
+    words, rows = words_of(subject), []
+    for i, place in enumerate(places):
+        row: dict[str, Cell] = {name: at for name, at in zip(AXES, place, strict=True) if at >= 0}
+        row |= {TOKEN: words(int(clean_tokens[0, place[2]]))} if place[2] >= 0 else {}
+        for name, values in shares.items():
+            row |= mean_cells(name, values[i])
+        rows.append(row)
+    return Table(runs.title, "; ".join(notes), tuple(rows), restored_figure)
 
 
 def _estimated(
@@ -201,7 +213,7 @@ def _estimated(
             return runs.metric.of(Scene(Trace({}, {}, {}, logits), runs.clean[rows], runs.clean_logits[rows], rows))
 
         source = {layer: x[rows.to(x.device)] for layer, x in given.items()}
-        changes = attribution(replace(runs.site, layers=None, positions=None), runs.subject, batch, source, score)
+        changes = attribution(runs.site, runs.subject, batch, source, score)
         parts.append(torch.stack([_at(changes[layer], head, position) for layer, head, position, _ in places]))
     return torch.cat(parts, 1).detach().float().cpu()
 
@@ -210,12 +222,6 @@ def _at(changes: Tensor, head: int, position: int) -> PerSequence:
     """The changes `sequence [head] pos` of one place, summed over what it does not name."""
     at = tuple(slice(None) if k < 0 else slice(k, k + 1) for k in (head, position)[-(changes.ndim - 1) :])
     return changes[(slice(None), *at)].flatten(1).sum(1)
-
-
-def _slot_columns(site: Change, given: Activations) -> int:
-    """How many columns stand left of the first key of a pattern."""
-    x = next(iter(given.values()))
-    return x.shape[-1] - x.shape[-2] if isinstance(site, ChangePattern) else 0
 
 
 @dataclass(frozen=True)
@@ -236,15 +242,15 @@ class Runs:
 
     def trace(self, tokens: Tokens, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
         """The run of some pairs, with what `put` puts into the site."""
-        return self.subject.run(
-            tokens[pairs], calls=self.metric.calls, edits=[replace(self.site, operation=put, positions=None)]
-        )
+        return self.subject.run(tokens[pairs], calls=self.metric.calls, edits=[replace(self.site, operation=put)])
 
     def values(
         self, tokens: Tokens, given: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress
     ) -> Float[Tensor, "place pair"]:
         """The metric of every pair of `tokens`, with each place in turn patched from `given`."""
         n, chosen = len(tokens), torch.tensor(places)
+        if isinstance(self.site, ChangePattern) and given:  # a slot's column stands left of the first key's
+            chosen[:, 3] += (chosen[:, 3] >= 0) * (next(iter(given.values())).shape[-1] - tokens.shape[1])
         done: list[Tensor] = []
         for rows, _ in passes(self.subject, tokens.repeat(len(places), 1)):
             pairs = rows.cpu() % n
@@ -300,43 +306,16 @@ def _axes(site: Change, by: Any) -> tuple[str, ...]:
 
 
 def _places(site: Change, given: Activations, axes: Sequence[str]) -> list[Place]:
-    """Every place of a site, or those that it selects."""
+    """Every place of a site, or those that it selects; a query sees no later key."""
     x = next(iter(given.values()))
-    heads = range(x.shape[1]) if HEAD in axes else (-1,)
-    length = range(x.shape[-2]) if site.positions is None else site.positions
-    positions = length if POSITION in axes else (-1,)
-    offset = _slot_columns(site, given)
-    keys = range(x.shape[-1] - offset) if site.dims is None else site.dims
-    columns = [key + offset for key in keys] if KEY in axes else (-1,)
-    layers = [layer for layer in given if site.acts_in(layer)]
-    every = product(layers, heads, positions, columns)
-    return [place for place in every if min(place[2:]) < 0 or place[3] - offset <= place[2]]  # later keys are hidden
-
-
-def _row(
-    place: Place,
-    i: int,
-    shares: Mapping[str, Float[Tensor, "place pair"]],
-    tokens: Tokens,
-    words: TokenText,
-    offset: int,
-) -> dict[str, Cell]:
-    """A row of the table: the place, the token that stands there in the first pair, and the shares."""
-    layer, head, position, column = place
-    row: dict[str, Cell] = {LAYER: layer}
-    row |= {HEAD: head} if head >= 0 else {}
-    row |= {POSITION: position, TOKEN: words(int(tokens[0, position]))} if position >= 0 else {}
-    row |= {KEY: column - offset} if column >= 0 else {}
-    for name, share in shares.items():
-        row |= mean_cells(name, share[i])
-    return row
-
-
-def _note(runs: Runs, ends: str) -> str:
-    n, length = runs.clean.shape
-    control = f"; control: the same place of another pair; {BY_SEQUENCE}" if n > 1 else "; one pair, so no intervals"
-    dtype = str(runs.subject.dtype).removeprefix("torch.")
-    return (
-        f"{runs.subject.name}: n={n} pairs, T={length}, {dtype}; {runs.protocol}; {ends}; "
-        f"restored: 1 as the clean run, 0 as the corrupted one{control}"
-    )
+    chosen = getattr(site, "heads", None)
+    heads = [(layer, head) for layer in given for head in (range(x.shape[1]) if HEAD in axes else (-1,))]
+    of_site = [place for place in heads if -1 in place or chosen is None or place in chosen]
+    positions, keys = (range(x.shape[-2]) if some is None else some for some in (site.positions, site.dims))
+    return [
+        (layer, head, position, key)
+        for layer, head in of_site
+        for position in (positions if POSITION in axes else (-1,))
+        for key in (keys if KEY in axes else (-1,))
+        if key <= position or POSITION not in axes
+    ]

@@ -1,46 +1,32 @@
 """What becomes of heads' attention maps and of the loss when a named part is cut, for a page that computes nothing."""
 
-from collections.abc import Sequence
-
-import torch
-from torch import Tensor
-
-from ..attention.call import AttentionCall
 from ..data.tokens import TokensLike
 from ..interventions.edit import Edit
-from ..metrics.loss import target_loss
-from ..report.explained import Explanation
+from ..metrics.instruments import LOSS
+from ..metrics.loss import NEXT_TOKEN_LOSS
+from ..metrics.metric import CallMetric
+from ..report.explained import Explanation, Head
 from ..report.explained_graph import NOTHING, CutMap
-from .inputs import ModelLike, equal_inputs_of, passes
+from .inputs import ModelLike, equal_inputs_of
+from .measure import measure
 
 
-def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[tuple[int, int], list[CutMap]]:
+def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[Head, list[CutMap]]:
     """Per explained head, its mean attention map and the loss as the model is, and with each named part cut by itself.
 
     A part is cut in the stream: at the first token it becomes its mean over the other tokens. Tokens are those of the
     explanation, of one length; a run for each part. Raises InputError as `explain` does.
     """
     subject, ids = equal_inputs_of(model, tokens)
-    cuts: dict[str, Edit] = {}
-    for score in answer.heads:
-        cuts |= {score.parts[i]: score.cuts[score.parts[i]] for i in score.named() if score.parts[i] in score.cuts}
-    heads = sorted({score.head for score in answer.heads})
-
-    def read(call: AttentionCall) -> Tensor:
-        return call.pattern()[:, heads]
-
-    def run(edits: Sequence[Edit]) -> tuple[Tensor, float]:
-        total, losses = torch.zeros(()), []
-        for rows, batch in passes(subject, ids):
-            trace = subject.run(batch, calls={"pattern": read}, edits=[edit.for_sequences(rows) for edit in edits])
-            total = total + trace.calls["pattern"].double().sum(0).cpu()
-            losses.append(target_loss(trace.logits[:, :-1], batch[:, 1:].to(trace.logits.device)).mean(1).cpu())
-        return total / len(ids), float(torch.cat(losses).mean())
-
-    maps: dict[tuple[int, int], list[CutMap]] = {(score.layer, score.head): [] for score in answer.heads}
-    for name, edits in {NOTHING: [], **{name: [edit] for name, edit in cuts.items()}}.items():
-        patterns, loss = run(edits)
+    layers, heads = subject.shape.attention_layers, sorted({score.head for score in answer.heads})
+    pattern = CallMetric("pattern", lambda call: call.pattern()[:, heads])
+    cuts: dict[str, list[Edit]] = {NOTHING: []}
+    cuts |= {name: [edit] for score in answer.heads for name, edit in score.named_cuts().items()}
+    maps: dict[Head, list[CutMap]] = {(score.layer, score.head): [] for score in answer.heads}
+    for name, edits in cuts.items():
+        report = measure(subject, ids, edits=edits, positions=(0,), instruments=[*LOSS, (pattern,)], progress=False)
+        loss, weights = report.extra(NEXT_TOKEN_LOSS).nanmean().item(), report.extra(pattern).mean(0)
         for layer, head in maps:
-            weights = patterns[subject.shape.attention_layers.index(layer), heads.index(head)]
-            maps[layer, head].append(CutMap(name, weights.numpy(), loss))
+            weights_of_head = weights[layers.index(layer), heads.index(head)].numpy()
+            maps[layer, head].append(CutMap(name, weights_of_head, loss))
     return maps

@@ -12,6 +12,7 @@ Goldowsky-Dill et al. 2023, arXiv:2304.05969.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -66,14 +67,9 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)
     fields = (subject, sender, metric_of(metric), clean_tokens, subject.run(clean_tokens).logits)
     kept = tuple((site, activations(site, subject, corrupted_tokens)) for site in frozen)
+    axes = (LAYER, HEAD if isinstance(sender, ChangeOutputs) else POSITION)
     runs = PathRuns(*fields, receiver, kept, freeze_norms)
-    return restored(
-        Runs(*fields),
-        runs,
-        corrupted_tokens,
-        (LAYER, HEAD if isinstance(sender, ChangeOutputs) else POSITION),
-        progress,
-    )
+    return restored(Runs(*fields), runs, corrupted_tokens, axes, progress)
 
 
 @dataclass(frozen=True)
@@ -87,11 +83,8 @@ class PathRuns(Runs):
 
     @property
     def protocol(self) -> str:
-        to = (
-            "the logits"
-            if self.receiver is None
-            else f"{type(self.receiver).__name__} {getattr(self.receiver, 'heads', '')}"
-        )
+        heads = [f"{layer}.{head}" for layer, head in getattr(self.receiver, "heads", None) or ()]
+        to = "the logits" if self.receiver is None else f"{type(self.receiver).__name__} {', '.join(heads)}".strip()
         names = " and ".join(type(site).__name__ for site, _ in self.kept) or "nothing"
         norms = "frozen" if self.freeze_norms else "recomputed"
         return f"path from {type(self.site).__name__} to {to}; {names} frozen between, norms {norms}"
@@ -100,29 +93,22 @@ class PathRuns(Runs):
         """The run of some pairs, with the path patched."""
         mine = tokens[pairs]
         edits = [replace(site, operation=Put({n: x[pairs] for n, x in values.items()})) for site, values in self.kept]
-        edits.append(replace(self.site, operation=put, positions=None))
+        edits.append(replace(self.site, operation=put))
         if self.receiver is None:
             return self.subject.run(mine, calls=self.metric.calls, edits=edits)
-        received = (
-            self._with_scales(mine, edits)
-            if self.freeze_norms
-            else activations(self.receiver, self.subject, mine, edits)
-        )
-        return self.subject.run(mine, calls=self.metric.calls, edits=[replace(self.receiver, operation=Put(received))])
+        of_norms = self._with_scales if self.freeze_norms else partial(activations, self.receiver, self.subject)
+        put_into = replace(self.receiver, operation=Put(of_norms(mine, edits)))
+        return self.subject.run(mine, calls=self.metric.calls, edits=[put_into])
 
     def _with_scales(self, tokens: Tokens, edits: Sequence[Change]) -> Activations:
         """What the receiver is given where norms keep the scale of the untouched run."""
-        x = self.subject.run(tokens, residuals={"x": _whole}, edits=edits).residuals["x"]
+        assert self.receiver is not None
+        x = self.subject.run(tokens, residuals={"x": lambda x: x}, edits=edits).residuals["x"]
         received: Activations = {}
         with with_frozen_norms(self.subject, tokens) as run:
-            for layer, call in run.calls.items():
-                if self.receiver is not None and self.receiver.acts_in(layer):
-                    change = x[:, layer] - run.trace.residuals["x"][:, layer]
-                    of_change, of_nothing = run.call(layer, change), run.call(layer, torch.zeros_like(change))
-                    fields = {n: getattr(call, n) + getattr(of_change, n) - getattr(of_nothing, n) for n in "qkv"}
-                    received[layer] = self.receiver.activations(replace(call, **fields))
+            for layer in filter(self.receiver.acts_in, run.calls):
+                change = x[:, layer] - run.trace.residuals["x"][:, layer]
+                before, *given = run.calls[layer], run.call(layer, change), run.call(layer, torch.zeros_like(change))
+                was, plus, minus = map(self.receiver.activations, (before, *given))
+                received[layer] = was + plus - minus
         return received
-
-
-def _whole(x: Tensor) -> Tensor:
-    return x

@@ -1,14 +1,16 @@
 """A head's score with the first key as a sum over pairs of parts of the residual; norms frozen, rotation included."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.shapes import Keys, PerQuery, Residual
+from ..attention.kernels import Identity
+from ..attention.shapes import Residual
 from ..attention.slots import SlotRow
 from ..backends.frozen import FrozenRun
 from ..errors import InputError
@@ -17,106 +19,116 @@ from ..interventions.edit import Edit
 from ..interventions.operations import MeanOfOthers
 
 AS_OTHERS, FIRST = MeanOfOthers(1), (0,)  # what a part becomes where it is cut, and where that is
-OWN_BIAS, SLOT = "own bias", "k*"
-OtherMeans = Float[Tensor, "batch kv_head query d_head"]
+OWN_BIAS, SLOT, POSITION_BIAS = "own bias", "k*", "position bias"
+Parts = tuple[int, dict[str, Residual], dict[str, Edit]]
+Contrast = Float[Tensor, "#batch 1 query key"]
+Above = Float[Tensor, "batch some_head query d_head"]
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of a residual. cut: the edit that makes it, at the first token, its mean over others; None for biases."""
+class HeadPairs(NamedTuple):
+    """The scores of some heads of a layer in parts, whose names come first.
 
-    name: str
-    cut: Edit | None
+    pairs: what each part of the query makes with each part of the key. score: of the whole query and key. first_keys:
+    each part of the residual in the first key, less its mean over the other keys.
+    """
+
+    names: tuple[str, ...]
+    pairs: Float[Tensor, "batch head part part_of_key"]
+    score: Float[Tensor, "batch head"]
+    first_keys: Float[Tensor, "batch head part_of_residual d_head"]
 
 
-Pairs = Float[Tensor, "batch head part part_of_key"]
-FirstKeys = Float[Tensor, "batch part_of_residual kv_head d_head"]
+def parts_by_block(run: FrozenRun) -> Iterator[Parts]:
+    """For every block, the parts of its input, which sum to it, and the edits that cut them; biases have none.
 
-
-def parts_by_block(run: FrozenRun) -> Iterator[tuple[int, list[Part], list[Residual]]]:
-    """For every block, the parts of its input and what they are; they sum to it.
-
-    What a block adds beside its heads and its feed-forward layer (output biases, cross-attention) is its "bias".
+    A cut part becomes, at the first token, its mean over the others. What a block adds beside its heads and its
+    feed-forward layer (output biases, cross-attention) is its "bias".
     """
     x, mlps = run.trace.residuals["x"], run.trace.mlps["mlp"]
-    parts = [Part("embedding", ChangeTokenEmbedding(AS_OTHERS, positions=FIRST))]
-    values = [x[:, 0]]
+    values: dict[str, Residual] = {"embedding": x[:, 0]}
+    cuts: dict[str, Edit] = {"embedding": ChangeTokenEmbedding(AS_OTHERS, positions=FIRST)}
     if run.position is not None:
-        parts.append(Part("position", ChangePositionEmbedding(AS_OTHERS, positions=FIRST)))
-        values = [x[:, 0] - run.position, run.position.expand_as(x[:, 0])]
+        values = {"embedding": x[:, 0] - run.position, "position": run.position.expand_as(x[:, 0])}
+        cuts["position"] = ChangePositionEmbedding(AS_OTHERS, positions=FIRST)
     for block in range(run.subject.shape.n_layers):
-        yield block, list(parts), list(values)
+        yield block, dict(values), dict(cuts)
         rest = x[:, block + 1] - x[:, block] - mlps[:, block]
-        if block in run.calls:
-            heads = run.writes(block)
-            parts += [
-                Part(f"head {block}.{h}", ChangeOutputs(AS_OTHERS, heads=[(block, h)], positions=FIRST))
-                for h in range(len(heads))
-            ]
-            values += list(heads)
-            rest = rest - heads.sum(0)
-        parts += [
-            Part(f"bias {block}", None),
-            Part(f"MLP {block}", ChangeMLP(AS_OTHERS, layers=[block], positions=FIRST)),
-        ]
-        values += [rest, mlps[:, block]]
+        for head, written in enumerate(run.writes(block) if block in run.calls else ()):
+            values[f"head {block}.{head}"], rest = written, rest - written
+            cuts[f"head {block}.{head}"] = ChangeOutputs(AS_OTHERS, heads=[(block, head)], positions=FIRST)
+        values |= {f"bias {block}": rest, f"MLP {block}": mlps[:, block]}
+        cuts[f"MLP {block}"] = ChangeMLP(AS_OTHERS, layers=[block], positions=FIRST)
 
 
 def head_pairs(
-    run: FrozenRun, layer: int, heads: Sequence[int], values: Sequence[Residual], on_slot: bool
-) -> tuple[Pairs, FirstKeys]:
-    """The mean score over queries that every part of the query makes with every part of the key.
+    run: FrozenRun, layer: int, heads: Sequence[int], values: Mapping[str, Residual], on_slot: bool
+) -> HeadPairs:
+    """The scores of heads in pairs of parts, mean over queries.
 
-    Beside the parts of the residual stands the bias of queries and keys, and behind it k* where the slot is explained.
-    The second answer is every part of the first key, less its mean over the other keys.
+    Beside the parts of the residual stand the bias of queries and keys, k* where the slot is explained, and the bias of
+    positions that is added to scores (ALiBi, T5). Raises InputError where a feature map makes queries and keys.
     """
-    call = run.calls[layer]
-    zeros = torch.zeros_like(values[0])
-    own = run.call(layer, zeros)
-    q_bias, k_bias = own.q, own.k
+    call, contrast = run.calls[layer], contrast_of(run.calls[layer], on_slot)
+    if not isinstance(call.kernel.feature, Identity):
+        raise InputError("queries and keys pass through a feature map, so scores are no sum of parts")
+    own = run.call(layer, torch.zeros_like(run.trace.residuals["x"][:, layer]))
     kv_heads = [head * call.k.shape[1] // call.q.shape[1] for head in heads]
-    qs, ks, firsts = [], [], []
-    for value in values:
-        of_part = run.call(layer, value)
-        k = of_part.k - k_bias
-        qs.append((of_part.q - q_bias)[:, heads])
-        ks.append(above_others(call, k, on_slot)[:, kv_heads])
-        firsts.append(k[:, :, 0] - k[:, :, 1:].mean(2))
-    qs.append(q_bias[:, heads])
-    ks.append(above_others(call, k_bias, on_slot)[:, kv_heads])
-    if on_slot and isinstance(call.slot, SlotRow):
-        qs.append(torch.zeros_like(qs[0]))
-        ks.append(call.slot.key[heads].to(qs[0]).expand_as(qs[0]))
-    q = torch.stack(qs, 2) * (weights_of_queries(call, on_slot) * call.scale)[:, :, None, :, None]
-    return torch.einsum("bhcid,bhkid->bhck", q, torch.stack(ks, 2)), torch.stack(firsts, 1)
+    queries, keys, first_keys = {}, {}, []
+    for name, value in values.items():
+        made = run.call(layer, value)
+        k = (made.k - own.k)[:, kv_heads]
+        queries[name], keys[name] = (made.q - own.q)[:, heads], contrast @ k
+        first_keys.append(k[:, :, 0] - k[:, :, 1:].mean(2))
+    queries[OWN_BIAS], keys[OWN_BIAS] = own.q[:, heads], contrast @ own.k[:, kv_heads]
+    if on_slot:
+        queries[SLOT], keys[SLOT] = torch.zeros_like(own.q[:, heads]), _slot_keys(call, contrast)[:, heads]
+    q, k = (torch.stack(list(of_parts.values()), 2) for of_parts in (queries, keys))
+    pairs, names = torch.einsum("bhcid,bhkid->bhck", q, k) * call.scale, list(keys)
+    if call.bias is not None:
+        pairs = F.pad(pairs, (0, 1, 0, 1))
+        pairs[..., -1, -1] = _of_bias(call, contrast)[:, heads]
+        names.append(POSITION_BIAS)
+    whole = whole_score(call, on_slot)[:, heads]
+    return HeadPairs(tuple(names), pairs, whole, torch.stack(first_keys, 2))
 
 
-def score(call: AttentionCall, above: OtherMeans, on_slot: bool) -> Float[Tensor, "batch head"]:
-    """Mean over queries of their product with a difference of keys, scaled."""
-    by_head = above.repeat_interleave(call.q.shape[1] // above.shape[1], 1)
-    weights = weights_of_queries(call, on_slot)
-    return (torch.linalg.vecdot(call.q, by_head) * weights).sum(-1) * call.scale
+def whole_score(call: AttentionCall, on_slot: bool) -> Float[Tensor, "batch head"]:
+    """q.k_1 less the mean of the others', scaled, with the bias of positions, mean over queries; k* in place of k_1."""
+    contrast = contrast_of(call, on_slot)
+    score = score_of(call, contrast @ call.k)
+    if call.bias is not None:
+        score = score + _of_bias(call, contrast)
+    return score + score_of(call, _slot_keys(call, contrast)) if on_slot else score
 
 
-def slot_keys(call: AttentionCall) -> Float[Tensor, "1 head 1 d_head"]:
-    """k* of every head. Raises InputError for a layer without one."""
+def score_of(call: AttentionCall, keys: Above) -> Float[Tensor, "batch head"]:
+    """The score that weighted keys of each query, or part of them, make with the whole queries."""
+    by_head = keys.repeat_interleave(call.q.shape[1] // keys.shape[1], 1)
+    return torch.linalg.vecdot(call.q, by_head).sum(-1) * call.scale
+
+
+def contrast_of(call: AttentionCall, on_slot: bool) -> Contrast:
+    """Weights of keys: the first key (nothing, where the slot is explained) less the mean of the others, by query.
+
+    Queries count alike that see both. Summed over them, the weighted scores are their mean.
+    """
+    others = call.allowed()[:, :1].to(call.q.dtype)
+    first = torch.zeros_like(others)
+    if not on_slot:
+        first[..., 0], others = others[..., 0], others.clone().index_fill_(-1, call.keys[:1], 0)
+    n_others = others.sum(-1, keepdim=True)
+    counted = (n_others > 0) & (on_slot | (first[..., :1] > 0))
+    return (first - others / n_others.clamp(min=1)) * counted / counted.sum(-2, keepdim=True)
+
+
+def _slot_keys(call: AttentionCall, contrast: Contrast) -> Above:
+    """k* of every head, weighted as the other keys are. Raises InputError for a layer without one."""
     if not isinstance(call.slot, SlotRow):
         raise InputError(f"layer {call.layer} has no learned key k* to explain; choose another head")
-    return call.slot.key[None]
+    return (-contrast.sum(-1, keepdim=True) * call.slot.key.to(contrast)).expand(len(call.q), -1, -1, -1)
 
 
-def above_others(call: AttentionCall, k: Keys, on_slot: bool) -> OtherMeans:
-    """For every query, the first key (nothing, where the slot is explained) less the mean of the others it sees."""
-    allowed = call.allowed()[:, :1].to(k.dtype)
-    if not on_slot:
-        allowed = allowed.clone()
-        allowed[..., 0] = 0
-    means = (allowed / allowed.sum(-1, keepdim=True).clamp(min=1)) @ k
-    return (0 if on_slot else k[:, :, :1]) - means
-
-
-def weights_of_queries(call: AttentionCall, on_slot: bool) -> PerQuery:
-    """The same for all queries that see the first key and another, and 0 for the rest; they sum to one."""
-    allowed = call.allowed()[:, :1]
-    counted = allowed[..., 0] & (allowed.sum(-1) > 1) if not on_slot else allowed.any(-1)
-    return counted.to(call.q.dtype) / counted.sum(-1, keepdim=True)
+def _of_bias(call: AttentionCall, contrast: Contrast) -> Float[Tensor, "batch head"]:
+    """What the bias of positions adds to the score."""
+    assert call.bias is not None
+    return (contrast * call.bias.to(contrast)).sum((2, 3)).expand(*call.q.shape[:2])

@@ -118,8 +118,6 @@
     const traces = drawn.figure.data.filter(({ meta }) => meta?.choice !== undefined);
     if (!traces.some(({ meta }) => meta.choice === choice)) return;
     for (const trace of traces) trace.visible = trace.meta.choice === choice;
-    const [menu] = drawn.figure.layout.updatemenus ?? [];
-    if (menu) menu.active = [...new Set(traces.map(({ meta }) => meta.choice))].indexOf(choice);
     draw(drawn);
   });
   /** A click on a point that names a choice makes it. */

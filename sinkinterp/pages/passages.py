@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from ..plots.series import sweep_figure
 from ..report.columns import ALPHA_1, ALPHA_SLOT, BLOCK, COSINE, EDIT, INPUT, LOSS, MODEL, SEED, SINK_1, SINK_T
+from ..report.explained_graph import NAME, TO, graph_of_rows
 from ..report.heads import heads_overview
 from ..report.norms import KIND
 from ..report.protocol import short_name
@@ -168,6 +169,30 @@ def _angle(rows: Rows) -> _Told | None:
     return _Told("Its key is short, and points the right way", text, figure)
 
 
+def _source(rows: Rows) -> _Told | None:
+    """A few neurons write the massive activation, and the keys of most heads read it."""
+    table = rows["explained_sinks"]
+    heads = table.where(what="head").rows
+    path = {str(row[NAME]): _number(row, "number") for row in table.where(what="path").rows}
+    before, cut, drawn = (
+        _row(table, what="path cut", name=name)
+        for name in ("none", "path: the readers' first keys", "control: random vectors as long")
+    )
+    alphas = [_number(row, ALPHA_1) for row in (before, cut, drawn)]
+    if not alphas[1] < alphas[0] / 2 < alphas[2]:
+        return None
+    writer, count = str(_row(table, what="path")[TO]), int(path["neurons that make most"])
+    text = (
+        f"In {_name(heads[0])}, {writer} writes {path['written']:,.0f} into dimension {path['dimension']:.0f} at the "
+        f"first token, and {count} of its neurons make {path['share of these neurons']:.0%} of that. From layer "
+        f"{path['first block of readers']:.0f} on the keys of {path['readers']:.0f} of {path['later heads']:.0f} heads "
+        f"read it. Taken out of their first keys, and of nothing else, it leaves them {alphas[1]:.0%} of attention on "
+        f"the first token in place of {alphas[0]:.0%} (a random vector as long: {alphas[2]:.0%}), and the loss rises "
+        f"by {_number(cut, 'change of loss'):.2f}. The graph shows the parts behind the strongest sinks."
+    )
+    return _Told(f"{count} neurons make the sink", text, graph_of_rows(table))
+
+
 def _removal(rows: Rows) -> _Told | None:
     """Without the massive activation the model breaks; with its mean it does not."""
     table = rows["removing_massive"]
@@ -275,6 +300,7 @@ _TELLERS: Mapping[str, tuple[str, Callable[[Rows], _Told | None]]] = {
     "words": ("table01_inputs", _words),
     "massive": ("massive_activations", _massive),
     "angle": ("figure02_norms_angles", _angle),
+    "source": ("explained_sinks", _source),
     "removal": ("removing_massive", _removal),
     "streaming": ("streaming", _streaming),
     "sigmoid": ("twins", _sigmoid),

@@ -1,7 +1,7 @@
 """Why heads look at the first token: the parts of their scores, who writes what they read, and what cuts remove."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import plotly.graph_objects as go
@@ -11,30 +11,21 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..interventions.edit import Edit
-from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
+from ..metrics.bootstrap import estimate_cells, mean_cells, ratio
 from ..metrics.metric import PerSequence
 from ..table import Cell, Table
-from .columns import ALPHA_1, HEAD, LAYER
-from .explained_graph import CutMap, Edge, graph
+from .columns import HEAD, LAYER
+from .explained_graph import SHARE, CutMap, Edge, graph
 
 NAMED = 0.1  # the least share of a score for a part to be named
 MOST_NAMED = 5
 SHOWN = 0.01  # the least share of a neuron in the graph
 COVERED = 0.9  # of the score, by the parts that are named
 READER = 0.5  # the least share of a head's score for it to count as a reader
-PART, QUERY_PART, KEY_PART, SHARE, AS_KEY, AS_QUERY = "part", "query part", "key part", "share", "as key", "as query"
+PART, QUERY_PART, KEY_PART, AS_KEY, AS_QUERY = "part", "query part", "key part", "as key", "as query"
 CUT, REMOVED, RANDOM, IN_STREAM, DIRECTLY = "cut", "removed", "random parts", "in the stream", "directly"
 ENOUGH = 0.8  # of what is above uniform attention, for a cut to count as the whole explanation
-
-
-_WARNINGS = {  # by whether the cut in the stream, and directly, removes enough
-    (True,): "",
-    (False,): ", so these parts alone do not explain it",
-    (True, True): "",
-    (True, False): ", so a part of it goes through what later parts make of them",
-    (False, True): ", so other parts make up for the cut in the stream",
-    (False, False): ", so these parts alone do not explain it",
-}
+Head = tuple[int, int]  # layer and head, from 0
 
 
 @dataclass(frozen=True)
@@ -43,7 +34,8 @@ class HeadScore:
 
     pairs: mean over queries of the score that each part of the query makes with each part of the key. parts: their
     names. cuts: the edit that cuts a part at the first token, by name; biases have none. score: the same of the whole
-    query and key; `pairs` sums to it. alpha: importance of the first key. null: the same under uniform attention.
+    query and key; `pairs` sums to it. first_keys: each part of the residual in the first key, less its mean over the
+    others. alpha: importance of the first key. null: the same under uniform attention.
     """
 
     layer: int
@@ -52,6 +44,7 @@ class HeadScore:
     cuts: Mapping[str, Edit]
     pairs: Float[Tensor, "sequence part part_of_key"]
     score: PerSequence
+    first_keys: Float[Tensor, "sequence part_of_residual d_head"]
     alpha: PerSequence
     null: PerSequence
 
@@ -77,6 +70,10 @@ class HeadScore:
     def shares(self) -> list[float]:
         """Mean share of the score, by part of the key."""
         return (self.of_keys().mean(0) / self.score.mean()).tolist()
+
+    def named_cuts(self) -> dict[str, Edit]:
+        """The edits that cut the named parts, by name; biases have none."""
+        return {name: self.cuts[name] for i in self.named() if (name := self.parts[i]) in self.cuts}
 
     def named(self) -> list[int]:
         """The parts of the key that explain the score: the largest, each at least a tenth, until nine tenths are."""
@@ -106,44 +103,42 @@ class Neuron:
 class Path:
     """From the part that writes the first token's largest entry to the heads whose keys read it.
 
-    dim, value: the entry, and what the writer adds to it. block: before which it is largest. times: the entry over
-    its mean size at other tokens. writer, share: which part writes it, and its share. eraser: the part that takes most
-    of it away, and its share; None where none takes half. neurons: the largest, and how many make `covered` of it.
+    dim: of the entry. is_mlp, at: whether a feed-forward layer writes most of it, and in which block. value, share:
+    what it adds, and its share. eraser: the part that takes most of it away, and its share; None where none takes half.
     readers: by (layer, head), the writer's share of the head's score. n_heads: how many heads come after the writer.
+    neurons: the largest, and how many make `covered` of it.
     """
 
     dim: int
+    is_mlp: bool
+    at: int
     value: float
-    block: int
-    times: float
-    writer: str
-    writer_block: int
     share: float
     eraser: tuple[str, float] | None
-    neurons: tuple[Neuron, ...]
-    n_neurons: int
-    covered: float
-    readers: dict[tuple[int, int], float]
-    n_heads: int
+    readers: Mapping[Head, float] = field(default_factory=dict)
+    n_heads: int = 0
+    neurons: tuple[Neuron, ...] = ()
+    n_neurons: int = 0
+    covered: float = 0.0
+
+    @property
+    def writer(self) -> str:
+        """The name of the part that writes."""
+        return f"{'MLP' if self.is_mlp else 'attention'} {self.at}"
 
     def sentence(self) -> str:
         """The path in words."""
-        parts = [f"{self.writer} writes {self.value:.4g} into dimension {self.dim} at the first token"]
+        words = f"At the first token, {self.writer} writes {self.value:.4g} into dimension {self.dim} "
+        words += f"({self.share:.0%} of the entry)"
         if self.neurons:
             some = "1 neuron makes" if self.n_neurons == 1 else f"{self.n_neurons} neurons make"
-            parts[0] += f" ({self.share:.0%} of the entry); {some} {self.covered:.0%} of it"
+            words += f"; {some} {self.covered:.0%} of it"
         if self.readers:
-            first = min(layer for layer, _ in self.readers)
-            parts.append(f"from block {first} on the keys of {len(self.readers)} of {self.n_heads} later heads read it")
+            words += f"; from block {min(self.readers)[0]} on the keys of {len(self.readers)} of {self.n_heads} later "
+            words += "heads read it"
         else:
-            parts.append("no later head has half of its score from it")
-        if self.eraser:
-            parts.append(f"{self.eraser[0]} erases {self.eraser[1]:.0%} of it")
-        return f"{_capital('; '.join(parts))}."
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+            words += "; no later head has half of its score from it"
+        return f"{words}; {self.eraser[0]} erases {self.eraser[1]:.0%} of it." if self.eraser else f"{words}."
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,7 +154,7 @@ class Explanation:
     heads: tuple[HeadScore, ...]
     path: Path | None
     cuts: Table
-    path_cuts: Table | None
+    path_cuts: Table
     passes: int
 
     def __repr__(self) -> str:
@@ -171,10 +166,8 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """The answer in plain words."""
-        words = [self._of_head(head) for head in self.heads]
-        if self.path is None:
-            return " ".join([*words, "No entry of the first token's residual stands out."])
-        return " ".join([*words, self.path.sentence()])
+        path = self.path.sentence() if self.path else "No entry of the first token's residual stands out."
+        return "\n".join([*map(self._of_head, self.heads), path])
 
     def _of_head(self, head: HeadScore) -> str:
         shares = head.shares()
@@ -187,19 +180,19 @@ class Explanation:
 
     def _of_cuts(self, head: HeadScore) -> str:
         """What cutting the named parts removes, in words; that it is not enough, where it is less than 80%."""
-        rows = [row for row in self.cuts.rows if row[HEAD] == head.name]
-        removed = {row[CUT]: float(row[REMOVED] or 0) for row in rows if RANDOM not in str(row[CUT])}
+        rows = [row for row in self.cuts.rows if row[HEAD] == head.name and RANDOM not in str(row[CUT])]
+        removed = {str(row[CUT]).rpartition(", ")[2]: float(row[REMOVED] or 0) for row in rows}
         if not removed:
             return ""
-        words = " and ".join(f"{share:.0%} {str(cut).rpartition(', ')[2]}" for cut, share in removed.items())
-        warning = _WARNINGS[tuple(share >= ENOUGH for share in removed.values())]
+        words = " and ".join(f"{share:.0%} {way}" for way, share in removed.items())
+        short = [way for way, share in removed.items() if share < ENOUGH]
+        warning = f"; {' and '.join(short)}, these parts alone do not explain it" if short else ""
         return f" Cutting them removes {words} of what is above uniform attention{warning}."
 
     def tables(self) -> Sequence[Table]:
         """All tables: parts, pairs, cuts, and those of the path."""
-        of_path = [] if self.path is None else [self.neurons(), self.readers(top=12)]
-        given = [self.parts(), self.pairs(), self.cuts, self.path_cuts, *of_path]
-        return [table for table in given if table is not None and table.rows]
+        given = [self.parts(), self.pairs(), self.cuts, self.path_cuts, self.neurons(), self.readers(top=12)]
+        return [table for table in given if table.rows]
 
     def parts(self, least: float = 0.05) -> Table:
         """Share of each head's score by part: as part of the key, and as part of the query; small ones are left out."""
@@ -229,16 +222,14 @@ class Explanation:
 
     def readers(self, top: int | None = None) -> Table:
         """The heads whose keys read what the writer wrote at the first token, the strongest first; default all."""
-        path = self.path
-        readers = {} if path is None else path.readers
-        ordered = sorted(readers.items(), key=lambda item: -item[1])[:top]
+        ordered = sorted(self.path.readers.items() if self.path else (), key=lambda item: -item[1])[:top]
         rows = tuple({LAYER: layer, HEAD: head, SHARE: share} for (layer, head), share in ordered)
         return Table("Which heads read it?", f"{self.note}; share of the head's score, at least {READER:.0%}", rows)
 
     def neurons(self) -> Table:
         """The neurons that write the entry, and how their input meets them; the first token beside the others."""
         rows: list[dict[str, Cell]] = []
-        for neuron in () if self.path is None else self.path.neurons:
+        for neuron in self.path.neurons if self.path else ():
             row: dict[str, Cell] = {"neuron": neuron.index, SHARE: neuron.share}
             for name, (first, others) in neuron.cosine.items():
                 row |= {f"cosine with {name}": first, f"{name}, other tokens": others}
@@ -254,26 +245,22 @@ class Explanation:
         chosen = [score for score in self.heads if head is None or (score.layer, score.head) == tuple(head)]
         if not chosen:
             raise InputError(f"head {head} was not explained; {self!r:.80}")
+        title = f"Where the attention to {self.target} comes from"
+        return graph(self.edges(chosen), title, f"{' '.join(map(self._of_head, chosen))} {self.note}", maps)
+
+    def edges(self, heads: Sequence[HeadScore]) -> list[Edge]:
+        """The lines of the graph: from the named parts to their heads, and from the largest neurons to the writer."""
         edges: list[Edge] = []
-        for score in chosen:
+        for score in heads:
             shares = score.shares()
             edges += [(score.parts[i], f"head {score.name}", shares[i]) for i in score.named()]
         if self.path is not None and any(start == self.path.writer for start, _, _ in edges):
-            edges += [
-                (f"neuron {n.index}", self.path.writer, n.share) for n in self.path.neurons[:4] if n.share >= SHOWN
-            ]
-        title = f"Where the attention to {self.target} comes from"
-        return graph(edges, title, f"{' '.join(map(self._of_head, chosen))} {self.note}", maps)
+            neurons = [n for n in self.path.neurons[:4] if n.share >= SHOWN]
+            edges += [(f"neuron {self.path.at}.{n.index}", self.path.writer, n.share) for n in neurons]
+        return edges
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
         from html import escape
 
         return f"<p>{escape(self.sentence)}</p>" + "".join(table._repr_html_() for table in self.tables())
-
-
-def cut_row(head: HeadScore, cut: str, after: PerSequence) -> dict[str, Cell]:
-    """What a cut leaves of a head's attention, and removes of what is above uniform attention."""
-    left = estimate_cells(ALPHA_1, estimate(after))
-    removed = estimate_cells(REMOVED, ratio(head.alpha - after, head.alpha - head.null))
-    return {HEAD: head.name, CUT: cut, **left, **removed}

@@ -1,6 +1,5 @@
 """A small graph of parts and the heads that they lead to, beside a head's map: layers downwards, lines by share."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,9 +9,13 @@ from jaxtyping import Float
 from plotly.subplots import make_subplots
 
 from ..plots.theme import COLOURS, GREY, MAGNITUDE, escaped, themed
+from ..table import Table
 
 WIDEST = 12  # points, of a line whose share is 1
 NOTHING = "nothing"  # is cut
+_IN_BLOCK = {"head": 0.0, "neuron": 0.3, "MLP": 0.6, "bias": 0.6}  # how far down its block a part stands
+WHAT, LINE, NAME, TO, SHARE = "what", "line", "name", "to", "share"  # columns of rows with a graph, and its rows
+DRAWN = 0.1  # the least share of a line that is drawn of such rows
 Edge = tuple[str, str, float]  # from, to, share
 
 
@@ -34,92 +37,77 @@ class CutMap:
 
 
 def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap] = ()) -> go.Figure:
-    """The graph of the edges. Names hold their layer, as in "MLP 1" or "head 3.7".
+    """The graph of the edges. Names hold their block, as in "MLP 1", "head 3.7" or "neuron 1.25".
 
-    `maps`, whose first has nothing cut, stand beside it: a click on a part, or the menu, shows the map where it is cut.
+    `maps`, whose first has nothing cut, stand beside it: a click on a part shows the map where it is cut.
     """
     figure = make_subplots(1, 2 if maps else 1, horizontal_spacing=0.1)
-    places = _places(edges)
+    places, cuts = _places(edges), [cut_map.cut for cut_map in maps]
     for start, end, share in edges:
         (x0, y0), (x1, y1) = places[start], places[end]
         line = {"width": max(1, WIDEST * min(abs(share), 1)), "color": COLOURS[0] if share > 0 else COLOURS[1]}
         figure.add_scatter(x=[x0, x1], y=[y0, y1], mode="lines", line=line, opacity=0.5, hoverinfo="skip")
-        along = 0.3 if start.startswith("neuron") else 0.6
-        middle = {"x": x0 + along * (x1 - x0), "y": y0 + along * (y1 - y0)}
+        middle = {"x": 0.4 * x0 + 0.6 * x1, "y": 0.4 * y0 + 0.6 * y1}
         figure.add_annotation(text=f"{share:.0%}", showarrow=False, font={"size": 12}, xshift=18, **middle)
-    heads = {name for name in places if name.startswith("head") and any(end == name for _, end, _ in edges)}
-    cuts = [cut_map.cut for cut_map in maps]
+    depth = 1 + max(y for _, y in places.values())
+    starts = {start for start, _, _ in edges}
+    is_last = [name not in starts for name in places]
     figure.add_scatter(
         x=[x for x, _ in places.values()],
         y=[y for _, y in places.values()],
         mode="markers+text",
         text=list(map(escaped, places)),
-        textposition=["bottom center" if name in heads else "top center" for name in places],
+        textposition=["bottom center" if last else "top center" for last in is_last],
         customdata=[name if name in cuts else NOTHING for name in places],
-        marker={"size": 18, "color": [COLOURS[2] if name in heads else GREY for name in places]},
-        hovertemplate="%{text}<extra></extra>" if not maps else "%{text}: click to cut %{customdata}<extra></extra>",
+        marker={"size": 18, "color": [COLOURS[2] if last else GREY for last in is_last]},
+        hovertemplate="%{text}: click to cut %{customdata}<extra></extra>" if maps else "%{text}<extra></extra>",
         cliponaxis=False,
     )
-    depth = len({y for _, y in places.values()})
     figure.update_xaxes(visible=False, range=[-0.1, 1.1], fixedrange=True, row=1, col=1)
     figure.update_yaxes(visible=False, range=[depth - 0.5, -0.6], fixedrange=True, row=1, col=1)
     if maps:
         _add_maps(figure, maps)
-        how = "Click a part, or choose in the menu, to cut it: at the first token it becomes its mean over others."
-        caption = f"{how} Weights from 0 to 1. {caption}"
-    themed(figure, title, max(220 + 90 * depth, 520 if maps else 0), caption)
-    return figure.update_layout(showlegend=False, margin={"t": 130 if maps else 90})
+        how = (
+            "Click a part to cut it: at the first token it becomes its mean over the others. A click on the head undoes"
+        )
+        caption = f"{how} it. Weights from 0 to 1. {caption}"
+    themed(figure, title, max(220 + int(90 * depth), 520 if maps else 0), caption)
+    return figure.update_layout(showlegend=False, margin={"t": 90})
+
+
+def graph_of_rows(table: Table) -> go.Figure:
+    """The graph whose lines stand in a table, with those of at least a tenth."""
+    lines = [(str(row[NAME]), str(row[TO]), float(row[SHARE] or 0)) for row in table.where(**{WHAT: LINE}).rows]
+    return graph([line for line in lines if line[2] >= DRAWN], "Where the sink comes from", table.note)
 
 
 def _add_maps(figure: go.Figure, maps: Sequence[CutMap]) -> None:
-    """One heat map for each cut, of which the first is seen, and a menu that chooses."""
-    n_before, length = len(figure.data), len(maps[0].weights)
+    """One heat map for each cut, and what it says above it; the first is seen."""
+    length, width = maps[0].weights.shape
+    later = np.triu(np.ones((length, width)), 1 + width - length) > 0
+    hover = {"hovertemplate": "query %{y}, key %{x}: %{z}<extra></extra>", "hoverongaps": False}
+    above = {"x": [length / 2], "y": [-0.06 * length], "mode": "text", "hoverinfo": "skip", "textfont": {"size": 12}}
     for i, cut_map in enumerate(maps):
-        choice = {"meta": {"choice": cut_map.cut}, "visible": i == 0}
-        weights = np.where(np.triu(np.ones((length, length)), 1) > 0, np.nan, cut_map.weights[:, -length:])
-        if cut_map.weights.shape[1] > length:
-            weights = np.concatenate((cut_map.weights[:, :1], weights), 1)
-        figure.add_heatmap(
-            z=weights.round(4),
-            zmin=0,
-            zmax=1,
-            colorscale=MAGNITUDE,
-            showscale=False,
-            hovertemplate="query %{y}, key %{x}: %{z}<extra></extra>",
-            hoverongaps=False,
-            row=1,
-            col=2,
-            **choice,
-        )
-        said = {"text": [cut_map.sentence(maps[0])], "mode": "text", "hoverinfo": "skip", "textfont": {"size": 12}}
-        figure.add_scatter(x=[length / 2], y=[-0.06 * length], row=1, col=2, cliponaxis=False, **said, **choice)
-    buttons = []
-    for i, cut_map in enumerate(maps):
-        seen = [True] * n_before + [j == i for j in range(len(maps)) for _ in range(2)]
-        buttons.append({"label": f"cut: {cut_map.cut}", "method": "restyle", "args": [{"visible": seen}]})
-    menu = {"buttons": buttons, "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
-    figure.update_layout(updatemenus=[menu])
+        choice = {"meta": {"choice": cut_map.cut}, "visible": i == 0, "row": 1, "col": 2}
+        z = np.where(later, np.nan, cut_map.weights).round(4)
+        figure.add_heatmap(z=z, zmin=0, zmax=1, colorscale=MAGNITUDE, showscale=False, **hover, **choice)
+        figure.add_scatter(text=[cut_map.sentence(maps[0])], cliponaxis=False, **above, **choice)
     figure.update_xaxes(title="key", showgrid=False, row=1, col=2)
     figure.update_yaxes(title="query", showgrid=False, range=[length - 0.5, -0.12 * length], row=1, col=2)
 
 
 def _places(edges: Sequence[Edge]) -> dict[str, tuple[float, float]]:
     """Where each node stands: as deep as its layer, and beside those of its depth."""
-    depth = {name: _layer(name) for edge in edges for name in edge[:2]}
-    for start, end, _ in edges:  # a neuron stands above the layer that it belongs to
-        if start.startswith("neuron"):
-            depth[start] = depth[end] - 0.5
-    levels = sorted(set(depth.values()))
-    rows = [[name for name in depth if depth[name] == level] for level in levels]
-    single = {y: 0.5 + 0.17 * (y % 3 - 1) for y, row in enumerate(rows[:-1]) if len(row) == 1}  # no line through a node
+    depths = {name: _depth(name) for edge in edges for name in edge[:2]}
+    rows = [[name for name in depths if depths[name] == depth] for depth in sorted(set(depths.values()))]
+    aside = [0.17 * (y % 3 - 1) * (len(row) == 1) for y, row in enumerate(rows[:-1])] + [0.0]  # no line through a node
     return {
-        name: (single.get(y, (i + 0.5) / len(row)), float(y))
-        for y, row in enumerate(rows)
-        for i, name in enumerate(row)
+        name: ((i + 0.5) / len(row) + aside[y], float(y)) for y, row in enumerate(rows) for i, name in enumerate(row)
     }
 
 
-def _layer(name: str) -> float:
-    """Twice the layer; a feed-forward layer comes after the heads of its block."""
-    numbers = re.findall(r"\d+", name)
-    return -1.0 if not numbers else 2 * float(numbers[0]) + (1 if name.startswith("MLP") else 0)
+def _depth(name: str) -> float:
+    """The block in a name, and how far down it the part stands; the embedding and biases of no block come first."""
+    kind, _, place = name.partition(" ")
+    block = place.partition(".")[0]
+    return int(block) + _IN_BLOCK.get(kind, 0.6) if block.isdecimal() else -1.0

@@ -12,12 +12,22 @@ def run(*words, command="patch"):
     return result.exit_code, " ".join(result.output.split())
 
 
-@pytest.mark.parametrize("site", ["residual", "heads"])
-def test_the_map_is_printed_and_drawn(gpt2, tmp_path, site):  # noqa: F811
+@pytest.mark.parametrize(
+    "options, says",
+    [
+        ("--site residual", "ChangeResidual, clean into corrupted"),
+        ("--site heads --head 1.1", "ChangeOutputs, clean into corrupted"),
+        ("--site heads --first-order", "first order: wrong by"),
+        ("--site edges --head 1.1", "ChangePattern, clean into corrupted"),
+        ("--site paths", "path from ChangeOutputs to the logits"),
+        ("--site paths --to 1.1.k", "path from ChangeOutputs to ChangeKeys 1.1;"),
+    ],
+)
+def test_the_map_is_printed_and_drawn(gpt2, tmp_path, options, says):  # noqa: F811
     page = tmp_path / "page.html"
     words = ("--clean", "the cat sat", "--corrupted", "the the sat", "--answer", "cat", "--instead", "sat")
-    code, output = run(gpt2, *words, "--site", site, "--out", page)
-    assert code == 0 and "logit difference: clean" in output and "restored" in output
+    code, output = run(gpt2, *words, *options.split(), "--out", page)
+    assert code == 0 and "logit difference: clean" in output and "restored" in output and says in output, output
     assert "Clean: the cat sat. Corrupted: the the sat." in page.read_text()
 
 
@@ -26,6 +36,12 @@ def test_prompts_and_answers_that_do_not_fit_are_one_line(gpt2, tmp_path):  # no
     for words, message in (
         (both, "of one length in tokens; here (1, 2) and (1, 3)"),
         ((*both[:2], "--corrupted", "the sat", "--answer", "cat"), "give --answer and --instead together"),
+        ((*both, "--site", "edges"), "name them, such as --head 3.7"),
+        ((*both, "--head", "1.1"), "--head goes with --site heads or --site edges"),
+        ((*both, "--to", "1.1.k"), "add --site paths"),
+        ((*both, "--site", "paths", "--to", "1.1"), "such as 3.7.k; got '1.1'"),
+        ((*both, "--site", "paths", "--to", "x.k"), "--to takes a layer and a head"),
+        ((*both, "--site", "paths", "--first-order"), "--first-order estimates no paths"),
         ((*both[:2], "--corrupted", "the sat", "--answer", "a b", "--instead", "cat"), "is 2 tokens of"),
     ):
         code, output = run(gpt2, *words, "--out", page)
@@ -36,7 +52,7 @@ def test_a_sink_is_explained_in_a_sentence_and_on_a_page(tmp_path):
     page = tmp_path / "page.html"
     code, output = run("sinkinterp/demo-softmax", "--sequences", 16, "--length", 16, "--html", page, command="explain")
     assert code == 0 and "Head 0.0 gives the first token 0.7" in output and "from the keys' position (" in output
-    assert "cut: position" in page.read_text() and "Which pairs of parts make the score?" in page.read_text()
+    assert "position cut: 0." in page.read_text() and "Which pairs of parts make the score?" in page.read_text()
     for words, message in ((("--head", "3.7"), "there is no head (3, 7)"), (("--head", "3"), "such as 3.7; got '3'")):
         code, output = run("sinkinterp/demo-softmax", *words, command="explain")
         assert code == 2 and message in output

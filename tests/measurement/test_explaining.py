@@ -2,15 +2,17 @@
 
 import pytest
 import torch
+from backends import encoder_decoders, test_alibi
 from backends.zoo import model_of, subject_of, tokens_of
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.cut_maps import cut_maps
-from sinkinterp.measurement.score_parts import above_others, head_pairs, parts_by_block, score
+from sinkinterp.measurement.score_parts import POSITION_BIAS, head_pairs, parts_by_block, whole_score
+from sinkinterp.runs.catalogue import load_module
 from sinkinterp.runs.inputs import Inputs
 
 FAMILIES = (
@@ -21,23 +23,35 @@ FAMILIES = (
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_parts_add_up_to_the_score_in_every_head(family):
-    subject, tokens = subject_of(family), tokens_of(11)
+    adds_up(subject_of(family), tokens_of(11))
+
+
+@pytest.mark.parametrize("name", ["bloom", "mpt", "falcon, eager", "alibi", "t5"])
+def test_a_bias_of_positions_is_a_part_of_the_score(name):
+    adds_up(test_alibi.subject_of(name), tokens_of(11), POSITION_BIAS)
+
+
+@pytest.mark.parametrize("name", ["t5", "whisper"])
+def test_the_parts_of_a_decoder_add_up_beside_cross_attention(name):
+    subject = load(encoder_decoders.model_of(name), encoder=encoder_decoders.source_of(name))
+    adds_up(subject, tokens_of(11) % encoder_decoders.VOCAB, POSITION_BIAS if name == "t5" else None, is_crossed=True)
+
+
+def adds_up(subject, tokens, last_part=None, is_crossed=False):
     before = subject.run(tokens).logits
     with frozen(subject, tokens) as run:
-        for layer, parts, values in parts_by_block(run):
-            torch.testing.assert_close(sum(values), run.trace.residuals["x"][:, layer], atol=1e-5, rtol=1e-5)
-            call = run.calls[layer]
-            heads = list(range(subject.shape.n_heads))
-            pairs, first_keys = head_pairs(run, layer, heads, values, on_slot=False)
+        for layer, values, cuts in parts_by_block(run):
+            torch.testing.assert_close(sum(values.values()), run.trace.residuals["x"][:, layer], atol=1e-5, rtol=1e-5)
+            call, heads = run.calls[layer], list(range(subject.shape.n_heads))
+            names, pairs, score, first_keys = head_pairs(run, layer, heads, values, on_slot=False)
             direct = by_hand(call)
-            torch.testing.assert_close(
-                score(call, above_others(call, call.k, False), False), direct, rtol=1e-4, atol=1e-6
-            )
+            torch.testing.assert_close(score, direct, rtol=1e-4, atol=1e-6)
             largest = torch.maximum(pairs.abs().amax((2, 3)), direct.abs())
             assert ((pairs.sum((2, 3)) - direct).abs() <= 1e-4 * largest).all()
-            assert first_keys.shape[1] == len(parts)
-        rest = [v - v[:, :1] for part, v in zip(parts, values, strict=True) if part.name.startswith("bias")]
-        assert all(v.abs().max() < 1e-5 for v in rest)  # what is left of a block is the same everywhere: its biases
+            assert pairs.shape[2] == len(names) and first_keys.shape[2] == len(values) and set(cuts) <= set(values)
+            assert last_part is None or (names[-1] == last_part and pairs[..., -1, -1].abs().max() > 0)
+        rest = [v - v[:, :1] for name, v in values.items() if name.startswith("bias")]
+        assert is_crossed or all(v.abs().max() < 1e-5 for v in rest)  # a block's biases are the same everywhere
     assert subject.run(tokens).logits.equal(before)  # the model is as it was
 
 
@@ -45,15 +59,17 @@ def by_hand(call):
     """Mean over queries of q.k_1 less the mean of q.k_j over the other keys that the query sees, with loops."""
     batch, n_heads, n, _ = call.q.shape
     k = call.k.repeat_interleave(n_heads // call.k.shape[1], 1)
-    allowed = call.allowed().expand(batch, 1, n, n)
+    allowed = call.allowed().expand(batch, n_heads, n, n)
+    bias = None if call.bias is None else call.bias.expand(batch, n_heads, n, n)
     answer = torch.zeros(batch, n_heads)
     for b in range(batch):
         for h in range(n_heads):
             gaps = []
             for i in range(n):
-                others = [j for j in range(1, n) if allowed[b, 0, i, j]]
-                if allowed[b, 0, i, 0] and others:
+                others = [j for j in range(1, n) if allowed[b, h, i, j]]
+                if allowed[b, h, i, 0] and others:
                     products = (k[b, h] @ call.q[b, h, i]) * call.scale
+                    products = products if bias is None else products + bias[b, h, i]
                     gaps.append(products[0] - products[others].mean())
             answer[b, h] = torch.stack(gaps).mean()
     return answer
@@ -98,6 +114,7 @@ def test_a_sink_that_one_known_neuron_makes_is_found():
     assert "1 neuron makes" in answer.sentence and len(answer.plot().data) >= 3
     untouched, cut = cut_maps(subject, tokens, answer)[1, 1]
     assert untouched.weights[:, 0].mean() == pytest.approx(head.alpha.mean().item(), abs=1e-5) and cut.cut == "MLP 0"
+    assert untouched.loss == pytest.approx(answer.path_cuts.rows[0]["loss"], abs=1e-5)
     assert cut.weights[:, 0].mean() == pytest.approx(answer.cuts.rows[0]["alpha_1"], abs=1e-5)
     choices = [trace.meta["choice"] for trace in answer.plot((1, 1), [untouched, cut]).data if trace.meta]
     assert choices == ["nothing", "nothing", "MLP 0", "MLP 0"]
@@ -116,6 +133,59 @@ def test_the_toy_twins_are_explained_by_what_was_planted(name):
     shares = dict(zip(head.parts, head.shares(), strict=True))
     assert shares.pop(SHIPPED[name]) > 0.9 and max(map(abs, shares.values())) < 0.1
     assert answer.cuts.rows[0]["removed"] > 0.8 and abs(answer.cuts.rows[1]["removed"]) < 0.1
+
+
+def planted_gpt2(neuron=5, dim=7):
+    """A GPT-2 with the published circuit: MLP 0 turns p1 into a dimension that keys read and a query bias asks for."""
+    config = GPT2Config(vocab_size=31, n_embd=24, n_layer=2, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0)
+    model = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        first, second = model.transformer.h
+        for block in (first, second):
+            for matrix in (block.attn.c_attn, block.attn.c_proj, block.mlp.c_fc, block.mlp.c_proj):
+                matrix.weight.mul_(0.1)
+        model.transformer.wte.weight.mul_(5)
+        model.transformer.wpe.weight[1:] -= model.transformer.wpe.weight[1:13].mean(0)  # so p1's mean is zero
+        model.transformer.wpe.weight[0, 2] = 1
+        first.mlp.c_fc.weight[2, neuron], first.mlp.c_proj.weight[neuron, dim] = 3, 3
+        first.mlp.c_fc.bias[neuron] = -9  # so that only p1 reaches it
+        second.attn.c_attn.weight[dim, 24 + 12 : 24 + 24] = 1  # keys of head 1
+        second.attn.c_attn.bias[12:24] = 1  # its queries
+        second.attn.c_attn.bias[24:48].normal_()
+    return model
+
+
+def test_the_published_cuts_of_gpt2_are_parts_that_explain_finds():
+    subject, tokens = load(planted_gpt2()), torch.randint(31, (6, 13), generator=torch.Generator().manual_seed(2))
+    circuit, cuts = (getattr(load_module("gpt2_circuit"), name) for name in ("Circuit", "CUTS"))
+    circuit = circuit(subject, 13, (7,))
+
+    def scores_and_alpha(cut):
+        (edit,) = cut if isinstance(cut, list) else cuts[cut](circuit)
+        trace = subject.run(tokens, calls={"s": lambda call: whole_score(call, False)}, edits=[edit])
+        report = si.measure(subject, tokens, edits=[edit], positions=(0,), progress=False)
+        return trace.calls["s"][:, 1, 1], report.alpha()[:, 1, 1].mean().item(), trace.logits
+
+    answer = si.explain(subject, tokens, head=(1, 1), progress=False)
+    (head,), path = answer.heads, answer.path
+    keys, queries = (
+        dict(zip(head.parts, x.mean(0) / head.score.mean(), strict=True)) for x in (head.of_keys(), head.of_queries())
+    )
+    assert [head.parts[i] for i in head.named()] == ["MLP 0"] and keys["MLP 0"] > 0.9
+    assert queries["own bias"] > 0.9 and path.neurons[0].index == 5
+    own, sink, null = head.parts.index("own bias"), head.alpha.mean().item(), head.null.mean().item()
+    assert sink > null + 0.5
+    score, alpha, _ = scores_and_alpha("b_Q = 0")  # what is left is what the other parts of the query make, exactly
+    torch.testing.assert_close(score, head.pairs.sum((1, 2)) - head.pairs[:, own].sum(1), rtol=1e-4, atol=1e-5)
+    assert alpha < null + 0.05
+    score, alpha, _ = scores_and_alpha("control: b_K = 0")  # the bias of keys makes nothing of any score
+    torch.testing.assert_close(score, head.score, rtol=1e-4, atol=1e-5)
+    assert head.of_keys()[:, own].abs().max() < 1e-5 and alpha == pytest.approx(sink, abs=1e-5)
+    dropped, cut = scores_and_alpha("drop p1"), scores_and_alpha([head.cuts["position"]])
+    torch.testing.assert_close(dropped[2], cut[2], rtol=1e-4, atol=1e-5)  # other positions have a mean of zero
+    for name in ("drop p1", "no positions", "no first MLP", "zero 3 columns of W_K"):
+        assert scores_and_alpha(name)[1] < null + 0.05, name
+    assert scores_and_alpha("control: no first token")[1] > 0.9 * sink
 
 
 def test_what_cannot_be_explained_is_refused():

@@ -168,6 +168,19 @@ def test_bars_begin_at_one_place(opened):
         assert float(change.replace("−", "-")) == pytest.approx(expected, abs=0.11)
 
 
+def test_another_prompt_draws_the_map_of_patching(opened):
+    assert opened.locator("#restored").is_hidden()
+    opened.fill("#prompt", PROMPT)
+    opened.fill("#other", PROMPT.replace("number", "list"))
+    after(opened, lambda: opened.click("#patch"))
+    rows, columns = opened.evaluate("(z => [z.length, z[0].length])(document.querySelector('#restored').data[0].z)")
+    assert rows > 1 and columns == len(opened.evaluate("tokens")) and not opened.locator("#restored").is_hidden()
+    opened.fill("#other", "one")
+    opened.click("#patch")
+    opened.wait_for_selector("#status.error")
+    assert "of one length in tokens" in opened.inner_text("#status")
+
+
 def test_a_mistake_is_said_in_one_line_and_what_was_shown_stays(opened):
     plain = values(opened)
     opened.click("#more summary")

@@ -26,6 +26,7 @@ from sinkinterp.interventions import (
     SwapPositions,
     Zero,
 )
+from sinkinterp.measurement.activation_patching import activation_patching
 from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.measure import measure
 from sinkinterp.pages.atlas.codes import LogScale
@@ -82,6 +83,15 @@ def test_questions_that_come_at_once_get_the_answers_of_one_after_the_other(text
     with ThreadPoolExecutor(4) as pool:
         answers = pool.map(lambda i: len(text.answer({"prompt": prompts[i % 2]})["view"]["tokens"]), range(12))
     assert list(answers) == expected * 6
+
+
+def test_another_prompt_gives_the_map_of_patching(demo):
+    other = "5" + IDS[1:]
+    clean, corrupted = (torch.tensor([[int(token) for token in prompt.split()]]) for prompt in (IDS, other))
+    expected = activation_patching(demo.subject, clean, corrupted, progress=False).where(layer=1).numbers("restored")
+    restored = demo.answer({"prompt": IDS, "other": other})["restored"]
+    assert restored[1] == pytest.approx(expected, abs=1e-5) and len(restored) == demo.subject.shape.n_layers + 1
+    assert demo.answer({"prompt": IDS})["restored"] == []
 
 
 def test_a_prompt_is_tokenised_while_no_other_question_is_answered(text, monkeypatch):
@@ -216,6 +226,8 @@ def edits_of(*numbers, kind="swap"):
         (None, "a question has a prompt and edits"),
         ({"prompt": IDS, "code": 1}, "a question has"),
         ({"prompt": 3}, "the prompt is a text"),
+        ({"prompt": IDS, "other": 3}, "the prompt is a text"),
+        ({"prompt": IDS, "other": "1 2 3"}, "of one length in tokens"),
         ({"prompt": ""}, "at least 2 token ids"),
         ({"prompt": "the cat"}, "at least 2 token ids from 0 to 63"),
         ({"prompt": "1 64"}, "from 0 to 63"),

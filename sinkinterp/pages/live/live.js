@@ -4,12 +4,12 @@ let latest = 0; // of several questions, the last one is shown
 let shownEdits = []; // those of the answer on the page
 let namedHead = []; // layer and head that the address names
 
-/** Asks and shows. A mistake is said, and what was shown stays. */
-async function run(isNew = true) {
+/** Asks and shows, with a map of patching where another prompt is given. A mistake is said, and what was shown stays. */
+async function run(isNew = true, other = "") {
   const question = ++latest, prompt = $("prompt").value;
   say("running …");
   writeEdits();
-  const answer = await ask({ prompt, edits });
+  const answer = await ask({ prompt, edits, other });
   await plotlyIsReady;
   if (question !== latest) return;
   if (answer.error) {
@@ -49,6 +49,7 @@ function show(answer, isNew) {
   writeHeadline(answer.headline);
   writeNext(answer.next);
   writeMassive(answer.massive);
+  writeRestored(answer.restored);
   const code = answer.edits.join(", ");
   $("code").textContent = code ? `The edits in code: si.measure(model, text, edits=[${code}])` : "";
   return drawAnswer(wasOpen, isNew);
@@ -89,6 +90,8 @@ document.querySelectorAll("[data-to]").forEach((link) => link.addEventListener("
   event.preventDefault();
   $(link.dataset.to).scrollIntoView();
 }));
+
+$("patch").onclick = () => run(false, $("other").value);
 
 const plotlyIsReady = startPlotly();
 writeForm();

@@ -54,3 +54,19 @@ function writeMassive(massive) {
   });
   refill($("massive"), tableRow("th", header), ...rows.map((cells) => tableRow("td", cells)));
 }
+
+/** The map of patching: layers downwards, tokens to the right. */
+function writeRestored(restored) {
+  $("restored").hidden = !restored.length;
+  if (!restored.length) return;
+  const trace = {
+    type: "heatmap", z: restored, x: tokens.map((token, i) => label(`${i} ${visible(token)}`)), y: restored.map((_, l) => String(l)),
+    zmin: -1, zmax: 1, colorscale: stopsOf(theme().diverging), colorbar: colourBar("restored"),
+    hovertemplate: "layer %{y}, %{x}: %{z:.2f}<extra></extra>",
+  };
+  Plotly.react("restored", [trace], figureLayout({
+    height: 190 + 14 * restored.length, margin: { l: 56, r: 10, t: 10, b: 110 }, dragmode: false,
+    xaxis: axis({ fixedrange: true, tickangle: -60, type: "category" }),
+    yaxis: axis({ title: { text: "layer" }, fixedrange: true, autorange: "reversed", type: "category" }),
+  }), CONFIG);
+}

@@ -24,10 +24,14 @@ class EditData:
 
 @dataclass(frozen=True)
 class Question:
-    """What the page asks: what the model does with a prompt, before and after edits."""
+    """What the page asks: what the model does with a prompt, before and after edits.
+
+    other: a prompt into whose run the activations of the first are patched; empty for no such map.
+    """
 
     prompt: str
     edits: list[EditData]
+    other: str
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,10 @@ class EntryData:
 
 @dataclass(frozen=True)
 class AnswerData:
-    """What the server answers. view, blocks: an atlas, as on the page of `view`. edits: as code would write them."""
+    """What the server answers. view, blocks: an atlas, as on the page of `view`. edits: as code would write them.
+
+    restored: by block and position, what patching into the other prompt restores; empty without one.
+    """
 
     view: PageData
     blocks: dict[str, str]
@@ -113,18 +120,19 @@ class AnswerData:
     headline: list[HeadlineData]
     next: list[NextData]
     massive: list[EntryData]
+    restored: list[list[float]]
 
 
 def question_of(plain: Any) -> Question:
     """The question that JSON asks. Raises InputError for anything else."""
-    if not isinstance(plain, dict) or not {"prompt"} <= plain.keys() <= {"prompt", "edits"}:
+    if not isinstance(plain, dict) or not {"prompt"} <= plain.keys() <= {"prompt", "edits", "other"}:
         raise InputError("a question has a prompt and edits")
-    prompt, edits = plain["prompt"], plain.get("edits", [])
-    if not isinstance(prompt, str):
+    prompt, edits, other = plain["prompt"], plain.get("edits", []), plain.get("other", "")
+    if not isinstance(prompt, str) or not isinstance(other, str):
         raise InputError("the prompt is a text")
     if not isinstance(edits, list) or len(edits) > MOST_EDITS:
         raise InputError(f"edits are a list of at most {MOST_EDITS}")
-    return Question(prompt, list(map(_edit_data, edits)))
+    return Question(prompt, list(map(_edit_data, edits)), other)
 
 
 def _edit_data(plain: Any) -> EditData:

@@ -15,11 +15,13 @@ from ...data.tokens import TokenSet
 from ...errors import InputError
 from ...interventions.edit import description
 from ...interventions.positions import RemovePosition
+from ...measurement.activation_patching import activation_patching
 from ...metrics.metric import LogitsMetric
 from ...metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from ...report.protocol import short_name
 from ...report.readings import TokenText
 from ...report.report import Report
+from ...report.restored import RESTORED
 from ..atlas.build import EPSILON, Reader, Run, all_maps
 from ..atlas.cells import richest
 from ..atlas.encode import encode
@@ -84,6 +86,7 @@ class Session:
                 headline=headline(reports, self.word),
                 next=next_tokens(reports, self.word),
                 massive=massive,
+                restored=self._restored(token_set, asked.other),
             )
         return asdict(answer)
 
@@ -105,6 +108,13 @@ class Session:
         if token_set.tokens.shape[1] > self.most_tokens:
             raise InputError(f"the prompt has more than {self.most_tokens} tokens; shorten it")
         return token_set
+
+    def _restored(self, clean: TokenSet, other: str) -> list[list[float]]:
+        """What each block and position of a prompt restores in another of as many tokens; nothing without another."""
+        if not other:
+            return []
+        table = activation_patching(self.subject, clean, self._tokens(other), progress=False)
+        return torch.tensor(table.numbers(RESTORED)).unflatten(0, (-1, clean.tokens.shape[1])).tolist()
 
     def _ids(self, prompt: str) -> TokenSet:
         words, vocab = prompt.replace(",", " ").split(), self.subject.shape.vocab

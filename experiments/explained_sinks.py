@@ -1,0 +1,54 @@
+"""Where the sinks of SmolLM2 and Whisper come from: parts of scores, cuts, and the path of the massive activation."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from sinkinterp.backends.encoder.encoder_input import Silence
+from sinkinterp.data.progress import Progress
+from sinkinterp.report.explained import DIRECTLY, IN_STREAM
+from sinkinterp.report.explained_graph import WHAT
+from sinkinterp.runs.case import Case, Encoded, Model
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import on_models
+from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.table import Table
+
+from .shared.explanations import CHECK, NUMBER, draw, removed, rows_of
+
+CLAIM = "A few parts of the residual make a head look at the first token: cutting them removes its sink."
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: ["local/smollm2-135m-instruct", Encoded("local/whisper-tiny.en", Silence())],
+}
+EXACT = 1e-4  # of the largest of a score and its parts
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """Rows for docstrings, and the largest error of the parts in any head."""
+    table = rows_of(case, progress)
+    return Table(CLAIM, table.note, table.rows)
+
+
+def _is_exact(table: Table) -> tuple[bool | None, str]:
+    errors = table.where(**{WHAT: CHECK}).numbers(NUMBER)
+    return max(errors) <= EXACT, f"largest relative errors: {', '.join(f'{error:.1e}' for error in errors)}"
+
+
+def _is_enough(table: Table, way: str) -> tuple[bool | None, str]:
+    found = removed(table, way)
+    shown = "; ".join(f"{head}: {', '.join(f'{x:.0%}' for x in shares)}" for (_, head), shares in found.items())
+    return bool(found) and all(x[0] >= 0.8 and max(x[1:], default=0) <= 0.1 for x in found.values()), shown
+
+
+RULES: Sequence[Rule] = (
+    FunctionRule("the parts add up to the score within 1e-4 in every head", _is_exact),
+    *(
+        FunctionRule(
+            f"cutting the named parts {way} removes at least 80% in every head, and random ones at most 10%",
+            partial(_is_enough, way=way),
+        )
+        for way in (IN_STREAM, DIRECTLY)
+    ),
+)
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)
