@@ -39,7 +39,7 @@ SOFTMAX = "sinkinterp/demo-softmax"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few(module_as_users_run_it):
+def few():
     """67 sequences in place of 512, 16 in place of 256 while models train, 67 chats in place of 2,000."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cases, "OUR_SEQUENCES", 67)

@@ -25,7 +25,9 @@ def tab(chromium):
     def opened(where, ready="body[data-ready]", **look):
         page = chromium.new_page(**look)
         page.complaints, page.requests = [], []
-        page.on("console", lambda said: page.complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on(
+            "console", lambda said: page.complaints.append(said.text) if said.type in ("error", "warning") else None
+        )
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
         page.on("request", lambda asked: page.requests.append(asked.url))
         page.set_default_timeout(90_000)
