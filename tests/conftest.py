@@ -1,7 +1,7 @@
 import gc
 import os
 import signal
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import get_args
 
@@ -11,6 +11,8 @@ import jaxtyping
 import pytest
 import torch
 from jaxtyping import AbstractArray, config, jaxtyped
+
+COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
 
 
 def checked_where_it_states_shapes(made=None, *, typechecker):
@@ -56,13 +58,21 @@ def module_as_users_run_it():
         yield
 
 
+@pytest.fixture(scope="module", autouse=True)
+def types_where_the_parts_are(request):
+    """Shapes are checked in the tests of the parts, and not again in the tests of what is composed of them."""
+    with without_type_checks() if request.path.parent.name in COMPOSED else nullcontext():
+        yield
+
+
 @contextmanager
 def without_type_checks():
+    before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     try:
         yield
     finally:
-        config.update("jaxtyping_disable", False)
+        config.update("jaxtyping_disable", before)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from benchmarks.costs import CAN_READ_PEAKS
 from benchmarks.rows import Row
 from sinkinterp import interventions as iv
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("as_users_run_it")]
+pytestmark = pytest.mark.timeout(600)
 README = (Path(__file__).parents[1] / "benchmarks" / "README.md").read_text()
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 

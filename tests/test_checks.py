@@ -37,7 +37,7 @@ def test_what_is_not_finite_is_refused(value):
         checks.finite_number(value, "a scale")
 
 
-def test_fields_are_checked_by_their_types_and_stored_as_pythons_numbers(as_users_run_it):
+def test_fields_are_checked_by_their_types_and_stored_as_pythons_numbers():
     edit = SwapPositions(np.int64(0), torch.tensor(4))
     assert edit == SwapPositions(0, 4) and type(edit.second) is int and hash(edit) == hash(SwapPositions(0, 4))
     with pytest.raises(InputError, match="factor of Scale is a finite number"):

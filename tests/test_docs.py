@@ -26,7 +26,7 @@ def snippets(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.stem)
-def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch, as_users_run_it):
+def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     script = tmp_path / "snippets.py"  # nnsight reads the source of who calls backward
     script.write_text(snippets(page))

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NUMBER = r"(-?[\d.]+(?:e-\d+)?) \[.*?\]"
 

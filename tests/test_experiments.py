@@ -25,7 +25,7 @@ from sinkinterp.lm.model import build
 from sinkinterp.pages.book import write_numbers
 from sinkinterp.pages.chapters import Chapter, chapters_in
 from sinkinterp.runs import case as cases
-from sinkinterp.runs import catalogue
+from sinkinterp.runs import catalogue, finetune
 from sinkinterp.runs.case import Encoded, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module, summary_of
 from sinkinterp.runs.experiment import Scope, load_experiment
@@ -39,10 +39,13 @@ SOFTMAX = "sinkinterp/demo-softmax"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def few(module_as_users_run_it):
-    """67 sequences in place of 512."""
+def few():
+    """67 sequences in place of 512, 16 in place of 256 while models train, 67 chats in place of 2,000."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cases, "OUR_SEQUENCES", 67)
+        patch.setattr("sinkinterp.runs.trained.EVALUATION_SEQUENCES", 16)
+        read = finetune.read_chats
+        patch.setattr(finetune, "read_chats", lambda data: (read(data)[0][:67], read(data)[1]))
         yield
 
 

@@ -223,7 +223,7 @@ SLIPS = {
 
 
 @pytest.mark.parametrize("what", SLIPS)
-def test_a_slip_of_the_keyboard_is_met_with_the_nearest_name(what, subject, as_users_run_it):
+def test_a_slip_of_the_keyboard_is_met_with_the_nearest_name(what, subject):
     call, hint = SLIPS[what]
     with pytest.raises(InputError, match=hint.replace("(", r"\(")):
         call(subject)
@@ -293,7 +293,7 @@ SAID = {
 
 
 @pytest.mark.parametrize("what", SAID)
-def test_what_is_not_there_says_in_a_line_what_to_write(what, subject, report, as_users_run_it):
+def test_what_is_not_there_says_in_a_line_what_to_write(what, subject, report):
     call, fix = SAID[what]
     with pytest.raises((InputError, AttributeError)) as error:
         call(subject, report)

@@ -14,8 +14,6 @@ from typer.testing import CliRunner
 from sinkinterp.cli.main import app
 from sinkinterp.cli.options import PACKAGE
 
-pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
-
 INPUTS = ("good/config.json", "good/model.safetensors", "a.txt", "tokens.json", "rows.jsonl", "chats.jsonl")
 SMALL = "--length 4 --sequences 2"
 COMMANDS = {  # that read INPUTS and write to {out}

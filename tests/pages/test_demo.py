@@ -7,8 +7,6 @@ from sinkinterp.pages.demo import demo_page
 from sinkinterp.pages.report import measurement_page
 from sinkinterp.runs.inputs import Inputs
 
-pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
-
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):

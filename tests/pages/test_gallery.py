@@ -15,8 +15,6 @@ from sinkinterp.cli.main import app
 from sinkinterp.pages import gallery
 from sinkinterp.plots.theme import caption_of
 
-pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
-
 
 @pytest.fixture(scope="module")
 def few():

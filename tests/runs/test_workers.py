@@ -20,7 +20,7 @@ from sinkinterp.runs.rules import TRAINED, HasSink
 from sinkinterp.runs.study import BASES, architecture, study
 from sinkinterp.runs.workers import Here, Processes, Ray
 
-STEPS = 60
+STEPS = 20
 STUDY = study(
     claim="killed",
     arms=(architecture("softmax"), architecture("relu")),
