@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, Residual
@@ -168,6 +169,11 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
 def _checked(subject: Subject) -> HuggingFaceSubject:
     if not isinstance(subject, HuggingFaceSubject) or not subject.reads_caches:
         raise InputError(f"{subject.name} is read through another library; load it with backend='huggingface'")
+    if not isinstance(subject.model, PreTrainedModel):
+        raise InputError(
+            f"{subject.name} is not a model of transformers, which this needs; give its twin, "
+            "si.to_transformers(subject), where it has one"
+        )
     if subject.modules.is_cross:
         raise InputError(
             f"{subject.name}: keys of cross-attention are no sum of the decoder's parts; explain the decoder"

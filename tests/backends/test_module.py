@@ -116,6 +116,24 @@ def test_a_swap_of_positions_is_a_swap_of_the_rows_that_a_module_keeps(name, sub
     assert not torch.allclose(logits, bare(subjects[name].model), atol=1e-3)
 
 
+@pytest.mark.parametrize("name", [name for name in MODULES if MODULES[name][-1]])
+def test_edits_of_embeddings_are_those_of_what_the_tables_return(name, subjects):
+    subject, model = subjects[name], peaked(MODULES[name][0])
+    table = {**dict(model.named_parameters()), **dict(model.named_buffers())}[subject.anatomy.positions.source]
+    table.data.view(-1, D)[[2, 5]] *= 0.5
+    edit = iv.ChangePositionEmbedding(iv.Scale(0.5), positions=[2, 5])
+    torch.testing.assert_close(subject.run(IDS, edits=[edit]).logits, bare(model), rtol=1e-5, atol=5e-5)
+
+    def changed(table, args, x):
+        return torch.cat((x[:, :3], 0.5 * x[:, 3:4], x[:, 4:]), 1)
+
+    model = subject.model
+    handle, edit = model.wte.register_forward_hook(changed), iv.ChangeTokenEmbedding(iv.Scale(0.5), positions=[3])
+    expected = bare(model)
+    handle.remove()
+    torch.testing.assert_close(subject.run(IDS, edits=[edit]).logits, expected, rtol=1e-5, atol=5e-5)
+
+
 @pytest.mark.parametrize("name", ["nanoGPT", "nanochat"])
 def test_a_module_that_its_owner_moves_or_changes_is_read_as_it_is_then(name):
     subject, model = si.load(peaked(MODULES[name][0])), peaked(MODULES[name][0])
@@ -148,6 +166,18 @@ def test_every_intervention_on_a_gpt_is_that_on_the_same_weights_in_transformers
         ours, theirs = (outcome(one, edit) for one in (subject, twin))
         if isinstance(theirs, str):
             assert ours.partition(" ")[2] == theirs.partition(" ")[2], edit  # beside the name of the model
+        else:
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, msg=str(edit))
+
+
+def test_every_intervention_is_the_same_where_positions_are_the_first_axis(monkeypatch):
+    for size, value in {"D": 48, "H": 4, "VOCAB": 97}.items():
+        monkeypatch.setattr(zoo, size, value)
+    subjects = [si.load(peaked(lambda first=first: zoo.Encoder(first))) for first in (True, False)]
+    for edit in (*EDITS, *MORE_EDITS):
+        ours, theirs = (outcome(subject, edit) for subject in subjects)
+        if isinstance(ours, str):
+            assert ours == theirs, edit
         else:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, msg=str(edit))
 

@@ -46,8 +46,8 @@ class Anatomy:
     blocks: names of their modules; empty where they are no modules. tokens: what reads the table of tokens, whose
     weight is named `table`. positions: what is added to the tokens' embeddings; None without such positions.
     turns: the operands that depend on positions and not on tokens. updates: those that feed-forward layers add, by
-    block; None where not found. is_batch_first: whether the stream is (batch, pos, d_model), not (pos, batch, d_model).
-    d_model: of the stream.
+    block; None where not found. is_batch_first, are_tokens_batch_first: whether the stream and what the table of tokens
+    returns are (batch, pos, d_model), not (pos, batch, d_model). d_model: of the stream.
     """
 
     residuals: tuple[Place, ...]
@@ -59,6 +59,7 @@ class Anatomy:
     turns: tuple[Operand, ...]
     updates: tuple[Operand | None, ...]
     is_batch_first: bool
+    are_tokens_batch_first: bool
     d_model: int
 
 
@@ -84,6 +85,7 @@ def anatomy_of(record: Record, blocks: str | None = None, positions: str | None 
         turns=turns,
         updates=tuple(_updates(record, stream, calls, layers)),
         is_batch_first=shape == list(record.tokens.shape),
+        are_tokens_batch_first=record.tensors[lookup.outputs[0]].shape[:2] == record.tokens.shape,
         d_model=d_model,
     )
 

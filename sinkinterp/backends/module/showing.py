@@ -42,17 +42,18 @@ class Showing(Listener):
         for place in anatomy.residuals:
             self.results[place].append(self._residual)
         if recorder.edits_at(TOKEN_EMBEDDING):
-            self.results[anatomy.tokens].append(partial(self._shown, recorder.token_embedding))
+            shown = partial(_shown, recorder.token_embedding, anatomy.are_tokens_batch_first)
+            self.results[anatomy.tokens].append(shown)
         if positions is not None:
             for turn in anatomy.turns:
                 moved = partial(_moved, name, turn, tables.get(turn.source), positions)
                 self.operands[turn.place].append((turn.index, moved))
         learned = anatomy.positions
         if learned is not None and recorder.edits_at(POSITION_EMBEDDING):
-            rows = partial(self._shown, recorder.position_embedding)
+            rows = partial(_shown, recorder.position_embedding, learned.pos_axis == 1)
             self.operands[learned.place].append((learned.index, lambda x: rows(with_axes(x, 3))))
         for block, update in updates.items():
-            shown = partial(self._shown, partial(recorder.mlp, block, factor=update.factor))
+            shown = partial(_shown, partial(recorder.mlp, block, factor=update.factor), anatomy.is_batch_first)
             self.operands[update.place].append((update.index, shown))
         super().__init__(name, {function for _, function, _ in (*self.results, *self.operands)})
 
@@ -82,16 +83,17 @@ class Showing(Listener):
         if x.ndim != 3 or x.shape[-1] != self.anatomy.d_model:
             raise InputError(f"{self.name} runs other operations than when it was loaded; load it again")
         kept = x.clone()  # what reads and edits keep must not change when the module adds to the stream in place
-        edited = self._shown(self.recorder.residual, kept)
+        edited = _shown(self.recorder.residual, self.anatomy.is_batch_first, kept)
         return x if edited is kept else edited.clone()
 
-    def _shown(self, show: Change, x: Tensor) -> Tensor:
-        """What the recorder makes of a tensor, which it is shown with its sequences first."""
-        if self.anatomy.is_batch_first:
-            return show(x)
-        given = x.transpose(0, 1)
-        edited = show(given)
-        return x if edited is given else edited.transpose(0, 1)
+
+def _shown(show: Change, is_batch_first: bool, x: Tensor) -> Tensor:
+    """What the recorder makes of a tensor, which it is shown with its sequences first."""
+    given = x if is_batch_first else x.transpose(0, 1)
+    edited = show(given)
+    if edited is given:
+        return x
+    return edited if is_batch_first else edited.transpose(0, 1)
 
 
 def _changed(change: Change, x: Tensor) -> Tensor:
