@@ -105,6 +105,68 @@ def test_updates_that_are_not_what_blocks_add_are_refused_in_all_blocks(name, su
             subjects[name].run(IDS, **asked)
 
 
+class Growing(zoo.GroupedAttention):
+    """Rotations of the longest input so far are kept, as in many models."""
+
+    turns = torch.zeros(0, D // H)
+
+    def rotated(self, x):
+        if len(self.turns) < x.shape[2]:
+            self.turns = 1.0 * zoo.angles(x.shape[2], x.shape[3]).repeat(1, 2)
+        first, second = x.chunk(2, -1)
+        cos, sin = (t[: x.shape[2]] for t in (self.turns.cos(), self.turns.sin()))
+        return x * cos + torch.cat((-second, first), -1) * sin
+
+
+class Hidden(Growing):
+    """Half of the rotation is written with another function."""
+
+    def rotated(self, x):
+        angle = zoo.angles(x.shape[2], x.shape[3]).repeat(1, 2)
+        first, second = x.chunk(2, -1)
+        return torch.addcmul(x * angle.cos(), torch.cat((-second, first), -1), angle.sin())
+
+
+def rotary(attention):
+    def make():
+        model = zoo.Litgpt()
+        model.blocks = nn.ModuleList([zoo.PreNorm(attention, zoo.RMSNorm, zoo.SwiGLU) for _ in range(LAYERS)])
+        return model
+
+    return make
+
+
+def computing(model):
+    """The same weights in a module that computes its rotations."""
+    twin = zoo.Litgpt()
+    twin.load_state_dict(model.state_dict())
+    return si.load(twin)
+
+
+def test_a_module_that_keeps_rotations_is_read_at_any_length():
+    subject = si.load(peaked(rotary(Growing)))
+    plain = computing(subject.model)
+    for edits in ([], [si.SwapPositions(2, 7)], [iv.ChangeResidual(iv.Zero(), layers=[1], positions=[3])]):
+        logits = subject.run(IDS, edits=edits).logits
+        torch.testing.assert_close(logits, plain.run(IDS, edits=edits).logits, rtol=1e-5, atol=5e-5)
+
+
+def test_a_pass_with_other_operations_than_the_first_is_refused():
+    model = peaked(rotary(Growing))
+    subject = si.load(model)
+    subject._grows = False  # as where a module keeps more than the longest input
+    with pytest.raises(InputError, match="runs other operations than when it was loaded; if it keeps rotations"):
+        subject.run(IDS, edits=[si.SwapPositions(2, 7)])
+    assert subject.run(IDS).logits.equal(bare(model))
+
+
+def test_positions_that_are_found_only_in_part_cannot_be_moved():
+    subject = si.load(peaked(rotary(Hidden)))
+    torch.testing.assert_close(subject.run(IDS).logits, computing(subject.model).run(IDS).logits)
+    with pytest.raises(InputError, match="no positions that could be swapped"):
+        subject.run(IDS, edits=[si.SwapPositions(2, 7)])
+
+
 KEPT = [name for name in MODULES if MODULES[name][-1] or name == "nanochat"]
 
 

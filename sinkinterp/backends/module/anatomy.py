@@ -1,18 +1,19 @@
 """Where a module's residuals, feed-forward updates, embeddings and positions are made, by what is added to what."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from re import sub
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import InputError
-from .listening import Place
-from .record import ADD, MULTIPLY, Operation, Record, Visit
+from .listening import SDPA, Place
+from .record import ADD, INTEGERS, MULTIPLY, Operation, Record, Visit
 
 NOWHERE = -1  # the number of no tensor
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
@@ -47,7 +48,7 @@ class Anatomy:
     weight is named `table`. positions: what is added to the tokens' embeddings; None without such positions.
     turns: the operands that depend on positions and not on tokens. updates: those that feed-forward layers add, by
     block; None where not found. is_batch_first, are_tokens_batch_first: whether the stream and what the table of tokens
-    returns are (batch, pos, d_model), not (pos, batch, d_model). d_model: of the stream.
+    returns are (batch, pos, d_model), not (pos, batch, d_model). d_model: of the stream. counts: see `Listener`.
     """
 
     residuals: tuple[Place, ...]
@@ -61,6 +62,7 @@ class Anatomy:
     is_batch_first: bool
     are_tokens_batch_first: bool
     d_model: int
+    counts: Counter[tuple[int, Any]]
 
 
 def anatomy_of(record: Record, blocks: str | None = None, positions: str | None = None) -> Anatomy:
@@ -73,7 +75,7 @@ def anatomy_of(record: Record, blocks: str | None = None, positions: str | None 
     inputs = [visit.inputs[0] for visit in visits] or [call.start for call in calls]
     stream = (*inputs, _grown(record, visits[-1].outputs[0] if visits else calls[-1].total))
     lookup, table = _token_lookup(record, stream[0])
-    turns = tuple(_turns(record))
+    turns = _turns(record)
     *shape, d_model = record.tensors[stream[-1]].shape
     return Anatomy(
         residuals=tuple(record.operations[record.maker[x]].place for x in stream),
@@ -87,6 +89,7 @@ def anatomy_of(record: Record, blocks: str | None = None, positions: str | None 
         is_batch_first=shape == list(record.tokens.shape),
         are_tokens_batch_first=record.tensors[lookup.outputs[0]].shape[:2] == record.tokens.shape,
         d_model=d_model,
+        counts=record.counts,
     )
 
 
@@ -248,21 +251,42 @@ def _token_lookup(record: Record, start: int) -> tuple[Operation, str]:
     return lookups[0], sources[0][0]
 
 
-def _turns(record: Record) -> Iterator[Operand]:
-    """Operands with a row for each position that do not depend on tokens, beside one that does."""
-    batch, length = record.tokens.shape
+def _turns(record: Record) -> tuple[Operand, ...]:
+    """Operands with a row for each position that do not depend on tokens, beside one that does.
+
+    None where positions also reach tokens through other functions: those of a part of them cannot be moved.
+    """
+    found: list[Operand] = []
     for operation in record.operations:
-        of_tokens = [record.is_made_of(x) for x in operation.pair]
-        shape = record.tensors[operation.outputs[0]].shape
-        if operation.place[1] not in ADD | MULTIPLY or of_tokens.count(True) != 1 or batch not in shape:
-            continue
-        index, rank = of_tokens.index(False), len(shape)
-        rows, read = with_axes(operation.args[index], rank), record.source(operation.pair[index])
-        axes = [axis for axis, size in enumerate(rows.shape) if size == shape[axis] == length]
-        if len(axes) == 1:
-            source, table = read or ("", rows[..., :0])
-            place = (rank, axes[0], shape.index(batch), source, _are_first(table, rows, axes[0]))
-            yield Operand(operation.place, operation.pair[index], index, 1.0, *place)
+        turn = _turn(record, operation)
+        found += () if turn is None else (turn,)
+        if turn is None and _mixes_positions(record, operation):
+            return ()
+    return tuple(found)
+
+
+def _turn(record: Record, operation: Operation) -> Operand | None:
+    batch, length = record.tokens.shape
+    of_tokens = [record.is_made_of(x) for x in operation.pair]
+    shape = record.tensors[operation.outputs[0]].shape
+    if operation.place[1] not in ADD | MULTIPLY or of_tokens.count(True) != 1 or batch not in shape:
+        return None
+    index, rank = of_tokens.index(False), len(shape)
+    rows, read = with_axes(operation.args[index], rank), record.source(operation.pair[index])
+    axes = [axis for axis, size in enumerate(rows.shape) if size == shape[axis] == length]
+    if len(axes) != 1:
+        return None
+    source, table = read or ("", rows[..., :0])
+    place = (rank, axes[0], shape.index(batch), source, _are_first(table, rows, axes[0]))
+    return Operand(operation.place, operation.pair[index], index, 1.0, *place)
+
+
+def _mixes_positions(record: Record, operation: Operation) -> bool:
+    """Whether an operation makes something of tokens and of numbers of which there are as many as positions."""
+    if operation.place[1] is SDPA or not record.is_made_of(operation.outputs[0]):
+        return False
+    others = [record.tensors[x] for x in operation.inputs if not record.is_made_of(x)]
+    return any(record.tokens.shape[1] in x.shape and x.dtype not in INTEGERS for x in others)
 
 
 def _are_first(table: Tensor, rows: Tensor, axis: int) -> bool:

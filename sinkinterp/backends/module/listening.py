@@ -37,7 +37,7 @@ class Listener(TorchFunctionMode):
         self.name = name
         self.heard = None if heard is None else {*heard, SDPA, MULTI_HEAD}
         self.n_attended = 0
-        self._counts: Counter[Any] = Counter()
+        self.counts: Counter[tuple[int, Any]] = Counter()  # calls of each function after so many attention calls
         self._last_call: AttentionCall | None = None
 
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
@@ -56,12 +56,11 @@ class Listener(TorchFunctionMode):
         if func is MULTI_HEAD:
             return self._multi_head(*args, **kwargs)
         if func is not SDPA:
-            self._counts[func] += 1
-            return self.operate((self.n_attended, func, self._counts[func] - 1), args, kwargs)
+            self.counts[self.n_attended, func] += 1
+            return self.operate((self.n_attended, func, self.counts[self.n_attended, func] - 1), args, kwargs)
         self._last_call = call = call_of_sdpa(self.name, *args, **kwargs)
         z = self.attend(call, *args, **kwargs)
         self.n_attended += 1
-        self._counts.clear()
         return z
 
     def _multi_head(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:

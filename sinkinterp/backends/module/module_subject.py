@@ -71,6 +71,8 @@ class ModuleSubject(HuggingFaceSubject):
         with torch.no_grad(), eval_mode(self.model):
             self._forward_of = self._forward_of or _forward_of(self.model, tokens, self.name)
             self.logits(tokens)  # fills what the module keeps for later passes, such as rotations
+            longer = torch.zeros(1, tokens.shape[1] + 1, dtype=torch.long, device=self.device)
+            self._grows = self.recorded(longer)[0].counts != self.recorded(longer)[0].counts
             found = self.anatomy = anatomy_of(self.recorded(tokens)[0], blocks, positions)
             tokens = contract.sample_tokens(self._embedding.num_embeddings).to(self.device)
             bare = self.logits(tokens)
@@ -106,8 +108,12 @@ class ModuleSubject(HuggingFaceSubject):
 
     @override
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
-        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), self._shown(recorder, **positions):
-            return self.logits(tokens.to(self.device))
+        tokens = tokens.to(self.device)
+        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model):
+            if self._grows:  # it keeps rotations or masks of the longest input
+                self.logits(tokens[:1])
+            with self._shown(recorder, **positions):
+                return self.logits(tokens)
 
     @contextmanager
     def _shown(self, recorder: Recorder, position_ids: Tensor | None = None) -> Iterator[None]:
@@ -119,6 +125,7 @@ class ModuleSubject(HuggingFaceSubject):
         showing = Showing(self.name, found, recorder, updates, position_ids, tables)
         with described(self.model, self._described, self.name), showing:
             yield
+        showing.check()
 
     @override
     @contextmanager

@@ -3,6 +3,7 @@
 Tensors have numbers, in the order in which they are seen. One that is changed in place gets another number.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from .listening import SDPA, Listener, Place
 ADD = frozenset({torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__iadd__, Tensor.__radd__})
 MULTIPLY = frozenset({torch.mul, Tensor.mul, Tensor.mul_, Tensor.__mul__, Tensor.__imul__, Tensor.__rmul__})
 _ONLY_SHAPES = frozenset({torch.ones_like, torch.zeros_like, torch.empty_like, torch.full_like})
-_INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Record:
     """A forward pass of a model on `tokens`, which have number 0. name: the model's, for messages.
 
     maker: which operation made a tensor. ancestors: of every tensor, a number whose bit i says that it is made of
-    tensor i, or is it. calls: the operations that are attention calls.
+    tensor i, or is it. calls: the operations that are attention calls. counts: see `Listener`.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Record:
     maker: dict[int, int] = field(default_factory=dict)
     ancestors: list[int] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
+    counts: Counter[tuple[int, Any]] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -123,7 +125,7 @@ class Record:
     def source(self, x: int) -> tuple[str, Tensor] | None:
         """The parameter or buffer of two axes or more that a tensor is read from, with its name; None without one."""
         read = (y for i, y in enumerate(self.tensors) if self.is_made_of(x, i) and id(y) in self._names)
-        return next(((self._names[id(y)], y) for y in read if y.ndim > 1 and y.dtype not in _INTEGERS), None)
+        return next(((self._names[id(y)], y) for y in read if y.ndim > 1 and y.dtype not in INTEGERS), None)
 
     def enter(self, name: str, module: nn.Module, args: Any, kwargs: Any) -> None:
         """A forward pre-hook."""
@@ -143,7 +145,7 @@ class Record:
 class _Recording(Listener):
     def __init__(self, record: Record) -> None:
         super().__init__(record.name)
-        self.record = record
+        self.record, self.counts = record, record.counts
 
     @override
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:

@@ -18,6 +18,7 @@ from .anatomy import Anatomy, Operand, with_axes
 from .listening import SDPA, Listener, Place
 
 Change = Callable[[Tensor], Tensor]
+AGAIN = "; if it keeps rotations or masks of the longest input, run it once on as many tokens, else load it again"
 
 
 class Showing(Listener):
@@ -61,10 +62,10 @@ class Showing(Listener):
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(args)
         for index, change in self.operands.get(place, ()):
-            given[index] = _changed(change, given[index])
+            given[index] = self._changed(change, given[index])
         out = place[1](*given, **kwargs)
         for change in self.results.get(place, ()):
-            out = _changed(change, out)
+            out = self._changed(change, out)
         return out
 
     @override
@@ -78,10 +79,28 @@ class Showing(Listener):
         is_ours = edited is not call or edited.is_fused
         return self.recorder.output(edited, edited.output() if is_ours else SDPA(*args, **kwargs))
 
+    def check(self) -> None:
+        """Raises InputError where the pass ran other operations than the recorded one, so that places are wrong."""
+        heard, inside = self.heard or set(), range(len(self.anatomy.layers))  # after the last call may be a loss
+        found, now = (
+            {place: n for place, n in counts.items() if place[0] in inside and place[1] in heard}
+            for counts in (self.anatomy.counts, self.counts)
+        )
+        if found != now:
+            raise InputError(f"{self.name} runs other operations than when it was loaded{AGAIN}")
+
+    def _changed(self, change: Change, x: Any) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise InputError(f"{self.name} runs other operations than when it was loaded{AGAIN}")
+        try:
+            return change(x)
+        except TypeError as error:  # of which Python would say that tensors cannot be added
+            raise RuntimeError(f"an edit or a read failed: {error}") from error
+
     def _residual(self, x: Tensor) -> Tensor:
         raise_if_interrupted()
         if x.ndim != 3 or x.shape[-1] != self.anatomy.d_model:
-            raise InputError(f"{self.name} runs other operations than when it was loaded; load it again")
+            raise InputError(f"{self.name} runs other operations than when it was loaded{AGAIN}")
         kept = x.clone()  # what reads and edits keep must not change when the module adds to the stream in place
         edited = _shown(self.recorder.residual, self.anatomy.is_batch_first, kept)
         return x if edited is kept else edited.clone()
@@ -94,13 +113,6 @@ def _shown(show: Change, is_batch_first: bool, x: Tensor) -> Tensor:
     if edited is given:
         return x
     return edited if is_batch_first else edited.transpose(0, 1)
-
-
-def _changed(change: Change, x: Tensor) -> Tensor:
-    try:
-        return change(x)
-    except TypeError as error:  # of which Python would say that tensors cannot be added
-        raise RuntimeError(f"an edit or a read failed: {error}") from error
 
 
 def _moved(name: str, turn: Operand, table: Tensor | None, positions: Tensor, x: Tensor) -> Tensor:
