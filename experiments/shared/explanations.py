@@ -77,7 +77,7 @@ def _rows(answer: Explanation) -> Iterator[dict[str, Cell]]:
     numbers |= {"first block of readers": min(path.readers)[0]} if path.readers else {}
     numbers |= {f"erased by {path.eraser[0]}": path.eraser[1]} if path.eraser else {}
     for name, number in numbers.items():
-        yield {WHAT: PATH, NAME: name, TO: path.writer, NUMBER: number}
+        yield {WHAT: PATH, NAME: name, TO: path.writer, NUMBER: float(number)}
     for row in answer.path_cuts.rows:
         renamed = {name.replace(f"{ALPHA_1} of readers", ALPHA_1): cell for name, cell in row.items()}
         yield {WHAT: PATH_CUT, NAME: row[CUT], **_known(renamed)}
