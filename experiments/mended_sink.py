@@ -38,18 +38,13 @@ SEQUENCES = 256
 SHARE = 10  # the training goes on for a tenth of its steps
 BEFORE, NOTHING = "before", "nothing"
 OVER = "loss over nothing"
-FAINT = -4.0  # the first value of a sink logit: a slot that takes hardly anything
+FAINT = -4.0  # a first value of sink logits that leaves attention nearly as it was
 
 
 def as_before_with_gates(attention: Any) -> None:
     """A gate whose map is zero halves everything, so the output map is doubled."""
     attention.gate.gate_proj.weight.zero_()
     attention.o_proj.weight.mul_(2)
-
-
-def faint_logits(attention: Any) -> None:
-    """Sink logits that leave attention nearly as it was."""
-    attention.slots.logit.fill_(FAINT)
 
 
 @dataclass(frozen=True)
@@ -65,11 +60,17 @@ def _gated(name: str) -> Addition:
     return Addition(lambda spec: replace(spec, gate=gate), as_before_with_gates)
 
 
+def _with_logits(first: float) -> Addition:
+    slots = VARIANTS["sink_logit"].attention.slots
+    return Addition(lambda spec: replace(spec, slots=slots), lambda attention: attention.slots.logit.fill_(first))
+
+
 ADDITIONS = {
     NOTHING: Addition(lambda spec: spec),
     "a gate per head": _gated("gated"),
     "a gate per element": _gated("gated_elements"),
-    "a sink logit": Addition(lambda spec: replace(spec, slots=VARIANTS["sink_logit"].attention.slots), faint_logits),
+    "a sink logit": _with_logits(FAINT),
+    "a sink logit from 0": _with_logits(0.0),  # added after the others had been seen: FAINT is far to go
 }
 
 
