@@ -195,7 +195,7 @@ def _as_before(module: nn.Module | None) -> Iterator[None]:
     with ExitStack() as stack:
         gpus = {weight.device for weight in ([] if module is None else module.parameters()) if weight.is_cuda}
         stack.enter_context(torch.random.fork_rng(gpus))
-        if module is not None and "_original_forward" in vars(module):  # accelerate's autocast hides the weights' dtype
+        if module is not None and {"forward", "_original_forward"} <= vars(module).keys():  # accelerate's autocast
             stack.callback(setattr, module, "forward", vars(module).pop("forward"))
         if isinstance(module, PreTrainedModel) and module.config._attn_implementation not in BASES:
             stack.enter_context(attention_set_to(module, "sdpa"))

@@ -29,6 +29,7 @@ from .streaming import Loss, loss_of
 RANK, FEATURES, ACTIVE, BATCH, SEEDS = 16, 1024, 16, 256, 5
 BITS = (8, 4)
 GRAINS = {"tensor": (-2, -1), "token": (-1,), "channel": (-2,)}  # of activations `pos d_model`, each text by itself
+SIDES = {"tensor": (-2, -1), "channel": (-1,)}  # of weights `row column`
 NOTHING, TOKENS, DIMS, BOTH = "nothing", "outlier tokens", "outlier dimensions", "both"
 RANDOM_TOKENS, RANDOM_DIMS = "random tokens", "random dimensions"
 Stack = Float[Tensor, "*stack d_model"]
@@ -37,6 +38,11 @@ Reconstruct = Callable[[Stack], Stack]
 Left = Callable[[int, Residual], Bool[Tensor, "#batch #pos #d_model"]]  # what is left out, by block
 Way = tuple[int, tuple[str, tuple[int, ...]], str]  # bits, a name and its axes, what is left out
 Quantised = Callable[[int, tuple[int, ...], Left], tuple[Float[Tensor, " sample"], Loss]]  # gives error and loss
+
+
+def nothing(block: int, x: Residual) -> Bool[Tensor, "1 1 1"]:
+    """No entry is left out."""
+    return torch.zeros(1, 1, 1, dtype=torch.bool, device=x.device)
 
 
 def left_out(mask: Mask) -> dict[str, Left]:
@@ -49,7 +55,7 @@ def left_out(mask: Mask) -> dict[str, Left]:
         return torch.isin(torch.arange(x.shape[-1]), torch.tensor(mask.dims[block]))[None, None].to(x.device)
 
     return {
-        NOTHING: lambda block, x: torch.zeros(1, 1, 1, dtype=torch.bool, device=x.device),
+        NOTHING: nothing,
         TOKENS: tokens,
         RANDOM_TOKENS: lambda block, x: others(tokens(block, x), -2, block),
         DIMS: dims,
@@ -233,7 +239,7 @@ def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, p
 
     def quantised(bits: int, over: tuple[int, ...], left: Left) -> tuple[Tensor, Loss]:
         edit = Quantise(bits, over, left)
-        return _error(x, edit, left_out(mask)[BOTH]), loss_of(subject, tokens, [edit])
+        return relative_error(x, edit, left_out(mask)[BOTH]), loss_of(subject, tokens, [edit])
 
     ways = told([*product(BITS, GRAINS.items(), worth_trying(mask))], progress("quantising activations"))
     what, full = "inputs of all blocks, scales of each text", loss_of(subject, tokens)
@@ -248,7 +254,7 @@ def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progr
             return torch.tensor([error]), loss_of(subject, tokens)
 
     names = [name for name in worth_trying(mask) if name in (NOTHING, DIMS, RANDOM_DIMS)]
-    ways = told([*product(BITS, {"tensor": (-2, -1), "channel": (-1,)}.items(), names)], progress("quantising weights"))
+    ways = told([*product(BITS, SIDES.items(), names)], progress("quantising weights"))
     what, full = "linear maps of all blocks; channel: a row", loss_of(subject, tokens)
     return _quantised("What does quantising weights lose?", what, mask, ways, full, quantised)
 
@@ -272,8 +278,8 @@ def quantised_weights(subject: HuggingFaceSubject, bits: int, over: tuple[int, .
                 layer.weight.copy_(weight)
 
 
-def _error(x: Mapping[int, Residual], edit: Quantise, outlier: Left) -> Float[Tensor, " sequence"]:
-    """The relative squared error of each text, mean over blocks."""
+def relative_error(x: Mapping[int, Residual], edit: Quantise, outlier: Left = nothing) -> Float[Tensor, " sequence"]:
+    """The squared error of each text over the square of what is quantised, mean over blocks, outliers not counted."""
     found = []
     for block, here in x.items():
         ordinary = ~outlier(block, here)

@@ -1,0 +1,172 @@
+"""Can a gate or a sink logit mend a pretrained sink? It is added to a trained model, whose training then goes on."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import plotly.graph_objects as go
+import torch
+from torch.optim import AdamW
+
+from sinkinterp.backends.files.model_files import load_model
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.files import cache_folder
+from sinkinterp.lm.attention import AttentionSpec
+from sinkinterp.lm.model import SinkForCausalLM, build
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.measurement.measure import measure
+from sinkinterp.measurement.streaming import loss_of
+from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.report.columns import ALPHA_1, EDIT, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
+from sinkinterp.runs.arm_figures import by_model
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.rules import MARGIN, Above, Rule, Within
+from sinkinterp.runs.study import EPSILON, Arm, architecture
+from sinkinterp.runs.trained import Run
+from sinkinterp.table import NULL, Cell, Table
+from sinkinterp.train.job import job_of, prepared
+from sinkinterp.train.loop import update
+from sinkinterp.train.recipe import Recipe
+from sinkinterp.train.recipe_parts import parameter_groups
+
+from .shared.arms import OfRuns, Rows, held_out
+from .shared.remedy import outliers_and_costs
+
+SEQUENCES = 256
+SHARE = 10  # the training goes on for a tenth of its steps
+BEFORE, NOTHING = "before", "nothing"
+OVER = "loss over nothing"
+FAINT = -4.0  # a first value of sink logits that leaves attention nearly as it was
+
+
+def as_before_with_gates(attention: Any) -> None:
+    """A gate whose map is zero halves everything, so the output map is doubled."""
+    attention.gate.gate_proj.weight.zero_()
+    attention.o_proj.weight.mul_(2)
+
+
+@dataclass(frozen=True)
+class Addition:
+    """A change of the attention of a trained model, and how it begins, so that the model does what it did."""
+
+    change: Callable[[AttentionSpec], AttentionSpec]
+    begin: Callable[[Any], None] = lambda attention: None
+
+
+def _gated(name: str) -> Addition:
+    gate = VARIANTS[name].attention.gate
+    return Addition(lambda spec: replace(spec, gate=gate), as_before_with_gates)
+
+
+def _with_logits(first: float) -> Addition:
+    slots = VARIANTS["sink_logit"].attention.slots
+    return Addition(lambda spec: replace(spec, slots=slots), lambda attention: attention.slots.logit.fill_(first))
+
+
+ADDITIONS = {
+    NOTHING: Addition(lambda spec: spec),
+    "a gate per head": _gated("gated"),
+    "a gate per element": _gated("gated_elements"),
+    "a sink logit": _with_logits(FAINT),
+    "a sink logit from 0": _with_logits(0.0),  # added after the others had been seen: FAINT is far to go
+}
+
+
+@torch.no_grad()
+def with_addition(run: Run, addition: Addition) -> SinkForCausalLM:
+    """The trained model of a run, with the addition at its beginning."""
+    spec = run.recipe.model
+    model = build(replace(spec, attention=addition.change(spec.attention)), run.recipe.seed)
+    model.load_state_dict(load_model(run.folder).state_dict(), strict=False)
+    for block in model.model.layers:
+        addition.begin(block.self_attn)
+    return model
+
+
+def trained_on(model: SinkForCausalLM, recipe: Recipe, scope: Scope) -> SinkForCausalLM:
+    """The model after a tenth of the recipe's steps more, on batches that come after those of its training."""
+    steps = max(1, recipe.steps // SHARE)
+    short = replace(recipe, model=model.lm, steps=steps, warmup=min(recipe.warmup, steps // 4))
+    job = job_of(short, prepared(recipe.data, scope.cache or cache_folder()), lambda model: {})
+    later = replace(job, batch=lambda step: job.batch(recipe.steps + step))
+    optimizer = AdamW(parameter_groups(model.train(), recipe.decay, recipe.weight_decay), betas=(0.9, 0.95), fused=True)
+    for step in range(1, steps + 1):
+        update(later, step, model, optimizer)
+    return model.eval()
+
+
+def read(run: Run, scope: Scope) -> Rows:
+    """A row for the model as it was, and one for each addition after more training."""
+    token_set = held_out(run, scope, SEQUENCES)
+    before = load_model(run.folder)
+    models = {BEFORE: before} | {
+        name: trained_on(with_addition(run, addition), run.recipe, scope) for name, addition in ADDITIONS.items()
+    }
+    subjects = {name: HuggingFaceSubject(model, name) for name, model in models.items()}
+    usual = loss_of(subjects[NOTHING], token_set.tokens).mean(1)
+    return [{EDIT: name, **_row(subject, token_set, usual)} for name, subject in subjects.items()]
+
+
+def _row(subject: HuggingFaceSubject, token_set: TokenSet, usual: torch.Tensor) -> dict[str, Cell]:
+    report, loss = measure(subject, token_set, positions=(0,)), loss_of(subject, token_set.tokens).mean(1)
+    slot = report.slot_rate(EPSILON)
+    return {
+        **estimate_cells(LOSS, estimate(loss)),
+        **estimate_cells(OVER, estimate(loss - usual)),
+        **estimate_cells(SINK_1, report.sink(0, EPSILON)),
+        **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
+        NULL: report.null_alpha().mean().item(),
+        SLOT_RATE: slot.mean if slot else None,
+        RESIDUAL_RATIO: report.residual_ratio().mean(0).max().item(),
+        **outliers_and_costs(subject, token_set.tokens),
+    }
+
+
+def arms(scope: Scope) -> Sequence[Arm]:
+    """The baseline."""
+    return [architecture("softmax")]
+
+
+def draw(table: Table) -> go.Figure:
+    """Loss, alpha_1 and Sink_1 by what was added, a mark per seed."""
+    rows = tuple({**row, MODEL: row[EDIT]} for row in table.rows)
+    return by_model(Table(table.title, table.note, rows), (LOSS, ALPHA_1, SINK_1))
+
+
+def _rules(name: str) -> Sequence[Rule]:
+    without, mended = {EDIT: NOTHING}, {EDIT: name}
+    return (
+        Above(f"with {name} alpha_1 falls by .05 or more", ALPHA_1, without, mended, shift=MARGIN, by=(SEED,)),
+        Within(f"with {name} the first position has no sink: Sink_1 of at most 5%", SINK_1, mended, high=0.05),
+        Within(f"{name} costs at most .02 nats beside as much training without it", OVER, mended, high=0.02),
+    )
+
+
+ROWS = OfRuns(
+    arms,
+    read,
+    f"softmax, trained, then a {SHARE}th of its steps more with what is added, at the recipe's own rate and schedule; "
+    f"n={SEQUENCES} held-out sequences, their first 64 tokens, fp32, epsilon=0.3; null: uniform attention; intervals: "
+    "over sequences",
+)
+EXPERIMENT = Experiment(
+    claim="A gate or a sink logit that is added to a trained model mends its sink within a tenth of its training.",
+    rows=ROWS,
+    draw=draw,
+    rules=(
+        Above(
+            "a sink stays where nothing is added",
+            ALPHA_1,
+            {EDIT: NOTHING},
+            {EDIT: NOTHING},
+            1.0,
+            0.05,
+            other_column=NULL,
+        ),
+        *(rule for name in ADDITIONS if name != NOTHING for rule in _rules(name)),
+    ),
+    scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT),
+    recipes=ROWS.recipes,
+)

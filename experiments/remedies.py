@@ -1,0 +1,119 @@
+"""Remedies side by side: what has been proposed to end, absorb or replace sinks, trained as twins of one recipe."""
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+
+import plotly.graph_objects as go
+import torch
+
+from sinkinterp.backends.files.model_files import load_model
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.plots.theme import colour, escaped, themed
+from sinkinterp.plots.traces import unique_values
+from sinkinterp.report.columns import ALPHA_1, EXCESS, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import Experiment, Scope
+from sinkinterp.runs.rules import HasNoSink, HasSink, Higher, Rule, number
+from sinkinterp.runs.study import Arm, architecture, measured
+from sinkinterp.runs.trained import Run
+from sinkinterp.table import Cell, Table
+
+from .shared.arms import OfRuns, Rows, held_out
+from .shared.remedy import (
+    ACTIVATIONS,
+    COSTS,
+    EVICTED,
+    EVICTED_CONTROL,
+    KURTOSIS_COLUMN,
+    LARGEST,
+    SPEED,
+    outliers_and_costs,
+)
+
+SOFTMAX = "softmax"
+ENDS = (  # said to leave the first token without a sink
+    "sink_token", "k_bias", "kv_bias", "off_by_one", "sink_logit", "sigmoid", "sigmoid_length", "gated",
+    "gated_elements", "relu_attention", "softpick", "clipped", "differential", "elu_kernel",
+)  # fmt: skip
+KEEPS = ("gated_values", "qk_norm", "window", "post_norm")  # said to change outliers, or training, but not the sink
+SEQUENCES, OVER = 256, "loss over softmax"
+ERROR = f"error, {ACTIVATIONS['tensor']}"
+SHOWN = (SINK_1, ALPHA_1, SLOT_RATE, RESIDUAL_RATIO)
+
+
+def arms(scope: Scope) -> Sequence[Arm]:
+    """The baseline and its twins."""
+    return [architecture(name) for name in (SOFTMAX, *ENDS, *KEEPS)]
+
+
+def read(run: Run, scope: Scope) -> Rows:
+    """What a study says of a run, and its outliers and what quantisation and eviction cost it."""
+    token_set = held_out(run, scope, SEQUENCES)
+    numbers = measured(run.recipe, len(token_set.tokens), scope.cache)
+    subject = HuggingFaceSubject(load_model(run.folder), run.recipe.key())
+    return [numbers | outliers_and_costs(subject, token_set.tokens)]
+
+
+def digest(table: Table) -> Table:
+    """A row per method: the mean over seeds of every quantity, and of the loss over softmax's with its interval."""
+    baseline = {row[SEED]: row[LOSS] for row in table.where(**{MODEL: SOFTMAX}).rows}
+    shown = [*SHOWN, KURTOSIS_COLUMN, LARGEST, *COSTS, EVICTED, EVICTED_CONTROL, SPEED]
+    rows: list[dict[str, Cell]] = []
+    for name in unique_values(table, MODEL):
+        runs = table.where(**{MODEL: name})
+        over = [number(row[LOSS]) - number(baseline[row[SEED]]) for row in runs.rows]
+        means = {quantity: fmean(runs.numbers(quantity)) for quantity in shown if None not in runs.column(quantity)}
+        rows.append({MODEL: name, **estimate_cells(OVER, estimate(torch.tensor(over))), **means})
+    columns = dict.fromkeys(column for row in rows for column in row)
+    filled = tuple({column: row.get(column) for column in columns} for row in rows)
+    return Table(table.title, f"means over seeds; intervals: over seeds; {table.note}", filled)
+
+
+def draw(table: Table) -> go.Figure:
+    """Loss against outliers, a mark per method; the line joins those that no other beats in both."""
+    points = [(number(row[OVER]), number(row[ERROR]), str(row[MODEL])) for row in digest(table).rows]
+    known = sorted(point for point in points if math.isfinite(point[0]) and math.isfinite(point[1]))
+    best = [point for i, point in enumerate(known) if all(point[1] < other[1] for other in known[:i])]
+    figure = go.Figure()
+    xs, ys, names = zip(*known, strict=True)
+    style = {"mode": "markers+text", "textposition": "top center", "marker": {"size": 9, "color": colour(0)}}
+    figure.add_scatter(x=xs, y=ys, text=[escaped(name) for name in names], showlegend=False, **style)
+    line = {"color": colour(1), "dash": "dot"}
+    figure.add_scatter(x=[x for x, _, _ in best], y=[y for _, y, _ in best], mode="lines", line=line, name="not beaten")
+    figure.update_xaxes(title="loss over softmax, nats a token")
+    figure.update_yaxes(title="relative squared error of int8 activations, one scale a text", type="log")
+    caption = "Left and down is better: a lower loss, and activations that int8 holds more exactly. Mean over seeds."
+    return themed(figure, table.title, 620, f"{caption} {table.note}")
+
+
+def _higher(quantity: str, than: str, margin: float) -> Rule:
+    return Higher(SOFTMAX, than=than, quantity=quantity, margin=margin)
+
+
+RULES: tuple[Rule, ...] = (  # written before the columns of outliers, int8 and eviction were seen of any model
+    HasSink(SOFTMAX),
+    *(HasNoSink(name, baseline=SOFTMAX) for name in ENDS),
+    *(HasSink(name, baseline=SOFTMAX) for name in KEEPS),
+    _higher(EXCESS, "gated_values", 0.05),  # a gate of values halves the sink: .467 to .297 in arXiv:2505.06708
+    *(_higher(EVICTED, name, 0.02) for name in ("gated", "gated_elements", "sink_logit", "k_bias", "sink_token")),
+    *(_higher(KURTOSIS_COLUMN, name, 0.05) for name in ("gated", "gated_elements", "gated_values", "off_by_one")),
+)
+ROWS = OfRuns(
+    arms,
+    read,
+    f"n={SEQUENCES} held-out sequences, their first 64 tokens, fp32, epsilon=0.3; int8: symmetric, scale from the "
+    "largest magnitude of a text, or of a weight; eviction: a cache of half the text, loss after it is full, over the "
+    "full cache's; kurtosis and residual ratio: of the block where they are largest; tokens a second: forward passes, "
+    "on a machine with other work; intervals of rows: over sequences",
+)
+EXPERIMENT = Experiment(
+    claim="Remedies end the sink of the first token, and with it outliers, at no cost in loss.",
+    rows=ROWS,
+    draw=draw,
+    rules=RULES,
+    scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT),
+    recipes=ROWS.recipes,
+    digest=digest,
+)

@@ -1,0 +1,83 @@
+"""What a remedy against sinks is worth: the outliers of a model, and what quantisation and eviction cost it."""
+
+import time
+
+import torch
+from torch import Tensor
+
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.data.tokens import Tokens
+from sinkinterp.interventions.changes import ChangeResidual
+from sinkinterp.interventions.columns import Evict
+from sinkinterp.measurement.measure import measure
+from sinkinterp.measurement.patching import activations
+from sinkinterp.measurement.streaming import loss_of
+from sinkinterp.measurement.watching import PEAK
+from sinkinterp.measurement.without_outliers import GRAINS, SIDES, Quantise, nothing, quantised_weights, relative_error
+from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.metrics.residuals import KURTOSIS
+from sinkinterp.table import Cell
+
+BITS = 8
+KURTOSIS_COLUMN, LARGEST, SPEED = "kurtosis", "largest entry", "tokens a second"
+EVICTED, EVICTED_CONTROL = "loss without the first token", "loss with it in the window"
+ACTIVATIONS, WEIGHTS = ({grain: f"int8 {what} per {grain}" for grain in SIDES} for what in ("activations", "weights"))
+COSTS = tuple(f"{of}, {name}" for name in (*ACTIVATIONS.values(), *WEIGHTS.values()) for of in ("error", "loss"))
+PASSES = 5  # that the speed is the best of
+Row = dict[str, Cell]
+
+
+def outliers_and_costs(subject: HuggingFaceSubject, tokens: Tokens) -> Row:
+    """Kurtosis, largest entry, errors and added losses of int8 and of eviction, and the speed of a forward pass."""
+    report = measure(subject, tokens, positions=(0,), instruments=[(KURTOSIS, PEAK)])
+    full = loss_of(subject, tokens)
+    return {
+        KURTOSIS_COLUMN: report.extra(KURTOSIS).mean(0).max().item(),
+        LARGEST: report.extra(PEAK).max().item(),
+        **_of_activations(subject, tokens, full),
+        **_of_weights(subject, tokens, full),
+        **_of_eviction(subject, tokens, full),
+        SPEED: _speed(subject, tokens),
+    }
+
+
+def _of_activations(subject: HuggingFaceSubject, tokens: Tokens, full: Tensor) -> Row:
+    """Error and added loss where the input of every block is rounded."""
+    x = {block: here.cpu().float() for block, here in activations(ChangeResidual(), subject, tokens).items()}
+    row: Row = {}
+    for grain, name in ACTIVATIONS.items():
+        edit = Quantise(BITS, GRAINS[grain], nothing)
+        row[f"error, {name}"] = relative_error(x, edit).mean().item()
+        row |= estimate_cells(f"loss, {name}", estimate((loss_of(subject, tokens, [edit]) - full).mean(1)))
+    return row
+
+
+def _of_weights(subject: HuggingFaceSubject, tokens: Tokens, full: Tensor) -> Row:
+    """Error and added loss where the linear maps of all blocks are rounded."""
+    row: Row = {}
+    for grain, name in WEIGHTS.items():
+        with quantised_weights(subject, BITS, SIDES[grain], nothing) as error:
+            row[f"error, {name}"] = error
+            row |= estimate_cells(f"loss, {name}", estimate((loss_of(subject, tokens) - full).mean(1)))
+    return row
+
+
+def _of_eviction(subject: HuggingFaceSubject, tokens: Tokens, full: Tensor) -> Row:
+    """Loss that a cache of half the text adds, after it began to evict, without the first token and with it."""
+    window = tokens.shape[1] // 2
+    row: Row = {}
+    for name, kept in ((EVICTED, 0), (EVICTED_CONTROL, 1)):
+        added = (loss_of(subject, tokens, [Evict(window, kept)]) - full)[:, window:].mean(1)
+        row |= estimate_cells(name, estimate(added))
+    return row
+
+
+@torch.no_grad()
+def _speed(subject: HuggingFaceSubject, tokens: Tokens) -> float:
+    """Tokens a second of the fastest of some forward passes."""
+    seconds = []
+    for _ in range(PASSES):
+        start = time.perf_counter()
+        subject.model(tokens.to(subject.device))
+        seconds.append(time.perf_counter() - start)
+    return tokens.numel() / min(seconds)

@@ -1,0 +1,85 @@
+"""Remedies, and what is added to a trained model: their beginnings, tables and pictures, worked by hand."""
+
+import pytest
+import torch
+
+from sinkinterp.backends.files.model_files import load_model
+from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.interventions.columns import Evict
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.measurement.streaming import loss_of
+from sinkinterp.measurement.without_outliers import fake_quantised
+from sinkinterp.report.columns import LOSS, MODEL, SEED
+from sinkinterp.runs import trained
+from sinkinterp.runs.catalogue import Scale, load_module
+from sinkinterp.runs.experiment import Scope
+from sinkinterp.table import Table
+from sinkinterp.train.recipe import Recipe
+
+pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
+TOKENS = BigramBackcopy().sample(7, "held out")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained.trained(Recipe(model=VARIANTS["heads_2"], steps=3, batch=5), tmp_path_factory.mktemp("cache"))
+
+
+@torch.no_grad()
+def test_what_is_added_to_a_trained_model_first_leaves_it_as_it_was(run):
+    mended, base = load_module("mended_sink"), load_model(run.folder)(TOKENS).logits
+    for name, addition in list(mended.ADDITIONS.items())[:-1]:  # the last begins with a logit of 0
+        logits = mended.with_addition(run, addition)(TOKENS).logits
+        torch.testing.assert_close(logits, base, rtol=0, atol=0.2 if name == "a sink logit" else 1e-5)
+    assert (logits - base).abs().max() > 1e-4  # the slot takes a little
+
+
+def test_what_is_added_is_trained_on_later_batches(run, monkeypatch):
+    mended, sample, streams = load_module("mended_sink"), BigramBackcopy.sample, []
+    monkeypatch.setattr(BigramBackcopy, "sample", lambda self, n, *of: streams.append(of) or sample(self, n, *of))
+    start = mended.with_addition(run, mended.ADDITIONS["a gate per element"])
+    gate = start.model.layers[0].self_attn.gate.gate_proj.weight
+    mended.trained_on(start, run.recipe, Scope(Scale.SMOKE))
+    assert gate.abs().max() > 0 and streams == [(0, 4)]  # 3 steps came before
+
+
+@torch.no_grad()
+def test_columns_of_costs_are_those_of_quantised_inputs_and_of_a_cache_of_half_the_text(run):
+    remedies = load_module("remedies")
+    subject = run.subject()
+    row = remedies.outliers_and_costs(subject, TOKENS)
+    hidden = subject.model(TOKENS, output_hidden_states=True).hidden_states
+    errors = []
+    for x in (hidden[0],):  # one block
+        rounded = fake_quantised(x, 8, (-2, -1))
+        errors.append((rounded - x).square().sum((1, 2)) / x.square().sum((1, 2)))
+    assert row["largest entry"] >= hidden[0].abs().max().item()
+    assert row[remedies.ERROR] == pytest.approx(torch.stack(errors).mean().item(), rel=0.5)
+    evicted = (loss_of(subject, TOKENS, [Evict(8, 0)]) - loss_of(subject, TOKENS))[:, 8:].mean().item()
+    assert row[remedies.EVICTED] == pytest.approx(evicted, abs=1e-6)
+
+
+def table_of(**losses):
+    rows = []
+    for name, (over, error) in losses.items():
+        for seed in (0, 1, 2):
+            rest = dict.fromkeys(load_module("remedies").COSTS, 0.5) | {"Sink_1": 0.1, "alpha_1": 0.2, "Sink_*": None}
+            rest |= {"residual ratio": 1.0, "kurtosis": 2.0, "largest entry": 3.0, "tokens a second": 1e5}
+            rest |= {load_module("remedies").EVICTED: 0.1, load_module("remedies").EVICTED_CONTROL: 0.0}
+            rows.append({MODEL: name, SEED: seed, LOSS: 2 + seed + over, **rest, load_module("remedies").ERROR: error})
+    return Table("", "", tuple(rows))
+
+
+def test_losses_are_beside_the_baselines_of_the_same_seed_and_the_line_joins_what_nothing_beats():
+    remedies = load_module("remedies")
+    table = table_of(softmax=(0.0, 1e-3), better=(0.01, 1e-4), worse=(0.02, 1e-2))
+    rows = {row[MODEL]: row for row in remedies.digest(table).rows}
+    assert rows["better"][remedies.OVER] == pytest.approx(0.01) and rows["worse"][remedies.OVER] == pytest.approx(0.02)
+    marks, line = remedies.draw(table).data
+    assert list(marks.text) == ["softmax", "better", "worse"] and list(line.y) == [1e-3, 1e-4]
+
+
+def test_every_method_has_its_verdict():
+    remedies = load_module("remedies")
+    judged = {rule.model for rule in remedies.RULES if hasattr(rule, "model")}
+    assert judged == {arm.name for arm in remedies.arms(Scope(Scale.DEMO))} and len(judged) == 19
