@@ -54,11 +54,15 @@ def patch(
 ) -> None:
     """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
     with progress_bars() as progress:
+        from ..data.texts import is_path
         from ..measurement.activation_patching import activation_patching
         from ..pages.page import Section, page
         from ..report.protocol import short_name
         from ..report.restored import RESTORED
 
+        for prompt in (*clean, *corrupted):
+            if is_path(prompt) and Path(prompt).suffix and Path(prompt).is_file():
+                raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
         subject = load_subject(model, backend, None, dtype)
         kind, by = _site(site)
         metric = _metric(subject, answer, instead, sink)
@@ -105,5 +109,5 @@ def _token(subject: "Subject", text: str) -> int:
         [] if tokenizer is None else tokenizer(unicode_text(text, "the answer"), add_special_tokens=False)["input_ids"]
     )
     if len(ids) != 1:
-        raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a shorter answer")
+        raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a text of one token")
     return int(ids[0])
