@@ -39,6 +39,11 @@ def submodules_of(package: str, path: list[str], elsewhere: Mapping[str, str] = 
 class _Package(ModuleType):
     """A package or module that says so where it is called."""
 
+    def __setattr__(self, name: str, value: Any) -> None:  # also called by every import of a module in a package
+        if type(value) is ModuleType:
+            value.__class__ = _Package
+        super().__setattr__(name, value)
+
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         name = self.__name__.split(".", 1)[-1]
         inside = name.split(".")[-1]

@@ -145,7 +145,10 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
     if tokenizer is None and isinstance(source, str | Path):
         return partial(load_tokenizer, source)
     if isinstance(tokenizer, str | Path):
-        return partial(load_tokenizer, tokenizer)
+        loaded = load_tokenizer(tokenizer)
+        if loaded is None:
+            raise InputError(f"{tokenizer} holds no tokenizer; give the name or the folder of one")
+        return lambda: loaded
     beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
     read_with = beside if is_tokenizer(beside) else plain_tokenizer(beside)
     if tokenizer is not None and read_with is None:

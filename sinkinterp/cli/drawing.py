@@ -51,6 +51,8 @@ def view(
     limit: Annotated[float, typer.Option(help=LIMIT, parser=number(0.0, 1e4))] = 8.0,
     backend: Backend = "huggingface",
     encoder: Encoder = None,
+    dtype: Numbers = Dtype.FLOAT32,
+    device_map: DeviceMap = None,
     out: Out = Path("figures/view.html"),
     serve: Annotated[bool, typer.Option("--serve", help="Open the page in the browser, from this machine.")] = False,
     force: Force = False,
@@ -64,7 +66,7 @@ def view(
 
         heads = [layer_and_head(name) for name in head] or None
         edits = [SwapPositions(*swap)] if swap is not None else []
-        subject = load_subject(model, backend, encoder)
+        subject = load_subject(model, backend, encoder, dtype, device_map)
         if text is None:
             inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, bos)
             token_set = inputs.token_set(subject, model, progress("reading docstrings"))

@@ -258,7 +258,7 @@ def domains(
             bar = progress(f"measuring {name}")
             reports[name] = measure_sinks(subject, token_set, positions=(0,), progress=bar)
         if not reports:
-            raise next(iter(errors.values()))
+            raise InputError("; ".join(f"{name}: {error}" for name, error in errors.items()))
         table = sinks_by_domain(reports, epsilon)
     print_table(table)
     if json_out is not None:

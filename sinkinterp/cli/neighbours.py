@@ -40,6 +40,8 @@ def cache(
 
         subject, tokens = _inputs(model, text, length, sequences)
         window = tokens.shape[1] // 2
+        if window < 2:
+            raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
         losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
         heads = eviction.heads_table(subject, tokens, window, tolerance)
         tables = [losses.table(), heads, eviction.memory_table(subject, tokens, window, progress)]

@@ -7,6 +7,7 @@ names the option, with exit code 2, before anything is loaded or written.
 import ast
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -29,7 +30,7 @@ def whole(least: int, most: int = MOST) -> Callable[[str | int], int]:
 
     def parse(text: str | int) -> int:
         try:
-            number = int(text)
+            number = int(text if re.fullmatch(r"\s*[+-]?[0-9]+\s*", str(text)) else "")
         except ValueError:
             raise typer.BadParameter(f"{text!r} is not a whole number, such as {max(least, 1)}") from None
         if not least <= number <= most:
@@ -75,6 +76,24 @@ def output_file(text: str | Path) -> Path:
     return path
 
 
+def _output_file_of(what: str, *suffixes: str) -> Callable[[str | Path], Path]:
+    """Returns the parser of a file of one format. It may also have no suffix, as /dev/stdout has none."""
+
+    def parse(text: str | Path) -> Path:
+        path = output_file(text)
+        if path.suffix and path.suffix.lower() not in suffixes:
+            raise typer.BadParameter(f"{_short(path)} is written as {what}; give a name that ends in {suffixes[0]}")
+        return path
+
+    parse.__name__ = output_file.__name__  # which the help shows
+    return parse
+
+
+json_file = _output_file_of("JSON", ".json")
+page_file = _output_file_of("HTML", ".html", ".htm")
+OUTPUT_FILES = (output_file, json_file, page_file)
+
+
 def output_folder(text: str | Path) -> Path:
     """The path of a folder that exists or can be made."""
     path = _output(text)
@@ -116,6 +135,8 @@ def filled(text: str) -> str:
 def source(text: str) -> str:
     """A text that is not empty, and may name a file, a folder or a model to read."""
     _refuse_named_pipe(Path(text))
+    if re.fullmatch(r"\w+://\S+", text):
+        raise typer.BadParameter(f"{_short(text)} is an address, which is not read; download it, and give the file")
     return filled(text)
 
 
@@ -134,6 +155,8 @@ def _output(text: str | Path) -> Path:
         raise typer.BadParameter("- is not the name of a file; give /dev/stdout to write to standard output")
     try:
         os.path.realpath(path)  # raises for names that no file can have
+        with suppress(FileNotFoundError):
+            path.stat()  # raises for a link that leads back to itself
         nearest = next(parent for parent in (path.absolute(), *path.absolute().parents) if parent.exists())
     except (OSError, ValueError) as error:
         raise _unusable(path, error) from error
@@ -214,7 +237,7 @@ Encoder = Annotated[str | None, typer.Option(help=ENCODER, parser=source)]
 DTYPE = "Numbers to compute with: float32, bfloat16 or float16."
 Numbers = Annotated[Dtype, typer.Option(help=DTYPE, parser=dtype_named, autocompletion=beginning([*Dtype]))]
 DeviceMap = Annotated[str | None, typer.Option(help=PLACE, parser=filled)]
-Json = Annotated[Path | None, typer.Option("--json", help="Write the tables to this file.", parser=output_file)]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the tables to this file.", parser=json_file)]
 TEXT = (
     "A .txt, .jsonl, .json, .parquet or .csv file, a folder of them, a dataset on the Hub as OWNER/NAME, or the text "
     "itself."
@@ -222,8 +245,8 @@ TEXT = (
 Text = Annotated[str | None, typer.Option(help=TEXT, parser=source)]
 Length = Annotated[int, typer.Option(help="Tokens per sequence, T, or as many as the model knows.", parser=TOKENS)]
 Count = Annotated[int, typer.Option(help="Number of sequences, n.", parser=SEQUENCES)]
-Html = Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.", parser=output_file)]
-Out = Annotated[Path, typer.Option(help="The page to write.", parser=output_file)]
+Html = Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.", parser=page_file)]
+Out = Annotated[Path, typer.Option(help="The page to write.", parser=page_file)]
 Start = Annotated[Bos, typer.Option(help=BOS)]
 TokenFile = Annotated[Path | None, typer.Option(help="A .json file: a list of lists of token ids.", parser=input_file)]
 

@@ -71,12 +71,16 @@ def patch(
     heads = [layer_and_head(name) for name in head] or None
     _check(site, heads, to, first_order)
     with progress_bars() as progress:
+        from ..data.texts import is_path
         from ..measurement.activation_patching import activation_patching
         from ..measurement.path_patching import path_patching
         from ..pages.page import Section, page
         from ..report.protocol import short_name
         from ..report.restored import RESTORED
 
+        for prompt in (*clean, *corrupted):
+            if is_path(prompt) and Path(prompt).suffix and Path(prompt).is_file():
+                raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
         subject = load_subject(model, backend, None, dtype)
         metric, on_run = _metric(subject, answer, instead, sink), progress("patching")
         if site is Patched.PATHS:
@@ -152,5 +156,5 @@ def _token(subject: "Subject", text: str) -> int:
     checked = unicode_text(text, "the answer")
     ids = [] if tokenizer is None else tokenizer(checked, add_special_tokens=False)["input_ids"]
     if len(ids) != 1:
-        raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a shorter answer")
+        raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a text of one token")
     return int(ids[0])

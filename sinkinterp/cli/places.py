@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ import typer
 from ..backends.files.named_models import SHIPPED, downloads, located
 from ..errors import InputError
 from ..files import cache_folder
-from .options import input_file, output_file, output_folder, source
+from .options import OUTPUT_FILES, input_file, output_folder, source
 
 FORCE = "Replace files that sinkinterp did not write, too. Inputs are never replaced."
 Force = Annotated[bool, typer.Option("--force", help=FORCE)]
@@ -22,6 +23,7 @@ Force = Annotated[bool, typer.Option("--force", help=FORCE)]
 _PAGE = b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
 _JSON_KEYS = ({"title", "note", "rows"}, {"protocol", "tables"}, {"protocol", "tensors"})
 _PICTURE = b"\0\0\x10\0IDATx\1"  # what follows the size in a picture that plotly's browser drew
+_RUN = ("lock", "step-*", "damaged-*", "model", "wandb", "tensorboard")  # in the folder of a run
 _CSV = b"sequence,layer,head,position,importance,"
 
 
@@ -61,13 +63,22 @@ def check_ours(files: Iterable[Path], force: bool) -> None:
             raise InputError(f"{file} exists, and sinkinterp did not write it; choose another place, or add --force")
 
 
+def check_run(folder: Path | None, force: bool) -> None:
+    """Raises InputError for a folder that holds something, and no run, unless `force` is set."""
+    if folder is None or force or not folder.is_dir():
+        return
+    names = [path.name for path in folder.iterdir()]
+    if names and not any(fnmatch(name, pattern) for name in names for pattern in _RUN):
+        raise InputError(f"{folder} holds {names[0]}, which is not of a run; choose another folder, or add --force")
+
+
 def checked(command: Callable[..., None]) -> Callable[..., None]:
     """The command, which first checks its `Places`, and that the files that its options name are ours or new.
 
-    Its options declare what they are by their parsers: `input_file` and `source`, `output_file` and `output_folder`.
+    Its options declare what they are by their parsers: `input_file` and `source`, `OUTPUT_FILES` and `output_folder`.
     """
     parsers = {name: _parser(hint) for name, hint in command.__annotations__.items()}
-    if not {output_file, output_folder} & set(parsers.values()):
+    if not {*OUTPUT_FILES, output_folder} & set(parsers.values()):
         return command
 
     @wraps(command)
@@ -76,7 +87,7 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
             return [value for name, value in given.items() if value is not None and parsers[name] in kinds]
 
         reads = _paths_in(values(input_file, source))
-        places = Places(tuple(reads), tuple(values(output_file)), tuple(values(output_folder)))
+        places = Places(tuple(reads), tuple(values(*OUTPUT_FILES)), tuple(values(output_folder)))
         check_ours(places.files, bool(given.get("force")))
         command(**given)
 

@@ -59,14 +59,17 @@ def reproduce(
     """
     with progress_bars() as progress:
         from ..backends.encoder.encoder_input import encoder_input
+        from ..data.texts import check_readable, is_path
         from ..pages.book import files_of
         from ..runs import experiment as experiments
         from ..runs.case import Encoded
 
         quiet_libraries()
         offline_if_unreachable(*model, text)
+        if text is not None and is_path(text):
+            check_readable(text)
         is_all = list(names) == [ALL]
-        chosen = experiment_names() if is_all else [full_name(name) for name in names]
+        chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
         check_ours(files_of(out, chosen), force or dry_run)
         if encoder is not None and not model:
             raise InputError("--encoder goes with --model: say which model's encoder is given it")

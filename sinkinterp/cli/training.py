@@ -10,6 +10,7 @@ import typer
 from ..files import cache_folder
 from .loading import offline_if_unreachable
 from .options import RECIPES, SEED, VARIANTS, Device, Log, Model, Settings, beginning, filled, output_folder, source
+from .places import Force, check_run
 from .terminal import console, error_console, quiet_libraries, run_progress
 
 VARIANT = f"What is changed in the architecture: {', '.join(VARIANTS)}."
@@ -29,6 +30,7 @@ def train(
     seed: Annotated[int, typer.Option(help="Seed of the weights and of the order of the data.", parser=SEED)] = 0,
     device: Device = "auto",
     log: Log = None,
+    force: Force = False,
 ) -> None:
     """Train a language model of ours, from the newest checkpoint if there is one; reads its sinks along the way.
 
@@ -40,6 +42,7 @@ def train(
 
     torchrun --nproc-per-node 2 -m sinkinterp train ... --device cpu
     """
+    check_run(out, force)
     quiet_libraries()
     from ..data.texts import check_readable
     from ..lm.model import check_size
@@ -73,11 +76,13 @@ def finetune(
     seed: Annotated[int, typer.Option(help="Seed of the order of the chats.", parser=SEED)] = 0,
     device: Device = "auto",
     log: Log = None,
+    force: Force = False,
 ) -> None:
     """Fine-tune a chat model on the assistants' tokens of chats, from the newest checkpoint if there is one.
 
     Several processes share every batch; see train.
     """
+    check_run(out, force)
     quiet_libraries()
     offline_if_unreachable(model, data)
     from ..runs.finetune import ChatRecipe, finetuned

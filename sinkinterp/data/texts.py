@@ -99,8 +99,10 @@ def files_of(path: Path) -> list[Path]:
         if not files:
             raise InputError(f"the folder {path} holds no {_ENDINGS} file; give a folder with texts")
         return files
-    if not _exists(path) or not path.is_file():
+    if not _exists(path):
         raise InputError(f"there is no file {path}; check the path")
+    if not path.is_file():
+        raise InputError(f"{path} is a device or a pipe, not a file; give a file with texts")
     if path.suffix.lower() not in _LOADERS:
         raise InputError(f"{path} is not a {_ENDINGS} file; convert it to .jsonl with a text field")
     return [path]

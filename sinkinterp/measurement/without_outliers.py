@@ -113,7 +113,9 @@ def dictionary(x: Stack, features: int, steps: int, seed: int = 0, active: int =
     mean = x.mean(0)
     decoder = torch.nn.functional.normalize(torch.randn(features, x.shape[1], generator=generator), dim=-1)
     encoder = decoder.T.clone().requires_grad_()
-    found = Dictionary(encoder, decoder.requires_grad_(), mean, (x - mean).square().mean().sqrt(), active)
+    found = Dictionary(
+        encoder, decoder.requires_grad_(), mean, (x - mean).square().mean().sqrt().clamp(min=1e-6), active
+    )
     optimiser = torch.optim.Adam([encoder, decoder], lr=1e-3)
     for _ in range(steps):
         batch = x[torch.randint(len(x), (BATCH,), generator=generator)]

@@ -11,6 +11,7 @@ from typing import Any
 from ..backends.subject import words_of
 from ..checks import keywords
 from ..data.tokens import TokensLike
+from ..errors import InputError
 from ..files import write_text
 from ..interventions.edit import Edits, edits_of
 from ..measurement.inputs import ModelLike, inputs_of
@@ -36,7 +37,9 @@ class Page:
         return f"<Page of {self.title}: {len(self.html) / 1e6:.1f} MB of HTML; .save(path) writes it>"
 
     def save(self, path: Path | str) -> Path:
-        """Writes the page, whole or not at all, and returns where."""
+        """Writes the page, whole or not at all, and returns where. Raises InputError for a suffix of another format."""
+        if Path(path).suffix.lower() not in ("", ".html", ".htm"):
+            raise InputError(f"a page is HTML; save it under a name that ends in .html, not in {Path(path).suffix}")
         write_text(Path(path), self.html)
         return Path(path)
 

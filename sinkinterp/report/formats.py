@@ -45,7 +45,7 @@ def writer_of(path: Path | str) -> Callable[[Readings, Path], None]:
     """What writes a report in the format of a path's suffix. Raises InputError for any other suffix."""
     if not isinstance(path, str | PathLike):
         raise InputError(f"a report is saved to a file; give its path, such as report.safetensors; got {path!r:.40}")
-    suffix = Path(path).suffix or ".safetensors"
+    suffix = Path(path).suffix.lower() or ".safetensors"
     if suffix in (".html", ".htm"):
         raise InputError(f"its page is written by si.pages.report.write(report, {str(path)!r})")
     if suffix not in _WRITERS:

@@ -191,6 +191,10 @@ def _token_ids(file: Path) -> list[list[int]]:
     rows = [rows] if rows and _is_row(rows) else rows  # one list is one sequence
     if not isinstance(rows, list) or not all(_is_row(row) for row in rows):
         raise InputError(f"{file} should hold a JSON list of lists of token ids, such as [[1, 5, 7], [1, 9, 2]]")
+    if not any(rows):
+        raise InputError(
+            f"{file} holds no token id; it should hold a list of lists of them, such as [[1, 5, 7], [1, 9]]"
+        )
     too_large = next((token for row in rows for token in row if not 0 <= token <= LARGEST), None)
     if too_large is not None:
         raise InputError(

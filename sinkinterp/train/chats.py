@@ -69,6 +69,8 @@ def read_chats(source: str) -> tuple[list[Messages], str]:
     file = Path(source)
     if not file.exists() and (source.endswith(".jsonl") or source.startswith((".", "/", "~"))):
         raise InputError(f"there is no file {source}; check the path")
+    if file.is_dir():
+        raise InputError(f"{source} is a folder; give a .jsonl file of chats")
     rows = _lines(file) if file.exists() else _dataset(source)
     chats = [_messages(row, f"{source}, row {i}") for i, row in enumerate(rows, 1)]
     if not chats:

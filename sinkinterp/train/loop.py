@@ -146,7 +146,7 @@ def _check_finite(step: int, loss: float, norm: float, fit: Fit) -> None:
     if not (math.isfinite(loss) and math.isfinite(norm)):
         what = f"gradient norm is {norm}" if math.isfinite(loss) else f"loss is {loss}"
         raise Diverged(
-            f"the {what} at step {step}; lower lr (now {fit.lr}) or clip (now {fit.clip}); the last checkpoint is kept"
+            f"the {what} at step {step}; lower lr (now {fit.lr}) or clip (now {fit.clip}); all checkpoints are kept"
         )
 
 

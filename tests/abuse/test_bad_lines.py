@@ -321,6 +321,45 @@ SAYS = {  # lines whose error says what to type
     f"view {SHIPPED} --swap 3 3": "two different positions",
     f"view {SHIPPED} --text 'hello world'": "leave --text and --chat out",
 }
+STRANGERS = {  # what people type who have not read the help, and what the error says
+    f"finetune {GOOD} {{files}}/folder.txt --out run": "is a folder; give a .jsonl file of chats",
+    f"finetune {{files}}/chats.jsonl {GOOD} --out run": "is a file, and no .gguf",
+    f"finetune {GOOD} {{files}}/chats.jsonl --out {{files}}": "which is not of a run",
+    "train softmax --out {files}": "which is not of a run",
+    "train softmax --text /dev/null": "is a device or a pipe",
+    f"measure {GOOD} --text /dev/null": "is a device or a pipe",
+    f"measure {GOOD} --tokens {{files}}/tokens-none.json": "holds no token id",
+    f"measure {GOOD} --text file:///etc/hosts": "is an address",
+    f"measure {GOOD} --text https://example.org/a.txt": "is an address",
+    f"measure {GOOD} --length 6_4": "is not a whole number",
+    f"measure {GOOD} --length ６４": "is not a whole number",
+    f"measure {GOOD} --device-map cuda:99": "there is no device cuda:99",
+    f"view {GOOD} --text 'the cat' --device-map cuda:x": "there is no device cuda:x",
+    f"view {GOOD} --text 'the cat' --dtype int8": "not a dtype",
+    f"domains {GOOD} {{files}}/a.txt {{files}}/short.txt --length 64": "a: ",
+    "reproduce table01 --scale smoke --dry-run --text missing.txt": "there is no file missing.txt",
+    f"patch {GOOD} --clean {{files}}/a.txt --corrupted 'the cat'": "give the prompt itself",
+    f"patch {GOOD} --clean 'the cat' --corrupted 'the cat' --answer '' --instead ''": "a text of one token",
+    "cache sinkinterp/demo-softmax --length 3": "use --length 4",
+    "mask sinkinterp/demo-softmax --times 1": "above 1",
+    **{
+        f"{start} {name}": words
+        for start, names, words in (
+            (f"{MEASURE} --json", ("x.png", "x.safetensors", "x.csv"), "written as json"),
+            (f"{MEASURE} --html", ("x.pdf", "x.json"), "written as html"),
+            (f"view {GOOD} --text 'the cat' --out", ("x.pdf", "x.png"), "written as html"),
+            (f"patch {GOOD} --clean 'the cat' --corrupted 'the mat' --out", ("x.svg",), "written as html"),
+            ("explain sinkinterp/demo-softmax --html", ("x.md",), "written as html"),
+            ("cache sinkinterp/demo-softmax --json", ("x.html",), "written as json"),
+            ("mask sinkinterp/demo-softmax --html", ("x.json",), "written as html"),
+            ("demo --out", ("x.png",), "written as html"),
+            ("story --out", ("x.pdf",), "written as html"),
+            (f"domains {GOOD} {{files}}/a.txt --json", ("x.txt",), "written as json"),
+        )
+        for name in names
+    },
+}
+SAYS |= STRANGERS
 LINES = [*dict.fromkeys((*HANGS, *NUMBERS, *SET, *FILES, *MODELS, *NAMES, *OUTPUTS, *CONFLICTS, *SAYS))]
 
 

@@ -40,10 +40,15 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     depth = depths[0] if depths else config.get_text_config().num_hidden_layers
     parts = (model.get_decoder(), *(() if config.is_encoder_decoder else (model,)))  # a vision tower may be as deep
     modules = [module for part in parts for module in part.modules()]
-    stacks = [module for module in modules if isinstance(module, nn.ModuleList) and len(module) == depth]
-    if not stacks:
-        raise InputError(f"{type(model).__name__} keeps its {depth} blocks in no list, so residuals cannot be read")
-    return list(stacks[0])
+    lists = [module for module in modules if isinstance(module, nn.ModuleList)]
+    stack = next((modules for modules in lists if len(modules) == depth), None)
+    if stack is None:
+        lengths = " or ".join(map(str, sorted({len(modules) for modules in lists}))) or "no list of them"
+        raise InputError(
+            f"the configuration of this {type(model).__name__} says {depth} blocks, and the model has {lengths}; "
+            "after blocks are cut, set model.config.num_hidden_layers to as many as are left"
+        )
+    return list(stack)
 
 
 def running_device(model: PreTrainedModel) -> torch.device:

@@ -196,7 +196,8 @@ def load_model(
 
     Weights are checked by the sha256.json beside them. A GGUF file without one does not show that it is damaged.
     """
-    source = located(source)
+    given, source = source, located(source)
+    _check_device(device_map)
     if is_gguf(source):
         place = {**_gguf_arguments(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
         fix = "download it again, or take the model's own weights"
@@ -227,7 +228,7 @@ def load_model(
     except InputError:
         raise
     except Exception as error:  # a damaged folder or file can fail in any way
-        raise InputError(f"cannot load {source}: {_first_line(error)} Fix: {fix}") from error
+        raise InputError(f"cannot load {given}: {_first_line(error)} Fix: {fix}") from error
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if absent:
         raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
@@ -245,6 +246,8 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     In an encoder-decoder model, its BOS is the token that the decoder starts with, whatever the tokenizer says.
     """
     source = located(source)
+    if Path(source).is_file() and not is_gguf(source):
+        raise InputError(f"{source} is a file, and no .gguf; give the name or the folder of a model")
     if not _has_tokenizer(Path(source)):
         return None
     place = _gguf_arguments(Path(source)) if is_gguf(source) else {"pretrained_model_name_or_path": source}
@@ -264,6 +267,15 @@ def _has_tokenizer(path: Path) -> bool:
     if is_gguf(path):
         return "tokenizer.ggml.tokens" in _gguf_metadata(path)
     return not path.is_dir() or any(path.glob("tokenizer*"))
+
+
+def _check_device(device_map: DeviceMap) -> None:
+    """Raises InputError for a GPU that is not here."""
+    if isinstance(device_map, str) and device_map.startswith("cuda"):
+        count, index = torch.cuda.device_count(), device_map.partition(":")[2] or "0"
+        if not index.isdecimal() or int(index) >= count:
+            has = f"has {count} GPUs, cuda:0 to cuda:{count - 1}" if count else "has no GPU that torch can use"
+            raise InputError(f"there is no device {device_map}: this machine {has}; name another, auto or cpu")
 
 
 def _check_folder(source: str | Path) -> None:
