@@ -1,12 +1,11 @@
 """Whatever a user does with a model, in any order, its weights, hooks and modes are afterwards what they were."""
 
-import signal
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
 import torch
+from backends.test_exclusive import lines_of
 from backends.zoo import model_of, tokens_of
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -110,7 +109,7 @@ class Model(RuleBasedStateMachine):
     @rule(given=edits, line=st.integers(0, 1500))
     def interrupt(self, given, line):
         with pytest.raises(KeyboardInterrupt):
-            interrupted_at(line, lambda: self.subject.run(TOKENS, edits=given))
+            lines_of(lambda: self.subject.run(TOKENS, edits=given), (line,))
             raise KeyboardInterrupt  # it was over before that line
 
     @precondition(lambda self: not self.blocks)
@@ -129,27 +128,6 @@ class Model(RuleBasedStateMachine):
         while self.blocks:
             self.leave()
         self.the_model_is_what_it_was()
-
-
-def interrupted_at(line, work):
-    """Runs `work`, and sends it Ctrl-C before this line of the backends."""
-    count = 0
-
-    def trace(frame, event, _):
-        nonlocal count
-        if "/sinkinterp/backends/" not in frame.f_code.co_filename:
-            return None
-        if event == "line":
-            count += 1
-            if count - 1 == line:
-                signal.raise_signal(signal.SIGINT)
-        return trace
-
-    sys.settrace(trace)
-    try:
-        work()
-    finally:
-        sys.settrace(None)
 
 
 Model.TestCase.settings = settings(
