@@ -9,6 +9,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..attention.call import AttentionCall
+from ..checks import whole_number
 from ..errors import InputError
 from .edit import Edit
 
@@ -39,11 +40,10 @@ class KeepHeaviest(Edit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.seed is not None:
+            whole_number(self.seed, "seed of KeepHeaviest", 0, 2**63 - 1)
         least = 1 if self.first is First.KEPT else 0
-        if not least <= self.heavy < self.window:
-            raise InputError(
-                f"a cache of {self.window} tokens keeps {least} to {self.window - 1} heavy ones; got {self.heavy}"
-            )
+        whole_number(self.heavy, f"in a cache of {self.window} tokens the number of heavy ones", least, self.window - 1)
 
     @override
     def call(self, call: AttentionCall) -> AttentionCall:

@@ -21,7 +21,7 @@ from ..report.caches import ADDED, CACHE, FEWEST, IN_CACHE, IN_TEXT, NATS, PAIRE
 from ..report.columns import HEAD, LAYER
 from ..table import Cell, Table
 from .inputs import passes, run_note
-from .streaming import Loss, loss_of, streaming_loss
+from .streaming import Loss, check_window, loss_of, streaming_loss
 
 FIRST_TOKENS = (0, 1, 2, 4, 8)
 FIRST_AND_LAST = "the first + last"
@@ -39,8 +39,8 @@ def first_token_losses(
     Positions of the text are a mask in one pass; positions of the cache are StreamingLLM's re-rotation, token by token.
     The control keeps as many random tokens, never the first. Raises InputError where a window evicts nothing.
     """
-    if max(windows) >= tokens.shape[1] - 1:
-        raise InputError(f"a window of {max(windows)} evicts nothing of {tokens.shape[1]} tokens; use narrower windows")
+    for window in windows:
+        check_window(tokens, window)
     full, added, control, missing = loss_of(subject, tokens), {}, {}, ""
     places = [(window, n) for window in windows for n in kept if n < window]
     for window, n in told(places, progress("evicting first tokens")):
@@ -63,6 +63,7 @@ def heads_table(
     `window` on, mean over texts; queries, keys and values are those of the full cache. The control keeps one random
     token instead of the first.
     """
+    check_window(tokens, window)
     fitting = [n for n in kept if n < window]
     edits = [*(Evict(window, n) for n in fitting), KeepHeaviest(window, 1, First.EVICTED, seed=0)]
     read = partial(_output_errors, edits=edits, window=window)
@@ -80,6 +81,7 @@ def heads_table(
 
 def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progress: Progress = silent) -> Table:
     """What caches of equal memory lose: last, heavy and random tokens, each with the first token and without."""
+    check_window(tokens, window)
     half = window // 2
     rules: dict[str, Edit] = {
         "last tokens only": Evict(window, 0),

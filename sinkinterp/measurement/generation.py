@@ -11,6 +11,7 @@ from ..attention.call import AttentionCall
 from ..backends.exclusive import exclusive
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
+from ..checks import whole_number
 from ..data.tokens import Tokens
 from ..metrics.bootstrap import BY_SEQUENCE, mean_cells
 from ..report.caches import ALPHA, GENERATED, MOVED, SINKS, STAYS, generation_figure
@@ -26,8 +27,8 @@ def generated(subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: in
         torch.manual_seed(seed)
         prompts = prompts.to(subject.device)
         chosen = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "pad_token_id": 0}
-        ends = {"min_new_tokens": count, "max_new_tokens": count}
-        return subject.model.generate(prompts, attention_mask=torch.ones_like(prompts), **chosen, **ends).cpu()
+        ends = {"attention_mask": torch.ones_like(prompts), "min_new_tokens": count, "max_new_tokens": count}
+        return subject.model.generate(prompts, **chosen, **ends).cpu()
 
 
 def generation_table(
@@ -40,7 +41,7 @@ def generation_table(
     generated: as many as the context holds.
     """
     start = prompts.shape[1]
-    count = min(count, (subject.shape.n_ctx or start + count) - start)
+    count = whole_number(min(count, (subject.shape.n_ctx or start + count) - start), "tokens to generate", 1)
     tokens = generated(subject, prompts, count, seed)
     bounds = [start + count * i // PARTS for i in range(PARTS + 1)]
     read = partial(_sinks_of_parts, bounds=bounds, epsilon=epsilon)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..backends.subject import Subject, words_of
-from ..checks import keywords
+from ..checks import keywords, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..report.columns import BLOCK
@@ -49,7 +49,7 @@ class Mask:
 
     def keep(self, block: int) -> Keep:
         """The function that says which activations of a block to keep, for tensors of any leading shape."""
-        limit = self.limits[block]
+        limit = self.limits[whole_number(block, "a block", 0, len(self.limits) - 1)]
         return lambda x: x.float().norm(dim=-1) <= limit
 
     def answer(self) -> str:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..backends.huggingface import HuggingFaceSubject
+from ..checks import whole_number
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.columns import Evict
@@ -21,6 +22,12 @@ from .rolling_cache import SinkCache, check_stream, streamed
 
 Loss = Float[Tensor, "sequence token"]
 OnProgress = Callable[[int, int], None]
+
+
+def check_window(tokens: Tokens, window: int) -> None:
+    """Raises InputError for a window that evicts nothing of these tokens, and for what is not a window."""
+    if whole_number(window, "a window", 1) >= tokens.shape[1] - 1:
+        raise InputError(f"a window of {window} evicts nothing of {tokens.shape[1]} tokens; use a narrower window")
 
 
 def loss_of(subject: HuggingFaceSubject, tokens: Tokens, edits: Sequence[Edit] = ()) -> Loss:

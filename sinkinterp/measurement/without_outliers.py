@@ -26,8 +26,7 @@ from .leaving_out import Keep, Mask
 from .patching import activations
 from .streaming import Loss, loss_of
 
-RANK, FEATURES, ACTIVE, BATCH, SEEDS = 16, 1024, 16, 256, 5
-BITS = (8, 4)
+RANK, FEATURES, ACTIVE, BATCH, SEEDS, BITS = 16, 1024, 16, 256, 5, (8, 4)
 GRAINS = {"tensor": (-2, -1), "token": (-1,), "channel": (-2,)}  # of activations `pos d_model`, each text by itself
 SIDES = {"tensor": (-2, -1), "channel": (-1,)}  # of weights `row column`
 NOTHING, TOKENS, DIMS, BOTH = "nothing", "outlier tokens", "outlier dimensions", "both"
@@ -113,9 +112,8 @@ def dictionary(x: Stack, features: int, steps: int, seed: int = 0, active: int =
     mean = x.mean(0)
     decoder = torch.nn.functional.normalize(torch.randn(features, x.shape[1], generator=generator), dim=-1)
     encoder = decoder.T.clone().requires_grad_()
-    found = Dictionary(
-        encoder, decoder.requires_grad_(), mean, (x - mean).square().mean().sqrt().clamp(min=1e-6), active
-    )
+    scale = (x - mean).square().mean().sqrt().clamp(min=1e-6)
+    found = Dictionary(encoder, decoder.requires_grad_(), mean, scale, active)
     optimiser = torch.optim.Adam([encoder, decoder], lr=1e-3)
     for _ in range(steps):
         batch = x[torch.randint(len(x), (BATCH,), generator=generator)]
@@ -189,9 +187,7 @@ def explained(
     return Estimate(1 - lost.mean, 1 - lost.high, 1 - lost.low)
 
 
-def _split(
-    x: Texts, mask: Mask, name: str
-) -> tuple[Stack, Float[Tensor, "half pos d_model"], Bool[Tensor, "half pos"]]:
+def _split(x: Texts, mask: Mask, name: str) -> tuple[Stack, Float[Tensor, "_ pos d_model"], Bool[Tensor, "_ pos"]]:
     """The vectors that a fit sees, the other texts, which it is tested on, and which tokens of these are ordinary.
 
     Fits do not see the tokens that are left out. Dimensions that are left out are 0 in both halves.

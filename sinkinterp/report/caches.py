@@ -14,9 +14,8 @@ from ..plots.traces import unique_values
 from ..table import Cell, Table
 from .columns import HEAD, LAYER
 
-KEPT, WINDOW, PLACES, CACHE = "first tokens kept", "window", "positions", "cache"
+KEPT, WINDOW, PLACES, CACHE, FEWEST = "first tokens kept", "window", "positions", "cache", "fewest first tokens"
 ADDED, CONTROL, PAIRED = "added loss", "control added loss", "above the first + last"
-FEWEST = "fewest first tokens"
 GENERATED, ALPHA = "generated tokens", "alpha_1"
 STAYS, MOVED, SINKS = "sink on the first", "sink elsewhere", "sinks a head"
 IN_TEXT, IN_CACHE = "of the text", "of the cache"

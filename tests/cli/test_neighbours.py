@@ -24,7 +24,7 @@ def test_a_model_without_text_and_one_too_short_to_evict_are_refused_in_a_line()
     for words, message in (
         (["cache", "sinkinterp/demo-softmax", "--text", "books.txt"], "not on text"),
         (["mask", "sinkinterp/demo-softmax", "--times", "1"], "above 1"),
-        (["cache", "sinkinterp/demo-softmax", "--length", "2"], "a window"),
+        (["cache", "sinkinterp/demo-softmax", "--length", "2"], "use --length 4"),
     ):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 2 and message in result.output, result.output
