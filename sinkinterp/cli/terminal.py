@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 PIPE_WIDTH = 120  # columns where standard output is a pipe or a file
-console = Console(width=None if sys.stdout is not None and sys.stdout.isatty() else PIPE_WIDTH)
-error_console = Console(stderr=True)
+console = Console(emoji=False, width=None if sys.stdout is not None and sys.stdout.isatty() else PIPE_WIDTH)
+error_console = Console(stderr=True, emoji=False)
 
 
 def progress_bars() -> AbstractContextManager[Progress]:

@@ -26,7 +26,7 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.lm.config import LMSpec, SinkConfig
 from sinkinterp.lm.model import build
-from sinkinterp.measurement import patching, sweep
+from sinkinterp.measurement import eviction, generation, patching, sweep
 from sinkinterp.measurement.maps import attention_map
 from sinkinterp.metrics import instruments
 from sinkinterp.train.chats import read_chats, tokenised
@@ -335,6 +335,25 @@ SPECS = {
     "trained from a variant's name": lambda: si.trained("softmax"),
 }
 
+NEIGHBOURS = {  # masks and caches
+    "a module that is called": lambda subject: si.measurement.measure(subject, TOKENS),
+    "another that is called": lambda subject: si.backends.load(SUBJECT),
+    "a tokenizer that is not there": lambda subject: si.load(subject.model, tokenizer="nope"),
+    "a tokenizer that is a file": lambda subject: si.load(subject.model, tokenizer=__file__),
+    "a GPU that is not here": lambda subject: si.load(SUBJECT, device_map="cuda:99"),
+    "a page as a picture": lambda subject: si.view(subject, TOKENS[:1], open_browser=False).save("page.pdf"),
+    "times as text": lambda subject: si.mask(subject, TOKENS, times="10"),
+    "a block beyond the model": lambda subject: si.mask(subject, TOKENS).keep(99),
+    "a negative block": lambda subject: si.mask(subject, TOKENS).keep(-1),
+    "a seed as text": lambda subject: edit.KeepHeaviest(4, 1, seed="x"),
+    "a seed of 70 bits": lambda subject: edit.KeepHeaviest(4, 1, seed=2**70),
+    "a window that evicts nothing": lambda subject: eviction.heads_table(subject, TOKENS, 99),
+    "the same for heavy hitters": lambda subject: eviction.memory_table(subject, TOKENS, 99),
+    "a window as text": lambda subject: eviction.heads_table(subject, TOKENS, "6"),
+    "a window of nothing": lambda subject: eviction.first_token_losses(subject, TOKENS, (0,)),
+    "no token to generate": lambda subject: generation.generation_table(subject, TOKENS, 0),
+    "no room to generate": lambda subject: generation.generation_table(subject, TOKENS.repeat(1, 2)[:, :16], 5),
+}
 OTHERS = {
     **{
         f"patched, {what}": lambda s, inputs=inputs: run_patched(s, *inputs)
@@ -393,6 +412,7 @@ CALLS = {
     **{f"edit {name}": lambda _, call=call: call() for name, call in EDITS.items()},
     **{f"sweep {name}": lambda s, given=given: si.sweep(s, **SWEPT | given) for name, given in SWEEPS.items()},
     **{f"spec {name}": lambda _, call=call: call() for name, call in SPECS.items()},
+    **NEIGHBOURS,
     **OTHERS,
 }
 
