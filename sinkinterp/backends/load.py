@@ -113,7 +113,7 @@ def _subject_on(
     """The subject of a model in memory on a backend, by default on that of its library."""
     backend = library if backend is None else backend
     if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
-        hint = "" if backend in _SUBJECTS else nearest(backend, _SUBJECTS)
+        hint = "" if backend in BACKENDS else nearest(backend, _SUBJECTS)
         raise InputError(
             f"{name or type(model).__name__} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}"
         )

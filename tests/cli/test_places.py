@@ -78,13 +78,20 @@ def names_of(name: str) -> list[str]:
     return [name, f"./{name}", f"good/../{name}", f"soft-{flat}", f"hard-{flat}", *others]
 
 
+def because(line: str, out: str, words: str) -> str:
+    """Why an output is refused: its suffix contradicts what the option writes, or for the reason that is given."""
+    kinds = {"--json": ".json", "--html": ".html", "--out": ".html"}
+    kind = next((kind for option, kind in kinds.items() if f"{option} {{out}}" in line), "")
+    return words if not kind or Path(out).suffix in ("", kind) else f"give a name that ends in {kind}"
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_an_output_that_is_an_input_is_refused_whatever_it_is_called(refused, data):
     line = data.draw(st.sampled_from(sorted(COMMANDS)))
     out = data.draw(st.sampled_from([name for read in COMMANDS[line] for name in names_of(read)]))
     force = data.draw(st.sampled_from(("", " --force")))
-    refused(line.format(out=out) + force, "choose another place")
+    refused(line.format(out=out) + force, because(line, out, "choose another place"))
 
 
 @pytest.mark.parametrize(
@@ -101,18 +108,18 @@ def test_a_checkpoint_that_ships_is_not_written_over(refused):
 @pytest.mark.parametrize("line", COMMANDS)
 @pytest.mark.parametrize("mine", ["mine.html", "mine.json", "mine.safetensors"])
 def test_a_file_of_somebody_else_is_not_replaced(refused, line, mine):
-    refused(line.format(out=mine), "sinkinterp did not write it; choose another place, or add --force")
+    refused(line.format(out=mine), because(line, mine, "sinkinterp did not write it; choose another place, or add --f"))
 
 
 def test_a_book_does_not_replace_the_front_page_of_somebody_else(refused):
     refused("reproduce table03 --scale smoke --out book", "book/index.html exists, and sinkinterp did not write it")
 
 
-@pytest.mark.parametrize("other", ["new.html", "./new.html", "link.html"])
+@pytest.mark.parametrize("other", ["new.json", "./new.json", "link.json"])
 def test_two_outputs_do_not_meet(refused, files, other):
-    if not (files / "link.html").is_symlink():
-        (files / "link.html").symlink_to("new.html")
-    refused(f"measure good --text a.txt {SMALL} --html new.html --json {other}", "two outputs name the same file")
+    if not (files / "link.json").is_symlink():
+        (files / "link.json").symlink_to("new.json")
+    refused(f"measure good --text a.txt {SMALL} --save new.json --json {other}", "two outputs name the same file")
 
 
 def test_what_sinkinterp_wrote_is_replaced_and_anything_with_force(files, tmp_path, monkeypatch):
