@@ -95,8 +95,6 @@ def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[Non
         remove_drafts(folder)
         yield
     finally:
-        if [path.name for path in folder.iterdir()] == ["lock"]:  # nothing came of it
-            remove(folder)
         lock.release()
 
 

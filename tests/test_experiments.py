@@ -69,10 +69,10 @@ def smoke(tmp_path_factory):
     scope = Scope(Scale.SMOKE, seeds=1, workers=Here(), cache=tmp_path_factory.mktemp("cache"))
     rows = {}
 
-    def measured_once(recipe, **options):  # several studies share a row
-        if recipe.key() not in rows:
-            rows[recipe.key()] = measured(recipe, **options)
-        return rows[recipe.key()]
+    def measured_once(recipe, sequences, cache=None):  # several studies share a row
+        if (recipe.key(), sequences) not in rows:
+            rows[recipe.key(), sequences] = measured(recipe, sequences, cache)
+        return rows[recipe.key(), sequences]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sinkinterp.runs.study.measured", measured_once)

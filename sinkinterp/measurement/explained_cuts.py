@@ -1,7 +1,6 @@
 """What cuts remove of the attention to the first token: of named parts, and of random ones."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -23,16 +22,14 @@ from .score_parts import SLOT
 DRAWS = 2  # of random parts
 
 
-@dataclass
 class Work:
     """The model, its inputs, and how many forward passes over all texts were made."""
 
-    subject: Subject
-    token_set: TokenSet
-    generator: torch.Generator
-    on_pass: OnProgress
-    expected: int
-    passes: int = 0
+    def __init__(
+        self, subject: Subject, token_set: TokenSet, generator: torch.Generator, on_pass: OnProgress, expected: int
+    ) -> None:
+        self.subject, self.token_set, self.generator = subject, token_set, generator
+        self.on_pass, self.expected, self.passes = on_pass, expected, 0
 
     def report(self, *edits: Edit) -> Report:
         """What the model does under these edits."""

@@ -184,7 +184,7 @@ def _inside(model: Any) -> Any:
 
 
 def _module_of(model: Any) -> nn.Module | None:
-    """The module itself, or that of a subject; None for a model on a server."""
+    """The module itself, or that of a subject; None for a model that is not here."""
     module = model if isinstance(model, nn.Module) else getattr(model, "model", None)
     return module if isinstance(module, nn.Module) else None
 

@@ -229,7 +229,7 @@ def test_what_is_not_finite_stops_the_run_before_the_step_and_says_it(tmp_path, 
             poison(part, monkeypatch)
         return job.batch(step)
 
-    with pytest.raises(InputError, match=rf"the {message} at step 9; lower lr .* the last checkpoint is kept"):
+    with pytest.raises(InputError, match=rf"the {message} at step 9; lower lr .* all checkpoints are kept"):
         loop.train(replace(job, batch=batch), tmp_path)
     assert checkpoint.latest(tmp_path) == 6
     assert all(tensor.isfinite().all() for tensor in load_file(tmp_path / "step-0000006/model.safetensors").values())
