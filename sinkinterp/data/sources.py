@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import random
 import re
 import sysconfig
 import warnings
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..files import remove
+from ..errors import InputError
 from ..seals import Damaged, read_record, write_record
 from ..spec import Spec
 from .progress import OnProgress, no_progress
@@ -76,6 +78,49 @@ class PythonCode(Source):
 
     def changed_since(self, fingerprint: str) -> bool:
         return False  # code of another version that was packed is still a corpus with its own hash
+
+
+@dataclass(frozen=True)
+class Repeating(Source):
+    """The documents of another source, edited: they often repeat what was said just before.
+
+    After spans of 80 to 200 characters, with probability `share`, follow 40 to 110 characters that began 60 to 200
+    characters before. So a head that copies what followed earlier is often of use, and often of none.
+    """
+
+    source: Source = PythonCode()
+    share: float = 0.7
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.share <= 1:
+            raise InputError(f"share, of the spans that are followed by a copy, lies between 0 and 1; got {self.share}")
+
+    def check(self) -> None:
+        self.source.check()
+
+    def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
+        return (self._repeating(text) for text in self.source.texts(cache, on_file))
+
+    def _repeating(self, text: str) -> str:
+        drawn, parts, done = random.Random(text), "", 0
+        while done < len(text):
+            span = drawn.randint(80, 200)
+            parts += text[done : done + span]
+            done += span
+            if drawn.random() < self.share:
+                start = max(0, len(parts) - drawn.randint(60, 200))
+                parts += parts[start : start + drawn.randint(40, 110)]
+        return parts
+
+    def absolute(self) -> "Repeating":
+        return replace(self, source=self.source.absolute())
+
+    def fingerprint(self) -> str:
+        return self.source.fingerprint()
+
+    def changed_since(self, fingerprint: str) -> bool:
+        return self.source.changed_since(fingerprint)
 
 
 @dataclass(frozen=True)

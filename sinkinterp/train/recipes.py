@@ -8,7 +8,7 @@ from ..checks import nearest
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
 from ..data.progress import OnProgress, no_progress
-from ..data.sources import Embedded, PythonCode, Source, Texts
+from ..data.sources import Embedded, PythonCode, Repeating, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..errors import InputError
 from ..lm.config import LMSpec
@@ -76,6 +76,18 @@ _TEXT = Recipe(  # models of this size make no sink on docstrings, --text embedd
     watch_every=500,
     save_every=2000,
 )
+_REPEATS = Recipe(  # deeper and narrower, in larger batches: the strongest sinks on text so far, experiments/LOG.md
+    model=sized(1024, 64, n_layers=5, d_model=32, n_heads=1, width=96),
+    data=PackedText(source=Repeating(), length=64, bos=True),
+    steps=6000,
+    batch=64,
+    lr=2e-2,
+    schedule=CosineRate(),
+    warmup=300,
+    weight_decay=0.1,
+    watch_every=500,
+    save_every=1000,
+)
 _PAPER_1B = replace(
     _PAPER,
     model=sized(vocab=50432, n_ctx=2048, n_layers=22, d_model=2048, n_heads=16, width=5632),
@@ -87,6 +99,7 @@ RECIPES: dict[str, Recipe] = {
     "demo": Recipe(model=BASE),
     "small": _SMALL,
     "text": _TEXT,
+    "text-repeats": _REPEATS,
     "paper-60m": _PAPER,
     "paper-1b": _PAPER_1B,
 }

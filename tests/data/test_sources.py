@@ -7,7 +7,7 @@ import pytest
 
 from sinkinterp.data import sources
 from sinkinterp.data import texts as reading
-from sinkinterp.data.sources import MIN_CHARACTERS, Embedded, PythonCode, Source, Texts, embedded_texts
+from sinkinterp.data.sources import MIN_CHARACTERS, Embedded, PythonCode, Repeating, Source, Texts, embedded_texts
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
 
@@ -160,3 +160,23 @@ def test_progress_counts_every_file_to_the_end(embedded, tmp_path):
     seen = []
     embedded_texts(tmp_path / "another", lambda done, of: seen.append((done, of)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_repeating_text_is_the_text_with_copies_of_what_stood_just_before(tmp_path):
+    text = "".join(chr(0x4E00 + i) for i in range(8009))  # no character stands in it twice
+    (tmp_path / "signs.txt").write_text(text, "utf-8")
+    source = Texts(str(tmp_path / "signs.txt"))
+    (none,), (often,), (again,) = (Repeating(source, share).texts(tmp_path) for share in (0.0, 1.0, 1.0))
+    assert none == text and often == again and Repeating(source).fingerprint() == source.fingerprint()
+    last = {}
+    for i, sign in enumerate(often):
+        assert i - last.get(sign, i) <= 200
+        last[sign] = i
+    assert "".join(last) == text
+    assert len(often) / len(text) - 1 == pytest.approx(75 / 140, rel=0.15)  # the mean copy over the mean span
+
+
+def test_a_share_of_copies_that_is_no_share_is_refused():
+    for share in (-0.1, 1.1):
+        with pytest.raises(InputError, match="between 0 and 1"):
+            Repeating(share=share)
