@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..files import remove
 from ..errors import InputError
+from ..files import remove
 from ..seals import Damaged, read_record, write_record
 from ..spec import Spec
 from .progress import OnProgress, no_progress
