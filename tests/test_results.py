@@ -19,7 +19,7 @@ READ = r"reproduce ([a-z0-9_]+)|(?:book|measured)/([\w*]+)\.(?:json|html)"
 ELSEWHERE = {  # sections whose numbers a command prints and no file holds
     "## Streaming perplexity": "examples/streaming_perplexity.py, whose numbers tests/test_examples.py checks",
     "### Rules that changed after their runs": "settings of rules",
-    "### The same on random tokens, and where sinks were planted": "sinkinterp explain, whose runs are not kept",
+    "### The same on random tokens": "sinkinterp explain, whose runs are not kept",
     "## Which activations carry the capital?": "si.activation_patching",
     "### Streaming perplexity": "the chapter `streaming`, and books, whose run is not kept",
 }
