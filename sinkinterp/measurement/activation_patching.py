@@ -140,10 +140,10 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     its `layers` and `positions` narrow the map. `by`: the axes of the map, of "layer", "head", "position" (default:
     layer and position, or layer and head for a site of heads; `ChangePattern` also has "key", for single edges of
     attention, whose rows are not normalised again). `metric` is one of this module's, or a function from logits to a
-    number per sequence; default: KL from the clean run. A column "control" holds what the same place of another pair
-    restores, where there are several; the note says what a place drawn at random restores. `first_order` adds what
-    `attribution` estimates, by one pass forward and one back, and its error. One pass reads the clean run, and the
-    patches are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
+    number per sequence; default: KL from the clean run. A column "control" holds what the same place of a third prompt
+    restores: the clean one of another pair, unless all of these are one of the two. The note says what a place drawn at
+    random restores. `first_order` adds what `attribution` estimates, by one pass forward and one back, and its error.
+    One pass reads the clean run, and the patches are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
     """
     if not isinstance(site, Change):
         raise InputError(f"site is a change of one site, such as ChangeResidual() or ChangeOutputs(); got {site!r:.40}")
@@ -170,8 +170,9 @@ def restored(
     places, n = _places(site, given, axes), len(clean_tokens)
     with progress_of(progress, f"patching {subject.name}") as on_pass:
         answers = {RESTORED: runs.values(corrupted_tokens, given, places, on_pass)}
-        if n > 1:
-            others = {layer: x.roll(1, 0) for layer, x in given.items()}
+        other = _another(clean_tokens, corrupted_tokens)
+        if other is not None:
+            others = {layer: x[other.to(x.device)] for layer, x in given.items()}
             answers[CONTROL] = runs.values(corrupted_tokens, others, places, on_pass)
     shares = {name: (values - broken) / gap for name, values in answers.items()}
     notes = [
@@ -187,7 +188,8 @@ def restored(
     notes += [
         f"{len(places) * len(answers) + 4} runs of each pair",
         "restored: 1 as the clean run, 0 as the corrupted one",
-        f"control: the same place of another pair; {BY_SEQUENCE}" if n > 1 else "one pair, so no intervals",
+        "control: the same place of another pair" if other is not None else "no control: it takes a third prompt",
+        BY_SEQUENCE if n > 1 else "one pair, so no intervals",
     ]
     words, rows = words_of(subject), []
     for i, place in enumerate(places):
@@ -197,6 +199,14 @@ def restored(
             row |= mean_cells(name, values[i])
         rows.append(row)
     return Table(runs.title, "; ".join(notes), tuple(rows), restored_figure)
+
+
+def _another(clean: Tokens, corrupted: Tokens) -> Int[Tensor, " pair"] | None:
+    """For each pair the nearest one before it whose clean prompt is neither of its two; None where one has none."""
+    alike = (clean[:, None] == clean).all(-1) | (corrupted[:, None] == clean).all(-1)
+    index = torch.arange(len(clean))
+    distance = (index[:, None] - index - 1) % len(clean)
+    return None if alike.all(1).any() else distance.masked_fill(alike.cpu(), len(clean)).argmin(1)
 
 
 def _estimated(

@@ -135,3 +135,26 @@ def test_all_backends_give_the_same_map():
     tables = [activation_patching(subject, CLEAN, CORRUPTED, **options) for subject in subjects]
     first, *others = (torch.tensor(table.numbers("restored")) for table in tables)
     assert len(tables) == 3 and all(torch.allclose(first, other, atol=1e-5) for other in others)
+
+
+def test_the_control_is_a_third_prompt_however_pairs_are_made_of_prompts(subject):
+    last = {"site": ChangeResidual(layers=[subject.shape.n_layers]), "by": ["layer"], "progress": False}
+    twice = torch.tensor([0, 1, 0, 2])
+    for clean, corrupted in ((CLEAN, CLEAN.roll(1, 0)), (CLEAN, CLEAN.roll(-1, 0)), (CLEAN[twice], CORRUPTED[twice])):
+        index = torch.arange(len(clean))
+        right, wrong = 11 + index, 23 - 2 * index
+
+        def score(tokens, index=index, right=right, wrong=wrong):
+            logits = subject.run(tokens).logits[:, -1]
+            return logits[index, right] - logits[index, wrong]
+
+        third = [
+            next(k for k in (i - 1, i - 2, i - 3) if not any((clean[k] == x[i]).all() for x in (clean, corrupted)))
+            for i in range(len(clean))
+        ]
+        metric = logit_difference(right.tolist(), wrong.tolist())
+        (control,) = activation_patching(subject, clean, corrupted, metric=metric, **last).numbers("control")
+        whole, broken, other = (score(tokens).mean() for tokens in (clean, corrupted, clean[third]))
+        assert control == pytest.approx(((other - broken) / (whole - broken)).item(), abs=1e-3)
+    swapped = activation_patching(subject, CLEAN[:2], CLEAN[:2].flip(0), metric=logit_difference([11, 13], 17), **last)
+    assert "control" not in swapped.rows[0] and "it takes a third prompt" in swapped.note
