@@ -143,7 +143,8 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     number per sequence; default: KL from the clean run. A column "control" holds what the same place of a third prompt
     restores: the clean one of another pair, unless all of these are one of the two. The note says what a place drawn at
     random restores. `first_order` adds what `attribution` estimates, by one pass forward and one back, and its error.
-    One pass reads the clean run, and the patches are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
+    One pass reads the clean run, and the patches are batched. Raises InputError for prompts that do not fit, and where
+    both prompts behave alike.
     """
     if not isinstance(site, Change):
         raise InputError(f"site is a change of one site, such as ChangeResidual() or ChangeOutputs(); got {site!r:.40}")
