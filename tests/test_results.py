@@ -20,7 +20,6 @@ ELSEWHERE = {  # sections whose numbers a command prints and no file holds
     "## Streaming perplexity": "examples/streaming_perplexity.py, whose numbers tests/test_examples.py checks",
     "### Rules that changed after their runs": "settings of rules",
     "### The same on random tokens": "sinkinterp explain, whose runs are not kept",
-    "## Which activations carry the capital?": "si.activation_patching",
     "### Streaming perplexity": "the chapter `streaming`, and books, whose run is not kept",
 }
 DERIVED = {  # beginnings of lines -> numbers that are sums, settings, other people's, or of a run that is not kept
