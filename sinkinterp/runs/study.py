@@ -201,7 +201,7 @@ _TOY = replace(  # a sink of middle strength, so that it can become stronger and
 BASES: Mapping[Scale, Recipe] = {
     Scale.SMOKE: replace(with_variant(_TOY, "heads_2"), steps=2, batch=8, watch_every=2),
     Scale.DEMO: with_variant(_TOY, "heads_2"),
-    Scale.TEXT: replace(RECIPES["text"], steps=48_000),
+    Scale.TEXT: RECIPES["text-repeats"],
     Scale.PAPER: RECIPES["paper-60m"],
 }
 HELD_OUT_SEQUENCES = {Scale.SMOKE: 16, Scale.TEXT: 256, Scale.PAPER: 100}  # the installation's text has 300
