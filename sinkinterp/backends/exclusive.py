@@ -9,15 +9,13 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 _LOCKS: WeakKeyDictionary[Any, threading.RLock] = WeakKeyDictionary()
-_LOCKS_LOCK = threading.Lock()
 _PENDING: list[Callable[..., Any]] = []  # the handler of a Ctrl-C that has come and is not yet raised
 PATIENCE = 2.0  # seconds after which another Ctrl-C is raised at once: a function of the user's own may never end
 
 
 def lock_of(owner: Any) -> threading.RLock:
     """The lock of a model or a tokenizer, always the same one. A thread that holds it may take it again."""
-    with _LOCKS_LOCK:
-        return _LOCKS.setdefault(owner, threading.RLock())
+    return _LOCKS.setdefault(owner, threading.RLock())  # one call of C, so threads need no lock to make a lock
 
 
 @contextmanager
@@ -27,8 +25,14 @@ def exclusive(model: Any) -> Iterator[None]:
     So whatever the block changes in the model is also undone after Ctrl-C. Another one, after two seconds, is raised at
     once.
     """
-    with lock_of(model), _interrupts_held():
-        yield
+    with _interrupts_held():
+        lock = lock_of(model)
+        while not lock.acquire(timeout=0.1):
+            raise_if_interrupted()
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 def raise_if_interrupted() -> None:
@@ -58,6 +62,7 @@ def _interrupts_held() -> Iterator[None]:
             handler(number, frame)
 
     hold.holds_interrupts = True  # type: ignore[attr-defined]
+    _PENDING.clear()
     signal.signal(signal.SIGINT, hold)
     try:
         yield

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import sinkinterp as si
 from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.backends.exclusive import exclusive
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeMLP, ChangeResidual, Scale, SwapPositions, Zero, ZeroKeyBias, ZeroQueryBias
 
@@ -126,16 +127,52 @@ def test_after_ctrl_c_at_any_line_the_model_is_what_it_was(interruptible, model,
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_after_ctrl_c_at_any_line_of_the_lock_other_threads_can_take_it(interruptible, model):
+    def take():
+        with exclusive(model):
+            pass
+
+    lines = lines_of(take, within="/backends/exclusive.py")
+    assert lines > 10
+    for line in range(lines):
+        with pytest.raises(KeyboardInterrupt):
+            lines_of(take, [line], within="/backends/exclusive.py")
+        thread = threading.Thread(target=take, daemon=True)
+        thread.start()
+        thread.join(30)
+        assert not thread.is_alive(), line
+
+
+def test_ctrl_c_ends_the_wait_for_a_model_that_another_thread_holds(interruptible, model):
+    taken, done = threading.Event(), threading.Event()
+
+    def hold():
+        with exclusive(model):
+            taken.set()
+            done.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    taken.wait(30)
+    threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
+    try:
+        with pytest.raises(KeyboardInterrupt), exclusive(model):
+            pass
+    finally:
+        done.set()
+        thread.join()
+
+
 LINES = {}
 
 
-def lines_of(work, interrupts=()):
-    """How many lines of the backends `work` runs; Ctrl-C comes before those that `interrupts` counts."""
+def lines_of(work, interrupts=(), within="/sinkinterp/backends/"):
+    """How many lines of those files `work` runs; Ctrl-C comes before those that `interrupts` counts."""
     count = 0
 
     def trace(frame, event, _):
         nonlocal count
-        if "/sinkinterp/backends/" not in frame.f_code.co_filename:
+        if within not in frame.f_code.co_filename:
             return None
         if event == "line":
             count += 1
