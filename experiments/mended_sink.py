@@ -148,8 +148,8 @@ ROWS = OfRuns(
     arms,
     read,
     f"softmax, trained, then a {SHARE}th of its steps more with what is added, at the recipe's own rate and schedule; "
-    f"n={SEQUENCES} held-out sequences, at most their first 64 tokens, fp32, epsilon=0.3; null: uniform attention; intervals: "
-    "over sequences",
+    f"n={SEQUENCES} held-out sequences, at most their first 64 tokens, fp32, epsilon=0.3; null: uniform attention; "
+    "intervals: over sequences",
 )
 EXPERIMENT = Experiment(
     claim="A gate or a sink logit that is added to a trained model mends its sink within a tenth of its training.",
