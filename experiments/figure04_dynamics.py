@@ -90,7 +90,7 @@ EXPERIMENT = Experiment(
         FunctionRule("alpha_1 rises above its null after the first steps and stays there", _comes_after_some_steps),
         FunctionRule("the smaller the learning rate, the later the sink comes", _comes_later),
     ),
-    scales=(Scale.SMOKE, Scale.DEMO),
+    scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT),
     recipes=recipes,
     digest=_last_steps,
 )

@@ -1,6 +1,7 @@
 """Figure 5 (right): with few training data the model overfits, and the sink does not come."""
 
 from sinkinterp.report.columns import LOSS
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import HasNoSink, HasSink, Higher
 from sinkinterp.runs.study import Edition, study
 
@@ -18,6 +19,7 @@ EXPERIMENT = study(
     ),
     note="overfitting is part of the claim, so losses differ; the whole run sees 51,200 sequences once each; losses "
     "are of held-out sequences, and figure28_overfitting has those of training beside them",
+    scales=(Scale.SMOKE, Scale.DEMO, Scale.PAPER),
     paper=Edition(
         PAPERS,
         (

@@ -108,6 +108,6 @@ EXPERIMENT = Experiment(
     rows=ROWS,
     draw=draw,
     rules=RULES,
-    scales=(Scale.SMOKE, Scale.DEMO, Scale.PAPER),
+    scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT, Scale.PAPER),
     recipes=ROWS.recipes,
 )

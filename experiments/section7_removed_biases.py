@@ -85,6 +85,6 @@ EXPERIMENT = Experiment(
     rows=ROWS,
     draw=draw,
     rules=tuple(rule for name in SLOTS.values() for rule in _rules(name)),
-    scales=(Scale.SMOKE, Scale.DEMO, Scale.PAPER),
+    scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT, Scale.PAPER),
     recipes=ROWS.recipes,
 )

@@ -275,7 +275,7 @@ def study(
     claim: str,
     arms: Sequence[Arm],
     rules: Sequence[Rule],
-    scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO, Scale.PAPER),
+    scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO, Scale.TEXT, Scale.PAPER),
     note: str = "",
     bases: Mapping[Scale, Recipe] = BASES,
     paper: Edition | None = None,

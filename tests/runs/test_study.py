@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 import sinkinterp as si
+from sinkinterp.data.packing import PackedText
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.errors import InputError
 from sinkinterp.lm.ffn import GatedFFN
@@ -123,6 +124,13 @@ def test_every_row_at_paper_scale_changes_only_what_it_says():
         changed = [arm.recipe(base, 0).key() for arm in arms.values()]
         assert len(set(changed)) == len(changed), f"{name}: two arms are one"
     assert RECIPES["paper-60m"] == base
+
+
+@pytest.mark.parametrize("name", [name for name in experiment_names() if Scale.TEXT in load_experiment(name).scales])
+def test_on_text_no_two_arms_of_a_study_are_one_and_each_has_a_model_that_fits_the_text(name):
+    recipes = load_experiment(name).recipes(Scope(Scale.TEXT, seeds=1))
+    assert recipes and len({recipe.key() for recipe in recipes}) == len(recipes)
+    assert all(isinstance(recipe.data, PackedText) for recipe in recipes)
 
 
 def test_a_dry_run_of_the_paper_counts_runs_operations_and_bytes_without_a_text(monkeypatch):
