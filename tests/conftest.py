@@ -2,7 +2,7 @@ import gc
 import os
 import signal
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import get_args
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
@@ -10,6 +10,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
 import jaxtyping
 import pytest
 import torch
+import typer.main
 from jaxtyping import AbstractArray, config, jaxtyped
 
 COMPOSED = {"cli", "models", "pages", "runs", "tests"}  # folders of tests
@@ -31,6 +32,7 @@ def states_shapes(hint):
 
 
 jaxtyping.jaxtyped = checked_where_it_states_shapes  # before any import of the package
+typer.main.get_command = cache(typer.main.get_command)  # else each line of a CliRunner makes all commands anew
 
 
 def pytest_collection_finish():

@@ -1,19 +1,18 @@
 """The benchmark's table is whole at a size at which its figures mean nothing; nothing here is timed."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+import warnings
 
 import pytest
 import torch
+from typer import Typer
+from typer.testing import CliRunner
 
 from benchmarks import costs, measure, rows
 from benchmarks.costs import CAN_READ_PEAKS, peak_mb
 from benchmarks.ways import Setting
 
 pytestmark = pytest.mark.timeout(600)  # the first test waits for all benchmarks
-ROOT = Path(__file__).parents[1]
 TINY = Setting(13, layers=2, heads=3, width=6, vocab=17)
 needs_proc = pytest.mark.skipif(not CAN_READ_PEAKS, reason="no /proc/self/clear_refs to reset high-water marks")
 
@@ -28,11 +27,13 @@ def test_the_peak_of_forty_megabytes_made_and_dropped_is_forty_megabytes():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(tmp_path_factory, module_as_users_run_it):
     """What the command prints and writes with --quick."""
-    file = tmp_path_factory.mktemp("benchmark") / "figures.json"
-    command = [sys.executable, "-m", "benchmarks.measure", "--quick", "--no-long", "--json", str(file)]
-    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    file, threads, command = tmp_path_factory.mktemp("benchmark") / "figures.json", torch.get_num_threads(), Typer()
+    command.command()(measure.main)
+    with warnings.catch_warnings(action="default"):  # those of the peers
+        done = CliRunner().invoke(command, ["--quick", "--no-long", "--json", str(file)], catch_exceptions=False)
+    torch.set_num_threads(threads)
     return done.stdout, json.loads(file.read_text())
 
 

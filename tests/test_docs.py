@@ -49,13 +49,23 @@ def test_every_experiment_that_a_page_asks_for_is_there_at_that_scale(page):
         assert all(full_name(name) for name in names if name != "all" and not name.isupper()), line
 
 
+@pytest.fixture(scope="module")
+def client():
+    """Runs cells in a kernel that all notebooks share."""
+    made = NotebookClient(nbformat.v4.new_notebook(), timeout=110)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PLOTLY_RENDERER", "json")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        with made.setup_kernel():
+            yield made
+
+
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
-def test_a_notebook_runs(file, monkeypatch):
-    monkeypatch.setenv("PLOTLY_RENDERER", "json")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    source = file.read_text().replace("STEPS = 1000", "STEPS = 30")
-    notebook = nbformat.reads(source, as_version=4)
-    NotebookClient(notebook, timeout=110).execute()
+def test_a_notebook_runs(file, client):
+    client.nb = nbformat.reads(file.read_text().replace("STEPS = 1000", "STEPS = 30"), as_version=4)
+    client.nb.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))  # names of the notebook before
+    for i, cell in enumerate(client.nb.cells):
+        client.execute_cell(cell, i)
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)

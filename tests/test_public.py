@@ -1,6 +1,8 @@
+import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -52,7 +54,7 @@ def test_every_package_and_root_module_is_an_attribute_of_the_package_without_an
 
 
 FORKS = """
-import os, sys, torch
+import os, sys, torch._dynamo, torch.distributed.tensor  # which all children would import
 for code in sys.argv[1:]:
     sys.stdout.flush()
     child = os.fork()
@@ -66,14 +68,20 @@ for code in sys.argv[1:]:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_our_type_and_functions_are_known_whatever_is_imported_first(tmp_path):
+def test_our_types_and_functions_are_known_whatever_is_imported_first(tmp_path):
     """Each of these begins in a process that has imported torch, and neither us nor transformers."""
+    from sinkinterp.data.packing import PackedText
+    from sinkinterp.data.tokenisers import ByteBPE
     from sinkinterp.lm.model import build
 
     build(si.VARIANTS["k_bias"]).save_pretrained(tmp_path)
+    data = PackedText(tokenizer=ByteBPE(300), length=11)
+    recipe = si.Recipe(model=replace(si.VARIANTS["softmax"], vocab=300), data=data)
+    (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
     ours, theirs = "import sinkinterp", "from transformers import AutoModelForCausalLM"
     load = f"print(type(AutoModelForCausalLM.from_pretrained({str(tmp_path)!r})).__name__)"
     of_type = "from transformers import AutoConfig; print(AutoConfig.for_model('sinkinterp').model_type)"
+    key_of_text = f"print(recipe_of(Path({str(tmp_path)!r})).key())"
     of_functions = "import sinkinterp as si; si.trained, si.VARIANTS; print(callable(si.measure), callable(si.load))"
     said = {
         f"{ours}; {theirs}; {load}": "SinkForCausalLM",
@@ -81,6 +89,7 @@ def test_our_type_and_functions_are_known_whatever_is_imported_first(tmp_path):
         f"{ours}; from transformers import LlamaForCausalLM; {of_type}": "sinkinterp",
         f"{ours}; from transformers import GPT2LMHeadModel; {of_type}": "sinkinterp",
         f"{ours}; from transformers import AutoTokenizer; {of_type}": "sinkinterp",
+        f"from pathlib import Path; from sinkinterp.runs.trained import recipe_of; {key_of_text}": recipe.key(),
         of_functions: "True True",  # no module hides the function of its name
     }
     assert run(FORKS, *said).splitlines() == [*said.values()]

@@ -1,6 +1,3 @@
-import json
-import subprocess
-import sys
 from dataclasses import dataclass, replace
 
 import pytest
@@ -91,17 +88,6 @@ def test_a_run_names_its_text_and_another_text_is_refused(tmp_path):
     texts["a"].write_text("other words\n\n" + texts["b"].read_text())
     with pytest.raises(InputError, match=f"data.sha256 is {sha256} there"):
         trained.trained(recipe, tmp_path / "other cache", folder=run.folder.parent)
-
-
-def test_the_recipe_of_a_text_is_read_back_in_a_process_that_knows_no_text_yet(tmp_path):
-    recipe = Recipe(model=replace(VARIANTS["softmax"], vocab=300), data=PackedText(tokenizer=ByteBPE(300), length=11))
-    (tmp_path / "recipe.json").write_text(json.dumps(recipe.to_dict()))
-    program = (
-        "import pathlib, sys; from sinkinterp.runs.trained import recipe_of; "
-        "print(recipe_of(pathlib.Path(sys.argv[1])).key())"
-    )
-    out = subprocess.run([sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True).stdout
-    assert out.strip() == recipe.key()
 
 
 def test_the_loss_of_an_evaluation_is_that_of_the_predicted_tokens(tmp_path):

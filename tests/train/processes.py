@@ -1,7 +1,8 @@
-"""A run in stages, each trained by so many processes: `python processes.py RECIPE RUN STAGES`, two of them as JSON.
+"""Runs in stages, each trained by so many processes. A line of standard input is [RECIPE, RUN, STAGES] as JSON.
 
-A stage is [processes, sharded, step]; the last process is interrupted in the step after `step`. Prints the exit codes
-of every stage: 130 where processes were interrupted. They are forked, so that libraries are imported once.
+A stage is [processes, sharded, step]; the last process is interrupted in the step after `step`. Prints a line of JSON
+for each run: the exit codes of every stage, 130 where processes were interrupted. They are forked, so that libraries
+are imported once.
 """
 
 import json
@@ -61,14 +62,21 @@ def forked(place: dict[str, str], task: Callable[[], int]) -> int:
         os._exit(code)
 
 
+def codes_of(recipe: Recipe, run: Path, size: int, sharded: bool, stop_at: int) -> list[int]:
+    """The exit codes of a stage's processes."""
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(size)}
+    place |= {"ACCELERATE_USE_FSDP": str(sharded).lower()}
+    task = partial(trained, recipe, run, stop_at)
+    children = [forked(place | {"RANK": str(rank)}, task) for rank in range(size)]
+    return [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+
+
 def main() -> None:
-    recipe, run = Recipe.from_dict(json.loads(sys.argv[1])), Path(sys.argv[2])
-    for size, sharded, stop_at in json.loads(sys.argv[3]):
-        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(size)}
-        place |= {"ACCELERATE_USE_FSDP": str(sharded).lower()}
-        task = partial(trained, recipe, run, stop_at)
-        children = [forked(place | {"RANK": str(rank)}, task) for rank in range(size)]
-        print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), flush=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests were started with it ignored
+    for line in sys.stdin:
+        recipe, run, stages = json.loads(line)
+        codes = [codes_of(Recipe.from_dict(recipe), Path(run), *stage) for stage in stages]
+        print(f"codes {json.dumps(codes)}", flush=True)
 
 
 if __name__ == "__main__":

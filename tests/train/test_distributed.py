@@ -24,12 +24,20 @@ pytestmark = pytest.mark.timeout(600)  # several processes, which import everyth
 RECIPE = Recipe(model=VARIANTS["k_bias"], steps=11, batch=14, micro_batch=3, warmup=5, watch_every=1, save_every=4)
 
 
-def codes_of(run, recipe, *stages):
-    """The exit codes of every stage's processes; see `processes`."""
-    command = [sys.executable, processes.__file__, json.dumps(recipe.to_dict()), str(run), json.dumps(stages)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]  # which older torch prints
+@pytest.fixture(scope="module")
+def codes_of():
+    """Trains a run in stages; returns the exit codes of every stage's processes. See `processes`."""
+    command, environment = [sys.executable, processes.__file__], os.environ | {"OMP_NUM_THREADS": "1"}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **pipes) as program:
+
+        def codes(run, recipe, *stages):
+            print(json.dumps([recipe.to_dict(), str(run), stages]), file=program.stdin, flush=True)
+            answers = (line for line in program.stdout if line.startswith("codes "))  # older torch prints of Gloo
+            return json.loads(next(answers).removeprefix("codes "))
+
+        yield codes
+        program.stdin.close()
 
 
 def assert_same_losses(run, other, steps):
@@ -43,18 +51,16 @@ def assert_same_losses(run, other, steps):
         assert yours["loss"] == pytest.approx(mine["loss"], abs=2e-6)
 
 
-@pytest.mark.usefixtures("interruptible")
-def test_two_processes_have_the_losses_of_one_and_stop_together(tmp_path):
-    assert codes_of(tmp_path / "two", RECIPE, (2, False, 6), (2, False, 0)) == ["130 130", "0 0"]
+def test_two_processes_have_the_losses_of_one_and_stop_together(tmp_path, codes_of):
+    assert codes_of(tmp_path / "two", RECIPE, (2, False, 6), (2, False, 0)) == [[130, 130], [0, 0]]
     loop.train(job_of(RECIPE, RECIPE.data, evaluate), tmp_path / "one")
     assert_same_losses(tmp_path / "one", tmp_path / "two", RECIPE.steps)
 
 
 @SHARDS
-@pytest.mark.usefixtures("interruptible")
-def test_a_run_goes_from_shards_to_one_process_and_back_with_the_losses_of_one(tmp_path):
+def test_a_run_goes_from_shards_to_one_process_and_back_with_the_losses_of_one(tmp_path, codes_of):
     recipe = replace(RECIPE, model=replace(VARIANTS["sink_token"], n_layers=2))
-    assert codes_of(tmp_path / "two", recipe, (2, True, 2), (1, False, 5), (2, True, 0)) == ["130 130", "130", "0 0"]
+    assert codes_of(tmp_path / "two", recipe, (2, True, 2), (1, False, 5), (2, True, 0)) == [[130, 130], [130], [0, 0]]
     one = loop.train(job_of(recipe, recipe.data, evaluate), tmp_path / "one")
     assert_same_losses(tmp_path / "one", tmp_path / "two", recipe.steps)
     two = tmp_path / "two" / one.name

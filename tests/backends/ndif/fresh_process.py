@@ -1,8 +1,8 @@
-"""A server of nnsight requests that holds a model but not us, each request in a process of its own.
+"""A server of nnsight requests that has models but not us, each request in a process of its own.
 
 `remote_subject` makes a subject whose requests are serialised as for NDIF and written to a file. `python -I` on this
 very file has imported what a server has, refuses every other library, and forks for each request; the child loads the
-model, unpickles and runs the payload, notes what it names and imports, and sends back plain tensors.
+model of a folder, unpickles and runs the payload, notes what it names and imports, and sends back plain tensors.
 """
 
 import builtins
@@ -19,21 +19,20 @@ REQUESTS = []  # of this test run: size in bytes, seconds, modules that the payl
 
 
 class Server:
-    """The process that waits for requests on the model of a folder."""
+    """The process that waits for requests on models, each in its folder."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self):
         self.process = subprocess.Popen(
-            [sys.executable, "-I", __file__, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-I", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
-    def answer(self, blob, env):
+    def answer(self, folder, blob, env):
         import torch
 
         with tempfile.TemporaryDirectory() as scratch:
             (Path(scratch) / "payload").write_bytes(blob)
             start = time.perf_counter()
-            self.process.stdin.write(json.dumps([scratch, env]) + "\n")
+            self.process.stdin.write(json.dumps([str(folder), scratch, env]) + "\n")
             self.process.stdin.flush()
             reply = json.loads(self.process.stdout.readline())
             REQUESTS.append({"bytes": len(blob), "seconds": time.perf_counter() - start} | reply)
@@ -47,17 +46,17 @@ class Server:
         self.process.wait()
 
 
-def remote_subject(server):
-    """The server's model as a subject."""
+def remote_subject(server, folder):
+    """The server's model of a folder as a subject."""
     from nnsight import TransformersModel
 
     from sinkinterp.backends.ndif.remote_subject import RemoteSubject, Request
 
     class ToServer(Request):
         def request(self, request, tracer):
-            return server.answer(self._serialize(tracer), request.env)
+            return server.answer(folder, self._serialize(tracer), request.env)
 
-    envoy = TransformersModel(str(server.folder), task="text-generation", tokenizer=tokenizer())
+    envoy = TransformersModel(str(folder), task="text-generation", tokenizer=tokenizer())
     assert all(parameter.is_meta for parameter in envoy._module.parameters())
     env = envoy._remoteable_get_env()
     return RemoteSubject(envoy, "remote", lambda: ToServer("key", host="http://nowhere", env=env))
@@ -116,16 +115,19 @@ def execute(model, scratch):
     return {"named": sorted(named), "imported": sorted(imported)}
 
 
-def serve(folder):
+def serve():
     sys.meta_path.insert(0, Refusal())
     import torch
     from nnsight import TransformersModel
     from transformers import AutoModelForCausalLM, logging
 
     logging.disable_progress_bar()
-    AutoModelForCausalLM.from_pretrained(folder)  # imports what a child would import for every request
+    met = set()
     for line in sys.stdin:
-        scratch, env = json.loads(line)
+        folder, scratch, env = json.loads(line)
+        if folder not in met:
+            AutoModelForCausalLM.from_pretrained(folder)  # imports what a child would import for every request
+            met.add(folder)
         if os.fork():
             os.wait()
             continue
@@ -141,4 +143,4 @@ def serve(folder):
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve()

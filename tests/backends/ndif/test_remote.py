@@ -56,17 +56,22 @@ EACH = [  # groups that one request carries, in this order
 ]
 
 
+@pytest.fixture(scope="module")
+def server():
+    with closing(Server()) as process:
+        yield process
+
+
 @pytest.fixture(scope="module", params=["gpt2", "llama with grouped queries", "gpt-oss with sink logits"])
-def pair(request, tmp_path_factory):
+def pair(request, server, tmp_path_factory):
     """A subject on a server, and the same model here."""
     folder = tmp_path_factory.mktemp("model")
     model = model_of(request.param)
     model.save_pretrained(folder)
-    with closing(Server(folder)) as server:
-        before = len(REQUESTS)
-        remote = remote_subject(server)
-        n_requests = len(REQUESTS) - before
-        yield SimpleNamespace(remote=remote, here=NNsightSubject(model), name=request.param, n_requests=n_requests)
+    before = len(REQUESTS)
+    remote = remote_subject(server, folder)
+    n_requests = len(REQUESTS) - before
+    return SimpleNamespace(remote=remote, here=NNsightSubject(model), n_requests=n_requests)
 
 
 on_gpt2 = pytest.mark.parametrize("pair", ["gpt2"], indirect=True)  # where one architecture shows it
