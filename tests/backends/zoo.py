@@ -1,5 +1,6 @@
 """Tiny random models with peaked attention, so that agreement means something."""
 
+from copy import deepcopy
 from dataclasses import fields
 from functools import cache
 
@@ -74,7 +75,7 @@ def peaked(model: PreTrainedModel, parts: tuple[str, ...] = PEAKED) -> PreTraine
 
 def model_of(name: str) -> PreTrainedModel:
     torch.manual_seed(0)
-    return peaked(AutoModelForCausalLM.from_config(CONFIGS[name]).eval())
+    return peaked(AutoModelForCausalLM.from_config(deepcopy(CONFIGS[name])).eval())
 
 
 @cache

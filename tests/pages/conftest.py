@@ -20,16 +20,17 @@ def chromium():
 
 @pytest.fixture(scope="module")
 def tab(chromium):
-    """Opens a file or an address, and notes what it complains about and asks for."""
+    """Opens a file or an address, and notes what it complains about, asks for and gets."""
 
     def opened(where, ready="body[data-ready]", **look):
         page = chromium.new_page(**look)
-        page.complaints, page.requests = [], []
+        page.complaints, page.requests, page.answered = [], [], []
         page.on(
             "console", lambda said: page.complaints.append(said.text) if said.type in ("error", "warning") else None
         )
         page.on("pageerror", lambda error: page.complaints.append(str(error)))
         page.on("request", lambda asked: page.requests.append(asked.url))
+        page.on("requestfinished", lambda asked: page.answered.append(asked.url))
         page.set_default_timeout(90_000)
         page.goto(where.as_uri() if isinstance(where, Path) else where)
         page.wait_for_selector(ready)

@@ -40,6 +40,21 @@ def opened(tab, tmp_path_factory):
         page.close()
 
 
+@pytest.fixture
+def alone(tab, tmp_path):
+    """Opens a page that no other test sees, once `ready` is there."""
+    pages = []
+
+    def load(html, ready="body[data-ready]"):
+        (tmp_path / "page.html").write_text(html, encoding="utf-8")
+        pages.append(tab(tmp_path / "page.html", ready))
+        return pages[-1]
+
+    yield load
+    for page in pages:
+        page.close()
+
+
 def long_atlas(length=1203, side=2):
     """One map of more cells than are drawn, and its weights."""
     one = np.random.default_rng(3).random((length, length))
@@ -335,18 +350,11 @@ def test_what_looks_like_a_labels_markup_is_text(changed):
     assert labels == [f"{i}: {word}" for i, word in enumerate(MARKUP)]
 
 
-def test_markup_that_gets_into_the_page_all_the_same_cannot_run_nor_fetch(chromium, tmp_path):
-    page = chromium.new_page()
-    file = tmp_path / "page.html"
+def test_markup_that_gets_into_the_page_all_the_same_cannot_run_nor_fetch(alone):
     markup = "<img src=https://example.org/x.png onerror=window.__pwned=1><script>window.__pwned=2</script>"
-    file.write_text(atlas_page(small_atlas()[0]).replace("<header>", f"{markup}<header>"), encoding="utf-8")
-    asked = []
-    page.on("requestfinished", lambda request: asked.append(request.url))
-    page.goto(file.as_uri())
-    page.wait_for_selector("body[data-ready]")
+    page = alone(atlas_page(small_atlas()[0]).replace("<header>", f"{markup}<header>"))
     assert page.evaluate("typeof window.__pwned") == "undefined"
-    assert not [url for url in asked if not url.startswith(LOCAL)]
-    page.close()
+    assert not [url for url in page.answered if not url.startswith(LOCAL)]
 
 
 WORDS = st.sampled_from(NASTY) | st.text(
@@ -357,24 +365,16 @@ PWN = "<img src=x onerror=window.__pwned=1><svg onload=window.__pwned=1></script
 
 @settings(max_examples=2, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(WORDS, min_size=7, max_size=7), WORDS, WORDS)
-def test_whatever_the_words_nothing_runs(chromium, tmp_path, words, model, name):
+def test_whatever_the_words_nothing_runs(alone, words, model, name):
     fields = dict.fromkeys(("model", "lead", "note", "protocol"), PWN + model)
     table = Table(PWN + name, name, ({name or "a": PWN, "other": 1.5},))
     atlas, _ = small_atlas(states=(PWN + name, "b"), slot=True, tokens=[PWN, *words[1:]], tables=(table,), **fields)
-    file = tmp_path / "page.html"
-    file.write_text(atlas_page(atlas), encoding="utf-8")
-    page = chromium.new_page()
-    complaints = []
-    page.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(file.as_uri())
-    page.wait_for_selector("body[data-ready]")
+    page = alone(atlas_page(atlas))
     tip_at(page, 6, 0)
     assert page.evaluate("typeof window.__pwned") == "undefined"
-    assert complaints == []
+    assert page.complaints == []
     assert page.evaluate("document.getElementById('title').textContent") == f"{fields['model']}: attention maps"
     assert page.evaluate("about.tokens") == [PWN, *words[1:]]
-    page.close()
 
 
 def test_the_page_begins_with_its_maps_and_tables_come_after(exact):
@@ -527,8 +527,7 @@ def test_a_token_is_chosen_by_the_keyboard(exact):
     exact.click("#no-token")
 
 
-@pytest.mark.parametrize("width", [1400, 420])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (420, "dark")])
 def test_nothing_overlaps_or_scrolls_sideways(settled, exact, coarse, changed, width, scheme):
     for page in (exact, coarse, changed):
         page.set_viewport_size({"width": width, "height": 1000})
@@ -560,25 +559,6 @@ OVERLAPS = """() => {
 }"""
 
 
-def refused(chromium, tmp_path, change):
-    """What a page says whose data were changed before it was written."""
-    file = tmp_path / "page.html"
-    html = atlas_page(small_atlas()[0])
-    old = re.search(r'<script type="application/json" id="about">(.*?)</script>', html, re.S)[1]
-    data = json.loads(old)
-    change(data)
-    file.write_text(html.replace(old, in_script(data)), encoding="utf-8")
-    page = chromium.new_page()
-    complaints = []
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.goto(file.as_uri())
-    page.wait_for_function("document.getElementById('lead').textContent")
-    text = page.inner_text("#lead")
-    assert any(text in complaint for complaint in complaints) and page.locator("#map canvas").count() == 0
-    page.close()
-    return text
-
-
 CHANGES = {
     "data.captions is missing": lambda data: data.update(legends=data.pop("captions")),
     "data.channels[0].scale.bits is not a number": lambda data: data["channels"][0]["scale"].update(bits="16"),
@@ -589,33 +569,28 @@ CHANGES = {
 
 
 @pytest.mark.parametrize(("reason", "change"), CHANGES.items(), ids=CHANGES)
-def test_data_that_do_not_match_the_schema_are_refused_by_name(chromium, tmp_path, reason, change):
-    text = refused(chromium, tmp_path, change)
-    assert text == f"This page cannot be drawn: {reason}. Make the page again with one version of sinkinterp."
+def test_data_that_do_not_match_the_schema_are_refused_by_name(alone, reason, change):
+    html = atlas_page(small_atlas()[0])
+    old = re.search(r'<script type="application/json" id="about">(.*?)</script>', html, re.S)[1]
+    data = json.loads(old)
+    change(data)
+    page = alone(html.replace(old, in_script(data)), "#lead:not(:empty)")
+    said = page.inner_text("#lead")
+    assert said == f"This page cannot be drawn: {reason}. Make the page again with one version of sinkinterp."
+    assert any(said in complaint for complaint in page.complaints) and page.locator("#map canvas").count() == 0
 
 
-def test_a_script_that_reads_a_field_that_does_not_exist_is_refused(chromium, tmp_path):
-    file = tmp_path / "page.html"
-    file.write_text(atlas_page(small_atlas()[0]), encoding="utf-8")
-    page = chromium.new_page()
-    page.goto(file.as_uri())
-    page.wait_for_selector("body[data-ready]")
+def test_a_script_that_reads_a_field_that_does_not_exist_is_refused(alone):
+    page = alone(atlas_page(small_atlas()[0]))
     with pytest.raises(Exception, match="a script reads data\\.captions\\.legend, which does not exist"):
         page.evaluate("about.captions.legend")
     assert "data.captions.legend" in page.inner_text("#lead")
-    page.close()
 
 
-def test_colours_are_the_themes_light_or_dark(chromium, tmp_path):
-    file = tmp_path / "page.html"
-    file.write_text(atlas_page(small_atlas()[0]), encoding="utf-8")
-    page = chromium.new_page(color_scheme="light")
-    page.goto(file.as_uri())
-    page.wait_for_selector("body[data-ready]")
+def test_colours_are_the_themes_light_or_dark(exact):
     shown = "theme => document.getElementById('map').layout.coloraxis.colorscale.at(-1)[1] === theme"
     for scheme, theme in (("light", LIGHT), ("dark", DARK), ("light", LIGHT)):
-        page.emulate_media(color_scheme=scheme)
-        page.wait_for_function(shown, arg=theme.sequential[-1])
+        exact.emulate_media(color_scheme=scheme)
+        exact.wait_for_function(shown, arg=theme.sequential[-1])
         background = "rgb({}, {}, {})".format(*(int(theme.background[i : i + 2], 16) for i in (1, 3, 5)))
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == background
-    page.close()
+        assert exact.evaluate("getComputedStyle(document.body).backgroundColor") == background

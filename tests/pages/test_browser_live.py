@@ -1,7 +1,6 @@
 """The live page in a real browser, with its server."""
 
 import threading
-from itertools import product
 
 import pytest
 
@@ -149,10 +148,10 @@ def test_back_returns_to_what_was_there(opened):
     assert values(opened) == plain
 
 
-@pytest.mark.parametrize("edits", ["x:1", "swap:1:2", "swap:a", "swap:", "__proto__:1", "zero:1e999:0:1", "~~:"])
-def test_an_address_with_a_mistake_opens_all_the_same(page, address, edits):
+def test_an_address_with_mistakes_opens_all_the_same(page, address):
+    edits = ("x:1", "swap:1:2", "swap:a", "swap:", "__proto__:1", "zero:1e999:0:1", "", ":")
     page.goto("about:blank")
-    page.goto(f"{address}#head=a.b&edits={edits}")
+    page.goto(f"{address}#head=a.b&edits={'~'.join(edits)}")
     page.wait_for_selector("body[data-ready]")
     assert page.locator("#edits li").count() == 0 and len(values(page)) == 3
 
@@ -204,7 +203,7 @@ def test_a_hostile_prompt_is_text_and_nothing_leaves_the_machine(opened, address
 def test_nothing_scrolls_sideways(opened, settled):
     after(opened, lambda: opened.click("[data-key='suggestion 0']"))
     wide = "w => [...document.querySelectorAll('canvas, textarea, table')].filter((e) => e.offsetWidth > w).length"
-    for width, scheme in product((420, 1400), ("light", "dark")):
+    for width, scheme in ((420, "light"), (1400, "dark")):
         opened.set_viewport_size({"width": width, "height": 900})
         opened.emulate_media(color_scheme=scheme)
         settled(opened)

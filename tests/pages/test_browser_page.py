@@ -91,7 +91,9 @@ def test_no_button_offers_to_send_the_data_away(opened):
     assert buttons == ["Whole figure", "Save PNG", "Save SVG"] and opened.locator(".modebar-btn").count() == 0
 
 
-def test_a_figure_that_was_zoomed_is_shown_whole_again(opened):
+def test_a_figure_that_was_zoomed_is_shown_whole_again(opened, settled):
+    opened.wait_for_function(IS_ON, arg=LIGHT.background)
+    settled(opened)
     ranged = "document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range"
     whole = opened.evaluate(ranged)
     opened.evaluate("Plotly.relayout(document.querySelector('.js-plotly-plot'), {'xaxis.range': [1.2, 1.4]})")
@@ -115,8 +117,7 @@ def test_a_chapter_of_the_book_draws_with_the_plotly_of_its_folder(show, tmp_pat
     shown.close()
 
 
-@pytest.mark.parametrize("width", [1400, 420])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (420, "dark")])
 def test_nothing_overlaps_or_scrolls_sideways(everything, settled, width, scheme):
     everything.set_viewport_size({"width": width, "height": 900})
     everything.emulate_media(color_scheme=scheme)
