@@ -28,11 +28,11 @@ ROOT = Path(__file__).parents[1]
 EQUIVALENT = ROOT / "benchmarks" / "equivalent_mutants.txt"
 FROZEN = "tests/test_frozen.py"
 MUTATED = {
-    "sinkinterp/attention/*.py": ("tests/attention/*.py", FROZEN),
-    "sinkinterp/metrics/*.py": ("tests/metrics/*.py", FROZEN),
-    "sinkinterp/interventions/*.py": ("tests/interventions/*.py", FROZEN),
-    "sinkinterp/report/report.py": ("tests/report/*.py", FROZEN),
-    "sinkinterp/report/readings.py": ("tests/report/*.py", FROZEN),
+    "sinkinterp/attention/*.py": ("tests/attention/test_*.py", FROZEN),
+    "sinkinterp/metrics/*.py": ("tests/metrics/test_*.py", FROZEN),
+    "sinkinterp/interventions/*.py": ("tests/interventions/test_*.py", FROZEN),
+    "sinkinterp/report/report.py": ("tests/report/test_*.py", FROZEN),
+    "sinkinterp/report/readings.py": ("tests/report/test_*.py", FROZEN),
 }
 QUICK = {
     "sinkinterp/metrics/writes.py": ("tests/metrics/test_writes.py",),

@@ -147,6 +147,7 @@ def test_kernels_that_mean_nothing_are_refused():
         (lambda: Kernel(similarity=Exp(), normaliser=Unit()), "PNorm"),
         (lambda: Kernel(similarity=Magnitude(ExpMinusOne()).of, normaliser=ClampedSum()), "ExpMinusOne"),
         (lambda: PNorm(0.0), "above zero"),
+        (lambda: PNorm(-0.5), "above zero"),
     ):
         with pytest.raises(ValueError, match=message):
             make()

@@ -1,15 +1,11 @@
-"""First tokens, heavy hitters and sinks that were planted are found, and caches equal what they stand for."""
+"""First tokens and sinks that were planted are found, and caches equal what they stand for."""
 
 import pytest
 import torch
 from backends.zoo import subject_of, tokens_of
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from sinkinterp.attention.call import AttentionCall
 from sinkinterp.backends.load import load
-from sinkinterp.errors import InputError
-from sinkinterp.interventions.columns import Evict
-from sinkinterp.interventions.heavy_hitters import First, KeepHeaviest
 from sinkinterp.measurement.eviction import first_token_losses, heads_table
 from sinkinterp.measurement.generation import _sinks_of_parts, generated, generation_table
 from sinkinterp.measurement.rolling_cache import SinkCache, streamed
@@ -17,54 +13,6 @@ from sinkinterp.report.caches import Losses
 from sinkinterp.runs.inputs import Inputs
 
 GROUPED = "llama with grouped queries"
-
-
-def call_of(scores, heads=1):
-    """A call with these scores, `query key`, in every head."""
-    k = torch.eye(len(scores))[None, None]
-    return AttentionCall(0, scores.expand(1, heads, -1, -1).contiguous(), k, k.clone(), scale=1.0)
-
-
-def kept_one_by_one(scores, window, heavy, first):
-    """What H2O keeps, as sets: the oracle."""
-    cached, weight, rows = [], torch.zeros(len(scores)), []
-    for query in range(len(scores)):
-        cached.append(query)
-        if len(cached) > window:
-            old = [key for key in cached if key <= query - (window - heavy)]
-            old = [key for key in old if not (key == 0 and first is First.KEPT)]
-            chosen = 0 if 0 in old and first is First.EVICTED else min(old, key=lambda key: float(weight[key]))
-            cached.remove(chosen)
-        weight[cached] += scores[query, cached].softmax(0)
-        rows.append(set(cached))
-    return rows
-
-
-@pytest.mark.parametrize("first", First)
-@pytest.mark.parametrize("window, heavy", [(5, 2), (7, 6), (3, 1)])
-def test_heavy_hitters_are_those_of_a_cache_that_evicts_one_by_one(first, window, heavy):
-    scores = 3 * torch.randn(23, 23, generator=torch.Generator().manual_seed(window))
-    mask = KeepHeaviest(window, heavy, first).call(call_of(scores)).allowed()[0, 0]
-    assert [set(row.nonzero()[:, 0].tolist()) for row in mask] == kept_one_by_one(scores, window, heavy, first)
-
-
-def test_a_planted_heavy_hitter_stays_and_random_ones_do_not_look_at_scores():
-    scores = torch.zeros(31, 31)
-    scores[:, 4] = 8.0
-    kept = KeepHeaviest(6, 1).call(call_of(scores)).allowed()[0, 0]
-    assert kept[4:, 4].all() and kept.sum(-1).tolist() == [*range(1, 7), *[6] * 25]
-    random = [KeepHeaviest(6, 2, First.EVICTED, seed=3).call(call_of(s)).allowed() for s in (scores, 0 * scores)]
-    assert random[0].equal(random[1]) and not random[0][..., 6:, 0].any()
-
-
-def test_without_a_choice_heavy_hitters_are_a_rolling_cache():
-    subject, tokens = subject_of(GROUPED), tokens_of()
-    for heavy, first in ((0, First.EVICTED), (1, First.KEPT)):
-        logits = subject.run(tokens, edits=[KeepHeaviest(7, heavy, first)]).logits
-        torch.testing.assert_close(logits, subject.run(tokens, edits=[Evict(7, heavy)]).logits)
-    for heavy, first in ((7, First.JUDGED), (0, First.KEPT), (-1, First.EVICTED)):
-        with pytest.raises(InputError, match="heavy ones"):
-            KeepHeaviest(7, heavy, first)
 
 
 def test_a_rerotated_cache_equals_a_fresh_pass_over_the_kept_tokens_at_their_new_places():
@@ -105,13 +53,13 @@ def test_the_recommendation_is_the_fewest_beside_which_more_gain_less_than_a_hun
     )
 
 
-def test_planted_sinks_that_stay_wander_and_multiply_are_told_apart():
+def test_planted_sinks_that_stay_wander_and_multiply_are_told_apart(make_call):
     pattern = torch.full((3, 20, 20), 0.0)
     pattern[0, :, 0] = 0.9  # stays
     pattern[1, :12, 0], pattern[1, 12:, 7] = 0.9, 0.9  # wanders
     pattern[2, :, 0], pattern[2, 12:, 5] = 0.5, 0.4  # multiplies
     pattern += torch.eye(20) * (1 - pattern.sum(-1, keepdim=True))  # a query's own key is never a sink of its part
-    call = call_of(torch.zeros(20, 20), heads=3).with_pattern(pattern[None])
+    call = make_call(3, 3, 20, batch=1).with_pattern(pattern[None])
     parts = _sinks_of_parts(call, [4, 12, 20], 0.3)[0]
     assert parts[0].tolist() == [[pytest.approx(0.9), 1, 0, 1]] * 2
     assert parts[1, 1].tolist() == [0, 0, 1, 1] and parts[2, 1].tolist() == [0.5, 1, 0, 2]
