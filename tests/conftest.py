@@ -1,8 +1,12 @@
 import gc
+import json
 import os
 import signal
+import threading
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
+from http.client import HTTPConnection
+from http.server import ThreadingHTTPServer
 from typing import get_args
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
@@ -85,6 +89,43 @@ def interruptible():
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Runs a command line in an empty folder; returns its exit code, and its output with single spaces."""
+    from typer.testing import CliRunner
+
+    from sinkinterp.cli.main import app
+
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def run(*words):
+        result = CliRunner().invoke(app, [*map(str, words)])
+        return result.exit_code, " ".join(result.output.split())
+
+    return run
+
+
+@pytest.fixture
+def answers_of_live_pages(monkeypatch):
+    """What live pages answered: each is asked one question, and then its server is interrupted."""
+    answers, forever = [], ThreadingHTTPServer.serve_forever
+
+    def ask_once(server):
+        thread = threading.Thread(target=forever, args=(server, 0.01))
+        thread.start()
+        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+        body = json.dumps({"prompt": "3 17 5 9", "edits": [{"kind": "swap", "numbers": [2]}]})
+        connection.request("POST", "/ask", body, {"Content-Type": "application/json"})
+        answers.append(json.loads(connection.getresponse().read()))
+        server.shutdown()
+        thread.join()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", ask_once)
+    return answers
 
 
 @pytest.fixture

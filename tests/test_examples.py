@@ -81,6 +81,6 @@ def test_evicting_the_sink_costs_loss_where_there_is_one(run):
 
 
 def test_a_trainer_that_is_watched_shows_how_a_sink_comes(run):
-    lines = [line for line in run("watch_a_trainer").splitlines() if line.startswith(("step", "under"))]
+    lines = [line for line in run("watch_a_trainer", 150).splitlines() if line.startswith(("step", "under"))]
     first, *_, last, uniform = [float(re.search(r"alpha_1 ([\d.]+)", line)[1]) for line in lines]
     assert first < uniform + 0.05 and last > uniform + 0.15 and "Sink_1 0.0%" in lines[0]

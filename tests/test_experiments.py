@@ -11,13 +11,11 @@ from backends.zoo import model_of
 from runs.choices import accuracy_by_hand
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from typer.testing import CliRunner
 
 import sinkinterp as si
 from experiments.shared.effects import REASON
 from sinkinterp.backends.encoder.encoder_input import Silence
 from sinkinterp.cli import reproducing
-from sinkinterp.cli.main import app
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import silent
 from sinkinterp.errors import InputError
@@ -84,15 +82,9 @@ def smoke(tmp_path_factory):
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch):
-    """Runs the command in an empty folder; returns exit code, output, and the files that it left."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        result = CliRunner().invoke(app, [*map(str, words)])
-        return result.exit_code, " ".join(result.output.split()), sorted(str(p) for p in Path().rglob("*.*"))
-
-    return run
+def call(call):
+    """Runs the command; returns exit code, output, and the files that it left."""
+    return lambda *words: (*call(*words), sorted(str(path) for path in Path().rglob("*.*")))
 
 
 def book_of(folder, name):

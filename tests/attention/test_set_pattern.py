@@ -40,6 +40,15 @@ def test_what_was_set_is_what_is_read():
     assert torch.allclose(fixed.output()[:, 4], 0.25 * call.v[:, 2, 2][:, None].expand(-1, 7, -1))
 
 
+def test_a_pattern_that_was_set_is_normalised_where_its_rows_are_shares_that_sum_to_one():
+    call = random_call(slot=None)
+    for weights, expected in ((call.pattern(), True), (call.pattern() * 0.9, False)):
+        assert call.with_pattern(weights).is_normalised == expected
+    weights = call.pattern()
+    weights[0, 0, 3, :2] += torch.tensor([-2.0, 2.0])  # its row still sums to one
+    assert not call.with_pattern(weights).is_normalised
+
+
 def test_a_pattern_of_another_shape_and_a_normaliser_behind_a_pattern_are_refused():
     call = random_call()
     with pytest.raises(InputError, match=r"layer 0 has the shape \(2, 6, 7, 8\); got \(2, 6, 7, 7\)"):

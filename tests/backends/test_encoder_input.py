@@ -6,12 +6,10 @@ import pytest
 import torch
 from backends.encoder_decoders import model_of, save_bart, tokens_of
 from transformers import WhisperFeatureExtractor
-from typer.testing import CliRunner
 
 import sinkinterp as si
 from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, Sound, Text, TokenIds, encoder_input
 from sinkinterp.backends.files.model_files import load_tokenizer
-from sinkinterp.cli.main import app
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.token_sources import from_text, from_texts
 from sinkinterp.errors import InputError
@@ -116,19 +114,6 @@ def test_no_text_ends_in_what_the_tokenizer_appends(bart, length, texts):
     token_set = from_texts(texts, tokenizer, length, 1, Bos.TOKENIZER, "texts")
     assert token_set.tokens.tolist() == [[1, 7, 9, 50, 12][:length]] and token_set.too_short == len(texts) - 1
     assert from_text(TEXT, tokenizer, Bos.TOKENIZER).tokens.tolist() == [[1, 7, 9, 50, 12]]
-
-
-@pytest.fixture
-def call(tmp_path, monkeypatch):
-    """Runs a command in an empty folder; returns exit code and output."""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-
-    def run(*words):
-        result = CliRunner().invoke(app, [*map(str, words)])
-        return result.exit_code, " ".join(result.output.split())
-
-    return run
 
 
 def test_the_commands_measure_and_view_ask_for_an_encoder_input_and_take_it(call, bart):

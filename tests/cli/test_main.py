@@ -4,10 +4,8 @@ from pathlib import Path
 import pytest
 import torch
 from backends.zoo import VOCAB, model_of
-from typer.testing import CliRunner
 
 import sinkinterp as si
-from sinkinterp.cli.main import app
 
 SHARED = Path(__file__).parents[2] / "shared"
 STORIES, TEXTS = SHARED / "models/stories260K", SHARED / "data/c4_sample.jsonl"
@@ -15,16 +13,9 @@ real = pytest.mark.skipif(not STORIES.is_dir(), reason=f"needs the real model an
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch):
-    """Runs the command in an empty folder; returns exit code, output, and the files that it left."""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-
-    def run(*words):
-        result = CliRunner().invoke(app, [*map(str, words)])
-        return result.exit_code, result.output, sorted(p.name for p in Path().iterdir())
-
-    return run
+def call(call):
+    """Runs the command; returns exit code, output, and the files that it left."""
+    return lambda *words: (*call(*words), sorted(path.name for path in Path().iterdir()))
 
 
 @pytest.fixture

@@ -1,43 +1,18 @@
 """The command that serves a live page."""
 
-import json
-import threading
-from http.client import HTTPConnection
-
 import pytest
-from typer.testing import CliRunner
 
-from sinkinterp.cli.main import app
 from sinkinterp.pages import serve
 
 MODEL = "sinkinterp/demo-softmax"
-FOREVER = serve.ThreadingHTTPServer.serve_forever
 
 
 @pytest.fixture
-def call(monkeypatch):
+def call(call, answers_of_live_pages, monkeypatch):
     """Runs the command; returns exit code, output, the addresses that were opened, and what the server answered."""
-    opened, answers = [], []
-
-    def ask_once(server):
-        thread = threading.Thread(target=FOREVER, args=(server, 0.01))
-        thread.start()
-        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-        body = json.dumps({"prompt": "3 17 5 9", "edits": [{"kind": "swap", "numbers": [2]}]})
-        connection.request("POST", "/ask", body, {"Content-Type": "application/json"})
-        answers.append(json.loads(connection.getresponse().read()))
-        server.shutdown()
-        thread.join()
-        raise KeyboardInterrupt
-
+    opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
-    monkeypatch.setattr(serve.ThreadingHTTPServer, "serve_forever", ask_once)
-
-    def run(*words):
-        result = CliRunner().invoke(app, ["serve", *words])
-        return result.exit_code, " ".join(result.output.split()), opened, answers
-
-    return run
+    return lambda *words: (*call("serve", *words), opened, answers_of_live_pages)
 
 
 def test_the_page_is_served_until_an_interrupt_and_answers(call):

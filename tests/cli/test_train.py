@@ -3,7 +3,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from sinkinterp.cli import terminal
 from sinkinterp.cli import training as train
@@ -15,15 +14,10 @@ SHORT = ("--set", "steps=7", "--set", "watch_every=3", "--device", "cpu")
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch):
+def call(call, tmp_path, monkeypatch):
     """Runs the command with an empty cache; returns exit code and output."""
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
-
-    def run(*words):
-        result = CliRunner().invoke(app, [*map(str, words)])
-        return result.exit_code, " ".join(result.output.split())
-
-    return run
+    return call
 
 
 def test_a_recipe_is_trained_with_its_settings_and_found_again(call, tmp_path):

@@ -6,25 +6,16 @@ import pytest
 from backends.zoo import model_of
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from typer.testing import CliRunner
 
-from sinkinterp.cli.main import app
 from sinkinterp.pages import serve
 
 WORDS = ["<s>", "<script>alert(1)</script>", "the", "cat", "sat"]
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch):
-    """Runs the command in an empty folder; returns exit code and output."""
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-
-    def run(*words):
-        result = CliRunner().invoke(app, ["view", *map(str, words)])
-        return result.exit_code, " ".join(result.output.split())
-
-    return run
+def call(call):
+    """Runs the command; returns exit code and output."""
+    return lambda *words: call("view", *words)
 
 
 @pytest.fixture

@@ -56,3 +56,10 @@ def test_without_a_choice_heavy_hitters_are_a_rolling_cache():
     for heavy, first in ((7, First.JUDGED), (0, First.KEPT), (-1, First.EVICTED)):
         with pytest.raises(InputError, match="heavy ones"):
             KeepHeaviest(7, heavy, first)
+
+
+def test_a_seed_has_63_bits():
+    assert KeepHeaviest(4, 1, seed=2**63 - 1).seed == 2**63 - 1
+    for seed in (-1, 2**63):
+        with pytest.raises(InputError, match="seed of KeepHeaviest"):
+            KeepHeaviest(4, 1, seed=seed)

@@ -80,14 +80,15 @@ def test_a_value_bias_is_what_a_value_projection_with_a_bias_adds():
     torch.testing.assert_close(model(tokens()).logits, plain(tokens()).logits)
 
 
+@pytest.mark.parametrize(("name", "gate", "gated"), [("gated", "gate", "o"), ("gated_values", "v_gate", "v")])
 @torch.no_grad()
-def test_a_gate_whose_map_is_zero_halves_every_head():
-    model, plain = build(SPECS["gated"]), build(SPECS["softmax"])
+def test_a_gate_whose_map_is_zero_halves_every_head_or_value(name, gate, gated):
+    model, plain = build(SPECS[name]), build(SPECS["softmax"])
     weights = model.state_dict()
     for i in (0, 1):
-        model.model.layers[i].self_attn.gate.gate_proj.weight.zero_()
-        del weights[f"model.layers.{i}.self_attn.gate.gate_proj.weight"]
-        weights[f"model.layers.{i}.self_attn.o_proj.weight"] = weights[f"model.layers.{i}.self_attn.o_proj.weight"] / 2
+        attention = f"model.layers.{i}.self_attn"
+        weights.pop(f"{attention}.{gate}.gate_proj.weight").zero_()  # the model's own
+        weights[f"{attention}.{gated}_proj.weight"] = weights[f"{attention}.{gated}_proj.weight"] / 2
     plain.load_state_dict(weights)
     torch.testing.assert_close(model(tokens()).logits, plain(tokens()).logits)
 
@@ -103,18 +104,6 @@ def test_a_gate_of_elements_scales_each_by_its_own_number(name):
     expected = torch.full((1, 2, 3, 14), 0.5)
     expected[0, 1, 0, 5] = 1 / (1 + math.exp(-6.0))
     torch.testing.assert_close(gate(z, x), expected)
-
-
-@torch.no_grad()
-def test_gated_values_are_values_of_another_model_of_which_queries_see_the_past():
-    model, plain = build(SPECS["gated_values"]), build(SPECS["softmax"])
-    weights = model.state_dict()
-    for i in (0, 1):
-        model.model.layers[i].self_attn.v_gate.gate_proj.weight.zero_()
-        del weights[f"model.layers.{i}.self_attn.v_gate.gate_proj.weight"]
-        weights[f"model.layers.{i}.self_attn.v_proj.weight"] = weights[f"model.layers.{i}.self_attn.v_proj.weight"] / 2
-    plain.load_state_dict(weights)
-    torch.testing.assert_close(model(tokens()).logits, plain(tokens()).logits)
 
 
 @torch.no_grad()

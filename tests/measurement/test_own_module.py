@@ -1,10 +1,6 @@
 """A PyTorch module gives what the same weights give as a model of transformers: metrics, patches, pages."""
 
-import json
-import threading
 from dataclasses import fields
-from http.client import HTTPConnection
-from http.server import ThreadingHTTPServer
 
 import pytest
 import torch
@@ -55,24 +51,11 @@ def test_a_page_of_a_module_shows_its_maps(pair, tmp_path):
     assert type(pair[0].model).__name__ in (tmp_path / "page.html").read_text()
 
 
-def test_the_live_page_of_a_module_answers_as_that_of_its_twin(pair, monkeypatch):
-    question = json.dumps({"prompt": "3 17 5 9", "edits": [{"kind": "swap", "numbers": [2]}]})
-    forever, answers, addresses = ThreadingHTTPServer.serve_forever, [], []
-
-    def ask_once(server):
-        thread = threading.Thread(target=forever, args=(server, 0.01))
-        thread.start()
-        connection = HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-        connection.request("POST", "/ask", question, {"Content-Type": "application/json"})
-        answers.append(json.loads(connection.getresponse().read()))
-        server.shutdown()
-        thread.join()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ThreadingHTTPServer, "serve_forever", ask_once)
+def test_the_live_page_of_a_module_answers_as_that_of_its_twin(pair, answers_of_live_pages):
+    addresses = []
     for subject in pair:
         serve_live(subject, addresses.append)
-    ours, theirs = answers
+    ours, theirs = answers_of_live_pages
     assert len(addresses) == 2 and all(address.startswith("http://127.0.0.1:") for address in addresses)
     assert ours["edits"] == ["SwapPositions(0, 2)"] and ours["view"]["tokens"] == ["3", "17", "5", "9"]
     assert [row["token"] for row in ours["next"]] == [row["token"] for row in theirs["next"]]

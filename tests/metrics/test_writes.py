@@ -63,7 +63,7 @@ def test_nop_and_broadcast_worked_by_hand():
 @pytest.mark.parametrize(
     ("read", "limits", "message"),
     [(is_nop, (limit,), "between 0 and 1") for limit in (0.0, 1.0, float("nan"))]
-    + [(is_broadcast, limits, "either side of 1") for limits in ((0.0, 1.25), (1.1, 1.25), (0.5, 0.9))],
+    + [(is_broadcast, limits, "either side of 1") for limits in ((0.0, 1.25), (-0.5, 1.25), (1.1, 1.25), (0.5, 0.9))],
 )
 def test_limits_that_mean_nothing_are_refused(read, limits, message):
     with pytest.raises(InputError, match=message):
