@@ -36,6 +36,7 @@ def states_shapes(hint):
 
 
 jaxtyping.jaxtyped = checked_where_it_states_shapes  # before any import of the package
+os.fsync = os.fstat  # no test cuts the power, and none waits for a disk; `test_files` notes what is flushed
 typer.main.get_command = cache(typer.main.get_command)  # else each line of a CliRunner makes all commands anew
 
 
