@@ -46,7 +46,8 @@ TABLE_8 = load_module("figure04_scale_ladder").MODELS[Scale.PAPER]
 TABLE_1 = load_module("table01_inputs").MODELS[Scale.PAPER]
 FIGURE_9 = load_module("figure09_domains").MODELS[Scale.PAPER]
 FIGURE_2 = load_module("figure02_norms_angles").MODELS[Scale.PAPER]
-SHORTENED = {"figure19_heads"}  # takes the models of figure04_scale_ladder
+LADDER = [TABLE_8[i] for i in (0, 4, 13, 14, 20, 30)]  # each kind, and the largest Pythia beside the smallest
+SHORTENED = {"figure04_scale_ladder", "figure19_heads"}  # of the models of Table 8
 KINDS = {"openai-community": "gpt2", "EleutherAI": "pythia", "facebook": "opt", "ai21labs": "jamba"}  # by owner
 
 
@@ -125,7 +126,7 @@ def test_a_model_of_the_hub_is_loaded_by_its_name(ask, folders):
         ("table01_inputs", 4, TABLE_1),
         ("figure02_norms_angles", 5, FIGURE_2),
         ("figure03_thresholds", 2, (XL, TABLE_1[1], TABLE_1[3], TABLE_1[7])),
-        ("figure04_scale_ladder", 2, TABLE_8),
+        ("figure04_scale_ladder", 2, LADDER),
         ("figure09_domains", 3, FIGURE_9),
         ("figure19_heads", 1, TABLE_8[:2]),
         ("gpt2_circuit", 4, ("openai-community/gpt2", "openai-community/gpt2-medium", "openai-community/gpt2-large")),
