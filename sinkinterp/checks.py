@@ -30,6 +30,20 @@ def whole_number(value: Any, what: str, least: int | None = None, most: int | No
     return number
 
 
+def whole_numbers(values: Any, what: str, least: int | None = None, most: int | None = None) -> list[int]:
+    """The values as Python's ints; one whole number stands for itself.
+
+    Raises InputError unless there is one or more, all of them whole and within the limits.
+    """
+    try:
+        given = [values] if is_whole(values) else [] if isinstance(values, str | bytes) else [*values]
+    except TypeError:
+        given = []
+    if not given:
+        raise InputError(f"{what} are one or more whole numbers, such as (1, 4); got {_shown(values)}")
+    return [whole_number(value, f"one of {what}", least, most) for value in given]
+
+
 def finite_number(value: Any, what: str) -> float:
     """The value as Python's float. Raises InputError, which calls it `what`, for anything else."""
     try:
@@ -126,6 +140,21 @@ def keywords(**written_instead: str) -> Callable[[Callable[P, R]], Callable[P, R
         return checked
 
     return decorate
+
+
+def check_takes(function: Any, count: int, what: str) -> None:
+    """Raises InputError, which calls it `what`, unless it is a function that takes so many arguments by position."""
+    if not callable(function):
+        raise InputError(f"{what} is a function; got a {type(function).__name__}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of some functions that are written in C
+        return
+    try:
+        signature.bind(*[None] * count)
+    except TypeError:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise InputError(f"{what} is a function of {count} arguments; got {name}{signature}") from None
 
 
 def _misfit(

@@ -27,6 +27,7 @@ from .shapes import (
     SomeAllowed,
     SomePairs,
     Values,
+    numbers,
 )
 from .slots import SinkLogit, Slot, SlotRow
 from .weights import KernelWeights, SetPattern
@@ -76,6 +77,7 @@ class AttentionCall:
         """
         if weights is None:
             return replace(self, set_pattern=None)
+        weights = numbers(weights, "batch head query column", "weights of a pattern")
         if self.set_pattern is not None:
             heads = self.set_pattern.also(heads)
         return replace(self, set_pattern=SetPattern(self.layer, weights.float(), self.scoring, heads))

@@ -71,6 +71,8 @@ def reproduce(
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
         check_ours(files_of(out, chosen), force or dry_run)
+        if len(set(model)) < len(model):
+            raise InputError(f"a --model is given twice: {', '.join(model)}; give each once")
         if encoder is not None and not model:
             raise InputError("--encoder goes with --model: say which model's encoder is given it")
         models = model if encoder is None else [Encoded(name, encoder_input(encoder)) for name in model]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checks import check_takes
 from ..errors import InputError
 
 
@@ -23,6 +24,15 @@ def alike(answer: Any, x: Tensor, who: str) -> Tensor:
 def metric(name: str) -> str:
     """What messages call a metric, or any read, of this name."""
     return f"the metric {name}"
+
+
+def called(function: Callable[..., Any], who: str, *arguments: Any) -> Any:
+    """What a function returns. Raises InputError where it is no function, or takes other arguments than these."""
+    try:
+        return function(*arguments)
+    except TypeError:
+        check_takes(function, len(arguments), who)
+        raise
 
 
 def with_axes(answer: Any, who: str) -> Tensor:
@@ -49,7 +59,7 @@ class Unchanged:
     def shown_to(self, function: Callable[..., Any], who: str, *arguments: Any) -> Any:
         """What the function returns for the arguments and the value."""
         before = self._version()
-        answer = function(*arguments, self.value)
+        answer = called(function, who, *arguments, self.value)
         if self._version() != before:
             raise InputError(f"{who} changes what it is given, in place; take a copy first, x.clone()")
         return answer
