@@ -142,21 +142,6 @@ def keywords(**written_instead: str) -> Callable[[Callable[P, R]], Callable[P, R
     return decorate
 
 
-def check_takes(function: Any, count: int, what: str) -> None:
-    """Raises InputError, which calls it `what`, unless it is a function that takes so many arguments by position."""
-    if not callable(function):
-        raise InputError(f"{what} is a function; got a {type(function).__name__}")
-    try:
-        signature = inspect.signature(function)
-    except ValueError:  # of some functions that are written in C
-        return
-    try:
-        signature.bind(*[None] * count)
-    except TypeError:
-        name = getattr(function, "__name__", type(function).__name__)
-        raise InputError(f"{what} is a function of {count} arguments; got {name}{signature}") from None
-
-
 def _misfit(
     name: str, signature: inspect.Signature, error: TypeError, kwargs: Mapping[str, Any], fixes: Mapping[str, str]
 ) -> InputError:

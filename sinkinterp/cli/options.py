@@ -136,7 +136,7 @@ def source(text: str) -> str:
     """A text that is not empty, and may name a file, a folder or a model to read."""
     _refuse_endless(Path(text))
     if text.strip() == "-":
-        raise typer.BadParameter("- is not the name of a file; give /dev/stdin to read standard input, where it can be")
+        raise typer.BadParameter("- is not the name of a file; write what it should read to a file, and give that")
     if re.fullmatch(r"\w+://\S+", text):
         raise typer.BadParameter(f"{_short(text)} is an address, which is not read; download it, and give the file")
     return filled(text)

@@ -130,8 +130,6 @@ def rows_of(file: Path) -> Iterator[Mapping[str, object]]:
     try:
         place = _datasets_cache()
         yield from load_dataset(loader, data_files=pattern, split="train", streaming=True, cache_dir=place, **options)
-    except IndexError:  # of a file without a row
-        raise InputError(f"{file} holds no row; give a file with texts") from None
     except Exception as error:  # a damaged file can fail in any way
         raise InputError(f"cannot read {file}: {_one_line(error)}; is it a {file.suffix} file?") from error
 

@@ -87,6 +87,8 @@ def from_whole_texts(
     Blank texts and those of fewer than two tokens are left out and counted. Raises InputError where none is left,
     where a text has more than `most` tokens, and where BOS is always wanted but the tokenizer has none.
     """
+    if not texts:
+        raise InputError(f"{source} holds no text; give one or more")
     _check_bos(tokenizer, bos)
     appended = appended_tokens(tokenizer) if bos is Bos.TOKENIZER else 0
     rows = []
@@ -210,6 +212,8 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
             return torch.tensor(kept), too_short
     if sequences is None and kept:
         return torch.tensor(kept), too_short
+    if sequences is None and not longest:
+        raise InputError("the texts are blank; give others")
     if sequences is None:
         raise InputError(f"no text has {length} tokens, the longest has {longest}; use a smaller length, or none")
     fix = f"use --sequences {len(kept)} or a smaller --length" if kept else f"use --length {longest} or less"

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import check_takes
 from ..errors import InputError
 
 
@@ -27,12 +26,13 @@ def metric(name: str) -> str:
 
 
 def called(function: Callable[..., Any], who: str, *arguments: Any) -> Any:
-    """What a function returns. Raises InputError where it is no function, or takes other arguments than these."""
+    """What a function returns. Raises InputError where it is not a function, or takes other arguments than these."""
     try:
         return function(*arguments)
-    except TypeError:
-        check_takes(function, len(arguments), who)
-        raise
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:  # it was raised inside
+            raise
+        raise InputError(f"{who} cannot be called with {len(arguments)} arguments: {error}") from None
 
 
 def with_axes(answer: Any, who: str) -> Tensor:

@@ -14,7 +14,7 @@ from ..backends.anatomy.modules import removed_after
 from ..backends.hooks import BASES, attention_set_to
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import check_takes, finite_number, keywords, whole_number
+from ..checks import finite_number, keywords, whole_number
 from ..data.tokens import TokenSet, TokensLike
 from ..errors import InputError
 from ..lm.attention import GateMap
@@ -87,8 +87,8 @@ class SinkCallback(TrainerCallback):
         if not 0 < finite_number(most, "most, a share of the time,") <= 1:
             raise InputError(f"most is a share of the time, above 0 and at most 1; got {most}")
         check_epsilon(epsilon)
-        if log is not None:
-            check_takes(log, 1, "log")
+        if log is not None and not callable(log):
+            raise InputError(f"log is a function of the numbers, such as trainer.log; got a {type(log).__name__}")
         self.tokens, self.epsilon, self.most, self.log, self.loading = tokens, epsilon, most, log, loading
         self.history: list[Numbers] = []
         self._model: Any = None

@@ -496,7 +496,6 @@ CHANGED_CALLS = {  # what an edit makes of a call, which attention would not ref
         for number in (NAN, INF)
     },
     "a pattern of text": lambda call: call.with_pattern("x"),
-    "a pattern of booleans": lambda call: call.with_pattern(call.pattern() > 0),
     "no argument": lambda: 1,
 }
 X = torch.arange(48.0).reshape(2, 3, 8).cos()

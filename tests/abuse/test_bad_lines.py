@@ -111,6 +111,10 @@ FILES = [
             *("nested", "number", "absent", "absent/absent"),
         )
     ),
+    *(
+        f"measure {GOOD} --text {{files}}/{name}"
+        for name in ("no-rows.jsonl", "no-rows.csv", "white.txt", "white.jsonl")
+    ),
     f"measure {GOOD} --tokens {{files}}",
     f"measure {GOOD} --tokens ''",
     f"measure {GOOD} --text ''",
@@ -187,6 +191,7 @@ NAMES = [
     "reproduce table07 --scale paper",
     "reproduce table03 --model gpt2",
     "reproduce table03 --scale real",
+    "reproduce table03 --scale smoke --device-map cpu",
     "reproduce table07 --model sinkinterp/demo-softmax --encoder absent.wav",
     "reproduce table07 --encoder silence",
     "reproduce",
