@@ -42,7 +42,8 @@ def first_token_losses(
     The control keeps as many random tokens, never the first. Raises InputError where a window evicts nothing.
     """
     kept = whole_numbers(kept, "kept, numbers of first tokens,", 0)
-    for window in whole_numbers(windows, "windows", 1):
+    windows = whole_numbers(windows, "windows", 1)
+    for window in windows:
         check_window(tokens, window)
     full, added, control, missing = loss_of(subject, tokens), {}, {}, ""
     places = [(window, n) for window in windows for n in kept if n < window]

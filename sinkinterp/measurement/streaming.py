@@ -115,7 +115,8 @@ def streaming_table(
         raise InputError(
             f"a window of {window} evicts none of {tokens.shape[1]} tokens; narrow it or give longer texts"
         )
-    for count in whole_numbers(sinks, "sinks", 0):
+    sinks = whole_numbers(sinks, "sinks", 0)
+    for count in sinks:
         SinkCache(subject.model, window, count, rerotate=rerotate)  # refusals before long runs
     full = loss_of(subject, tokens[:, : subject.shape.n_ctx])
     rows = [_row("all", None, full, full, window)]
