@@ -7,6 +7,11 @@ from types import FrameType
 
 def main() -> None:
     """Runs the command line. Ctrl-C ends it in one line also while libraries are imported."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # torch ends the program then
+        os.write(2, b"error: the folder that this program is started in is gone; change to another one\n")
+        raise SystemExit(2) from None
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # nohup sets another one
         signal.signal(signal.SIGINT, _interrupted)
     from .cli.main import app

@@ -30,6 +30,20 @@ def whole_number(value: Any, what: str, least: int | None = None, most: int | No
     return number
 
 
+def whole_numbers(values: Any, what: str, least: int | None = None, most: int | None = None) -> list[int]:
+    """The values as Python's ints; one whole number stands for itself.
+
+    Raises InputError unless there is one or more, all of them whole and within the limits.
+    """
+    try:
+        given = [values] if is_whole(values) else [] if isinstance(values, str | bytes) else [*values]
+    except TypeError:
+        given = []
+    if not given:
+        raise InputError(f"{what} are one or more whole numbers, such as (1, 4); got {_shown(values)}")
+    return [whole_number(value, f"one of {what}", least, most) for value in given]
+
+
 def finite_number(value: Any, what: str) -> float:
     """The value as Python's float. Raises InputError, which calls it `what`, for anything else."""
     try:

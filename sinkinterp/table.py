@@ -1,6 +1,6 @@
 """Table: rows of numbers and text, how they were measured, and the function that draws them."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from math import isfinite
@@ -41,8 +41,10 @@ class Table:
     draw: Callable[["Table"], Any] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.rows, Sequence) or not all(isinstance(row, Mapping) for row in self.rows):
+            raise InputError("rows are a tuple of dictionaries, of cells by column")
         if any(row.keys() != self.rows[0].keys() for row in self.rows):
-            raise ValueError(f"the rows of {self.title!r} have different columns")
+            raise InputError(f"the rows of {self.title!r} have different columns; give each the same")
 
     def __repr__(self) -> str:
         return f"<Table {self.title!r}: {len(self.rows)} rows of {', '.join(self.columns) or 'nothing'}>"

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..errors import InputError
 from .kernels import SOFTMAX, Kernel
 from .masks import ALL
 from .scoring import Scoring
@@ -76,6 +77,8 @@ class AttentionCall:
         """
         if weights is None:
             return replace(self, set_pattern=None)
+        if not isinstance(weights, Tensor):
+            raise InputError(f"a pattern is a tensor of weights; got a {type(weights).__name__}")
         if self.set_pattern is not None:
             heads = self.set_pattern.also(heads)
         return replace(self, set_pattern=SetPattern(self.layer, weights.float(), self.scoring, heads))

@@ -4,9 +4,13 @@ Axes: batch (sequences), head, query, key, pos.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+from ..errors import InputError
 
 Residual = Float[Tensor, "batch pos d_model"]
 Queries = Float[Tensor, "batch head query d_head"]
@@ -21,6 +25,22 @@ KeyIndex = Int[Tensor, " some_key"]
 SomePairs = Float[Tensor, "batch head some_query some_key"]  # one number for each pair of some queries and some keys
 SomeAllowed = Bool[Tensor, "#batch #head some_query some_key"]
 KeyMass = Float[Tensor, "batch head some_key"]
+
+
+def numbers(given: Any, axes: str, what: str) -> Tensor:
+    """The tensor itself. Raises InputError, which calls it `what`, unless it holds real numbers along these axes.
+
+    axes: their names, such as "sequence pos d_model"; "..." for any number of them.
+    """
+    named = [axis for axis in axes.split() if axis != "..."]
+    if isinstance(given, Tensor) and not given.is_complex() and given.dtype != torch.bool and not given.is_meta:
+        rank = given.ndim if "..." in axes else len(named)
+        if len(named) <= given.ndim == rank:
+            return given
+        got = f"a tensor of {tuple(given.shape)}"
+    else:
+        got = f"{given.dtype} on {given.device}" if isinstance(given, Tensor) else f"a {type(given).__name__}"
+    raise InputError(f"{what} are a tensor of real numbers `{axes}`; got {got}; torch.as_tensor makes one of a list")
 
 
 @dataclass(frozen=True)

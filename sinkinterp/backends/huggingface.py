@@ -31,7 +31,7 @@ from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
 from .exclusive import exclusive
 from .hooks import BASES, PATCHED, RECORDING, Recording, attention_set_to, eval_mode, recorded_stream
-from .recorder import Answers, Recorder, stacked
+from .recorder import Answers, Recorder, check_reads, stacked
 from .subject import CallRead, Logits, ReadsText, ResidualRead, Trace
 
 # what configurations call the longest sequence
@@ -161,6 +161,7 @@ class HuggingFaceSubject(ReadsText):
             self._check_updates()
         if gradients and any(site.touched_by(edit) for edit in edits for site in WEIGHT_SITES.values()):
             raise InputError("weights are put back before gradients are taken; use edits of activations with gradients")
+        check_reads(calls=calls, residuals=residuals, mlps=mlps)
         recorder = Recorder(calls, residuals, mlps, edits, gradients)
         positions = self.positions(edits, tokens.shape[1])
         with exclusive(self.model):  # another thread waits here for the end of a patched block

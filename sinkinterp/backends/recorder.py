@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
+from ..checks import finite_number
 from ..errors import InputError
 from ..interventions.answers import Unchanged, alike, metric, with_axes
 from ..interventions.edit import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Site
@@ -164,8 +165,21 @@ def _edited_call(edit: Edit, call: AttentionCall) -> AttentionCall:
     if not isinstance(edited, AttentionCall) or edited.layer != call.layer:
         raise InputError(f"{who} returned {edited!r:.60}; it must return the call of layer {call.layer}")
     for name in ("q", "k", "v"):
-        alike(getattr(edited, name), getattr(call, name), f"{who}, in {name},")
+        x = alike(getattr(edited, name), getattr(call, name), f"{who}, in {name},")
+        if x is not getattr(call, name) and not x.sum(dtype=torch.float32).isfinite():  # attention may hide a NaN
+            raise InputError(f"{who} makes {name} that are not finite in layer {call.layer}; check its numbers")
+    for name in ("scale", "softcap"):
+        value = getattr(edited, name)
+        if value is not getattr(call, name) and value is not None:
+            finite_number(value, f"{who}, in {name}: it")
     return edited
+
+
+def check_reads(**reads: Any) -> None:
+    """Raises InputError unless each of these is a dictionary of functions, by the names of reads."""
+    for name, given in reads.items():
+        if not isinstance(given, Mapping) or not all(map(callable, given.values())):
+            raise InputError(f"{name} are a dictionary of functions, {{'x': lambda x: x}}; got {given!r:.60}")
 
 
 def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:

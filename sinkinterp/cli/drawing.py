@@ -90,7 +90,7 @@ def _open(address: str) -> None:
 def layer_and_head(name: str, option: str = "--head") -> tuple[int, int]:
     """The layer and the head of a name such as 3.7. Raises InputError, which names the option, for another."""
     parts = name.split(".")
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+    if len(parts) != 2 or not all(part.isascii() and part.isdecimal() for part in parts):
         raise InputError(f"{option} takes a layer and a head, such as 3.7; got {name!r}")
     return int(parts[0]), int(parts[1])
 

@@ -111,7 +111,7 @@ def input_file(text: str | Path) -> Path:
         raise _unusable(path, error) from error
     if is_folder:
         raise typer.BadParameter(f"cannot read {path}: it is a folder; give a file")
-    _refuse_named_pipe(path)
+    _refuse_endless(path)
     if not is_file and not path.exists():
         raise typer.BadParameter(f"cannot read {path}: there is no such file; check the path")
     return path
@@ -134,17 +134,21 @@ def filled(text: str) -> str:
 
 def source(text: str) -> str:
     """A text that is not empty, and may name a file, a folder or a model to read."""
-    _refuse_named_pipe(Path(text))
+    _refuse_endless(Path(text))
+    if text.strip() == "-":
+        raise typer.BadParameter("- is not the name of a file; write what it should read to a file, and give that")
     if re.fullmatch(r"\w+://\S+", text):
         raise typer.BadParameter(f"{_short(text)} is an address, which is not read; download it, and give the file")
     return filled(text)
 
 
-def _refuse_named_pipe(path: Path) -> None:
-    """Refuses a pipe with a name, where a reader may wait for ever; those of a shell, as <(...), have a writer."""
+def _refuse_endless(path: Path) -> None:
+    """Refuses a device, and a pipe with a name, where a reader may wait for ever; those of a shell have a writer."""
     with suppress(OSError, ValueError):  # what is not a path is not a pipe
         if stat.S_ISFIFO(path.stat().st_mode) and Path(os.path.realpath(path)).exists():
             raise typer.BadParameter(f"cannot read {path}: it is a named pipe; give a file")
+        if stat.S_ISCHR(path.stat().st_mode) or stat.S_ISBLK(path.stat().st_mode):
+            raise typer.BadParameter(f"cannot read {path}: it is a device or a pipe, not a file; give a file")
 
 
 def _output(text: str | Path) -> Path:

@@ -3,6 +3,7 @@
 import shlex
 import time
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -71,10 +72,12 @@ def reproduce(
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
         check_ours(files_of(out, chosen), force or dry_run)
+        if len(set(model)) < len(model):
+            raise InputError(f"a --model is given twice: {', '.join(model)}; give each once")
         if encoder is not None and not model:
             raise InputError("--encoder goes with --model: say which model's encoder is given it")
         models = model if encoder is None else [Encoded(name, encoder_input(encoder)) for name in model]
-        left_out: list[str] = []
+        workers, left_out = _workers(ray, scale), list[str]()
         for name in chosen:
             experiment = experiments.load_experiment(name)
             has_scale = scale is not None and (scale in experiment.scales or not is_all)
@@ -83,7 +86,7 @@ def reproduce(
                 models=models,
                 seeds=seeds,
                 text=text,
-                workers=_workers(ray, scale),
+                workers=workers,
                 progress=progress,
                 device_map=device_map,
             )
@@ -107,6 +110,8 @@ def _workers(ray: str | None, scale: Scale | None) -> "Workers":
     """Where runs are made. Those of the paper's size get a GPU each, on one machine one after the other."""
     from ..runs.workers import Processes, Ray
 
+    if ray is not None and find_spec("ray") is None:
+        raise InputError("Ray is not installed; pip install 'sinkinterp[ray]'")
     if ray is not None:
         return Ray(ray, gpus=int(scale is Scale.PAPER))
     return Processes(1) if scale is Scale.PAPER else Processes()

@@ -120,7 +120,7 @@ def pack(
         write_shard(shard, rows, columns(tokenizer.vocab, length))
         files |= sums(folder, shard.name)
         _write_progress(folder, end, fingerprint, files)
-    return _write_record(folder, end.shards, fingerprint, length, files)
+    return _write_record(folder, end.shards, fingerprint, length, files, encoder)
 
 
 def record_of(folder: Path) -> dict[str, Any]:
@@ -167,7 +167,9 @@ def _adopted(folder: Path) -> dict[str, Any]:
     return record
 
 
-def _write_record(folder: Path, count: int, fingerprint: str, length: int, files: dict[str, str]) -> dict[str, Any]:
+def _write_record(
+    folder: Path, count: int, fingerprint: str, length: int, files: dict[str, str], tokenizer: Any
+) -> dict[str, Any]:
     chunks = read_shards(folder, count) if count else []
     if len(chunks) < 2:
         raise InputError(
@@ -176,11 +178,19 @@ def _write_record(folder: Path, count: int, fingerprint: str, length: int, files
         )
     if not _has_text(chunks, length):
         raise InputError("the texts are empty: all their tokens are one and the same; give others")
+    if not _has_words(chunks, tokenizer):
+        raise InputError("the texts are blank: they hold nothing but white space; give others")
     sha256 = content_hash(chunks)
     record = {"shards": count, "chunks": len(chunks), "sha256": sha256, "fingerprint": fingerprint}
     write_record(folder / RECORD, record | {"files": files | sums(folder, "tokenizer/*")})
     (folder / PROGRESS).unlink(missing_ok=True)
     return record
+
+
+def _has_words(chunks: Dataset, tokenizer: Any) -> bool:
+    """Whether some token of the chunks is more than white space."""
+    ids = (int(i) for batch in chunks.iter(1 << 13) for i in np.unique(batch[COLUMN]))
+    return any(tokenizer.decode([i], skip_special_tokens=True).strip() for i in ids)
 
 
 def _has_text(chunks: Dataset, length: int) -> bool:

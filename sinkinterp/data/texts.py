@@ -55,9 +55,14 @@ def texts_of(source: Path | str, column: str = "text", split: str = "train") -> 
 
 
 def check_readable(source: Path | str, column: str = "text") -> None:
-    """Raises InputError where no first text can be read: call it before anything is written."""
-    if next(texts_of(source, column), None) is None:
-        raise InputError(f"{source} holds no text; give a file with texts")
+    """Raises InputError where there is no text that is not blank: call it before anything is written."""
+    if all(map(is_blank, texts_of(source, column))):  # reads no further than the first that is not
+        raise InputError(f"{source} holds no text, or nothing but white space; give a file with texts")
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text holds nothing but white space."""
+    return not text or text.isspace()
 
 
 def text_of_file(path: Path) -> str:
@@ -75,6 +80,9 @@ def is_text(source: Path | str) -> bool:
 
 def is_path(source: Path | str) -> bool:
     """Whether `source` is a path and not a dataset: it is a Path, exists, or looks like a path or a text file."""
+    if not isinstance(source, str | Path):
+        what = f"a {type(source).__name__}"
+        raise InputError(f"a source of texts is a file, a folder, the name of a dataset or the text itself; got {what}")
     path = Path(source)
     looks_so = path.is_absolute() or str(source).startswith(_RELATIVE) or path.suffix.lower() in _LOADERS
     looks_so |= path.suffix.lower() in _DOCUMENTS and not any(map(str.isspace, str(source)))
@@ -83,7 +91,7 @@ def is_path(source: Path | str) -> bool:
 
 def _exists(path: Path) -> bool:
     try:
-        return path.exists()
+        return path.exists() or path.is_symlink()  # a link that leads nowhere is not a text
     except (OSError, ValueError):  # a text may be too long for a file name, or hold a null character
         return False
 
@@ -99,8 +107,9 @@ def files_of(path: Path) -> list[Path]:
         if not files:
             raise InputError(f"the folder {path} holds no {_ENDINGS} file; give a folder with texts")
         return files
-    if not _exists(path):
-        raise InputError(f"there is no file {path}; check the path")
+    if not path.exists():
+        what = "a link that leads to no file" if path.is_symlink() else None
+        raise InputError(f"{path} is {what}; mend it" if what else f"there is no file {path}; check the path")
     if not path.is_file():
         raise InputError(f"{path} is a device or a pipe, not a file; give a file with texts")
     if path.suffix.lower() not in _LOADERS:
@@ -111,7 +120,6 @@ def files_of(path: Path) -> list[Path]:
 def rows_of(file: Path) -> Iterator[Mapping[str, object]]:
     """The rows of a file, read one by one. The paragraphs of a .txt file are rows with one column, `text`."""
     from datasets import load_dataset
-    from datasets.exceptions import DatasetsError
 
     if not file.stat().st_size:
         raise InputError(f"{file} is empty; give a file with texts")
@@ -122,7 +130,7 @@ def rows_of(file: Path) -> Iterator[Mapping[str, object]]:
     try:
         place = _datasets_cache()
         yield from load_dataset(loader, data_files=pattern, split="train", streaming=True, cache_dir=place, **options)
-    except (ValueError, OSError, DatasetsError) as error:
+    except Exception as error:  # a damaged file can fail in any way
         raise InputError(f"cannot read {file}: {_one_line(error)}; is it a {file.suffix} file?") from error
 
 

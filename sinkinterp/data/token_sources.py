@@ -12,6 +12,7 @@ from ..errors import InputError
 from .chat_templates import rendered
 from .choices import Bos
 from .plain_tokenizer import PlainTokenizer
+from .texts import is_blank
 from .tokens import Tokens, TokenSet
 
 CHARACTERS = 64  # of a text are tokenised for every token that is asked for
@@ -66,6 +67,7 @@ def from_texts(
 
 def from_text(text: str, tokenizer: Tokenizer, bos: Bos, most: int | None = None, source: str = "text") -> TokenSet:
     """The tokens of one text, the first `most` of them. Raises InputError where there are fewer than two."""
+    _check_words(text)
     most = most or 2**30
     ids = tokenizer(
         unicode_text(text, source), add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most
@@ -82,9 +84,11 @@ def from_whole_texts(
 ) -> TokenSet:
     """All tokens of every text, one text per sequence, each sequence as long as its text, or `cut` to `most` tokens.
 
-    Texts of fewer than two tokens are left out and counted. Raises InputError where none is left, where a text has more
-    than `most` tokens, and where BOS is always wanted but the tokenizer has none.
+    Blank texts and those of fewer than two tokens are left out and counted. Raises InputError where none is left,
+    where a text has more than `most` tokens, and where BOS is always wanted but the tokenizer has none.
     """
+    if not texts:
+        raise InputError(f"{source} holds no text; give one or more")
     _check_bos(tokenizer, bos)
     appended = appended_tokens(tokenizer) if bos is Bos.TOKENIZER else 0
     rows = []
@@ -95,6 +99,7 @@ def from_whole_texts(
             raise InputError(f"text {i} has more than the {most} tokens that the model takes; {fix}")
     long_enough = [row for row in rows if len(row) > 1]
     if not long_enough:
+        _check_words(texts[0])
         raise InputError(f"text 0 has {len(rows[0])} tokens, and attention needs 2; give a longer one")
     token_set, too_short = TokenSet.of_rows(long_enough, source), len(rows) - len(long_enough)
     return replace(token_set, bos=_beginning(token_set.tokens, tokenizer, bos), too_short=too_short)
@@ -172,6 +177,8 @@ def _first_ids(
     The last `appended` tokens of what the tokenizer returns do not belong to the text, and are left out. `characters`
     of the text are read for each id, or all of the text if None.
     """
+    if is_blank(text):  # it is counted among those that are too short
+        return []
     most = length + appended
     beginning = unicode_text(text, "the text")[: characters and characters * length]
     ids: list[int] = tokenizer(beginning, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most)[
@@ -179,6 +186,11 @@ def _first_ids(
     ]
     ids = ids[: len(ids) - appended]
     return [tokenizer.bos_token_id or 0, *ids][:length] if bos is Bos.ALWAYS else ids
+
+
+def _check_words(text: str) -> None:
+    if is_blank(text):
+        raise InputError("the text is blank; give one with words")
 
 
 class TooFewTexts(InputError):
@@ -200,6 +212,8 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
             return torch.tensor(kept), too_short
     if sequences is None and kept:
         return torch.tensor(kept), too_short
+    if sequences is None and not longest:
+        raise InputError("the texts are blank; give others")
     if sequences is None:
         raise InputError(f"no text has {length} tokens, the longest has {longest}; use a smaller length, or none")
     fix = f"use --sequences {len(kept)} or a smaller --length" if kept else f"use --length {longest} or less"

@@ -71,7 +71,9 @@ class TokenSet:
     @staticmethod
     def of_rows(rows: Sequence[Sequence[int]], source: str = "tokens in memory") -> "TokenSet":
         """The token set of lists of token ids. Raises InputError where a list has fewer than two ids."""
-        if not rows:
+        if not isinstance(rows, Sized):
+            raise InputError(f"rows are lists of token ids; got a {type(rows).__name__}; {WORKS}")
+        if not len(rows):
             raise InputError("there are no sequences; give at least one")
         sequences = [_row(row) for row in rows]
         lengths = torch.tensor([len(row) for row in rows])
@@ -99,6 +101,8 @@ def _are_lengths(lengths: Any, tokens: Tokens) -> bool:
 
 def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[Tensor, "sequence longest"], Lengths]:
     """The tokens that the mask keeps, moved to position 0, and how many each sequence has."""
+    if not isinstance(mask, Tensor):
+        raise InputError(f"attention_mask is a tensor of 0 and 1 here; got a {type(mask).__name__}")
     if mask.shape != tokens.shape:
         raise InputError(
             f"attention_mask is {tuple(mask.shape)}, the tokens {tuple(tokens.shape)}; give a number per token"
@@ -196,6 +200,8 @@ def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
         raise InputError(f"a mapping without input_ids holds no tokens; {WORKS}")
     if given.get("position_ids") is not None:
         raise InputError("position_ids are not read; edits change positions, such as edits=si.SwapPositions(0, 4)")
+    if given.get("inputs_embeds") is not None:
+        raise InputError("inputs_embeds are not read; edits change embeddings, such as edits=ChangeTokenEmbedding(...)")
     token_set = token_set_of(given["input_ids"], _refuse_texts)
     mask = given.get("attention_mask")
     return token_set if mask is None else TokenSet.of(token_set.tokens, attention_mask=_mask_of(mask, token_set))
@@ -236,6 +242,10 @@ def _of_items(items: Sequence[Any], encode: Encode) -> TokenSet:
 
 def _of_array(given: Tensor | np.ndarray | np.generic) -> Tokens:
     """A tensor or an array of whole numbers, one sequence or several, as 64-bit ids."""
+    if isinstance(given, Tensor) and given.is_nested:
+        raise InputError(f"a nested tensor is not read; give a list of tensors; {WORKS}")
+    if isinstance(given, np.ma.MaskedArray):
+        raise InputError("the mask of an array is not read; give input_ids and attention_mask in a dictionary")
     shape, dtype = tuple(given.shape), getattr(given.dtype, "name", str(given.dtype).removeprefix("torch."))
     if dtype not in WHOLE or len(shape) not in (1, 2) or 0 in shape or shape[-1] < 2:
         raise InputError(
@@ -253,6 +263,9 @@ def items_of(given: Any) -> list[Any]:
     """The items of a list, a tuple, or a column of a dataset or a data frame."""
     if isinstance(given, Tensor | np.ndarray):
         return list(given) if given.ndim == 1 else [given]
+    if isinstance(given, Mapping) or getattr(given, "ndim", 1) > 1:  # whose items are names of columns
+        what = f"a {type(given).__name__} of columns" if hasattr(given, "columns") else f"a {type(given).__name__}"
+        raise InputError(f"{what} is neither a text nor token ids; give one of its columns; {WORKS}")
     if not isinstance(given, Sized) or not isinstance(given, Iterable) or isinstance(given, bytes | bytearray | Set):
         raise InputError(f"a {type(given).__name__} is neither a text nor token ids; {WORKS}")
     return list(given)

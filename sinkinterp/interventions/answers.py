@@ -25,6 +25,16 @@ def metric(name: str) -> str:
     return f"the metric {name}"
 
 
+def called(function: Callable[..., Any], who: str, *arguments: Any) -> Any:
+    """What a function returns. Raises InputError where it is not a function, or takes other arguments than these."""
+    try:
+        return function(*arguments)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:  # it was raised inside
+            raise
+        raise InputError(f"{who} cannot be called with {len(arguments)} arguments: {error}") from None
+
+
 def with_axes(answer: Any, who: str) -> Tensor:
     """The answer. Raises InputError unless it is a tensor with an axis."""
     if not isinstance(answer, Tensor) or not answer.ndim:
@@ -49,7 +59,7 @@ class Unchanged:
     def shown_to(self, function: Callable[..., Any], who: str, *arguments: Any) -> Any:
         """What the function returns for the arguments and the value."""
         before = self._version()
-        answer = function(*arguments, self.value)
+        answer = called(function, who, *arguments, self.value)
         if self._version() != before:
             raise InputError(f"{who} changes what it is given, in place; take a copy first, x.clone()")
         return answer

@@ -13,6 +13,7 @@ from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Residual
 from ..checks import Told, check_fields
 from ..errors import InputError
+from .answers import called
 
 PositionIds = Int[Tensor, " pos"]
 
@@ -112,7 +113,7 @@ class CallFunction(Edit):
     function: Callable[..., AttentionCall]
 
     def call(self, call: AttentionCall) -> AttentionCall:
-        edited = self.function(call)
+        edited = called(self.function, _as_code(self.function), call)
         if not isinstance(edited, AttentionCall):
             fix = "return replace(call, q=...), call.with_pattern(...), or the call itself where it stays"
             raise InputError(f"{_as_code(self.function)} returned a {type(edited).__name__}, not a call; {fix}")
@@ -135,6 +136,8 @@ def edits_of(edits: Any) -> tuple[Edit, ...]:
 
 def _edit_of(edit: Any) -> Edit:
     if isinstance(edit, Edit):
+        if all(getattr(type(edit), name) is getattr(Edit, name) for name in _CHANGES):
+            raise InputError(f"{type(edit).__name__} overrides none of {', '.join(_CHANGES)}, so it changes nothing")
         return edit
     if callable(edit) and not isinstance(edit, type | torch.nn.Module) and not is_dataclass(edit):  # an operation
         return CallFunction(edit)
@@ -174,7 +177,7 @@ class Site:
 
     def apply(self, edit: Edit, *arguments: Any) -> Any:
         """What the edit's method returns for these arguments."""
-        return getattr(edit, self.method.__name__)(*arguments)
+        return called(getattr(edit, self.method.__name__), self.name_of(edit), *arguments)
 
 
 def _first_block(shape: ModelShape) -> Sequence[int]:
@@ -196,6 +199,12 @@ VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _attention_layers)
 CALL = Site(Edit.call, "attention call", _attention_layers, lambda name, read: {"calls": {name: read}})
 OUTPUT = Site(Edit.output, "attention output", _attention_layers, lambda name, read: {"calls": {name: read}})
 MLP = Site(Edit.mlp, "feed-forward update", lambda shape: shape.mlp_layers, lambda name, read: {"mlps": {name: read}})
+
+
+_CHANGES = (
+    *("position_ids", "token_embedding", "position_embedding", "residual", "query_weights", "key_weights"),
+    *("value_weights", "call", "output", "mlp"),
+)
 
 
 def description(edit: Edit) -> str:

@@ -10,7 +10,7 @@ clean one, and 0 where it behaves as the corrupted one. For noising, swap the pr
 Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.05262 (causal tracing).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..backends.subject import CallRead, Logits, Subject, Trace, words_of
-from ..checks import keywords
+from ..checks import LARGEST, keywords, whole_number, whole_numbers
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -69,32 +69,53 @@ class PatchingMetric:
 
 def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, position: int = -1) -> PatchingMetric:
     """The logit of token `right` less that of `wrong`, at one position; a token for all pairs, or one for each."""
-    answers = [torch.as_tensor(token).long().reshape(-1) for token in (right, wrong)]
+    answers = [torch.tensor(_token_ids(given)) for given in (right, wrong)]
+    position = whole_number(position, "a position", -LARGEST, LARGEST)
 
     def of(scene: Scene) -> PerSequence:
-        logits = scene.trace.logits[:, position].float()
-        chosen = [ids.to(logits.device).expand(int(scene.pairs.max()) + 1)[scene.pairs] for ids in answers]
+        logits = _at_position(scene.trace.logits, position).float()
+        n_pairs, vocab = int(scene.pairs.max()) + 1, logits.shape[-1]
+        for ids in answers:
+            if len(ids) not in (1, n_pairs) or ids.max() >= vocab:
+                raise InputError(f"answers are one token id below {vocab}, or one for each pair; got {ids.tolist()}")
+        chosen = [ids.to(logits.device).expand(n_pairs)[scene.pairs] for ids in answers]
         first, second = (logits.gather(1, ids[:, None])[:, 0] for ids in chosen)
         return first - second
 
     return PatchingMetric("logit difference", of, {})
 
 
+def _token_ids(given: Any) -> list[int]:
+    """One token id, or several."""
+    return whole_numbers(given.tolist() if isinstance(given, Tensor) else given, "token ids", 0, LARGEST)
+
+
+def _at_position(logits: Logits, position: int) -> Float[Tensor, "sequence vocab"]:
+    if not -logits.shape[1] <= position < logits.shape[1]:
+        raise InputError(f"position {position} is outside prompts of {logits.shape[1]} tokens")
+    return logits[:, position]
+
+
 def loss_at(positions: Sequence[int] | None = None) -> PatchingMetric:
     """Mean next-token loss of the clean prompt's tokens at `positions` (from 1; default all), in nats."""
 
+    chosen = None if positions is None else whole_numbers(positions, "positions, from 1,", 1)
+
     def of(scene: Scene) -> PerSequence:
+        if chosen is not None and max(chosen) >= scene.tokens.shape[1]:
+            raise InputError(f"position {max(chosen)} is outside prompts of {scene.tokens.shape[1]} tokens")
         loss = target_loss(scene.trace.logits[:, :-1], scene.tokens[:, 1:])
-        return (loss if positions is None else loss[:, [p - 1 for p in positions]]).mean(1)
+        return (loss if chosen is None else loss[:, [p - 1 for p in chosen]]).mean(1)
 
     return PatchingMetric("loss", of, {})
 
 
 def divergence_from_clean(position: int = -1) -> PatchingMetric:
     """KL divergence from the clean run's next-token distribution to the run's, at one position, in nats."""
+    position = whole_number(position, "a position", -LARGEST, LARGEST)
 
     def of(scene: Scene) -> PerSequence:
-        ours, clean = (x[:, position].float().log_softmax(-1) for x in (scene.trace.logits, scene.clean))
+        ours, clean = (_at_position(x, position).float().log_softmax(-1) for x in (scene.trace.logits, scene.clean))
         return F.kl_div(ours, clean, log_target=True, reduction="none").sum(-1)
 
     return PatchingMetric("KL from the clean run", of, {})
@@ -110,8 +131,15 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
     `layer` counts the layers that attend. Defaults are all layers and all heads.
     """
 
+    if epsilon is not None:
+        sink.check_epsilon(epsilon)
+    layer, head = (None if place is None else whole_number(place, "a layer or a head", 0) for place in (layer, head))
+
     def of(scene: Scene) -> PerSequence:
         alpha = scene.trace.calls["alpha"]
+        if any(place is not None and place >= n for place, n in zip((layer, head), alpha.shape[1:], strict=False)):
+            n_layers, n_heads = alpha.shape[1:3]
+            raise InputError(f"there is no such head; {n_layers} layers attend, each with {n_heads} heads, from 0")
         chosen = alpha if layer is None else alpha[:, [layer]]
         chosen = chosen if head is None else chosen[:, :, [head]]
         return chosen.mean((1, 2)) if epsilon is None else sink.sink_rate(chosen, epsilon)
@@ -310,8 +338,8 @@ def _axes(site: Change, by: Any) -> tuple[str, ...]:
         by = (LAYER, HEAD) if isinstance(site, OnHeads) else (LAYER, POSITION)
     axes: tuple[str, ...] = (LAYER, HEAD, POSITION) if isinstance(site, OnHeads) else (LAYER, POSITION)
     axes += (KEY,) if isinstance(site, ChangePattern) else ()
-    chosen = [by] if isinstance(by, str) else list(by)
-    if LAYER not in chosen or not set(chosen) <= set(axes) or len(set(chosen)) < len(chosen):
+    chosen = [*by] if isinstance(by, Iterable) and not isinstance(by, str) else [by]
+    if LAYER not in chosen or not all(axis in axes for axis in chosen) or len(set(chosen)) < len(chosen):
         raise InputError(f"a map of {type(site).__name__} goes by layer, and by {' or '.join(axes[1:])}; got {chosen}")
     return tuple(axis for axis in axes if axis in chosen)
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..backends.huggingface import HuggingFaceSubject
+from ..checks import finite_number, whole_numbers
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -20,13 +21,14 @@ from ..metrics.metric import PerSequence
 from ..report.caches import ADDED, CACHE, FEWEST, IN_CACHE, IN_TEXT, NATS, PAIRED, Losses, heads_figure, memory_figure
 from ..report.columns import HEAD, LAYER
 from ..table import Cell, Table
-from .inputs import passes, run_note
+from .inputs import passes, reads_inputs, run_note
 from .streaming import Loss, check_window, loss_of, streaming_loss
 
 FIRST_TOKENS = (0, 1, 2, 4, 8)
 FIRST_AND_LAST = "the first + last"
 
 
+@reads_inputs
 def first_token_losses(
     subject: HuggingFaceSubject,
     tokens: Tokens,
@@ -39,6 +41,8 @@ def first_token_losses(
     Positions of the text are a mask in one pass; positions of the cache are StreamingLLM's re-rotation, token by token.
     The control keeps as many random tokens, never the first. Raises InputError where a window evicts nothing.
     """
+    kept = whole_numbers(kept, "kept, numbers of first tokens,", 0)
+    windows = whole_numbers(windows, "windows", 1)
     for window in windows:
         check_window(tokens, window)
     full, added, control, missing = loss_of(subject, tokens), {}, {}, ""
@@ -54,6 +58,7 @@ def first_token_losses(
     return Losses(added, control, missing, _note(subject, tokens))
 
 
+@reads_inputs
 def heads_table(
     subject: HuggingFaceSubject, tokens: Tokens, window: int, tolerance: float = 0.1, kept: Sequence[int] = FIRST_TOKENS
 ) -> Table:
@@ -64,7 +69,8 @@ def heads_table(
     token instead of the first.
     """
     check_window(tokens, window)
-    fitting = [n for n in kept if n < window]
+    finite_number(tolerance, "tolerance")
+    fitting = [n for n in whole_numbers(kept, "kept, numbers of first tokens,", 0) if n < window]
     edits = [*(Evict(window, n) for n in fitting), KeepHeaviest(window, 1, First.EVICTED, seed=0)]
     read = partial(_output_errors, edits=edits, window=window)
     runs = [subject.run(batch, calls={"errors": read}).calls["errors"].cpu() for _, batch in passes(subject, tokens)]
@@ -79,6 +85,7 @@ def heads_table(
     return Table("How many first tokens does each head need?", note, tuple(rows), heads_figure)
 
 
+@reads_inputs
 def memory_table(subject: HuggingFaceSubject, tokens: Tokens, window: int, progress: Progress = silent) -> Table:
     """What caches of equal memory lose: last, heavy and random tokens, each with the first token and without."""
     check_window(tokens, window)

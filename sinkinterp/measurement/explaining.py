@@ -113,7 +113,9 @@ def _heads_of(subject: Subject, head: Any, report: Report, on_slot: bool) -> lis
         alpha = alpha_of(report, on_slot)[0].mean(0)
         strongest = alpha.flatten().argsort(descending=True)[:TOP].tolist()
         return sorted((layers[i // n_heads], i % n_heads) for i in strongest)
-    given = [head] if isinstance(head, tuple) and len(head) == 2 and isinstance(head[0], int) else list(head)
+    given = [head] if isinstance(head, tuple) and len(head) == 2 and isinstance(head[0], int) else head
+    if not isinstance(given, Sequence) or not given:
+        raise InputError(f"head is (layer, head), or a list of several; got {head!r:.40}")
     for place in given:
         is_pair = isinstance(place, Sequence) and len(place) == 2 and all(map(is_whole, place))
         if not is_pair or place[0] not in layers or not 0 <= place[1] < n_heads:

@@ -11,18 +11,27 @@ from ..attention.call import AttentionCall
 from ..backends.exclusive import exclusive
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import whole_number
+from ..checks import LARGEST, check_memory, whole_number
 from ..data.tokens import Tokens
+from ..errors import InputError
 from ..metrics.bootstrap import BY_SEQUENCE, mean_cells
+from ..metrics.sink import check_epsilon
 from ..report.caches import ALPHA, GENERATED, MOVED, SINKS, STAYS, generation_figure
 from ..table import NULL, Cell, Table
-from .inputs import dtype_of, passes
+from .inputs import dtype_of, passes, reads_inputs
 
 PARTS = 4  # of the generated tokens
 
 
+@reads_inputs
 def generated(subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: int = 0) -> Int[Tensor, "sequence _"]:
     """Prompts and `count` tokens that the model writes after each, sampled at temperature 1; no text ends before."""
+    start, limit = prompts.shape[1], subject.shape.n_ctx
+    count = whole_number(count, "tokens to generate", 1, None if limit is None else limit - start)
+    seed = whole_number(seed, "seed", 0, LARGEST)
+    check_memory(8 * len(prompts) * (start + count), f"{count:,} tokens after each prompt", "generate fewer")
+    if subject.libraries or not hasattr(subject.model, "generate"):
+        raise InputError(f"{subject.name} writes no text here; give a model of transformers, backend='huggingface'")
     with torch.random.fork_rng(), exclusive(subject.model), eval_mode(subject.model):
         torch.manual_seed(seed)
         prompts = prompts.to(subject.device)
@@ -31,6 +40,7 @@ def generated(subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: in
         return subject.model.generate(prompts, **chosen, **ends).cpu()
 
 
+@reads_inputs
 def generation_table(
     subject: HuggingFaceSubject, prompts: Tokens, count: int, epsilon: float = 0.3, seed: int = 0
 ) -> Table:
@@ -41,7 +51,8 @@ def generation_table(
     generated: as many as the context holds.
     """
     start = prompts.shape[1]
-    count = whole_number(min(count, (subject.shape.n_ctx or start + count) - start), "tokens to generate", 1)
+    check_epsilon(epsilon)
+    count = min(whole_number(count, "tokens to generate", 1), (subject.shape.n_ctx or LARGEST) - start)
     tokens = generated(subject, prompts, count, seed)
     bounds = [start + count * i // PARTS for i in range(PARTS + 1)]
     read = partial(_sinks_of_parts, bounds=bounds, epsilon=epsilon)

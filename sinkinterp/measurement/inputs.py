@@ -3,9 +3,9 @@
 import importlib.metadata
 import os
 import platform
-from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Int
@@ -14,7 +14,7 @@ from torch import Tensor
 from ..attention.masks import BLOCK
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.subject import Subject, tokenizer_of
-from ..checks import check_memory
+from ..checks import check_memory, keywords
 from ..data.choices import Bos
 from ..data.sources import embedded_texts
 from ..data.token_sources import from_texts
@@ -26,6 +26,7 @@ from ..metrics.importance import Convention
 from ..report.protocol import Protocol
 
 ModelLike = Subject | Any
+P, R = ParamSpec("P"), TypeVar("R")
 BUSY = {"cpu": 2048}  # more tokens are no faster on a CPU; other devices take as many as fit, up to MOST
 MOST = 65_536
 SHARE = 0.5  # of the free memory, since the estimate below is rough
@@ -64,6 +65,22 @@ def equal_inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject
     if token_set.lengths is not None:
         raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
     return subject, token_set.tokens
+
+
+def reads_inputs(
+    function: Callable[Concatenate[Any, Tokens, P], R],
+) -> Callable[Concatenate[ModelLike, TokensLike | Any, P], R]:
+    """The function, which takes anything that `equal_inputs_of` takes for its subject and its tokens.
+
+    It raises InputError for what is not a model, not tokens, or not an argument of it.
+    """
+
+    @wraps(function)
+    def reading(model: ModelLike, tokens: TokensLike | Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        subject, given = equal_inputs_of(model, tokens)
+        return function(subject, given, *args, **kwargs)
+
+    return keywords()(reading)
 
 
 def passes(subject: Subject, tokens: Tokens) -> Iterator[tuple[Int[Tensor, " row"], Int[Tensor, "row pos"]]]:

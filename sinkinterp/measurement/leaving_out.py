@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from ..attention.shapes import numbers
 from ..backends.subject import Subject, words_of
 from ..checks import keywords, whole_number
 from ..data.tokens import Tokens, TokensLike
@@ -50,7 +51,7 @@ class Mask:
     def keep(self, block: int) -> Keep:
         """The function that says which activations of a block to keep, for tensors of any leading shape."""
         limit = self.limits[whole_number(block, "a block", 0, len(self.limits) - 1)]
-        return lambda x: x.float().norm(dim=-1) <= limit
+        return lambda x: numbers(x, "... d_model", "activations").float().norm(dim=-1) <= limit
 
     def answer(self) -> str:
         """What to leave out, in two sentences."""
@@ -104,7 +105,7 @@ def norm_limit(norms: Float[Tensor, "..."], times: float = TIMES) -> float:
     """
     if not isinstance(times, int | float) or not times > 1:
         raise InputError(f"times is a multiple of the median norm, above 1; got {times}")
-    if not norms.numel():
+    if not numbers(norms, "...", "norms").numel():
         raise InputError("there are no activations; give at least one token")
     return times * norms.float().flatten().median().item()
 

@@ -23,7 +23,7 @@ from ..report.columns import ALPHA_1
 from ..report.explained import CUT, READER, Head, Neuron, Path
 from ..report.report import Report
 from ..table import Cell
-from .inputs import passes
+from .inputs import passes, reads_inputs
 from .score_parts import AS_OTHERS, FIRST, contrast_of, score_of, whole_score
 
 STANDS_OUT = 10  # times its mean size at other tokens, for the first token's largest entry to be followed
@@ -39,6 +39,7 @@ class Reads(NamedTuple):
     keys: Keys
 
 
+@reads_inputs
 def massive_path(subject: Subject, tokens: Tokens) -> Path | None:
     """Who writes the first token's largest entry; None where none stands out, or the embedding makes it. One pass."""
     answers = [

@@ -12,7 +12,7 @@ from ..checks import keywords, nearest, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
-from ..interventions.answers import Unchanged, per_sequence
+from ..interventions.answers import Unchanged, called, per_sequence
 from ..interventions.answers import metric as named
 from ..interventions.edit import Edit, Edits, edits_of
 from ..metrics.importance import VISIBLE, Convention
@@ -129,7 +129,7 @@ def _answers(subject: Subject, batch: Tokens, metrics: Sequence[Metric], edits: 
 
 def _read_logits(metric: LogitsMetric, logits: Tensor, tokens: Tokens) -> Tensor:
     who = named(metric.name)
-    answer = Unchanged((logits, tokens)).shown_to(lambda shown: metric.read(*shown), who)
+    answer = Unchanged((logits, tokens)).shown_to(lambda shown: called(metric.read, who, *shown), who)
     return per_sequence(answer, len(tokens), who)
 
 

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..backends.load import subject_of
 from ..backends.subject import Subject
 from ..checks import whole_number
 from ..data.tokens import Tokens, TokensLike
@@ -129,6 +130,9 @@ def swap_raw_position(subject: Subject, first: int, second: int, length: int) ->
 
 def _exchange(subject: Subject, first: int, second: int, length: int, block: int) -> Edit:
     """Exchanges, before block 1, what is before `block` of positions alone: without tokens and without attention."""
+    subject = subject_of(subject)
+    length = whole_number(length, "length", 2, subject.shape.n_ctx)
+    first, second = (whole_number(position, "a position", 0, length - 1) for position in (first, second))
     tokens = torch.zeros(1, length, dtype=torch.long)
     positions_alone = [ChangeTokenEmbedding(Zero()), ChangeOutputs(Zero(), layers=[0])]
     x = subject.run(tokens, residuals={"x": lambda x: x}, edits=positions_alone).residuals["x"][:, block]

@@ -7,8 +7,11 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..backends.load import subject_of
 from ..backends.subject import Subject
+from ..checks import whole_numbers
 from ..data.tokens import TokenSet
+from ..errors import InputError
 from ..interventions.edit import Edit
 from ..interventions.positions import ReplacePosition, SwapPositions
 from ..metrics.bootstrap import BY_SEQUENCE, estimate_cells
@@ -17,6 +20,7 @@ from ..plots.traces import BAR_ERROR, error_bars, unique_values
 from ..report.columns import EDIT, INPUT, SINK_1, SINK_T, TARGET
 from ..report.report import Report
 from ..table import NULL, Cell, Table, published
+from .inputs import inputs_of
 from .measure import measure
 
 REPORTED: dict[str, dict[int, tuple[float, float | None]]] = {
@@ -64,9 +68,13 @@ def swap_table(
     `token_sets` by the name of the input, all of one size; `targets` are positions from 0, while t in the
     table counts from 1. The paper's values stand beside repeated tokens.
     """
-    runs = _runs(targets)
+    if not isinstance(token_sets, Mapping) or not token_sets:
+        raise InputError('token_sets are a dictionary, such as {"repeated": tokens}; got none')
+    subject = subject_of(subject)
+    runs = _runs(whole_numbers(targets, "targets", 1))
     rows: list[dict[str, Cell]] = []
     for name, token_set in token_sets.items():
+        token_set = inputs_of(subject, token_set)[1]
         for run in runs:
             on_run(len(rows), len(token_sets) * len(runs))
             report = measure(subject, token_set, edits=run.edits, positions=(0, run.target))

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import whole_number
+from ..checks import whole_number, whole_numbers
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.columns import Evict
@@ -17,7 +17,7 @@ from ..interventions.edit import Edit
 from ..metrics.bootstrap import estimate
 from ..metrics.loss import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of
-from .inputs import passes, run_note
+from .inputs import passes, reads_inputs, run_note
 from .rolling_cache import SinkCache, check_stream, streamed
 
 Loss = Float[Tensor, "sequence token"]
@@ -30,12 +30,14 @@ def check_window(tokens: Tokens, window: int) -> None:
         raise InputError(f"a window of {window} evicts nothing of {tokens.shape[1]} tokens; use a narrower window")
 
 
+@reads_inputs
 def loss_of(subject: HuggingFaceSubject, tokens: Tokens, edits: Sequence[Edit] = ()) -> Loss:
     """Next-token loss of texts, each read at once, in nats."""
     batches = (batch for _, batch in passes(subject, tokens.to(subject.device)))
     return torch.cat([next_token_loss(subject.run(batch, edits=edits).logits, batch).cpu() for batch in batches])
 
 
+@reads_inputs
 def streaming_loss(
     subject: HuggingFaceSubject,
     tokens: Tokens,
@@ -65,6 +67,7 @@ def streaming_loss(
     return torch.cat(losses, 1)
 
 
+@reads_inputs
 def masked_loss(
     subject: HuggingFaceSubject,
     tokens: Tokens,
@@ -87,6 +90,7 @@ def masked_loss(
     return torch.cat(losses)
 
 
+@reads_inputs
 def streaming_table(
     subject: HuggingFaceSubject,
     tokens: Tokens,
@@ -111,6 +115,7 @@ def streaming_table(
         raise InputError(
             f"a window of {window} evicts none of {tokens.shape[1]} tokens; narrow it or give longer texts"
         )
+    sinks = whole_numbers(sinks, "sinks", 0)
     for count in sinks:
         SinkCache(subject.model, window, count, rerotate=rerotate)  # refusals before long runs
     full = loss_of(subject, tokens[:, : subject.shape.n_ctx])
@@ -173,8 +178,6 @@ def _check(subject: HuggingFaceSubject, tokens: Tokens, window: int, rerotate: b
     if subject.libraries or subject.has_encoder or not subject.takes_position_ids:
         raise InputError(f"{subject.name} has no rolling cache here; give a causal model, with backend='huggingface'")
     length, limit = tokens.shape[1], subject.shape.n_ctx
-    if length < 2:
-        raise InputError(f"a text of {length} token predicts nothing; give at least 2 tokens")
     if tokens.min() < 0 or tokens.max() >= subject.shape.vocab:
         raise InputError(
             f"token ids must lie below {subject.name}'s vocabulary of {subject.shape.vocab}; tokenise again"

@@ -87,6 +87,8 @@ class SinkCallback(TrainerCallback):
         if not 0 < finite_number(most, "most, a share of the time,") <= 1:
             raise InputError(f"most is a share of the time, above 0 and at most 1; got {most}")
         check_epsilon(epsilon)
+        if log is not None and not callable(log):
+            raise InputError(f"log is a function of the numbers, such as trainer.log; got a {type(log).__name__}")
         self.tokens, self.epsilon, self.most, self.log, self.loading = tokens, epsilon, most, log, loading
         self.history: list[Numbers] = []
         self._model: Any = None
@@ -98,10 +100,10 @@ class SinkCallback(TrainerCallback):
 
         `model` is what the loop trains, also inside torch.compile or DistributedDataParallel, or its subject.
         """
-        if step % self.every:
+        if whole_number(step, "step", 0) % self.every:
             return None
         model = _inside(model)
-        if model is not self._model:
+        if self._inputs is None or model is not self._model:
             self._begin(model)
         elif self.most < 1 and (time.perf_counter() - self._ended) * self.most < self._cost:
             return None
@@ -151,7 +153,10 @@ class SinkCallback(TrainerCallback):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on with the history of a checkpoint."""
-        self.history = list(state["history"])
+        history = state.get("history") if isinstance(state, Mapping) else None
+        if not isinstance(history, list) or not all(isinstance(row, Mapping) for row in history):
+            raise InputError(f"a state is what state_dict returns, {{'history': [...]}}; got {state!r:.60}")
+        self.history = [*history]
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.log is None and args.report_to:

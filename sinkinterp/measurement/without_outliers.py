@@ -5,23 +5,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby, product
 from operator import itemgetter
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
-from ..attention.shapes import Residual
+from ..attention.shapes import Residual, numbers
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
+from ..checks import is_whole, whole_number
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
+from ..errors import InputError
 from ..interventions.changes import ChangeResidual
 from ..interventions.edit import Edit
 from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate_cells, mean_cells, ratio
 from ..report import leaving_out as shown
 from ..report.leaving_out import ADDED, DEAD, ERROR, EXPLAINED, EXPLAINED_ALL, LEFT_OUT, SPLICED, WHAT
 from ..table import Table
+from .inputs import reads_inputs
 from .leaving_out import Keep, Mask
 from .patching import activations
 from .streaming import Loss, loss_of
@@ -107,8 +111,10 @@ class Dictionary:
 
 def dictionary(x: Stack, features: int, steps: int, seed: int = 0, active: int = ACTIVE) -> Dictionary:
     """A dictionary trained on vectors, centred and scaled to a mean square of 1, by Adam on the squared error."""
-    generator = torch.Generator().manual_seed(seed)
-    x = x.float()
+    features, steps = whole_number(features, "features", 1), whole_number(steps, "steps", 0)
+    active = whole_number(active, "active features", 1, features)
+    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0))
+    x = numbers(x, "vector d_model", "vectors").float()
     mean = x.mean(0)
     decoder = torch.nn.functional.normalize(torch.randn(features, x.shape[1], generator=generator), dim=-1)
     encoder = decoder.T.clone().requires_grad_()
@@ -138,10 +144,11 @@ class Splice(Edit):
 
 def pca_table(x: Texts, mask: Mask, rank: int = RANK) -> Table:
     """Explained variance of other texts' ordinary tokens, by what the fit left out; block `mask.tallest`."""
-    rows = []
+    _check_texts(x, mask)
+    rank, rows = min(whole_number(rank, "rank, the number of components,", 1), x.shape[-1] - 1), []
     for name in worth_trying(mask, mask.tallest):
         fitted, tested, ordinary = _split(x, mask, name)
-        reconstruction = principal(fitted, min(rank, x.shape[-1] - 1))(tested)
+        reconstruction = principal(fitted, rank)(tested)
         cells = estimate_cells(EXPLAINED, explained(tested, reconstruction, ordinary))
         cells |= estimate_cells(EXPLAINED_ALL, explained(tested, reconstruction, torch.ones_like(ordinary)))
         rows.append({LEFT_OUT: name, **cells})
@@ -149,10 +156,12 @@ def pca_table(x: Texts, mask: Mask, rank: int = RANK) -> Table:
     return Table("What do principal components explain?", note, tuple(rows), shown.pca_figure)
 
 
+@reads_inputs
 def dictionary_table(
     subject: HuggingFaceSubject, tokens: Tokens, x: Texts, mask: Mask, steps: int, progress: Progress = silent
 ) -> Table:
     """Explained variance, dead features and loss when spliced in, by what the training of dictionaries left out."""
+    _check_texts(x, mask)
     block, test, features, rows = mask.tallest, tokens[1::2], min(FEATURES, 4 * x.shape[-1]), []
     full = loss_of(subject, test)
     names = [name for name in worth_trying(mask, block) if name in (NOTHING, TOKENS, RANDOM_TOKENS)]
@@ -187,6 +196,17 @@ def explained(
     return Estimate(1 - lost.mean, 1 - lost.high, 1 - lost.low)
 
 
+def _check_mask(mask: Any) -> None:
+    if not isinstance(mask, Mask):
+        raise InputError(f"a mask is what si.mask(model, tokens) returns; got a {type(mask).__name__}")
+
+
+def _check_texts(x: Any, mask: Any) -> None:
+    _check_mask(mask)
+    if len(numbers(x, "sequence pos d_model", "activations")) < 2:
+        raise InputError("a fit sees every other text and is tested on the others; give 2 texts or more")
+
+
 def _split(x: Texts, mask: Mask, name: str) -> tuple[Stack, Float[Tensor, "_ pos d_model"], Bool[Tensor, "_ pos"]]:
     """The vectors that a fit sees, the other texts, which it is tested on, and which tokens of these are ordinary.
 
@@ -208,7 +228,10 @@ def fake_quantised(
     x: Float[Tensor, "*stack row column"], bits: int, over: tuple[int, ...]
 ) -> Float[Tensor, "*stack row column"]:
     """x rounded to `bits`-bit integers: symmetric, one scale over the axes `over`, from the largest magnitude."""
-    levels = 2 ** (bits - 1) - 1
+    numbers(x, "... row column", "what is quantised")
+    levels = 2 ** (whole_number(bits, "bits of a symmetric integer", 2, 32) - 1) - 1
+    if not over or not all(is_whole(axis) and -x.ndim <= axis < x.ndim for axis in over):
+        raise InputError(f"over names axes of {tuple(x.shape)}, such as (-1,); got {over}")
     scale = x.abs().amax(over, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny) / levels
     return (x / scale).round().clamp(-levels, levels) * scale
 
@@ -221,18 +244,24 @@ class Quantise(Edit):
     over: tuple[int, ...]
     left: Left
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number(self.bits, "bits of a symmetric integer", 2, 32)
+
     @override
     def residual(self, block: int, x: Residual) -> Residual:
         kept = self.left(block, x)
         return torch.where(kept, x, fake_quantised(x.masked_fill(kept, 0), self.bits, self.over))
 
 
+@reads_inputs
 def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progress: Progress = silent) -> Table:
     """Error and added loss where every block's input is quantised, by bits, grain and what is left out.
 
     The error is relative, squared, of tokens and dimensions that are not outliers, mean over blocks; of activations
     that are not quantised before.
     """
+    _check_mask(mask)
     x = {block: here.cpu().float() for block, here in activations(ChangeResidual(), subject, tokens).items()}
 
     def quantised(bits: int, over: tuple[int, ...], left: Left) -> tuple[Tensor, Loss]:
@@ -244,8 +273,10 @@ def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, p
     return _quantised("What does quantising activations lose?", what, mask, ways, full, quantised)
 
 
+@reads_inputs
 def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progress: Progress = silent) -> Table:
     """Error and added loss where the linear maps of all blocks are quantised; columns of dimensions are left out."""
+    _check_mask(mask)
 
     def quantised(bits: int, over: tuple[int, ...], left: Left) -> tuple[Tensor, Loss]:
         with quantised_weights(subject, bits, over, left) as error:

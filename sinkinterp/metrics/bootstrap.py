@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import Float
 from torch import Tensor
 
+from ..attention.shapes import numbers
+from ..checks import whole_number
 from ..errors import InputError
 from ..table import Cell, high_of, low_of
 from .metric import PerSequence
@@ -44,6 +46,7 @@ def estimate(values: PerSequence, seed: int = 0) -> Estimate:
 
     Sequences that are NaN, because they are too short for a position, do not count. One sequence has no interval: NaN.
     """
+    values = numbers(values, "sequence", "values")
     values = values[~values.isnan()]
     mean = values.double().mean().item()
     if len(values) < 2:
@@ -53,6 +56,9 @@ def estimate(values: PerSequence, seed: int = 0) -> Estimate:
 
 def difference(before: Float[Tensor, " n"], after: Float[Tensor, " m"], paired: bool, seed: int = 0) -> Estimate:
     """The change of the mean. With `paired`, the mean of the differences; else each side is resampled by itself."""
+    before, after = numbers(before, "sequence", "values before"), numbers(after, "sequence", "values after")
+    if paired and len(before) != len(after):
+        raise InputError(f"{len(before)} and {len(after)} values are not pairs; give as many, or paired=False")
     if paired:
         return estimate(after.double() - before.double(), seed)
     before, after = before[~before.isnan()], after[~after.isnan()]
@@ -84,6 +90,7 @@ def mean_cells(column: str, values: PerSequence) -> dict[str, Cell]:
 
 def _resampled_means(values: PerSequence, seed: int) -> np.ndarray:
     """The mean of every resample. A seed draws the same sequences for all values of as many sequences."""
+    seed = whole_number(seed, "seed", 0)
     counts = _counts if len(values) <= KEPT else _counts.__wrapped__
     return counts(len(values), seed) @ values.double().cpu().numpy() / len(values)
 

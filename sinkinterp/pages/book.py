@@ -46,7 +46,7 @@ def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure)
 
 def write_front_pages(folder: Path) -> list[Path]:
     """The front page of a book, and the story that its numbers tell, if they tell one."""
-    chapters = chapters_in(folder)
+    chapters, folder = chapters_in(folder), Path(folder)
     has_story = bool(passages(chapters))
     pages = {folder / INDEX: front_page(chapters, PLOTLY, STORY if has_story else None)}
     if has_story:

@@ -4,9 +4,10 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..errors import InputError
+from ..runs.catalogue import experiment_names
 from ..runs.rules import Outcome, Verdict
 from ..seals import SHA256, check_signed
 from ..table import Cell, Table
@@ -57,8 +58,14 @@ class Chapter:
 
 def chapters_in(folder: Path) -> list[Chapter]:
     """The chapters whose numbers lie in a folder, by name. Raises InputError for a file that is damaged."""
+    if not isinstance(folder, Path):
+        folder = Path(folder) if isinstance(folder, str) else _no_folder(folder)
     files = sorted(filter(Path.is_file, folder.glob("*.json")))  # a pipe of that name would never end
     return [chapter for chapter in map(chapter_in, files) if chapter is not None]
+
+
+def _no_folder(given: Any) -> NoReturn:
+    raise InputError(f"a book is a folder; give its path, not a {type(given).__name__}")
 
 
 def chapter_in(file: Path) -> Chapter | None:
@@ -66,6 +73,8 @@ def chapter_in(file: Path) -> Chapter | None:
     try:
         plain = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(plain, dict) or len(_CHAPTER - plain.keys()) > 1:  # one name may be damaged
+            if file.stem in experiment_names():
+                raise InputError("it holds no chapter")
             return None
         chapter = Chapter.from_dict(plain)
         if chapter.name != file.stem or plain.keys() - chapter.to_dict().keys() - {SHA256}:

@@ -4,6 +4,7 @@ import sys
 import webbrowser
 from dataclasses import dataclass, field
 from html import escape
+from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -38,6 +39,8 @@ class Page:
 
     def save(self, path: Path | str) -> Path:
         """Writes the page, whole or not at all, and returns where. Raises InputError for a suffix of another format."""
+        if not isinstance(path, str | PathLike):
+            raise InputError(f"a page is saved to a file; give its path, such as page.html; got {path!r:.40}")
         if Path(path).suffix.lower() not in ("", ".html", ".htm"):
             raise InputError(f"a page is HTML; save it under a name that ends in .html, not in {Path(path).suffix}")
         write_text(Path(path), self.html)

@@ -17,7 +17,7 @@ from ..plots.theme import colour, escaped, themed
 from ..plots.traces import PERCENT, add_curve, unique_values
 from ..table import NULL, Cell, Table
 from .columns import ALPHA_1, EPSILON, LENGTH, MODEL, QUANTITY, SINK_1, VALUE_RATIO
-from .readings import Readings, protocol_note
+from .readings import Readings, check_report, check_reports, of_report, protocol_note
 from .summary import quantities
 
 
@@ -28,8 +28,7 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
     Elsewhere it is the change of means, and the note says so. Raises InputError for what is not a report.
     """
     for report in (before, after):
-        if not isinstance(report, Readings):
-            raise InputError(f"compare takes two reports, which si.measure returns; got a {type(report).__name__}")
+        check_report(report, "compare")
     check_epsilon(epsilon)
     old, new = ({q.name: q.values for q in quantities(report, epsilon)} for report in (before, after))
     paired = _is_paired(before, after)
@@ -74,6 +73,7 @@ def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Ta
             "n": report.protocol.sequences,
         }
 
+    check_reports(reports, "sinks_by_domain")
     rows = tuple(row(name, report) for name, report in reports.items())
     protocol = next(iter(reports.values())).protocol
     measured = f"{protocol.model}: {protocol.line('sequences', 'source')}"
@@ -87,6 +87,13 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 def sinks_by_length(reports: Iterable[Readings], epsilons: Sequence[float] = THRESHOLDS) -> Table:
     """Sink_1 over T for several epsilons beside uniform attention's, a report per length (Gu et al. 2025, Figure 3)."""
+    reports = [*reports] if isinstance(reports, Iterable) else [reports]
+    for report in reports:
+        check_report(report, "sinks_by_length")
+    if not reports or not epsilons:
+        raise InputError("there is no report or no epsilon; give one or more of each")
+    for epsilon in epsilons:
+        check_epsilon(epsilon)
     reports = sorted(reports, key=lambda report: report.protocol.length)
     rows = tuple(
         {
@@ -127,6 +134,7 @@ def over_length(table: Table) -> go.Figure:
     return themed(figure, table.title, caption=f"{caption} {table.note}")
 
 
+@of_report
 def sinks_by_own_length(report: Readings, epsilon: float = 0.3) -> Table:
     """`sinks_by_length` of a report whose sequences differ in length. Raises InputError where all have one length."""
     lengths = (report.tokens >= 0).sum(1)

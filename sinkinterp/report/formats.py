@@ -22,7 +22,7 @@ from ..errors import InputError
 from ..files import replacing
 from ..seals import SHA256, STAMP, Damaged, check_signed, check_stamp, signed, stamp
 from .protocol import Protocol
-from .readings import EXTRA, Readings
+from .readings import EXTRA, Readings, of_report
 
 R = TypeVar("R", bound=Readings)
 Shape = tuple[int, ...]
@@ -34,6 +34,7 @@ _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
 _NORMS = ("residual_norms", "key_norms", "value_norms")
 
 
+@of_report
 def write_file(readings: Readings, path: Path | str) -> None:
     """Writes a file, whole or not at all, in the format of its suffix; a path without suffix is .safetensors."""
     write = writer_of(path)
@@ -78,6 +79,8 @@ _WRITERS: Mapping[str, Callable[[Readings, Path], None]] = {
 
 def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
     """The report that `write_file` wrote. Raises InputError for any other file, and for a damaged one."""
+    if isinstance(path, str | PathLike) and Path(path).exists() and not Path(path).is_file():
+        raise InputError(f"{path} is not a file; give one that Report.save wrote")
     try:
         if Path(path).suffix == ".json":
             return from_dict(json.loads(Path(path).read_text(encoding="utf-8")), report_class)
@@ -104,6 +107,7 @@ def _check_hash(path: Path, about: Mapping[str, Any]) -> None:
         check_stamp(path, str(about[SHA256]))
 
 
+@of_report
 def to_dict(readings: Readings) -> dict[str, Any]:
     """A JSON-ready copy with its hash, and with the numbers that JSON cannot hold as text.
 
@@ -129,6 +133,7 @@ def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
         raise InputError("this is not a report; give what Report.to_dict made") from error
 
 
+@of_report
 def to_pandas(readings: Readings) -> Any:
     """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
     import pandas

@@ -8,6 +8,7 @@ import numpy as np
 import plotly.graph_objects as go
 import torch
 
+from ..checks import whole_number
 from ..errors import InputError
 from ..metrics.bootstrap import estimate, estimate_cells, mean_cells
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
@@ -17,12 +18,13 @@ from ..plots.theme import LIGHT, MAGNITUDE, themed
 from ..plots.traces import unique_values
 from ..table import NULL, Cell, Table
 from .columns import ALPHA_1, HEAD, KEY_RATIO, LAYER, SINK_RATE, VALUE_RATIO
-from .readings import Readings, protocol_note
+from .readings import Readings, of_report, protocol_note
 
 SIDE = 480  # points, at most
 LARGEST_CELL = 28
 
 
+@of_report
 def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     """Importance of the first position per layer and head, with its kv head's value- and key-norm ratio."""
     check_epsilon(epsilon)
@@ -43,6 +45,7 @@ def sinks_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     return Table(title, protocol_note(report, epsilon), rows_by_head(report, row), heads_overview)
 
 
+@of_report
 def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     """Why queries look at the first key, per head: its angle or its length (Gu et al. 2025, Figures 2 and 15-18).
 
@@ -67,6 +70,7 @@ def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     return Table("Angle or length? Queries and the first key per head", note, rows_by_head(report, row))
 
 
+@of_report
 def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     """What heads write: a sink with a short value writes next to nothing (no-op), one with a long value broadcasts it.
 
@@ -90,6 +94,7 @@ def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     return Table("What do heads write?", note, rows_by_head(report, row))
 
 
+@of_report
 def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -> tuple[dict[str, Cell], ...]:
     """A row per layer and query head; `row` gets the index of the layer among those that attend, and the head."""
     n_heads = report.importance.shape[2]
@@ -102,11 +107,13 @@ def rows_by_head(report: Readings, row: Callable[[int, int], dict[str, Cell]]) -
 
 def top_heads(table: Table, most: int = 12) -> Table:
     """The `most` rows with the largest alpha_1, largest first."""
+    most = whole_number(most, "most", 1)
     rows = sorted(table.rows, key=lambda row: -float(row[ALPHA_1] or 0))[:most]
     title = f"{table.title}: the {len(rows)} of {len(table.rows)} with the largest alpha_1"
     return replace(table, title=title, rows=tuple(rows))
 
 
+@of_report
 def strongest_head(report: Readings) -> tuple[int, int]:
     """Layer and head with the largest mean importance of the first position."""
     alpha = report.alpha().nanmean(0)

@@ -18,7 +18,7 @@ from ..plots.theme import MAGNITUDE, escaped, themed
 from ..plots.traces import add_curve, positive_axis
 from ..table import Cell, Table
 from .columns import BLOCK, POSITION
-from .readings import Readings, TokenText, protocol_note
+from .readings import Readings, TokenText, of_report, protocol_note
 
 PEAK = "max |x|"
 OVER_MEDIAN = "max / median"
@@ -52,6 +52,7 @@ class Place:
     token_ids: set[int] = field(default_factory=set)
 
 
+@of_report
 def tallest_block(report: Readings) -> int:
     """The block with the largest residual entry, mean over sequences.
 
@@ -60,6 +61,7 @@ def tallest_block(report: Readings) -> int:
     return int(Entries.unstacked(report.extra(TOP_ENTRIES)).values[:, :, 0].abs().mean(0).argmax())
 
 
+@of_report
 def largest_entries(
     report: Readings, epsilon: float = 0.3, token_text: TokenText = str, block: int | None = None, most: int = 12
 ) -> Table:
@@ -78,6 +80,7 @@ def largest_entries(
     return Table(f"Largest residual entries of block {block}", note, tuple(rows))
 
 
+@of_report
 def residual_surface(
     report: Readings, token_text: TokenText = str, block: int | None = None, sequence: int = 0, most: int = 512
 ) -> Surface:
@@ -104,6 +107,7 @@ def residual_surface(
     )
 
 
+@of_report
 def entries_of_surface(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> Table:
     """The largest entries of the first sequence's `residual_surface`, by size; the figure is that surface."""
     surface = residual_surface(report, token_text)
@@ -185,6 +189,7 @@ def by_block(table: Table) -> go.Figure:
     return themed(figure, table.title, 380, f"{caption} {table.note}")
 
 
+@of_report
 def massive_by_block(report: Readings, epsilon: float = 0.3) -> Table:
     """Massive activations by block (Sun et al. 2024): by their criterion, and without any threshold.
 

@@ -16,7 +16,7 @@ from ..plots.traces import add_curve, positive_axis, unique_values
 from ..table import Cell, Table
 from .columns import BLOCK, MODEL, QUANTITY
 from .positions import FOLLOWERS
-from .readings import Readings, TokenText, intervals_note, protocol_note
+from .readings import Readings, TokenText, check_reports, intervals_note, of_report, protocol_note
 
 Mask = Bool[Tensor, "sequence pos"]
 SHARE = 0.1  # of the heads that must look at a later token for it to be called a sink
@@ -30,6 +30,7 @@ BLOCK_AXIS = "block (0: embedding)"
 EQUAL = {"y": 1, "line": {"color": GREY, "dash": "dot"}}
 
 
+@of_report
 def token_kinds(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> dict[str, Mask]:
     """The tokens of each kind: the first token, other sinks, delimiters, other tokens. Every token has one kind.
 
@@ -53,6 +54,7 @@ def token_kinds(report: Readings, epsilon: float = 0.3, token_text: TokenText = 
     return {name: mask for name, mask in kinds.items() if mask.any()}
 
 
+@of_report
 def norms_by_kind(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> Table:
     """Mean norm of residuals, keys and values, per block and kind of token; keys and values over kv heads."""
     layers = report.attention_layers
@@ -160,6 +162,7 @@ def _ticks(table: Table) -> dict[str, Any]:
 
 def residual_norms_by_block(reports: Mapping[str, Readings]) -> Table:
     """Norm of the first token's residual against the others', per block and model."""
+    check_reports(reports, "residual_norms_by_block")
     rows = tuple(
         _residual_row(name, report, block)
         for name, report in reports.items()

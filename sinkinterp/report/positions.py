@@ -12,7 +12,7 @@ from ..plots.theme import GREY, colour, themed
 from ..plots.traces import PERCENT, add_curve, add_grey_band
 from ..table import NULL, Cell, Table
 from .columns import EPSILON, POSITION, SINK_1, SINK_RATE
-from .readings import Readings, TokenText, protocol_note
+from .readings import Readings, TokenText, of_report, protocol_note
 
 FOLLOWERS = 8  # queries that can see a later position, its own among them, for it to be judged
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
@@ -20,6 +20,7 @@ MOST_FOLLOWING = 20  # tokens that the table of secondary sinks shows
 ALPHA, NULL_ALPHA, LARGEST_OTHER = "alpha", "null alpha", "largest other"
 
 
+@of_report
 def sinks_by_position(report: Readings, epsilon: float = 0.3) -> Table:
     """Sink rate and mean importance of every measured position, beside the null."""
 
@@ -38,6 +39,7 @@ def sinks_by_position(report: Readings, epsilon: float = 0.3) -> Table:
     )
 
 
+@of_report
 def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Sequence[float] = EPSILONS) -> Table:
     """Sink_1 over epsilon beside uniform attention's (Gu et al. 2025, Figure 3): how much the threshold decides."""
     rates, nulls = (sink_grid(values, epsilons) for values in (report.importance, report.null))
@@ -57,6 +59,7 @@ def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Sequence[
     )
 
 
+@of_report
 def sinks_by_token(report: Readings, epsilon: float = 0.3, token_text: TokenText = str, most: int = 10) -> Table:
     """The tokens that are sinks most often, those at the first position and later ones apart.
 
@@ -77,6 +80,7 @@ def sinks_by_token(report: Readings, epsilon: float = 0.3, token_text: TokenText
     return Table("Which tokens are sinks?", f"{protocol_note(report, epsilon)}; {places}", tuple(rows))
 
 
+@of_report
 def secondary_by_token(
     report: Readings, epsilon: float = 0.3, token_text: TokenText = str, cosine: float = 0.9
 ) -> Table:
@@ -101,6 +105,7 @@ def secondary_by_token(
     return Table(title, note, tuple(rows))
 
 
+@of_report
 def loss_by_position(report: Readings, epsilon: float = 0.3) -> Table:
     """Next-token loss by position, in nats. Raises InputError where it was not measured."""
     loss = report.extra(NEXT_TOKEN_LOSS)

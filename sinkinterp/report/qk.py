@@ -14,7 +14,7 @@ from ..plots.traces import positive_axis, unique_values
 from ..table import Cell, Table
 from .columns import ALPHA_1, COSINE, HEAD, LAYER, NORM_PRODUCT, QUANTITY
 from .heads import rows_by_head
-from .readings import Readings, protocol_note
+from .readings import Readings, of_report, protocol_note
 
 SCALED = "norm product: |q| |k| times the scale of the scores, the score at a cosine of 1; bias and softcap left out"
 FIRST_KEY, OTHER_KEYS = "first key", "others"
@@ -42,6 +42,7 @@ QUANTITIES = (
 )
 
 
+@of_report
 def qk_means_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     """Per head, mean cosine and mean norm product (times the scale) of queries with the first key, and with others.
 
@@ -60,6 +61,7 @@ def qk_means_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     return Table("The first key beside the others", note, rows_by_head(report, row), by_layer)
 
 
+@of_report
 def qk_distributions(report: Readings, layer: int, head: int, epsilon: float = 0.3) -> Table:
     """How one head's cosines and norm products are spread over pairs of a query and a key it sees, by bins.
 

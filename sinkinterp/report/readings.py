@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -14,6 +16,7 @@ from ..metrics.metric import Alpha, Metric, PerHead
 from ..metrics.residuals import Steps, norm_ratio, steps
 from .protocol import Protocol, public_name
 
+P, T = ParamSpec("P"), TypeVar("T")
 EXTRA = "extra."  # before the names of instruments' answers, among all tensors
 TokenText = Callable[[int], str]  # from a token id to its text
 _ALPHA = "of some heads, it is (report.alpha()[:, layer, head] > epsilon).float().mean()"
@@ -156,6 +159,32 @@ class Readings:
         return steps(self.residual_ratio().mean(0), finite_number(least, "the least ratio of a step"))
 
 
+def of_report(function: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """The function of a report, which then raises InputError where its first argument is anything else."""
+
+    @wraps(function)
+    def checked(report: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+        check_report(report, function.__name__)
+        return function(report, *args, **kwargs)
+
+    return checked
+
+
+def check_report(report: Any, what: str) -> None:
+    """Raises InputError, which says that `what` takes a report, for anything else."""
+    if not isinstance(report, Readings):
+        raise InputError(f"{what} takes a report, which si.measure returns; got a {type(report).__name__}")
+
+
+def check_reports(reports: Any, what: str) -> None:
+    """Raises InputError, which says that `what` takes reports by name, for anything else."""
+    if not isinstance(reports, Mapping) or not reports:
+        raise InputError(f"{what} takes a dictionary of reports by name; got {reports!r:.40}")
+    for report in reports.values():
+        check_report(report, what)
+
+
+@of_report
 def protocol_note(report: Readings, epsilon: float) -> str:
     """The protocol in a line: model, n, T, BOS, dtype, source, edits, epsilon; the divisor where windows matter."""
     divisor = f"; {report.protocol.divisor_note}" if report.protocol.divisor_note else ""
@@ -163,6 +192,7 @@ def protocol_note(report: Readings, epsilon: float) -> str:
     return f"{name}: {report.protocol.line()}, epsilon={epsilon}; {intervals_note(report)}{divisor}"
 
 
+@of_report
 def intervals_note(report: Readings) -> str:
     """What the intervals of a report are; that there are none where it has one sequence."""
     return ONE_TEXT if report.protocol.sequences == 1 else BY_SEQUENCE

@@ -15,7 +15,7 @@ from .columns import QUANTITY
 from .heads import strongest_head
 from .positions import FOLLOWERS
 from .protocol import public_name
-from .readings import Readings, TokenText, protocol_note
+from .readings import Readings, TokenText, of_report, protocol_note
 
 SOME = 0.01  # the sink rate from which a first token is said to have a sink
 MARGIN = 1.5  # times uniform attention's mean importance: what one text, which has no interval, must show
@@ -36,6 +36,7 @@ class Quantity:
     is_telling: bool = True
 
 
+@of_report
 def quantities(report: Readings, epsilon: float) -> list[Quantity]:
     """The numbers that say whether a report shows a sink, in the order in which they are read."""
     return [
@@ -106,6 +107,7 @@ def _of_loss(report: Readings) -> list[Quantity]:
     return [Quantity("loss, nats per token", report.extra(NEXT_TOKEN_LOSS).nanmean(1))]
 
 
+@of_report
 def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
     """What shows a sink: sink rate, importance, and the first token's norms, each beside its null.
 
@@ -139,11 +141,13 @@ class Summary:
         return f"<p>{escape(self.sentence)}</p>{self.table._repr_html_()}"
 
 
+@of_report
 def summary(report: Readings, epsilon: float = 0.3) -> Summary:
     """Whether there is a sink on the first token: a sentence and a table."""
     return Summary(sink_verdict(report, epsilon), sink_summary(report, epsilon))
 
 
+@of_report
 def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> str:
     """Two sentences: has the first token a sink, how strong, beside uniform attention; then slot, later positions.
 
@@ -168,6 +172,7 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
     )
 
 
+@of_report
 def protocol_table(report: Readings, epsilon: float = 0.3) -> Table:
     """How the numbers of a report were made, line by line."""
     values = vars(report.protocol) | {"epsilon": epsilon}

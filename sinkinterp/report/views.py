@@ -24,7 +24,7 @@ from .massive import entries_of_surface, largest_entries, massive_by_block
 from .norms import norms_by_kind, residual_norms_by_block
 from .positions import loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_position, sinks_by_token
 from .qk import qk_distributions, qk_means_by_head
-from .readings import Readings, TokenText
+from .readings import Readings, TokenText, of_report
 from .summary import sink_summary
 
 Tabulate = Callable[[Readings, float, TokenText], Table]  # from a report, epsilon and the text of tokens
@@ -98,11 +98,13 @@ VIEWS = (
 NAMED = {view.name: view for view in VIEWS if view.name}
 
 
+@of_report
 def views_of(report: Readings) -> Iterator[View]:
     """The views of what was measured, in the order in which they are shown."""
     return (view for view in VIEWS if all(map(report.has, view.needs)) and view.fits(report))
 
 
+@of_report
 def view_of(report: Readings, name: str) -> View:
     """The view of that name. Raises InputError for another name, and where the report lacks what it needs."""
     if not isinstance(name, str) or name not in NAMED:
@@ -115,6 +117,7 @@ def view_of(report: Readings, name: str) -> View:
     return view
 
 
+@of_report
 def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> list[Table]:
     """Is there a sink, in which heads, on which tokens, and with which massive activations: what was measured of it."""
     tables = [
@@ -125,6 +128,7 @@ def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenTex
     return [table for table in tables if table.rows]
 
 
+@of_report
 def tables_as_json(report: Readings, epsilon: float = 0.3) -> dict[str, Any]:
     """The protocol, the tables, and mean importance `layer head pos`. `Report.to_dict` keeps every number."""
     tables = [view.table(report, epsilon, str) for view in views_of(report) if view.in_json]

@@ -144,6 +144,8 @@ def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
     trains = not isinstance(experiment.rows, OnModels)
     if scope.models and trains:
         raise InputError(f"{name} trains its models itself; leave --model away")
+    if scope.device_map is not None and trains:
+        raise InputError(f"{name} trains its models itself, where it runs; leave --device-map away")
     if not scope.models and scope.scale not in experiment.scales:
         raise InputError(f"{name} has no models of scale {scope.scale}; choose {' or '.join(experiment.scales)}")
     if scope.text is not None and trains and scope.scale not in (Scale.TEXT, Scale.PAPER):

@@ -14,7 +14,7 @@ from ..backends.files.model_files import load_model
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import keywords
+from ..checks import check_memory, keywords, whole_number
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
@@ -111,6 +111,10 @@ def _evaluation_sequences(task: Task) -> int:
 
 def held_out_tokens(task: Task, sequences: int) -> TokenSet:
     """Sequences of the task that no training sees."""
+    if not isinstance(task, Task):
+        raise InputError(f"a task is that of a recipe, si.Recipe().data; got a {type(task).__name__}")
+    sequences = whole_number(sequences, "sequences", 1)
+    check_memory(3 * 8 * sequences * task.length, f"{sequences:,} sequences of {task.length:,} tokens", "ask for fewer")
     return TokenSet.of(task.sample(sequences, *HELD_OUT), f"held-out {task.title}")
 
 

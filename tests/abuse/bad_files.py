@@ -108,6 +108,10 @@ def _write_damaged_models(folder: Path) -> None:
     shutil.copy(folder / "good/config.json", folder / "no-weights")
     (_copy(folder, "weights-that-are-a-folder") / "model.safetensors").unlink()
     (folder / "weights-that-are-a-folder/model.safetensors").mkdir()
+    for file in ("model.safetensors", "config.json", "generation_config.json"):
+        pipe = _copy(folder, f"pipe-for-{file}") / file
+        pipe.unlink()
+        os.mkfifo(pipe)
 
 
 def _write_texts(folder: Path) -> None:
@@ -136,10 +140,16 @@ def _write_texts(folder: Path) -> None:
         "none.wav": b"RIFF this is none",
         "text.docx": b"PK",
         "a.txt": b"the cat sat the cat sat",
+        "no-rows.jsonl": b"\n\n\n",
+        "no-rows.csv": b"text\n",
+        "white.txt": b" \n \t\n" * 50,
+        "white.jsonl": b'{"text": "  \\n "}\n' * 50,
     }.items():
         (folder / name).write_bytes(content)
     (folder / "empty-folder").mkdir()
     (folder / "folder.txt").mkdir()
+    (folder / "link").symlink_to("nowhere")
+    (folder / "loop").symlink_to("loop")
     for ending in ("txt", "json", "jsonl", "gguf", "wav"):
         os.mkfifo(folder / f"pipe.{ending}")
 

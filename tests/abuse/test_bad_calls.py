@@ -1,17 +1,23 @@
 """Bad calls of the Python API: each ends in an InputError of one line, never in anything else."""
 
 import copy
+import inspect
 import json
+import pkgutil
 import signal
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
+import sinkinterp.measurement
+import sinkinterp.report
 from sinkinterp import interventions as edit
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.files.model_files import check_fits_memory
@@ -26,9 +32,24 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.lm.config import LMSpec, SinkConfig
 from sinkinterp.lm.model import build
-from sinkinterp.measurement import eviction, generation, patching, sweep
+from sinkinterp.measurement import (
+    activation_patching,
+    eviction,
+    generation,
+    patching,
+    streaming,
+    sweep,
+    without_outliers,
+)
 from sinkinterp.measurement.maps import attention_map
-from sinkinterp.metrics import instruments
+from sinkinterp.measurement.position_swap import swap_table
+from sinkinterp.metrics import bootstrap, instruments
+from sinkinterp.metrics.metric import CallMetric, LogitsMetric, ResidualMetric
+from sinkinterp.pages.chapters import chapters_in
+from sinkinterp.pages.live.page import serve_live
+from sinkinterp.report import compare, heads
+from sinkinterp.runs.trained import held_out_tokens
+from sinkinterp.table import Table
 from sinkinterp.train.chats import read_chats, tokenised
 
 TOKENS = torch.arange(24).reshape(2, 12)
@@ -335,6 +356,22 @@ SPECS = {
     "trained from a variant's name": lambda: si.trained("softmax"),
 }
 
+
+def functions_of(package, takes):
+    """The public functions of a package's modules whose first parameters satisfy `takes`."""
+    modules = (import_module(f"{package.__name__}.{module.name}") for module in pkgutil.iter_modules(package.__path__))
+    for module in modules:
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            parameters = list(inspect.signature(function).parameters.values())
+            if not name.startswith("_") and function.__module__ == module.__name__ and takes(parameters):
+                yield f"{module.__name__.rpartition('.')[2]}.{name}", function, parameters
+
+
+def needed(parameters, most):
+    """None for each of the parameters after the first `most` that has no default."""
+    return {p.name: None for p in parameters[most:] if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+
+
 NEIGHBOURS = {  # masks and caches
     "a module that is called": lambda subject: si.measurement.measure(subject, TOKENS),
     "another that is called": lambda subject: si.backends.load(SUBJECT),
@@ -404,8 +441,176 @@ OTHERS = {
     "a metric of positions outside": lambda s: sweep.importance(si.measure(s, TOKENS), 99),
 }
 
+INSIDE = {  # they are given what was checked
+    *("checked", "from_dict", "dense_patterns", "passes", "check_fits", "run_note", "check_stream", "streamed"),
+}
+READ = (["subject", "tokens"], ["model", "tokens"], ["subject", "prompts"])  # the first parameters of what measures
+OF_INPUTS = {
+    name: (function, given)
+    for name, function, given in functions_of(sinkinterp.measurement, lambda given: [p.name for p in given[:2]] in READ)
+    if name.rpartition(".")[2] not in INSIDE
+}
+NO_INPUTS = {
+    "no model": lambda s: (None, TOKENS),
+    "a number for a model": lambda s: (5, TOKENS),
+    "tokens for a model": lambda s: (TOKENS, TOKENS),
+    "a text": lambda s: (s, "text"),
+    "a number for tokens": lambda s: (s, 5),
+    "no texts": lambda s: (s, TOKENS[:0]),
+    "one token": lambda s: (s, TOKENS[:, :1]),
+    "halves": lambda s: (s, TOKENS / 2),
+    "a masked array": lambda s: (s, np.ma.masked_array(TOKENS.numpy(), TOKENS.numpy() > 5)),
+    "a nested tensor": lambda s: (s, torch.nested.nested_tensor([TOKENS[0], TOKENS[1, :5]], layout=torch.jagged)),
+    "a data frame": lambda s: (s, pd.DataFrame(TOKENS.numpy())),
+    "embeddings": lambda s: (s, {"input_ids": TOKENS, "inputs_embeds": TOKENS}),
+}
+OF_REPORTS = {
+    name: (function, parameters)
+    for name, function, parameters in functions_of(
+        sinkinterp.report, lambda given: given and any(word in str(given[0].annotation) for word in (".Readings", "~R"))
+    )
+    if name.rpartition(".")[2] not in INSIDE
+}
+NO_REPORTS = (None, 5, "report", [], {}, {"a": 5}, TOKENS)
+
+
+class Nothing(edit.Edit):
+    def residuals(self, block, x):
+        return x * 0
+
+
+READS = {  # functions of the user that cannot be called as they will be
+    "no function": 5,
+    "a function of nothing": lambda: 1,
+    "a function of three": lambda a, b, c: a,
+}
+CHANGED_CALLS = {  # what an edit makes of a call, which attention would not refuse
+    "a scale of text": lambda call: replace(call, scale="big"),
+    "a scale of NaN": lambda call: replace(call, scale=NAN),
+    "a softcap of text": lambda call: replace(call, softcap="big"),
+    **{
+        f"{name} of {number}": lambda call, name=name, number=number: replace(
+            call, **{name: getattr(call, name) * number}
+        )
+        for name in ("q", "k", "v")
+        for number in (NAN, INF)
+    },
+    "a pattern of text": lambda call: call.with_pattern("x"),
+    "no argument": lambda: 1,
+}
+X = torch.arange(48.0).reshape(2, 3, 8).cos()
+ACTIVATIONS = (None, 5, [1.0], np.zeros((2, 3, 8)), X * 1j, X > 0, torch.tensor(1.0), X.to("meta"))
+OWN_ARGUMENTS = {
+    **{f"keep {i}": lambda s, x=x: si.mask(s, TOKENS).keep(1)(x) for i, x in enumerate(ACTIVATIONS)},
+    **{f"pca_table of {i}": lambda s, x=x: without_outliers.pca_table(x, si.mask(s, TOKENS))
+       for i, x in enumerate((*ACTIVATIONS, X[0], X[:1]))},
+    **{f"pca_table of {rank} components": lambda s, rank=rank: without_outliers.pca_table(X, si.mask(s, TOKENS), rank)
+       for rank in (0, -1, 1.5, "2")},
+    **{f"fake_quantised {i}": lambda s, x=x: without_outliers.fake_quantised(x, 4, (-1,))
+       for i, x in enumerate(ACTIVATIONS)},
+    **{f"fake_quantised to {bits} bits": lambda s, bits=bits: without_outliers.fake_quantised(X, bits, (-1,))
+       for bits in (1, 0, -1, 4.5, 1000, "4", None)},
+    **{f"fake_quantised over {over}": lambda s, over=over: without_outliers.fake_quantised(X, 4, over)
+       for over in ((), (9,), (0.5,))},
+    **{f"Quantise to {bits} bits": lambda s, bits=bits: without_outliers.Quantise(bits, (-1,), without_outliers.nothing)
+       for bits in (1, 0, 4.5)},
+    **{f"a dictionary of {given}": lambda s, given=given: without_outliers.dictionary(X.flatten(0, 1), **given)
+       for given in ({"features": 0, "steps": 1}, {"features": 8, "steps": -1}, {"features": 8, "steps": 1})},
+    **{f"estimate {i}": lambda s, x=x: bootstrap.estimate(x) for i, x in enumerate((*ACTIVATIONS, X))},
+    "pairs of two lengths": lambda s: bootstrap.difference(torch.zeros(3), torch.zeros(4), paired=True),
+    "a seed of text": lambda s: bootstrap.estimate(torch.zeros(3), seed="a"),
+    **{f"windows {given!r}": lambda s, given=given: eviction.first_token_losses(s, TOKENS, given)
+       for given in ((), "44", None, (4.5,), 4.5)},
+    **{f"kept {given!r}": lambda s, given=given: eviction.heads_table(s, TOKENS, 4, kept=given)
+       for given in ((), "01", None, (0.5,), (-1,))},
+    **{f"a tolerance of {given!r}": lambda s, given=given: eviction.heads_table(s, TOKENS, 4, given)
+       for given in ("a", NAN, None)},
+    "sinks of nothing": lambda s: streaming.streaming_table(s, TOKENS, window=4, sinks=()),
+    **{f"{count!r} tokens to write": lambda s, count=count: generation.generated(s, TOKENS, count)
+       for count in (0, -1, 10**9, "3", 1.5)},
+    "a seed of text to write with": lambda s: generation.generated(s, TOKENS, 1, seed="a"),
+    "an epsilon of 5": lambda s: generation.generation_table(s, TOKENS, 1, epsilon=5),
+    **{f"position {place!r}": lambda s, place=place: patching.swap_raw_position(s, 0, place, 12)
+       for place in (-1, 12, 0.5, "1")},
+    **{f"token sets {given!r}": lambda s, given=given: swap_table(s, given, [4]) for given in (None, {}, [], {"a": 5})},
+    "no targets": lambda s: swap_table(s, {"a": TOKENS}, []),
+    **{f"a head {given!r}": lambda s, given=given: si.explain(s, TOKENS, head=given) for given in (5, [], "0.0")},
+    **{f"maps by {by!r}": lambda s, by=by: si.activation_patching(s, TOKENS, TOKENS + 1, by=by)
+       for by in (5, (), [["layer"]], "nothing")},
+    **{f"patching by {name}": lambda s, make=make: si.activation_patching(s, TOKENS, TOKENS + 1, metric=make())
+       for name, make in {
+           "a text": lambda: activation_patching.logit_difference("a", "b"),
+           "a negative token": lambda: activation_patching.logit_difference(-1, 5),
+           "a token outside": lambda: activation_patching.logit_difference(10**9, 5),
+           "a position outside": lambda: activation_patching.logit_difference(1, 2, position=99),
+           "answers of three pairs": lambda: activation_patching.logit_difference([1, 2, 3], 4),
+           "a loss outside": lambda: activation_patching.loss_at([99]),
+           "the loss of token 0": lambda: activation_patching.loss_at([0]),
+           "a divergence outside": lambda: activation_patching.divergence_from_clean(99),
+           "a layer outside": lambda: activation_patching.first_alpha(layer=9),
+           "an epsilon of 5": lambda: activation_patching.first_alpha(epsilon=5),
+       }.items()},
+    **{f"watching {name}": lambda s, step=step: step(si.SinkCallback(TOKENS, every=1), s)
+       for name, step in {
+           "no model": lambda watch, s: watch.step(None, 1),
+           "a step of text": lambda watch, s: watch.step(s.model, "a"),
+           "a step before the first": lambda watch, s: watch.step(s.model, -1),
+           "no state": lambda watch, s: watch.load_state_dict(None),
+           "an empty state": lambda watch, s: watch.load_state_dict({}),
+           "a history of numbers": lambda watch, s: watch.load_state_dict({"history": [5]}),
+       }.items()},
+    "a log that is none": lambda s: si.SinkCallback(TOKENS, log=5),
+    **{f"a page saved to {path!r}": lambda s, path=path: si.view(s, TOKENS[:1], open_browser=False).save(path)
+       for path in (None, 5, b"page.html")},
+    **{f"texts of {given!r}": lambda s, given=given: list(texts_of(given)) for given in (None, 5, ["a"], b"a")},
+    **{f"blank texts {given!r}": lambda s, given=given: si.load("sinkinterp/text-softmax").tokens(given)
+       for given in (" ", "\n\t", ["", " "], {"a": 1})},
+    "a table of numbers": lambda s: Table("title", "note", (5,)),
+    "a table without rows": lambda s: Table("title", "note", 5),
+    "a table of two kinds of rows": lambda s: Table("title", "note", ({"a": 1}, {"b": 1})),
+    **{f"{most} heads": lambda s, most=most: heads.top_heads(si.measure(s, TOKENS).heads(), most)
+       for most in (0, -1, "2")},
+    "no report by length": lambda s: compare.sinks_by_length([]),
+    "an epsilon by length": lambda s: compare.sinks_by_length([si.measure(s, TOKENS)], epsilons=(5,)),
+    "a mask that is none": lambda s: without_outliers.pca_table(X, None),
+    "rows that are none": lambda s: TokenSet.of_rows(5),
+    "an attention mask that is none": lambda s: TokenSet.of(TOKENS, attention_mask=5),
+    "an edit that overrides nothing": lambda s: si.measure(s, TOKENS, edits=Nothing()),
+    "reads that are none": lambda s: s.run(TOKENS, calls=5),
+    "a task that is none": lambda s: held_out_tokens(None, 5),
+    **{f"{n} sequences of a task": lambda s, n=n: held_out_tokens(si.Recipe().data, n) for n in (0, -1, 10**11, "5")},
+    **{f"port {port!r}": lambda s, port=port: serve_live(s, port=port) for port in ("a", -1, 2**16)},
+    **{f"a book in {given!r}": lambda s, given=given: chapters_in(given) for given in (None, 5)},
+    **{f"weights on {place!r}": lambda s, place=place: si.load(SUBJECT, device_map=place)
+       for place in ({"": "cuda:99"}, {"": 99}, {"": torch.device("cuda", 98)}, {"": [1]}, ["cpu"])},
+}  # fmt: skip
+
 
 CALLS = {
+    **{
+        f"{name} of {what}": lambda s, function=function, parameters=parameters, given=given: function(
+            *given(s), **needed(parameters, 2)
+        )
+        for name, (function, parameters) in OF_INPUTS.items()
+        for what, given in NO_INPUTS.items()
+    },
+    **{
+        f"{name} of {given!r:.9} for a report": lambda s, function=function, parameters=parameters, given=given: (
+            function(given, **needed(parameters, 1))
+        )
+        for name, (function, parameters) in OF_REPORTS.items()
+        for given in NO_REPORTS
+    },
+    **{
+        f"{kind.__name__} {what}": lambda s, kind=kind, f=f: si.measure(s, TOKENS, instruments=[kind("own", f)])
+        for kind in (CallMetric, ResidualMetric, LogitsMetric)
+        for what, f in READS.items()
+    },
+    **{
+        f"an edit to {what}": lambda s, function=function: si.measure(s, TOKENS, edits=function)
+        for what, function in CHANGED_CALLS.items()
+    },
+    **OWN_ARGUMENTS,
     **{f"load {name}": lambda _, call=call: call() for name, call in LOADS.items()},
     **{f"tokens {name}": lambda s, given=given: si.measure(s, given) for name, given in TOKENS_GIVEN.items()},
     **{f"measure {name}": lambda s, given=given: si.measure(s, TOKENS, **given) for name, given in MEASURES.items()},

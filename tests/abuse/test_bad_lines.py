@@ -98,7 +98,8 @@ FILES = [
             *("empty.txt", "blank.txt", "short.txt", "latin.txt", "bytes.txt", "empty.jsonl", "latin.jsonl"),
             *("number.jsonl", "null.jsonl", "list.jsonl", "cut.jsonl", "plain.jsonl", "other.jsonl", "nested.jsonl"),
             *("nested.json", "number.json", "none.parquet", "empty.parquet", "none.csv", "text.docx", "empty-folder"),
-            *("folder.txt", "absent.txt", "absent.jsonl", "absent/absent.csv"),
+            *("folder.txt", "absent.txt", "absent.jsonl", "absent/absent.csv", "link", "loop"),
+            *("no-rows.jsonl", "no-rows.csv", "white.txt", "white.jsonl"),
         )
     ),
     *(
@@ -109,6 +110,10 @@ FILES = [
             *("tokens-of-64-bits", "tokens-deep", "tokens-bytes", "tokens-empty-file", "tokens-long-number"),
             *("nested", "number", "absent", "absent/absent"),
         )
+    ),
+    *(
+        f"measure {GOOD} --text {{files}}/{name}"
+        for name in ("no-rows.jsonl", "no-rows.csv", "white.txt", "white.jsonl")
     ),
     f"measure {GOOD} --tokens {{files}}",
     f"measure {GOOD} --tokens ''",
@@ -122,7 +127,7 @@ FILES = [
     f"measure {GOOD} --text 'the cat sat' --sequences 2",
     *(
         f"view {GOOD} --text {{files}}/{name}"
-        for name in ("empty.txt", "latin.txt", "bytes.txt", "absent.txt", "folder.txt")
+        for name in ("empty.txt", "latin.txt", "bytes.txt", "absent.txt", "folder.txt", "white.txt", "link", "loop")
     ),
     f"view {GOOD} --text the",
     f"view {GOOD} --text ''",
@@ -147,7 +152,7 @@ FILES = [
     f"finetune {SHIPPED} {{files}}/chats.jsonl --out run",
     *(
         f"train softmax --text {{files}}/{name}"
-        for name in ("empty.txt", "absent.txt", "latin.txt", "nested.jsonl", "empty-folder")
+        for name in ("empty.txt", "absent.txt", "latin.txt", "nested.jsonl", "empty-folder", "white.jsonl", "loop")
     ),
     "train softmax --text ''",
     "train softmax --recipe paper-60m",
@@ -162,6 +167,7 @@ MODELS = [
             *("config-nested-without-end", "weights-of-nothing", "weights-cut", "weights-of-text", "weights-of-zeros"),
             *("tensor-missing", "tensor-misshapen", "tensor-of-another-name", "tensor-of-truth-values",
             "tensor-of-complex-numbers", "no-tensors", "no-weights"),
+            *("pipe-for-model.safetensors", "pipe-for-config.json", "pipe-for-generation_config.json"),
             *("weights-that-are-a-folder", "empty-folder", "none.gguf", "absent.gguf", "a.txt", "absent"),
         )
     ),
@@ -185,6 +191,7 @@ NAMES = [
     "reproduce table07 --scale paper",
     "reproduce table03 --model gpt2",
     "reproduce table03 --scale real",
+    "reproduce table03 --scale smoke --device-map cpu",
     "reproduce table07 --model sinkinterp/demo-softmax --encoder absent.wav",
     "reproduce table07 --encoder silence",
     "reproduce",
@@ -264,6 +271,7 @@ CONFLICTS = [
 
 HANGS = [  # what nobody writes to, and what has no end
     f"measure {GOOD} --tokens {{files}}/pipe.json",
+    *(f"measure {GOOD} --{option} {device}" for option in ("tokens", "text", "chat") for device in ("/dev/zero", "-")),
     f"measure {GOOD} --text {{files}}/pipe.jsonl",
     f"measure {{files}}/pipe.gguf {TOKENS}",
     f"measure {GOOD} {TOKENS} --encoder {{files}}/pipe.wav",
@@ -298,6 +306,9 @@ SAYS = {  # lines whose error says what to type
     f"measure {GOOD} {TOKENS} --length 4 --sequences 3": "use --sequences 2",
     f"{MEASURE} --text {{files}}/a.txt": "give one",
     f"{MEASURE} --epsilon 1": "epsilon is a share",
+    f"reproduce figure19 --scale smoke --model {SHIPPED} --model {SHIPPED}": "given twice",
+    f"view {SHIPPED} --head \u0660.\u0660": "such as 3.7",
+    "finetune nowhere {files}/chats.jsonl --out run": "give the name of a model",
     f"{MEASURE} --backend jax": "cannot run on 'jax'; backends: huggingface",
     "measure ./[bold]x[/bold]": "[bold]x[/bold]",
     "mesure gpt2": "did you mean 'measure'",
@@ -394,7 +405,7 @@ def call(tmp_path, monkeypatch, files):
 
 
 def _contents(folder: Path) -> set[tuple[str, int, int]]:
-    return {(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in folder.rglob("*")}
+    return {(str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
 
 
 def _words(line: str) -> list[str]:

@@ -107,7 +107,7 @@ REFUSED = [
     ("llama", streaming_loss, LONG, NARROW, "give fewer"),
     ("llama", streaming_loss, tokens_of(), {"window": 65, "sinks": 1, "rerotate": True}, "narrower window"),
     ("llama", streaming_loss, tokens_of() + 90, NARROW, "tokenise again"),
-    ("llama", streaming_loss, tokens_of(1), NARROW, "at least 2"),
+    ("llama", streaming_loss, tokens_of(1), NARROW, "at least 1 x 2"),
     *((name, streaming_loss, LONG, NARROW, "give fewer") for name in ("gpt2", "opt")),
     *((name, streaming_loss, LONG, {**NARROW, "rerotate": True}, "leave out rerotate") for name in ("gpt2", "opt")),
     ("llama", streaming_table, tokens_of(), {"window": 7, "rerotate": True, "one_pass": True}, "leave out rerotate"),

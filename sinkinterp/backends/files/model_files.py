@@ -5,7 +5,7 @@ read; what the weights hold by their headers alone; the model; the tokenizer.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -26,7 +26,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ...checks import check_memory, nearest
+from ...checks import check_memory, is_whole, nearest
 from ...errors import InputError
 from ...seals import verify, verifying
 from .named_models import known_names, located, names_here, origin_in
@@ -228,7 +228,7 @@ def load_model(
     except InputError:
         raise
     except Exception as error:  # a damaged folder or file can fail in any way
-        raise InputError(f"cannot load {given}: {_first_line(error)} Fix: {fix}") from error
+        raise InputError(f"cannot load {given}: {_first_line(error)}; {fix}") from error
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if absent:
         raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
@@ -256,7 +256,9 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
         tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
         start = decoder_start(source)
     except Exception as error:  # a damaged file can fail in any way
-        raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}; save it again") from error
+        elsewhere = "give the name of a model on the Hub, with a network, or a folder"
+        fix = "save it again" if Path(source).exists() else elsewhere
+        raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}; {fix}") from error
     if start is not None:
         tokenizer.bos_token = tokenizer.convert_ids_to_tokens(start)
     return tokenizer
@@ -270,12 +272,21 @@ def _has_tokenizer(path: Path) -> bool:
 
 
 def _check_device(device_map: DeviceMap) -> None:
-    """Raises InputError for a GPU that is not here."""
-    if isinstance(device_map, str) and device_map.startswith("cuda"):
-        count, index = torch.cuda.device_count(), device_map.partition(":")[2] or "0"
-        if not index.isdecimal() or int(index) >= count:
-            has = f"has {count} GPUs, cuda:0 to cuda:{count - 1}" if count else "has no GPU that torch can use"
-            raise InputError(f"there is no device {device_map}: this machine {has}; name another, auto or cpu")
+    """Raises InputError for a GPU that is not here, and for what is not a device."""
+    places = device_map.values() if isinstance(device_map, Mapping) else (device_map,)
+    for place in places:
+        device = f"cuda:{place}" if is_whole(place) else str(place)
+        if not isinstance(place, str | torch.device | None) and not is_whole(place):
+            raise InputError(f"a device is a name or the number of a GPU, such as cpu, cuda:0 or 0; got {place!r:.40}")
+        if device.startswith("cuda"):
+            _check_gpu(device)
+
+
+def _check_gpu(device: str) -> None:
+    count, index = torch.cuda.device_count(), device.partition(":")[2] or "0"
+    if not index.isdecimal() or int(index) >= count:
+        has = f"has {count} GPUs, cuda:0 to cuda:{count - 1}" if count else "has no GPU that torch can use"
+        raise InputError(f"there is no device {device}: this machine {has}; name another, auto or cpu")
 
 
 def _check_folder(source: str | Path) -> None:
@@ -284,6 +295,9 @@ def _check_folder(source: str | Path) -> None:
         raise InputError(f"there is no folder {folder}; check the path")
     if folder.exists() and not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json, so it is not a model; give a folder made by save_pretrained")
+    for file in folder.glob("*") if folder.is_dir() else ():
+        if file.exists() and not file.is_file() and (not file.is_dir() or file.suffix == ".safetensors"):
+            raise InputError(f"{file} is not a file, and a model is made of files; remove it, or give another folder")
     if folder.exists() and not any(folder.glob("*.safetensors")):
         raise InputError(f"{folder} holds no .safetensors weights; load and save the model with transformers once")
 
@@ -291,4 +305,4 @@ def _check_folder(source: str | Path) -> None:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     first = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
-    return first if " " in first else f"{type(error).__name__} {first}".strip()
+    return first.rstrip(".") if " " in first else f"{type(error).__name__} {first}".strip()

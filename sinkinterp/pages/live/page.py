@@ -10,6 +10,7 @@ from plotly.offline import get_plotlyjs
 
 from ...backends.load import subject_of
 from ...backends.subject import tokenizer_of, words_of
+from ...checks import whole_number
 from ...data.choices import Bos
 from ..atlas.page import FIGURES, packed_plotly
 from ..document import STYLE, Scripts, asset, document, in_script
@@ -33,6 +34,7 @@ def serve_live(
     `model` is anything that `si.load` loads; `on_ready` receives the address of the page. `port` 0 takes a free one.
     Raises InputError where the model cannot be loaded or the port is taken.
     """
+    port = whole_number(port, "port", 0, 65_535)
     subject = subject_of(model)
     session = Session(subject, tokenizer_of(subject), words_of(subject), bos)
     with suppress(KeyboardInterrupt):
