@@ -13,9 +13,6 @@ from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import torch
-from transformers.utils.logging import disable_progress_bar
-
 from ..data.progress import OnProgress, no_progress
 from ..errors import InputError
 
@@ -139,14 +136,14 @@ def _start_worker() -> None:
 
     Ctrl-C ends it without a word, or stops a training at the end of its step.
     """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        Thread(target=_end_after, args=(parent,), daemon=True).start()
     _quiet_and_single_threaded()
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(130))
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        Thread(target=_end_after, args=(parent,), daemon=True).start()
 
 
 def _end_after(parent: Any) -> None:
@@ -155,5 +152,8 @@ def _end_after(parent: Any) -> None:
 
 
 def _quiet_and_single_threaded() -> None:
+    import torch  # it takes seconds, in which a process must already know whether its parent lives
+    from transformers.utils.logging import disable_progress_bar
+
     torch.set_num_threads(1)
     disable_progress_bar()  # of loading weights: the study has its own

@@ -90,6 +90,11 @@ def _dies(argument):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def test_a_worker_knows_whether_its_parent_lives_before_it_imports_torch():
+    words = "import sys, sinkinterp.runs.workers; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", words], cwd=Path(__file__).parents[2]).returncode == 0
+
+
 def test_a_worker_that_the_system_kills_is_one_line(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     with pytest.raises(InputError, match=r"killed, perhaps for lack of memory; finished runs are kept"):
