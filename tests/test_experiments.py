@@ -327,7 +327,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(call, tmp_path):
         ("table99",): "no experiment begins with 'table99' (did you mean 'table09'?); see `sinkinterp list exp",
         ("t",): "several experiments begin with 't'",
         ("table04", "--model", "gpt2"): "table04_attention_biases trains its models itself; leave --model away",
-        ("table04", "--scale", "real"): "has no models of scale real; choose smoke or demo or paper",
+        ("table04", "--scale", "real"): "has no models of scale real; choose smoke or demo or text or paper",
         (CIRCUIT, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", tmp_path / "m"): "has no table of learned positions; take a model with one (GPT-2, OPT)",
         (TABLE07, "--model", "./absent"): "there is no folder absent",

@@ -132,7 +132,7 @@ def _words(rows: Rows) -> _Told | None:
 def _massive(rows: Rows) -> _Told | None:
     """One entry of the first token's residual is massive."""
     largest = max(rows["massive_activations"].where(input="natural").rows, key=lambda row: _number(row, "first token"))
-    value, median, block = _number(largest, "first token"), _number(largest, "median"), largest[BLOCK]
+    value, median, block = _number(largest, "first token"), _number(largest, NULL), largest[BLOCK]
     norms = rows["figure02_norms_angles"]
     first, others = (_number(_row(norms, block=block, tokens=kind), "residual norm") for kind in _KINDS)
     if value < 100 * median:
