@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 import shutil
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def refused(files, monkeypatch):
 
     def run(line: str, because: str) -> None:
         before = contents(files)
-        result = CliRunner().invoke(app, line.split())
+        result = CliRunner().invoke(app, shlex.split(line))
         assert result.exit_code == 2 and because in result.stderr and result.stderr.count("\n") == 1, (line, result)
         assert contents(files) == before
 
@@ -102,7 +103,7 @@ def test_an_output_folder_in_an_input_or_among_the_models_and_texts_of_the_cache
 
 
 def test_a_checkpoint_that_ships_is_not_written_over(refused):
-    refused(f"measure good {SMALL} --save {PACKAGE}/checkpoints/demo-softmax/new.safetensors", "choose another place")
+    refused(f"measure good {SMALL} --save '{PACKAGE}/checkpoints/demo-softmax/new.safetensors'", "choose another place")
 
 
 @pytest.mark.parametrize("line", COMMANDS)
