@@ -15,7 +15,7 @@ PATIENCE = 2.0  # seconds after which another Ctrl-C is raised at once: a functi
 
 def lock_of(owner: Any) -> threading.RLock:
     """The lock of a model or a tokenizer, always the same one. A thread that holds it may take it again."""
-    return _LOCKS.setdefault(owner, threading.RLock())  # one call of C, so threads need no lock to make a lock
+    return _LOCKS.setdefault(owner, threading.RLock())  # its dictionary does this in one step, for all threads
 
 
 @contextmanager

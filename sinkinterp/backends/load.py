@@ -1,6 +1,6 @@
 """From a name, a folder, an object of one of the three libraries, or a PyTorch module to a subject."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,18 +93,27 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
             raise no_encoder_input(name)  # before its weights are read
         with offline_while_unreachable(str(source)):
             source = load_model(source, dtype or torch.float32, device_map)
-    own: dict[str, Any] = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
-    own = {argument: value for argument, value in own.items() if value is not None}
-    library = _library_of(source)
-    check_no_bridge(source)
-    if library == _OWN and backend is None:
-        check_has_no_encoder(encoder, name or type(source).__name__)
-        return _reading(ModuleSubject(source, name, **own), read_with)
-    if own:
-        raise InputError(f"{' and '.join(own)} are for PyTorch modules of your own, not for {library}; leave them out")
-    subject = _subject_on(library, source, backend, name, encoder)
+    own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
+    subject = _in_memory(source, backend, name, encoder, own)
     subject.revision = origin or subject.revision
     return _reading(subject, read_with, folder)
+
+
+def _in_memory(
+    model: Any, backend: str | None, name: str | None, encoder: EncoderInput | None, own: Mapping[str, Any]
+) -> Subject:
+    """The subject of a model in memory. own: what says how a module of the user's own works, None where not given."""
+    library = _library_of(model)
+    check_no_bridge(model)
+    given = {argument: value for argument, value in own.items() if value is not None}
+    if library == _OWN and backend is None:
+        check_has_no_encoder(encoder, name or type(model).__name__)
+        return ModuleSubject(model, name, **given)
+    if given:
+        raise InputError(
+            f"{' and '.join(given)} are for PyTorch modules of your own, not for {library}; leave them out"
+        )
+    return _subject_on(library, model, backend, name, encoder)
 
 
 def _subject_on(

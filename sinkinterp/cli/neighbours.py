@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ..backends.huggingface import HuggingFaceSubject
     from ..data.tokens import Tokens
     from ..table import Table
+TOLERANCE = "The change of a head's output that is tolerated, as a share of its length."
+TIMES = "A norm is that of an outlier above this multiple of the median."
 
 
 def cache(
@@ -23,7 +25,7 @@ def cache(
     text: Text = None,
     length: Length = 256,
     sequences: Count = 32,
-    tolerance: Annotated[float, typer.Option(help="A head's tolerated change.", parser=number(0.0, 1.0))] = 0.1,
+    tolerance: Annotated[float, typer.Option(help=TOLERANCE, parser=number(0.0, 1.0))] = 0.1,
     generate: Annotated[int, typer.Option(help="Tokens to generate after a prompt; 0: none.", parser=whole(0))] = 1000,
     json_out: Json = None,
     html_out: Html = None,
@@ -55,7 +57,7 @@ def mask(
     text: Text = None,
     length: Length = 64,
     sequences: Annotated[int, typer.Option(help="Number of sequences, n.", parser=whole(2))] = 64,
-    times: Annotated[float, typer.Option(help="Outliers exceed this many medians.", parser=number(1.0, 1e6))] = 10.0,
+    times: Annotated[float, typer.Option(help=TIMES, parser=number(1.0, 1e6))] = 10.0,
     steps: Annotated[int, typer.Option(help="Steps of training of a dictionary.", parser=whole(1))] = 300,
     json_out: Json = None,
     html_out: Html = None,

@@ -176,10 +176,8 @@ def _write_record(
             f"the text fills {len(chunks)} chunks of {length} tokens, and training needs one beside a held-out one; "
             "give more text or a smaller length"
         )
-    if not _has_text(chunks, length):
-        raise InputError("the texts are empty: all their tokens are one and the same; give others")
     if not _has_words(chunks, tokenizer):
-        raise InputError("the texts are blank: they hold nothing but white space; give others")
+        raise InputError("the texts are empty or blank: they hold nothing but white space; give others")
     sha256 = content_hash(chunks)
     record = {"shards": count, "chunks": len(chunks), "sha256": sha256, "fingerprint": fingerprint}
     write_record(folder / RECORD, record | {"files": files | sums(folder, "tokenizer/*")})
@@ -188,15 +186,9 @@ def _write_record(
 
 
 def _has_words(chunks: Dataset, tokenizer: Any) -> bool:
-    """Whether some token of the chunks is more than white space."""
+    """Whether some token of the chunks is more than white space, BOS and EOS apart."""
     ids = (int(i) for batch in chunks.iter(1 << 13) for i in np.unique(batch[COLUMN]))
     return any(tokenizer.decode([i], skip_special_tokens=True).strip() for i in ids)
-
-
-def _has_text(chunks: Dataset, length: int) -> bool:
-    """Whether the chunks hold more than one token, BOS apart: empty texts leave only EOS."""
-    first = chunks[0][COLUMN][length - 1]
-    return any((batch[COLUMN][:, 1:] != first).any() for batch in chunks.iter(1 << 13))
 
 
 def _continued_from(folder: Path, fingerprint: str) -> tuple[Cursor, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
+from inspect import isfunction
 from types import NoneType
 from typing import Any, TypedDict
 
@@ -201,10 +202,8 @@ OUTPUT = Site(Edit.output, "attention output", _attention_layers, lambda name, r
 MLP = Site(Edit.mlp, "feed-forward update", lambda shape: shape.mlp_layers, lambda name, read: {"mlps": {name: read}})
 
 
-_CHANGES = (
-    *("position_ids", "token_embedding", "position_embedding", "residual", "query_weights", "key_weights"),
-    *("value_weights", "call", "output", "mlp"),
-)
+_OTHERS = ("check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing
+_CHANGES = tuple(name for name, x in vars(Edit).items() if isfunction(x) and name[0] != "_" and name not in _OTHERS)
 
 
 def description(edit: Edit) -> str:

@@ -36,8 +36,8 @@ def generated(subject: HuggingFaceSubject, prompts: Tokens, count: int, seed: in
         torch.manual_seed(seed)
         prompts = prompts.to(subject.device)
         chosen = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "pad_token_id": 0}
-        ends = {"attention_mask": torch.ones_like(prompts), "min_new_tokens": count, "max_new_tokens": count}
-        return subject.model.generate(prompts, **chosen, **ends).cpu()
+        ends = {"min_new_tokens": count, "max_new_tokens": count}
+        return subject.model.generate(prompts, attention_mask=torch.ones_like(prompts), **chosen, **ends).cpu()
 
 
 @reads_inputs

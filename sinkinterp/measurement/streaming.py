@@ -27,7 +27,9 @@ OnProgress = Callable[[int, int], None]
 def check_window(tokens: Tokens, window: int) -> None:
     """Raises InputError for a window that evicts nothing of these tokens, and for what is not a window."""
     if whole_number(window, "a window", 1) >= tokens.shape[1] - 1:
-        raise InputError(f"a window of {window} evicts nothing of {tokens.shape[1]} tokens; use a narrower window")
+        raise InputError(
+            f"a window of {window} evicts none of {tokens.shape[1]} tokens; narrow it, or give longer texts"
+        )
 
 
 @reads_inputs
@@ -111,10 +113,7 @@ def streaming_table(
         raise InputError("one pass keeps the positions of the text; leave out rerotate, or one_pass")
     cached = masked_loss if one_pass else partial(streaming_loss, rerotate=rerotate)
     _check(subject, tokens, window, rerotate)
-    if tokens.shape[1] - 1 <= window:
-        raise InputError(
-            f"a window of {window} evicts none of {tokens.shape[1]} tokens; narrow it or give longer texts"
-        )
+    check_window(tokens, window)
     sinks = whole_numbers(sinks, "sinks", 0)
     for count in sinks:
         SinkCache(subject.model, window, count, rerotate=rerotate)  # refusals before long runs

@@ -30,7 +30,8 @@ from .leaving_out import Keep, Mask
 from .patching import activations
 from .streaming import Loss, loss_of
 
-RANK, FEATURES, ACTIVE, BATCH, SEEDS, BITS = 16, 1024, 16, 256, 5, (8, 4)
+RANK, FEATURES, ACTIVE, BATCH, SEEDS = 16, 1024, 16, 256, 5
+BITS = (8, 4)
 GRAINS = {"tensor": (-2, -1), "token": (-1,), "channel": (-2,)}  # of activations `pos d_model`, each text by itself
 SIDES = {"tensor": (-2, -1), "channel": (-1,)}  # of weights `row column`
 NOTHING, TOKENS, DIMS, BOTH = "nothing", "outlier tokens", "outlier dimensions", "both"

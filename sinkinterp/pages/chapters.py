@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import InputError
 from ..runs.catalogue import experiment_names
@@ -58,14 +58,10 @@ class Chapter:
 
 def chapters_in(folder: Path) -> list[Chapter]:
     """The chapters whose numbers lie in a folder, by name. Raises InputError for a file that is damaged."""
-    if not isinstance(folder, Path):
-        folder = Path(folder) if isinstance(folder, str) else _no_folder(folder)
-    files = sorted(filter(Path.is_file, folder.glob("*.json")))  # a pipe of that name would never end
+    if not isinstance(folder, str | Path):
+        raise InputError(f"a book is a folder; give its path, not a {type(folder).__name__}")
+    files = sorted(filter(Path.is_file, Path(folder).glob("*.json")))  # a pipe of that name would never end
     return [chapter for chapter in map(chapter_in, files) if chapter is not None]
-
-
-def _no_folder(given: Any) -> NoReturn:
-    raise InputError(f"a book is a folder; give its path, not a {type(given).__name__}")
 
 
 def chapter_in(file: Path) -> Chapter | None:

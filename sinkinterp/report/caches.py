@@ -14,7 +14,8 @@ from ..plots.traces import unique_values
 from ..table import Cell, Table
 from .columns import HEAD, LAYER
 
-KEPT, WINDOW, PLACES, CACHE, FEWEST = "first tokens kept", "window", "positions", "cache", "fewest first tokens"
+KEPT, WINDOW, PLACES, CACHE = "first tokens kept", "window", "positions", "cache"
+FEWEST = "fewest first tokens"
 ADDED, CONTROL, PAIRED = "added loss", "control added loss", "above the first + last"
 GENERATED, ALPHA = "generated tokens", "alpha_1"
 STAYS, MOVED, SINKS = "sink on the first", "sink elsewhere", "sinks a head"
