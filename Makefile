@@ -4,7 +4,6 @@ INSTALLED := .venv/.installed
 
 .PHONY: demo test test-ray figures families models docs notebooks clean
 export HF_HUB_DISABLE_TELEMETRY := 1
-test: export OMP_NUM_THREADS := 1
 
 demo: $(INSTALLED)  ## train the three twins, measure them, move the sink, draw figures/demo.html
 	$(BIN)/sinkinterp demo

@@ -10,6 +10,7 @@ from http.server import ThreadingHTTPServer
 from typing import get_args
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many workers as cores: more threads wait for each other
 
 import jaxtyping
 import pytest
