@@ -2,6 +2,7 @@
 
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from ..pages.chapters import Chapter
+    from ..runs.case import Encoded
     from ..runs.experiment import Experiment, Scope
     from ..runs.workers import Workers
     from ..table import Table
@@ -59,11 +61,9 @@ def reproduce(
     Writes NAME.json and NAME.html for each, and index.html with the verdicts of all that lie in the folder.
     """
     with progress_bars() as progress:
-        from ..backends.encoder.encoder_input import encoder_input
         from ..data.texts import check_readable, is_path
         from ..pages.book import files_of
         from ..runs import experiment as experiments
-        from ..runs.case import Encoded
 
         quiet_libraries()
         offline_if_unreachable(*model, text)
@@ -72,12 +72,7 @@ def reproduce(
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
         check_ours(files_of(out, chosen), force or dry_run)
-        if len(set(model)) < len(model):
-            raise InputError(f"a --model is given twice: {', '.join(model)}; give each once")
-        if encoder is not None and not model:
-            raise InputError("--encoder goes with --model: say which model's encoder is given it")
-        models = model if encoder is None else [Encoded(name, encoder_input(encoder)) for name in model]
-        workers, left_out = _workers(ray, scale), list[str]()
+        models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
         for name in chosen:
             experiment = experiments.load_experiment(name)
             has_scale = scale is not None and (scale in experiment.scales or not is_all)
@@ -104,6 +99,18 @@ def reproduce(
                 left_out.append(f"{name}: {error}")
         for reason in left_out:
             print_line(f"left out: {reason}")
+
+
+def _models(names: Sequence[str], encoder: str | None) -> Sequence["str | Encoded"]:
+    """The models, each with what its encoder is given."""
+    from ..backends.encoder.encoder_input import encoder_input
+    from ..runs.case import Encoded
+
+    if len(set(names)) < len(names):
+        raise InputError(f"a --model is given twice: {', '.join(names)}; give each once")
+    if encoder is not None and not names:
+        raise InputError("--encoder goes with --model: say which model's encoder is given it")
+    return names if encoder is None else [Encoded(name, encoder_input(encoder)) for name in names]
 
 
 def _workers(ray: str | None, scale: Scale | None) -> "Workers":
