@@ -25,6 +25,11 @@ TEXT = {
     "text-sigmoid": (2.883, 0.0, 0.0, None, None),
     "text-sigmoid_length": (2.894, 0.0, 0.0, None, None),
 }
+REPEATS = {  # loss, Sink_1 and Sink_*, on the docstrings
+    "repeats-softmax": (4.284, 0.781, None),
+    "repeats-k_bias": (4.212, 0.0, 0.981),
+    "repeats-sigmoid": (4.226, 0.0, None),
+}
 SAMPLES = {name: SHIPPED / f"text-{name}.json" for name in ("sample", "docstrings")}  # token ids
 
 
@@ -54,26 +59,49 @@ def test_a_text_checkpoint_gives_the_numbers_of_its_card_on_the_samples_that_shi
     assert [rate or 0 for rate in rates_found] == pytest.approx([rate or 0 for rate in rates], abs=2e-3)
 
 
+@pytest.fixture(scope="module")
+def docstrings():
+    """The texts of the sample of docstrings, BOS left out."""
+    tokenizer = load_tokenizer("sinkinterp/text-softmax")
+    return [tokenizer.decode(row[1:]) for row in json.loads(SAMPLES["docstrings"].read_text())]
+
+
+@pytest.mark.parametrize("name", REPEATS)
+def test_a_checkpoint_with_a_tokenizer_of_its_own_gives_the_numbers_of_its_card(name, docstrings):
+    subject = si.load(f"sinkinterp/{name}")
+    tokens = subject.tokens(docstrings, length=62)
+    report, slot = si.measure(subject, tokens, instruments=(si.metrics.instruments.LOSS,)), REPEATS[name][2]
+    assert report.protocol.sequences == 128 and (report.slot_rate() is None) == (slot is None)
+    rates = [report.sink_rate(), report.slot_rate() and report.slot_rate().mean]
+    assert report.extra(NEXT_TOKEN_LOSS).mean().item() == pytest.approx(REPEATS[name][0], abs=1e-3)
+    assert [rate or 0 for rate in rates] == pytest.approx([rate or 0 for rate in REPEATS[name][1:]], abs=2e-3)
+
+
 def test_every_checkpoint_that_ships_is_tested_and_stands_in_the_card():
     shipped = {folder.name for folder in SHIPPED.iterdir() if folder.is_dir()}
     card = (SHIPPED / "README.md").read_text()
-    assert shipped == set(CARD | TEXT) and all(name in card for name in shipped)
+    assert shipped == set(CARD | TEXT | REPEATS) and all(name in card for name in shipped)
     samples = [json.dumps(json.loads(sample.read_text())) for sample in SAMPLES.values()]
     assert all(hashlib.sha256(sample.encode()).hexdigest()[:12] in card for sample in samples)
-    assert all(recipe_of(SHIPPED / name).data.sha256[:12] in card for name in TEXT)
+    assert all(recipe_of(SHIPPED / name).data.sha256[:12] in card for name in TEXT | REPEATS)
 
 
-@pytest.mark.parametrize("name", TEXT)
-def test_a_text_checkpoint_was_made_by_the_command_of_its_card_and_reads_text(name):
-    _, variant, *longer = name.split("-")
-    recipe, said = recipe_of(SHIPPED / name), with_variant(RECIPES["text"], variant)
+@pytest.mark.parametrize("name", TEXT | REPEATS)
+def test_a_text_checkpoint_was_made_by_the_command_of_its_card_and_reads_text(name, docstrings):
+    kind, variant, *longer = name.split("-")
+    base = {"text": RECIPES["text"], "repeats": replace(RECIPES["text-repeats"], seed=2)}[kind]
+    recipe, said = recipe_of(SHIPPED / name), with_variant(base, variant)
     steps = 48_000 if longer else said.steps
     assert recipe == replace(said, steps=steps, data=replace(said.data, sha256=recipe.data.sha256))
     history = json.loads((SHIPPED / name / "history.json").read_text())
     assert history[0]["step"] == 0 and history[-1]["step"] == recipe.steps
-    tokenizer, (first, *_) = load_tokenizer(f"sinkinterp/{name}"), json.loads(SAMPLES["sample"].read_text())
-    assert tokenizer("import os\n")["input_ids"][0] == tokenizer.bos_token_id == first[0]
-    assert tokenizer.encode(tokenizer.decode(first[1:40]))[1:39] == first[1:39]
+    tokenizer = load_tokenizer(f"sinkinterp/{name}")
+    assert (
+        tokenizer("import os\n")["input_ids"][0]
+        == tokenizer.bos_token_id
+        == json.loads(SAMPLES["sample"].read_text())[0][0]
+    )
+    assert all(tokenizer.decode(tokenizer.encode(text)[1:]) == text for text in docstrings)
 
 
 @pytest.mark.parametrize("name", CARD)
