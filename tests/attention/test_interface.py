@@ -28,6 +28,15 @@ def test_an_additive_mask_that_adds_nothing_leaves_no_bias(make_call):
     assert call_of_interface(3, call.q, call.k, call.v, additive, None).bias is None
 
 
+def test_what_is_below_half_of_the_smallest_number_forbids_also_after_something_was_added(make_call):
+    call, least = make_call(), torch.finfo(torch.float32).min
+    for forbidden in (-torch.inf, least, 0.75 * least):
+        additive = torch.where(BAND, 0.3, forbidden)
+        assert call_of_interface(3, call.q, call.k, call.v, additive, None).mask.equal(BAND)
+    additive = torch.where(BAND, 0.3, 0.25 * least)
+    assert call_of_interface(3, call.q, call.k, call.v, additive, None).mask.all()
+
+
 def test_without_a_mask_a_call_that_is_not_causal_sees_every_key(make_call):
     call = make_call(queries=T, keys=T + 6)
     read = call_of_interface(3, call.q, call.k, call.v, None, call.scale, is_causal=False)

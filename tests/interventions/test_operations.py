@@ -129,3 +129,16 @@ def test_given_activations_are_shown_by_their_shapes():
     for kind in (iv.Put, iv.Add):
         shown = repr(kind({3: torch.zeros(2, 5), 4: X}))
         assert shown == f"{kind.__name__}({{3: tensor(2, 5), 4: tensor(3, 5, 7, 11)}})"
+
+
+def test_every_sequence_takes_what_is_given_at_its_own_place():
+    given = torch.randn(2, 5, 7, 11)
+    rows, places = torch.tensor([1, 0, 1]), torch.tensor([[LAYER, 3, -1, -1], [LAYER, -1, 6, 4], [LAYER + 1, 0, 0, 0]])
+    put, expected = iv.operations.PutAt({LAYER: given}, rows, places), X.clone()
+    expected[0, 3] = given[1, 3]
+    expected[1, :, 6, 4] = given[0, :, 6, 4]
+    assert put(LAYER, X).equal(expected) and put.for_sequences(torch.tensor([1]))(LAYER, X[1:2]).equal(expected[1:2])
+    with pytest.raises(InputError, match=r"activations \(5, 6, 11\) do not fit \(5, 7, 11\) of layer 2"):
+        iv.operations.PutAt({LAYER: given[:, :, 1:]}, rows, places)(LAYER, X)
+    with pytest.raises(InputError, match="no activations were taken of layer 3"):
+        put(LAYER + 1, X)

@@ -1,0 +1,32 @@
+"""Tensors that a user gives."""
+
+import pytest
+import torch
+
+from sinkinterp.attention.shapes import numbers
+from sinkinterp.errors import InputError
+
+X = torch.zeros(3, 5, 7)
+
+
+@pytest.mark.parametrize("axes", ["sequence head pos", "... pos", "...", "... sequence head pos"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_real_numbers_along_the_named_axes_are_taken_as_they_are(axes, dtype):
+    x = X.to(dtype)
+    assert numbers(x, axes, "norms") is x
+
+
+@pytest.mark.parametrize(
+    ("given", "axes", "got"),
+    [
+        (X, "sequence pos", r"\(3, 5, 7\)"),
+        (X, "... a b c d", r"\(3, 5, 7\)"),
+        (X.to(torch.complex64), "...", "complex64"),
+        (X.bool(), "...", "bool"),
+        (X.to("meta"), "...", "meta"),
+        (X.tolist(), "...", "a list"),
+    ],
+)
+def test_anything_else_is_refused_with_what_was_given(given, axes, got):
+    with pytest.raises(InputError, match=rf"norms are a tensor of real numbers `.*`; got .*{got}"):
+        numbers(given, axes, "norms")
