@@ -164,3 +164,11 @@ def test_scores_are_capped_products_and_a_bias_written_out(make_call, softcap):
     torch.testing.assert_close(call.scores(), expected)
     keys, rows = torch.tensor([7, 0, 3]), slice(2, 9)
     torch.testing.assert_close(call.scores(keys, rows), expected[:, :, rows][..., keys])
+
+
+def test_a_call_is_shown_by_its_layer_and_sizes(make_call):
+    call = make_call(queries=5, keys=11)
+    (batch, heads, _, d_head), kv_heads = call.q.shape, call.k.shape[1]
+    assert d_head not in (5, 11)
+    shown = f"{batch} x 5 queries, 11 keys, {heads} heads ({kv_heads} kv) of {d_head}"
+    assert repr(call) == f"<AttentionCall of layer {call.layer}: {shown}>"
