@@ -167,7 +167,7 @@ def test_scores_are_capped_products_and_a_bias_written_out(make_call, softcap):
 
 
 def test_a_call_is_shown_by_its_layer_and_sizes(make_call):
-    call = make_call(queries=5, keys=11)
+    call = make_call(queries=7, keys=11)
     (batch, heads, _, d_head), kv_heads = call.q.shape, call.k.shape[1]
     assert d_head not in (7, 11)
     shown = f"{batch} x 7 queries, 11 keys, {heads} heads ({kv_heads} kv) of {d_head}"
