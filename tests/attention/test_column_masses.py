@@ -1,11 +1,13 @@
 """All columns by one pass of a kernel: the CPU's flash kernel stands in for CUDA's, which a GPU's own test checks."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from sinkinterp.attention import columns, fused
+from sinkinterp.attention.kernels import SOFTMAX
 from sinkinterp.attention.masks import BLOCK
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.attention.weights import KernelWeights
@@ -53,6 +55,18 @@ def test_only_bare_causal_softmax_on_cuda_takes_the_pass(make_call):
     assert not columns.takes(make_call().scoring)
     there = {name: torch.empty(getattr(make_call(), name).shape, device="meta") for name in "qkv"}
     assert not columns.takes(replace(make_call(), **there).scoring)
+
+
+@pytest.mark.parametrize(("queries", "keys", "taken"), [(5, 5, True), (3, 5, False), (1, 1, False)])
+def test_on_cuda_the_pass_is_taken_where_every_query_has_its_key(queries, keys, taken):
+    q, k = (
+        SimpleNamespace(shape=(2, 4, n, 3), device=SimpleNamespace(type="cuda"), requires_grad=True)
+        for n in (queries, keys)
+    )
+    bare = SimpleNamespace(kernel=SOFTMAX, q=q, k=k, mask=None, bias=None, softcap=None)
+    with torch.no_grad():
+        assert columns.takes(bare) == taken
+    assert not columns.takes(bare)  # where weights are trained
 
 
 @needs_gpu

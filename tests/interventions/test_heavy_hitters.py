@@ -10,14 +10,15 @@ from sinkinterp.interventions.columns import Evict
 from sinkinterp.interventions.heavy_hitters import First, KeepHeaviest
 
 
-def call_of(scores):
+def call_of(scores, mask=None):
     """A call of one head with these scores, `query key`."""
     k = torch.eye(len(scores))[None, None]
-    return AttentionCall(0, scores[None, None], k, k.clone(), scale=1.0)
+    return AttentionCall(0, scores[None, None], k, k.clone(), scale=1.0, mask=mask)
 
 
-def kept_one_by_one(scores, window, heavy, first):
-    """What H2O keeps, as sets: the oracle."""
+def kept_one_by_one(scores, window, heavy, first, allowed):
+    """What H2O keeps, as sets: the oracle. allowed: which keys a query of the cache attends to."""
+    scores = scores.masked_fill(~allowed, -torch.inf)
     cached, weight, rows = [], torch.zeros(len(scores)), []
     for query in range(len(scores)):
         cached.append(query)
@@ -35,8 +36,12 @@ def kept_one_by_one(scores, window, heavy, first):
 @pytest.mark.parametrize("window, heavy", [(5, 2), (7, 6), (3, 1)])
 def test_heavy_hitters_are_those_of_a_cache_that_evicts_one_by_one(first, window, heavy):
     scores = 3 * torch.randn(23, 23, generator=torch.Generator().manual_seed(window))
-    mask = KeepHeaviest(window, heavy, first).call(call_of(scores)).allowed()[0, 0]
-    assert [set(row.nonzero()[:, 0].tolist()) for row in mask] == kept_one_by_one(scores, window, heavy, first)
+    causal = torch.ones(23, 23, dtype=torch.bool).tril()
+    for allowed in (causal, causal.triu(-4) | causal & (torch.arange(23) == 0)):  # the model's own window
+        mask = KeepHeaviest(window, heavy, first).call(call_of(scores, allowed[None, None])).allowed()[0, 0]
+        kept = kept_one_by_one(scores, window, heavy, first, allowed)
+        seen = [{key for key in row if allowed[query, key]} for query, row in enumerate(kept)]
+        assert [set(row.nonzero()[:, 0].tolist()) for row in mask] == seen
 
 
 def test_a_planted_heavy_hitter_stays_and_random_ones_do_not_look_at_scores():

@@ -84,6 +84,12 @@ def test_sequences_without_the_position_do_not_count():
     assert difference(gaps, shorter, paired=False) == difference(values, normal(7, 1), paired=False)
 
 
+def test_a_change_is_the_mean_after_less_the_mean_before():
+    before, after = torch.tensor([3.0, 5.0, 1.0]), torch.tensor([1.0, 2.0])
+    assert difference(before, after, paired=False).mean == -1.5
+    assert difference(before[:2], after, paired=True).mean == -2.5
+
+
 def test_a_pair_counts_where_both_are_known():
     nan = torch.nan
     before, after = torch.tensor([1.0, nan, 3.0, 5.0]), torch.tensor([2.0, 7.0, nan, 7.0])

@@ -1,8 +1,9 @@
 import math
 
+import pytest
 import torch
 
-from sinkinterp.metrics.loss import POSITIONS, next_token_loss
+from sinkinterp.metrics.loss import POSITIONS, next_token_loss, target_loss
 
 
 def draw():
@@ -14,6 +15,13 @@ def test_losses_worked_by_hand():
     chances = torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.1, 0.8], [1.0, 1.0, 1.0]]])
     losses = next_token_loss(chances.log() + 3, torch.tensor([[0, 1, 2]]))
     torch.testing.assert_close(losses, torch.tensor([[math.log(4), -math.log(0.8)]]))
+
+
+def test_every_text_has_its_logits(as_users_run_it):
+    logits, tokens = draw()
+    for some, others in ((logits[:2], tokens), (logits, tokens[:2]), (logits[:, :3], tokens)):
+        with pytest.raises(ValueError):
+            target_loss(some, others)
 
 
 def test_equal_logits_lose_the_log_of_the_vocabulary():

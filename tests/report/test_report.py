@@ -94,7 +94,7 @@ def by_file(report, folder):
 
 
 def by_json(report, folder):
-    return Report.from_dict(json.loads(json.dumps(report.to_dict(), allow_nan=False)))
+    return report.from_dict(json.loads(json.dumps(report.to_dict(), allow_nan=False)))
 
 
 def same_bits(one, other):
