@@ -43,6 +43,17 @@ def test_one_pass_gives_what_every_key_receives(make_call, monkeypatch, fields, 
     torch.testing.assert_close(call.column_mass(some).double(), want[..., some], rtol=ERRORS[dtype], atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ERRORS, ids=str)
+@pytest.mark.parametrize("d_head", [3, 8, 13])
+def test_the_kernel_is_given_heads_of_a_multiple_of_eight_dimensions(monkeypatch, d_head, dtype):
+    given = []
+    monkeypatch.setattr(fused, "attend", given.append)
+    q, k = (torch.randn(2, n, T, d_head, dtype=dtype) for n in (6, 3))
+    assert columns.masses(q, k, torch.randn(2, 6, T), 0.5) is None
+    n_parts = {torch.float32: 1, torch.bfloat16: 3}[dtype]
+    assert given[0].q.shape == given[0].k.shape == (2, 6, T, -(-(d_head + n_parts) // 8) * 8)
+
+
 def test_without_a_kernel_the_masses_come_in_blocks(make_call, monkeypatch):
     call = make_call(queries=T)
     want = call.column_mass()

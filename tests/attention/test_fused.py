@@ -38,6 +38,12 @@ def test_the_kernels_own_causal_mask_is_the_whole_mask_where_each_query_has_its_
     assert fused.Plain(q, k, k, None, None, 1.0).is_causal == is_causal
 
 
+def test_one_query_needs_no_mask_and_heads_of_one_dimension_need_theirs():
+    q, k = torch.randn(2, 4, 5, 1), torch.randn(2, 4, 7, 1)
+    assert fused.Plain(q, k, k, None, None, 1.0).mask.equal(torch.ones(1, 1, 5, 7, dtype=torch.bool).tril(2))
+    assert fused.Plain(q[:, :, -1:], k, k, None, None, 1.0).mask is None
+
+
 @pytest.mark.parametrize(("queries", "keys"), [(11, 11), (5, 11)])
 def test_the_public_kernel_returns_what_the_dense_pattern_does(make_call, queries, keys):
     mask = torch.rand(2, 6, queries, keys) < 0.3

@@ -37,6 +37,16 @@ def test_what_is_below_half_of_the_smallest_number_forbids_also_after_something_
     assert call_of_interface(3, call.q, call.k, call.v, additive, None).mask.all()
 
 
+def test_a_bias_of_keys_is_that_of_the_querys_distance_and_gives_way_to_a_bias_of_pairs(make_call):
+    call = make_call(queries=5, keys=T)
+    slopes, key = torch.rand(1, 6, 1, 1), torch.arange(T).float()
+    split = call_of_interface(3, call.q, call.k, call.v, None, call.scale, key_bias=slopes * key)
+    torch.testing.assert_close(split.bias, slopes * (key - key[-5:, None]))
+    pairs = torch.randn(1, 6, 5, T)
+    both = call_of_interface(3, call.q, call.k, call.v, None, 1.0, key_bias=slopes * key, position_bias=pairs)
+    assert both.bias is pairs
+
+
 def test_without_a_mask_a_call_that_is_not_causal_sees_every_key(make_call):
     call = make_call(queries=T, keys=T + 6)
     read = call_of_interface(3, call.q, call.k, call.v, None, call.scale, is_causal=False)

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
-from sinkinterp.attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, NoSlots, ZeroRow
+from sinkinterp.attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, NoSlots, SinkLogit, ZeroRow
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Dims
 
@@ -39,6 +41,17 @@ def test_a_logit_slot_scores_every_query_alike_and_has_one_number_per_head():
     assert slots.logit.shape == (3,)
     scores = slots().scores(torch.randn(2, 3, 5, 7), 0.3)
     assert scores.equal(slots.logit[None, :, None, None].expand(2, 3, 5, 1))
+
+
+def test_hidden_columns_are_as_if_no_query_saw_them_the_slots_too(make_call):
+    call = make_call(slot=SinkLogit(torch.randn(6)))
+    seen = call.allowed().clone()
+    seen[..., 4] = False
+    without = torch.zeros(12, dtype=torch.bool)
+    without[[0, 5]] = True  # the slot, and key 4 behind it
+    pattern = call.scoring.pattern(without)
+    assert pattern[..., [0, 5]].eq(0).all()
+    torch.testing.assert_close(pattern[..., 1:], replace(call, slot=None, mask=seen).pattern())
 
 
 def test_no_slot_is_none_and_zero_rows_are_not_trained():

@@ -124,6 +124,7 @@ def test_a_head_none_of_whose_queries_can_compare_has_no_contrast():
     [
         (lambda call: qk_angles(call, -1), 11, "from 0 to 10"),
         (lambda call: qk_angles(call, 11), 11, "from 0 to 10"),
+        (lambda call: qk_angles(call, 12), 11, "from 0 to 10"),
         (qk_norm_products, 1, "at least 2 keys"),
         (qk.cosine_counts, 1, "at least 2 tokens"),
     ],

@@ -217,6 +217,14 @@ def test_steps_are_of_the_mean_ratio_and_of_a_factor_of_two_unless_told_otherwis
     assert replace(full, residual_norms=norms).steps(*options) == found
 
 
+def test_a_position_that_was_not_measured_is_refused_with_those_that_were(full, subjects):
+    with pytest.raises(InputError, match=r"position 3 was not measured; .* here are 0, 6 of a sequence of 11"):
+        full.sink(position=3)
+    five = si.measure(subjects["gpt2"], tokens_of(), positions=(1, 2, 3, 4, 6))
+    with pytest.raises(InputError, match=r"position 0 was not measured; .* here are 1 to 6 of a sequence of"):
+        five.sink(position=0)
+
+
 def test_a_reports_line_names_the_model_its_sizes_and_its_sink(full, subjects):
     sizes = f"3 layers x 4 heads, T={full.protocol.lengths}, n=3"
     assert repr(full) == f"<Report of {full.protocol.model}: {sizes}, Sink_1 = {full.sink()} at epsilon 0.3>"
