@@ -5,6 +5,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields
 from functools import update_wrapper, wraps
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
@@ -66,6 +67,18 @@ def unicode_text(text: str, what: str) -> str:
         fix = "save it as UTF-8; for a command line that is, set PYTHONUTF8=1"
         raise InputError(f"{what} is not Unicode: its letter {error.start} is {text[error.start]!a}; {fix}") from None
     return text
+
+
+def accepting(function: C, what: str, *arguments: Any) -> C:
+    """The function itself. Raises InputError, which calls it `what`, unless it can be called with these arguments."""
+    if not callable(function):
+        raise InputError(f"{what} is a function; got {_shown(function)}")
+    with suppress(ValueError):  # of C, whose arguments are not known
+        try:
+            inspect.signature(function).bind(*arguments)
+        except TypeError as error:
+            raise InputError(f"{what} is called with {len(arguments)} arguments: {error}") from None
+    return function
 
 
 def is_whole(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Writing files and folders whole or not at all, even when the program is killed or the power fails."""
+"""Writing files and folders whole or not at all, even when the program is killed, and only over what is ours."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ import platform
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,10 @@ from .errors import InputError
 
 _NAME_BYTES = 255  # the longest name that common file systems allow
 _DRAFT = ".draft-"  # a name that no other process shares follows
+_PAGE = b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
+_JSON_KEYS = ({"title", "note", "rows"}, {"protocol", "tables"}, {"protocol", "tensors"})
+_PICTURE = b"\0\0\x10\0IDATx\1"  # what follows the size in a picture that plotly's browser drew
+_CSV = b"sequence,layer,head,position,importance,"
 _SWEPT: set[Path] = set()  # folders in which this process has removed the drafts of dead ones
 
 
@@ -76,11 +80,21 @@ def check_writable(path: Path | str) -> None:
             remove(draft)
 
 
+def check_ours(files: Iterable[Path], fix: str = "choose another place, or remove it") -> None:
+    """Raises InputError, which ends in `fix`, for an existing file that sinkinterp did not write, and for a folder."""
+    for file in files:
+        if file.is_dir():
+            raise InputError(f"{file} is a folder; choose another place")
+        if file.is_file() and file.stat().st_size and not _is_ours(file):
+            raise InputError(f"{_shown(file)} exists, and sinkinterp did not write it; {fix}")
+
+
 @contextmanager
 def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[None]:
     """Makes a folder and locks it: other processes that call this with the same folder wait until the block ends.
 
-    The drafts that killed programs left in the folder are removed first. Raises InputError, which ends in `fix`, where
+    The drafts that killed programs left in the folder are removed first, and the lock at the end where nothing else is
+    there. Raises InputError, which ends in `fix`, where
     the system refuses.
     """
     from filelock import FileLock  # here, because it takes a tenth of a second to import
@@ -89,12 +103,18 @@ def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[Non
         _make_folder(folder)
         lock = FileLock(folder / "lock")
         lock.acquire()
+        while not (folder / "lock").exists():  # the writer before us left nothing, and removed it
+            lock.release()
+            lock.acquire()
     except OSError as error:
         raise InputError(f"cannot write to {_shown(folder)}: {_reason(error)}; {fix}") from error
     try:
         remove_drafts(folder)
         yield
     finally:
+        if [path.name for path in folder.iterdir()] == ["lock"]:
+            with suppress(OSError):  # Windows removes no open file
+                remove(folder / "lock")
         lock.release()
 
 
@@ -124,6 +144,40 @@ def remove_drafts(folder: Path) -> None:
     """Removes the drafts that killed programs left in a folder. Only its one writer may call this."""
     for draft in folder.glob(f"{_DRAFT}*"):
         remove(draft)
+
+
+def _is_ours(file: Path) -> bool:
+    """Whether a file looks like one that sinkinterp writes."""
+    try:
+        return (
+            _begins(file, _PAGE)
+            or _begins(file, _CSV)
+            or _begins(file, _PICTURE, 33)
+            or _is_report(file)
+            or _is_json(file)
+        )
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+def _begins(file: Path, start: bytes, at: int = 0) -> bool:
+    with file.open("rb") as content:
+        return content.read(at + len(start))[at:] == start
+
+
+def _is_report(file: Path) -> bool:
+    """Whether a .safetensors file is a saved report, by its header."""
+    with file.open("rb") as content:
+        size = int.from_bytes(content.read(8), "little")
+        is_header = file.suffix == ".safetensors" and size < file.stat().st_size
+        return is_header and "sinkinterp" in json.loads(content.read(size)).get("__metadata__", {})
+
+
+def _is_json(file: Path) -> bool:
+    if file.suffix != ".json":
+        return False
+    content = json.loads(file.read_bytes())
+    return isinstance(content, Mapping) and any(keys <= content.keys() for keys in _JSON_KEYS)
 
 
 def _remove_drafts_of_the_dead(folder: Path) -> None:

@@ -72,7 +72,9 @@ class Table:
         return [row[name] for row in self.rows]
 
     def numbers(self, name: str) -> list[float]:
-        """The cells of a column of numbers; a missing one is NaN."""
+        """The cells of a column of numbers; a missing one is NaN. Raises InputError for a column of texts."""
+        if self.is_text(name):
+            raise InputError(f"{name!r} holds texts; take table.column({name!r})")
         return [float("nan") if cell is None else float(cell) for cell in self.column(name)]
 
     def where(self, **equal: Cell) -> "Table":
@@ -111,7 +113,9 @@ class Table:
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Table":
-        """The inverse of `to_dict`, through JSON or not; null stays a missing cell."""
+        """The inverse of `to_dict`, through JSON or not; null stays a missing cell. Raises InputError otherwise."""
+        if not isinstance(plain, Mapping) or not {"title", "note", "rows"} <= plain.keys():
+            raise InputError(f"a table is read from its title, note and rows; got {plain!r:.40}")
         return Table(plain["title"], plain["note"], tuple(plain["rows"]))
 
     def to_pandas(self) -> Any:

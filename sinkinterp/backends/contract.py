@@ -95,7 +95,7 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check[EarlyBias]:
         own_bias = answers["bias"].diagonal(dim1=-2, dim2=-1)
         passed = {
             "its attention or its logits are not numbers; check its weights, and rope_theta in its configuration": (
-                not (bare.isnan().any() or answers["excess"].isnan().any())
+                bool(bare.isfinite().all()) and not answers["excess"].isnan().any()
             ),
             "its logits are not the bare model's": _distance(first, bare) <= tolerance,
             "a later token changes earlier logits, so it is not causal": (

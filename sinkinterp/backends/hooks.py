@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakSet
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
@@ -156,11 +157,14 @@ def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iter
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Inside, the model has no dropout. Afterwards every module is in the mode that it was in."""
+    """Inside, the model has no dropout, and computes in its own dtype: autocast is off. Afterwards all is as it was."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        yield
+        with ExitStack() as stack:
+            for kind in ("cpu", "cuda"):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            yield
     finally:
         for module in training:
             module.training = True

@@ -270,8 +270,7 @@ class HuggingFaceSubject(ReadsText):
     @property
     def _n_ctx(self) -> int | None:
         """The longest sequence that the model knows of; None without a limit."""
-        config = self.model.config.get_text_config()
-        return next((getattr(config, name) for name in _CONTEXT if getattr(config, name, None) is not None), None)
+        return context_of(self.model)
 
     @property
     def _fix(self) -> str:
@@ -357,3 +356,9 @@ def check_encoder(model: PreTrainedModel, name: str, is_run: bool = False) -> No
             f"{name} is an encoder-decoder model, which runs on the Hugging Face backend alone, with an encoder input: "
             "si.load(..., encoder=Silence())"
         )
+
+
+def context_of(model: PreTrainedModel) -> int | None:
+    """The longest sequence that a model knows of; None without a limit."""
+    config = model.config.get_text_config()
+    return next((getattr(config, name) for name in _CONTEXT if getattr(config, name, None) is not None), None)

@@ -77,6 +77,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if isinstance(source, ReadsText):
         raise InputError(f"{source.name} is loaded already; use it as it is")
     dtype = _dtype(dtype)
+    if not isinstance(encoder, EncoderInput | None):
+        raise InputError(f"encoder is Silence(), NoEncoder(), Sound(file) or Text(text); got {encoder!r:.40}")
     if not isinstance(name, str | None):
         raise InputError(f"a model's name is a text; got {name!r:.40}")
     read_with = tokenizer_source(source, tokenizer)
@@ -217,8 +219,10 @@ def _library_of(model: object) -> str:
     """The backend that an object in memory belongs to."""
     roots = [base.__module__.split(".")[0] for base in type(model).__mro__]
     found = [_LIBRARIES[root] for root in roots if root in _LIBRARIES]
+    if not isinstance(model, PreTrainedModel):  # a layer of transformers, or its configuration, is none of its models
+        found = [library for library in found if library != "huggingface"]
     found += [_OWN] if isinstance(model, torch.nn.Module) else []
-    if not found or (not isinstance(model, torch.nn.Module) and found[0] == "huggingface"):  # such as a configuration
+    if not found:
         raise InputError(
             f"a {type(model).__name__} is not a model that can be loaded; give a name, a folder or a model in memory"
         )

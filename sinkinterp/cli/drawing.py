@@ -9,7 +9,7 @@ import typer
 
 from ..data.choices import Bos, Dtype
 from ..errors import InputError
-from ..files import write_text
+from ..files import check_ours, write_text
 from .loading import load_subject
 from .options import (
     SEED,
@@ -26,7 +26,7 @@ from .options import (
     source,
     whole,
 )
-from .places import Force, check_ours
+from .places import OR_FORCE, Force
 from .terminal import console, print_table, print_written, progress_bars, quiet_libraries
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def gallery(
         from ..pages.gallery import gallery as draw_gallery
 
         page = out / "gallery.html"
-        check_ours([page, *(out / f"{name}.png" for name in PREVIEWS if pictures)], force)
+        check_ours(() if force else [page, *(out / f"{name}.png" for name in PREVIEWS if pictures)], OR_FORCE)
         quiet_libraries()
 
         def on_model(name: str) -> None:

@@ -209,10 +209,11 @@ class _Output:
             writer_of(self.report)  # before anything is measured
 
     def write(self, report: "Report", epsilon: float, word: "TokenText") -> None:
+        from ..report.formats import write_file
         from ..report.views import tables_as_json
 
         if self.report is not None:
-            report.save(self.report)
+            write_file(report, self.report)
             print_written(self.report)
         if self.json is not None:
             write_json(self.json, tables_as_json(report, epsilon), indent=1)

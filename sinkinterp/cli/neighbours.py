@@ -45,7 +45,7 @@ def cache(
         heads = eviction.heads_table(subject, tokens, window, tolerance)
         tables = [losses.table(), heads, eviction.memory_table(subject, tokens, window, progress)]
         if generate:
-            tables.append(generation_table(subject, tokens[:, : min(32, window // 2)], generate))
+            tables.append(generation_table(subject, tokens[:, : max(2, min(32, window // 2))], generate))
         answer = losses.answer()
     for table in tables:
         print_table(needs_table(table) if table is heads else table)
@@ -72,7 +72,7 @@ def mask(
 
         subject, tokens = _inputs(model, text, length, sequences)
         if len(tokens) < 2:
-            raise InputError("it fits on one half of the texts and tests on the other; use --sequences 2, or more")
+            raise InputError("it fits on one half of the texts and tests on the other, and there is one; give more")
         found = leaving_out.mask(subject, tokens, times=times)
         x = activations(ChangeResidual(layers=[found.tallest]), subject, tokens)[found.tallest].cpu().float()
         tables = [

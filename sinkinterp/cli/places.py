@@ -1,8 +1,7 @@
 """The check of all places that a command reads and writes, before it runs: no output replaces what is not ours."""
 
-import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -14,17 +13,14 @@ import typer
 
 from ..backends.files.named_models import SHIPPED, downloads, located
 from ..errors import InputError
-from ..files import cache_folder
+from ..files import cache_folder, check_ours
 from .options import OUTPUT_FILES, input_file, output_folder, source
 
+OR_FORCE = "choose another place, or add --force"
 FORCE = "Replace files that sinkinterp did not write, too. Inputs are never replaced."
 Force = Annotated[bool, typer.Option("--force", help=FORCE)]
 
-_PAGE = b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-_JSON_KEYS = ({"title", "note", "rows"}, {"protocol", "tables"}, {"protocol", "tensors"})
-_PICTURE = b"\0\0\x10\0IDATx\1"  # what follows the size in a picture that plotly's browser drew
 _RUN = ("lock", "step-*", "damaged-*", "model", "wandb", "tensorboard")  # in the folder of a run
-_CSV = b"sequence,layer,head,position,importance,"
 
 
 @dataclass(frozen=True)
@@ -56,13 +52,6 @@ class Places:
                 raise InputError(f"two outputs name the same file, {output}; give each its own")
 
 
-def check_ours(files: Iterable[Path], force: bool) -> None:
-    """Raises InputError for an existing file that sinkinterp did not write, unless `force` is set."""
-    for file in () if force else files:
-        if file.is_file() and file.stat().st_size and not _is_ours(file):
-            raise InputError(f"{file} exists, and sinkinterp did not write it; choose another place, or add --force")
-
-
 def check_run(folder: Path | None, force: bool) -> None:
     """Raises InputError for a folder that holds something, and no run, unless `force` is set."""
     if folder is None or force or not folder.is_dir():
@@ -88,7 +77,7 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
 
         reads = _paths_in(values(input_file, source))
         places = Places(tuple(reads), tuple(values(*OUTPUT_FILES)), tuple(values(output_folder)))
-        check_ours(places.files, bool(given.get("force")))
+        check_ours(() if given.get("force") else places.files, OR_FORCE)
         command(**given)
 
     return run
@@ -134,37 +123,3 @@ def _is_in(path: Path, folder: Path) -> bool:
     if any(place == around or around in place.parents for place in _both(path) for around in _both(folder)):
         return True
     return path.is_file() and folder.is_dir() and any(map(path.samefile, filter(Path.is_file, folder.iterdir())))
-
-
-def _is_ours(file: Path) -> bool:
-    """Whether a file looks like one that sinkinterp writes."""
-    try:
-        return (
-            _begins(file, _PAGE)
-            or _begins(file, _CSV)
-            or _begins(file, _PICTURE, 33)
-            or _is_report(file)
-            or _is_json(file)
-        )
-    except (OSError, ValueError, RecursionError):
-        return False
-
-
-def _begins(file: Path, start: bytes, at: int = 0) -> bool:
-    with file.open("rb") as content:
-        return content.read(at + len(start))[at:] == start
-
-
-def _is_report(file: Path) -> bool:
-    """Whether a .safetensors file is a saved report, by its header."""
-    with file.open("rb") as content:
-        size = int.from_bytes(content.read(8), "little")
-        is_header = file.suffix == ".safetensors" and size < file.stat().st_size
-        return is_header and "sinkinterp" in json.loads(content.read(size)).get("__metadata__", {})
-
-
-def _is_json(file: Path) -> bool:
-    if file.suffix != ".json":
-        return False
-    content = json.loads(file.read_bytes())
-    return isinstance(content, Mapping) and any(keys <= content.keys() for keys in _JSON_KEYS)

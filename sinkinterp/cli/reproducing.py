@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InputError
+from ..files import check_ours
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
 from .loading import offline_if_unreachable
 from .options import SEEDS, DeviceMap, Encoder, Out, beginning, filled, output_folder, source
-from .places import Force, check_ours
+from .places import OR_FORCE, Force
 from .terminal import console, print_line, print_table, print_written, progress_bars, quiet_libraries
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def reproduce(
             check_readable(text)
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
-        check_ours(files_of(out, chosen), force or dry_run)
+        check_ours(() if force or dry_run else files_of(out, chosen), OR_FORCE)
         models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
         for name in chosen:
             experiment = experiments.load_experiment(name)
@@ -186,9 +187,7 @@ def book(
 
         quiet_libraries()
         chapters = chapters_in(folder)
-        if not chapters:
-            raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
-        check_ours(files_of(folder, [chapter.name for chapter in chapters]), force)
+        check_ours(() if force else files_of(folder, [chapter.name for chapter in chapters]), OR_FORCE)
         judged = [_judged(chapter, folder) for chapter in chapters]  # all of them, before anything is written
         on_page = progress("drawing pages")
         for i, (chapter, digest, figure) in enumerate(judged, 1):
@@ -209,11 +208,7 @@ def story(
     from ..pages.chapters import chapters_in
     from ..pages.story import story_page
 
-    chapters = chapters_in(folder)
-    if not chapters:
-        raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
-    check_ours([out], force)
-    write_text(out, story_page(chapters))
+    write_text(out, story_page(chapters_in(folder)))
     print_written(out)
 
 

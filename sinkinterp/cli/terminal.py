@@ -1,5 +1,6 @@
 """The terminal: progress bars, tables, and names of files that were written."""
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -61,7 +62,8 @@ def print_table(table: Table) -> None:
 
 def print_written(path: Path) -> None:
     """Prints that a file was written, and its size."""
-    console.print(f"wrote {on_one_line(str(path))} ({path.stat().st_size / 1e6:.1f} MB)", highlight=False, markup=False)
+    size = os.stat(os.path.realpath(path)).st_size  # as it was written: a/../b.json also where there is no folder a
+    console.print(f"wrote {on_one_line(str(path))} ({size / 1e6:.1f} MB)", highlight=False, markup=False)
 
 
 StepMetrics = dict[str, Any]

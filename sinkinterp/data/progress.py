@@ -10,6 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
+from ..checks import accepting
 from ..errors import InputError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def progress_of(progress: bool | OnProgress, work: str) -> Iterator[OnProgress]:
             f"progress is True, False or a function of how much is done, of how much; got {progress!r:.40}"
         )
     if not isinstance(progress, bool):
-        yield progress
+        yield accepting(progress, "progress", 0, 1)
     elif progress and BARS.get():
         with shown(is_brief=True) as start:
             yield start(work)

@@ -85,7 +85,8 @@ def is_path(source: Path | str) -> bool:
         raise InputError(f"a source of texts is a file, a folder, the name of a dataset or the text itself; got {what}")
     path = Path(source)
     looks_so = path.is_absolute() or str(source).startswith(_RELATIVE) or path.suffix.lower() in _LOADERS
-    looks_so |= path.suffix.lower() in _DOCUMENTS and not any(map(str.isspace, str(source)))
+    is_word = not any(map(str.isspace, str(source)))
+    looks_so |= is_word and (path.suffix.lower() in _DOCUMENTS or str(source).endswith(os.sep))
     return isinstance(source, Path) or looks_so or (bool(source) and _exists(path))  # Path("") is the folder we are in
 
 
@@ -102,19 +103,25 @@ def files_of(path: Path) -> list[Path]:
     Hidden files and folders are left out. Raises InputError where there is no text file.
     """
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _LOADERS and file.is_file())
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _LOADERS and not file.is_dir())
         files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
+        for file in files:
+            _check_is_file(file)
         if not files:
             raise InputError(f"the folder {path} holds no {_ENDINGS} file; give a folder with texts")
         return files
+    _check_is_file(path)
+    if path.suffix.lower() not in _LOADERS:
+        raise InputError(f"{path} is not a {_ENDINGS} file; convert it to .jsonl with a text field")
+    return [path]
+
+
+def _check_is_file(path: Path) -> None:
     if not path.exists():
         what = "a link that leads to no file" if path.is_symlink() else None
         raise InputError(f"{path} is {what}; mend it" if what else f"there is no file {path}; check the path")
     if not path.is_file():
         raise InputError(f"{path} is a device or a pipe, not a file; give a file with texts")
-    if path.suffix.lower() not in _LOADERS:
-        raise InputError(f"{path} is not a {_ENDINGS} file; convert it to .jsonl with a text field")
-    return [path]
 
 
 def rows_of(file: Path) -> Iterator[Mapping[str, object]]:

@@ -203,11 +203,13 @@ def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
     if given.get("inputs_embeds") is not None:
         raise InputError("inputs_embeds are not read; edits change embeddings, such as edits=ChangeTokenEmbedding(...)")
     token_set = token_set_of(given["input_ids"], _refuse_texts)
-    mask = given.get("attention_mask")
+    mask, types = given.get("attention_mask"), given.get("token_type_ids")
+    if types is not None and _mask_of(types, token_set, "token_type_ids").any():
+        raise InputError("token_type_ids other than 0 are not read; leave them out")
     return token_set if mask is None else TokenSet.of(token_set.tokens, attention_mask=_mask_of(mask, token_set))
 
 
-def _mask_of(given: Any, token_set: TokenSet) -> Shaped[Tensor, "sequence pos"]:
+def _mask_of(given: Any, token_set: TokenSet, name: str = "attention_mask") -> Shaped[Tensor, "sequence pos"]:
     """An attention mask in lists, arrays or tensors as a tensor, 0 after the end of a list that is shorter.
 
     Raises InputError unless it has a number for every token.
@@ -218,14 +220,12 @@ def _mask_of(given: Any, token_set: TokenSet) -> Shaped[Tensor, "sequence pos"]:
     try:
         numbers = [torch.as_tensor(row if isinstance(row, Tensor | np.ndarray) else list(row)) for row in rows]
     except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise InputError(f"attention_mask holds other things than 0 and 1; got {given!r:.60}") from None
+        raise InputError(f"{name} holds other things than 0 and 1; got {given!r:.60}") from None
     sizes = [tuple(row.shape) for row in numbers]
     n, longest = token_set.tokens.shape
     expected = [longest] * n if token_set.lengths is None else token_set.lengths.tolist()
     if sizes != [(length,) for length in expected]:
-        raise InputError(
-            f"attention_mask has rows of {sizes!s:.60}, the tokens of {expected!s:.60}; give a number per token"
-        )
+        raise InputError(f"{name} has rows of {sizes!s:.60}, the tokens of {expected!s:.60}; give a number per token")
     return pad_sequence(numbers, batch_first=True)
 
 

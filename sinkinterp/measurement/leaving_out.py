@@ -44,6 +44,7 @@ class Mask:
     longest: tuple[float, ...]
     times: float
     note: str
+    d_model: int
 
     def __repr__(self) -> str:
         return f"<Mask of {len(self.limits)} blocks: {int(self.tokens.sum())} outlier tokens of {self.tokens.numel()}>"
@@ -51,7 +52,13 @@ class Mask:
     def keep(self, block: int) -> Keep:
         """The function that says which activations of a block to keep, for tensors of any leading shape."""
         limit = self.limits[whole_number(block, "a block", 0, len(self.limits) - 1)]
-        return lambda x: numbers(x, "... d_model", "activations").float().norm(dim=-1) <= limit
+
+        def keep(x: Float[Tensor, "*stack d_model"]) -> Bool[Tensor, "*stack"]:
+            if numbers(x, "... d_model", "activations").shape[-1] != self.d_model:
+                raise InputError(f"activations of this model have {self.d_model} dimensions; got {tuple(x.shape)}")
+            return x.float().norm(dim=-1) <= limit
+
+        return keep
 
     def answer(self) -> str:
         """What to leave out, in two sentences."""
@@ -131,7 +138,7 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
     )
     found = norms > torch.tensor(limits)[:, None]
     longest = tuple((norms.amax((0, 2)) * times / torch.tensor(limits)).tolist())
-    return Mask(limits, dims, found, _kinds(subject, given.cpu()), longest, times, note)
+    return Mask(limits, dims, found, _kinds(subject, given.cpu()), longest, times, note, subject.shape.d_model)
 
 
 def _kinds(subject: Subject, tokens: Tokens) -> Tensor:

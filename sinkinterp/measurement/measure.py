@@ -1,6 +1,6 @@
 """measure: from tokens to a report. The one place where subjects, metrics and edits meet."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..backends.subject import Subject
-from ..checks import keywords, nearest, whole_number
+from ..checks import keywords, nearest, whole_numbers
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
@@ -175,10 +175,4 @@ def _metrics_in(instruments: Any) -> Iterator[Metric]:
 
 
 def _inside(positions: Any, length: int) -> list[int]:
-    given = [positions] if isinstance(positions, int) else positions
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise InputError(f"positions are whole numbers from 0 to {length - 1}; got {given!r:.40}")
-    chosen = [whole_number(position, "a position") for position in given]
-    if not chosen or min(chosen) < 0 or max(chosen) >= length:
-        raise InputError(f"positions count from 0 to {length - 1} in sequences of {length}; got {chosen}")
-    return sorted(set(chosen))
+    return sorted(set(whole_numbers(positions, "positions", 0, length - 1)))

@@ -62,6 +62,8 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
             "a sender is ChangeOutputs() or ChangeMLP(); a receiver ChangeQueries, ChangeKeys or ChangeValues with "
             f"heads=[(layer, head)], or None for the logits; got {sender!r:.40} and {receiver!r:.40}"
         )
+    if receiver is not None and receiver.heads is not None and max(receiver.heads)[0] == 0:
+        raise InputError("nothing is sent to layer 0, which reads the embedding; take a receiver in a later layer")
     if freeze_norms and receiver is None:
         raise InputError("the norm in front of the logits is recomputed; freeze_norms needs a head as the receiver")
     subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)

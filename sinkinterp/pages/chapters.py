@@ -57,11 +57,14 @@ class Chapter:
 
 
 def chapters_in(folder: Path) -> list[Chapter]:
-    """The chapters whose numbers lie in a folder, by name. Raises InputError for a file that is damaged."""
+    """The chapters whose numbers lie in a folder, by name. Raises InputError without one, and for a damaged file."""
     if not isinstance(folder, str | Path):
         raise InputError(f"a book is a folder; give its path, not a {type(folder).__name__}")
     files = sorted(filter(Path.is_file, Path(folder).glob("*.json")))  # a pipe of that name would never end
-    return [chapter for chapter in map(chapter_in, files) if chapter is not None]
+    chapters = [chapter for chapter in map(chapter_in, files) if chapter is not None]
+    if not chapters:
+        raise InputError(f"{folder} holds no numbers of experiments; make them with `sinkinterp reproduce NAME`")
+    return chapters
 
 
 def chapter_in(file: Path) -> Chapter | None:

@@ -13,7 +13,7 @@ from ..backends.subject import words_of
 from ..checks import keywords
 from ..data.tokens import TokensLike
 from ..errors import InputError
-from ..files import write_text
+from ..files import check_ours, write_text
 from ..interventions.edit import Edits, edits_of
 from ..measurement.inputs import ModelLike, inputs_of
 from ..report.heads import sinks_by_head
@@ -38,11 +38,15 @@ class Page:
         return f"<Page of {self.title}: {len(self.html) / 1e6:.1f} MB of HTML; .save(path) writes it>"
 
     def save(self, path: Path | str) -> Path:
-        """Writes the page, whole or not at all, and returns where. Raises InputError for a suffix of another format."""
+        """Writes the page, whole or not at all, and returns where.
+
+        Raises InputError for a suffix of another format, and for a file that sinkinterp did not write.
+        """
         if not isinstance(path, str | PathLike):
             raise InputError(f"a page is saved to a file; give its path, such as page.html; got {path!r:.40}")
         if Path(path).suffix.lower() not in ("", ".html", ".htm"):
             raise InputError(f"a page is HTML; save it under a name that ends in .html, not in {Path(path).suffix}")
+        check_ours([Path(path)])
         write_text(Path(path), self.html)
         return Path(path)
 

@@ -191,12 +191,17 @@ def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str
     return made
 
 
-def checked(readings: R) -> R:
-    """The readings themselves. Raises InputError where a tensor does not fit the others, or the protocol."""
+@of_report
+def check_shapes(readings: Readings) -> None:
+    """Raises InputError where the shape of a tensor does not fit the others."""
     for name, shape in _expected(readings):
         value = readings.tensors()[name]
         if tuple(value.shape) != shape:
             raise InputError(f"its {name} is {tuple(value.shape)}, not {shape}; take the file or dictionary as it was")
+
+
+def checked(readings: R) -> R:
+    """The readings themselves. Raises InputError where their numbers cannot be, or do not fit the protocol."""
     _check_numbers(readings)
     return readings
 

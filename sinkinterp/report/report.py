@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import plotly.graph_objects as go
 
 from ..checks import called, keywords, nearest, whole_number
+from ..files import check_ours
 from ..table import Table
 from . import formats
 from .heads import heads_svg, sinks_by_head, top_heads
@@ -44,6 +45,9 @@ _WHERE = {
 class Report(Readings):
     """Readings (its fields and statistics), what people look at first, and the formats that they travel in."""
 
+    def __post_init__(self) -> None:
+        formats.check_shapes(self)
+
     def __repr__(self) -> str:
         n, n_layers, n_heads, _ = self.importance.shape
         sizes = f"{n_layers} layers x {n_heads} heads, T={self.protocol.lengths}, n={n}"
@@ -78,8 +82,10 @@ class Report(Readings):
         """Writes the report to a file, whole or not at all; the suffix says in which format.
 
         .safetensors and .json hold every number and the protocol, and `load` reads them. .csv holds what `to_pandas`
-        gives. Raises InputError for another suffix.
+        gives. Raises InputError for another suffix, and for a file that sinkinterp did not write.
         """
+        formats.writer_of(path)
+        check_ours([Path(path)])
         formats.write_file(self, path)
 
     @staticmethod

@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..backends.files.model_files import load_model, load_tokenizer
-from ..backends.huggingface import HuggingFaceSubject
+from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..checks import whole_number
 from ..errors import InputError
 from ..files import cache_folder, check_writable, replacing, set_aside, sole_writer
@@ -70,6 +70,7 @@ def finetuned(
     the last checkpoint holds losses, gradient norms and Sink_1. `on_message` receives one line that says which tokens
     the loss is on. Raises InputError as `loop.train` does, and for models without a tokenizer.
     """
+    recipe.check_batch(recipe.length)
     tokenizer = tokenizer_of(recipe)
     if world.is_first:
         check_writable(run / "lock")
@@ -96,10 +97,12 @@ def job_on_chats(
     training, held_out = _split(tokenised(messages, tokenizer, recipe.length))
     on_message(f"{len(training.rows)} chats, loss on {training.rule}; {training.left_out} chats had none")
 
+    longest = max(len(ids) for ids, _ in (*training.rows, *held_out.rows))
+
     def batch(step: int) -> Batch:
         return training.batch(recipe.batch, recipe.seed, step)
 
-    return Job(replace(recipe, sha256=sha256), lambda: _model(recipe.model), batch, _watch_on(held_out), world)
+    return Job(replace(recipe, sha256=sha256), lambda: _model(recipe.model, longest), batch, _watch_on(held_out), world)
 
 
 def run_of(recipe: ChatRecipe, cache: Path | None = None) -> Path:
@@ -131,11 +134,14 @@ def tokenizer_of(recipe: ChatRecipe) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _model(name: str) -> PreTrainedModel:
-    """The model to be trained. Raises InputError for one that reads chats with an encoder."""
+def _model(name: str, longest: int = 0) -> PreTrainedModel:
+    """The model to be trained. Raises InputError for one with an encoder, and for chats longer than its context."""
     model = load_model(name)
     if model.config.is_encoder_decoder:
         raise InputError(f"{name} is an encoder-decoder model, which is not trained here; give a causal one")
+    n_ctx = context_of(model)
+    if n_ctx is not None and longest > n_ctx:
+        raise InputError(f"a chat has {longest} tokens, more than {name}'s context of {n_ctx}; set length={n_ctx}")
     return model
 
 

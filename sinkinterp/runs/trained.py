@@ -14,7 +14,7 @@ from ..backends.files.model_files import load_model
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import check_memory, keywords, whole_number
+from ..checks import accepting, check_memory, keywords, whole_number
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
@@ -59,7 +59,7 @@ class Run:
 @keywords(steps="write si.trained(si.Recipe(steps=...))")
 def trained(
     recipe: Recipe,
-    cache: Path | None = None,
+    cache: Path | str | None = None,
     on_step: loop.OnStep | None = None,
     folder: Path | str | None = None,
     world: World = World(),
@@ -74,13 +74,15 @@ def trained(
     if not isinstance(recipe, Recipe):
         fix = 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])'
         raise InputError(f"a {type(recipe).__name__} is not a recipe; {fix}")
-    cache = cache or cache_folder()
+    on_step = accepting(on_step or _no_step, "on_step", 1, {})
+    cache = Path(cache or cache_folder())
+    recipe.check_batch(recipe.length)
     folder = Path(folder or cache / "runs" / recipe.key())
     if world.is_first:
         check_writable(folder / "lock")  # data may take minutes to prepare
     task = prepared(recipe.data, cache, on_data or no_progress)
     job = job_of(recipe, task, evaluation_on(task, recipe.objective), world)
-    return Run(job.fit, loop.train(job, folder, on_step or _no_step))
+    return Run(job.fit, loop.train(job, folder, on_step))
 
 
 def _no_step(step: int, metrics: dict[str, Any]) -> None:

@@ -130,7 +130,7 @@ def _by_beginnings(chat: Messages, tokenizer: Any, name: str) -> Labelled:
 def _lines(file: Path) -> Iterator[Any]:
     number = 0
     try:
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8-sig") as lines:
             for line in lines:
                 number += 1
                 if line.strip():

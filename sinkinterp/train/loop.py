@@ -145,9 +145,10 @@ def _check_finite(step: int, loss: float, norm: float, fit: Fit) -> None:
     """Raises Diverged before a step that would ruin the weights."""
     if not (math.isfinite(loss) and math.isfinite(norm)):
         what = f"gradient norm is {norm}" if math.isfinite(loss) else f"loss is {loss}"
-        raise Diverged(
-            f"the {what} at step {step}; lower lr (now {fit.lr}) or clip (now {fit.clip}); all checkpoints are kept"
-        )
+        fix = f"lower lr (now {fit.lr}) or clip (now {fit.clip}); all checkpoints are kept"
+        if step == 1:
+            fix = "no step has changed the weights yet, so they or the data are the cause: check them"
+        raise Diverged(f"the {what} at step {step}; {fix}")
 
 
 @contextmanager

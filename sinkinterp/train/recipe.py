@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from ..attention.masks import Mask
-from ..checks import whole_number
+from ..checks import check_memory, whole_number
 from ..data import packing  # noqa: F401  registers its kinds of data, which recipe files name
 from ..data.backcopy import BigramBackcopy
 from ..errors import InputError
@@ -58,6 +58,10 @@ class Fit(Spec):
         whole_number(self.seed, "seed", 0)
         whole_number(self.threads, "threads", 1, MOST_THREADS)
 
+    def check_batch(self, length: int) -> None:
+        """Raises InputError where the sequences of one step, of so many tokens, exceed the machine's memory."""
+        check_memory(3 * 8 * self.batch * length, f"{self.batch:,} sequences of {length:,} tokens", "lower batch")
+
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 1: a linear warm-up, then the schedule."""
         return self.lr * min(1.0, step / max(1, self.warmup), self.schedule.factor(step, self.steps, self.warmup))
@@ -100,6 +104,8 @@ class Recipe(Fit):
                 f"the mask shows the token at position {last} to earlier ones, which are to predict it; "
                 f"use objective=PrefixLM with prefix={last + 1}"
             )
+        if self.objective.first >= length:
+            raise InputError(f"no token comes after the first {self.objective.first} of {length}; raise data.length")
 
 
 def shown_ahead(mask: Mask, length: int) -> int:

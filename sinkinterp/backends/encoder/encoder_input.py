@@ -14,11 +14,12 @@ from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 from typing_extensions import override
 
-from ...checks import unicode_text
+from ...checks import finite_number, unicode_text, whole_numbers
 from ...data.texts import text_of_file
 from ...errors import InputError
 
 SAMPLING_RATE = 16_000  # samples per second of all speech models of transformers
+_LONGEST_SILENCE = 3600
 Samples = Float[Tensor, " sample"]
 
 
@@ -68,6 +69,9 @@ class TokenIds(EncoderInput):
 
     ids: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", tuple(whole_numbers(self.ids, "ids of the encoder", 0)))
+
     @property
     def description(self) -> str:
         return f"{len(self.ids)} tokens (sha256 {_digest(repr(self.ids).encode())})"
@@ -78,6 +82,9 @@ class TokenIds(EncoderInput):
             raise InputError(
                 f"the encoder of {type(model).__name__} reads sound; give Silence(), Sound(FILE) or NoEncoder()"
             )
+        vocab = model.get_encoder().get_input_embeddings().num_embeddings
+        if max(self.ids) >= vocab:
+            raise InputError(f"id {max(self.ids)} is outside the encoder's vocabulary of {vocab}")
         return {"input_ids": torch.tensor([self.ids])}
 
 
@@ -88,7 +95,8 @@ class Text(EncoderInput):
     text: str
 
     def __post_init__(self) -> None:
-        unicode_text(self.text, "the encoder's text")
+        if not unicode_text(self.text, "the encoder's text").strip():
+            raise InputError("the encoder's text is blank; give words, or NoEncoder()")
 
     @property
     def description(self) -> str:
@@ -123,6 +131,10 @@ class Silence(_SoundInput):
 
     seconds: float = 30.0
     description = "silence"
+
+    def __post_init__(self) -> None:
+        if not 0 < finite_number(self.seconds, "seconds of silence") <= _LONGEST_SILENCE:
+            raise InputError(f"silence lasts more than 0 and at most {_LONGEST_SILENCE} seconds; got {self.seconds}")
 
     @override
     def samples(self) -> Samples:

@@ -142,7 +142,8 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
     refused here, because transformers would first make a model of that size. `is_spread`: weights go where a device
     map says, so that the memory of this machine does not count.
     """
-    shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in _shapes(file)]
+    is_plain = getattr(config, "quantization_config", None) is None
+    shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in _shapes(file, is_plain)]
     elements = sum(map(prod, shapes))
     text = config.get_text_config(decoder=True)
     layers, width, vocab = (getattr(text, name, 0) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
@@ -172,20 +173,20 @@ def _without_numbers(name: str) -> str:
     return re.sub(r"\.\d+\.", ".N.", name)
 
 
-def _shapes(file: Path) -> Sequence[Sequence[int]]:
+def _shapes(file: Path, is_plain: bool) -> Sequence[Sequence[int]]:
     try:
         with safe_open(file, "pt") as tensors:
             slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118  no mapping
             for name, part in slices.items():
-                if part.get_dtype() == "C64" or (part.get_dtype() == "BOOL" and name.endswith("weight")):  # not a mask
-                    raise InputError(
-                        f"{file} holds {name} as {part.get_dtype()}, which is not a weight; save it as F32"
-                    )
+                kind = part.get_dtype()
+                if kind == "C64" or (is_plain and kind in _WHOLE and name.endswith("weight")):  # not a mask
+                    raise InputError(f"{file} holds {name} as {kind}, which is not a weight; save it as F32")
             return [part.get_shape() for part in slices.values()]
     except (SafetensorError, OSError) as error:
         raise InputError(f"{file} holds no whole weights ({error}); download or save the model again") from error
 
 
+_WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # what safetensors calls them
 DeviceMap = str | dict[str, int | str | torch.device] | None
 
 

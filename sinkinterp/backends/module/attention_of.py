@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...checks import finite_number, whole_number
 from ...errors import InputError
 from .listening import computed_by
 
@@ -42,6 +43,10 @@ class AttentionOf:
     def __post_init__(self) -> None:
         if (self.computes is None) == (None in (self.queries, self.keys, self.values)):
             raise InputError("AttentionOf takes queries=, keys= and values= (names of linear maps), or computes=")
+        if self.heads is not None:
+            whole_number(self.heads, "heads of AttentionOf", 1)
+        if self.scale is not None:
+            finite_number(self.scale, "scale of AttentionOf")
 
     def compute(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """What the module returns for these arguments."""
