@@ -5,7 +5,6 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import fields
 from functools import update_wrapper, wraps
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
@@ -73,11 +72,12 @@ def accepting(function: C, what: str, *arguments: Any) -> C:
     """The function itself. Raises InputError, which calls it `what`, unless it can be called with these arguments."""
     if not callable(function):
         raise InputError(f"{what} is a function; got {_shown(function)}")
-    with suppress(ValueError):  # of C, whose arguments are not known
-        try:
-            inspect.signature(function).bind(*arguments)
-        except TypeError as error:
-            raise InputError(f"{what} is called with {len(arguments)} arguments: {error}") from None
+    try:
+        inspect.signature(function).bind(*arguments)
+    except TypeError as error:
+        raise InputError(f"{what} is called with {len(arguments)} arguments: {error}") from None
+    except ValueError:  # a function of C, whose arguments are not known
+        pass
     return function
 
 

@@ -112,8 +112,8 @@ def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[Non
         remove_drafts(folder)
         yield
     finally:
-        if [path.name for path in folder.iterdir()] == ["lock"]:
-            with suppress(OSError):  # Windows removes no open file
+        with suppress(OSError):  # the folder may be gone, and Windows removes no open file
+            if [path.name for path in folder.iterdir()] == ["lock"]:
                 remove(folder / "lock")
         lock.release()
 

@@ -301,3 +301,11 @@ def test_drafts_of_dead_processes_of_this_machine_are_removed_by_the_next_writer
         (folder / name).mkdir(parents=True)
     write_text(folder / "file", "whole")
     assert set(names(folder)) == {"file", *kept}
+
+
+def test_a_writer_that_leaves_nothing_leaves_no_lock(tmp_path):
+    with pytest.raises(KeyError), sole_writer(tmp_path / "empty"):
+        raise KeyError
+    with sole_writer(tmp_path / "full"):
+        (tmp_path / "full" / "numbers").touch()
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["lock", "numbers"]

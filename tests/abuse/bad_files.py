@@ -95,6 +95,7 @@ def _write_damaged_models(folder: Path) -> None:
         "tensor-of-another-name": {key: tensors[key] for key in others} | {"nonsense": tensors[first]},
         "no-tensors": {},
         "tensor-of-truth-values": tensors | {first: tensors[first] > 0},
+        "tensor-of-whole-numbers": tensors | {first: tensors[first].to(torch.int8)},
         "tensor-of-complex-numbers": tensors | {first: tensors[first].to(torch.complex64)},
     }.items():
         save_file(changed, _copy(folder, name) / "model.safetensors", metadata={"format": "pt"})
@@ -150,6 +151,9 @@ def _write_texts(folder: Path) -> None:
     (folder / "folder.txt").mkdir()
     (folder / "link").symlink_to("nowhere")
     (folder / "loop").symlink_to("loop")
+    (folder / "folder-of-links").mkdir()
+    (folder / "folder-of-links" / "a.txt").write_text("the cat sat on the cat")
+    (folder / "folder-of-links" / "b.txt").symlink_to("nowhere")
     for ending in ("txt", "json", "jsonl", "gguf", "wav"):
         os.mkfifo(folder / f"pipe.{ending}")
 

@@ -20,6 +20,7 @@ import sinkinterp.measurement
 import sinkinterp.report
 from sinkinterp import interventions as edit
 from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.backends.encoder import encoder_input
 from sinkinterp.backends.files.model_files import check_fits_memory
 from sinkinterp.data import chat_templates, token_sources
 from sinkinterp.data.backcopy import BigramBackcopy
@@ -42,9 +43,11 @@ from sinkinterp.measurement import (
     without_outliers,
 )
 from sinkinterp.measurement.maps import attention_map
+from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.measurement.position_swap import swap_table
 from sinkinterp.metrics import bootstrap, instruments
 from sinkinterp.metrics.metric import CallMetric, LogitsMetric, ResidualMetric
+from sinkinterp.pages.book import write_front_pages
 from sinkinterp.pages.chapters import chapters_in
 from sinkinterp.pages.live.page import serve_live
 from sinkinterp.report import compare, heads
@@ -299,6 +302,9 @@ REPORTS = {
     "layers that are too many": lambda r: changed(r, attention_layers=[0, 1]),
     "a protocol that is none": lambda r: changed(r, protocol=3),
     "a protocol of another n": lambda r: changed(r, protocol=r.to_dict()["protocol"] | {"sequences": 5}),
+    "fewer sequences": lambda r: replace(r, importance=r.importance[:1]),
+    "other positions": lambda r: replace(r, positions=(5,)),
+    "no layers": lambda r: replace(r, attention_layers=()),
     "saving to nothing": lambda r: r.save(""),
     "saving to a number": lambda r: r.save(3),
     "saving to a folder": lambda r: r.save("."),
@@ -406,6 +412,39 @@ OTHERS = {
     "a pass of one axis": lambda s: s.run(torch.arange(4)),
     "a configuration": lambda s: si.load(s.model.config),
     "outliers beyond a word": lambda s: si.mask(s, TOKENS, times="a"),
+    "a layer of transformers": lambda s: si.load(with_theta(1e4).model.layers[0]),
+    "an encoder that is a word": lambda s: si.load(SUBJECT, encoder="off"),
+    **{
+        f"an encoder that is given {given}": lambda s, given=given: eval(given, vars(encoder_input))
+        for given in (
+            "Silence(-1)",
+            "Silence(float('nan'))",
+            "Silence('1')",
+            "Text(' ')",
+            "TokenIds(())",
+            "TokenIds((-1,))",
+            "TokenIds((0.5,))",
+        )
+    },
+    **{
+        f"token types {given}": lambda s, given=given: si.measure(s, {"input_ids": [[1, 2]], "token_type_ids": given})
+        for given in ([[0, 1]], [[0]], "ab")
+    },
+    "activations of another width": lambda s: si.mask(s, TOKENS).keep(1)(torch.zeros(3, 5)),
+    **{
+        f"attention with {given}": lambda s, given=given: si.AttentionOf("x", print, **given)
+        for given in ({"heads": 0}, {"heads": 1.5}, {"scale": NAN}, {"scale": "1"})
+    },
+    **{
+        f"told {given!r}": lambda s, given=given: si.trained(si.Recipe(), on_step=given)
+        for given in (5, "print", lambda: None, lambda step: None)
+    },
+    "progress without arguments": lambda s: si.measure(s, TOKENS, progress=lambda: None),
+    "numbers that are texts": lambda s: Table("title", "note", ({"a": "x"},)).numbers("a"),
+    **{f"a table from {given!r}": lambda s, given=given: Table.from_dict(given) for given in (None, {}, [], 5)},
+    "a path to the first layer": lambda s: path_patching(
+        s, TOKENS, TOKENS + 1, receiver=edit.ChangeKeys(heads=[(0, 0)])
+    ),
     "a head of one number": lambda s: si.explain(s, TOKENS, head=(0,)),
     "a seed that is a word": lambda s: si.explain(s, TOKENS, seed="a"),
     "a site that is a number": lambda s: si.activation_patching(s, TOKENS, TOKENS, site=3),
@@ -645,6 +684,22 @@ def test_a_bad_call_is_refused(name, subject):
 def test_a_report_refuses(name, report, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     outcome(lambda: REPORTS[name](report))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "mine.csv", "mine.html"])
+def test_a_file_that_is_not_ours_is_kept(name, report, subject, tmp_path):
+    (tmp_path / name).write_bytes(b"mine")
+    page = si.view(subject, TOKENS[:1], open_browser=False)
+    outcome(lambda: (page if name.endswith("html") else report).save(tmp_path / name))
+    assert (tmp_path / name).read_bytes() == b"mine"
+    (tmp_path / name).write_bytes(b"")  # as tempfile makes it
+    for _ in range(2):
+        (page if name.endswith("html") else report).save(tmp_path / name)
+
+
+def test_a_book_without_chapters_is_not_written(tmp_path):
+    outcome(lambda: write_front_pages(tmp_path / "absent"))
     assert not list(tmp_path.iterdir())
 
 

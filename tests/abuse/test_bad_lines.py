@@ -120,7 +120,7 @@ FILES = [
     f"measure {GOOD} --text ''",
     f"measure {GOOD} --text ' '",
     f"measure {GOOD} --text texst.jsonl",
-    f"measure {GOOD} --text ./texts",
+    *(f"measure {GOOD} --text {place}" for place in ("./texts", "texts/", "{files}/folder-of-links")),
     f"measure {GOOD} --text 'my texts.jsonl'",
     f"measure {GOOD} --text stanfordnlp/imdb",
     f"measure {GOOD} --text 'a b' --length 9",
@@ -156,6 +156,10 @@ FILES = [
     ),
     "train softmax --text ''",
     "train softmax --recipe paper-60m",
+    "train prefix_5 --set data.length=4 --out run",
+    "train softmax --set batch=1e11 --out run",
+    f"finetune {GOOD} {{files}}/chats.jsonl --set batch=1e11 --out run",
+    f"mask {GOOD} --text {{files}}/a.txt --length 2 --sequences 2",
 ]
 
 MODELS = [
@@ -166,7 +170,7 @@ MODELS = [
             *("config-of-nothing", "config-of-a-list", "config-of-a-number", "config-of-bytes", "config-without-end"),
             *("config-nested-without-end", "weights-of-nothing", "weights-cut", "weights-of-text", "weights-of-zeros"),
             *("tensor-missing", "tensor-misshapen", "tensor-of-another-name", "tensor-of-truth-values",
-            "tensor-of-complex-numbers", "no-tensors", "no-weights"),
+            "tensor-of-complex-numbers", "tensor-of-whole-numbers", "no-tensors", "no-weights"),
             *("pipe-for-model.safetensors", "pipe-for-config.json", "pipe-for-generation_config.json"),
             *("weights-that-are-a-folder", "empty-folder", "none.gguf", "absent.gguf", "a.txt", "absent"),
         )

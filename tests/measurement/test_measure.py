@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from backends.zoo import model_of, tokens_of
@@ -132,7 +133,7 @@ def test_an_instrument_that_is_given_twice_answers_once():
 NO_TOKENS = (torch.zeros(5), torch.rand(2, 5), torch.ones(3, 1).long(), torch.ones(0, 5).long())
 REFUSED = [
     *((tokens, {}, "whole numbers, `pos` or `sequence pos`") for tokens in NO_TOKENS),
-    *((tokens_of(), {"positions": at}, "count from 0 to 16") for at in ((), (17,), (-1,), (0, 40))),
+    *((tokens_of(), {"positions": at}, "whole number") for at in ((), (17,), (-1,), (0, 40))),
     *((tokens_of(), {"instruments": (instruments.LOSS, (ResidualMetric(name, lambda x: x.float().amax((1, 2))),))},
        f"two metrics are named '{name}'; give .* another name")
       for name in ("importance", "importances", "tokens", "loss")),
@@ -150,3 +151,18 @@ def test_a_metric_of_ones_own_is_read_by_its_value():
     report = si.measure(subject_of("gpt2"), tokens_of(), instruments=[(first,)])
     assert report.has(first) and not report.has(NEXT_TOKEN_LOSS)
     torch.testing.assert_close(report.extra(first).norm(dim=-1), report.residual_norms[..., 0])
+
+
+def test_autocast_of_the_caller_changes_no_number():
+    subject = si.load("sinkinterp/demo-softmax")
+    tokens = torch.arange(24).reshape(2, 12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        report = si.measure(subject, tokens)
+        assert torch.is_autocast_enabled("cpu")
+    assert torch.equal(report.importance, si.measure(subject, tokens).importance)
+
+
+@pytest.mark.parametrize("positions", [3, np.int64(3), torch.tensor(3), np.array([3]), (position for position in [3])])
+def test_a_position_is_a_whole_number_of_any_library(positions):
+    report = si.measure("sinkinterp/demo-softmax", torch.arange(24).reshape(2, 12), positions=positions)
+    assert report.positions == (3,)

@@ -189,3 +189,16 @@ def test_a_history_is_that_of_the_chats_as_they_are_now(tmp_path, tokenizer, cha
     lines = Path(chats).read_text().splitlines(keepends=True)
     Path(chats).write_text("".join(lines[::-1]))
     assert history_of(recipe, tmp_path / "cache") != first
+
+
+def test_the_mark_that_begins_a_file_of_windows_is_no_part_of_a_chat(tmp_path, chats):
+    (tmp_path / "marked.jsonl").write_bytes(b"\xef\xbb\xbf" + Path(chats).read_bytes())
+    assert read_chats(str(tmp_path / "marked.jsonl")) == read_chats(chats)
+
+
+def test_a_chat_longer_than_the_context_is_refused_with_the_length_to_set(tmp_path, tokenizer, chats):
+    build(LMSpec(vocab=13, d_model=24, n_heads=3, n_ctx=5)).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    with pytest.raises(InputError, match=r"more than .*base's context of 5; set length=5"):
+        finetuned(ChatRecipe(model=str(tmp_path / "base"), data=chats, length=59, steps=1), tmp_path / "run")
+    assert not any((tmp_path / "run").iterdir())

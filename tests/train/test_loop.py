@@ -300,3 +300,11 @@ def test_training_computes_on_its_number_of_threads_and_leaves_that_of_others(tm
             inside, recipe = [], replace(RECIPE, steps=6, threads=count)
             train(recipe, tmp_path / str(count), lambda *_, to=inside: to.append(torch.get_num_threads()))
             assert inside == 6 * [count] and torch.get_num_threads() == 3
+
+
+def test_a_loss_that_is_not_finite_before_any_step_blames_no_learning_rate(tmp_path):
+    with pytest.raises(loop.Diverged, match="no step has changed the weights") as error:
+        loop._check_finite(1, float("nan"), 1.0, Recipe())
+    assert "lr" not in str(error.value)
+    with pytest.raises(loop.Diverged, match="lower lr"):
+        loop._check_finite(2, float("nan"), 1.0, Recipe())
