@@ -80,12 +80,12 @@ def check_writable(path: Path | str) -> None:
             remove(draft)
 
 
-def check_ours(files: Iterable[Path], fix: str = "choose another place, or remove it") -> None:
-    """Raises InputError, which ends in `fix`, for an existing file that sinkinterp did not write, and for a folder."""
+def check_ours(files: Iterable[Path], fix: str = "choose another place, or remove it", force: bool = False) -> None:
+    """Raises InputError for a folder or a pipe, and unless `force` for a file that sinkinterp did not write."""
     for file in files:
-        if file.is_dir():
-            raise InputError(f"{file} is a folder; choose another place")
-        if file.is_file() and file.stat().st_size and not _is_ours(file):
+        if file.is_dir() or file.is_fifo() or file.is_socket():  # a pipe may never be read
+            raise InputError(f"{_shown(file)} is a {'folder' if file.is_dir() else 'pipe'}; choose another place")
+        if not force and file.is_file() and file.stat().st_size and not _is_ours(file):
             raise InputError(f"{_shown(file)} exists, and sinkinterp did not write it; {fix}")
 
 
@@ -169,12 +169,12 @@ def _is_report(file: Path) -> bool:
     """Whether a .safetensors file is a saved report, by its header."""
     with file.open("rb") as content:
         size = int.from_bytes(content.read(8), "little")
-        is_header = file.suffix == ".safetensors" and size < file.stat().st_size
+        is_header = file.suffix.lower() in ("", ".safetensors") and size < file.stat().st_size
         return is_header and "sinkinterp" in json.loads(content.read(size)).get("__metadata__", {})
 
 
 def _is_json(file: Path) -> bool:
-    if file.suffix != ".json":
+    if file.suffix.lower() != ".json":
         return False
     content = json.loads(file.read_bytes())
     return isinstance(content, Mapping) and any(keys <= content.keys() for keys in _JSON_KEYS)

@@ -114,9 +114,10 @@ class Table:
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Table":
         """The inverse of `to_dict`, through JSON or not; null stays a missing cell. Raises InputError otherwise."""
-        if not isinstance(plain, Mapping) or not {"title", "note", "rows"} <= plain.keys():
+        rows = plain.get("rows") if isinstance(plain, Mapping) else None
+        if not isinstance(rows, Sequence) or not {"title", "note"} <= plain.keys():
             raise InputError(f"a table is read from its title, note and rows; got {plain!r:.40}")
-        return Table(plain["title"], plain["note"], tuple(plain["rows"]))
+        return Table(plain["title"], plain["note"], tuple(rows))
 
     def to_pandas(self) -> Any:
         """The rows as a pandas DataFrame, with title and note in its `attrs`."""

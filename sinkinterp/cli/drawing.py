@@ -147,7 +147,7 @@ def gallery(
         from ..pages.gallery import gallery as draw_gallery
 
         page = out / "gallery.html"
-        check_ours(() if force else [page, *(out / f"{name}.png" for name in PREVIEWS if pictures)], OR_FORCE)
+        check_ours([page, *(out / f"{name}.png" for name in PREVIEWS if pictures)], OR_FORCE, force)
         quiet_libraries()
 
         def on_model(name: str) -> None:

@@ -77,7 +77,7 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
 
         reads = _paths_in(values(input_file, source))
         places = Places(tuple(reads), tuple(values(*OUTPUT_FILES)), tuple(values(output_folder)))
-        check_ours(() if given.get("force") else places.files, OR_FORCE)
+        check_ours(places.files, OR_FORCE, bool(given.get("force")))
         command(**given)
 
     return run

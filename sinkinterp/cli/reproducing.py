@@ -72,7 +72,7 @@ def reproduce(
             check_readable(text)
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
-        check_ours(() if force or dry_run else files_of(out, chosen), OR_FORCE)
+        check_ours(files_of(out, chosen), OR_FORCE, force or dry_run)
         models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
         for name in chosen:
             experiment = experiments.load_experiment(name)
@@ -187,7 +187,7 @@ def book(
 
         quiet_libraries()
         chapters = chapters_in(folder)
-        check_ours(() if force else files_of(folder, [chapter.name for chapter in chapters]), OR_FORCE)
+        check_ours(files_of(folder, [chapter.name for chapter in chapters]), OR_FORCE, force)
         judged = [_judged(chapter, folder) for chapter in chapters]  # all of them, before anything is written
         on_page = progress("drawing pages")
         for i, (chapter, digest, figure) in enumerate(judged, 1):

@@ -82,7 +82,7 @@ def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
     if isinstance(path, str | PathLike) and Path(path).exists() and not Path(path).is_file():
         raise InputError(f"{path} is not a file; give one that Report.save wrote")
     try:
-        if Path(path).suffix == ".json":
+        if Path(path).suffix.lower() == ".json":
             return from_dict(json.loads(Path(path).read_text(encoding="utf-8")), report_class)
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})[_METADATA])

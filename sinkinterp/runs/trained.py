@@ -74,13 +74,14 @@ def trained(
     if not isinstance(recipe, Recipe):
         fix = 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])'
         raise InputError(f"a {type(recipe).__name__} is not a recipe; {fix}")
-    on_step = accepting(on_step or _no_step, "on_step", 1, {})
+    on_step = accepting(_no_step if on_step is None else on_step, "on_step", 1, {})
+    on_data = accepting(no_progress if on_data is None else on_data, "on_data", 0, 1)
     cache = Path(cache or cache_folder())
     recipe.check_batch(recipe.length)
     folder = Path(folder or cache / "runs" / recipe.key())
     if world.is_first:
         check_writable(folder / "lock")  # data may take minutes to prepare
-    task = prepared(recipe.data, cache, on_data or no_progress)
+    task = prepared(recipe.data, cache, on_data)
     job = job_of(recipe, task, evaluation_on(task, recipe.objective), world)
     return Run(job.fit, loop.train(job, folder, on_step))
 

@@ -3,6 +3,7 @@
 import copy
 import inspect
 import json
+import os
 import pkgutil
 import signal
 from dataclasses import replace
@@ -421,6 +422,7 @@ OTHERS = {
             "Silence(float('nan'))",
             "Silence('1')",
             "Text(' ')",
+            "Text(5)",
             "TokenIds(())",
             "TokenIds((-1,))",
             "TokenIds((0.5,))",
@@ -432,16 +434,20 @@ OTHERS = {
     },
     "activations of another width": lambda s: si.mask(s, TOKENS).keep(1)(torch.zeros(3, 5)),
     **{
-        f"attention with {given}": lambda s, given=given: si.AttentionOf("x", print, **given)
-        for given in ({"heads": 0}, {"heads": 1.5}, {"scale": NAN}, {"scale": "1"})
+        f"attention with {given}": lambda s, given=given: si.AttentionOf(**{"module": "x", "computes": print} | given)
+        for given in ({"heads": 0}, {"heads": 1.5}, {"scale": NAN}, {"scale": "1"}, {"computes": 5}, {"module": 5})
     },
     **{
         f"told {given!r}": lambda s, given=given: si.trained(si.Recipe(), on_step=given)
-        for given in (5, "print", lambda: None, lambda step: None)
+        for given in (5, [], "print", lambda: None, lambda step: None)
     },
+    "told of data": lambda s: si.trained(si.Recipe(), on_data=5),
     "progress without arguments": lambda s: si.measure(s, TOKENS, progress=lambda: None),
     "numbers that are texts": lambda s: Table("title", "note", ({"a": "x"},)).numbers("a"),
-    **{f"a table from {given!r}": lambda s, given=given: Table.from_dict(given) for given in (None, {}, [], 5)},
+    **{
+        f"a table from {given!r}": lambda s, given=given: Table.from_dict(given)
+        for given in (None, {}, [], 5, {"title": "", "note": "", "rows": 3})
+    },
     "a path to the first layer": lambda s: path_patching(
         s, TOKENS, TOKENS + 1, receiver=edit.ChangeKeys(heads=[(0, 0)])
     ),
@@ -685,6 +691,18 @@ def test_a_report_refuses(name, report, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     outcome(lambda: REPORTS[name](report))
     assert not list(tmp_path.iterdir())
+
+
+def test_nothing_is_saved_to_a_pipe_which_may_never_be_read(report, tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    assert "is a pipe" in outcome(lambda: report.save(tmp_path / "pipe.json"))
+
+
+@pytest.mark.parametrize("name", ["numbers", "numbers.SAFETENSORS", "numbers.JSON"])
+def test_a_saved_report_of_any_name_is_ours_and_read_back(name, report, tmp_path):
+    for _ in range(2):
+        report.save(tmp_path / name)
+    assert torch.equal(si.Report.load(tmp_path / name).importance, report.importance)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json", "mine.csv", "mine.html"])

@@ -95,8 +95,8 @@ class Text(EncoderInput):
     text: str
 
     def __post_init__(self) -> None:
-        if not unicode_text(self.text, "the encoder's text").strip():
-            raise InputError("the encoder's text is blank; give words, or NoEncoder()")
+        if not isinstance(self.text, str) or not unicode_text(self.text, "the encoder's text").strip():
+            raise InputError(f"the encoder's text has words; NoEncoder() gives none; got {self.text!r:.40}")
 
     @property
     def description(self) -> str:
