@@ -68,7 +68,7 @@ def unicode_text(text: str, what: str) -> str:
     return text
 
 
-def accepting(function: C, what: str, *arguments: Any) -> C:
+def accepting(function: Any, what: str, *arguments: Any) -> Any:
     """The function itself. Raises InputError, which calls it `what`, unless it can be called with these arguments."""
     if not callable(function):
         raise InputError(f"{what} is a function; got {_shown(function)}")

@@ -18,7 +18,7 @@ from .errors import InputError
 _NAME_BYTES = 255  # the longest name that common file systems allow
 _DRAFT = ".draft-"  # a name that no other process shares follows
 _PAGE = b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-_JSON_KEYS = ({"title", "note", "rows"}, {"protocol", "tables"}, {"protocol", "tensors"})
+_JSON_KEYS = ({"title", "note", "rows"}, {"answer", "tables"}, {"protocol", "tables"}, {"protocol", "tensors"})
 _PICTURE = b"\0\0\x10\0IDATx\1"  # what follows the size in a picture that plotly's browser drew
 _CSV = b"sequence,layer,head,position,importance,"
 _SWEPT: set[Path] = set()  # folders in which this process has removed the drafts of dead ones
@@ -78,6 +78,13 @@ def check_writable(path: Path | str) -> None:
             draft = _draft(next(place for place in (target, *target.parents) if place.parent.exists()))
             draft.touch()
             remove(draft)
+
+
+def path_of(given: Any, what: str) -> Path:
+    """What was given, as a path. Raises InputError, which calls it `what`, for anything else."""
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"{what} is a path; got {given!r:.40}")
+    return Path(given)
 
 
 def check_ours(files: Iterable[Path], fix: str = "choose another place, or remove it", force: bool = False) -> None:

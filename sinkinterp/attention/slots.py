@@ -99,6 +99,9 @@ class EvenRow(Part):
         return _untrained(torch.full((1, 1, dims.d_head), self.length * dims.d_head**-0.5))
 
 
+Row = LearnedRow | ZeroRow | FirstAxis | EvenRow
+
+
 def _untrained(row: Tensor) -> nn.Parameter:
     # a parameter, so that checkpoints hold it: from_pretrained builds on the meta device, where its values are lost
     return nn.Parameter(row, requires_grad=False)
@@ -150,8 +153,8 @@ class KeySlot(Part):
     softmax becomes softmax-off-by-one.
     """
 
-    k: Part = LearnedRow()
-    v: Part = ZeroRow()
+    k: Row = LearnedRow()
+    v: Row = ZeroRow()
 
     def build(self, dims: Dims) -> Slots:
         return _KeySlot(self.k.build(dims), self.v.build(dims), dims)

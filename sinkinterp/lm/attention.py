@@ -19,7 +19,7 @@ from ..attention.call import AttentionCall, call_of_interface
 from ..attention.kernels import SOFTMAX, Feature, Kernel
 from ..attention.masks import Causal, Mask
 from ..attention.shapes import Keys, Queries, Residual, Values
-from ..attention.slots import KeySlot, LearnedRow, NoSlots, Slot, SlotRow, whole_row
+from ..attention.slots import KeySlot, LearnedRow, LogitSlot, NoSlots, Row, Slot, SlotRow, whole_row
 from ..errors import InputError
 from ..spec import Dims, Part, Spec, added_later
 from .positions import Position, PositionIds
@@ -106,7 +106,7 @@ class NoChange(Part):
 class ValueBias(Part):
     """y = A V + v*: adds a vector to the output of every head; no query attends to it (Table 4, V biases)."""
 
-    value: Part = LearnedRow()
+    value: Row = LearnedRow()
 
     def build(self, dims: Dims) -> OutputChange:
         return _ValueBias(self.value.build(dims), dims)
@@ -227,12 +227,12 @@ class AttentionSpec(Spec):
 
     kernel: Kernel = SOFTMAX
     mask: Mask = Causal()
-    slots: Part = NoSlots()
-    qk_norm: Part = NoQKNorm()
-    v_bias: Part = NoChange()
-    gate: Part = NoChange()
+    slots: NoSlots | KeySlot | LogitSlot = NoSlots()
+    qk_norm: NoQKNorm | RMSQKNorm = NoQKNorm()
+    v_bias: NoChange | ValueBias = NoChange()
+    gate: NoChange | HeadGate | ElementGate = NoChange()
     join: Join = Concatenated()
-    v_gate: Part = added_later(NoChange())
+    v_gate: NoChange | HeadGate | ElementGate = added_later(NoChange())
     maps: OneMap | Differential = added_later(OneMap())
 
     def __post_init__(self) -> None:

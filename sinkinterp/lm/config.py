@@ -9,11 +9,11 @@ from transformers import PreTrainedConfig
 from ..attention.slots import NoSlots
 from ..checks import whole_number
 from ..errors import InputError
-from ..spec import Dims, Part, Spec
+from ..spec import Dims, Spec
 from .attention import AttentionSpec
 from .block import NormPlacement, PreNorm
-from .ffn import GatedFFN, SwishDown
-from .positions import Rotary
+from .ffn import FFN, GatedFFN, SwishDown
+from .positions import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
 from .sink_token import Nothing, SinkToken
 
 
@@ -59,9 +59,9 @@ class LMSpec(Spec):
     Checkpoints and the keys of runs store the names of these fields.
     """
 
-    position: Part = Rotary()
+    position: NoPosition | Sinusoidal | Learned | Rotary | T5Relative | BucketIndex | Alibi = Rotary()
     attention: AttentionSpec = AttentionSpec()
-    ffn: Part = GatedFFN()
+    ffn: FFN | GatedFFN = GatedFFN()
     branch: NormPlacement = PreNorm()
     before: Nothing | SinkToken = Nothing()
     init: Init = TorchInit()

@@ -22,10 +22,9 @@ from ..attention.kernels import (
     Unit,
 )
 from ..attention.masks import Causal, Prefix, Window
-from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, ZeroRow
+from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, Row, ZeroRow
 from ..checks import nearest
 from ..errors import InputError
-from ..spec import Part
 from .attention import Added, Differential, ElementGate, HeadGate, RMSQKNorm, ValueBias
 from .block import PostNorm
 from .config import LMSpec, WrittenInit
@@ -73,7 +72,7 @@ def _kernel(base: LMSpec, **change: Any) -> LMSpec:
     return attn(base, kernel=Kernel(**change))
 
 
-def _slot(base: LMSpec, k: Part = LearnedRow(), v: Part = ZeroRow()) -> LMSpec:
+def _slot(base: LMSpec, k: Row = LearnedRow(), v: Row = ZeroRow()) -> LMSpec:
     return attn(base, slots=KeySlot(k, v))
 
 

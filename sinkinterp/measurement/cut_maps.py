@@ -1,12 +1,14 @@
 """What becomes of heads' attention maps and of the loss when a named part is cut, for a page that computes nothing."""
 
 from ..data.tokens import TokensLike
+from ..errors import InputError
 from ..interventions.edit import Edit
 from ..metrics.instruments import LOSS
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.metric import CallMetric
 from ..report.explained import Explanation, Head
 from ..report.explained_graph import NOTHING, CutMap
+from ..report.protocol import public_name
 from .inputs import ModelLike, equal_inputs_of
 from .measure import measure
 
@@ -15,9 +17,11 @@ def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[
     """Per explained head, its mean attention map and the loss as the model is, and with each named part cut by itself.
 
     A part is cut in the stream: at the first token it becomes its mean over the other tokens. Tokens are those of the
-    explanation, of one length; a run for each part. Raises InputError as `explain` does.
+    explanation, of one length; a run for each part. Raises InputError as `explain` does, and for another model.
     """
     subject, ids = equal_inputs_of(model, tokens)
+    if not isinstance(answer, Explanation) or not answer.note.startswith(f"{public_name(subject.name)}: "):
+        raise InputError(f"answer is what si.explain said of {subject.name} on these tokens; got {answer!r:.60}")
     layers, heads = subject.shape.attention_layers, sorted({score.head for score in answer.heads})
     pattern = CallMetric("pattern", lambda call: call.pattern()[:, heads])
     cuts: dict[str, list[Edit]] = {NOTHING: []}

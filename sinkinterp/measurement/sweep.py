@@ -11,6 +11,7 @@ from ..checks import is_whole, keywords
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
 from ..errors import InputError
+from ..interventions.answers import called
 from ..interventions.edit import Edit, description, edits_of
 from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, mean_cells
@@ -106,7 +107,7 @@ def _groups(edits: Any) -> list[tuple[Edit, ...]]:
 
 def _answer(metric: ReportMetric, report: Report) -> PerSequence:
     """A metric's number per sequence. Raises InputError where it gives something else."""
-    answer = metric(report)
+    answer = called(metric, _name(metric), report)
     n = report.protocol.sequences
     if not isinstance(answer, Tensor) or answer.shape != (n,):
         shape = f"a tensor of {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"

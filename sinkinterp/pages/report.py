@@ -4,7 +4,6 @@ import sys
 import webbrowser
 from dataclasses import dataclass, field
 from html import escape
-from os import PathLike
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -13,7 +12,7 @@ from ..backends.subject import words_of
 from ..checks import keywords
 from ..data.tokens import TokensLike
 from ..errors import InputError
-from ..files import check_ours, write_text
+from ..files import check_ours, path_of, write_text
 from ..interventions.edit import Edits, edits_of
 from ..measurement.inputs import ModelLike, inputs_of
 from ..report.heads import sinks_by_head
@@ -42,9 +41,7 @@ class Page:
 
         Raises InputError for a suffix of another format, and for a file that sinkinterp did not write.
         """
-        if not isinstance(path, str | PathLike):
-            raise InputError(f"a page is saved to a file; give its path, such as page.html; got {path!r:.40}")
-        if Path(path).suffix.lower() not in ("", ".html", ".htm"):
+        if path_of(path, "where a page is saved").suffix.lower() not in ("", ".html", ".htm"):
             raise InputError(f"a page is HTML; save it under a name that ends in .html, not in {Path(path).suffix}")
         check_ours([Path(path)])
         write_text(Path(path), self.html)

@@ -242,7 +242,8 @@ class Explanation:
         `maps`, which `measurement.cut_maps` returns for one head, stand beside it: a click on a part shows the one
         where it is cut. Raises InputError for a head that was not explained.
         """
-        chosen = [score for score in self.heads if head is None or (score.layer, score.head) == tuple(head)]
+        place = tuple(head) if isinstance(head, Sequence) else head
+        chosen = [score for score in self.heads if head is None or (score.layer, score.head) == place]
         if not chosen:
             raise InputError(f"head {head} was not explained; {self!r:.80}")
         title = f"Where the attention to {self.target} comes from"

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..checks import whole_number
 from ..data.tokens import PAD
 from ..errors import InputError
-from ..files import replacing
+from ..files import path_of, replacing
 from ..seals import SHA256, STAMP, Damaged, check_signed, check_stamp, signed, stamp
 from .protocol import Protocol
 from .readings import EXTRA, Readings, of_report
@@ -44,9 +44,7 @@ def write_file(readings: Readings, path: Path | str) -> None:
 
 def writer_of(path: Path | str) -> Callable[[Readings, Path], None]:
     """What writes a report in the format of a path's suffix. Raises InputError for any other suffix."""
-    if not isinstance(path, str | PathLike):
-        raise InputError(f"a report is saved to a file; give its path, such as report.safetensors; got {path!r:.40}")
-    suffix = Path(path).suffix.lower() or ".safetensors"
+    suffix = path_of(path, "where a report is saved").suffix.lower() or ".safetensors"
     if suffix in (".html", ".htm"):
         raise InputError(f"its page is written by si.pages.report.write(report, {str(path)!r})")
     if suffix not in _WRITERS:

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from ..backends.files.named_models import located
 from ..backends.subject import Subject, tokenizer_of
-from ..checks import LARGEST, check_memory
+from ..checks import LARGEST, check_memory, whole_number
 from ..data.choices import Bos, Drawn
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import embedded_texts
@@ -61,6 +61,8 @@ class Inputs:
     chat: str | None = None
 
     def __post_init__(self) -> None:
+        whole_number(self.length, "length", 2)
+        whole_number(self.sequences, "sequences", 1)
         if len(self.given) > 1:
             raise InputError(f"--{' and --'.join(self.given)} are given together; give one")
 

@@ -19,7 +19,7 @@ from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
-from ..files import cache_folder, check_writable
+from ..files import cache_folder, check_writable, path_of
 from ..measurement.inputs import passes
 from ..measurement.measure import measure
 from ..measurement.watching import sinks_of
@@ -76,9 +76,11 @@ def trained(
         raise InputError(f"a {type(recipe).__name__} is not a recipe; {fix}")
     on_step = accepting(_no_step if on_step is None else on_step, "on_step", 1, {})
     on_data = accepting(no_progress if on_data is None else on_data, "on_data", 0, 1)
-    cache = Path(cache or cache_folder())
+    if not isinstance(world, World):
+        raise InputError(f"world is a World, of the processes that train together; got {world!r:.40}")
+    cache = path_of(cache_folder() if cache is None else cache, "cache")
     recipe.check_batch(recipe.length)
-    folder = Path(folder or cache / "runs" / recipe.key())
+    folder = path_of(cache / "runs" / recipe.key() if folder is None else folder, "folder")
     if world.is_first:
         check_writable(folder / "lock")  # data may take minutes to prepare
     task = prepared(recipe.data, cache, on_data)

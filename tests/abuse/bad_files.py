@@ -151,6 +151,8 @@ def _write_texts(folder: Path) -> None:
     (folder / "folder.txt").mkdir()
     (folder / "link").symlink_to("nowhere")
     (folder / "loop").symlink_to("loop")
+    (folder / "folder-of-texts").mkdir()
+    (folder / "folder-of-texts" / "a.txt").write_text("the cat sat on the cat")
     (folder / "folder-of-links").mkdir()
     (folder / "folder-of-links" / "a.txt").write_text("the cat sat on the cat")
     (folder / "folder-of-links" / "b.txt").symlink_to("nowhere")

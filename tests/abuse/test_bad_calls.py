@@ -43,6 +43,7 @@ from sinkinterp.measurement import (
     sweep,
     without_outliers,
 )
+from sinkinterp.measurement.cut_maps import cut_maps
 from sinkinterp.measurement.maps import attention_map
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.measurement.position_swap import swap_table
@@ -52,6 +53,7 @@ from sinkinterp.pages.book import write_front_pages
 from sinkinterp.pages.chapters import chapters_in
 from sinkinterp.pages.live.page import serve_live
 from sinkinterp.report import compare, heads
+from sinkinterp.runs.inputs import Inputs
 from sinkinterp.runs.trained import held_out_tokens
 from sinkinterp.table import Table
 from sinkinterp.train.chats import read_chats, tokenised
@@ -435,7 +437,15 @@ OTHERS = {
     "activations of another width": lambda s: si.mask(s, TOKENS).keep(1)(torch.zeros(3, 5)),
     **{
         f"attention with {given}": lambda s, given=given: si.AttentionOf(**{"module": "x", "computes": print} | given)
-        for given in ({"heads": 0}, {"heads": 1.5}, {"scale": NAN}, {"scale": "1"}, {"computes": 5}, {"module": 5})
+        for given in (
+            {"heads": 0},
+            {"heads": 1.5},
+            {"scale": NAN},
+            {"scale": "1"},
+            {"computes": 5},
+            {"module": 5},
+            {"output": 5},
+        )
     },
     **{
         f"told {given!r}": lambda s, given=given: si.trained(si.Recipe(), on_step=given)
@@ -448,6 +458,22 @@ OTHERS = {
         f"a table from {given!r}": lambda s, given=given: Table.from_dict(given)
         for given in (None, {}, [], 5, {"title": "", "note": "", "rows": 3})
     },
+    **{
+        f"training with {given}": lambda s, given=given: si.trained(si.Recipe(), **given)
+        for given in ({"folder": 5}, {"cache": 5}, {"world": 5})
+    },
+    **{
+        f"a module run by {given!r:.9}": lambda s, given=given: si.load(torch.nn.Embedding(5, 3), forward=given)
+        for given in (5, lambda ids: ids)
+    },
+    "a metric of two reports": lambda s: si.sweep(s, **SWEPT, metric=lambda report, other: 0),
+    "a swap with itself": lambda s: edit.SwapWith(3, 3),
+    **{f"inputs of {given}": lambda s, given=given: Inputs(*given) for given in ((0, 5), (5, -1), (5, 1.5), ("a", 5))},
+    "cut maps of nothing": lambda s: cut_maps(s, TOKENS, None),
+    "cut maps of another model": lambda s: cut_maps(
+        si.load(s.model, name="other"), TOKENS, si.explain(s, TOKENS, head=(0, 0))
+    ),
+    "a graph of half a head": lambda s: si.explain(s, TOKENS, head=(0, 0)).plot(5),
     "a path to the first layer": lambda s: path_patching(
         s, TOKENS, TOKENS + 1, receiver=edit.ChangeKeys(heads=[(0, 0)])
     ),

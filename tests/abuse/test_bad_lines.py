@@ -62,9 +62,11 @@ SETTINGS = {  # values that a field cannot have
     "model.n_ctx": ("0", "3"),
     "model.norm_eps": ("-1", "nan", "inf"),
     "model.ffn.width": ("0", "-1", "1e30", "1000000000000"),
-    "model.ffn": ("Causal", "nonsense"),
+    "model.ffn": ("Causal", "nonsense", "Nothing", "Rotary"),
     "model.init": ("Relu",),
-    "model.position": ("Relu",),
+    "model.position": ("Relu", "Nothing"),
+    "model.attention.slots": ("Nothing",),
+    "model.attention.gate": ("RMSQKNorm",),
     "data.length": ("-1", "1"),
     "data.vocab": ("0", "1"),
     "data.n_triggers": ("-1", "65", "1000"),
@@ -179,8 +181,8 @@ MODELS = [
         f"measure {{files}}/{name} --text 'the cat sat'"
         for name in ("tokenizer-of-braces", "tokenizer-of-nothing", "tokenizer-of-text")
     ),
-    *(f"measure {model}" for model in ("' '", "..", "/", "local/absent", "sinkinterp/absent", "nonsense", "a/b/c",
-                                       "'two words'", "'line\nbreak'", "./line\nbreak", "-", "http://x.y/z")),
+    *(f"measure {model}" for model in ("' '", "..", "/", "{files}/link", "local/absent", "sinkinterp/absent",
+                                       "nonsense", "a/b/c", "'two words'", "'line\nbreak'", "./line\nbreak", "-", "http://x.y/z")),
     *(f"{command} {model}" for command, model in itertools.product(("view", "check"), ("''", ".", "./absent"))),
 ]  # fmt: skip
 
@@ -237,6 +239,7 @@ CONFLICTS = [
     f"{MEASURE} --bos never",
     f"measure {SHIPPED} --drawn random --length 8 --bos always",
     f"measure {GOOD} --text {{files}}/a.txt --length 2 --sequences 1 --column x",
+    f"measure {GOOD} --text {{files}}/folder-of-texts --length 2 --sequences 1 --column x",
     f"domains {GOOD} {{files}}/a.txt --column x",
     f"measure {GOOD} --text notes.pdf",
     f"{MEASURE} {GOOD}",

@@ -12,8 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from sinkinterp.cli import neighbours
 from sinkinterp.cli.main import app
 from sinkinterp.cli.options import PACKAGE
+from sinkinterp.files import check_ours
 
 INPUTS = ("good/config.json", "good/model.safetensors", "a.txt", "tokens.json", "rows.jsonl", "chats.jsonl")
 SMALL = "--length 4 --sequences 2"
@@ -138,6 +140,11 @@ def test_what_sinkinterp_wrote_is_replaced_and_anything_with_force(files, tmp_pa
     for ending in (".csv", ".json"):
         again = [*line, "--save", str(tmp_path / f"numbers{ending}")]
         assert [CliRunner().invoke(app, again).exit_code for _ in range(2)] == [0, 0]
+
+
+def test_the_answer_of_a_command_is_ours(tmp_path):
+    neighbours._write("title", "answer", [], tmp_path / "mask.json", None)
+    check_ours([tmp_path / "mask.json"])
 
 
 WRITTEN = {"--save": ".safetensors", "--json": ".json", "--html": ".html"}

@@ -43,8 +43,9 @@ class AttentionOf:
     def __post_init__(self) -> None:
         if (self.computes is None) == (None in (self.queries, self.keys, self.values)):
             raise InputError("AttentionOf takes queries=, keys= and values= (names of linear maps), or computes=")
-        if not isinstance(self.module, str) or not (self.computes is None or callable(self.computes)):
-            raise InputError(f"AttentionOf takes a name and a function; got {self.module!r:.40}, {self.computes!r:.40}")
+        names = (self.module, *filter(None, (self.queries, self.keys, self.values, self.output)))
+        if not all(isinstance(name, str) for name in names) or not (self.computes is None or callable(self.computes)):
+            raise InputError(f"AttentionOf takes names and a function; got {names!r:.60}, {self.computes!r:.40}")
         if self.heads is not None:
             whole_number(self.heads, "heads of AttentionOf", 1)
         if self.scale is not None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from ...checks import accepting
 from ...data.tokens import Tokens
 from ...errors import InputError
 from ...interventions.edit import HeadWeights
@@ -58,6 +59,8 @@ class ModuleSubject(HuggingFaceSubject):
     ) -> None:
         self.model: Any = model
         self.name = name or type(model).__name__
+        if forward is not None:
+            accepting(forward, "forward", model, None)
         self._forward_of, self._described = forward, attention
         self._traced_parameters: list[int] = []
         with exclusive(model):
