@@ -218,9 +218,9 @@ _LIBRARIES = {"nnsight": "nnsight", "transformer_lens": "transformer_lens", "tra
 def _library_of(model: object) -> str:
     """The backend that an object in memory belongs to."""
     roots = [base.__module__.split(".")[0] for base in type(model).__mro__]
-    found = [_LIBRARIES[root] for root in roots if root in _LIBRARIES]
     if not isinstance(model, PreTrainedModel):  # a layer of transformers, or its configuration, is none of its models
-        found = [library for library in found if library != "huggingface"]
+        roots = [root for root in roots if root != "transformers"]
+    found = [_LIBRARIES[root] for root in roots if root in _LIBRARIES]
     found += [_OWN] if isinstance(model, torch.nn.Module) else []
     if not found:
         raise InputError(

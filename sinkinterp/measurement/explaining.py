@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..backends.frozen import frozen
 from ..backends.subject import Subject
-from ..checks import is_whole, whole_number
+from ..checks import is_whole, keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokenSet, TokensLike
 from ..errors import InputError
@@ -43,6 +43,7 @@ CHUNK = 512  # tokens whose parts are held at once
 TOLERANCE = 1e-3  # relative; what rounding makes of fp32 is far less
 
 
+@keywords(heads="write head=[(layer, head), ...]")
 def explain(
     model: ModelLike,
     tokens: TokensLike | Any = None,

@@ -76,8 +76,6 @@ def trained(
         raise InputError(f"a {type(recipe).__name__} is not a recipe; {fix}")
     on_step = accepting(_no_step if on_step is None else on_step, "on_step", 1, {})
     on_data = accepting(no_progress if on_data is None else on_data, "on_data", 0, 1)
-    if not isinstance(world, World):
-        raise InputError(f"world is a World, of the processes that train together; got {world!r:.40}")
     cache = path_of(cache_folder() if cache is None else cache, "cache")
     recipe.check_batch(recipe.length)
     folder = path_of(cache / "runs" / recipe.key() if folder is None else folder, "folder")

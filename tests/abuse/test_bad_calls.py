@@ -460,19 +460,19 @@ OTHERS = {
     },
     **{
         f"training with {given}": lambda s, given=given: si.trained(si.Recipe(), **given)
-        for given in ({"folder": 5}, {"cache": 5}, {"world": 5})
+        for given in ({"folder": 5}, {"cache": 5})
     },
     **{
         f"a module run by {given!r:.9}": lambda s, given=given: si.load(torch.nn.Embedding(5, 3), forward=given)
         for given in (5, lambda ids: ids)
     },
     "a metric of two reports": lambda s: si.sweep(s, **SWEPT, metric=lambda report, other: 0),
-    "a swap with itself": lambda s: edit.SwapWith(3, 3),
     **{f"inputs of {given}": lambda s, given=given: Inputs(*given) for given in ((0, 5), (5, -1), (5, 1.5), ("a", 5))},
     "cut maps of nothing": lambda s: cut_maps(s, TOKENS, None),
     "cut maps of another model": lambda s: cut_maps(
         si.load(s.model, name="other"), TOKENS, si.explain(s, TOKENS, head=(0, 0))
     ),
+    "heads to explain": lambda s: si.explain(s, TOKENS, heads=(0, 0)),
     "a graph of half a head": lambda s: si.explain(s, TOKENS, head=(0, 0)).plot(5),
     "a path to the first layer": lambda s: path_patching(
         s, TOKENS, TOKENS + 1, receiver=edit.ChangeKeys(heads=[(0, 0)])

@@ -292,10 +292,8 @@ def _check_gpu(device: str) -> None:
 
 def _check_folder(source: str | Path) -> None:
     folder = Path(source)
-    if not folder.exists() and str(source).startswith((".", "/", "~")):
+    if not folder.exists() and (folder.is_symlink() or str(source).startswith((".", "/", "~"))):
         raise InputError(f"there is no folder {folder}; check the path")
-    if folder.is_symlink() and not folder.exists():
-        raise InputError(f"{folder} is a link that leads to no folder; mend it")
     if folder.exists() and not (folder / "config.json").is_file():
         raise InputError(f"{folder} holds no config.json, so it is not a model; give a folder made by save_pretrained")
     for file in folder.glob("*") if folder.is_dir() else ():
