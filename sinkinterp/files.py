@@ -156,18 +156,13 @@ def remove_drafts(folder: Path) -> None:
 def _is_ours(file: Path) -> bool:
     """Whether a file looks like one that sinkinterp writes."""
     try:
-        return (
-            _begins(file, _PAGE)
-            or _begins(file, _CSV)
-            or _begins(file, _PICTURE, 33)
-            or _is_report(file)
-            or _is_json(file)
-        )
+        begins = any(_begins(file, start, at) for start, at in ((_PAGE, 0), (_CSV, 0), (_PICTURE, 33)))
+        return begins or _is_report(file) or _is_json(file)
     except (OSError, ValueError, RecursionError):
         return False
 
 
-def _begins(file: Path, start: bytes, at: int = 0) -> bool:
+def _begins(file: Path, start: bytes, at: int) -> bool:
     with file.open("rb") as content:
         return content.read(at + len(start))[at:] == start
 

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...checks import finite_number, whole_number
 from ...errors import InputError
 from .listening import computed_by
 
@@ -46,10 +45,6 @@ class AttentionOf:
         names = (self.module, *filter(None, (self.queries, self.keys, self.values, self.output)))
         if not all(isinstance(name, str) for name in names) or not (self.computes is None or callable(self.computes)):
             raise InputError(f"AttentionOf takes names and a function; got {names!r:.60}, {self.computes!r:.40}")
-        if self.heads is not None:
-            whole_number(self.heads, "heads of AttentionOf", 1)
-        if self.scale is not None:
-            finite_number(self.scale, "scale of AttentionOf")
 
     def compute(self, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """What the module returns for these arguments."""
