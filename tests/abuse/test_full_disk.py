@@ -20,6 +20,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.pages.book import write_chapter
 from sinkinterp.pages.chapters import Chapter
+from sinkinterp.report.formats import write_file
 from sinkinterp.table import Table
 from sinkinterp.train import loop
 from sinkinterp.train.job import job_of
@@ -77,7 +78,7 @@ def train(folder):
 
 
 WRITERS = {
-    "report": lambda folder, report, _: report.save(folder / "old"),
+    "report": lambda folder, report, _: write_file(report, folder / "old"),
     "chapter": lambda folder, *_: write_chapter(folder, Chapter("old", "", TABLE, (), {}), TABLE, go.Figure()),
     "corpus": lambda folder, _, texts: pack(folder, texts),
     "docstrings": lambda folder, *_: docstrings.embedded_texts(folder),
