@@ -38,6 +38,7 @@ FIELDS = {
     "padding, and a query that sees nothing": {"mask": (INDEX > 2) & BAND & FIRST_TEXT},
     "a mask for each head": {"mask": torch.rand(2, 6, T, T, generator=torch.Generator().manual_seed(1)) < 0.4},
     "ALiBi": {"bias": ALIBI},
+    "a bias that heads and texts share": {"bias": ALIBI[:1, :1]},
     "ALiBi in a window": {"bias": ALIBI, "mask": BAND},
     "key slot": {"slot": row()},
     "key slot with ALiBi": {"slot": row(), "bias": ALIBI},

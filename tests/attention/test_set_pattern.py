@@ -29,6 +29,15 @@ def test_a_call_whose_own_pattern_is_fixed_answers_as_before(change):
     assert torch.allclose(metrics.slot_importance(fixed), metrics.slot_importance(call), atol=1e-6)
 
 
+def test_the_weights_of_other_heads_are_still_those_of_their_scores():
+    call, first, last = random_call(), torch.arange(6) < 2, torch.arange(6) > 3
+    some, every = (call.with_pattern(call.pattern(), heads).set_pattern for heads in (first, None))
+    some.check_computes(last)
+    for pattern, heads in ((some, first), (some, first | last), (every, last)):
+        with pytest.raises(InputError, match="the pattern of layer 0 was set by an edit before"):
+            pattern.check_computes(heads)
+
+
 def test_what_was_set_is_what_is_read():
     call = random_call(slot=None)
     weights = torch.zeros(2, 6, 7, 7)

@@ -43,7 +43,7 @@ NO_STEPS = "from 0 to 2, in order"
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [((-1, 2), NO_STEPS), ((2, 1), NO_STEPS), ((0, 3), NO_STEPS)]
+    [((-1, 2), NO_STEPS), ((2, 1), NO_STEPS), ((0, 3), NO_STEPS), ((0, 4), NO_STEPS)]
     + [((0, 1, cosine), NO_COSINE) for cosine in (0.0, 1.0, float("nan"))],
 )
 def test_steps_out_of_order_and_cosines_that_no_angle_could_exceed_are_refused(options, message):
