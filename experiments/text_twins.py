@@ -1,4 +1,4 @@
-"""Tables 4 and 6 on text: small models of Python code, which make their sink late or not at all."""
+"""Tables 4 and 6 on text: small models of Python code that repeats itself, the twins that ship among them."""
 
 from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.catalogue import Scale
@@ -21,5 +21,5 @@ EXPERIMENT = study(
         Higher("softmax", than="sigmoid"),
     ),
     scales=(Scale.SMOKE, Scale.TEXT),
-    note="BOS first, code of Python's standard library; whether and when a sink comes depends on the seed",
+    note="BOS first, code of Python's standard library with copies of its own spans; how strong a sink is depends on the seed",
 )
