@@ -21,5 +21,5 @@ EXPERIMENT = study(
         Higher("softmax", than="sigmoid"),
     ),
     scales=(Scale.SMOKE, Scale.TEXT),
-    note="BOS first, code of Python's standard library with copies of its own spans; how strong a sink is depends on the seed",
+    note="BOS first, code of Python's standard library and copies of its spans; the seed decides how strong a sink is",
 )
