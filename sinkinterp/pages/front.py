@@ -38,7 +38,7 @@ OTHERS = "Other experiments"
 THEIRS = "that of the paper's models, of 60 million parameters, counts many heads, and most of them have no sink"
 WHY = {
     Scale.DEMO: f"Why ours is not the paper's: a single head decides Sink_1 of our toys; {THEIRS}.",
-    Scale.TEXT: f"Why ours is not the paper's: three heads decide Sink_1 of our small models; {THEIRS}.",
+    Scale.TEXT: f"Why ours is not the paper's: three to five heads decide Sink_1 of our small models; {THEIRS}.",
     Scale.REAL: "Why ours is not the paper's: it is another model, and a smaller one.",
 }
 _NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d.,]*(?:e[+-]?\d+)?%?(?: \[[^\]]{1,40}\])?(?: (?:of|to) [+-]?\d[\d.,]*%?)?")

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend
 
 from sinkinterp.attention import fused, paths
 from sinkinterp.attention.kernels import log_total
@@ -19,6 +20,11 @@ def test_the_private_operators_of_torch_are_there():
         "pattern. Look for the new name in torch/nn/functional.py and set it in fused.py; if there is none, remove "
         "its kernel there"
     )
+
+
+def test_kernels_have_the_numbers_that_torch_gives_them():
+    kernels = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION)
+    assert [kernel.value for kernel in kernels] == [fused.FLASH, fused.EFFICIENT, fused.CUDNN]
 
 
 @pytest.mark.parametrize("name", ["_CHOICE", "_FLASH_ON_CPU"])

@@ -90,8 +90,11 @@ def test_the_score_is_cosine_times_norm_product(make_call, name):
     assert cosine[seen].abs().max() <= 1 + 1e-6
 
 
-def test_some_heads_keep_their_own_keys_masks_and_slots(make_call):
+@pytest.mark.parametrize("shared", [False, True])
+def test_some_heads_keep_their_own_keys_masks_and_slots(make_call, shared):
     fields = {"mask": CALLS["mask of each head"]["mask"], "bias": torch.randn(1, 6, T, T)}
+    if shared:
+        fields = {name: value[:, 2:3] for name, value in fields.items()}
     for slot in (None, SinkLogit(torch.randn(6)), SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5))):
         call = make_call(queries=T, slot=slot, **fields)
         some = of_heads(call, [5, 0, 2])

@@ -10,12 +10,25 @@ import sinkinterp as si
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put, Zero
+from sinkinterp.interventions.answers import called
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.measurement.patching import attribution, mean_patch
 from sinkinterp.metrics.metric import CallMetric, LogitsMetric, ResidualMetric
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 TOKENS = tokens_of()[:4, :11]
+
+
+def test_a_function_that_takes_other_arguments_is_named_and_an_error_inside_it_is_its_own():
+    def fails(x):
+        return x + "1"
+
+    with pytest.raises(InputError, match="the edit F cannot be called with 2 arguments"):
+        called(fails, "the edit F", 1, 2)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        called(fails, "the edit F", 1)
+
+
 WRONG = {  # of a tensor
     "None": lambda x: None,
     "a number": lambda x: 0.5,

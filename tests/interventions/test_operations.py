@@ -138,6 +138,10 @@ def test_every_sequence_takes_what_is_given_at_its_own_place():
     expected[0, 3] = given[1, 3]
     expected[1, :, 6, 4] = given[0, :, 6, 4]
     assert put(LAYER, X).equal(expected) and put.for_sequences(torch.tensor([1]))(LAYER, X[1:2]).equal(expected[1:2])
+    rows_of_residuals = iv.operations.PutAt({LAYER: given[:, 0]}, rows, places[:, [0, 1, 3, 2]])  # which have no heads
+    residual, expected = rows_of_residuals(LAYER, X[:, 0]), X[:, 0].clone()
+    expected[0], expected[1, 4, 6] = given[1, 0], given[0, 0, 4, 6]
+    assert residual.equal(expected)
     with pytest.raises(InputError, match=r"activations \(5, 6, 11\) do not fit \(5, 7, 11\) of layer 2"):
         iv.operations.PutAt({LAYER: given[:, :, 1:]}, rows, places)(LAYER, X)
     with pytest.raises(InputError, match="no activations were taken of layer 3"):
