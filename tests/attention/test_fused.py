@@ -38,7 +38,9 @@ def test_without_a_private_operator_a_call_gives_the_same_results(make_call, mon
     torch.testing.assert_close((again.output(), again.column_mass(), again.log_normaliser()), (z, mass, log_z))
 
 
-@pytest.mark.parametrize(("queries", "keys", "is_causal"), [(5, 5, True), (5, 7, False), (7, 5, False), (1, 1, False)])
+@pytest.mark.parametrize(
+    ("queries", "keys", "is_causal"), [(5, 5, True), (2, 2, True), (5, 7, False), (7, 5, False), (1, 1, False)]
+)
 def test_the_kernels_own_causal_mask_is_the_whole_mask_where_each_query_has_its_key(queries, keys, is_causal):
     q, k = torch.randn(2, 4, queries, 3), torch.randn(2, 2, keys, 3)
     assert fused.Plain(q, k, k, None, None, 1.0).is_causal == is_causal

@@ -107,3 +107,9 @@ def test_edits_of_scores_compose_on_different_heads_and_are_refused_on_one(make_
     for edit in (Temperature(2.0, heads=[(3, 0)]), Temperature(2.0, heads=[(3, 1), (3, 0)]), Temperature(2.0)):
         with pytest.raises(InputError, match="set by an edit before, so its scores no longer matter"):
             edit.call(call)
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.3, 0.3), (1.0, -0.03), (float("nan"), 1.0)])
+def test_weights_are_stretched_to_a_higher_number(low, high):
+    with pytest.raises(InputError):
+        ClipPattern(low, high)

@@ -113,6 +113,8 @@ def test_a_mean_of_others_skips_any_number_that_leaves_one():
     for skip in (0, 1, 6):
         iv.MeanOfOthers(skip).check(7)
         torch.testing.assert_close(iv.MeanOfOthers(skip)(LAYER, X), X[:, :, skip:].mean(2, keepdim=True).expand_as(X))
+        residual = X[:, 0]
+        torch.testing.assert_close(iv.MeanOfOthers(skip)(LAYER, residual), iv.MeanOfOthers(skip)(LAYER, X)[:, 0])
     for skip in (-1, 7, 8):
         with pytest.raises(InputError, match=f"7 positions leave none after the first {skip} for a mean"):
             iv.MeanOfOthers(skip).check(7)

@@ -126,3 +126,11 @@ def test_scores_behind_a_pattern_that_was_set_are_not_changed_in_vain(make_call)
             edit.call(call)
     values = iv.ChangeValues(iv.Zero(), positions=[2]).call(call)
     assert values.pattern().equal(call.pattern()) and not values.output().equal(call.output())
+
+
+@pytest.mark.parametrize(
+    ("change", "site"), [("ChangeTokenEmbedding", "token_embedding"), ("ChangePositionEmbedding", "position_embedding")]
+)
+def test_tables_are_layer_0_to_the_activations_that_are_put(change, site):
+    x, given = torch.randn(2, 5, 7), torch.randn(2, 5, 7)
+    assert getattr(getattr(iv, change)(iv.Put({0: given})), site)(x).equal(given)

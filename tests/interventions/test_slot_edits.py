@@ -54,6 +54,10 @@ def test_an_added_logit_has_its_exponential_as_weight(make_call):
     call = make_call()
     by_hand = exps(call) / (exps(call).sum(-1, keepdim=True) + torch.tensor(1.5).exp())
     torch.testing.assert_close(AddSinkLogit(1.5).call(call).pattern()[..., 1:], by_hand)
+    some = AddSinkLogit(1.5, heads=[(call.layer, 4)]).call(call).pattern()
+    assert some[:, :4, :, 0].eq(0).all() and some[:, 5:, :, 0].eq(0).all()
+    torch.testing.assert_close(some[:, 4, :, 1:], by_hand[:, 4])
+    torch.testing.assert_close(some[:, :4, :, 1:], call.pattern()[:, :4])
 
 
 @every_slot

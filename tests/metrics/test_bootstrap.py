@@ -90,6 +90,12 @@ def test_a_change_is_the_mean_after_less_the_mean_before():
     assert difference(before[:2], after, paired=True).mean == -2.5
 
 
+def test_the_interval_of_a_change_holds_it_paired_or_not():
+    before, after = normal(40), normal(30, 1) + 5
+    for found in (difference(before, after, paired=False), difference(before[:30], after, paired=True)):
+        assert 4 < found.low < found.mean < found.high < 6
+
+
 def test_a_pair_counts_where_both_are_known():
     nan = torch.nan
     before, after = torch.tensor([1.0, nan, 3.0, 5.0]), torch.tensor([2.0, 7.0, nan, 7.0])

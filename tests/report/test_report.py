@@ -232,6 +232,13 @@ def test_a_reports_line_names_the_model_its_sizes_and_its_sink(full, subjects):
     assert "Sink_1" not in repr(later)
 
 
+def test_a_notebook_shows_the_verdict_the_heads_and_the_summary_or_a_line_without_the_first_position(full, subjects):
+    shown = full._repr_html_()
+    assert "<svg" in shown and "<table" in shown and full.summary().sentence.split(":")[0] in shown
+    later = si.measure(subjects["gpt2"], tokens_of(), positions=(4,))
+    assert later._repr_html_().startswith("<p><b>&lt;Report of") and "<table" not in later._repr_html_()
+
+
 def test_what_people_look_at_first_is_at_an_epsilon_of_three_tenths(full):
     assert full.plot() == full.plot("sinks", 0.3) != full.plot("sinks", 0.05)
     for show in (full.summary, full.heads):
