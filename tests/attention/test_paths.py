@@ -243,6 +243,12 @@ def test_the_docs_show_the_table():
         assert f"| {kind.calls} | {kind.cpu} | {kind.cuda} | {kind.fallback} |" in page
 
 
+def test_on_a_cpu_flex_attention_is_not_compiled_even_where_triton_is(make_call, monkeypatch):
+    monkeypatch.setattr(flex, "has_triton_package", lambda: True)
+    monkeypatch.setattr(flex, "_compiled", lambda: pytest.fail("compiled"))
+    assert taken(make_call(softcap=3.0)) == paths.BLOCKS
+
+
 def test_a_call_that_flex_attention_cannot_compile_is_tried_once_and_its_reason_kept(make_call, monkeypatch):
     tries = []
 

@@ -91,7 +91,7 @@ def test_a_change_is_the_mean_after_less_the_mean_before():
 
 
 def test_the_interval_of_a_change_holds_it_paired_or_not():
-    before, after = normal(40), normal(30, 1) + 5
+    before, after = normal(40) + 3, normal(30, 1) + 8
     for found in (difference(before, after, paired=False), difference(before[:30], after, paired=True)):
         assert 4 < found.low < found.mean < found.high < 6
 
