@@ -429,3 +429,30 @@ def test_the_first_lines_of_the_package_run(subject):
     names = {"si": si, "text": TEXT}
     for line in lines:
         exec(line.replace('"gpt2"', repr(NAME)), names)
+
+
+@pytest.mark.parametrize("given", ["essay.txt", "essay.md\n", ["essay.txt"], ["a text of words", "essay.md"]])
+def test_names_of_files_are_not_measured_as_texts(given, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("essay.txt", "essay.md"):
+        (tmp_path / name).write_text("what the file holds")
+    subject = si.load("sinkinterp/repeats-softmax")
+    with pytest.raises(InputError, match="is a file"):
+        subject.tokens(given)
+    with pytest.raises(InputError, match="essay"):
+        si.measure(subject, ["another text", *([given] if isinstance(given, str) else given)])
+
+
+def test_a_table_of_one_text_does_not_claim_intervals():
+    subject, tokens = si.load("sinkinterp/repeats-softmax"), torch.arange(2, 15)[None]
+    report = si.measure(subject, tokens, progress=False)
+    notes = [
+        si.sinks(subject.run(tokens, calls={"p": lambda call: call.pattern()}).calls["p"][:, 0]).note,
+        si.sweep(subject, tokens, [si.SwapPositions(0, 4)]).note,
+        si.explain(subject, tokens, head=(2, 0), progress=False).note,
+        si.measurement.eviction.heads_table(subject, tokens, 5).note,
+        si.measurement.generation.generation_table(subject, tokens, 4).note,
+        si.report.compare.sinks_by_domain({"one": report, "two": report}).note,
+        si.report.compare.sinks_by_length([report]).note,
+    ]
+    assert [note for note in notes if "95%" in note or "no intervals" not in note] == []

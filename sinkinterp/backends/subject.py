@@ -14,6 +14,7 @@ from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape, Residual
 from ..checks import keywords, whole_number
 from ..data.choices import Bos
+from ..data.texts import names_file
 from ..data.token_sources import from_chats, from_texts, from_whole_texts
 from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, token_set_of
 from ..errors import InputError
@@ -146,6 +147,8 @@ class ReadsText:
             return from_chats(given, self._needed_tokenizer(), f"{len(given)} chats in memory")
         if not given or not all(isinstance(text, str) for text in given):
             raise InputError('texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])')
+        if name := next(filter(names_file, given), ""):
+            raise InputError(f"{name.strip()} is a file; give the text that it holds, or the file alone to si.measure")
         tokenizer = self._needed_tokenizer()
         source = "text in memory" if len(given) == 1 else f"{len(given)} texts in memory"
         with lock_of(tokenizer):  # which keeps state between calls

@@ -24,7 +24,7 @@ def explain(
     text: Text = None,
     drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None,
     length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
-    sequences: Count = 32,
+    sequences: Count = None,
     bos: Start = Bos.TOKENIZER,
     encoder: Encoder = None,
     dtype: Numbers = Dtype.FLOAT32,
@@ -43,7 +43,7 @@ def explain(
         heads = [layer_and_head(name) for name in head] or None
         subject = load_subject(model, "huggingface", encoder, dtype)
         most = length or min(64, subject.shape.n_ctx or 64)
-        inputs = Inputs(most, sequences, bos, text, drawn=drawn, seed=seed, may_be_fewer=text is not None)
+        inputs = Inputs(most, sequences or 32, bos, text, drawn=drawn, seed=seed, may_be_fewer=sequences is None)
         token_set = inputs.token_set(subject, model, progress("reading docstrings"))
         answer = explain_heads(subject, token_set, head=heads, seed=seed, progress=progress("explaining"))
     for line in answer.sentence.splitlines():

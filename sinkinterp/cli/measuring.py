@@ -254,6 +254,8 @@ def domains(
 
         if all(name.lower().endswith(".txt") for name in sources) and column != "text":
             raise InputError("--column has no effect on .txt files; leave it out")
+        if len(sources) > 1 and field != "domain":
+            raise InputError("--field has no effect on several sources; leave it out, or give one file")
         offline_if_unreachable(*sources)
         subject = load_subject(model, backend)
         inputs = Inputs(length, sequences, bos, column=column)

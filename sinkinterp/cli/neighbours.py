@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ..data.tokens import Tokens
     from ..table import Table
 TOLERANCE = "The change of a head's output that is tolerated, as a share of its length."
+HALVES = "Number of sequences, n. \\[default: 64]"
 TIMES = "A norm is that of an outlier above this multiple of the median."
 
 
@@ -24,7 +25,7 @@ def cache(
     model: Model,
     text: Text = None,
     length: Length = 256,
-    sequences: Count = 32,
+    sequences: Count = None,
     tolerance: Annotated[float, typer.Option(help=TOLERANCE, parser=number(0.0, 1.0))] = 0.1,
     generate: Annotated[int, typer.Option(help="Tokens to generate after a prompt; 0: none.", parser=whole(0))] = 1000,
     json_out: Json = None,
@@ -37,7 +38,7 @@ def cache(
         from ..measurement.generation import generation_table
         from ..report.caches import needs_table
 
-        subject, tokens = _inputs(model, text, length, sequences)
+        subject, tokens = _inputs(model, text, length, sequences, 32)
         window = tokens.shape[1] // 2
         if window < 2:
             raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
@@ -56,7 +57,7 @@ def mask(
     model: Model,
     text: Text = None,
     length: Length = 64,
-    sequences: Annotated[int, typer.Option(help="Number of sequences, n.", parser=whole(2))] = 64,
+    sequences: Annotated[int | None, typer.Option(help=HALVES, parser=whole(2))] = None,
     times: Annotated[float, typer.Option(help=TIMES, parser=number(1.0, 1e6))] = 10.0,
     steps: Annotated[int, typer.Option(help="Steps of training of a dictionary.", parser=whole(1))] = 300,
     json_out: Json = None,
@@ -70,7 +71,7 @@ def mask(
         from ..measurement import without_outliers as without
         from ..measurement.patching import activations
 
-        subject, tokens = _inputs(model, text, length, sequences)
+        subject, tokens = _inputs(model, text, length, sequences, 64)
         if len(tokens) < 2:
             raise InputError("it fits on one half of the texts and tests on the other, and there is one; give more")
         found = leaving_out.mask(subject, tokens, times=times)
@@ -88,12 +89,15 @@ def mask(
     _write(title, found.answer(), tables, json_out, html_out, more)
 
 
-def _inputs(model: str, text: str | None, length: int, sequences: int) -> "tuple[HuggingFaceSubject, Tokens]":
+def _inputs(
+    model: str, text: str | None, length: int, sequences: int | None, default: int
+) -> "tuple[HuggingFaceSubject, Tokens]":
     """The model, and what it reads: texts of one length that fits its context."""
     from ..runs.inputs import Inputs
 
     subject = cast("HuggingFaceSubject", load_subject(model, "huggingface"))
-    inputs = Inputs(min(length, subject.shape.n_ctx or length), sequences, text=text, may_be_fewer=text is not None)
+    most = min(length, subject.shape.n_ctx or length)
+    inputs = Inputs(most, sequences or default, text=text, may_be_fewer=sequences is None)
     return subject, inputs.token_set(subject, model).tokens
 
 

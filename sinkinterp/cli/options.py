@@ -248,7 +248,7 @@ TEXT = (
 )
 Text = Annotated[str | None, typer.Option(help=TEXT, parser=source)]
 Length = Annotated[int, typer.Option(help="Tokens per sequence, T, or as many as the model knows.", parser=TOKENS)]
-Count = Annotated[int, typer.Option(help="Number of sequences, n.", parser=SEQUENCES)]
+Count = Annotated[int | None, typer.Option(help="Number of sequences, n. \\[default: 32]", parser=SEQUENCES)]
 Html = Annotated[Path | None, typer.Option("--html", help="Write a page of figures to this file.", parser=page_file)]
 Out = Annotated[Path, typer.Option(help="The page to write.", parser=page_file)]
 Start = Annotated[Bos, typer.Option(help=BOS)]

@@ -71,7 +71,7 @@ def patch(
     heads = [layer_and_head(name) for name in head] or None
     _check(site, heads, to, first_order)
     with progress_bars() as progress:
-        from ..data.texts import is_path
+        from ..data.texts import names_file
         from ..measurement.activation_patching import activation_patching
         from ..measurement.path_patching import path_patching
         from ..pages.page import Section, page
@@ -79,7 +79,7 @@ def patch(
         from ..report.restored import RESTORED
 
         for prompt in (*clean, *corrupted):
-            if is_path(prompt) and Path(prompt).suffix and Path(prompt).is_file():
+            if names_file(prompt):
                 raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
         subject = load_subject(model, backend, None, dtype)
         metric, on_run = _metric(subject, answer, instead, sink), progress("patching")

@@ -84,10 +84,16 @@ def is_path(source: Path | str) -> bool:
         what = f"a {type(source).__name__}"
         raise InputError(f"a source of texts is a file, a folder, the name of a dataset or the text itself; got {what}")
     path = Path(source)
-    looks_so = path.is_absolute() or str(source).startswith(_RELATIVE) or path.suffix.lower() in _LOADERS
+    looks_so = path.is_absolute() or str(source).startswith(_RELATIVE) or path.suffix.strip().lower() in _LOADERS
     is_word = not any(map(str.isspace, str(source)))
     looks_so |= is_word and (path.suffix.lower() in _DOCUMENTS or str(source).endswith(os.sep))
     return isinstance(source, Path) or looks_so or (bool(source) and _exists(path))  # Path("") is the folder we are in
+
+
+def names_file(text: str) -> bool:
+    """Whether a text is the name of a file, such as essay.txt, and not what a file holds."""
+    path = Path(text.strip())
+    return bool(path.suffix) and _exists(path) and path.is_file()
 
 
 def _exists(path: Path) -> bool:

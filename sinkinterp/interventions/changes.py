@@ -68,8 +68,10 @@ class Change(InLayers):
     def reads(self, name: str) -> Reads:
         """The keyword of `Subject.run` that reads, under this name, the activations that the edit changes.
 
-        Raises InputError for embeddings, which are not read.
+        Raises InputError for embeddings, which are not read, and for an operation, which reading would leave out.
         """
+        if not isinstance(self.operation, Keep):
+            raise InputError(f"a site is where something is read or put; leave {self.operation!r:.40} out")
         if self.site.reads is None:
             raise InputError(
                 f"{type(self).__name__} is not read; take ChangeResidual(layers=[0]), which both tables make"

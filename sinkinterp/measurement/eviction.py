@@ -16,7 +16,7 @@ from ..errors import InputError
 from ..interventions.columns import Evict
 from ..interventions.edit import Edit
 from ..interventions.heavy_hitters import First, KeepHeaviest
-from ..metrics.bootstrap import BY_SEQUENCE, mean_cells
+from ..metrics.bootstrap import intervals, mean_cells
 from ..metrics.metric import PerSequence
 from ..report.caches import ADDED, CACHE, FEWEST, IN_CACHE, IN_TEXT, NATS, PAIRED, Losses, heads_figure, memory_figure
 from ..report.columns import HEAD, LAYER
@@ -69,7 +69,8 @@ def heads_table(
     token instead of the first.
     """
     check_window(tokens, window)
-    finite_number(tolerance, "tolerance")
+    if finite_number(tolerance, "tolerance") <= 0:
+        raise InputError(f"tolerance is a share of an output's length, above 0; got {tolerance}")
     fitting = [n for n in whole_numbers(kept, "kept, numbers of first tokens,", 0) if n < window]
     edits = [*(Evict(window, n) for n in fitting), KeepHeaviest(window, 1, First.EVICTED, seed=0)]
     read = partial(_output_errors, edits=edits, window=window)
@@ -125,4 +126,4 @@ def _above(full: Loss, window: int, loss: Loss) -> PerSequence:
 
 
 def _note(subject: HuggingFaceSubject, tokens: Tokens) -> str:
-    return f"{run_note(subject, tokens)}; {BY_SEQUENCE}"
+    return f"{run_note(subject, tokens)}; {intervals(len(tokens))}"

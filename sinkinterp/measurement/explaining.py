@@ -27,7 +27,7 @@ from ..data.tokens import TokenSet, TokensLike
 from ..errors import InputError
 from ..interventions.columns import ZeroKeySlot
 from ..interventions.edit import Edit
-from ..metrics.bootstrap import BY_SEQUENCE
+from ..metrics.bootstrap import intervals
 from ..report.explained import Explanation, Head, HeadScore, Path
 from ..report.protocol import public_name
 from ..report.report import Report
@@ -100,7 +100,7 @@ def explain(
 
 def _note(report: Report) -> str:
     name, line = public_name(report.protocol.model), report.protocol.line()
-    return f"{name}: {line}; norms frozen, scores before any softcap; {BY_SEQUENCE}"
+    return f"{name}: {line}; norms frozen, scores before any softcap; {intervals(report.protocol.sequences)}"
 
 
 def _draws_more(report: Report) -> bool:

@@ -14,7 +14,7 @@ from ..backends.huggingface import HuggingFaceSubject
 from ..checks import LARGEST, check_memory, whole_number
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..metrics.bootstrap import BY_SEQUENCE, mean_cells
+from ..metrics.bootstrap import intervals, mean_cells
 from ..metrics.sink import check_epsilon
 from ..report.caches import ALPHA, GENERATED, MOVED, SINKS, STAYS, generation_figure
 from ..table import NULL, Cell, Table
@@ -69,7 +69,7 @@ def generation_table(
         f"{subject.name}: n={len(tokens)} prompts of {start} tokens, {count} generated at temperature 1 (seed {seed}), "
         f"end of text forbidden; {dtype_of(subject)}; all keys cached; epsilon {epsilon:g}; {STAYS}: share of heads; "
         f"{MOVED}: share of heads with a sink, and none on the first token; null: alpha_1 of uniform attention; "
-        f"{BY_SEQUENCE}"
+        f"{intervals(len(tokens))}"
     )
     return Table("Does the sink stay while the model writes?", note, tuple(rows), generation_figure)
 

@@ -14,7 +14,7 @@ from ..data.tokens import TokenSet
 from ..errors import InputError
 from ..interventions.edit import Edit
 from ..interventions.positions import ReplacePosition, SwapPositions
-from ..metrics.bootstrap import BY_SEQUENCE, estimate_cells
+from ..metrics.bootstrap import estimate_cells, intervals
 from ..plots.theme import GREY, colour, escaped, themed
 from ..plots.traces import BAR_ERROR, error_bars, unique_values
 from ..report.columns import EDIT, INPUT, SINK_1, SINK_T, TARGET
@@ -125,7 +125,7 @@ def _note(report: Report, token_sets: Mapping[str, TokenSet], epsilon: float) ->
     encoder = f", encoder {protocol.encoder}" if protocol.encoder else ""
     return (
         f"{protocol.model}: n={protocol.sequences} a row, T={protocol.length}, {bos}{encoder}{weights}, "
-        f"{protocol.dtype}, epsilon={epsilon}; {BY_SEQUENCE}; t counts from 1; "
+        f"{protocol.dtype}, epsilon={epsilon}; {intervals(protocol.sequences)}; t counts from 1; "
         f"null: the larger rate under uniform attention; {sources}; "
         "paper: GPT2-XL, repeated tokens, T=64"
     )

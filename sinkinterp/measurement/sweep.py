@@ -14,7 +14,7 @@ from ..errors import InputError
 from ..interventions.answers import called
 from ..interventions.edit import Edit, description, edits_of
 from ..metrics import sink
-from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, mean_cells
+from ..metrics.bootstrap import estimate, estimate_cells, intervals, mean_cells
 from ..metrics.importance import VISIBLE
 from ..metrics.instruments import LOSS, Instruments
 from ..metrics.loss import NEXT_TOKEN_LOSS
@@ -83,7 +83,7 @@ def sweep(
             values.append(_answer(metric, report))
         on_run(len(runs), len(runs))
     protocol = protocol_of(subject, token_set, (), VISIBLE).line()
-    note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {BY_SEQUENCE}"
+    note = f"{subject.name}: {protocol}; {_name(metric)}; changes by sequence; {intervals(len(token_set.tokens))}"
     if seeds:
         note += f"; control: the mean of {seeds} random ones of equal size"
     return Table("What does each intervention change?", note, _rows(groups, values, seeds), changes_by_edit)

@@ -21,7 +21,7 @@ from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.changes import ChangeResidual
 from ..interventions.edit import Edit
-from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate_cells, mean_cells, ratio
+from ..metrics.bootstrap import Estimate, estimate_cells, intervals, mean_cells, ratio
 from ..report import leaving_out as shown
 from ..report.leaving_out import ADDED, DEAD, ERROR, EXPLAINED, EXPLAINED_ALL, LEFT_OUT, SPLICED, WHAT
 from ..table import Table
@@ -327,6 +327,6 @@ def _quantised(title: str, what: str, mask: Mask, ways: Iterable[Way], full: Los
         rows.append({WHAT: f"int{bits} per {grain}", LEFT_OUT: name, **cells})
     note = (
         f"{mask.note}; {what}; symmetric, scale from the largest magnitude; added loss in nats a token; "
-        f"control: as many random ones left out; null: 0, nothing quantised; {BY_SEQUENCE}"
+        f"control: as many random ones left out; null: 0, nothing quantised; {intervals(len(full))}"
     )
     return Table(title, note, tuple(rows), shown.quantisation_figure)

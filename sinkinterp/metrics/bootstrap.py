@@ -20,6 +20,11 @@ KEPT = 1024  # sequences; of more, the resamples are drawn again each time, sinc
 BY_SEQUENCE = "95% bootstrap interval over sequences"
 
 
+def intervals(sequences: int) -> str:
+    """What the intervals of means over so many sequences are; that one sequence has none."""
+    return BY_SEQUENCE if sequences > 1 else "one text, so no intervals"
+
+
 @dataclass(frozen=True)
 class Estimate:
     """A mean over sequences and its 95% percentile-bootstrap interval, NaN where there is none."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..checks import keywords
 from ..errors import InputError
-from ..metrics.bootstrap import BY_SEQUENCE, difference, estimate, estimate_cells, mean_cells
+from ..metrics.bootstrap import difference, estimate, estimate_cells, intervals, mean_cells
 from ..metrics.sink import check_epsilon
 from ..plots.series import sweep_figure
 from ..plots.theme import colour, escaped, themed
@@ -77,7 +77,8 @@ def sinks_by_domain(reports: Mapping[str, Readings], epsilon: float = 0.3) -> Ta
     rows = tuple(row(name, report) for name, report in reports.items())
     protocol = next(iter(reports.values())).protocol
     measured = f"{protocol.model}: {protocol.line('sequences', 'source')}"
-    note = f"{measured}, epsilon={epsilon}; {BY_SEQUENCE}"
+    most = max(report.protocol.sequences for report in reports.values())
+    note = f"{measured}, epsilon={epsilon}; {intervals(most)}"
     return Table("Does the sink depend on the text?", note, rows, lambda table: sweep_figure(table, DOMAIN, (SINK_1,)))
 
 
@@ -110,8 +111,9 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Sequence[float] = THR
     protocols = [report.protocol for report in reports]
     sources = "; ".join(dict.fromkeys(f"{protocol.model}: {protocol.line('length')}" for protocol in protocols))
     lengths = ", ".join(map(str, dict.fromkeys(protocol.length for protocol in protocols)))
+    most = intervals(max(protocol.sequences for protocol in protocols))
     varied = f"T={lengths}, epsilon={', '.join(map(str, epsilons))}"
-    return Table("Sink_1 over the length of sequences", f"{sources}; {varied}; {BY_SEQUENCE}", rows, over_length)
+    return Table("Sink_1 over the length of sequences", f"{sources}; {varied}; {most}", rows, over_length)
 
 
 def over_length(table: Table) -> go.Figure:

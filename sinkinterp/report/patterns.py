@@ -11,7 +11,7 @@ from torch import Tensor
 from ..attention.shapes import Pattern
 from ..checks import whole_number
 from ..errors import InputError
-from ..metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
+from ..metrics.bootstrap import estimate, estimate_cells, intervals
 from ..metrics.sink import check_epsilon
 from ..table import NULL, Cell, Table
 from .columns import HEAD, LAYER
@@ -50,7 +50,8 @@ def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3) -> Table:
         }  # fmt: skip
 
     of_heads = [row(i, j, alpha[:, j : j + 1]) for i, alpha in alphas.items() for j in range(alpha.shape[1])]
-    note = f"n={len(every)}, T={length}, epsilon={epsilon}; divisor: queries from the position on; {BY_SEQUENCE}"
+    n = len(every)
+    note = f"n={n}, T={length}, epsilon={epsilon}; divisor: queries from the position on; {intervals(n)}"
     return Table(f"Sinks at position {position}: all heads, then each", note, (row(None, None, every), *of_heads))
 
 

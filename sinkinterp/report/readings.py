@@ -11,7 +11,7 @@ from torch import Tensor
 from ..checks import called, finite_number, keywords, nearest, whole_number
 from ..errors import InputError
 from ..metrics import sink
-from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate
+from ..metrics.bootstrap import Estimate, estimate, intervals
 from ..metrics.metric import Alpha, Metric, PerHead
 from ..metrics.residuals import Steps, norm_ratio, steps
 from .protocol import Protocol, public_name
@@ -20,7 +20,6 @@ P, T = ParamSpec("P"), TypeVar("T")
 EXTRA = "extra."  # before the names of instruments' answers, among all tensors
 TokenText = Callable[[int], str]  # from a token id to its text
 _ALPHA = "of some heads, it is (report.alpha()[:, layer, head] > epsilon).float().mean()"
-ONE_TEXT = "one text, so no intervals"
 
 
 @dataclass(frozen=True, repr=False)
@@ -195,7 +194,7 @@ def protocol_note(report: Readings, epsilon: float) -> str:
 @of_report
 def intervals_note(report: Readings) -> str:
     """What the intervals of a report are; that there are none where it has one sequence."""
-    return ONE_TEXT if report.protocol.sequences == 1 else BY_SEQUENCE
+    return intervals(report.protocol.sequences)
 
 
 def _listed(positions: Sequence[int]) -> str:

@@ -28,3 +28,23 @@ def test_a_model_without_text_and_one_too_short_to_evict_are_refused_in_a_line()
     ):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 2 and message in result.output, result.output
+
+
+@pytest.mark.parametrize("command", ["cache", "mask", "explain"])
+def test_fewer_texts_than_were_asked_for_are_refused_and_than_the_default_are_taken(command, tmp_path):
+    texts = tmp_path / "texts.json"
+    texts.write_text(json.dumps(["The first token receives more attention than any other. " * 4] * 3))
+    line = [command, "sinkinterp/repeats-softmax", "--text", str(texts), "--length", "11"]
+    line += {"cache": ["--generate", "0"], "mask": ["--steps", "1"]}.get(command, [])
+    assert CliRunner().invoke(app, line).exit_code == 0
+    refused = CliRunner().invoke(app, [*line, "--sequences", "5"])
+    assert refused.exit_code == 2 and "5 sequences" in refused.output, refused.output
+
+
+def test_a_field_of_domains_that_nothing_reads_is_refused(tmp_path):
+    files = [tmp_path / "one.txt", tmp_path / "two.txt"]
+    for file in files:
+        file.write_text("The first token receives more attention than any other. " * 4)
+    line = ["domains", "sinkinterp/repeats-softmax", *map(str, files), "--field", "topic", "--sequences", "1"]
+    refused = CliRunner().invoke(app, line)
+    assert refused.exit_code == 2 and "--field has no effect" in refused.output, refused.output

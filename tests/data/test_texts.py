@@ -336,3 +336,8 @@ def test_what_gives_no_domains_names_the_fix(folder):
     ):
         with pytest.raises(InputError, match=fix):
             domains_of(source)
+
+
+@pytest.mark.parametrize("name", ["essay.txt\n", "essay.jsonl ", " essay.csv\t"])
+def test_white_space_around_the_name_of_a_text_file_does_not_make_a_text_of_it(name):
+    assert is_path(name)

@@ -6,6 +6,7 @@ from backends.zoo import subject_of, tokens_of
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sinkinterp.backends.load import load
+from sinkinterp.errors import InputError
 from sinkinterp.measurement.eviction import first_token_losses, heads_table
 from sinkinterp.measurement.generation import _sinks_of_parts, generated, generation_table
 from sinkinterp.measurement.rolling_cache import SinkCache, streamed
@@ -72,3 +73,9 @@ def test_generated_tokens_follow_their_prompt_and_fill_the_context_at_most():
     assert texts[:, :17].equal(tokens) and texts.shape == (5, 30) and texts.equal(generated(subject, tokens, 13))
     assert torch.random.get_rng_state().equal(state)
     assert generation_table(subject, tokens, 1000).column("generated tokens") == [11, 23, 35, 47]
+
+
+@pytest.mark.parametrize("tolerance", [0.0, -1.0])
+def test_a_tolerance_that_no_head_can_keep_is_refused(tolerance):
+    with pytest.raises(InputError, match="tolerance"):
+        heads_table(load("sinkinterp/demo-softmax"), torch.arange(22).view(2, 11), 5, tolerance)

@@ -158,3 +158,9 @@ def test_patches_that_do_not_fit_are_refused_in_one_line():
     ):
         with pytest.raises(InputError, match=message):
             refused()
+
+
+@pytest.mark.parametrize("use", [activations, patch, patches, mean_patch])
+def test_a_site_that_changes_something_is_refused_where_it_would_only_be_read(use):
+    with pytest.raises(InputError, match="Zero"):
+        use(iv.ChangeResidual(iv.Zero(), layers=[1]), subject_of("gpt2"), TOKENS)
