@@ -9,7 +9,7 @@ from backends.zoo import model_of, tokens_of
 import sinkinterp as si
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.errors import InputError
-from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put, Zero
+from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put
 from sinkinterp.interventions.answers import called
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.measurement.patching import attribution, mean_patch
@@ -137,7 +137,7 @@ def test_activations_of_another_number_of_sequences_are_refused(subject):
 
 def test_scores_and_means_of_first_positions_that_do_not_fit_are_refused(subject):
     """A score gives a number per sequence, and positions count from 0."""
-    site, source = ChangeResidual(Zero(), layers=[1]), {1: torch.zeros(4, 11, 48)}
+    site, source = ChangeResidual(layers=[1]), {1: torch.zeros(4, 11, 48)}
     with pytest.raises(InputError, match="the score returned a tensor"):
         attribution(site, subject, TOKENS, source, lambda logits, tokens: logits.sum())
     with pytest.raises(InputError, match="first is a whole number, 0 or more"):
