@@ -444,8 +444,14 @@ OTHERS = {
         )
     },
     **{
-        f"told {given!r}": lambda s, given=given: si.trained(si.Recipe(), on_step=given)
-        for given in (5, [], "print", lambda: None, lambda step: None)
+        f"told {name}": lambda s, given=given: si.trained(si.Recipe(), on_step=given)
+        for name, given in {
+            "a number": 5,
+            "a list": [],
+            "a name": "print",
+            "what takes nothing": lambda: None,
+            "what takes a step": lambda step: None,
+        }.items()
     },
     "told of data": lambda s: si.trained(si.Recipe(), on_data=5),
     "progress without arguments": lambda s: si.measure(s, TOKENS, progress=lambda: None),
