@@ -41,11 +41,6 @@ os.fsync = os.fstat  # no test cuts the power, and none waits for a disk; `test_
 typer.main.get_command = cache(typer.main.get_command)  # else each line of a CliRunner makes all commands anew
 
 
-def pytest_xdist_auto_num_workers():
-    """One more worker than cores: some tests wait for browsers, and for processes that they kill."""
-    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1) + 1
-
-
 def pytest_collection_finish():
     """What was imported stays: no search for garbage looks through it again."""
     gc.collect()
