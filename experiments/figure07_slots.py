@@ -98,7 +98,7 @@ RULES: Sequence[Rule] = (
 ROWS = OfRuns(
     arms,
     read,
-    f"n={SEQUENCES} held-out sequences, T=16 at scale demo, 64 at scale paper, fp32; ratio: norm of the first "
+    f"n={SEQUENCES} held-out sequences, at most their first 64 tokens, fp32; ratio: norm of the first "
     "token's residual over the mean norm of later tokens, with its interval over sequences; null of the ratio: 1; "
     "block 0 is the embedding, block b the output of layer b - 1",
 )

@@ -77,8 +77,9 @@ def _rules(name: str) -> Sequence[Rule]:
 ROWS = OfRuns(
     arms,
     read,
-    f"n={SEQUENCES} held-out sequences of T=16, at scale paper 100 of T=64, fp32, epsilon=0.3; intervals: "
-    f"over sequences; the loss leaves out the prediction at position 1; random key: as long, mean of {DRAWS} draws",
+    f"n={SEQUENCES} held-out sequences, at scale paper 100, at most their first 64 tokens, fp32, epsilon=0.3; "
+    "intervals: over sequences; the loss leaves out the prediction at position 1; "
+    f"random key: as long, mean of {DRAWS} draws",
 )
 EXPERIMENT = Experiment(
     claim="A slot becomes part of the model: without it the loss is much higher, and no sink takes its place.",
