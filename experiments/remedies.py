@@ -16,7 +16,7 @@ from sinkinterp.report.columns import ALPHA_1, EXCESS, LOSS, MODEL, RESIDUAL_RAT
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import HasNoSink, HasSink, Higher, Rule, number
-from sinkinterp.runs.study import Arm, architecture, measured
+from sinkinterp.runs.study import Arm, architecture, numbers_of
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import Cell, Table
 
@@ -51,7 +51,7 @@ def arms(scope: Scope) -> Sequence[Arm]:
 def read(run: Run, scope: Scope) -> Rows:
     """What a study says of a run, and its outliers and what quantisation and eviction cost it."""
     token_set = held_out(run, scope, SEQUENCES)
-    numbers = measured(run.recipe, len(token_set.tokens), scope.cache)
+    numbers = numbers_of(run, token_set)
     subject = HuggingFaceSubject(load_model(run.folder), run.recipe.key())
     return [numbers | outliers_and_costs(subject, token_set.tokens)]
 

@@ -118,13 +118,12 @@ def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[
     Where training diverges, the state says so, and all numbers are None. Raises InputError for everything else that
     prevents a run: a full disk, a model that cannot be measured.
     """
-    none: dict[str, Cell] = dict.fromkeys((STATE, *NUMBERS))
     held_out = held_out_tokens(prepared(recipe.data, cache or cache_folder()), sequences)  # may be too few: say it now
     try:
         run = trained(recipe, cache, world=world_of(recipe))
     except Diverged as error:
-        return none | {STATE: str(error).partition(";")[0]}
-    return none | {STATE: TRAINED} | _numbers(run, held_out)
+        return _nothing() | {STATE: str(error).partition(";")[0]}
+    return numbers_of(run, held_out)
 
 
 def history_of(recipe: Recipe, cache: Path | None = None) -> list[dict[str, Any]]:
@@ -137,12 +136,17 @@ def world_of(recipe: Recipe) -> World:
     return World(torch.device("cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"))
 
 
-def _numbers(run: Run, held_out: TokenSet) -> dict[str, Cell]:
-    """The numbers of a finished run on held-out sequences; sinks in their first 64 positions."""
+def _nothing() -> dict[str, Cell]:
+    return dict.fromkeys((STATE, *NUMBERS))
+
+
+def numbers_of(run: Run, held_out: TokenSet) -> dict[str, Cell]:
+    """The state and the numbers of a finished run on held-out sequences; sinks in their first 64 positions."""
     subject = run.subject(device=world_of(run.recipe).device)
     report = measure(subject, replace(held_out, tokens=held_out.tokens[:, :SINK_LENGTH]))
     null = report.bias_alpha().mean().item()
-    return {
+    return _nothing() | {
+        STATE: TRAINED,
         LOSS: valid_loss(subject, held_out, run.recipe.objective).mean,
         **estimate_cells(SINK_1, report.sink(0, EPSILON)),
         **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),

@@ -19,7 +19,7 @@ from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
 from sinkinterp.runs.workers import Here, Processes
 from sinkinterp.table import NULL, published
 from sinkinterp.train.recipe_parts import ConstantRate, Everything
-from sinkinterp.train.recipes import RECIPES
+from sinkinterp.train.recipes import RECIPES, on_text
 
 TINY = replace(BASES[Scale.SMOKE], steps=2)
 STUDY = study(
@@ -193,6 +193,18 @@ def test_a_shrunken_paper_recipe_goes_from_a_text_to_verdicts(name, paper_path):
     verdicts = experiment.verdicts(table, scope.label)
     assert len(verdicts) == len({verdict.claim for verdict in verdicts}) > 0
     assert len(experiment.draw(table).data) > 0 and experiment.digest(table).rows
+
+
+@pytest.mark.parametrize("name", [name for name in experiment_names() if hasattr(load_experiment(name).rows, "read")])
+def test_what_is_read_of_a_finished_run_on_text_trains_nothing(name, paper_path, monkeypatch):
+    """A run says which text it was trained on, and so its recipe has another key than the one that asked for it."""
+    experiment, (scope, _) = load_experiment(name), paper_path
+    recipe = shrunken(on_text(experiment.recipes(replace(scope, scale=Scale.DEMO, text=None))[-1], scope.text))
+    run = trained(recipe, scope.cache)
+    assert run.recipe.key() != recipe.key()
+    monkeypatch.setattr("sinkinterp.train.loop.train", None)
+    rows = experiment.rows.read(run, replace(scope, text=None))
+    assert rows and all(row for row in rows)
 
 
 @pytest.mark.parametrize("name", experiment_names())
