@@ -66,7 +66,7 @@ def full(peak_tflops: float) -> Scale:
 
 def toy() -> Scale:
     """Sizes that a CPU runs in a minute."""
-    setting = Setting(17, layers=2, heads=3, width=24, vocab=97, dtype=torch.bfloat16)
+    setting = Setting(17, layers=1, heads=3, width=24, vocab=97, dtype=torch.bfloat16)
     recipe = replace(recipe_of(VARIANTS["llama"], 23), batch=2)
     return Scale("cpu", setting, (17, 37), Size(29, 16), recipe, 1, peak_tflops=1.0, compiler="eager", has_goals=False)
 

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -28,10 +29,12 @@ def test_the_peak_of_forty_megabytes_made_and_dropped_is_forty_megabytes():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, module_as_users_run_it):
-    """What the command prints and writes with --quick."""
+    """What the command prints and writes with --quick, of a smaller model yet."""
     file, threads, command = tmp_path_factory.mktemp("benchmark") / "figures.json", torch.get_num_threads(), Typer()
     command.command()(measure.main)
-    with warnings.catch_warnings(action="default"):  # those of the peers
+    small = replace(measure.QUICK.main, heads=3, width=24)  # whose logits still take megabytes
+    with warnings.catch_warnings(action="default"), pytest.MonkeyPatch.context() as patch:  # warnings of the peers
+        patch.setattr(measure, "QUICK", replace(measure.QUICK, main=small, peers=small, repeats=1))
         done = CliRunner().invoke(command, ["--quick", "--no-long", "--json", str(file)], catch_exceptions=False)
     torch.set_num_threads(threads)
     return done.stdout, json.loads(file.read_text())
