@@ -20,6 +20,8 @@ from nnsight.intervention.serialization import CustomCloudPickler, reduce_block
 from ...errors import InputError
 from .program import IMPORTABLE, SERVER, check_import, imports_in, is_local, is_ours, text_of
 
+_PROGRAM = "<sinkinterp "  # the file of a program, as tracebacks name it, begins so
+
 
 def payload(tracer: Any, compress: bool) -> bytes:
     """The request that runs a traced block on a server: nnsight's own, except for what belongs to this package.
@@ -64,7 +66,7 @@ class _Program:
         raise NotImplementedError("a program runs on the server only")
 
     def __reduce__(self) -> tuple[Callable[[], Any], tuple[()]]:
-        return _function(text_of(self.names)), ()
+        return _function(self.names), ()
 
 
 class _Pickler(CustomCloudPickler):
@@ -90,8 +92,11 @@ class _Pickler(CustomCloudPickler):
         return super().reducer_override(obj)
 
     def _dynamic_function_reduce(self, func: FunctionType) -> Any:
-        reduced = super()._dynamic_function_reduce(func)
-        function, args, *rest = reduced
+        is_program = func.__code__.co_filename.startswith(_PROGRAM)
+        return _reduced_program(func) if is_program else self._reduced(func)
+
+    def _reduced(self, func: FunctionType) -> Any:
+        function, args, *rest = super()._dynamic_function_reduce(func)
         if len(args) == 7:  # by source: its annotations would name classes that no server needs
             for module in imports_in(ast.parse(args[0])):
                 check_import(module, IMPORTABLE)
@@ -112,10 +117,17 @@ def _named(module: str, name: str) -> Any:
 
 
 @cache
-def _function(text: str) -> Callable[[], Any]:
-    """The function that `text` defines, with its source where nnsight looks for it."""
-    filename = f"<sinkinterp {zlib.crc32(text.encode()):08x}>"
+def _function(names: frozenset[tuple[str, str]]) -> Callable[[], Any]:
+    """The program that defines what is named, with its source where nnsight looks for it."""
+    text = text_of(names)
+    filename = f"{_PROGRAM}{zlib.crc32(text.encode()):08x}>"
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     space: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(text, filename, "exec"), space)
     return space["program"]
+
+
+@cache
+def _reduced_program(func: FunctionType) -> Any:
+    """What a program is pickled to, the same in every request."""
+    return _Pickler(io.BytesIO(), _Program(frozenset()))._reduced(func)

@@ -1,8 +1,8 @@
 """A server of nnsight requests that has models but not us, each request in a process of its own.
 
 `remote_subject` makes a subject whose requests are serialised as for NDIF and written to a file. `python -I` on this
-very file has imported what a server has, refuses every other library, and forks for each request; the child loads the
-model of a folder, unpickles and runs the payload, notes what it names and imports, and sends back plain tensors.
+very file has imported what a server has, refuses every other library, and forks for each request; the child has the model
+of a folder, unpickles and runs the payload, notes what it names and imports, and sends back plain tensors.
 """
 
 import builtins
@@ -122,20 +122,18 @@ def serve():
     from transformers import AutoModelForCausalLM, logging
 
     logging.disable_progress_bar()
-    met = set()
+    models = {}
     for line in sys.stdin:
         folder, scratch, env = json.loads(line)
-        if folder not in met:
-            AutoModelForCausalLM.from_pretrained(folder)  # imports what a child would import for every request
-            met.add(folder)
+        if folder not in models:  # each child has a copy that no other child changes
+            module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+            models[folder] = TransformersModel(module, task="text-generation", tokenizer=tokenizer())
         if os.fork():
             os.wait()
             continue
         try:
-            module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-            model = TransformersModel(module, task="text-generation", tokenizer=tokenizer())
-            model._remoteable_set_env(env)
-            reply = execute(model, scratch)
+            models[folder]._remoteable_set_env(env)
+            reply = execute(models[folder], scratch)
         except Exception as error:
             reply = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(reply), flush=True)
