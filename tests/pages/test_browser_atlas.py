@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages.atlases import NASTY, cells_of, pairs_of, patterns, small_atlas
 
@@ -40,15 +40,18 @@ def opened(tab, tmp_path_factory):
         page.close()
 
 
-@pytest.fixture
-def alone(tab, tmp_path):
-    """Opens a page that no other test sees, once `ready` is there."""
-    pages = []
+@pytest.fixture(scope="module")
+def alone(tab, tmp_path_factory):
+    """Opens a page that no other test sees, once `ready` is there; all of them in one tab."""
+    pages, file = [], tmp_path_factory.mktemp("alone") / "page.html"
 
     def load(html, ready="body[data-ready]"):
-        (tmp_path / "page.html").write_text(html, encoding="utf-8")
-        pages.append(tab(tmp_path / "page.html", ready))
-        return pages[-1]
+        file.write_text(html, encoding="utf-8")
+        if pages:
+            pages[0].visit(file, ready)
+        else:
+            pages.append(tab(file, ready))
+        return pages[0]
 
     yield load
     for page in pages:
@@ -363,7 +366,7 @@ WORDS = st.sampled_from(NASTY) | st.text(
 PWN = "<img src=x onerror=window.__pwned=1><svg onload=window.__pwned=1></script><script>window.__pwned=1//"
 
 
-@settings(max_examples=2, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, deadline=None, database=None)
 @given(st.lists(WORDS, min_size=7, max_size=7), WORDS, WORDS)
 def test_whatever_the_words_nothing_runs(alone, words, model, name):
     fields = dict.fromkeys(("model", "lead", "note", "protocol"), PWN + model)

@@ -1,8 +1,8 @@
 """A server of nnsight requests that has models but not us, each request in a process of its own.
 
 `remote_subject` makes a subject whose requests are serialised as for NDIF and written to a file. `python -I` on this
-very file has imported what a server has, refuses every other library, and forks for each request; the child has the model
-of a folder, unpickles and runs the payload, notes what it names and imports, and sends back plain tensors.
+very file has imported what a server has, refuses every other library, and forks for each request; the child has the
+model of a folder, unpickles and runs the payload, notes what it names and imports, and sends back plain tensors.
 """
 
 import builtins
