@@ -1,6 +1,7 @@
 """Command lines that are wrong: one line on standard error, exit code 2, nothing written; never a traceback."""
 
 import itertools
+import os
 from pathlib import Path
 
 import pytest
@@ -388,8 +389,14 @@ def files(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def contents(files):
+    """What stands in the folder of files: a list of one set, as the last line left it."""
+    return [_contents(files)]
+
+
 @pytest.fixture
-def call(tmp_path, monkeypatch, files):
+def call(tmp_path, monkeypatch, files, contents):
     """Runs a command line in an empty folder; returns exit code, standard error and every path it left or changed."""
     here = tmp_path / "here"
     here.mkdir()
@@ -397,22 +404,20 @@ def call(tmp_path, monkeypatch, files):
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
 
     def run(line: str):
-        before = _contents(files)
         result = CliRunner().invoke(app, _words(line.format(files=files)))
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        return (
-            result.exit_code,
-            result.stderr,
-            [str(path) for path in tmp_path.rglob("*") if path != here],
-            _contents(files) - before,
-        )
+        before = contents.pop()
+        contents.append(_contents(files))
+        left = [str(path) for path in tmp_path.rglob("*") if path != here]
+        return result.exit_code, result.stderr, left, contents[0] - before
 
     return run
 
 
 def _contents(folder: Path) -> set[tuple[str, int, int]]:
-    return {(str(path), path.lstat().st_size, path.lstat().st_mtime_ns) for path in folder.rglob("*")}
+    paths = (os.path.join(parent, name) for parent, *names in os.walk(folder) for name in (*names[0], *names[1]))
+    return {(path, (about := os.lstat(path)).st_size, about.st_mtime_ns) for path in paths}
 
 
 def _words(line: str) -> list[str]:
