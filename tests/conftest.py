@@ -4,9 +4,10 @@ import os
 import signal
 import threading
 from contextlib import contextmanager, nullcontext
-from functools import cache, partial
+from functools import cache, partial, wraps
 from http.client import HTTPConnection
 from http.server import ThreadingHTTPServer
+from inspect import isclass
 from typing import get_args
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
@@ -25,8 +26,21 @@ def checked_where_it_states_shapes(made=None, *, typechecker):
     """In place of `jaxtyped`, which `--jaxtyping-packages` puts before everything; mypy holds the types of the rest."""
     if made is None:
         return partial(checked_where_it_states_shapes, typechecker=typechecker)
-    hints = getattr(made, "__annotations__", {}).values()
-    return jaxtyped(made, typechecker=typechecker) if any(map(states_shapes, hints)) else made
+    hints = [*getattr(made, "__annotations__", {}).values()]
+    if not any(map(states_shapes, hints)):
+        return made
+    if isclass(made) or "{" in str(hints):  # sizes that are the values of arguments
+        return jaxtyped(made, typechecker=typechecker)
+    checked = typechecker(made)
+
+    @wraps(made)
+    def in_one_set_of_sizes(*args, **kwargs):  # what jaxtyped does, which looks at every argument three times
+        if config.jaxtyping_disable:
+            return made(*args, **kwargs)
+        with jaxtyped("context"):
+            return checked(*args, **kwargs)
+
+    return in_one_set_of_sizes
 
 
 def states_shapes(hint):
