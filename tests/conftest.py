@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache, partial, wraps
 from http.client import HTTPConnection
 from http.server import ThreadingHTTPServer
-from inspect import isclass
+from inspect import isclass, isgeneratorfunction
 from typing import get_args
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # no test may reach for the network
@@ -29,7 +29,7 @@ def checked_where_it_states_shapes(made=None, *, typechecker):
     hints = [*getattr(made, "__annotations__", {}).values()]
     if not any(map(states_shapes, hints)):
         return made
-    if isclass(made) or "{" in str(hints):  # sizes that are the values of arguments
+    if isclass(made) or isgeneratorfunction(made) or "{" in str(hints):  # sizes that are the values of arguments
         return jaxtyped(made, typechecker=typechecker)
     checked = typechecker(made)
 
