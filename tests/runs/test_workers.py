@@ -27,6 +27,17 @@ STUDY = study(
     rules=(HasSink("softmax"),),
     bases={Scale.SMOKE: replace(BASES[Scale.SMOKE], steps=STEPS, save_every=5, watch_every=STEPS)},
 )
+PROGRAM = """
+import sys
+from pathlib import Path
+sys.path[:0] = sys.argv[2:]
+from runs.test_workers import STUDY
+from sinkinterp.runs.experiment import Scope
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.workers import Processes
+if __name__ == "__main__":
+    STUDY.table(Scope(Scale.SMOKE, seeds=2, workers=Processes(2), cache=Path(sys.argv[1])))
+"""
 
 
 def table(cache, workers):
@@ -45,29 +56,21 @@ def finished(cache):
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")  # the child does no more than wait
 def test_a_study_that_is_killed_goes_on_and_repeats_no_finished_run(tmp_path, whole):
-    cache = tmp_path / "cache"
-    program = os.fork()
-    if not program:
-        os.setsid()
-        try:
-            table(cache, Processes(2))
-        finally:
-            os._exit(0)
-    ended = 0
-    while not (ended or finished(cache)):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    tests = Path(__file__).parents[1]
+    words = [sys.executable, str(program), str(tmp_path / "cache"), str(tests), str(tests.parent)]
+    process = subprocess.Popen(words, start_new_session=True, stderr=subprocess.DEVNULL)
+    while not finished(tmp_path / "cache") and process.poll() is None:
         time.sleep(0.05)
-        ended, _ = os.waitpid(program, os.WNOHANG)
-    if not ended:
-        os.kill(program, signal.SIGKILL)  # its workers get no signal
-        os.waitpid(program, 0)
-    assert ends(program)
-    before = finished(cache)
+    process.kill()  # its workers get no signal
+    process.wait()
+    assert ends(process.pid)
+    before = finished(tmp_path / "cache")
     assert 0 < len(before) <= 4
-    assert table(cache, Here()) == whole
-    assert before.items() <= finished(cache).items()
+    assert table(tmp_path / "cache", Here()) == whole
+    assert before.items() <= finished(tmp_path / "cache").items()
 
 
 def ends(group, patience=60):
@@ -83,14 +86,19 @@ def ends(group, patience=60):
     return False
 
 
+def _dies(argument):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_a_worker_knows_whether_its_parent_lives_before_it_imports_torch():
     words = "import sys, sinkinterp.runs.workers; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], cwd=Path(__file__).parents[2]).returncode == 0
 
 
-def test_a_worker_that_the_system_kills_is_one_line():
+def test_a_worker_that_the_system_kills_is_one_line(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     with pytest.raises(InputError, match=r"killed, perhaps for lack of memory; finished runs are kept"):
-        list(Processes(1).results(signal.raise_signal, [signal.SIGKILL]))
+        list(Processes(1).results(_dies, [1]))
 
 
 @dataclass(frozen=True)
