@@ -86,19 +86,14 @@ def ends(group, patience=60):
     return False
 
 
-def _dies(argument):
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def test_a_worker_knows_whether_its_parent_lives_before_it_imports_torch():
     words = "import sys, sinkinterp.runs.workers; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], cwd=Path(__file__).parents[2]).returncode == 0
 
 
-def test_a_worker_that_the_system_kills_is_one_line(monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+def test_a_worker_that_the_system_kills_is_one_line():
     with pytest.raises(InputError, match=r"killed, perhaps for lack of memory; finished runs are kept"):
-        list(Processes(1).results(_dies, [1]))
+        list(Processes(1).results(signal.raise_signal, [signal.SIGKILL]))
 
 
 @dataclass(frozen=True)
