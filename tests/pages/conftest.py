@@ -48,7 +48,7 @@ def tab(chromium):
 
 @pytest.fixture(scope="session")
 def settled():
-    """Waits until a page has answered a new width or colour: it then changes nothing for 0.23 s, its timers wait for 0.2."""
+    """Waits until a page has answered a new width or colour: it then changes nothing for .23 s; its timers wait .2 s."""
     return lambda page: page.evaluate(QUIET)
 
 
