@@ -7,7 +7,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def chromium():
     if BROWSER is None:
         pytest.skip("no chromium on this machine")
@@ -18,7 +18,7 @@ def chromium():
         started.close()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def tab(chromium):
     """Opens a file or an address, and notes what it complains about, asks for and gets; `visit` opens another there."""
 
@@ -48,7 +48,7 @@ def tab(chromium):
 
 @pytest.fixture(scope="session")
 def settled():
-    """Waits until a page has answered a new width or colour: it then changes nothing for .23 s; its timers wait .2 s."""
+    """Waits until a page has answered a new width or colour: it then changes nothing for .23 s (timers: .2 s)."""
     return lambda page: page.evaluate(QUIET)
 
 
