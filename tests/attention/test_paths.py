@@ -129,7 +129,7 @@ def imitated(request, monkeypatch):
     monkeypatch.setattr(fused, "attend", fused._on_cuda)
 
 
-@pytest.mark.parametrize("fields", NO_SOFT_CAP.values(), ids=NO_SOFT_CAP)
+@pytest.mark.parametrize("fields", [*NO_SOFT_CAP.values(), {"d_head": 11}], ids=[*NO_SOFT_CAP, "wider heads"])
 def test_what_cudas_kernels_return_is_cut_to_the_dense_output_and_log_sum(make_call, imitated, fields):
     call = make_call(**fields)
     name, got = paths.path_of(call.scoring, call.v)

@@ -94,8 +94,9 @@ def test_an_edit_that_returns_no_such_value_is_named(subject, site, answer):
 @pytest.mark.parametrize("wrong", WRONG)
 def test_an_operation_that_does_not_fit_is_named(subject, wrong):
     mine = type("Mine", (Operation,), {"__call__": lambda self, layer, x: WRONG[wrong](x)})()
+    said = {"None": "Mine.* None", "a number": "Mine.* a float"}.get(wrong, "Mine")
     for change in (ChangeResidual(mine, positions=[2]), ChangeValues(mine, layers=[1])):
-        with pytest.raises(InputError, match="Mine"):
+        with pytest.raises(InputError, match=said):
             si.measure(subject, TOKENS, edits=change, progress=False)
 
 

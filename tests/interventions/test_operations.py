@@ -75,6 +75,7 @@ def test_rows_choose_the_sequences_of_given_activations():
     assert chosen.values[0].flatten().tolist() == [3, 1] and chosen.values[1].flatten().tolist() == [9]
     for alike in (iv.Put({1: one}), iv.Zero(), iv.MatchedNoise()):
         assert alike.for_sequences(rows) is alike
+        alike.check_sequences(4)
     edit = iv.ChangeResidual(iv.Add({0: each}), layers=[0]).for_sequences(rows)
     assert edit.residual(0, torch.zeros(2, 1, 1)).flatten().tolist() == [3, 1]
 

@@ -28,6 +28,14 @@ def test_the_bias_of_the_chosen_heads_and_of_whom_they_share_it_with_is_zero_in_
     assert left(3, heads=[(4, 3)]) == [1, 1, 1]
 
 
+def test_blind_keys_read_all_other_dimensions_as_before():
+    blind = iv.BlindKeys([1, 4], layers=[2]).key_weights(2, WEIGHTS).weight
+    x = torch.randn(11, 7)
+    expected = torch.einsum("hed,nd->hne", WEIGHTS.weight, x * torch.tensor([1, 0, 1, 1, 0, 1, 1]))
+    torch.testing.assert_close(torch.einsum("hed,nd->hne", blind, x), expected)
+    assert iv.BlindKeys([1, 4], layers=[2]).key_weights(3, WEIGHTS) is WEIGHTS
+
+
 @pytest.mark.parametrize(("edit", "site"), SITES)
 def test_a_layer_without_a_bias_is_named_where_its_bias_should_be_zero(edit, site):
     bare = HeadWeights(WEIGHTS.weight, None, group=2)

@@ -96,6 +96,14 @@ def test_the_interval_of_a_change_holds_it_paired_or_not():
         assert 4 < found.low < found.mean < found.high < 6
 
 
+def test_two_values_on_each_side_have_an_interval_and_one_has_none():
+    two, three = torch.tensor([1.0, 2.0]), torch.tensor([5.0, 6.0, 9.0])
+    for before, after in ((two, three), (three, two), (two, two)):
+        found = difference(before, after, paired=False)
+        assert found.low < found.mean < found.high
+    assert math.isnan(difference(two[:1], three, paired=False).low)
+
+
 def test_a_pair_counts_where_both_are_known():
     nan = torch.nan
     before, after = torch.tensor([1.0, nan, 3.0, 5.0]), torch.tensor([2.0, 7.0, nan, 7.0])

@@ -143,6 +143,9 @@ def test_rows_name_the_layers_that_attend():
 def test_an_answer_that_was_not_taken_along_names_the_fix(subjects, full):
     report = si.measure(subjects["gpt2"], tokens_of())
     assert full.has(NEXT_TOKEN_LOSS) and not report.has(NEXT_TOKEN_LOSS)
+    assert full.extra(NEXT_TOKEN_LOSS.name) is full.extra(NEXT_TOKEN_LOSS)
+    with pytest.raises(InputError, match=r"choose it of the answer: report.alpha\(\)\[:, layer, head\]"):
+        report.alpha(layer=2)
     with pytest.raises(InputError, match=r"^loss was not measured; measure with instruments=\S+ALL$"):
         report.extra(NEXT_TOKEN_LOSS)
 
