@@ -28,6 +28,7 @@ def snippets(page):
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.stem)
 def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
     script = tmp_path / "snippets.py"  # nnsight reads the source of who calls backward
     script.write_text(snippets(page))
     exec(compile(script.read_text(), str(script), "exec"), {})
@@ -50,11 +51,12 @@ def test_every_experiment_that_a_page_asks_for_is_there_at_that_scale(page):
 
 
 @pytest.fixture(scope="module")
-def client():
+def client(tmp_path_factory):
     """Runs cells in a kernel that all notebooks share."""
     made = NotebookClient(nbformat.v4.new_notebook(), timeout=110)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PLOTLY_RENDERER", "json")
+        patch.setenv("SINKINTERP_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
         with made.setup_kernel():
             yield made
