@@ -1,7 +1,7 @@
 """How many heads make a sink of a position, and which positions and tokens are sinks (Gu et al. 2025, section 3.2)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -28,6 +28,19 @@ def check_epsilon(epsilon: float) -> None:
         raise InputError(f"epsilon is a share of attention, between 0 and 1; got {epsilon}")
 
 
+def epsilons_of(given: Any) -> list[float]:
+    """The epsilons as Python's floats; a single one stands for itself. Raises InputError for none, and as above."""
+    try:
+        epsilons = [*given]
+    except TypeError:
+        epsilons = [given]
+    if not epsilons:
+        raise InputError("epsilons is empty; give at least one, as in (0.3,)")
+    for epsilon in epsilons:
+        check_epsilon(epsilon)
+    return [float(epsilon) for epsilon in epsilons]
+
+
 def sink_rate(alpha: PerHead, epsilon: float) -> PerSequence:
     """Sink^epsilon of each sequence: the share of its heads whose importance exceeds epsilon, strictly; 0..1.
 
@@ -37,17 +50,14 @@ def sink_rate(alpha: PerHead, epsilon: float) -> PerSequence:
     return (alpha > epsilon).float().masked_fill(alpha.isnan(), torch.nan).mean((1, 2))
 
 
-def sink_grid(alpha: Alpha, epsilons: Sequence[float]) -> Float[Tensor, "epsilon pos"]:
+def sink_grid(alpha: Alpha, epsilons: Any) -> Float[Tensor, "epsilon pos"]:
     """Sink_k^epsilon of every position for every epsilon, in one pass over alpha; 0..1. Source: Gu et al. 2025, 3.2.
 
-    Sequences that are too short for a position, NaN in alpha, do not count there. Raises InputError for an empty
-    list, and for an epsilon that is not a share of attention.
+    `epsilons`: a number, or several in a list, a numpy array or a tensor, each between 0 and 1. Sequences that are
+    too short for a position, NaN in alpha, do not count there. Raises InputError for an empty list, and for an epsilon
+    that is not a share of attention.
     """
-    if not epsilons:
-        raise InputError("epsilons is empty; give at least one, as in (0.3,)")
-    for epsilon in epsilons:
-        check_epsilon(epsilon)
-    edges, order = torch.tensor(tuple(epsilons), dtype=alpha.dtype, device=alpha.device).sort()
+    edges, order = torch.tensor(epsilons_of(epsilons), dtype=alpha.dtype, device=alpha.device).sort()
     n, n_pos = len(edges) + 1, alpha.shape[-1]
     exceeded = torch.bucketize(alpha.nan_to_num(0), edges)  # how many epsilons lie strictly below
     bins = exceeded + n * torch.arange(n_pos, device=alpha.device)

@@ -1,6 +1,6 @@
 """Several reports side by side: before and after, by kind of text, by length of the sequences."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..checks import keywords
 from ..errors import InputError
 from ..metrics.bootstrap import difference, estimate, estimate_cells, intervals, mean_cells
-from ..metrics.sink import check_epsilon
+from ..metrics.sink import check_epsilon, epsilons_of
 from ..plots.series import sweep_figure
 from ..plots.theme import colour, escaped, themed
 from ..plots.traces import PERCENT, add_curve, unique_values
@@ -86,15 +86,14 @@ DOMAIN = "domain"
 THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 
-def sinks_by_length(reports: Iterable[Readings], epsilons: Sequence[float] = THRESHOLDS) -> Table:
+def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | float = THRESHOLDS) -> Table:
     """Sink_1 over T for several epsilons beside uniform attention's, a report per length (Gu et al. 2025, Figure 3)."""
     reports = [*reports] if isinstance(reports, Iterable) else [reports]
     for report in reports:
         check_report(report, "sinks_by_length")
-    if not reports or not epsilons:
-        raise InputError("there is no report or no epsilon; give one or more of each")
-    for epsilon in epsilons:
-        check_epsilon(epsilon)
+    if not reports:
+        raise InputError("there is no report; give one or more")
+    thresholds = epsilons_of(epsilons)
     reports = sorted(reports, key=lambda report: report.protocol.length)
     rows = tuple(
         {
@@ -105,14 +104,14 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Sequence[float] = THR
             NULL: report.null_sink_rate(0, epsilon),
             "n": report.protocol.sequences,
         }
-        for epsilon in epsilons
+        for epsilon in thresholds
         for report in reports
     )
     protocols = [report.protocol for report in reports]
     sources = "; ".join(dict.fromkeys(f"{protocol.model}: {protocol.line('length')}" for protocol in protocols))
     lengths = ", ".join(map(str, dict.fromkeys(protocol.length for protocol in protocols)))
     most = intervals(max(protocol.sequences for protocol in protocols))
-    varied = f"T={lengths}, epsilon={', '.join(map(str, epsilons))}"
+    varied = f"T={lengths}, epsilon={', '.join(map(str, thresholds))}"
     return Table("Sink_1 over the length of sequences", f"{sources}; {varied}; {most}", rows, over_length)
 
 

@@ -1,13 +1,13 @@
 """Which positions and which tokens are sinks, at which threshold, and what each position costs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import plotly.graph_objects as go
 
 from ..metrics.bootstrap import estimate_cells, mean_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.residuals import COSINE_TO_FIRST, secondary_sinks
-from ..metrics.sink import sink_grid, sink_tokens
+from ..metrics.sink import epsilons_of, sink_grid, sink_tokens
 from ..plots.theme import GREY, colour, themed
 from ..plots.traces import PERCENT, add_curve, add_grey_band
 from ..table import NULL, Cell, Table
@@ -40,22 +40,23 @@ def sinks_by_position(report: Readings, epsilon: float = 0.3) -> Table:
 
 
 @of_report
-def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Sequence[float] = EPSILONS) -> Table:
+def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Iterable[float] | float = EPSILONS) -> Table:
     """Sink_1 over epsilon beside uniform attention's (Gu et al. 2025, Figure 3): how much the threshold decides."""
-    rates, nulls = (sink_grid(values, epsilons) for values in (report.importance, report.null))
+    thresholds = epsilons_of(epsilons)
+    rates, nulls = (sink_grid(values, thresholds) for values in (report.importance, report.null))
     first = report.column_of(0)
 
     def row(i: int) -> dict[str, Cell]:
         others = [rate for j, rate in enumerate(rates[i].tolist()) if j != first]
         return {
-            EPSILON: epsilons[i],
-            **estimate_cells(SINK_1, report.sink(0, epsilons[i])),
+            EPSILON: thresholds[i],
+            **estimate_cells(SINK_1, report.sink(0, thresholds[i])),
             NULL: nulls[i, first].item(),
             LARGEST_OTHER: max(others, default=None),
         }
 
     return Table(
-        "Sink_1 over epsilon", protocol_note(report, epsilon), tuple(map(row, range(len(epsilons)))), over_epsilon
+        "Sink_1 over epsilon", protocol_note(report, epsilon), tuple(map(row, range(len(thresholds)))), over_epsilon
     )
 
 

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,9 @@ def test_a_grid_holds_the_sink_rate_of_each_position_whatever_the_order_of_epsil
     alpha, epsilons = drawn(), (0.5, 0.1, 0.9, 0.3)
     alpha[1, :, :, 4:] = torch.nan  # a sequence that ends before position 4
     grid = sink_grid(alpha, epsilons)
+    for same in (iter(epsilons), torch.tensor(epsilons), np.array(epsilons, dtype=np.float32)):
+        assert sink_grid(alpha, same).equal(grid)
+    assert sink_grid(alpha, 0.3).equal(grid[3:])
     assert grid.shape == (4, 11)
     for row, epsilon in zip(grid, epsilons, strict=True):
         expected = torch.stack([sink_rate(alpha[..., p], epsilon).nanmean() for p in range(11)])
