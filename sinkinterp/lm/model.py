@@ -22,6 +22,7 @@ from .attention import AttentionSpec, SinkAttention
 from .block import PreNorm, SinkBlock
 from .config import LMSpec, SinkConfig
 from .ffn import GatedFFN
+from .loss import blocked_loss
 from .positions import Bias, Position, PositionIds, Rotary
 from .sink_token import Nothing
 
@@ -138,15 +139,29 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
         self.post_init()
 
     def forward(
-        self, input_ids: Tensor | None = None, labels: Tensor | None = None, logits_to_keep: int = 0, **kwargs: Any
+        self,
+        input_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        logits_to_keep: int = 0,
+        skip_logits: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits `batch pos vocab`, and the next-token loss if `labels` are given."""
+        """Logits `batch pos vocab`, and the next-token loss if `labels` are given.
+
+        The loss is the mean over labels, or their sum divided by `num_items_in_batch`, which transformers' Trainer
+        gives. With `skip_logits` and labels there is only the loss: `lm_head` is not called, and its output is never
+        held, which saves time and memory.
+        """
         kwargs.pop("return_dict", None)
         hidden = self.model(input_ids=input_ids, **kwargs)
-        logits = self.lm_head(hidden.last_hidden_state[:, -logits_to_keep:])
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm.vocab)
+        logits, loss = None, None
+        if skip_logits and labels is not None:
+            loss = blocked_loss(hidden.last_hidden_state, self.lm_head.weight, labels, num_items_in_batch)
+        else:
+            logits = self.lm_head(hidden.last_hidden_state[:, -logits_to_keep:])
+            if labels is not None:
+                loss = self.loss_function(logits, labels, self.lm.vocab, num_items_in_batch)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,

@@ -13,8 +13,8 @@ from ..checks import unicode_text
 from ..data.chat_templates import rendered
 from ..data.draws import generator
 from ..errors import InputError
+from ..lm.loss import IGNORED
 from .distributed import Batch
-from .recipe_parts import IGNORED
 
 Messages = list[dict[str, str]]
 Labelled = tuple[list[int], list[int] | None]  # ids, and labels where the assistants' tokens are known

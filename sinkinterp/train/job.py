@@ -1,6 +1,6 @@
 """What the training loop needs: a task, which gives sequences, and a job, which gives everything else too."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
@@ -72,6 +72,7 @@ class Job(Generic[F]):
     evaluate: numbers about the model at step 0, every `fit.watch_every` steps and at the last step.
     world: the processes that train together.
     tokenizer: of the text that is trained on, if there is one; every checkpoint holds it.
+    options: what the model's `forward` is given beside the batch.
     """
 
     fit: F
@@ -80,6 +81,7 @@ class Job(Generic[F]):
     evaluate: Evaluate
     world: World = field(default_factory=World)
     tokenizer: PreTrainedTokenizerBase | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 def job_of(recipe: Recipe, task: Task, evaluate: Evaluate, world: World = World()) -> Job[Recipe]:
@@ -91,4 +93,5 @@ def job_of(recipe: Recipe, task: Task, evaluate: Evaluate, world: World = World(
         return {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
 
     tokenizer = task.tokenizer() if isinstance(task, Corpus) else None
-    return Job(recipe, lambda: build(recipe.model, recipe.seed), batch, evaluate, world, tokenizer)
+    options = {"skip_logits": True}
+    return Job(recipe, lambda: build(recipe.model, recipe.seed), batch, evaluate, world, tokenizer, options)

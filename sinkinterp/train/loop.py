@@ -15,12 +15,13 @@ from transformers import PreTrainedModel
 
 from ..errors import InputError
 from ..files import sole_writer
+from ..lm.loss import IGNORED
 from . import checkpoint, distributed
 from .checkpoint import History
 from .distributed import Batch
 from .job import Job
 from .recipe import Fit
-from .recipe_parts import IGNORED, parameter_groups
+from .recipe_parts import parameter_groups
 
 OnStep = Callable[[int, dict[str, Any]], None]
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -125,7 +126,7 @@ def accumulate(job: Job[Fit], batch: Batch, model: nn.Module) -> torch.Tensor:
     for piece in pieces:
         with distributed.gradient_sync(model, enabled=piece is pieces[-1]):
             with torch.autocast(world.device.type, torch.bfloat16, enabled=fit.bf16):
-                loss = model(**piece, use_cache=False).loss
+                loss = model(**piece, use_cache=False, **job.options).loss
             loss = loss if is_one_piece else loss * (_targets(piece) / targets_per_process)
             loss.backward()
             total += loss.detach()

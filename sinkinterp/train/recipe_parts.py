@@ -8,6 +8,7 @@ from torch import nn
 
 from ..data.tokens import Tokens
 from ..errors import InputError
+from ..lm.loss import IGNORED
 from ..spec import Spec
 
 
@@ -115,9 +116,6 @@ def check_cover(model: nn.Module, grouped: list[nn.Parameter]) -> None:
     trained = {id(p) for p in model.parameters() if p.requires_grad}
     if len(grouped) != len(trained) or {id(p) for p in grouped} != trained:
         raise RuntimeError(f"the optimiser holds {len(grouped)} parameters where the model trains {len(trained)}")
-
-
-IGNORED = -100  # the label of tokens that transformers' losses leave out
 
 
 @dataclass(frozen=True)

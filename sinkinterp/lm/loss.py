@@ -1,0 +1,63 @@
+"""The loss of a training step, a block of positions at a time, so that the logits are never all in memory.
+
+Logits are by far the largest tensor of a small model: with GPT-2's vocabulary 64 sequences of 64 tokens have 0.8 GB.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+IGNORED = -100  # the label of tokens that transformers' losses leave out
+BLOCK = {"cpu": 2**20}  # logits in a block: what stays in the cache of a core
+LARGE_BLOCK = 2**27
+
+
+def blocked_loss(
+    hidden: Float[Tensor, "batch pos d_model"],
+    unembed: Float[Tensor, "vocab d_model"],
+    labels: Int[Tensor, "batch pos"],
+    count: Tensor | int | None = None,
+) -> Float[Tensor, ""]:
+    """Cross-entropy of the labels but the first of each sequence, given the positions before, in nats.
+
+    The sum over labels that are not IGNORED, divided by their number or by `count`. Equals transformers' loss of causal
+    models, with its gradient. It cannot be differentiated twice where the logits are more than a block.
+    """
+    rows = hidden.flatten(0, 1)
+    targets = F.pad(labels, (0, 1), value=IGNORED)[:, 1:].flatten()
+    block = max(1, BLOCK.get(rows.device.type, LARGE_BLOCK) // len(unembed))
+    count = torch.as_tensor((targets != IGNORED).sum() if count is None else count, device=rows.device)
+    if len(targets) <= block:
+        return F.cross_entropy(F.linear(rows, unembed).float(), targets, ignore_index=IGNORED, reduction="sum") / count
+    return _InBlocks.apply(rows, unembed, targets, count, block)
+
+
+class _InBlocks(torch.autograd.Function):
+    """Computes the gradient together with the loss, while the logits of a block exist."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, unembed: Tensor, targets: Tensor, count: Tensor, block: int) -> Tensor:
+        loss = torch.zeros((), device=hidden.device)
+        hidden_grad = torch.empty_like(hidden)
+        unembed_grad = torch.zeros_like(unembed, dtype=torch.float32)
+        for x, target, x_grad in zip(*(rows.split(block) for rows in (hidden, targets, hidden_grad)), strict=True):
+            weight = (target != IGNORED) / count
+            index = target.clamp(min=0)[:, None]
+            log_p = torch.log_softmax((x @ unembed.T).float(), -1)
+            loss -= (log_p.gather(1, index)[:, 0] * weight).sum()
+            logits_grad = log_p.exp_().scatter_add_(1, index, -torch.ones_like(index, dtype=log_p.dtype))
+            logits_grad = logits_grad.mul_(weight[:, None]).to(x.dtype)
+            x_grad.copy_(logits_grad @ unembed)
+            unembed_grad += logits_grad.T @ x
+        ctx.save_for_backward(hidden_grad, unembed_grad.to(unembed.dtype))
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
+        hidden_grad, unembed_grad = ctx.saved_tensors
+        return hidden_grad * outer, unembed_grad * outer, None, None, None
