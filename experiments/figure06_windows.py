@@ -4,35 +4,38 @@ from dataclasses import replace
 
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.lm.variants import attn
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import HasSink, Higher, SinkAt
 from sinkinterp.runs.study import Arm, Edition, setting, study
+
+NOTE = "importance is the mean over the queries that see the token, which the paper's divisor does not correct for"
 
 
 def _arm(width: int) -> Arm:
     return setting(f"window {width}", lambda r: replace(r, model=attn(r.model, mask=Causal() & Window(width))))
 
 
-WIDTHS = (2, 4, 8, 12)
-CAUSAL = setting("causal", lambda recipe: recipe)
-PAPER = Edition(  # the paper gives a curve, not numbers
-    arms=(CAUSAL, *map(_arm, (64, 128, 256, 512, 1024))),
-    rules=(
-        HasSink("window 1024"),
-        SinkAt("window 256", (1,)),
-        Higher("causal", than="window 64", at_equal_loss=False),
-        Higher("window 1024", than="window 64", at_equal_loss=False),
-    ),
-)
+def _edition(*widths: int, middle: int, length: int) -> Edition:
+    """Windows from the narrowest to the widest, on texts of `length` tokens. The paper gives a curve, not numbers."""
+    narrowest, widest = (f"window {width}" for width in (widths[0], widths[-1]))
+    rules = (
+        HasSink(widest),
+        SinkAt(f"window {middle}", (1,)),
+        Higher("causal", than=narrowest, at_equal_loss=False),
+        Higher(widest, than=narrowest, at_equal_loss=False),
+    )
+    arms = (setting("causal", lambda recipe: recipe), *map(_arm, widths))
+    return Edition(arms, rules, f"{NOTE}; windows count in tokens of {length:,} here")
+
+
+TOYS = _edition(2, 4, 8, 12, middle=8, length=16)
 EXPERIMENT = study(
     claim="The sink is on the first token of the text, not of the window, and needs a window that is wide enough.",
-    arms=(CAUSAL, *map(_arm, WIDTHS)),
-    rules=(
-        HasSink("window 12"),
-        SinkAt("window 8", (1,)),
-        Higher("causal", than="window 2", at_equal_loss=False),
-        Higher("window 12", than="window 2", at_equal_loss=False),
-    ),
-    note="importance is the mean over the queries that see the token, which the paper's divisor does not correct for; "
-    "windows count in tokens of 16 here",
-    paper=PAPER,
+    arms=TOYS.arms,
+    rules=TOYS.rules,
+    note=TOYS.note,
+    editions={
+        Scale.TEXT: _edition(8, 16, 32, 48, middle=32, length=64),
+        Scale.PAPER: _edition(64, 128, 256, 512, 1024, middle=256, length=2048),
+    },
 )

@@ -14,19 +14,18 @@ from sinkinterp.runs.study import Arm
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import Table
 
-from .shared.amounts import ALL, NOTE, PAPERS, PAPERS_ALL, TOYS
+from .shared.amounts import AMOUNTS, TOYS, Amounts
 from .shared.arms import OfRuns, Rows
 
 TRAIN_LOSS, ALPHA, SINK = "train_loss", "alpha_1", "sink_1"  # as histories call them
 COLUMNS = (STEP, TRAIN_LOSS, VALID_LOSS, ALPHA, SINK)
 RISE = 0.1  # nats by which the loss of an overfitted model ends above its lowest
-FEW, PAPERS_FEW = ("100 sequences", "1000 sequences"), ("50M tokens", "100M tokens")
 
 
 def arms(scope: Scope) -> Sequence[Arm]:
     """The model with all data, and those with the fewest."""
-    chosen = {ALL, *FEW, PAPERS_ALL, *PAPERS_FEW}
-    return [arm for arm in (PAPERS if scope.scale is Scale.PAPER else TOYS) if arm.name in chosen]
+    amounts = AMOUNTS.get(scope.scale, TOYS)
+    return [arm for arm in amounts.arms if arm.name in (amounts.whole.name, *amounts.few)]
 
 
 def read(run: Run, scope: Scope) -> Rows:
@@ -75,7 +74,8 @@ def _keeps_increasing(table: Table, model: str) -> tuple[bool | None, str]:
     return in_most_seeds(rising, len(pairs)), f"from the middle to the end {words}"
 
 
-def _rules(whole: str, few: Sequence[str]) -> Sequence[Rule]:
+def _rules(amounts: Amounts) -> Sequence[Rule]:
+    whole, few = amounts.whole.name, amounts.few
     return (
         *(FunctionRule(f"with {name} the model overfits", partial(_overfits, model=name)) for name in few),
         FunctionRule(f"with {whole} it does not", partial(_does_not_overfit, model=whole)),
@@ -88,14 +88,15 @@ def _last_steps(table: Table) -> Table:
     return Table(table.title, f"at the last step; {table.note}", table.where(step=int(max(table.numbers(STEP)))).rows)
 
 
-ROWS = OfRuns(arms, read, f"epsilon=0.3; alpha_1 and Sink_1 of held-out sequences; at scale paper, {NOTE}")
+NOTES = "; ".join(f"at scale {scale}, {amounts.note}" for scale, amounts in AMOUNTS.items())
+ROWS = OfRuns(arms, read, f"epsilon=0.3; alpha_1 and Sink_1 of held-out sequences; {NOTES}")
 EXPERIMENT = Experiment(
     claim="With few data the model overfits early and its Sink_1 stays very small; with many it keeps increasing.",
     rows=ROWS,
     draw=draw,
-    rules=_rules(ALL, FEW),
-    rules_at={Scale.PAPER: _rules(PAPERS_ALL, PAPERS_FEW)},
-    scales=(Scale.SMOKE, Scale.DEMO, Scale.PAPER),
+    rules=_rules(TOYS),
+    rules_at={scale: _rules(amounts) for scale, amounts in AMOUNTS.items()},
+    scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT, Scale.PAPER),
     recipes=ROWS.recipes,
     digest=_last_steps,
 )

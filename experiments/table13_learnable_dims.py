@@ -6,6 +6,7 @@ from dataclasses import replace
 from sinkinterp.attention.slots import KeySlot, LearnedRow
 from sinkinterp.lm.variants import attn
 from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import HasSink, Higher, Rule
 from sinkinterp.runs.study import Arm, Edition, architecture, setting, study
 
@@ -40,5 +41,5 @@ EXPERIMENT = study(
     arms=_arms(1, 2, 4, 8, 16),
     rules=_rules(8, 16),
     note=f"{NOTE}: 32 here, 96 in the paper; of the paper's Sink_* our text of it has those of 32 and of 64 dimensions",
-    paper=Edition(_arms(1, 2, 4, 8, 16, 32, 64), _rules(8, 16, 32, 64), f"{NOTE}: 96"),
+    editions={Scale.PAPER: Edition(_arms(1, 2, 4, 8, 16, 32, 64), _rules(8, 16, 32, 64), f"{NOTE}: 96")},
 )

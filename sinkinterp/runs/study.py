@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -282,17 +283,17 @@ def study(
     scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO, Scale.TEXT, Scale.PAPER),
     note: str = "",
     bases: Mapping[Scale, Recipe] = BASES,
-    paper: Edition | None = None,
+    editions: Mapping[Scale, Edition] = MappingProxyType({}),
 ) -> Experiment:
     """An experiment whose models are trained: what the paper claims, the models, and the rules of the verdicts.
 
     `arms` are the models as changes of the base recipe of the scale, the first of them the baseline. `note` says what
-    a reader must know beside the protocol. `paper` is what takes their place at the paper's sizes.
+    a reader must know beside the protocol. `editions` take their place at other scales.
     """
-    rows = Trainings(arms, bases, note, {} if paper is None else {Scale.PAPER: paper})
+    rows = Trainings(arms, bases, note, editions)
     default = Scale.DEMO if Scale.DEMO in scales else Scale.TEXT
-    made = Experiment(claim, rows, by_model, rules, scales, rows.recipes, means_over_seeds, lambda: default)
-    return made if paper is None else replace(made, rules_at={Scale.PAPER: paper.rules})
+    rules_at: dict[str, Sequence[Rule]] = {scale: edition.rules for scale, edition in editions.items()}
+    return Experiment(claim, rows, by_model, rules, scales, rows.recipes, means_over_seeds, lambda: default, rules_at)
 
 
 def means_over_seeds(table: Table) -> Table:
