@@ -13,6 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 from transformers import Cache, DynamicCache, GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from ..attention.masks import Causal
@@ -42,6 +43,13 @@ class SinkPreTrainedModel(PreTrainedModel):
     def __init__(self, config: SinkConfig) -> None:
         super().__init__(config)
         self.lm = config.lm  # kept, because the configuration reads it from JSON every time
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """Transformers' method; the spec follows, so that the model can be saved and loaded."""
+        embeddings = super().resize_token_embeddings(*args, **kwargs)
+        self.lm = self.base_model.lm = replace(self.lm, vocab=embeddings.num_embeddings)
+        self.config.spec = self.lm.to_dict()
+        return embeddings
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -84,6 +92,8 @@ class SinkModel(SinkPreTrainedModel):
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
+        if past_key_values is not None and past_key_values.is_compileable:
+            raise InputError("a static cache gives keys of tokens that are not there yet; pass a DynamicCache")
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         position_ids = self._position_ids(past, x, position_ids)
         kwargs |= {
@@ -138,11 +148,12 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
         self.lm_head = nn.Linear(self.lm.d_model, self.lm.vocab, bias=False)
         self.post_init()
 
+    @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         labels: Tensor | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         skip_logits: bool = False,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
@@ -153,13 +164,13 @@ class SinkForCausalLM(SinkPreTrainedModel, GenerationMixin):
         gives. With `skip_logits` and labels there is only the loss: `lm_head` is not called, and its output is never
         held, which saves time and memory.
         """
-        kwargs.pop("return_dict", None)
         hidden = self.model(input_ids=input_ids, **kwargs)
         logits, loss = None, None
         if skip_logits and labels is not None:
             loss = blocked_loss(hidden.last_hidden_state, self.lm_head.weight, labels, num_items_in_batch)
         else:
-            logits = self.lm_head(hidden.last_hidden_state[:, -logits_to_keep:])
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(hidden.last_hidden_state[:, kept])
             if labels is not None:
                 loss = self.loss_function(logits, labels, self.lm.vocab, num_items_in_batch)
         return CausalLMOutputWithPast(

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from lm.family import SPECS, model_of, tokens
+from lm.family import SPECS, logits_of, model_of, tokens
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from sinkinterp.attention.slots import KeySlot
@@ -52,3 +52,26 @@ def test_every_row_of_the_study_is_made_of_any_base():
     assert rows["softmax"] == rows["rotary"] == rows["heads_8"] == rows["llama"] == base
     assert set(VARIANTS) <= set(rows)
     assert all(spec.vocab == 97 and spec.n_layers == 2 for spec in rows.values())
+
+
+def test_a_model_with_more_symbols_has_a_loss_and_survives_a_checkpoint(tmp_path):
+    model = build(SPECS["softmax"])
+    model.resize_token_embeddings(101)
+    last = torch.full((1, 4), 100)
+    assert model(last, labels=last).loss.isfinite()
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert loaded.config.vocab_size == loaded.config.lm.vocab == 101
+    assert all(ours.equal(theirs) for ours, theirs in zip(model.parameters(), loaded.parameters(), strict=True))
+
+
+@torch.no_grad()
+def test_transformers_forms_of_asking_for_outputs_are_understood():
+    model, logits = model_of("softmax"), logits_of("softmax")
+    assert model(tokens(), return_dict=False)[0].equal(logits)
+    torch.testing.assert_close(model(tokens(), logits_to_keep=torch.tensor([2, 7])).logits, logits[:, [2, 7]])
+
+
+def test_a_static_cache_is_refused():
+    with pytest.raises(InputError, match="pass a DynamicCache"):
+        model_of("softmax").generate(tokens(), max_new_tokens=2, cache_implementation="static")
