@@ -1,6 +1,6 @@
 """Can a gate or a sink logit mend a pretrained sink? It is added to a trained model, whose training then goes on."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,7 @@ from sinkinterp.table import NULL, Cell, Table
 from sinkinterp.train.job import job_of, prepared
 from sinkinterp.train.loop import update
 from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipe_parts import parameter_groups
+from sinkinterp.train.recipe_parts import ConstantRate, parameter_groups
 
 from .shared.arms import OfRuns, Rows, held_out
 from .shared.remedy import outliers_and_costs
@@ -37,7 +37,8 @@ from .shared.remedy import outliers_and_costs
 SEQUENCES = 256
 SHARE = 10  # the training goes on for a tenth of its steps
 BEFORE, NOTHING = "before", "nothing"
-OVER = "loss over nothing"
+OVER, OVER_BEFORE = "loss over nothing", "loss over before"
+LAST = " at the last rate"  # in place of the whole schedule anew, from its warm-up to its end
 FAINT = -4.0  # a first value of sink logits that leaves attention nearly as it was
 
 
@@ -72,6 +73,7 @@ ADDITIONS = {
     "a sink logit": _with_logits(FAINT),
     "a sink logit from 0": _with_logits(0.0),  # added after the others had been seen: FAINT is far to go
 }
+CAREFUL = (NOTHING, "a gate per head", "a sink logit from 0")  # those that are also trained at the last rate
 
 
 @torch.no_grad()
@@ -101,20 +103,25 @@ def read(run: Run, scope: Scope) -> Rows:
     """A row for the model as it was, and one for each addition after more training."""
     token_set = held_out(run, scope, SEQUENCES)
     before = load_model(run.folder)
-    models = {BEFORE: before} | {
-        name: trained_on(with_addition(run, addition), run.recipe, scope) for name, addition in ADDITIONS.items()
-    }
+    last = replace(run.recipe, lr=run.recipe.rate(run.recipe.steps), schedule=ConstantRate())
+    models = (
+        {BEFORE: before}
+        | {name: trained_on(with_addition(run, added), run.recipe, scope) for name, added in ADDITIONS.items()}
+        | {name + LAST: trained_on(with_addition(run, ADDITIONS[name]), last, scope) for name in CAREFUL}
+    )
     subjects = {name: HuggingFaceSubject(model, name) for name, model in models.items()}
-    usual = loss_of(subjects[NOTHING], token_set.tokens).mean(1)
-    return [{EDIT: name, **_row(subject, token_set, usual)} for name, subject in subjects.items()]
+    losses = {name: loss_of(subject, token_set.tokens).mean(1) for name, subject in subjects.items()}
+    return [{EDIT: name, **_row(subject, token_set, losses)} for name, subject in subjects.items()]
 
 
-def _row(subject: HuggingFaceSubject, token_set: TokenSet, usual: torch.Tensor) -> dict[str, Cell]:
-    report, loss = measure(subject, token_set, positions=(0,)), loss_of(subject, token_set.tokens).mean(1)
+def _row(subject: HuggingFaceSubject, token_set: TokenSet, losses: Mapping[str, torch.Tensor]) -> dict[str, Cell]:
+    report, loss = measure(subject, token_set, positions=(0,)), losses[subject.name]
+    without = losses[NOTHING + LAST if subject.name.endswith(LAST) else NOTHING]
     slot = report.slot_rate(EPSILON)
     return {
         **estimate_cells(LOSS, estimate(loss)),
-        **estimate_cells(OVER, estimate(loss - usual)),
+        **estimate_cells(OVER, estimate(loss - without)),
+        **estimate_cells(OVER_BEFORE, estimate(loss - losses[BEFORE])),
         **estimate_cells(SINK_1, report.sink(0, EPSILON)),
         **estimate_cells(ALPHA_1, estimate(report.alpha().mean((1, 2)))),
         NULL: report.null_alpha().mean().item(),
@@ -135,8 +142,18 @@ def draw(table: Table) -> go.Figure:
     return by_model(Table(table.title, table.note, rows), (LOSS, ALPHA_1, SINK_1))
 
 
-def _rules(name: str) -> Sequence[Rule]:
-    without, mended = {EDIT: NOTHING}, {EDIT: name}
+def _goes_on(where: str) -> Sequence[Rule]:
+    """The control: a model whose training goes on as it is."""
+    nothing = {EDIT: NOTHING + where}
+    return (
+        Above(f"a sink stays where nothing is added{where}", ALPHA_1, nothing, nothing, 1.0, 0.05, other_column=NULL),
+        Within(f"the training goes on{where} for at most .02 nats", OVER_BEFORE, nothing, high=0.02),
+    )
+
+
+def _mends(name: str, where: str = "") -> Sequence[Rule]:
+    without, mended = {EDIT: NOTHING + where}, {EDIT: name + where}
+    name += where
     return (
         Above(f"with {name} alpha_1 falls by .05 or more", ALPHA_1, without, mended, shift=MARGIN, by=(SEED,)),
         Within(f"with {name} the first position has no sink: Sink_1 of at most 5%", SINK_1, mended, high=0.05),
@@ -147,7 +164,8 @@ def _rules(name: str) -> Sequence[Rule]:
 ROWS = OfRuns(
     arms,
     read,
-    f"softmax, trained, then a {SHARE}th of its steps more with what is added, at the recipe's own rate and schedule; "
+    f"softmax, trained, then a {SHARE}th of its steps more with what is added and a fresh AdamW: by the recipe's whole "
+    "schedule anew, or at the rate at which the training ended; "
     f"n={SEQUENCES} held-out sequences, at most their first 64 tokens, fp32, epsilon=0.3; null: uniform attention; "
     "intervals: over sequences",
 )
@@ -156,16 +174,10 @@ EXPERIMENT = Experiment(
     rows=ROWS,
     draw=draw,
     rules=(
-        Above(
-            "a sink stays where nothing is added",
-            ALPHA_1,
-            {EDIT: NOTHING},
-            {EDIT: NOTHING},
-            1.0,
-            0.05,
-            other_column=NULL,
-        ),
-        *(rule for name in ADDITIONS if name != NOTHING for rule in _rules(name)),
+        *_goes_on(""),
+        *(rule for name in ADDITIONS if name != NOTHING for rule in _mends(name)),
+        *_goes_on(LAST),
+        *(rule for name in CAREFUL if name != NOTHING for rule in _mends(name, LAST)),
     ),
     scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT),
     recipes=ROWS.recipes,

@@ -96,7 +96,7 @@ def check_fields(value: Any) -> None:
         if field.type is int:
             object.__setattr__(value, field.name, whole_number(held, name, -LARGEST, LARGEST))
         elif field.type is float:
-            finite_number(held, name)
+            object.__setattr__(value, field.name, finite_number(held, name))
         else:
             kinds = _kinds(field.type)
             if all(map(_is_ours, kinds)) and not isinstance(held, kinds):

@@ -42,22 +42,24 @@ class _InBlocks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, unembed: Tensor, targets: Tensor, count: Tensor, block: int) -> Tensor:
         loss = torch.zeros((), device=hidden.device)
-        hidden_grad = torch.empty_like(hidden)
+        hidden_grad = torch.empty_like(hidden, dtype=torch.float32)
         unembed_grad = torch.zeros_like(unembed, dtype=torch.float32)
         for x, target, x_grad in zip(*(rows.split(block) for rows in (hidden, targets, hidden_grad)), strict=True):
-            weight = (target != IGNORED) / count
-            index = target.clamp(min=0)[:, None]
+            counts = (target != IGNORED)[:, None]
+            index = target[:, None].masked_fill(~counts, 0)
             log_p = torch.log_softmax((x @ unembed.T).float(), -1)
-            loss -= (log_p.gather(1, index)[:, 0] * weight).sum()
+            loss -= (log_p.gather(1, index) * counts).sum()
             logits_grad = log_p.exp_().scatter_add_(1, index, -torch.ones_like(index, dtype=log_p.dtype))
-            logits_grad = logits_grad.mul_(weight[:, None]).to(x.dtype)
+            logits_grad = logits_grad.mul_(counts).to(x.dtype)
             x_grad.copy_(logits_grad @ unembed)
             unembed_grad += logits_grad.T @ x
-        ctx.save_for_backward(hidden_grad, unembed_grad.to(unembed.dtype))
-        return loss
+        ctx.save_for_backward(hidden_grad, unembed_grad, count)
+        ctx.dtypes = hidden.dtype, unembed.dtype
+        return loss / count
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor | None, ...]:
-        hidden_grad, unembed_grad = ctx.saved_tensors
-        return hidden_grad * outer, unembed_grad * outer, None, None, None
+        *sums, count = ctx.saved_tensors  # of float32: with a large count their means would be too small for float16
+        means = (total.mul(outer / count).to(dtype) for total, dtype in zip(sums, ctx.dtypes, strict=True))
+        return *means, None, None, None

@@ -59,6 +59,7 @@ class SinkCallback(TrainerCallback):
     residuals of all blocks) and, where the model has them, the means of sink_logit and of gate (of models of ours).
 
     tokens: what `measure` takes; text is read with the Trainer's tokenizer, or with `tokenizer=`. Keep it small.
+    name: of the batch, where several are watched in one training; the numbers are then called name/alpha_1 and so on.
     most: the largest share of the time that measurements take. One that would take more is left out, so that in a very
     fast training several times `every` steps lie between two. 1 leaves none out.
     log: a function that is given the numbers, such as `trainer.log`, which hands them to tensorboard, wandb and the
@@ -78,12 +79,15 @@ class SinkCallback(TrainerCallback):
         tokens: TokensLike | Any,
         every: int = 100,
         *,
+        name: str = "",
         epsilon: float = 0.3,
         most: float = 0.02,
         log: Callable[[Numbers], Any] | None = None,
         **loading: Any,
     ) -> None:
         self.every = whole_number(every, "every, a number of steps,", 1)
+        if not isinstance(name, str):
+            raise InputError(f"name is a text; got a {type(name).__name__}")
         if not 0 < finite_number(most, "most, a share of the time,") <= 1:
             raise InputError(f"most is a share of the time, above 0 and at most 1; got {most}")
         check_epsilon(epsilon)
@@ -91,6 +95,7 @@ class SinkCallback(TrainerCallback):
             raise InputError(f"log is a function of the numbers, such as trainer.log; got a {type(log).__name__}")
         self.tokens, self.epsilon, self.most, self.log, self.loading = tokens, epsilon, most, log, loading
         self.history: list[Numbers] = []
+        self._prefix = f"{name}/" if name else ""
         self._model: Any = None
         self._inputs: tuple[Subject, TokenSet] | None = None
         self._cost = self._ended = 0.0
@@ -138,7 +143,7 @@ class SinkCallback(TrainerCallback):
         with _as_before(module), _gates_of(module) as gates:
             report = measure(subject, token_set, positions=(0,), instruments=[(PEAK, SINK_LOGITS)], progress=False)
         logits = report.extra(SINK_LOGITS)
-        return {
+        numbers = {
             **sinks_of(report, self.epsilon),
             "alpha_1_uniform": report.null_alpha().mean().item(),
             "norm_ratio": report.residual_ratio().mean(0).max().item(),
@@ -146,6 +151,7 @@ class SinkCallback(TrainerCallback):
             **({} if logits.isnan().all() else {"sink_logit": logits.nanmean().item()}),
             **({"gate": torch.stack(gates).mean().item()} if gates else {}),
         }
+        return {self._prefix + number: value for number, value in numbers.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint of a loop keeps: the history."""
@@ -167,7 +173,14 @@ class SinkCallback(TrainerCallback):
         tokenizer = kwargs.get("processing_class")
         if isinstance(tokenizer, PreTrainedTokenizerBase):
             self.loading.setdefault("tokenizer", tokenizer)
-        self.history = [row for row in state.log_history if "alpha_1" in row]
+        self.history = (
+            [row for row in state.log_history if f"{self._prefix}alpha_1" in row] if state.global_step else []
+        )
+        steps = [row["step"] for row in self.history]
+        if len(set(steps)) < len(steps):
+            raise InputError(
+                "two SinkCallbacks wrote this history; give each a name: si.SinkCallback(tokens, name=...)"
+            )
         if state.global_step == 0:
             self.on_step_end(args, state, control, **kwargs)
 

@@ -81,6 +81,25 @@ def test_bf16_rounds_as_transformers_loss_does(monkeypatch, weights):
         assert (our - want).abs().max() <= 2 * (their - want).abs().max()
 
 
+def test_a_label_that_is_no_symbol_is_refused_as_transformers_does(monkeypatch):
+    monkeypatch.setitem(blocked.BLOCK, "cpu", 2 * VOCAB)
+    for label in (-1, VOCAB):
+        hidden, unembed, labels = operands()
+        labels[1, 3] = label
+        for function in (blocked_loss, transformers_loss):
+            with pytest.raises((IndexError, RuntimeError), match="out of bounds"):
+                function(hidden, unembed, labels)
+
+
+def test_scaled_float16_gradients_of_a_long_batch_do_not_underflow(monkeypatch):
+    monkeypatch.setitem(blocked.BLOCK, "cpu", 2 * VOCAB)
+    scale, count = 2.0**16, 10**6
+    exact, half = operands(torch.float64), operands(torch.float16)
+    wanted = torch.autograd.grad(transformers_loss(*exact, count) * scale, exact[:2])
+    for our, want in zip(torch.autograd.grad(blocked_loss(*half, count) * scale, half[:2]), wanted, strict=True):
+        torch.testing.assert_close(our.double(), want, rtol=0, atol=2e-3 * want.abs().max().item())
+
+
 def test_a_frozen_unembedding_lets_the_gradient_through(monkeypatch):
     monkeypatch.setitem(blocked.BLOCK, "cpu", 2 * VOCAB)
     hidden, unembed, labels = operands()

@@ -89,6 +89,31 @@ def test_a_resumed_run_has_the_history_of_one_that_was_never_stopped(tmp_path):
     assert rows_of(resumed) == rows_of(whole) and [row["step"] for row in rows_of(whole)] == [0, 2, 4, 6]
 
 
+def test_two_batches_in_one_training_keep_their_own_histories(tmp_path):
+    def both(steps):
+        trainer = trainer_of(tmp_path, steps)
+        for name, tokens in (("a", TOKENS), ("", TOKENS[:1])):
+            watched_by = si.SinkCallback(tokens, 2, most=1.0, name=name, log=trainer.log)
+            trainer.add_callback(watched_by)
+            yield trainer, watched_by
+
+    (trainer, first), (_, second) = both(4)
+    trainer.train()
+    (trainer, again), (_, second_again) = both(6)
+    trainer.train(resume_from_checkpoint=True)
+    for early, late, alpha in ((first, again, "a/alpha_1"), (second, second_again, "alpha_1")):
+        assert [row["step"] for row in late.history] == [0, 2, 4, 6]
+        assert [row[alpha] for row in late.history[:3]] == [row[alpha] for row in early.history]
+    assert [row["a/alpha_1"] for row in again.history] != [row["alpha_1"] for row in second_again.history]
+
+
+def test_a_history_that_two_callbacks_without_names_wrote_is_refused(tmp_path):
+    trainer = watched(watched(trainer_of(tmp_path, 4)))
+    trainer.train()
+    with pytest.raises(InputError, match="two SinkCallbacks wrote this history; give each a name"):
+        watched(watched(trainer_of(tmp_path))).train(resume_from_checkpoint=True)
+
+
 def test_without_a_log_the_numbers_join_the_history_and_a_reporter_is_not_forgotten_silently(tmp_path):
     trainer = trainer_of(tmp_path)
     trainer.add_callback(si.SinkCallback(TOKENS, 3, most=1.0))
