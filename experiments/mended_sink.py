@@ -31,8 +31,8 @@ from sinkinterp.train.loop import update
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipe_parts import ConstantRate, parameter_groups
 
-from .shared.arms import OfRuns, Rows, held_out
-from .shared.remedy import outliers_and_costs
+from .shared.arms import OfRuns, Rows, held_out, means_by
+from .shared.remedy import EVICTED, outliers_and_costs
 
 SEQUENCES = 256
 SHARE = 10  # the training goes on for a tenth of its steps
@@ -136,6 +136,11 @@ def arms(scope: Scope) -> Sequence[Arm]:
     return [architecture("softmax")]
 
 
+def digest(table: Table) -> Table:
+    """A row per addition: means over seeds."""
+    return means_by(table, EDIT, (SINK_1, ALPHA_1, NULL, SLOT_RATE, OVER, OVER_BEFORE, RESIDUAL_RATIO, EVICTED))
+
+
 def draw(table: Table) -> go.Figure:
     """Loss, alpha_1 and Sink_1 by what was added, a mark per seed."""
     rows = tuple({**row, MODEL: row[EDIT]} for row in table.rows)
@@ -181,4 +186,5 @@ EXPERIMENT = Experiment(
     ),
     scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT),
     recipes=ROWS.recipes,
+    digest=digest,
 )

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from statistics import fmean
 
 import plotly.graph_objects as go
 import torch
@@ -11,16 +10,15 @@ from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.plots.theme import colour, escaped, themed
-from sinkinterp.plots.traces import unique_values
 from sinkinterp.report.columns import ALPHA_1, EXCESS, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import HasNoSink, HasSink, Higher, Rule, number
 from sinkinterp.runs.study import Arm, architecture, numbers_of
 from sinkinterp.runs.trained import Run
-from sinkinterp.table import Cell, Table
+from sinkinterp.table import NULL, Table
 
-from .shared.arms import OfRuns, Rows, held_out
+from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.remedy import (
     ACTIVATIONS,
     COSTS,
@@ -40,7 +38,7 @@ ENDS = (  # said to leave the first token without a sink
 KEEPS = ("gated_values", "qk_norm", "window", "post_norm")  # said to change outliers, or training, but not the sink
 SEQUENCES, OVER = 256, "loss over softmax"
 ERROR = f"error, {ACTIVATIONS['tensor']}"
-SHOWN = (SINK_1, ALPHA_1, SLOT_RATE, RESIDUAL_RATIO)
+SHOWN = (SINK_1, ALPHA_1, NULL, SLOT_RATE, RESIDUAL_RATIO)
 
 
 def arms(scope: Scope) -> Sequence[Arm]:
@@ -60,15 +58,12 @@ def digest(table: Table) -> Table:
     """A row per method: the mean over seeds of every quantity, and of the loss over softmax's with its interval."""
     baseline = {row[SEED]: row[LOSS] for row in table.where(**{MODEL: SOFTMAX}).rows}
     shown = [*SHOWN, KURTOSIS_COLUMN, LARGEST, *COSTS, EVICTED, EVICTED_CONTROL, SPEED]
-    rows: list[dict[str, Cell]] = []
-    for name in unique_values(table, MODEL):
-        runs = table.where(**{MODEL: name})
-        over = [number(row[LOSS]) - number(baseline[row[SEED]]) for row in runs.rows]
-        means = {quantity: fmean(runs.numbers(quantity)) for quantity in shown if None not in runs.column(quantity)}
-        rows.append({MODEL: name, **estimate_cells(OVER, estimate(torch.tensor(over))), **means})
-    columns = dict.fromkeys(column for row in rows for column in row)
-    filled = tuple({column: row.get(column) for column in columns} for row in rows)
-    return Table(table.title, f"means over seeds; intervals: over seeds; {table.note}", filled)
+    means, rows = means_by(table, MODEL, shown), []
+    for row in means.rows:
+        runs = table.where(**{MODEL: row[MODEL]}).rows
+        over = torch.tensor([number(run[LOSS]) - number(baseline[run[SEED]]) for run in runs])
+        rows.append({MODEL: row[MODEL], **estimate_cells(OVER, estimate(over)), **row})
+    return Table(table.title, f"the interval of the loss: over seeds; {means.note}", tuple(rows))
 
 
 def draw(table: Table) -> go.Figure:

@@ -3,12 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import fmean
 
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
+from sinkinterp.plots.traces import unique_values
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.study import HELD_OUT_SEQUENCES, Arm, base_of, history_of, world_of
+from sinkinterp.runs.study import HELD_OUT_SEQUENCES, Arm, base_of, history_of, lengths_of, world_of
 from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Cell, Table
@@ -42,7 +44,7 @@ class OfRuns:
         base = base_of(scope)
         size = f"{base.model.n_layers} layers x {base.model.n_heads} heads, d_model {base.model.d_model}"
         trainings = f"{base.steps} steps of {base.batch} sequences, lr {base.lr:g}, {scope.seeds} seeds"
-        return Table("", f"scale {scope.scale}: {size}, {trainings}; {self.note}", tuple(rows))
+        return Table("", f"scale {scope.scale}: {size}, {trainings}; {lengths_of(base)}; {self.note}", tuple(rows))
 
     def recipes(self, scope: Scope) -> list[Recipe]:
         """How every arm is trained with every seed."""
@@ -58,3 +60,14 @@ def held_out(run: Run, scope: Scope, sequences: int) -> TokenSet:
     few = min(sequences, HELD_OUT_SEQUENCES.get(scope.scale, sequences))
     drawn = held_out_tokens(prepared(run.recipe.data, scope.cache or cache_folder()), few)
     return replace(drawn, tokens=drawn.tokens[:, :SINK_LENGTH])
+
+
+def means_by(table: Table, column: str, quantities: Sequence[str]) -> Table:
+    """A row per value of a column: the mean over its rows of every quantity that all of them have."""
+    rows: list[dict[str, Cell]] = []
+    quantities = [quantity for quantity in quantities if quantity in table.columns]
+    for name in unique_values(table, column):
+        runs = table.where(**{column: name})
+        means = {q: None if None in runs.column(q) else fmean(runs.numbers(q)) for q in quantities}
+        rows.append({column: name, **means})
+    return Table(table.title, f"means over seeds; {table.note}", tuple(rows))

@@ -5,9 +5,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
@@ -51,13 +53,29 @@ def print_line(text: str, **style: Any) -> None:
 
 def print_table(table: Table) -> None:
     """Prints a table with its title above and its note below."""
-    grid = RichTable(title=table.title, caption=table.note, title_justify="left", caption_justify="left")
     rows = table.display_rows()
-    for name in rows[0] if rows else ():
-        grid.add_column(name, justify="left" if table.is_text(name) else "right")
+    texts = {name: [name, *(row[name] for row in rows)] for name in (rows[0] if rows else ())}
+    widths = _widths(texts, console.width - 1)
+    left_out = "; ".join(name for name in texts if name not in widths)
+    note = f"\nNot shown, since {console.width} columns of text are too few: {left_out}" if left_out else ""
+    grid = RichTable(title=table.title, caption=table.note + note, title_justify="left", caption_justify="left")
+    for name, width in widths.items():
+        grid.add_column(name, justify="left" if table.is_text(name) else "right", width=width)
     for row in rows:
-        grid.add_row(*map(escape, row.values()))
+        grid.add_row(*(escape(row[name]) for name in widths))
     console.print(grid)
+
+
+def _widths(texts: dict[str, list[str]], room: int) -> dict[str, int]:
+    """The widths of the first columns that fit where no word is cut, at least two; earlier ones get what is left."""
+    least = {name: max(cell_len(word) for text in own for word in text.split() or [""]) for name, own in texts.items()}
+    ends = accumulate(width + 3 for width in least.values())
+    fitting = {name: least[name] for i, (name, end) in enumerate(zip(least, ends, strict=True)) if i < 2 or end <= room}
+    room -= sum(fitting.values()) + 3 * len(fitting)
+    for name, width in fitting.items():
+        more = min(max(room, 0), max(map(cell_len, texts[name])) - width)
+        fitting[name], room = width + more, room - more
+    return fitting
 
 
 def print_written(path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ..data.backcopy import BosFirst
 from ..data.tokens import TokenSet
 from ..files import cache_folder
 from ..measurement.measure import measure
@@ -218,6 +219,12 @@ def base_of(scope: Scope, bases: Mapping[Scale, Recipe] = BASES) -> Recipe:
     return base if scope.text is None else on_text(base, scope.text)
 
 
+def lengths_of(recipe: Recipe) -> str:
+    """How many tokens of a sequence are measured, and whether BOS is the first, for a protocol."""
+    has_bos = getattr(recipe.data, "bos", False) or isinstance(getattr(recipe.data, "first", None), BosFirst)
+    return f"T={min(recipe.data.length, SINK_LENGTH)}, {'BOS first' if has_bos else 'no BOS'}"
+
+
 @dataclass(frozen=True)
 class Trainings:
     """Makes the rows of a study: trains every arm with every seed and measures it.
@@ -264,7 +271,7 @@ class Trainings:
         protocol = (
             f"scale {scope.scale}: {size}, {base.steps} steps of {base.batch} sequences, lr {base.lr:g}, weight decay "
             f"{base.weight_decay:g}, {scope.seeds} seeds; n={_sequences(scope.scale)} held-out sequences, "
-            f"T={min(base.data.length, SINK_LENGTH)}, fp32, epsilon={EPSILON}; null: bias and mask alone; intervals of "
+            f"{lengths_of(base)}, fp32, epsilon={EPSILON}; null: bias and mask alone; intervals of "
             "rows: over sequences"
         )
         return f"{protocol}; {note}" if note else protocol
