@@ -11,8 +11,8 @@ EXPERIMENT = study(
         HasSink("post_norm", baseline="pre_norm"),
         NotAsked(
             "massive activations of a post-norm model stand before its norms",
-            "the first token's residual of the toy is about 3 times as long as the others', where a massive activation "
-            "makes it hundreds of times as long",
+            "the first token's residual of these models is at most some five times as long as the others', where a "
+            "massive activation makes it hundreds of times as long",
         ),
     ),
 )

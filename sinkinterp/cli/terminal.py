@@ -67,14 +67,15 @@ def print_table(table: Table) -> None:
 
 
 def _widths(texts: dict[str, list[str]], room: int) -> dict[str, int]:
-    """The widths of the first columns that fit where no word is cut, at least two; earlier ones get what is left."""
+    """The widths of the first columns that fit where no word is cut, at least two. They share the room that is left."""
     least = {name: max(cell_len(word) for text in own for word in text.split() or [""]) for name, own in texts.items()}
     ends = accumulate(width + 3 for width in least.values())
     fitting = {name: least[name] for i, (name, end) in enumerate(zip(least, ends, strict=True)) if i < 2 or end <= room}
-    room -= sum(fitting.values()) + 3 * len(fitting)
-    for name, width in fitting.items():
-        more = min(max(room, 0), max(map(cell_len, texts[name])) - width)
-        fitting[name], room = width + more, room - more
+    room = max(0, room - sum(fitting.values()) - 3 * len(fitting))
+    wanted = {name: max(map(cell_len, texts[name])) - width for name, width in fitting.items()}
+    for i, name in enumerate(sorted(wanted, key=wanted.__getitem__)):
+        more = min(wanted[name], room // (len(wanted) - i))
+        fitting[name], room = fitting[name] + more, room - more
     return fitting
 
 

@@ -22,7 +22,7 @@ class Scale(StrEnum):
 
     SMOKE = "smoke"  # what ships, or a few steps of training: seconds, no result
     DEMO = "demo"  # toys that train in seconds
-    TEXT = "text"  # small models of text, 20 minutes each
+    TEXT = "text"  # small models of text, some seven minutes each
     REAL = "real"  # pretrained models that `make models` downloads
     PAPER = "paper"  # the paper's models
 

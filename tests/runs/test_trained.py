@@ -6,6 +6,7 @@ from tokenizers import Tokenizer, models
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.load import load
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.draws import Split
 from sinkinterp.data.packing import PackedText
@@ -105,3 +106,10 @@ def test_losses_in_many_passes_are_those_in_one(monkeypatch):
     whole = trained.valid_loss(subject, token_set)
     monkeypatch.setattr(batching, "sequences_per_pass", lambda subject, length: 5)
     assert trained.valid_loss(subject, token_set).mean == pytest.approx(whole.mean, abs=1e-6)
+
+
+def test_who_gives_the_folder_of_a_run_is_told_its_newest_model(tmp_path):
+    for step in (1, 2, 10):
+        build(VARIANTS["softmax"]).save_pretrained(tmp_path / f"step-{step:07d}")
+    with pytest.raises(InputError, match=r"give a model inside it, such as .*step-0000010"):
+        load(tmp_path)

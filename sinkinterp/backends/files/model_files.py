@@ -295,7 +295,9 @@ def _check_folder(source: str | Path) -> None:
     if not folder.exists() and (folder.is_symlink() or str(source).startswith((".", "/", "~"))):
         raise InputError(f"there is no folder {folder}; check the path")
     if folder.exists() and not (folder / "config.json").is_file():
-        raise InputError(f"{folder} holds no config.json, so it is not a model; give a folder made by save_pretrained")
+        newest = max((file.parent for file in folder.glob("*/config.json")), key=lambda path: path.name, default=None)
+        fix = "give a folder made by save_pretrained" if newest is None else f"give a model inside it, such as {newest}"
+        raise InputError(f"{folder} holds no config.json, so it is not a model; {fix}")
     for file in folder.glob("*") if folder.is_dir() else ():
         if file.exists() and not file.is_file() and (not file.is_dir() or file.suffix == ".safetensors"):
             raise InputError(f"{file} is not a file, and a model is made of files; remove it, or give another folder")
