@@ -2,18 +2,21 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import plotly.graph_objects as go
 import torch
+from plotly.subplots import make_subplots
 
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.metrics.bootstrap import estimate, estimate_cells
+from sinkinterp.metrics.bootstrap import Estimate, estimate, estimate_cells
 from sinkinterp.plots.theme import colour, escaped, themed
+from sinkinterp.plots.traces import unique_values
 from sinkinterp.report.columns import ALPHA_1, EXCESS, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import HasNoSink, HasSink, Higher, Rule, number
+from sinkinterp.runs.rules import FunctionRule, HasNoSink, HasSink, Higher, Rule, number
 from sinkinterp.runs.study import Arm, architecture, numbers_of
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import NULL, Table
@@ -38,6 +41,8 @@ ENDS = (  # said to leave the first token without a sink
 KEEPS = ("gated_values", "qk_norm", "window", "post_norm")  # said to change outliers, or training, but not the sink
 SEQUENCES, OVER = 256, "loss over softmax"
 ERROR = f"error, {ACTIVATIONS['tensor']}"
+GO_TOGETHER = ((EVICTED, ALPHA_1), (f"loss, {ACTIVATIONS['tensor']}", RESIDUAL_RATIO))
+CLOSE, RESAMPLES = 0.8, 2000
 SHOWN = (SINK_1, ALPHA_1, NULL, SLOT_RATE, RESIDUAL_RATIO)
 
 
@@ -67,22 +72,37 @@ def digest(table: Table) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """Loss against outliers, a mark per method; the line joins those that no other beats in both."""
-    points = [(number(row[OVER]), number(row[ERROR]), str(row[MODEL])) for row in digest(table).rows]
+    """Loss against outliers, a mark per method; then what two costs go with, a mark per trained model."""
+    figure = make_subplots(2, 2, specs=[[{"colspan": 2}, None], [{}, {}]], vertical_spacing=0.13)
+    _draw_trade(figure, digest(table))
+    for column, (cost, cause) in enumerate(GO_TOGETHER, 1):
+        points = [(number(row[cause]), number(row[cost]), f"{row[MODEL]}, seed {row[SEED]}") for row in table.rows]
+        xs, ys, names = zip(*points, strict=True)
+        marks = {"size": 7, "color": colour(0), "opacity": 0.7}
+        figure.add_scatter(x=xs, y=ys, text=names, mode="markers", marker=marks, showlegend=False, row=2, col=column)
+        figure.update_xaxes(title=cause, row=2, col=column)
+        figure.update_yaxes(title=f"nats: {cost}", row=2, col=column)
+    above = "Above, left and down is better: a lower loss, and activations that int8 holds better; mean over seeds."
+    themed(figure, table.title, 1000, f"{above} Below, a mark is a trained model. {table.note}")
+    return figure.update_layout(legend={"x": 0.01, "y": 0.99, "yanchor": "top"})
+
+
+def _draw_trade(figure: go.Figure, methods: Table) -> None:
+    """Loss against the error of int8; the line joins methods that no other beats in both."""
+    points = [(number(row[OVER]), number(row[ERROR]), str(row[MODEL])) for row in methods.rows]
     known = sorted(point for point in points if math.isfinite(point[0]) and math.isfinite(point[1]))
     best = [point for i, point in enumerate(known) if all(point[1] < other[1] for other in known[:i])]
-    figure = go.Figure()
     xs, ys, names = zip(*known, strict=True)
-    figure.add_scatter(x=xs, y=ys, mode="markers", marker={"size": 9, "color": colour(0)}, text=names, showlegend=False)
-    _name_at_the_right(figure, known)
-    line = {"color": colour(1), "dash": "dot"}
-    figure.add_scatter(x=[x for x, _, _ in best], y=[y for _, y, _ in best], mode="lines", line=line, name="not beaten")
-    figure.update_xaxes(title="loss over softmax, nats a token")
-    figure.update_yaxes(
-        title="relative squared error of int8 activations, one scale a text", type="log", tickformat=".1e"
+    figure.add_scatter(
+        x=xs, y=ys, mode="markers", marker={"size": 9, "color": colour(0)}, text=names, showlegend=False, row=1, col=1
     )
-    caption = "Left and down is better: a lower loss, and activations that int8 holds more exactly. Mean over seeds."
-    return themed(figure, table.title, 620, f"{caption} {table.note}")
+    _name_at_the_right(figure, known)
+    xs, ys, _ = zip(*best, strict=True)
+    line = {"color": colour(1), "dash": "dot"}
+    figure.add_scatter(x=xs, y=ys, mode="lines", line=line, name="not beaten", row=1, col=1)
+    figure.update_xaxes(title="loss over softmax, nats a token", row=1, col=1)
+    error = "relative squared error of int8<br>activations, one scale a text"
+    figure.update_yaxes(title=error, type="log", tickformat=".1e", row=1, col=1)
 
 
 def _name_at_the_right(figure: go.Figure, points: Sequence[tuple[float, float, str]]) -> None:
@@ -94,7 +114,26 @@ def _name_at_the_right(figure: go.Figure, points: Sequence[tuple[float, float, s
         at = {"ax": right + 0.1 * (right - left), "ay": low + (high - low) * i / max(len(ranked) - 1, 1)}
         lines = {"axref": "x", "ayref": "y", "xanchor": "left", "arrowhead": 0, "arrowwidth": 0.5, "arrowcolor": "gray"}
         figure.add_annotation(x=x, y=math.log10(y), text=escaped(name), **at, **lines)
-    figure.update_xaxes(range=[left - 0.05 * (right - left), right + 0.3 * (right - left)])
+    figure.update_xaxes(range=[left - 0.05 * (right - left), right + 0.3 * (right - left)], row=1, col=1)
+
+
+def correlation(table: Table, x: str, y: str) -> Estimate:
+    """Pearson's r of two columns over all trained models; its interval: over methods, 2,000 resamples."""
+    runs = [table.where(**{MODEL: name}) for name in unique_values(table, MODEL)]
+    pairs = torch.tensor([list(zip(run.numbers(x), run.numbers(y), strict=True)) for run in runs], dtype=torch.float64)
+    drawn = torch.randint(len(pairs), (RESAMPLES, len(pairs)), generator=torch.Generator().manual_seed(0))
+    samples = torch.cat((pairs[None], pairs[drawn])).flatten(1, 2)
+    apart = samples - samples.mean(1, keepdim=True)
+    r = apart.prod(2).sum(1) / apart.square().sum(1).prod(1).sqrt()
+    return Estimate(r[0].item(), *r[1:].nanquantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist())
+
+
+def _goes_with(table: Table, cost: str, cause: str, other: str) -> tuple[bool | None, str]:
+    found = {name: correlation(table, name, cost) for name in (cause, other)}
+    words = ", ".join(f"{r.mean:.2f} [{r.low:.2f}, {r.high:.2f}] with {name}" for name, r in found.items())
+    r = found[cause]
+    shows = True if r.low >= CLOSE else False if r.high < CLOSE else None
+    return shows, f"r = {words}, over {len(table.rows)} models; intervals over methods"
 
 
 def _higher(quantity: str, than: str, margin: float) -> Rule:
@@ -108,6 +147,13 @@ RULES: tuple[Rule, ...] = (  # written before the columns of outliers, int8 and 
     _higher(EXCESS, "gated_values", 0.05),  # a gate of values halves the sink: .467 to .297 in arXiv:2505.06708
     *(_higher(EVICTED, name, 0.02) for name in ("gated", "gated_elements", "sink_logit", "k_bias", "sink_token")),
     *(_higher(KURTOSIS_COLUMN, name, 0.05) for name in ("gated", "gated_elements", "gated_values", "off_by_one")),
+    *(  # written after 13 methods had been seen on text
+        FunctionRule(
+            f"{cost} goes with {cause} over all models: r is at least {CLOSE}",
+            partial(_goes_with, cost=cost, cause=cause, other=GO_TOGETHER[1 - i][1]),
+        )
+        for i, (cost, cause) in enumerate(GO_TOGETHER)
+    ),
 )
 ROWS = OfRuns(
     arms,

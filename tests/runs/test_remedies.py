@@ -1,5 +1,6 @@
 """Remedies, and what is added to a trained model: their beginnings, tables and pictures, worked by hand."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -75,8 +76,30 @@ def test_losses_are_beside_the_baselines_of_the_same_seed_and_the_line_joins_wha
     table = table_of(softmax=(0.0, 1e-3), better=(0.01, 1e-4), worse=(0.02, 1e-2))
     rows = {row[MODEL]: row for row in remedies.digest(table).rows}
     assert rows["better"][remedies.OVER] == pytest.approx(0.01) and rows["worse"][remedies.OVER] == pytest.approx(0.02)
-    marks, line = remedies.draw(table).data
+    marks, line, *costs = remedies.draw(table).data
     assert list(marks.text) == ["softmax", "better", "worse"] and list(line.y) == [1e-3, 1e-4]
+    assert [list(points.y) for points in costs] == [[0.1] * 9, [0.5] * 9]
+
+
+def test_what_goes_together_is_judged_by_the_correlation_over_all_models():
+    remedies = load_module("remedies")
+    (evicted, alpha), (int8, ratio) = remedies.GO_TOGETHER
+    draws = torch.Generator().manual_seed(0)
+    noise = torch.randn(12, 3, 2, generator=draws)
+    causes = torch.randn(12, 1, 2, generator=draws) + 0.3 * noise
+    rows = [
+        {MODEL: f"m{i}", SEED: j, alpha: a, ratio: b, evicted: 3 * a + 0.2 * n, int8: b - 9 * n}
+        for i, (own, others) in enumerate(zip(causes.tolist(), noise.tolist(), strict=True))
+        for j, ((a, b), (n, _)) in enumerate(zip(own, others, strict=True))
+    ]
+    table = Table("", "", tuple(rows))
+    for x, y in ((alpha, evicted), (ratio, int8), (ratio, evicted)):
+        r = remedies.correlation(table, x, y)
+        assert r.mean == pytest.approx(np.corrcoef(table.numbers(x), table.numbers(y))[0, 1])
+        assert r.low < r.mean < r.high
+    of_eviction, of_int8 = (rule.verdict(table) for rule in remedies.RULES[-2:])
+    assert (str(of_eviction.outcome), str(of_int8.outcome)) == ("holds", "fails")
+    assert f"with {alpha}" in of_eviction.reason and "over 36 models" in of_eviction.reason
 
 
 def test_every_method_has_its_verdict():
