@@ -74,27 +74,35 @@ ADDITIONS = {
     "a sink logit from 0": _with_logits(0.0),  # added after the others had been seen: FAINT is far to go
 }
 CAREFUL = (NOTHING, "a gate per head", "a sink logit from 0")  # those that are also trained at the last rate
+NAMES = (*ADDITIONS, *(name + LAST for name in CAREFUL))
+
+
+def continued(recipe: Recipe, name: str) -> Recipe:
+    """How the trained model of a recipe goes on with an addition: for a tenth of its steps."""
+    steps = max(1, recipe.steps // SHARE)
+    attention = ADDITIONS[name.removesuffix(LAST)].change(recipe.model.attention)
+    model = replace(recipe.model, attention=attention)
+    short = replace(recipe, model=model, steps=steps, warmup=min(recipe.warmup, steps // 4))
+    return replace(short, lr=recipe.rate(recipe.steps), schedule=ConstantRate()) if name.endswith(LAST) else short
 
 
 @torch.no_grad()
-def with_addition(run: Run, addition: Addition) -> SinkForCausalLM:
+def with_addition(run: Run, name: str) -> SinkForCausalLM:
     """The trained model of a run, with the addition at its beginning."""
-    spec = run.recipe.model
-    model = build(replace(spec, attention=addition.change(spec.attention)), run.recipe.seed)
+    model = build(continued(run.recipe, name).model, run.recipe.seed)
     model.load_state_dict(load_model(run.folder).state_dict(), strict=False)
     for block in model.model.layers:
-        addition.begin(block.self_attn)
+        ADDITIONS[name.removesuffix(LAST)].begin(block.self_attn)
     return model
 
 
-def trained_on(model: SinkForCausalLM, recipe: Recipe, scope: Scope) -> SinkForCausalLM:
-    """The model after a tenth of the recipe's steps more, on batches that come after those of its training."""
-    steps = max(1, recipe.steps // SHARE)
-    short = replace(recipe, model=model.lm, steps=steps, warmup=min(recipe.warmup, steps // 4))
-    job = job_of(short, prepared(recipe.data, scope.cache or cache_folder()), lambda model: {})
-    later = replace(job, batch=lambda step: job.batch(recipe.steps + step))
+def trained_on(run: Run, name: str, scope: Scope) -> SinkForCausalLM:
+    """The model of a run after training with an addition, on batches that come after those of the run."""
+    model, recipe = with_addition(run, name), continued(run.recipe, name)
+    job = job_of(recipe, prepared(recipe.data, scope.cache or cache_folder()), lambda model: {})
+    later = replace(job, batch=lambda step: job.batch(run.recipe.steps + step))
     optimizer = AdamW(parameter_groups(model.train(), recipe.decay, recipe.weight_decay), betas=(0.9, 0.95), fused=True)
-    for step in range(1, steps + 1):
+    for step in range(1, recipe.steps + 1):
         update(later, step, model, optimizer)
     return model.eval()
 
@@ -102,13 +110,7 @@ def trained_on(model: SinkForCausalLM, recipe: Recipe, scope: Scope) -> SinkForC
 def read(run: Run, scope: Scope) -> Rows:
     """A row for the model as it was, and one for each addition after more training."""
     token_set = held_out(run, scope, SEQUENCES)
-    before = load_model(run.folder)
-    last = replace(run.recipe, lr=run.recipe.rate(run.recipe.steps), schedule=ConstantRate())
-    models = (
-        {BEFORE: before}
-        | {name: trained_on(with_addition(run, added), run.recipe, scope) for name, added in ADDITIONS.items()}
-        | {name + LAST: trained_on(with_addition(run, ADDITIONS[name]), last, scope) for name in CAREFUL}
-    )
+    models = {BEFORE: load_model(run.folder)} | {name: trained_on(run, name, scope) for name in NAMES}
     subjects = {name: HuggingFaceSubject(model, name) for name, model in models.items()}
     losses = {name: loss_of(subject, token_set.tokens).mean(1) for name, subject in subjects.items()}
     return [{EDIT: name, **_row(subject, token_set, losses)} for name, subject in subjects.items()]

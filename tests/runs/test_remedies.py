@@ -14,6 +14,7 @@ from sinkinterp.report.columns import LOSS, MODEL, SEED
 from sinkinterp.runs import trained
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Scope
+from sinkinterp.runs.study import BASES
 from sinkinterp.table import Table
 from sinkinterp.train.recipe import Recipe
 
@@ -29,8 +30,8 @@ def run(tmp_path_factory):
 @torch.no_grad()
 def test_what_is_added_to_a_trained_model_first_leaves_it_as_it_was(run):
     mended, base = load_module("mended_sink"), load_model(run.folder)(TOKENS).logits
-    for name, addition in list(mended.ADDITIONS.items())[:-1]:  # the last begins with a logit of 0
-        logits = mended.with_addition(run, addition)(TOKENS).logits
+    for name in list(mended.ADDITIONS)[:-1]:  # the last begins with a logit of 0
+        logits = mended.with_addition(run, name)(TOKENS).logits
         torch.testing.assert_close(logits, base, rtol=0, atol=0.2 if name == "a sink logit" else 1e-5)
     assert (logits - base).abs().max() > 1e-4  # the slot takes a little
 
@@ -38,10 +39,17 @@ def test_what_is_added_to_a_trained_model_first_leaves_it_as_it_was(run):
 def test_what_is_added_is_trained_on_later_batches(run, monkeypatch):
     mended, sample, streams = load_module("mended_sink"), BigramBackcopy.sample, []
     monkeypatch.setattr(BigramBackcopy, "sample", lambda self, n, *of: streams.append(of) or sample(self, n, *of))
-    start = mended.with_addition(run, mended.ADDITIONS["a gate per element"])
-    gate = start.model.layers[0].self_attn.gate.gate_proj.weight
-    mended.trained_on(start, run.recipe, Scope(Scale.SMOKE))
-    assert gate.abs().max() > 0 and streams == [(0, 4)]  # 3 steps came before
+    model = mended.trained_on(run, "a gate per element", Scope(Scale.SMOKE))
+    assert model.model.layers[0].self_attn.gate.gate_proj.weight.abs().max() > 0  # as it began
+    assert streams == [(0, 4)]  # 3 steps came before
+
+
+def test_the_last_rate_is_that_at_which_the_training_ended():
+    mended, recipe = load_module("mended_sink"), BASES[Scale.TEXT]
+    whole, last = (mended.continued(recipe, mended.NOTHING + where) for where in ("", mended.LAST))
+    assert whole.steps == last.steps == recipe.steps // 10 and whole.model == last.model == recipe.model
+    assert whole.rate(whole.warmup) == recipe.lr and last.rate(last.warmup) == last.rate(last.steps)
+    assert last.rate(last.steps) == pytest.approx(recipe.rate(recipe.steps)) == pytest.approx(recipe.lr / 10)
 
 
 @torch.no_grad()
