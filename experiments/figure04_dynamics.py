@@ -11,10 +11,11 @@ from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.histories import training
-from sinkinterp.runs.rules import FunctionRule, in_most_seeds
-from sinkinterp.runs.study import BASES, history_of, onset
+from sinkinterp.runs.rules import FunctionRule, in_most_seeds, number
+from sinkinterp.runs.study import base_of, history_of, lengths_of, onset
+from sinkinterp.runs.trained import SINK_LENGTH
 from sinkinterp.runs.workers import in_order
-from sinkinterp.table import Cell, Table
+from sinkinterp.table import NULL, Cell, Table
 from sinkinterp.train.recipe import Recipe
 
 RATES = (1.0, 0.5, 0.25)
@@ -23,23 +24,28 @@ ALPHA = "alpha_1"  # as histories call it
 
 def recipes(scope: Scope) -> list[Recipe]:
     """The base with every rate and seed."""
-    base = BASES[scope.scale]
+    base = base_of(scope)
     return [replace(base, lr=base.lr * rate, seed=seed) for rate in RATES for seed in range(scope.seeds)]
 
 
 def rows(scope: Scope) -> Table:
     """A row per rate, seed and evaluation during training."""
-    base, runs = BASES[scope.scale], recipes(scope)
+    base, runs = base_of(scope), recipes(scope)
     histories = in_order(scope.workers, partial(history_of, cache=scope.cache), runs, scope.progress("training"))
     columns = ("step", "valid_loss", ALPHA, "sink_1")
+    length = min(base.data.length, SINK_LENGTH)
+    null = fmean(1 / k for k in range(1, length + 1))  # uniform attention gives the first token H_T / T
     made: list[dict[str, Cell]] = []
     for run, history in zip(runs, histories, strict=True):
         name = f"rate x {run.lr / base.lr:g}"
-        made += [{MODEL: name, SEED: run.seed, **{column: row[column] for column in columns}} for row in history]
-    note = f"{base.steps} steps of {base.batch} sequences, lr {base.lr:g} x rate, {scope.seeds} seeds, epsilon=0.3"
-    return Table(
-        "", f"{note}; alpha_1 and Sink_1 of up to 256 held-out sequences; uniform alpha_1: {_null():.3f}", tuple(made)
+        of_run: dict[str, Cell] = {MODEL: name, SEED: run.seed, NULL: null}
+        made += [of_run | {column: row[column] for column in columns} for row in history]
+    note = (
+        f"scale {scope.scale}: {base.steps} steps of {base.batch} sequences, lr {base.lr:g} x rate, {scope.seeds} "
+        f"seeds; alpha_1 and Sink_1 of up to 256 held-out sequences, {lengths_of(base)}, fp32, epsilon=0.3; null: "
+        "uniform attention"
     )
+    return Table("", note, tuple(made))
 
 
 def draw(table: Table) -> go.Figure:
@@ -47,16 +53,11 @@ def draw(table: Table) -> go.Figure:
     return training(Table("Training", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows))
 
 
-def _null() -> float:
-    """alpha_1 under uniform attention over 16 positions: H_16 / 16."""
-    return fmean(1 / k for k in range(1, 17))
-
-
 def _onsets(table: Table, rate: float) -> list[int | None]:
     """The step of every seed from which alpha_1 stays above its null."""
     runs = table.where(**{MODEL: f"rate x {rate:g}"})
-    seeds = dict.fromkeys(runs.column(SEED))
-    return [onset([dict(row) for row in runs.where(**{SEED: seed}).rows], _null()) for seed in seeds]
+    histories = [runs.where(**{SEED: seed}).rows for seed in dict.fromkeys(runs.column(SEED))]
+    return [onset([dict(row) for row in rows], number(rows[0][NULL])) for rows in histories]
 
 
 def _comes_after_some_steps(table: Table) -> tuple[bool | None, str]:

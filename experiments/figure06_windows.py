@@ -35,7 +35,7 @@ EXPERIMENT = study(
     rules=TOYS.rules,
     note=TOYS.note,
     editions={
-        Scale.TEXT: _edition(8, 16, 32, 48, middle=32, length=64),
+        Scale.TEXT: _edition(8, 32, 48, middle=32, length=64),
         Scale.PAPER: _edition(64, 128, 256, 512, 1024, middle=256, length=2048),
     },
 )

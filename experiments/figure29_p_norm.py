@@ -7,6 +7,7 @@ from sinkinterp.attention.kernels import Exp, Kernel, PNorm, Sigmoid, Similarity
 from sinkinterp.lm.variants import attn
 from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, RESIDUAL_RATIO, SINK_1
 from sinkinterp.runs.arm_figures import by_model
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import FunctionRule, HasSink, Higher, TrainingFails, in_most_seeds
 from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.table import Table
@@ -44,11 +45,13 @@ _STUDY = study(
             FunctionRule(
                 f"the residual ratio of sigmoid, p = {p:.2g}, is as far above 1 as half of that of softmax",
                 partial(_is_as_long, model=f"sigmoid, p = {p:.2g}"),
+                ("softmax", f"sigmoid, p = {p:.2g}"),
             )
             for p in POWERS
         ),
     ),
     note="importance of proxy scores, rows divided by their sum; residual ratio: norm of the first token over that "
     "of the others, the largest over blocks, as the paper measures here",
+    editions={Scale.TEXT: ("softmax", "softmax, p = 0.25", "softmax, p = 0.5", "softmax, p = 2", "sigmoid, p = 2")},
 )
 EXPERIMENT = replace(_STUDY, draw=partial(by_model, quantities=(RESIDUAL_RATIO, ALPHA_1, SINK_1, LOSS)))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import HasSink, Higher
 from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
@@ -27,4 +28,5 @@ EXPERIMENT = study(
         Higher("decay 1", than="decay 5", at_equal_loss=False),
     ),
     note="the paper compares models of unequal loss here, so losses stand beside the sinks",
+    editions={Scale.TEXT: ("decay 0", "decay 0.1", "decay 0.5", "decay 1", "decay 5")},
 )

@@ -1,5 +1,6 @@
 """Table 3: every position embedding makes a sink, and so does none."""
 
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import HasSink
 from sinkinterp.runs.study import architecture, study
 
@@ -22,4 +23,5 @@ EXPERIMENT = study(
     "by the paper's metric bucket_index has a sink, since its Sink_1 is above 50%, but its position bias alone would "
     "give the first token more; "
     "the toy's first token is random, so without learned positions nothing but its missing past marks it",
+    editions={Scale.TEXT: ("no_position", "learned", "alibi", "rotary")},
 )

@@ -1,6 +1,7 @@
 """Table 5: the longer a fixed v*, the more of the sink returns to the first token."""
 
 from sinkinterp.report.columns import ALPHA_SLOT, RESIDUAL_RATIO
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import Higher
 from sinkinterp.runs.study import architecture, study
 
@@ -21,4 +22,5 @@ EXPERIMENT = study(
         *(Higher(name, than="v* = 0", quantity=RESIDUAL_RATIO) for name in ("v* = 20 e1", "v* = 20 even")),
     ),
     note="e1: the first axis; even: all entries equal, of norm 1; residual ratio: Figure 7 (right)",
+    editions={Scale.TEXT: ("v* = 0", "v* = 20 e1", "v* = 20 even")},
 )

@@ -1,5 +1,6 @@
 """Tables 6 and 15: without normalisation no sink."""
 
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import HasNoSink, HasSink, Higher, TrainingFails
 from sinkinterp.runs.study import architecture, study
 
@@ -31,4 +32,5 @@ EXPERIMENT = study(
         *(TrainingFails(name) for name in ("elu_norm", "elu_kernel", "linear_norm")),
     ),
     note="importance of proxy scores where weights do not add up to one; the paper reports failed trainings as a dash",
+    editions={Scale.TEXT: ("softmax", "sigmoid", "sigmoid_norm", "elu", "elu_kernel_norm", "linear", "mlp_kernel")},
 )

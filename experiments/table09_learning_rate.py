@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import Higher
 from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
@@ -35,4 +36,13 @@ EXPERIMENT = study(
         Higher("rate x 2, steps x 1", than="rate x 1, steps x 1", at_equal_loss=False),
     ),
     note="the paper compares models of unequal loss here, so losses stand beside the sinks",
+    editions={
+        Scale.TEXT: (
+            "rate x 1, steps x 1",
+            "rate x 2, steps x 1",
+            "rate x 0.5, steps x 1",
+            "rate x 0.5, steps x 2",
+            "rate x 0.25, steps x 1",
+        )
+    },
 )

@@ -1,6 +1,7 @@
 """Table 10 (right) and section 5: the sink is where the same token always stands, or where nothing can be predicted."""
 
 from sinkinterp.data.changes import FixedAt, RandomAt
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import Higher, SinkAt
 from sinkinterp.runs.study import study
 
@@ -25,4 +26,5 @@ EXPERIMENT = study(
     ),
     note="the paper's Sink_2 is 69.03% with the token fixed at 2, Sink_3 69.64% at 3, Sink_2 14.08% with two random "
     "tokens; held-out sequences are changed like those for training",
+    editions={Scale.TEXT: ("as drawn", "fixed at 2", "random at 1", "random at 1, 2")},  # as drawn has BOS at 1
 )

@@ -1,5 +1,6 @@
 """Table 11: the activation of the feed-forward layers does not matter."""
 
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import HasSink
 from sinkinterp.runs.study import architecture, study
 
@@ -16,4 +17,5 @@ EXPERIMENT = study(
     ),
     rules=tuple(HasSink(name, baseline="swiglu") for name in NAMES),
     note="layers without a gate have a third fewer parameters",
+    editions={Scale.TEXT: ("relu", "gelu", "geglu", "swiglu")},
 )

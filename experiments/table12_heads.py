@@ -1,6 +1,7 @@
 """Table 12: the number of heads and how they are joined do not matter; biases that heads share hold less sink."""
 
 from sinkinterp.report.columns import ALPHA_SLOT
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import HasSink, Higher
 from sinkinterp.runs.study import architecture, study
 
@@ -25,4 +26,5 @@ EXPERIMENT = study(
         Higher("kv_bias", than="kv_bias_shared", quantity=ALPHA_SLOT),
         Higher("kv_bias_shared", than="k_bias_shared"),
     ),
+    editions={Scale.TEXT: ("heads_1", "heads_2", "heads_4")},
 )

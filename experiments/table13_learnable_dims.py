@@ -41,5 +41,8 @@ EXPERIMENT = study(
     arms=_arms(1, 2, 4, 8, 16),
     rules=_rules(8, 16),
     note=f"{NOTE}: 32 here, 96 in the paper; of the paper's Sink_* our text of it has those of 32 and of 64 dimensions",
-    editions={Scale.PAPER: Edition(_arms(1, 2, 4, 8, 16, 32, 64), _rules(8, 16, 32, 64), f"{NOTE}: 96")},
+    editions={
+        Scale.TEXT: ("k_bias_1d", "k_bias_8d", "k_bias"),
+        Scale.PAPER: Edition(_arms(1, 2, 4, 8, 16, 32, 64), _rules(8, 16, 32, 64), f"{NOTE}: 96"),
+    },
 )

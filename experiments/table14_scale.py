@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.rules import HasNoSink, HasSink, Higher
 from sinkinterp.runs.study import Arm, architecture, setting, study
 from sinkinterp.train.recipe import Recipe
@@ -45,4 +46,14 @@ EXPERIMENT = study(
         *(Higher("softmax", than=arm.name) for arm in SIGMOIDS),
     ),
     note="importance of proxy scores, rows divided by their sum",
+    editions={
+        Scale.TEXT: (
+            "alpha_2",
+            "softmax",
+            "alpha_0.2",
+            "sigmoid, rate x 1, decay x 1",
+            "sigmoid, rate x 1, decay x 5",
+            "sigmoid, rate x 2.5, decay x 1",
+        )
+    },
 )

@@ -77,6 +77,14 @@ class Rule(Protocol):
     def verdict(self, runs: Table) -> Verdict: ...
 
 
+@runtime_checkable
+class OfModels(Protocol):
+    """A rule that needs the rows of these models. Without one of them it cannot be asked."""
+
+    @property
+    def models(self) -> tuple[str, ...]: ...
+
+
 def number(cell: Cell) -> float:
     """The number in a cell; NaN where there is none."""
     return float("nan") if cell is None else float(cell)
@@ -150,10 +158,14 @@ class Within:
 
 @dataclass(frozen=True)
 class FunctionRule:
-    """A rule of one experiment: a function that says whether the rows show the claim (None: undecided), and why."""
+    """A rule of one experiment: a function that says whether the rows show the claim (None: undecided), and why.
+
+    models: those whose rows it needs.
+    """
 
     claim: str
     decide: Callable[[Table], tuple[bool | None, str]]
+    models: tuple[str, ...] = ()
 
     def verdict(self, runs: Table) -> Verdict:
         shows, reason = self.decide(runs)
@@ -231,6 +243,10 @@ class Higher:
     at_equal_loss: bool = True
 
     @property
+    def models(self) -> tuple[str, ...]:
+        return self.of, self.than
+
+    @property
     def claim(self) -> str:
         return f"{self.quantity} is higher in {self.of} than in {self.than}"
 
@@ -276,6 +292,10 @@ class HasSink:
     margin: float = MARGIN
 
     @property
+    def models(self) -> tuple[str, ...]:
+        return _with_baseline(self.model, self.baseline)
+
+    @property
     def claim(self) -> str:
         return f"{self.quantity} is above its null by {self.margin:g} in {self.model}"
 
@@ -312,6 +332,10 @@ class HasNoSink:
     baseline: str | None = None
 
     @property
+    def models(self) -> tuple[str, ...]:
+        return _with_baseline(self.model, self.baseline)
+
+    @property
     def claim(self) -> str:
         return f"no sink in {self.model}, neither in the mean over heads nor in one head"
 
@@ -335,6 +359,10 @@ class SinkOrNone:
     baseline: str | None = None
 
     @property
+    def models(self) -> tuple[str, ...]:
+        return _with_baseline(self.model, self.baseline)
+
+    @property
     def claim(self) -> str:
         return f"is there a sink in {self.model}?"
 
@@ -350,6 +378,10 @@ class SinkAt:
 
     model: str
     positions: Sequence[int]
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self.model,)
 
     @property
     def claim(self) -> str:
@@ -371,6 +403,10 @@ class TrainingFails:
     model: str
 
     @property
+    def models(self) -> tuple[str, ...]:
+        return (self.model,)
+
+    @property
     def claim(self) -> str:
         return f"the training of {self.model} fails"
 
@@ -382,6 +418,10 @@ class TrainingFails:
 
 
 _ABOVE = "seeds are above it"
+
+
+def _with_baseline(model: str, baseline: str | None) -> tuple[str, ...]:
+    return (model,) if baseline is None else (model, baseline)
 
 
 def _counted(

@@ -47,7 +47,7 @@ from ..train.recipes import RECIPES, demo_recipe, on_text, with_variant
 from .arm_figures import by_model
 from .catalogue import Scale
 from .experiment import Experiment, Scope
-from .rules import TRAINED, Rule
+from .rules import TRAINED, OfModels, Rule
 from .trained import SINK_LENGTH, Run, held_out_tokens, trained, valid_loss
 from .workers import in_order
 
@@ -112,6 +112,15 @@ class Edition:
     arms: Sequence[Arm]
     rules: Sequence[Rule]
     note: str = ""
+
+
+def _part(whole: Edition, names: Sequence[str]) -> Edition:
+    """The arms with these names, and the rules that need no other arm."""
+    arms = [arm for arm in whole.arms if arm.name in names]
+    assert len(arms) == len(names), f"{set(names) - {arm.name for arm in arms}} are no arms"
+    rules = [rule for rule in whole.rules if not isinstance(rule, OfModels) or set(rule.models) <= set(names)]
+    counts = f"{len(arms)} of the {len(whole.arms)} models that other scales train"
+    return Edition(arms, rules, f"{whole.note}; {counts}" if whole.note else counts)
 
 
 def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[str, Cell]:
@@ -290,16 +299,19 @@ def study(
     scales: Sequence[Scale] = (Scale.SMOKE, Scale.DEMO, Scale.TEXT, Scale.PAPER),
     note: str = "",
     bases: Mapping[Scale, Recipe] = BASES,
-    editions: Mapping[Scale, Edition] = MappingProxyType({}),
+    editions: Mapping[Scale, Edition | Sequence[str]] = MappingProxyType({}),
 ) -> Experiment:
     """An experiment whose models are trained: what the paper claims, the models, and the rules of the verdicts.
 
     `arms` are the models as changes of the base recipe of the scale, the first of them the baseline. `note` says what
-    a reader must know beside the protocol. `editions` take their place at other scales.
+    a reader must know beside the protocol. `editions` take their place at other scales: other arms, or the names of
+    those that suffice for the claim where a training takes ten minutes.
     """
-    rows = Trainings(arms, bases, note, editions)
+    whole = Edition(arms, rules, note)
+    at = {scale: made if isinstance(made, Edition) else _part(whole, made) for scale, made in editions.items()}
+    rows = Trainings(arms, bases, note, at)
     default = Scale.DEMO if Scale.DEMO in scales else Scale.TEXT
-    rules_at: dict[str, Sequence[Rule]] = {scale: edition.rules for scale, edition in editions.items()}
+    rules_at: dict[str, Sequence[Rule]] = {scale: edition.rules for scale, edition in at.items()}
     return Experiment(claim, rows, by_model, rules, scales, rows.recipes, means_over_seeds, lambda: default, rules_at)
 
 

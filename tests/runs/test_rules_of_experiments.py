@@ -9,7 +9,7 @@ from sinkinterp.report.columns import INPUT, MODEL, SEED, SINK_1
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import GIVEN, Scope, load_experiment
 from sinkinterp.runs.rules import Outcome
-from sinkinterp.table import Table, high_of, low_of
+from sinkinterp.table import NULL, Table, high_of, low_of
 
 HOLDS, FAILS, UNDECIDED, NOT_ASKED = Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED, Outcome.NOT_ASKED
 
@@ -63,10 +63,11 @@ PAPERS = {
 def onsets(**steps):
     """Histories of 800 steps in which alpha_1 rises at a step; None is never."""
     return [
-        {MODEL: f"rate x {rate}", SEED: seed, "step": at, "alpha_1": 0.4 if step is not None and at >= step else 0.1}
+        {MODEL: f"rate x {rate}", SEED: seed, "step": at, "alpha_1": 0.4 if came else 0.1, NULL: 0.211}
         for rate, seeds in zip(("1", "0.5", "0.25"), steps.values(), strict=True)
         for seed, step in enumerate(seeds)
         for at in range(0, 801, 50)
+        for came in (step is not None and at >= step,)
     ]
 
 

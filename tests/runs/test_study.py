@@ -13,7 +13,7 @@ from sinkinterp.report import columns as c
 from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of, tokens_per_second
 from sinkinterp.runs.experiment import OnModels, Scope, check_scope, load_experiment
-from sinkinterp.runs.rules import TRAINED, Higher, Outcome
+from sinkinterp.runs.rules import TRAINED, Higher, OfModels, Outcome
 from sinkinterp.runs.study import BASES, NUMBERS, Trainings, architecture, measured, onset, setting, study
 from sinkinterp.runs.trained import held_out_tokens, trained, valid_loss
 from sinkinterp.runs.workers import Here, Processes
@@ -215,8 +215,20 @@ def test_every_rule_names_models_that_the_study_has(name):
     for scale, rules in {Scale.DEMO: experiment.rules, **experiment.rules_at}.items():
         known = {arm.name for arm in experiment.rows.arms_at(scale)}
         for rule in rules:
-            named = {getattr(rule, field, None) for field in ("of", "than", "model", "baseline")} - {None}
-            assert named <= known, f"{name}: {rule.claim}"
+            assert not isinstance(rule, OfModels) or set(rule.models) <= known, f"{name}: {rule.claim}"
+
+
+def test_a_study_on_text_trains_a_part_of_the_arms_and_asks_what_they_can_answer():
+    table02 = load_experiment("table02_weight_decay")
+    names = [arm.name for arm in table02.rows.arms_at(Scale.TEXT)]
+    assert names == ["decay 0", "decay 0.1", "decay 0.5", "decay 1", "decay 5"]
+    assert len(table02.recipes(Scope(Scale.TEXT, seeds=2))) == 10 and len(table02.rows.arms_at(Scale.DEMO)) == 8
+    figure29 = load_experiment("figure29_p_norm")
+    asked = {model for rule in figure29.rules_at[Scale.TEXT] for model in rule.models}
+    assert asked == {arm.name for arm in figure29.rows.arms_at(Scale.TEXT)}
+    assert 0 < len(figure29.rules_at[Scale.TEXT]) < len(figure29.rules)
+    with pytest.raises(AssertionError, match="lacking"):
+        study("a claim", (architecture("softmax"),), (), editions={Scale.TEXT: ("softmax", "lacking")})
 
 
 def test_the_strongest_head_stands_in_every_row_with_its_null(table):
