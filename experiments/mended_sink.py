@@ -1,12 +1,13 @@
 """Can a gate or a sink logit mend a pretrained sink? It is added to a trained model, whose training then goes on."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 import torch
-from torch.optim import AdamW
 
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
@@ -27,9 +28,9 @@ from sinkinterp.runs.study import EPSILON, Arm, architecture
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import NULL, Cell, Table
 from sinkinterp.train.job import job_of, prepared
-from sinkinterp.train.loop import update
-from sinkinterp.train.recipe import Recipe
-from sinkinterp.train.recipe_parts import ConstantRate, parameter_groups
+from sinkinterp.train.loop import train
+from sinkinterp.train.recipe import Continued, Recipe
+from sinkinterp.train.recipe_parts import ConstantRate
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
 from .shared.remedy import EVICTED, outliers_and_costs
@@ -77,13 +78,18 @@ CAREFUL = (NOTHING, "a gate per head", "a sink logit from 0")  # those that are 
 NAMES = (*ADDITIONS, *(name + LAST for name in CAREFUL))
 
 
-def continued(recipe: Recipe, name: str) -> Recipe:
+def continued(recipe: Recipe, name: str) -> Continued:
     """How the trained model of a recipe goes on with an addition: for a tenth of its steps."""
     steps = max(1, recipe.steps // SHARE)
     attention = ADDITIONS[name.removesuffix(LAST)].change(recipe.model.attention)
-    model = replace(recipe.model, attention=attention)
-    short = replace(recipe, model=model, steps=steps, warmup=min(recipe.warmup, steps // 4))
-    return replace(short, lr=recipe.rate(recipe.steps), schedule=ConstantRate()) if name.endswith(LAST) else short
+    settings = {field.name: getattr(recipe, field.name) for field in fields(Recipe)} | {
+        "model": replace(recipe.model, attention=attention),
+        "steps": steps,
+        "warmup": min(recipe.warmup, steps // 4),
+    }
+    if name.endswith(LAST):
+        settings |= {"lr": recipe.rate(recipe.steps), "schedule": ConstantRate()}
+    return Continued(**settings, first=recipe, change=name)
 
 
 @torch.no_grad()
@@ -96,21 +102,19 @@ def with_addition(run: Run, name: str) -> SinkForCausalLM:
     return model
 
 
-def trained_on(run: Run, name: str, scope: Scope) -> SinkForCausalLM:
+def trained_on(run: Run, name: str, cache: Path) -> SinkForCausalLM:
     """The model of a run after training with an addition, on batches that come after those of the run."""
-    model, recipe = with_addition(run, name), continued(run.recipe, name)
-    job = job_of(recipe, prepared(recipe.data, scope.cache or cache_folder()), lambda model: {})
-    later = replace(job, batch=lambda step: job.batch(run.recipe.steps + step))
-    optimizer = AdamW(parameter_groups(model.train(), recipe.decay, recipe.weight_decay), betas=(0.9, 0.95), fused=True)
-    for step in range(1, recipe.steps + 1):
-        update(later, step, model, optimizer)
-    return model.eval()
+    recipe = continued(run.recipe, name)
+    job = job_of(recipe, prepared(recipe.data, cache), lambda model: {})
+    later = replace(job, start=partial(with_addition, run, name), batch=lambda step: job.batch(run.recipe.steps + step))
+    return load_model(train(later, cache / "runs" / recipe.key()))
 
 
 def read(run: Run, scope: Scope) -> Rows:
     """A row for the model as it was, and one for each addition after more training."""
     token_set = held_out(run, scope, SEQUENCES)
-    models = {BEFORE: load_model(run.folder)} | {name: trained_on(run, name, scope) for name in NAMES}
+    cache = scope.cache or cache_folder()
+    models = {BEFORE: load_model(run.folder)} | {name: trained_on(run, name, cache) for name in NAMES}
     subjects = {name: HuggingFaceSubject(model, name) for name, model in models.items()}
     losses = {name: loss_of(subject, token_set.tokens).mean(1) for name, subject in subjects.items()}
     return [{EDIT: name, **_row(subject, token_set, losses)} for name, subject in subjects.items()]

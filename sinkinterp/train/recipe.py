@@ -113,3 +113,14 @@ def shown_ahead(mask: Mask, length: int) -> int:
     index = torch.arange(min(length, CHECKED))
     shown = mask.allows(index[:, None], index[None, :]) & (index[None, :] > index[:, None])
     return int(index[shown.any(0)].max()) if shown.any() else 0
+
+
+@dataclass(frozen=True)
+class Continued(Recipe):
+    """A training that goes on from the model that another recipe trained, after a change of that model.
+
+    first: the other recipe. change: the name of the change.
+    """
+
+    first: Recipe = Recipe()
+    change: str = ""

@@ -36,10 +36,11 @@ def test_what_is_added_to_a_trained_model_first_leaves_it_as_it_was(run):
     assert (logits - base).abs().max() > 1e-4  # the slot takes a little
 
 
-def test_what_is_added_is_trained_on_later_batches(run, monkeypatch):
+def test_what_is_added_is_trained_once_on_later_batches(run, monkeypatch, tmp_path):
     mended, sample, streams = load_module("mended_sink"), BigramBackcopy.sample, []
     monkeypatch.setattr(BigramBackcopy, "sample", lambda self, n, *of: streams.append(of) or sample(self, n, *of))
-    model = mended.trained_on(run, "a gate per element", Scope(Scale.SMOKE))
+    for _ in range(2):
+        model = mended.trained_on(run, "a gate per element", tmp_path)
     assert model.model.layers[0].self_attn.gate.gate_proj.weight.abs().max() > 0  # as it began
     assert streams == [(0, 4)]  # 3 steps came before
 
