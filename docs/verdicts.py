@@ -4,6 +4,7 @@
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from sinkinterp.pages.chapters import Chapter, chapters_in
@@ -19,7 +20,8 @@ interval, show it. **fails**: they show the opposite, or nothing. **undecided**:
 differ in loss by more than 0.02 nats. **diverged**: a training failed. **not asked**: models of this scale cannot
 answer. **sink**, **no sink**: what a model has where no claim says what it should have. Numbers of scale `smoke`
 have no verdict, since they only check the path. A verdict is about our models at the scale that is named (`demo`: toys
-of one layer; `real`: SmolLM2-135M-Instruct, Whisper tiny.en), not about the paper's.
+of one layer; `text`: small models of Python code; `real`: SmolLM2-135M-Instruct, Whisper tiny.en), not about the
+paper's.
 
 | experiment | scale | what it asks | verdicts |
 |---|---|---|---|
@@ -76,26 +78,28 @@ ROWS = (  # row of the paper, experiment, how its command at the paper's scale i
     ("GPT-2's circuit (arXiv:2604.14722)", "gpt2_circuit", HUB),
 )
 TAIL = """
-Figures 25 and 26, attention maps of Jamba: `sinkinterp view ai21labs/Jamba-v0.1 "a text"`, which needs the Hub; their
-heads' sinks are in Figure 27's command. Figures 4 (middle and right) and 30 and Figure 8 have no command of their own
-at the paper's sizes: the history of `reproduce table09 --scale paper` holds the curves of Figure 4, and the
-billion-parameter models of Figures 8 and 30 come from `sinkinterp train VARIANT --recipe paper-1b --text FILE`, then
-`sinkinterp finetune`.
+Figures 25 and 26, attention maps of Jamba: `sinkinterp view ai21labs/Jamba-v0.1 --text "a text"`, which needs the
+Hub; their heads' sinks are in Figure 27's command. Figures 4 (middle and right) and 30 and Figure 8 have no command
+of their own at the paper's sizes: the history of `reproduce table09 --scale paper` holds the curves of Figure 4, and
+the billion-parameter models of Figures 8 and 30 come from `sinkinterp train VARIANT --recipe paper-1b --text FILE`,
+then `sinkinterp finetune`.
 """
 
 
 def page() -> str:
     """The list as Markdown."""
-    chapters = {chapter.name: chapter for chapter in chapters_in(BOOK)}
-    verdicts = "".join(_row(name, chapters.get(name)) for name in experiment_names())
-    paper = "".join(_paper_row(row, name, chapters.get(name), tested) for row, name, tested in ROWS)
+    chapters = {name: [] for name in experiment_names()}
+    for chapter in chapters_in(BOOK):
+        chapters[chapter.name].append(chapter)
+    verdicts = "".join(_row(name, chapter) for name, made in chapters.items() for chapter in made or [None])
+    paper = "".join(_paper_row(row, name, chapters[name], tested) for row, name, tested in ROWS)
     return HEAD + verdicts + PAPER + paper + TAIL
 
 
 def _row(name: str, chapter: Chapter | None) -> str:
     if chapter is None:
         return f"| {name} | not run | {summary_of(name)} | |\n"
-    return f"| {name} | {chapter.provenance['scale']} | {chapter.summary} | {_counts(chapter)} |\n"
+    return f"| {name} | {chapter.scale} | {chapter.summary} | {_counts(chapter)} |\n"
 
 
 def _counts(chapter: Chapter) -> str:
@@ -104,8 +108,8 @@ def _counts(chapter: Chapter) -> str:
     return ", ".join(f"{outcome} {count}" for outcome, count in counts.items())
 
 
-def _paper_row(row: str, name: str, chapter: Chapter | None, tested: str | None) -> str:
-    here = "not run" if chapter is None else f"{chapter.provenance['scale']}: {_counts(chapter) or 'no verdict'}"
+def _paper_row(row: str, name: str, chapters: Sequence[Chapter], tested: str | None) -> str:
+    here = "; ".join(f"{made.scale}: {_counts(made) or 'no verdict'}" for made in chapters) or "not run"
     text = " --text FILE" if tested == TRAINED else " --text FOLDER" if name.startswith("figure09") else ""
     command = "" if tested is None else f"`sinkinterp reproduce {name} --scale paper{text}`"
     return f"| {row} | {name} | {here} | {command} | {tested or ''} |\n"

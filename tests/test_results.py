@@ -43,7 +43,7 @@ def sections():
 
 @cache
 def chapters():
-    return {chapter.name: chapter for chapter in chapters_in(ROOT / "figures" / "book")}
+    return {chapter.stem: chapter for chapter in chapters_in(ROOT / "figures" / "book")}
 
 
 @cache
@@ -53,21 +53,26 @@ def numbers_of(name):
         text = (ROOT / "figures" / "measured" / f"{name}.json").read_text()
     else:
         chapter = chapters()[name]
-        rows = [*chapter.table.rows, *load_experiment(name).digest(chapter.table).rows]
+        rows = [*chapter.table.rows, *load_experiment(chapter.name).digest(chapter.table).rows]
         reasons = [verdict.reason for verdict in chapter.verdicts]
         text = " ".join([chapter.table.note, *reasons, *(str(cell) for row in rows for cell in row.values())])
     return {float(number) for number in re.findall(r"\d*\.?\d+(?:e[-+]?\d+)?", text)}
 
 
 def sources(text):
-    """The chapters whose commands, tables or figures a text names, and the files that it links to."""
+    """The chapters whose commands, tables or figures a text names, and the files that it links to.
+
+    Chapters of trainings on text count where a text links to them.
+    """
     beginnings = {name for names in re.findall(READ, text) for name in names if name} - {"index"}
     for kind, numbers in re.findall(r"(Table|Figure|Equation|Section)s? ((?:[\d.]+(?:, | and | to )?)+)", text):
         width = 2 if kind in ("Table", "Figure") else 1
         beginnings |= {kind.lower() + number.zfill(width) for number in re.findall(r"\d+", numbers)}
     folder = ROOT / "figures" / "measured"
     measured = {file.stem for name in beginnings for file in folder.glob(f"{name}.json")}
-    return measured | {name for name in chapters() if any(map(name.startswith, beginnings))}
+    of_toys = {stem for stem, chapter in chapters().items() if stem == chapter.name}
+    begun = {name for name in of_toys if any(map(name.startswith, beginnings))}
+    return measured | begun | (beginnings & chapters().keys())
 
 
 def strays(line, names):

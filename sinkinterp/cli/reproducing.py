@@ -59,11 +59,13 @@ def reproduce(
 ) -> None:
     """Reproduce tables and figures of a paper: numbers beside the published ones, and a verdict on every claim.
 
-    Writes NAME.json and NAME.html for each, and index.html with the verdicts of all that lie in the folder.
+    Writes NAME.json and NAME.html for each (NAME_text and NAME_paper at these scales, beside those of toys), and
+    index.html with the verdicts of all that lie in the folder.
     """
     with progress_bars() as progress:
         from ..data.texts import check_readable, is_path
         from ..pages.book import files_of
+        from ..pages.chapters import stem_of
         from ..runs import experiment as experiments
 
         quiet_libraries()
@@ -72,7 +74,7 @@ def reproduce(
             check_readable(text)
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
-        check_ours(files_of(out, chosen), OR_FORCE, force or dry_run)
+        check_ours(files_of(out, [stem_of(name, scale) for name in chosen]), OR_FORCE, force or dry_run)
         models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
         for name in chosen:
             experiment = experiments.load_experiment(name)
@@ -147,11 +149,11 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     from ..files import check_writable
     from ..measurement.position_swap import from_zero
     from ..pages.book import verdict_table, write_chapter
-    from ..pages.chapters import Chapter
+    from ..pages.chapters import Chapter, stem_of
     from ..runs.commit import provenance
 
     for ending in ("json", "html"):
-        check_writable(out / f"{name}.{ending}")
+        check_writable(out / f"{stem_of(name, scope.label)}.{ending}")
     start = time.perf_counter()
     table = experiment.table(scope)
     seconds = round(time.perf_counter() - start, 1)
@@ -187,7 +189,7 @@ def book(
 
         quiet_libraries()
         chapters = chapters_in(folder)
-        check_ours(files_of(folder, [chapter.name for chapter in chapters]), OR_FORCE, force)
+        check_ours(files_of(folder, [chapter.stem for chapter in chapters]), OR_FORCE, force)
         judged = [_judged(chapter, folder) for chapter in chapters]  # all of them, before anything is written
         on_page = progress("drawing pages")
         for i, (chapter, digest, figure) in enumerate(judged, 1):
@@ -222,5 +224,5 @@ def _judged(written: "Chapter", folder: Path) -> tuple["Chapter", "Table", "go.F
         verdicts = experiment.verdicts(table, written.scale)
         return replace(written, table=table, verdicts=verdicts), experiment.digest(table), experiment.draw(table)
     except Exception as error:  # rows that the experiment did not make can fail in any way
-        file, reason = folder / f"{written.name}.json", " ".join(str(error).split()) or type(error).__name__
+        file, reason = folder / f"{written.stem}.json", " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{file} does not hold the rows of {written.name}: {reason}; reproduce it again") from error

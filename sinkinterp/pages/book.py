@@ -30,14 +30,14 @@ def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figu
 
 def write_numbers(folder: Path, chapter: Chapter) -> Path:
     """What the book keeps of a chapter."""
-    numbers = folder / f"{chapter.name}.json"
+    numbers = folder / f"{chapter.stem}.json"
     write_json(numbers, signed(chapter.to_dict()), indent=1)
     return numbers
 
 
 def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure) -> Path:
     """The page of a chapter, and beside it the plotly that all pages of the book share."""
-    html, library = folder / f"{chapter.name}.html", folder / PLOTLY
+    html, library = folder / f"{chapter.stem}.html", folder / PLOTLY
     if not library.is_file():
         write_text(library, get_plotlyjs())
     write_text(html, chapter_page(chapter, digest, figure))
@@ -56,9 +56,9 @@ def write_front_pages(folder: Path) -> list[Path]:
     return list(pages)
 
 
-def files_of(folder: Path, names: Sequence[str]) -> list[Path]:
+def files_of(folder: Path, stems: Sequence[str]) -> list[Path]:
     """The files of a book that has these chapters; plotly's, once written, stays."""
-    chapters = (folder / f"{name}.{ending}" for name in names for ending in ("json", "html"))
+    chapters = (folder / f"{stem}.{ending}" for stem in stems for ending in ("json", "html"))
     return [folder / INDEX, folder / STORY, *chapters]
 
 
@@ -73,7 +73,7 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
         *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[rows])]),
         Section("How these numbers were made", f"Make them again: {command}", tables=[_provenance(chapter)]),
     ]
-    return page(chapter.summary, f"The claim: {chapter.table.title}", sections, PLOTLY)
+    return page(chapter.heading, f"The claim: {chapter.table.title}", sections, PLOTLY)
 
 
 def verdict_table(chapter: Chapter) -> Table:

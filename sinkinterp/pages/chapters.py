@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InputError
-from ..runs.catalogue import experiment_names
+from ..runs.catalogue import Scale, experiment_names
+from ..runs.experiment import load_experiment
 from ..runs.rules import Outcome, Verdict
 from ..seals import SHA256, check_signed
 from ..table import Cell, Table
@@ -34,6 +35,16 @@ class Chapter:
         """The scale at which the numbers were made."""
         return str(self.provenance.get("scale", ""))
 
+    @property
+    def stem(self) -> str:
+        """What its files are called."""
+        return stem_of(self.name, self.scale)
+
+    @property
+    def heading(self) -> str:
+        """What the experiment asks, and the scale where that is not its usual one."""
+        return self.summary if self.stem == self.name else f"{self.summary} (scale {self.scale})"
+
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy: the table's title, note and rows, and beside them verdicts and provenance."""
         verdicts = [asdict(verdict) for verdict in self.verdicts]
@@ -56,6 +67,14 @@ class Chapter:
         return Chapter(plain["name"], plain["summary"], Table.from_dict(plain), verdicts, plain["provenance"])
 
 
+def stem_of(name: str, scale: str | None) -> str:
+    """What the files of an experiment are called, so that trainings on text stand in a book beside those of toys."""
+    if scale not in (Scale.TEXT, Scale.PAPER) or name not in experiment_names():
+        return name
+    experiment = load_experiment(name)
+    return f"{name}_{scale}" if scale in experiment.scales and scale != experiment.default_scale() else name
+
+
 def chapters_in(folder: Path) -> list[Chapter]:
     """The chapters whose numbers lie in a folder, by name. Raises InputError without one, and for a damaged file."""
     if not isinstance(folder, str | Path):
@@ -76,8 +95,8 @@ def chapter_in(file: Path) -> Chapter | None:
                 raise InputError("it holds no chapter")
             return None
         chapter = Chapter.from_dict(plain)
-        if chapter.name != file.stem or plain.keys() - chapter.to_dict().keys() - {SHA256}:
-            raise InputError(f"it calls itself {chapter.name!r}, and holds {', '.join(plain)}")
+        if chapter.stem != file.stem or plain.keys() - chapter.to_dict().keys() - {SHA256}:
+            raise InputError(f"its name would be {chapter.stem}.json, and it holds {', '.join(plain)}")
         if SHA256 in plain:  # earlier versions wrote none
             check_signed(plain, plain[SHA256])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

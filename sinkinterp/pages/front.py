@@ -85,7 +85,7 @@ def why_ours_differs(chapter: Chapter, by: float = 0.1) -> str:
 
 def _findings(chapters: Sequence[Chapter], more: str) -> str:
     cards = "".join(
-        f'<article class="finding"><h3><a href="{escape(told.chapter.name)}.html">{escape(told.title)}</a></h3>'
+        f'<article class="finding"><h3><a href="{escape(told.chapter.stem)}.html">{escape(told.title)}</a></h3>'
         f"{thumbnail_of(told.figure, f'finding-{told.name}')}<p>{_with_whole_numbers(told.text)}</p></article>"
         for told in passages(chapters, FINDINGS)
     )
@@ -108,7 +108,7 @@ def _group(title: str, chapters: Sequence[Chapter]) -> str:
 
 
 def _card(chapter: Chapter) -> str:
-    name, held = escape(chapter.name), _badge(chapter)
+    name, held = escape(chapter.stem), _badge(chapter)
     figure = small_figure(chapter)
     picture = thumbnail_of(figure, f"figure-{name}") if figure is not None else ""
     rules = "".join(map(_rule, chapter.verdicts))
@@ -117,7 +117,7 @@ def _card(chapter: Chapter) -> str:
     why = why_ours_differs(chapter, by=0.5)
     note = f"<p><small>{escape(why)}</small></p>" if why else ""
     return (
-        f'<article><h4><a href="{name}.html">{escape(chapter.summary)}</a></h4>{held}{picture}'
+        f'<article><h4><a href="{name}.html">{escape(chapter.heading)}</a></h4>{held}{picture}'
         f"<p>{escape(chapter.table.title)}</p>{note}{folded}<footer>scale: {escape(chapter.scale)}</footer></article>"
     )
 

@@ -54,7 +54,7 @@ class _Told:
 
 def passages(chapters: Sequence[Chapter], names: Sequence[str] = ()) -> list[Passage]:
     """The passages that the chapters support, all or those named, in the order of the story or of `names`."""
-    by_name = {chapter.name: chapter for chapter in chapters if chapter.scale != Scale.SMOKE and chapter.table.rows}
+    by_name = {chapter.stem: chapter for chapter in chapters if chapter.scale != Scale.SMOKE and chapter.table.rows}
     rows = {name: _of_first_model(chapter.table) for name, chapter in by_name.items()}
     told = []
     for name in names or _TELLERS:

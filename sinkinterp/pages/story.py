@@ -46,7 +46,7 @@ def _passage(passage: Passage, book: str | None) -> str:
     """A heading, sentences, the figure, and the protocol one click away."""
     chapter, name = passage.chapter, escape(passage.name)
     made = f"Make these numbers again: {chapter.provenance.get('command', '')}"
-    link = f' <a href="{escape(chapter.name)}.html">All numbers of this experiment</a>.' if book else ""
+    link = f' <a href="{escape(chapter.stem)}.html">All numbers of this experiment</a>.' if book else ""
     slider = _SLIDER if passage.name == _WITH_SLIDER else ""
     figure = drawn(passage.figure, f"figure-{name}").replace(f"<figcaption>{_caption(passage)}</figcaption>", "")
     return (

@@ -4,8 +4,9 @@ from dataclasses import replace
 import plotly.graph_objects as go
 import pytest
 
+from sinkinterp.errors import InputError
 from sinkinterp.pages.book import write_chapter
-from sinkinterp.pages.chapters import NO_VERDICT, Chapter, chapters_in
+from sinkinterp.pages.chapters import NO_VERDICT, Chapter, chapters_in, stem_of
 from sinkinterp.pages.front import front_page, why_ours_differs
 from sinkinterp.runs.rules import Outcome, Verdict
 from sinkinterp.table import Table
@@ -30,6 +31,20 @@ def book(tmp_path):
 def test_a_chapter_survives_json(book):
     (first, second) = chapters_in(book)
     assert first == chapter("table0", Outcome.HOLDS, Outcome.FAILS) and second.name == "table1"
+
+
+def test_trainings_on_text_stand_beside_those_of_toys(tmp_path):
+    toys = chapter("table04_attention_biases", Outcome.HOLDS)
+    text = replace(toys, verdicts=[Verdict("claim", Outcome.FAILS, "why")], provenance={"scale": "text"})
+    for made in (toys, text):
+        write_chapter(tmp_path, made, made.table, go.Figure())
+    assert [made.stem for made in chapters_in(tmp_path)] == [toys.name, f"{toys.name}_text"]
+    front = (tmp_path / "index.html").read_text()
+    assert front.count(f'href="{toys.name}.html"') == front.count(f'href="{toys.name}_text.html"') == 1
+    assert stem_of("text_twins", "text") == "text_twins" and stem_of("gpt2_circuit", "real") == "gpt2_circuit"
+    (tmp_path / f"{toys.name}_text.json").rename(tmp_path / "figure06_windows.json")
+    with pytest.raises(InputError, match=f"would be {toys.name}_text.json"):
+        chapters_in(tmp_path)
 
 
 def test_other_json_files_are_no_chapters(book):

@@ -27,7 +27,7 @@ from sinkinterp.runs.arm_figures import importances
 
 BOOK = Path(__file__).parents[2] / "figures" / "book"
 CHAPTERS = chapters_in(BOOK)
-(TABLE04,) = (chapter for chapter in CHAPTERS if chapter.name == "table04_attention_biases")
+(TABLE04,) = (chapter for chapter in CHAPTERS if chapter.stem == "table04_attention_biases")
 
 
 def gallery():
