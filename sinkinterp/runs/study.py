@@ -72,7 +72,7 @@ NUMBERS = (  # of a run, in the order of the columns
     ONSET,
 )
 EPSILON = 0.3
-FOLLOWERS = 4  # queries that see a position, so that its importance is a mean over several of them
+FOLLOWERS = 4  # a quarter of the queries sees a position that is judged; the last ones have near queries only
 ONSET_MARGIN = 0.05  # by which alpha_1 exceeds uniform attention's once the sink is there
 
 
@@ -193,9 +193,9 @@ def _slot_numbers(report: Report) -> dict[str, Cell]:
 
 
 def _strongest(report: Report) -> dict[str, Cell]:
-    """The position, from 1, that receives most, of those that several queries see."""
+    """The position, from 1, that receives most, of those that a quarter of the queries sees."""
     alphas, nulls = (values.mean((0, 1, 2)) for values in (report.importance, report.bias_null))
-    place = int(alphas[: max(1, len(alphas) - FOLLOWERS + 1)].argmax())
+    place = int(alphas[: len(alphas) - len(alphas) // FOLLOWERS + 1].argmax())
     return {STRONGEST: place + 1, ALPHA_THERE: alphas[place].item(), NULL_THERE: nulls[place].item()}
 
 
