@@ -50,9 +50,9 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
 def _is_paired(before: Readings, after: Readings) -> bool:
     """Whether sequence i of both is of one text: the hash of the texts is one, or unknown and the tokens are equal."""
     hashes = {report.protocol.source_sha256 for report in (before, after)}
-    if len(before.tokens) != len(after.tokens) or len(hashes) > 1:
+    if len(before.tokens) != len(after.tokens):
         return False
-    return hashes != {""} or before.tokens.equal(after.tokens)
+    return before.tokens.equal(after.tokens) if "" in hashes else len(hashes) == 1
 
 
 def _pairing(before: Readings, after: Readings) -> str:

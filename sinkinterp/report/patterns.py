@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention.shapes import Pattern
@@ -22,24 +24,35 @@ _LAYER_OF_HOOK = re.compile(r"(?:^|\.)(\d+)\..*hook_pattern$")
 TAKES = "a tensor `batch head query key`, a list of them (one for each layer), an ActivationCache, or a model's output"
 
 
-def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3) -> Table:
+def sinks(
+    patterns: Any,
+    position: int = 0,
+    epsilon: float = 0.3,
+    attention_mask: Any = None,
+) -> Table:
     """alpha of a position in every head, and the share of sequences in which it exceeds epsilon, with 95% intervals.
 
     `patterns` are attention weights: a tensor `batch head query key`, a list of them (`output_attentions`, or what
     nnsight saved), an ActivationCache, or a model's output. The first row is of all heads: Sink_k. alpha is the mean
     weight over the queries from the position on, as in `measure(convention=PAPER)`. Where weights are negative or rows
-    exceed one, |w| / sum |w| takes their place. Raises InputError for anything that is not a causal square pattern.
+    exceed one, |w| / sum |w| takes their place. The null is uniform attention to as many keys back as some weight
+    of the layer reaches, which finds sliding windows. `attention_mask` `batch key` is 0 where a batch is padded;
+    positions then count from the first token of each sequence. Raises InputError for anything that is not a causal
+    square pattern, and for a mask that is not padding.
     """
     layers = {layer: _checked(pattern, layer) for layer, pattern in _by_layer(patterns).items()}
     sizes = {(pattern.shape[0], pattern.shape[-1]) for pattern in layers.values()}
     if len(sizes) > 1:
         found = ", ".join(f"{batch} x {length}" for batch, length in sorted(sizes))
         raise InputError(f"all layers have one batch and one length; got {found}")
-    length = next(iter(layers.values())).shape[-1]
-    position = whole_number(position, "position", 0, length - 1)
+    batch, length = next(iter(sizes))
+    real = _real(attention_mask, batch, length)
+    position = whole_number(position, "position", 0, int(real.sum(-1).min()) - 1)
     check_epsilon(epsilon)
-    alphas = {layer: _proxy(pattern)[..., position].sum(-1) / (length - position) for layer, pattern in layers.items()}
-    null = (1 / torch.arange(position + 1, length + 1)).mean().item()
+    layers = {layer: _of_tokens(pattern, real, layer) for layer, pattern in layers.items()}
+    of_position = partial(_alpha, column=real.int().argmax(-1) + position, real=real)
+    alphas = {layer: of_position(_proxy(pattern)) for layer, pattern in layers.items()}
+    null = fmean(of_position(_uniform(pattern, real)).mean().item() for pattern in layers.values())
     every = torch.cat(list(alphas.values()), 1)
     k = position + 1
 
@@ -53,6 +66,37 @@ def sinks(patterns: Any, position: int = 0, epsilon: float = 0.3) -> Table:
     n = len(every)
     note = f"n={n}, T={length}, epsilon={epsilon}; divisor: queries from the position on; {intervals(n)}"
     return Table(f"Sinks at position {position}: all heads, then each", note, (row(None, None, every), *of_heads))
+
+
+def _real(attention_mask: Any, batch: int, length: int) -> Bool[Tensor, "batch key"]:
+    """Where there are tokens. Raises InputError for a mask of another shape, or with a gap or nothing in a sequence."""
+    if attention_mask is None:
+        return torch.ones(batch, length, dtype=torch.bool)
+    real = torch.as_tensor(attention_mask).bool().cpu()
+    if real.shape != (batch, length):
+        raise InputError(f"attention_mask is {batch} x {length}, as the weights are; got {tuple(real.shape)}")
+    first, last = (ends.int().argmax(-1) for ends in (real, real.flip(-1)))
+    if (real.sum(-1) != length - last - first).any():
+        raise InputError("attention_mask has a gap, or a sequence without a token; mask the padding at the ends only")
+    return real
+
+
+def _alpha(
+    pattern: Pattern, column: Int[Tensor, " batch"], real: Bool[Tensor, "batch key"]
+) -> Float[Tensor, "batch head"]:
+    """The mean weight of each sequence's column over its queries from there on."""
+    queries = (real & (torch.arange(pattern.shape[-1]) >= column[:, None]))[:, None]
+    mass = pattern.gather(-1, column[:, None, None, None].expand(*pattern.shape[:3], 1))[..., 0]
+    return (mass * queries).sum(-1) / queries.sum(-1)
+
+
+def _uniform(pattern: Pattern, real: Bool[Tensor, "batch key"]) -> Float[Tensor, "batch 1 query key"]:
+    """Uniform attention to the tokens that a layer's queries can see: as far back as some weight is not zero."""
+    queries, keys = (pattern != 0).any(0).any(0).nonzero().T
+    index = torch.arange(pattern.shape[-1])
+    back = index[:, None] - index
+    seen = ((back >= 0) & (back <= (queries - keys).max()) & real[:, None])[:, None]
+    return seen / seen.sum(-1, keepdim=True).clamp(min=1)
 
 
 def _by_layer(given: Any) -> dict[int, Any]:
@@ -89,6 +133,12 @@ def _checked(pattern: Any, layer: int) -> Pattern:
         raise InputError(f"layer {layer} is not finite; give weights, not scores before the softmax")
     if not pattern.any():
         raise InputError(f"layer {layer} is zero everywhere; give the weights of attention")
+    return pattern
+
+
+def _of_tokens(pattern: Pattern, real: Bool[Tensor, "batch key"], layer: int) -> Pattern:
+    """The weights of the queries that are tokens, 0 elsewhere. Raises InputError unless they are causal."""
+    pattern = pattern * real[:, None, :, None]
     if pattern.triu(1).any():
         raise InputError(f"queries of layer {layer} attend to later keys; importance here is that of causal models")
     return pattern

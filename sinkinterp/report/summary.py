@@ -153,8 +153,10 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
 
     A sink of the model is claimed where Sink_1 is 1% or more and exceeds uniform attention's rate, and the mean
     importance of the first token exceeds that under uniform attention. With several sequences, "exceeds" means that
-    the interval lies above; one sequence has no interval, and there the mean has to be `MARGIN` times as large. Where
-    only the rate exceeds, some heads have a sink. `token_text` gives token ids their text, for later sinks of one text.
+    the interval lies above, of the differences sequence by sequence; one sequence has no interval, and there the mean
+    has to be `MARGIN` times as large. Where only the rate exceeds, some heads have a sink. Sequences so short that
+    uniform attention too is above epsilon tell nothing by their rate; where all are, the mean decides. `token_text`
+    gives token ids their text, for later sinks of one text.
     """
     rate, null = report.sink(0, epsilon), report.null_sink_rate(0, epsilon)
     alpha, uniform = (estimate(values.nanmean((1, 2))) for values in (report.alpha(), report.null_alpha()))
@@ -164,7 +166,7 @@ def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText =
     is_one = report.protocol.sequences == 1
     unit = "(layer, head)" if is_one else "(sequence, layer, head)"
     return (
-        f"{public_name(report.protocol.model)} {_claim(_exceeds(rate, null), _mean_exceeds(alpha, uniform))}"
+        f"{public_name(report.protocol.model)} {_claim(_rate_exceeds(report, epsilon), _mean_exceeds(report))}"
         f"{', in this one text' if is_one else ''}: it receives {_share(alpha)} of the attention, mean over heads "
         f"(uniform attention: {_share(uniform)}), and {_percent(rate)} of all {unit} give it more than {epsilon:g} "
         f"(uniform: {null:.1%}). The head that looks at it most, {head} of layer {layer}, gives it {strongest:.2f} "
@@ -186,7 +188,9 @@ def protocol_table(report: Readings, epsilon: float = 0.3) -> Table:
     return Table("Protocol", "", rows)
 
 
-def _claim(rate_exceeds: bool, mean_exceeds: bool) -> str:
+def _claim(rate_exceeds: bool | None, mean_exceeds: bool) -> str:
+    if rate_exceeds is None and mean_exceeds:
+        return "has a sink on its first token by the mean alone, since the texts are too short for a rate"
     if rate_exceeds and mean_exceeds:
         return "has a sink on its first token"
     if rate_exceeds:
@@ -194,10 +198,19 @@ def _claim(rate_exceeds: bool, mean_exceeds: bool) -> str:
     return "has no sink to speak of on its first token"
 
 
-def _mean_exceeds(alpha: Estimate, uniform: Estimate) -> bool:
-    if isnan(alpha.low):
-        return alpha.mean >= MARGIN * uniform.mean
-    return alpha.low > (uniform.mean if isnan(uniform.high) else uniform.high)
+def _rate_exceeds(report: Readings, epsilon: float) -> bool | None:
+    """Whether Sink_1 exceeds that of uniform attention; None where no sequence is long enough to tell."""
+    can_tell = ~(report.null_alpha() > epsilon).flatten(1).any(1)
+    if not can_tell.any():
+        return None
+    return _exceeds(estimate(sink_rate(report.alpha()[can_tell], epsilon)), 0.0)
+
+
+def _mean_exceeds(report: Readings) -> bool:
+    alpha, uniform = (values.nanmean((1, 2)) for values in (report.alpha(), report.null_alpha()))
+    if len(alpha) == 1:
+        return alpha.item() >= MARGIN * uniform.item()
+    return estimate(alpha - uniform).low > 0
 
 
 def _share(value: Estimate) -> str:

@@ -39,6 +39,34 @@ def test_a_pattern_by_hand():
     assert si.sinks(-2 * pattern, 2).rows[1]["alpha_3"] == pytest.approx(0.25)  # shares of magnitudes
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_sinks_of_a_padded_batch_are_those_of_its_texts(side):
+    model, tokens = model_of("gpt2"), tokens_of()[:2]
+    model.set_attn_implementation("eager")
+    short = tokens[:1, 2:]
+    padded = torch.nn.functional.pad(short, (2, 0) if side == "left" else (0, 2))
+    mask = torch.stack([torch.nn.functional.pad(torch.ones(short.shape[1]), (2, 0) if side == "left" else (0, 2)),
+                        torch.ones(tokens.shape[1])])  # fmt: skip
+    places = (mask.cumsum(-1) - 1).clamp(min=0).long()
+    output = model(torch.cat((padded, tokens[1:])), attention_mask=mask, position_ids=places, output_attentions=True)
+    alone = [si.sinks(model(ids, output_attentions=True), 1) for ids in (short, tokens[1:])]
+    expected = torch.tensor([table.numbers("alpha_2") for table in alone]).mean(0)
+    table = si.sinks(output, 1, attention_mask=mask)
+    torch.testing.assert_close(torch.tensor(table.numbers("alpha_2")), expected, atol=1e-5, rtol=0)
+    assert table.rows[0]["null"] == pytest.approx(sum(one.rows[0]["null"] for one in alone) / 2)
+
+
+@torch.no_grad()
+def test_the_null_of_a_window_is_that_of_a_window():
+    model, tokens = model_of("mistral with a window"), tokens_of()
+    model.set_attn_implementation("eager")
+    assert model.config.sliding_window < tokens.shape[1]
+    table, report = si.sinks(model(tokens, output_attentions=True)), si.measure(model, tokens, convention=PAPER)
+    assert table.rows[0]["null"] == pytest.approx(report.null_alpha().mean().item(), abs=1e-6)
+    assert table.rows[0]["alpha_1"] == pytest.approx(report.alpha().mean().item(), abs=1e-6)
+
+
 REFUSED = {
     "no attention weights": (),
     "is \\(3, 5, 5\\)": torch.rand(3, 5, 5),
@@ -55,3 +83,9 @@ def test_what_holds_no_pattern_is_refused_in_one_line(words):
     with pytest.raises(InputError, match=words) as error:
         si.sinks(REFUSED[words])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("mask", [[[1, 0, 1]], [[0, 0, 0]], [[1, 1]]])
+def test_a_mask_that_is_no_padding_is_refused(mask):
+    with pytest.raises(InputError, match="attention_mask"):
+        si.sinks(torch.eye(3)[None, None], attention_mask=mask)
