@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..attention.shapes import Residual, numbers
+from ..backends.anatomy.maps import linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..checks import is_whole, whole_number
@@ -228,18 +229,25 @@ def _note(mask: Mask, tested: int) -> str:
 def fake_quantised(
     x: Float[Tensor, "*stack row column"], bits: int, over: tuple[int, ...]
 ) -> Float[Tensor, "*stack row column"]:
-    """x rounded to `bits`-bit integers: symmetric, one scale over the axes `over`, from the largest magnitude."""
+    """x rounded to `bits`-bit integers: symmetric, one scale over the axes `over`, from the largest magnitude.
+
+    The scale is computed in fp32, or wider, whatever the precision of x.
+    """
     numbers(x, "... row column", "what is quantised")
     levels = 2 ** (whole_number(bits, "bits of a symmetric integer", 2, 32) - 1) - 1
     if not over or not all(is_whole(axis) and -x.ndim <= axis < x.ndim for axis in over):
         raise InputError(f"over names axes of {tuple(x.shape)}, such as (-1,); got {over}")
-    scale = x.abs().amax(over, keepdim=True).clamp(min=torch.finfo(x.dtype).tiny) / levels
-    return (x / scale).round().clamp(-levels, levels) * scale
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    scale = wide.abs().amax(over, keepdim=True).clamp(min=torch.finfo(wide.dtype).tiny) / levels
+    return ((wide / scale).round().clamp(-levels, levels) * scale).to(x.dtype)
 
 
 @dataclass(frozen=True)
 class Quantise(Edit):
-    """Rounds the input of every block to `bits` bits, but for what `left` says; one scale for the axes `over`."""
+    """Rounds the residual stream before every block and after the last to `bits` bits, but for what `left` says.
+
+    over: the axes that have one scale.
+    """
 
     bits: int
     over: tuple[int, ...]
@@ -257,10 +265,10 @@ class Quantise(Edit):
 
 @reads_inputs
 def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progress: Progress = silent) -> Table:
-    """Error and added loss where every block's input is quantised, by bits, grain and what is left out.
+    """Error and added loss where the inputs of all blocks and of the last norm are quantised.
 
-    The error is relative, squared, of tokens and dimensions that are not outliers, mean over blocks; of activations
-    that are not quantised before.
+    A row for the bits, the grain and what is left out. The error is relative, squared, of tokens and dimensions that
+    are not outliers, mean over blocks; of activations that are not quantised before.
     """
     _check_mask(mask)
     x = {block: here.cpu().float() for block, here in activations(ChangeResidual(), subject, tokens).items()}
@@ -270,14 +278,20 @@ def activations_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, p
         return relative_error(x, edit, left_out(mask)[BOTH]), loss_of(subject, tokens, [edit])
 
     ways = told([*product(BITS, GRAINS.items(), worth_trying(mask))], progress("quantising activations"))
-    what, full = "inputs of all blocks, scales of each text", loss_of(subject, tokens)
+    what, full = "inputs of all blocks and of the last norm, scales of each text", loss_of(subject, tokens)
     return _quantised("What does quantising activations lose?", what, mask, ways, full, quantised)
 
 
 @reads_inputs
 def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progress: Progress = silent) -> Table:
-    """Error and added loss where the linear maps of all blocks are quantised; columns of dimensions are left out."""
+    """Error and added loss where the linear maps of all blocks are quantised.
+
+    Outlier dimensions leave out the columns of all maps that have d_model of them, which may be the attention's output
+    map too. Raises InputError where no block has a map whose weights are floating-point numbers.
+    """
     _check_mask(mask)
+    size = sum(weight.numel() for _, weight in _maps(subject))
+    share = size / sum(weight.numel() for block in subject.modules.blocks for weight in block.parameters())
 
     def quantised(bits: int, over: tuple[int, ...], left: Left) -> tuple[Tensor, Loss]:
         with quantised_weights(subject, bits, over, left) as error:
@@ -285,27 +299,51 @@ def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progr
 
     names = [name for name in worth_trying(mask) if name in (NOTHING, DIMS, RANDOM_DIMS)]
     ways = told([*product(BITS, SIDES.items(), names)], progress("quantising weights"))
-    what, full = "linear maps of all blocks; channel: a row", loss_of(subject, tokens)
+    what = f"linear maps of all blocks, {share:.1%} of their parameters; channel: a row"
+    full = loss_of(subject, tokens)
     return _quantised("What does quantising weights lose?", what, mask, ways, full, quantised)
 
 
 @contextmanager
 def quantised_weights(subject: HuggingFaceSubject, bits: int, over: tuple[int, ...], left: Left) -> Iterator[float]:
-    """Inside, the linear maps of all blocks are quantised. Yields the relative squared error, mean over maps."""
+    """Inside, the linear maps of all blocks are quantised. Yields the relative squared error, mean over maps.
+
+    The matrices of experts have a scale each. Raises InputError where no map is found.
+    """
     with exclusive(subject.model), torch.no_grad():
-        parts = [(part, i) for i, block in enumerate(subject.modules.blocks) for part in block.modules()]
-        saved = [(part, i, part.weight.clone()) for part, i in parts if isinstance(part, torch.nn.Linear)]
-        errors = []
+        saved = [(weight, block, weight.clone()) for block, weight in _maps(subject)]
         try:
-            for layer, block, weight in saved:
-                kept = left(block, weight[None])[0] if weight.shape[1] == subject.shape.d_model else torch.tensor(False)
-                kept = kept.to(weight.device).expand(weight.shape)
-                layer.weight.copy_(torch.where(kept, weight, fake_quantised(weight.masked_fill(kept, 0), bits, over)))
-                errors.append(((layer.weight - weight).square().sum() / weight.square().sum()).item())
-            yield sum(errors) / max(1, len(errors))
+            errors = [_quantise(weight, bits, over, left, (block, subject.shape.d_model)) for weight, block, _ in saved]
+            yield sum(errors) / len(errors)
         finally:
-            for layer, _, weight in saved:
-                layer.weight.copy_(weight)
+            for weight, _, before in saved:
+                weight.copy_(before)
+
+
+def _maps(subject: HuggingFaceSubject) -> list[tuple[int, Tensor]]:
+    """The block and the weight of every linear map. Raises InputError where there is none."""
+    maps = [(i, weight) for i, block in enumerate(subject.modules.blocks) for weight in linear_maps(block)]
+    if not maps:
+        raise InputError(
+            f"no block of {subject.name} has a linear map whose weights are floating-point numbers; load the model "
+            "without quantisation"
+        )
+    return maps
+
+
+def _quantise(weight: Tensor, bits: int, over: tuple[int, ...], left: Left, where: tuple[int, int]) -> float:
+    """Rounds a map in place. Returns the relative squared error, in fp32.
+
+    where: the block and d_model; maps with so many columns keep those of the dimensions that are left out.
+    """
+    block, d_model = where
+    before = weight.float()
+    kept = left(block, before.new_zeros(1, 1, d_model))[0] if weight.shape[-1] == d_model else torch.tensor(False)
+    kept = kept.to(weight.device).expand(weight.shape)
+    rounded = torch.where(kept, before, fake_quantised(before.masked_fill(kept, 0), bits, over))
+    error = (rounded - before).square().sum() / before.square().sum()
+    weight.copy_(rounded)
+    return error.item()
 
 
 def relative_error(x: Mapping[int, Residual], edit: Quantise, outlier: Left = nothing) -> Float[Tensor, " sequence"]:
@@ -326,7 +364,8 @@ def _quantised(title: str, what: str, mask: Mask, ways: Iterable[Way], full: Los
         cells = mean_cells(ERROR, error) | mean_cells(ADDED, (loss - full).mean(1))
         rows.append({WHAT: f"int{bits} per {grain}", LEFT_OUT: name, **cells})
     note = (
-        f"{mask.note}; {what}; symmetric, scale from the largest magnitude; added loss in nats a token; "
+        f"{mask.note}; {what}; symmetric, scale from the largest magnitude; relative error: of squares; "
+        f"added loss in nats a token; "
         f"control: as many random ones left out; null: 0, nothing quantised; {intervals(len(full))}"
     )
     return Table(title, note, tuple(rows), shown.quantisation_figure)

@@ -7,6 +7,7 @@ import torch
 from backends.zoo import subject_of, tokens_of
 
 import sinkinterp as si
+from sinkinterp.errors import InputError
 from sinkinterp.measurement.without_outliers import (
     BOTH,
     DIMS,
@@ -16,14 +17,17 @@ from sinkinterp.measurement.without_outliers import (
     TOKENS,
     Quantise,
     Splice,
+    _quantise,
     activations_table,
     dictionary,
     explained,
+    fake_quantised,
     left_out,
     others,
     pca_table,
     principal,
     quantised_weights,
+    weights_table,
     worth_trying,
 )
 
@@ -84,14 +88,49 @@ def test_what_is_left_out_of_a_quantisation_stays_and_rounds_nothing_else(plante
     assert len(activations_table(subject, tokens, empty).rows) == 6
 
 
-def test_quantised_weights_are_put_back_to_the_bit():
-    subject, tokens = subject_of("llama with grouped queries"), tokens_of()
-    before = {name: weight.clone() for name, weight in subject.model.state_dict().items()}
+@pytest.mark.parametrize("name", ["llama with grouped queries", "gpt2", "qwen3-moe", "gpt-oss with sink logits"])
+def test_quantised_weights_are_those_of_all_linear_maps_and_are_put_back_to_the_bit(name):
+    subject, tokens = subject_of(name), tokens_of()
+    before = {key: weight.clone() for key, weight in subject.model.state_dict().items()}
     nothing = left_out(si.mask(subject, tokens))[NOTHING]
     with pytest.raises(KeyError), quantised_weights(subject, 4, (-1,), nothing) as error:
-        assert error > 1e-4
+        inside = {key: weight.clone() for key, weight in subject.model.state_dict().items()}
         raise KeyError
-    assert all(weight.equal(before[name]) for name, weight in subject.model.state_dict().items())
+    errors = []
+    for key, weight in before.items():
+        is_map = weight.ndim > 1 and (".layers." in key or ".h." in key)
+        is_map &= not any(part in key for part in ("router", "mlp.gate.", "proj_bias"))
+        assert inside[key].equal(weight) != is_map, key
+        if is_map:
+            is_transposed = name == "gpt2" or ("oss" in name and "experts" in key)
+            errors.append(error_by_hand(weight.mT if is_transposed else weight))
+    assert error == pytest.approx(sum(errors) / len(errors), rel=1e-5)
+    assert all(weight.equal(before[key]) for key, weight in subject.model.state_dict().items())
+
+
+def error_by_hand(weight, levels=7):
+    scale = weight.abs().amax(-1, keepdim=True) / levels
+    return (((weight / scale).round() * scale - weight).square().sum() / weight.square().sum()).item()
+
+
+def test_rounding_in_half_precision_is_that_of_full_precision():
+    x = 300 * torch.randn(7, 91, generator=torch.Generator().manual_seed(3))  # the squares' sum exceeds fp16's largest
+    rounded = fake_quantised(x.half().float(), 8, (-1,))
+    assert fake_quantised(x.half(), 8, (-1,)).equal(rounded.half())
+    weight = torch.nn.Linear(91, 7, bias=False).half().requires_grad_(False).weight
+    weight.copy_(x)
+    assert error_by_hand(x.half().float(), 127) > 1e-6
+    found = _quantise(weight, 8, (-1,), lambda block, row: torch.zeros_like(row, dtype=torch.bool), (0, 91))
+    assert found == pytest.approx(error_by_hand(x.half().float(), 127), rel=1e-4)
+
+
+def test_a_model_without_maps_in_floating_point_is_refused():
+    subject, tokens = subject_of("gpt2"), tokens_of()
+    found = si.mask(subject, tokens)
+    maps = "sinkinterp.measurement.without_outliers.linear_maps"
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="without quantisation"):
+        patch.setattr(maps, lambda block: iter(()))
+        weights_table(subject, tokens, found)
 
 
 def test_principal_components_of_a_plane_explain_it_and_an_outlier_takes_one_of_them(planted):
