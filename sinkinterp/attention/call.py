@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -73,7 +74,8 @@ class AttentionCall:
         """The call with these weights, dense, the slot's column first; with None, with those its kernel computes.
 
         heads: those whose weights differ from the call's; default all. Scores of the others can still be edited.
-        Raises InputError where the shape of the weights is not that of the call's pattern.
+        Raises InputError where the shape of the weights is not that of the call's pattern, and where a query has weight
+        on a key that it cannot see.
         """
         if weights is None:
             return replace(self, set_pattern=None)
@@ -81,7 +83,15 @@ class AttentionCall:
             raise InputError(f"a pattern is a tensor of weights; got a {type(weights).__name__}")
         if self.set_pattern is not None:
             heads = self.set_pattern.also(heads)
-        return replace(self, set_pattern=SetPattern(self.layer, weights.float(), self.scoring, heads))
+        edited = replace(self, set_pattern=SetPattern(self.layer, weights.float(), self.scoring, heads))
+        if (weights * ~self.visible()).any():
+            raise InputError("a query has weight on a key it cannot see; multiply by call.visible()")
+        return edited
+
+    def visible(self) -> Bool[Tensor, "#batch #head query column"]:
+        """Which columns of the pattern a query can see: keys that causality, windows and masks allow, and the slot."""
+        allowed = self.allowed()
+        return allowed if self.slot is None else F.pad(allowed, (1, 0), value=True)
 
     @cached_property
     def scoring(self) -> Scoring:

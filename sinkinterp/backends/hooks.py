@@ -17,6 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.shapes import HeadOutput
+from ..errors import InputError
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, blocks_of, removed_after
 from .exclusive import raise_if_interrupted
@@ -52,8 +53,10 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
             return of_transformers()
         layer, extra = recording.layers[module], {**kwargs, "is_causal": is_causal_call(module, kwargs)}
         call = call_of_interface(layer, query, key, value, attention_mask, scaling, **extra)
-        edited = recording.recorder.attend(call)
-        if edited is not call or (edited.is_fused and (base == "sdpa" or "kernel" in kwargs)):
+        edited, drops = recording.recorder.attend(call), bool(kwargs.get("dropout"))
+        if edited is not call and drops:
+            raise InputError("an edit of attention computes it without dropout; set the dropout of attention to 0")
+        if edited is not call or (not drops and edited.is_fused and (base == "sdpa" or "kernel" in kwargs)):
             z, weights = edited.output(), _weights(edited) if base == "eager" else None
         else:
             z, weights = of_transformers()

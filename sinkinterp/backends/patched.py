@@ -122,7 +122,7 @@ class _Patch:
                 raise InputError("hooks of a bridge do not show the keys of a cache; leave past_key_values out")
             kwargs |= {"use_cache": False}  # `generate` then gives it all tokens at every step
         self.subject.check_edits(self.edits, past + inputs.shape[1])
-        kwargs |= self._positions(inputs, past)
+        kwargs |= self._positions(inputs, past, kwargs.get("position_ids"))
         self.turn.acquire()
         self.recorder.begin(self.edits, past)
         self.recordings_before.append(RECORDING.set(Recording(self.recorder, self.subject.modules.layers)))
@@ -139,6 +139,15 @@ class _Patch:
         finally:
             self._end_pass()
 
+    def check_pass(self, block: nn.Module, args: tuple[Any, ...]) -> None:
+        """A forward pre-hook of a block. Raises InputError outside a pass of the whole model, which alone is edited."""
+        recording = RECORDING.get()
+        if recording is None or recording.recorder is not self.recorder:
+            raise InputError(
+                f"{self.subject.name} is patched as a whole: call the model itself, not a part of it, and train it "
+                "without gradient checkpointing"
+            )
+
     def end_passes(self) -> None:
         """Ends the pass of this thread that KeyboardInterrupt left, which calls no hook."""
         while (recording := RECORDING.get()) is not None and recording.recorder is self.recorder:
@@ -148,11 +157,13 @@ class _Patch:
         RECORDING.reset(self.recordings_before.pop())
         self.turn.release()
 
-    def _positions(self, inputs: Tensor, past: int) -> dict[str, Tensor]:
+    def _positions(self, inputs: Tensor, past: int, given: Tensor | None) -> dict[str, Tensor]:
         length = past + inputs.shape[1]
         positions = self.subject.positions(self.edits, length)
         if not positions or not self.subject.takes_position_ids:
             return {}
+        if given is not None and not (given.cpu() == torch.arange(past, length)).all():
+            raise InputError("an edit sets the positions, and position_ids are not 0, 1, 2, ...; leave them out")
         ones = torch.ones(inputs.shape[0], length, dtype=torch.long, device=inputs.device)
         return {"position_ids": positions["position_ids"][:, past:], "attention_mask": ones}
 
@@ -168,5 +179,7 @@ def _hooked(patch: _Patch) -> Iterator[None]:
         stack.enter_context(subject.shown_to(patch.recorder))
         before = subject.model.register_forward_pre_hook(patch.before_pass, with_kwargs=True)
         after = subject.model.register_forward_hook(patch.after_pass, always_call=True)
-        stack.enter_context(removed_after([before, after]))
+        parts = () if isinstance(subject, ModuleSubject) else subject.modules.blocks  # of one's own module, names alone
+        blocks = [block.register_forward_pre_hook(patch.check_pass, prepend=True) for block in parts]
+        stack.enter_context(removed_after([before, after, *blocks]))
         yield

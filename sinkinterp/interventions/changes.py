@@ -213,8 +213,8 @@ class ChangeValues(_ChangeInCall):
 class ChangePattern(_ChangeInCall):
     """`operation` on attention weights; positions are queries, dimensions keys. For small T.
 
-    The operation is given complete rows. Where there is a slot, its column is the first; it is changed where no keys
-    are named.
+    The operation is given complete rows; what it gives to keys that a query cannot see is dropped. Where there is a
+    slot, its column is the first; it is changed where no keys are named.
     """
 
     @override
@@ -226,7 +226,7 @@ class ChangePattern(_ChangeInCall):
 
     def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
         n_heads = call.q.shape[1]
-        return call.with_pattern(new, self.head_mask(call.layer, n_heads, n_heads).to(new.device))
+        return call.with_pattern(new * call.visible(), self.head_mask(call.layer, n_heads, n_heads).to(new.device))
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return length

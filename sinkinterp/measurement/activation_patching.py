@@ -29,7 +29,7 @@ from ..interventions.changes import Change, ChangePattern, ChangeResidual
 from ..interventions.operations import PutAt
 from ..interventions.selectors import OnHeads
 from ..metrics import sink
-from ..metrics.bootstrap import BY_SEQUENCE, estimate, mean_cells
+from ..metrics.bootstrap import BY_SEQUENCE, estimate_cells, ratio
 from ..metrics.importance import VISIBLE, importance_and_raw
 from ..metrics.loss import target_loss
 from ..metrics.metric import PerSequence
@@ -193,30 +193,32 @@ def restored(
     subject, site, clean_tokens = runs.subject, runs.site, runs.clean
     given = activations(site, subject, clean_tokens)
     whole, broken = (plain.values(tokens, {}, [WHOLE])[0] for tokens in (clean_tokens, corrupted_tokens))
-    gap = (whole - broken).mean()
-    if not gap.abs() > LEAST_GAP:
+    gap = whole - broken
+    if not gap.mean().abs() > LEAST_GAP:
         raise InputError(f"{runs.metric.name} is {whole.mean():.4g} on both prompts, so nothing can be restored")
-    places, n = _places(site, given, axes), len(clean_tokens)
+    places, n = _places(site, given, axes, subject.shape.n_heads), len(clean_tokens)
     with progress_of(progress, f"patching {subject.name}") as on_pass:
         answers = {RESTORED: runs.values(corrupted_tokens, given, places, on_pass)}
         other = _another(clean_tokens, corrupted_tokens)
         if other is not None:
             others = {layer: x[other.to(x.device)] for layer, x in given.items()}
             answers[CONTROL] = runs.values(corrupted_tokens, others, places, on_pass)
-    shares = {name: (values - broken) / gap for name, values in answers.items()}
+    effects = {name: values - broken for name, values in answers.items()}
     notes = [
         f"{subject.name}: n={n} pairs, T={clean_tokens.shape[1]}, {str(subject.dtype).removeprefix('torch.')}",
         runs.protocol,
         f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
-        f"a place drawn at random restores {estimate(shares[RESTORED].mean(0))}",
+        f"a place drawn at random restores {ratio(effects[RESTORED].mean(0), gap)}",
     ]
+    if HEAD in axes and next(iter(given.values())).shape[1] < subject.shape.n_heads:
+        notes.append(f"heads: kv_heads, each of {subject.shape.n_heads // subject.shape.n_kv_heads} query heads")
     if first_order:
-        shares[FIRST_ORDER] = _estimated(runs, corrupted_tokens, given, places) / gap
-        error = (shares[FIRST_ORDER] - shares[RESTORED]).mean(1).abs()
+        effects[FIRST_ORDER] = _estimated(runs, corrupted_tokens, given, places)
+        error = ((effects[FIRST_ORDER] - effects[RESTORED]).mean(1) / gap.mean()).abs()
         notes.append(f"first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most")
     notes += [
         f"{len(places) * len(answers) + 4} runs of each pair",
-        "restored: 1 as the clean run, 0 as the corrupted one",
+        "restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two",
         "control: the same place of another pair" if other is not None else "no control: it takes a third prompt",
         BY_SEQUENCE if n > 1 else "one pair, so no intervals",
     ]
@@ -224,8 +226,8 @@ def restored(
     for i, place in enumerate(places):
         row: dict[str, Cell] = {name: at for name, at in zip(AXES, place, strict=True) if at >= 0}
         row |= {TOKEN: words(int(clean_tokens[0, place[2]]))} if place[2] >= 0 else {}
-        for name, values in shares.items():
-            row |= mean_cells(name, values[i])
+        for name, values in effects.items():
+            row |= estimate_cells(name, ratio(values[i], gap))
         rows.append(row)
     return Table(runs.title, "; ".join(notes), tuple(rows), restored_figure)
 
@@ -344,12 +346,15 @@ def _axes(site: Change, by: Any) -> tuple[str, ...]:
     return tuple(axis for axis in axes if axis in chosen)
 
 
-def _places(site: Change, given: Activations, axes: Sequence[str]) -> list[Place]:
-    """Every place of a site, or those that it selects; a query sees no later key."""
+def _places(site: Change, given: Activations, axes: Sequence[str], n_query_heads: int) -> list[Place]:
+    """Every place of a site, or those that it selects; a query sees no later key. Heads of keys are kv_heads."""
     x = next(iter(given.values()))
-    chosen = getattr(site, "heads", None)
-    heads = [(layer, head) for layer in given for head in (range(x.shape[1]) if HEAD in axes else (-1,))]
-    of_site = [place for place in heads if -1 in place or chosen is None or place in chosen]
+    of_site = [
+        (layer, head)
+        for layer in given
+        for head in (range(x.shape[1]) if HEAD in axes else (-1,))
+        if head < 0 or not isinstance(site, OnHeads) or site.head_mask(layer, x.shape[1], n_query_heads)[head]
+    ]
     positions, keys = (range(x.shape[-2]) if some is None else some for some in (site.positions, site.dims))
     return [
         (layer, head, position, key)

@@ -39,8 +39,9 @@ def test_the_weights_of_other_heads_are_still_those_of_their_scores():
 
 
 def test_weights_are_normalised_where_none_is_negative_and_rows_sum_to_one():
-    even, signed = torch.full((2, 6, 7, 7), 1 / 7), torch.zeros(2, 6, 7, 7)
+    even, signed = (torch.ones(2, 6, 7, 7).tril() / torch.arange(1, 8)[:, None]), torch.zeros(2, 6, 7, 7)
     signed[..., 0], signed[..., 1] = 1.5, -0.5
+    signed[..., 0, :2] = torch.tensor([1.0, 0.0])
     of = [
         random_call(slot=None).with_pattern(weights).set_pattern.is_normalised for weights in (even, 2 * even, signed)
     ]
@@ -49,7 +50,7 @@ def test_weights_are_normalised_where_none_is_negative_and_rows_sum_to_one():
 
 def test_columns_that_are_left_out_are_zero_and_the_others_stay_as_they_were_set():
     call, heads = random_call(slot=None), torch.arange(6) < 2
-    set_to, without = torch.rand(2, 6, 7, 7), torch.arange(7) == 3
+    set_to, without = torch.rand(2, 6, 7, 7).tril(), torch.arange(7) == 3
     every, some = (call.with_pattern(set_to, chosen).set_pattern.pattern_without(without) for chosen in (None, heads))
     assert every.equal(set_to.masked_fill(without, 0)) and some[:, :2].equal(every[:, :2])
     torch.testing.assert_close(some[:, 2:], call.scoring.pattern(without)[:, 2:])
@@ -58,12 +59,12 @@ def test_columns_that_are_left_out_are_zero_and_the_others_stay_as_they_were_set
 def test_what_was_set_is_what_is_read():
     call = random_call(slot=None)
     weights = torch.zeros(2, 6, 7, 7)
-    weights[..., 2] = 0.25
+    weights[..., 2:, 2] = 0.25
     fixed = call.with_pattern(weights)
     assert metrics.importance(fixed, torch.tensor([0, 2])).unbind(-1)[0].eq(0).all()
-    assert torch.allclose(metrics.raw_importance(fixed, torch.tensor([2])), torch.tensor(0.25 * 7 / 5))
-    assert torch.allclose(metrics.importance(fixed, torch.tensor([2])), torch.tensor(7 / 5))  # a proxy: rows sum to 1/4
-    assert torch.allclose(fixed.output()[:, 4], 0.25 * call.v[:, 2, 2][:, None].expand(-1, 7, -1))
+    assert torch.allclose(metrics.raw_importance(fixed, torch.tensor([2])), torch.tensor(0.25))
+    assert torch.allclose(metrics.importance(fixed, torch.tensor([2])), torch.tensor(1.0))  # a proxy: rows sum to 1/4
+    assert torch.allclose(fixed.output()[:, 4, 2:], 0.25 * call.v[:, 2, 2][:, None].expand(-1, 5, -1))
 
 
 def test_a_pattern_that_was_set_is_normalised_where_its_rows_are_shares_that_sum_to_one():
@@ -73,6 +74,14 @@ def test_a_pattern_that_was_set_is_normalised_where_its_rows_are_shares_that_sum
     weights = call.pattern()
     weights[0, 0, 3, :2] += torch.tensor([-2.0, 2.0])  # its row still sums to one
     assert not call.with_pattern(weights).is_normalised
+
+
+def test_a_pattern_that_looks_ahead_is_refused():
+    call = random_call()
+    assert call.visible().shape == (1, 1, 7, 8) and call.visible()[..., 0].all()
+    with pytest.raises(InputError, match="cannot see"):
+        call.with_pattern(torch.full((2, 6, 7, 8), 0.2))
+    assert call.with_pattern(0.2 * call.visible().expand(2, 6, 7, 8)).pattern()[0, 0, 0].tolist()[2:] == [0] * 6
 
 
 def test_a_pattern_of_another_shape_and_a_normaliser_behind_a_pattern_are_refused():

@@ -37,6 +37,8 @@ def model():
     """With biases of keys, learned positions, and modules in either mode."""
     made = model_of("gpt2")
     made.train()
+    for block in made.get_decoder().h:
+        block.attn.attn_dropout.p = 0.0
     made.get_decoder().h[0].eval()
     return made
 

@@ -240,3 +240,61 @@ def test_hooks_of_a_user_around_a_measurement_compose_or_are_named():
     assert len(seen) == 1
     with si.patched(bridge, iv.Temperature(2.0)), pytest.raises(InputError, match=r"is inside si\.patched"):
         si.measure(subject, TOKENS)
+
+
+def test_what_is_learned_inside_stays_and_what_was_edited_comes_back():
+    model = model_of("llama with biases")
+    before, projection = state_of(model), model.get_decoder().layers[1].self_attn.k_proj
+    with si.patched(model, iv.ZeroKeyBias()), torch.no_grad():
+        assert not projection.bias.any()
+        projection.weight.add_(0.25)
+        projection.bias[3] += 2
+    after = state_of(model)
+    name = "model.layers.1.self_attn.k_proj"
+    torch.testing.assert_close(after[f"{name}.weight"], before[f"{name}.weight"] + 0.25)
+    torch.testing.assert_close(after[f"{name}.bias"][3], before[f"{name}.bias"][3] + 2)
+    assert after[f"{name}.bias"][:3].equal(before[f"{name}.bias"][:3])
+    assert all(after[key].equal(value) for key, value in before.items() if name not in key)
+
+
+def test_a_part_of_a_patched_model_is_refused():
+    model = model_of("llama")
+    with si.patched(model, EDITS[2]), pytest.raises(InputError, match="call the model itself"):
+        model.model(TOKENS)
+    assert model.model(TOKENS).last_hidden_state.isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable")
+def test_training_with_recomputed_blocks_is_refused():
+    model = model_of("llama").train()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    model.enable_input_require_grads()
+    with si.patched(model, EDITS[2]), pytest.raises(InputError, match="without gradient checkpointing"):
+        model(TOKENS).logits.sum().backward()
+
+
+def test_dropout_of_attention_is_refused_where_an_edit_computes_it():
+    model = model_of("gpt2").train()
+    with si.patched(model, EDITS[2]), pytest.raises(InputError, match="dropout of attention"):
+        model(TOKENS)
+    with si.patched(model, EDITS[3]):
+        assert not model(TOKENS).logits.equal(model(TOKENS).logits)  # dropped at random, as without edits
+
+
+@torch.no_grad()
+def test_positions_are_given_by_the_user_or_by_an_edit():
+    model, places = model_of("llama"), torch.arange(TOKENS.shape[1])[None]
+    with si.patched(model, iv.SwapPositions(0, 4)):
+        right = model(TOKENS).logits
+        assert model(TOKENS, position_ids=places).logits.equal(right)
+        with pytest.raises(InputError, match="position_ids"):
+            model(TOKENS, position_ids=places % 5)
+
+
+@torch.no_grad()
+def test_changed_patterns_never_look_ahead():
+    model, changed = model_of("llama"), TOKENS.clone()
+    changed[:, 8:] = (changed[:, 8:] + 1) % VOCAB
+    with si.patched(model, iv.ChangePattern(iv.SetTo(0.2))):
+        before, after = (model(tokens).logits[:, :8] for tokens in (TOKENS, changed))
+    torch.testing.assert_close(before, after, rtol=0, atol=1e-5)

@@ -65,6 +65,30 @@ def test_the_clean_input_restores_everything_and_a_pair_of_its_own_nothing(subje
     assert len(cells) == (last + 1) * T and table.plot().data[0].z.shape == (last + 1, T)
 
 
+def test_what_every_pair_restores_wholly_has_no_interval(subject):
+    site = ChangeResidual(layers=[subject.shape.n_layers], positions=[T - 1])
+    table = activation_patching(subject, CLEAN, CORRUPTED, site=site, metric=difference, progress=False)
+    cells = [table.rows[0][f"restored{end}"] for end in ("", " low", " high")]
+    assert cells == pytest.approx([1, 1, 1], abs=1e-4)
+
+
+def test_heads_of_values_are_kv_heads_and_query_heads_choose_theirs(subject):
+    shape = subject.shape
+    group = shape.n_heads // shape.n_kv_heads
+
+    def rows(site, by):
+        return activation_patching(subject, CLEAN, CORRUPTED, site=site, by=by, metric=difference, progress=False).rows
+
+    every = {row["head"]: row["restored"] for row in rows(ChangeValues(layers=[1]), ("layer", "head"))}
+    assert set(every) == set(range(shape.n_kv_heads)) and len(set(every.values())) == len(every)
+    for head in range(shape.n_heads):
+        site = ChangeValues(heads=[(1, head)])
+        (by_head,), (by_layer,) = rows(site, ("layer", "head")), rows(site, ("layer",))
+        assert by_head["head"] == head // group
+        assert by_head["restored"] == pytest.approx(every[head // group], abs=1e-6)
+        assert by_layer["restored"] == pytest.approx(every[head // group], abs=1e-6)
+
+
 def test_metrics_are_those_worked_by_hand(subject):
     last = [subject.shape.n_layers]
     site = ChangeResidual(layers=last, positions=[T - 1])

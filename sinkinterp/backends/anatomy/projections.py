@@ -74,21 +74,23 @@ _LAYOUTS: dict[tuple[str, str, str], tuple[type[nn.Module], Callable[..., HeadWe
 def edited_weights(shape: ModelShape, find: FindWeights, edits: Sequence[Edit]) -> Iterator[None]:
     """Inside, the maps that `find` gives are changed by the edits; after it they are restored, bit for bit.
 
+    What somebody else adds to them inside, as training does, is kept.
     Raises InputError, with nothing changed, where an edit needs a map that is not found.
     """
     with torch.no_grad():
         changes = [change for layer in shape.attention_layers for change in _changes(layer, shape, find, edits)]
-    before: list[tuple[Tensor, Tensor]] = []
+    saved: list[tuple[Tensor, Tensor, Tensor]] = []
     try:
         with torch.no_grad():
             for view, value in changes:
-                before.append((view, view.clone()))
+                before = view.clone()
                 view.copy_(value)
+                saved.append((view, before, view.clone()))
         yield
     finally:
         with torch.no_grad():
-            for view, value in reversed(before):
-                view.copy_(value)
+            for view, before, edited in reversed(saved):
+                view.copy_(before if view.equal(edited) else before + (view - edited))
 
 
 def _changes(
