@@ -117,6 +117,8 @@ class _Patch:
         past = 0 if cache is None else cache.get_seq_length()
         if mask is not None and (mask.ndim != 2 or not mask.bool().all()):
             raise InputError("a patched model takes no padding; give it sequences of one length")
+        if model.training and getattr(model, "is_gradient_checkpointing", False) and torch.is_grad_enabled():
+            raise InputError("gradient checkpointing computes blocks again without edits; train without it")
         if not self.subject.reads_caches:
             if past:
                 raise InputError("hooks of a bridge do not show the keys of a cache; leave past_key_values out")
@@ -143,10 +145,7 @@ class _Patch:
         """A forward pre-hook of a block. Raises InputError outside a pass of the whole model, which alone is edited."""
         recording = RECORDING.get()
         if recording is None or recording.recorder is not self.recorder:
-            raise InputError(
-                f"{self.subject.name} is patched as a whole: call the model itself, not a part of it, and train it "
-                "without gradient checkpointing"
-            )
+            raise InputError(f"{self.subject.name} is patched as a whole: call the model itself, not a part of it")
 
     def end_passes(self) -> None:
         """Ends the pass of this thread that KeyboardInterrupt left, which calls no hook."""

@@ -269,8 +269,8 @@ def test_training_with_recomputed_blocks_is_refused():
     model = model_of("llama").train()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
     model.enable_input_require_grads()
-    with si.patched(model, EDITS[2]), pytest.raises(InputError, match="without gradient checkpointing"):
-        model(TOKENS).logits.sum().backward()
+    with si.patched(model, EDITS[2]), pytest.raises(InputError, match="gradient checkpointing"):
+        model(TOKENS)
 
 
 def test_dropout_of_attention_is_refused_where_an_edit_computes_it():
