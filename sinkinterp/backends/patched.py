@@ -117,7 +117,8 @@ class _Patch:
         past = 0 if cache is None else cache.get_seq_length()
         if mask is not None and (mask.ndim != 2 or not mask.bool().all()):
             raise InputError("a patched model takes no padding; give it sequences of one length")
-        if model.training and getattr(model, "is_gradient_checkpointing", False) and torch.is_grad_enabled():
+        recomputes = any(getattr(block, "gradient_checkpointing", False) for block in self.subject.modules.blocks)
+        if recomputes and model.training and torch.is_grad_enabled():
             raise InputError("gradient checkpointing computes blocks again without edits; train without it")
         if not self.subject.reads_caches:
             if past:
