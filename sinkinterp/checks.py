@@ -174,6 +174,12 @@ class Told(type):
             cls._check_fit(args, kwargs)
             raise
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The fields, which help and editors show."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=[*signature.parameters.values()][1:])
+
     def _check_fit(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # apart: a server lacks `inspect`
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         try:
