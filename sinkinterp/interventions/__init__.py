@@ -32,6 +32,7 @@ from .heavy_hitters import First, KeepHeaviest
 from .normalisation import ClipPattern, PatchNormalization, Temperature
 from .operations import (
     Add,
+    Apply,
     ClampNorm,
     Keep,
     MatchedNoise,
@@ -48,7 +49,7 @@ from .positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPosi
 from .projections import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 
 __all__ = [
-    "Add", "AddSinkLogit", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeKeys", "ChangeMLP",
+    "Add", "AddSinkLogit", "Apply", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeKeys", "ChangeMLP",
     "ChangeOutputs", "ChangePattern", "ChangePositionEmbedding", "ChangeQueries", "ChangeResidual",
     "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern", "Dropped", "Edit", "Evict", "First",
     "HeadWeights", "Keep", "KeepHeaviest", "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put",

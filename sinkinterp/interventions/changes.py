@@ -22,7 +22,7 @@ from ..attention.shapes import HeadOutput, ModelShape, Residual
 from ..errors import InputError
 from .answers import Unchanged, alike
 from .edit import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Reads, Site
-from .operations import Keep, Operation
+from .operations import Apply, Keep, Operation
 from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chosen
 
 
@@ -30,6 +30,7 @@ from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chose
 class Change(InLayers):
     """`operation` on chosen positions and dimensions, in chosen layers; all by default.
 
+    A function of the activations, `[head] pos d` behind the sequences, is an operation too.
     A control is drawn for the narrowest of the selectors: dimensions, else positions, else heads, else layers.
     """
 
@@ -39,6 +40,8 @@ class Change(InLayers):
     site: ClassVar[Site]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.operation, Operation | type) and callable(self.operation):
+            object.__setattr__(self, "operation", Apply(self.operation))
         super().__post_init__()
         store_chosen(self, "positions", "dims")
 

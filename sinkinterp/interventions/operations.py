@@ -1,6 +1,6 @@
 """Operations: what becomes of an activation. Every class of `changes` takes any of them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,6 +21,7 @@ class Operation:
         check_fields(self)
 
     def __call__(self, layer: int, x: Activation) -> Activation:
+        """The new activations of a layer, in the shape of the old ones. Positions in `x` count from the first token."""
         raise NotImplementedError
 
     def check(self, length: int) -> None:
@@ -40,6 +41,16 @@ class Keep(Operation):
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         return x
+
+
+@dataclass(frozen=True)
+class Apply(Operation):
+    """What a function of the activations returns, in their shape. A `Change` makes it of a function."""
+
+    function: Callable[[Activation], Activation]
+
+    def __call__(self, layer: int, x: Activation) -> Activation:
+        return self.function(x)
 
 
 @dataclass(frozen=True)
@@ -138,36 +149,51 @@ class SwapWith(Operation):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _WithValues(Operation):
-    """Base of operations with given activations, by layer: of each sequence, or of one that stands for all."""
+    """Base of operations with given activations, by layer: of each sequence, or of one that stands for all.
 
-    values: Mapping[int, Tensor]
+    One vector stands for all layers, sequences and positions, also for those that are generated.
+    """
+
+    values: Mapping[int, Tensor] | Float[Tensor, " d"]
 
     def __post_init__(self) -> None:
+        if isinstance(self.values, Tensor) and self.values.ndim == 1:
+            return
         given = self.values.items() if isinstance(self.values, Mapping) else [(None, None)]
         if not all(is_whole(layer) and isinstance(value, Tensor) and value.ndim > 1 for layer, value in given):
             raise InputError(
-                "activations are tensors by layer, {3: tensor(sequence, ..., pos, d)}; "
+                "activations are one vector, tensor(d), or tensors by layer, {3: tensor(sequence, ..., pos, d)}; "
                 "si.measurement.patching.activations returns them"
             )
 
     def __repr__(self) -> str:
+        if isinstance(self.values, Tensor):
+            return f"{type(self).__name__}(tensor{tuple(self.values.shape)})"
         shapes = ", ".join(f"{layer}: tensor{tuple(value.shape)}" for layer, value in self.values.items())
         return f"{type(self).__name__}({{{shapes}}})"
 
     def check_sequences(self, count: int) -> None:
-        wrong = next((len(value) for value in self.values.values() if len(value) not in (1, count)), None)
+        wrong = next((len(value) for value in self._by_layer().values() if len(value) not in (1, count)), None)
         if wrong is not None:
             raise InputError(
                 f"{type(self).__name__} holds {wrong} sequences, for {count}; take them of the same inputs"
             )
 
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Operation:
-        if all(len(value) == 1 for value in self.values.values()):
-            return self
-        values = {n: v if len(v) == 1 else v[chosen.to(v.device)] for n, v in self.values.items()}
-        return replace(self, values=values)
+        values = {n: v if len(v) == 1 else v[chosen.to(v.device)] for n, v in self._by_layer().items()}
+        return self if all(len(value) == 1 for value in self._by_layer().values()) else replace(self, values=values)
+
+    def _by_layer(self) -> Mapping[int, Tensor]:
+        """The activations by layer; none for one vector."""
+        return {} if isinstance(self.values, Tensor) else self.values
 
     def _values_like(self, layer: int, x: Activation) -> Activation:
+        if isinstance(self.values, Tensor):
+            if len(self.values) != x.shape[-1]:
+                raise InputError(
+                    f"a vector of {len(self.values)} entries does not fit the {x.shape[-1]} of layer {layer}"
+                )
+            return self.values.to(x).expand_as(x)
         if layer not in self.values:
             raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self.values)}")
         value = self.values[layer].to(x)
@@ -211,9 +237,9 @@ class PutAt(_WithValues):
         mine = (self.places[:, 0] == layer).nonzero().flatten()
         if not len(mine):
             return x
-        if layer not in self.values:
-            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self.values)}")
-        new, given = x.clone(), self.values[layer].to(x)
+        if layer not in self._by_layer():
+            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self._by_layer())}")
+        new, given = x.clone(), self._by_layer()[layer].to(x)
         if given.shape[1:] != x.shape[1:]:
             raise InputError(f"activations {tuple(given.shape[1:])} do not fit {tuple(x.shape[1:])} of layer {layer}")
         for i in mine.tolist():

@@ -48,18 +48,25 @@ class Losses:
         return Table("What does a cache lose without its first tokens?", note + missing, tuple(rows), losses_figure)
 
     def answer(self) -> str:
-        """How many first tokens to keep, in one sentence: the fewest beside which more gain less than `ENOUGH`."""
+        """How many first tokens to keep, in one sentence: the fewest beside which more gain less than `ENOUGH`.
+
+        It says so where the texts do not tell, since their interval includes no gain at all.
+        """
         window = max(window for window, _, _ in self.added)
         by_kept = {n: added for (w, places, n), added in self.added.items() if (w, places) == (window, IN_TEXT)}
         gains = {n: [_upper(added - by_kept[m]) for m in by_kept if m > n] for n, added in by_kept.items()}
         fewest = min(n for n, more in gains.items() if all(gain < ENOUGH for gain in more))
         none, there = (estimate(by_kept[n]) for n in (0, fewest))
         tokens = "1 first token" if fewest == 1 else f"{fewest or 'no'} first tokens"
-        without = f", and without any by {none}" if fewest else ""
-        return (
-            f"Keep {tokens}: a window of {window} then raises the loss by {there} nats a token over the full cache"
-            f"{without}; more first tokens gain less than {ENOUGH:g}."
-        )
+        costs = f"a window of {window} then adds {there} nats a token to the loss of the full cache"
+        if not fewest:
+            return f"Keep no first tokens: {costs}; more first tokens gain less than {ENOUGH:g}."
+        costs += f", and without any {none}"
+        if len(by_kept[0]) > 1 and estimate(by_kept[0] - by_kept[fewest]).low <= 0:
+            return f"These {len(by_kept[0])} texts do not tell; give more. With {tokens} {costs}."
+        if fewest == max(by_kept):
+            return f"Keep {tokens} or more, of which none were tried: {costs}."
+        return f"Keep {tokens}: {costs}; more first tokens gain less than {ENOUGH:g}."
 
 
 def _upper(added: PerSequence) -> float:

@@ -68,6 +68,22 @@ def test_a_single_sequence_stands_for_all_and_several_for_themselves():
     assert iv.Add({LAYER: torch.zeros_like(X)})(LAYER, X).equal(X)
 
 
+def test_one_vector_stands_for_all_and_a_function_is_an_operation():
+    vector = torch.randn(11)
+    assert iv.Add(vector)(LAYER, X).equal(X + vector) and iv.Put(vector)(LAYER, X)[2, 3, 4].equal(vector)
+    alike = iv.Add(vector)
+    alike.check_sequences(4)
+    assert alike.for_sequences(torch.tensor([1])) is alike and repr(alike) == "Add(tensor(11,))"
+    with pytest.raises(InputError, match="10 entries does not fit the 11 of layer 2"):
+        iv.Add(torch.zeros(10))(LAYER, X)
+    edit = iv.ChangeResidual(lambda x: x / 2, layers=[LAYER], positions=[3])
+    assert edit.residual(LAYER, X[:, 0])[:, 3].equal(X[:, 0, 3] / 2)
+    assert edit.residual(LAYER, X[:, 0])[:, 4].equal(X[:, 0, 4]) and isinstance(edit.operation, iv.Apply)
+    for wrong in (iv.Zero, 3):
+        with pytest.raises(InputError, match="operation of ChangeResidual is a Operation"):
+            iv.ChangeResidual(wrong)
+
+
 def test_rows_choose_the_sequences_of_given_activations():
     each, one = torch.arange(4.0)[:, None, None], torch.full((1, 1, 1), 9.0)
     rows = torch.tensor([3, 1])
@@ -124,7 +140,7 @@ def test_a_mean_of_others_skips_any_number_that_leaves_one():
 @pytest.mark.parametrize("values", [{3: torch.zeros(5)}, {3: torch.tensor(1.0)}, {3: [[1.0]]}, {0.5: X}, [X]])
 def test_given_activations_are_tensors_of_vectors_by_layer(values, as_users_run_it):
     for kind in (iv.Put, iv.Add):
-        with pytest.raises(InputError, match=r"^activations are tensors by layer"):
+        with pytest.raises(InputError, match=r"^activations are one vector, tensor\(d\), or tensors by layer"):
             kind(values)
 
 

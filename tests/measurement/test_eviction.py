@@ -10,7 +10,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.measurement.eviction import first_token_losses, heads_table
 from sinkinterp.measurement.generation import _sinks_of_parts, generated, generation_table
 from sinkinterp.measurement.rolling_cache import SinkCache, streamed
-from sinkinterp.report.caches import Losses
+from sinkinterp.report.caches import IN_TEXT, Losses
 from sinkinterp.runs.inputs import Inputs
 
 GROUPED = "llama with grouped queries"
@@ -49,8 +49,8 @@ def test_the_recommendation_is_the_fewest_beside_which_more_gain_less_than_a_hun
     sentence = losses.answer()
     assert (
         sentence.startswith("Keep 2 first tokens: a window of 64")
-        and "by 0.105 [" in sentence
-        and "by 0.9 [" in sentence
+        and "adds 0.105 [" in sentence
+        and "without any 0.9 [" in sentence
     )
 
 
@@ -79,3 +79,20 @@ def test_generated_tokens_follow_their_prompt_and_fill_the_context_at_most():
 def test_a_tolerance_that_no_head_can_keep_is_refused(tolerance):
     with pytest.raises(InputError, match="tolerance"):
         heads_table(load("sinkinterp/demo-softmax"), torch.arange(22).view(2, 11), 5, tolerance)
+
+
+def losses_of(**added):
+    """Losses of four texts, by first tokens kept: k0, k1, ..."""
+    by = {(8, IN_TEXT, int(name[1:])): torch.tensor(values) for name, values in added.items()}
+    return Losses(by, {}, "", "")
+
+
+def test_the_answer_says_what_the_texts_can_tell():
+    wide, flat = [-0.5, 0.5, 0.4, -0.4], [0.0, 0.001, 0.0, 0.001]
+    assert losses_of(k0=[1.0, 1.1, 0.9, 1.0], k1=flat, k4=flat).answer().startswith("Keep 1 first token: a window of 8")
+    assert losses_of(k0=flat, k1=flat).answer().startswith("Keep no first tokens: ")
+    assert (
+        losses_of(k0=wide, k1=flat, k4=flat).answer().startswith("These 4 texts do not tell; give more. With 1 first")
+    )
+    most = losses_of(k0=[1.0, 1.1, 0.9, 1.0], k1=[0.5, 0.6, 0.4, 0.5], k4=flat).answer()
+    assert most.startswith("Keep 4 first tokens or more, of which none were tried: ")
