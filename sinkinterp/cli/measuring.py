@@ -120,6 +120,9 @@ def measure(
     if report.protocol.texts_too_short:
         skipped = f"{report.protocol.texts_too_short} texts shorter than {settings.length} tokens were passed over."
         console.print(skipped)
+    if report.protocol.sequences == 1 and text is not None and not is_one_text:
+        more = "--length reads more of it, and a .jsonl or a folder holds many"
+        console.print(f"{text} holds one text, read up to {report.protocol.length} tokens; {more}.")
     output.write(report, settings.epsilon, word)
 
 

@@ -235,6 +235,8 @@ def _of_items(items: Sequence[Any], encode: Encode) -> TokenSet:
         raise InputError(f"there are no tokens in an empty {type(items).__name__}; {WORKS}")
     if all(isinstance(item, str) for item in items) or is_chat(items) or all(map(is_chat, items)):
         return encode(items)
+    if all(isinstance(item, Tensor | np.ndarray) and item.ndim == 2 for item in items):  # batches, as of a DataLoader
+        items = [row for item in items for row in item]
     if not any(isinstance(item, str) or _is_many(item) for item in items):
         return TokenSet.of_rows([_ids(items)])
     return TokenSet.of_rows([_ids(items_of(item)) for item in items])

@@ -138,7 +138,8 @@ def recipe_of(folder: Path) -> Recipe:
     file = folder / "recipe.json"
     if not file.is_file():
         raise InputError(
-            f"{folder} holds no tokenizer and no recipe.json; give its input as token ids, --tokens FILE.json"
+            f"{folder} holds no tokenizer and no recipe.json; give token ids: measure --tokens FILE.json, or "
+            "a tensor in Python"
         )
     try:
         return Recipe.from_dict(json.loads(file.read_text()))

@@ -307,7 +307,7 @@ SAYS = {  # lines whose error says what to type
     f"measure {SHIPPED.replace('soft', 'sof')}": "did you mean 'demo-softmax'?",
     f"measure {SHIPPED} --text 'hello world'": "has no tokenizer, so it reads no text",
     f"measure {GOOD} --text texst.jsonl": "there is no file texst.jsonl; check the path",
-    "measure {files}/no-tokenizer": "give its input as token ids, --tokens",
+    "measure {files}/no-tokenizer": "give token ids: measure --tokens",
     f"measure {{files}}/outside {TOKENS} --length 4": "take a family",
     f"measure {GOOD} --tokens {{files}}/tokens-beyond.json --length 4 --sequences 1": f"token id {VOCAB}",
     f"measure {GOOD} {TOKENS} --length 5 --sequences 2": "of 2 texts 2 are shorter",

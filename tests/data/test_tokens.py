@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader
 
 from sinkinterp.data.tokens import PAD, TokenSet, token_set_of
 from sinkinterp.errors import InputError
@@ -133,6 +134,8 @@ WAYS = {
     "tuples": ((5, 7, 9), (2, 3, 4)),
     "a list of arrays": [np.array(row) for row in ROWS],
     "a list of tensors": [torch.tensor(row, dtype=torch.uint8) for row in ROWS],
+    "a list of batches": [torch.tensor(ROWS[:1]), np.array(ROWS[1:])],
+    "batches of a loader": DataLoader(torch.tensor(ROWS), batch_size=2),
     "numbers of numpy": [[np.int32(token) for token in row] for row in ROWS],
     "a mapping": {"input_ids": ROWS},
     "a mapping of tensors": {"input_ids": torch.tensor(ROWS), "attention_mask": torch.ones(2, 3)},
