@@ -100,12 +100,16 @@ def check_fields(value: Any) -> None:
         else:
             kinds = _kinds(field.type)
             if all(map(_is_ours, kinds)) and not isinstance(held, kinds):
-                raise InputError(f"{name} is {' or '.join(f'a {kind.__name__}' for kind in kinds)}; got {_shown(held)}")
+                raise InputError(f"{name} is {' or '.join(map(_with_article, kinds))}; got {_shown(held)}")
 
 
 def _kinds(hint: Any) -> Any:
     """The types of a field, which may be several: int | None."""
     return getattr(hint, "__args__", (hint,))
+
+
+def _with_article(kind: type) -> str:
+    return f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}"
 
 
 def _is_ours(kind: Any) -> bool:

@@ -76,7 +76,11 @@ class Edit(metaclass=Told):
         return weights
 
     def call(self, call: AttentionCall) -> AttentionCall:
-        """What an attention layer computes from; `with_pattern` of a call sets its pattern itself."""
+        """What an attention layer computes from; `with_pattern` of a call sets its pattern itself.
+
+        Where a cache holds the beginning, `call.k` and `call.v` have all positions and `call.q` only the new ones: the
+        first query then stands at position `call.k.shape[2] - call.q.shape[2]`.
+        """
         return call
 
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..backends.subject import CallRead, Logits, Subject, Trace, words_of
-from ..checks import LARGEST, keywords, whole_number, whole_numbers
+from ..checks import LARGEST, accepting, keywords, whole_number, whole_numbers
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -330,6 +330,7 @@ def metric_of(metric: Any) -> PatchingMetric:
     if isinstance(metric, PatchingMetric):
         return metric
     if callable(metric):
+        accepting(metric, "a metric of patching, a function of logits,", None)
         return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
     raise InputError(f"a metric of patching is a function of logits, or one such as first_alpha(); got {metric!r:.40}")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..backends.load import subject_of
 from ..backends.subject import Subject
-from ..checks import whole_number
+from ..checks import accepting, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.answers import per_sequence
@@ -91,10 +91,13 @@ def attribution(
     """To first order, how much each place's patch from `source` changes a score; by layer `sequence [head] pos`.
 
     One pass forward and one back for all places: gradient of the score times what a patch would add, summed over
-    dimensions (Nanda 2023, attribution patching). `score(logits, tokens)` gives a number per sequence.
+    dimensions (Nanda 2023, attribution patching). `score(logits, tokens)` gives a number per sequence. Layers of
+    `source` that the site does not name are left out.
     """
+    accepting(score, "score, a function of logits and tokens,", None, None)
     subject, tokens = equal_inputs_of(subject, tokens)
     site.check(subject.shape, tokens.shape[1])
+    source = {layer: x for layer, x in source.items() if site.acts_in(layer)}
     parts = []
     for rows, batch in passes(subject, tokens):
         patched = {layer: x[rows.to(x.device)].to(subject.device) for layer, x in source.items()}

@@ -43,7 +43,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     *,
     sender: Change = ChangeOutputs(),
     receiver: Change | None = None,
-    frozen: Sequence[Change] = EVERYTHING,
+    frozen: Change | Sequence[Change] = EVERYTHING,
     freeze_norms: bool = False,
     metric: PatchingMetric | Any = None,
     progress: bool | OnProgress = True,
@@ -68,7 +68,8 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
         raise InputError("the norm in front of the logits is recomputed; freeze_norms needs a head as the receiver")
     subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)
     fields = (subject, sender, metric_of(metric), clean_tokens, subject.run(clean_tokens).logits)
-    kept = tuple((site, activations(site, subject, corrupted_tokens)) for site in frozen)
+    sites = (frozen,) if isinstance(frozen, Change) else tuple(frozen)
+    kept = tuple((site, activations(site, subject, corrupted_tokens)) for site in sites)
     axes = (LAYER, HEAD if isinstance(sender, ChangeOutputs) else POSITION)
     runs = PathRuns(*fields, receiver, kept, freeze_norms)
     return restored(Runs(*fields), runs, corrupted_tokens, axes, progress)

@@ -164,3 +164,14 @@ def test_patches_that_do_not_fit_are_refused_in_one_line():
 def test_a_site_that_changes_something_is_refused_where_it_would_only_be_read(use):
     with pytest.raises(InputError, match="Zero"):
         use(iv.ChangeResidual(iv.Zero(), layers=[1]), subject_of("gpt2"), TOKENS)
+
+
+def test_attribution_reads_the_layers_of_its_site_of_all_that_were_taken():
+    subject = subject_of("llama")
+    source = activations(iv.ChangeResidual(), subject, TOKENS.roll(1, 0))
+    whole, some = (attribution(site, subject, TOKENS, source, lambda logits, tokens: logits[:, -1, 5])
+                   for site in (iv.ChangeResidual(), iv.ChangeResidual(layers=[1])))  # fmt: skip
+    assert list(some) == [1]
+    torch.testing.assert_close(some[1], whole[1])
+    with pytest.raises(InputError, match="score, a function of logits and tokens"):
+        attribution(iv.ChangeResidual(), subject, TOKENS, source, lambda logits: logits)

@@ -29,7 +29,7 @@ PARTS = {
     "llama": ("model.layers", "self_attn.o_proj", "mlp", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
     "pythia": ("gpt_neox.layers", "attention.dense", "mlp", "attention.query_key_value"),
 }
-FROZEN = (((ChangeOutputs(), ChangeMLP()), True, True), ((ChangeOutputs(),), True, False), ((), False, False))
+FROZEN = (((ChangeOutputs(), ChangeMLP()), True, True), (ChangeOutputs(), True, False), ((), False, False))
 RECEIVERS = {"q": ChangeQueries, "k": ChangeKeys, "v": ChangeValues}
 
 
