@@ -35,7 +35,8 @@ def sweep_figure(table: Table, x: str, quantities: Sequence[str], by: str | None
     draw = _over_text if table.is_text(x) else _over_numbers
     figure = draw(table, series, x, quantities)
     _name_once(figure)
-    caption = f"{', '.join(quantities)} over {x}, with 95% intervals; grey: null or control."
+    has_grey = any(_greys(table, quantity, i == 0) for i, quantity in enumerate(quantities))
+    caption = f"{', '.join(quantities)} over {x}, with 95% intervals{'; grey: null or control' * has_grey}."
     return themed(figure, table.title, _height(table, x), f"{caption} {table.note}")
 
 
