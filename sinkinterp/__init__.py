@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from .measurement.leaving_out import mask as mask
     from .measurement.maps import attention_map as attention_map
     from .measurement.measure import measure as measure
-    from .measurement.path_patching import path_patching as path_patching
     from .measurement.sweep import sink_rate as sink_rate
     from .measurement.sweep import sweep as sweep
     from .measurement.watching import SinkCallback as SinkCallback
@@ -53,7 +52,6 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "sweep": "measurement.sweep",
     "sink_rate": "measurement.sweep",
     "activation_patching": "measurement.activation_patching",
-    "path_patching": "measurement.path_patching",
     "explain": "measurement.explaining",
     "patched": "backends.patched",
     "SinkCallback": "measurement.watching",
@@ -71,6 +69,7 @@ _WRITTEN = {  # what to write in place of names that people try
     "serve": "from sinkinterp.pages.live.page import serve_live; serve_live(model) serves a live page",
     "save": "report.save(path) writes a report",
     "generate": "subject.model.generate(...) is the model's; inside si.patched(subject.model, edit) it is edited",
+    "path_patching": "from sinkinterp.measurement.path_patching import path_patching",
     "patch": "si.measurement.patching.patch(site, model, tokens) makes an edit; si.patched(model, edit) keeps it in",
     "train": "si.trained(si.Recipe()) trains a model, or reads it where it was trained",
 }
