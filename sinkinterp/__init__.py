@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from .checks import nearest
+from .checks import Told, nearest, signature_of_fields
 from .lm.registration import register_with_transformers
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ _PLACES = ("interventions", "attention.kernels", "metrics.instruments")  # where
 __version__ = "0.1.0"
 
 register_with_transformers()
+Told.__signature__ = property(signature_of_fields)  # type: ignore[attr-defined]  # not in the class, which is sent elsewhere
 
 
 def __getattr__(name: str) -> Any:

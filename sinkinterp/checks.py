@@ -100,16 +100,12 @@ def check_fields(value: Any) -> None:
         else:
             kinds = _kinds(field.type)
             if all(map(_is_ours, kinds)) and not isinstance(held, kinds):
-                raise InputError(f"{name} is {' or '.join(map(_with_article, kinds))}; got {_shown(held)}")
+                raise InputError(f"{name} is of type {' or '.join(k.__name__ for k in kinds)}; got {_shown(held)}")
 
 
 def _kinds(hint: Any) -> Any:
     """The types of a field, which may be several: int | None."""
     return getattr(hint, "__args__", (hint,))
-
-
-def _with_article(kind: type) -> str:
-    return f"{'an' if kind.__name__[0] in 'AEIO' else 'a'} {kind.__name__}"
 
 
 def _is_ours(kind: Any) -> bool:
@@ -178,18 +174,18 @@ class Told(type):
             cls._check_fit(args, kwargs)
             raise
 
-    @property
-    def __signature__(cls) -> inspect.Signature:
-        """The fields, which help and editors show."""
-        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
-        return signature.replace(parameters=[*signature.parameters.values()][1:])
-
     def _check_fit(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # apart: a server lacks `inspect`
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         try:
             signature.bind(None, *args, **kwargs)
         except TypeError as error:
             raise _misfit(cls.__name__, signature, error, kwargs, {}) from None
+
+
+def signature_of_fields(cls: type) -> inspect.Signature:
+    """The fields of a class, which help and editors show."""
+    signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+    return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
 class Called:

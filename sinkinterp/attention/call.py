@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -74,8 +73,7 @@ class AttentionCall:
         """The call with these weights, dense, the slot's column first; with None, with those its kernel computes.
 
         heads: those whose weights differ from the call's; default all. Scores of the others can still be edited.
-        Raises InputError where the shape of the weights is not that of the call's pattern, and where a query has weight
-        on a key that it cannot see.
+        Raises InputError for weights of another shape than the call's pattern, or on keys that are masked.
         """
         if weights is None:
             return replace(self, set_pattern=None)
@@ -83,15 +81,10 @@ class AttentionCall:
             raise InputError(f"a pattern is a tensor of weights; got a {type(weights).__name__}")
         if self.set_pattern is not None:
             heads = self.set_pattern.also(heads)
-        edited = replace(self, set_pattern=SetPattern(self.layer, weights.float(), self.scoring, heads))
-        if (weights * ~self.visible()).any():
-            raise InputError("a query has weight on a key it cannot see; multiply by call.visible()")
-        return edited
-
-    def visible(self) -> Bool[Tensor, "#batch #head query column"]:
-        """Which columns of the pattern a query can see: keys that causality, windows and masks allow, and the slot."""
-        allowed = self.allowed()
-        return allowed if self.slot is None else F.pad(allowed, (1, 0), value=True)
+        call = replace(self, set_pattern=SetPattern(self.layer, weights.float(), self.scoring, heads))
+        if (weights[..., -self.k.shape[2] :] * ~self.allowed()).any():
+            raise InputError("a query cannot see all these keys; multiply by call.allowed()")
+        return call
 
     @cached_property
     def scoring(self) -> Scoring:

@@ -245,7 +245,8 @@ class _ChangeCall(Edit):
     def call(self, call: AttentionCall) -> AttentionCall:
         weights = call.pattern()
         weights[_CALL] = 1 / weights.shape[-1]
-        return replace(call, v=_changed(call.v, _CALL)).with_pattern(weights * call.visible())
+        weights[..., -call.k.shape[2] :] *= call.allowed()
+        return replace(call, v=_changed(call.v, _CALL)).with_pattern(weights)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         call = call_of_interface(layer, query, key, value, attention_mask, scaling, **extra)
         edited, drops = recording.recorder.attend(call), bool(kwargs.get("dropout"))
         if edited is not call and drops:
-            raise InputError("an edit of attention computes it without dropout; set the dropout of attention to 0")
+            raise InputError("edits of attention compute it without dropout; call model.eval(), or set it to 0")
         if edited is not call or (not drops and edited.is_fused and (base == "sdpa" or "kernel" in kwargs)):
             z, weights = edited.output(), _weights(edited) if base == "eager" else None
         else:

@@ -74,7 +74,9 @@ def reproduce(
             check_readable(text)
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
-        check_ours(files_of(out, [stem_of(name, scale) for name in chosen]), OR_FORCE, force or dry_run)
+        check_ours(
+            files_of(out, [stem_of(name, None if model else scale) for name in chosen]), OR_FORCE, force or dry_run
+        )
         models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
         for name in chosen:
             experiment = experiments.load_experiment(name)

@@ -229,7 +229,9 @@ class ChangePattern(_ChangeInCall):
 
     def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
         n_heads = call.q.shape[1]
-        return call.with_pattern(new * call.visible(), self.head_mask(call.layer, n_heads, n_heads).to(new.device))
+        slot, keys = new.split((new.shape[-1] - call.k.shape[2], call.k.shape[2]), -1)
+        new = torch.cat((slot, keys * call.allowed()), -1)
+        return call.with_pattern(new, self.head_mask(call.layer, n_heads, n_heads).to(new.device))
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return length

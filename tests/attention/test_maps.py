@@ -104,7 +104,7 @@ def test_some_heads_keep_their_own_keys_masks_and_slots(make_call, shared):
 
 def test_a_pattern_that_an_edit_set_has_cells_too(make_call):
     call = make_call(queries=T, slot=SinkLogit(torch.randn(6)))
-    given = torch.rand(2, 6, T, T + 1) * call.visible()
+    given = torch.rand(2, 6, T, T + 1).tril(1)
     fixed = call.with_pattern(given)
     oracle = expected(given[..., 1:].double().numpy(), fixed.allowed().numpy(), 4)
     np.testing.assert_allclose(maps.cells(fixed, 4).numpy(), oracle, rtol=1e-5)

@@ -137,7 +137,7 @@ def test_an_experiment_goes_from_names_of_the_hub_to_verdicts(ask, folders, name
     text = str(folders / "kinds") if name == "figure09_domains" else DATASET
     answer = ask("reproduce", name, "--scale", "paper", "--text", text, "--out", "book", *chosen)
     assert answer["code"] == 0, answer["said"]
-    chapter = json.loads((ask.place / "book" / f"{name}.json").read_text())
+    chapter = json.loads((ask.place / "book" / f"{name}{'' if chosen else '_paper'}.json").read_text())
     assert list(dict.fromkeys(row["model"] for row in chapter["rows"])) == list(models)
     assert len(chapter["verdicts"]) == verdicts and text in json.dumps(chapter)
 

@@ -80,7 +80,7 @@ def test_one_vector_stands_for_all_and_a_function_is_an_operation():
     assert edit.residual(LAYER, X[:, 0])[:, 3].equal(X[:, 0, 3] / 2)
     assert edit.residual(LAYER, X[:, 0])[:, 4].equal(X[:, 0, 4]) and isinstance(edit.operation, iv.Apply)
     for wrong in (iv.Zero, 3):
-        with pytest.raises(InputError, match="operation of ChangeResidual is an Operation"):
+        with pytest.raises(InputError, match="operation of ChangeResidual is of type Operation"):
             iv.ChangeResidual(wrong)
 
 

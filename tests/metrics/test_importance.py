@@ -211,7 +211,8 @@ def test_the_release_divides_and_sums_in_bfloat16(call):
 def test_in_the_release_an_importance_exceeds_its_epsilon_from_0_302_on(alpha, is_sink):
     preset, weights = PRESETS["released-own-models"], torch.full((2, 6, 64, 64), (1 - alpha) / 63)
     weights[..., 0] = alpha
-    found = importance(odd(64, 64).with_pattern(weights), ALL[:1], preset.convention)
+    every = replace(odd(64, 64), mask=torch.ones(1, 1, 64, 64, dtype=torch.bool))
+    found = importance(every.with_pattern(weights), ALL[:1], preset.convention)
     assert (found.bfloat16() > 0.3).all() == is_sink  # the release's own comparison
     assert sink_rate(found, preset.epsilon).tolist() == [is_sink] * 2
 
