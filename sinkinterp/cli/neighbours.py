@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from ..data.choices import Dtype
 from ..errors import InputError
 from ..files import write_json, write_text
 from .loading import load_subject
-from .options import Count, Html, Json, Length, Model, Text, number, whole
+from .options import Count, DeviceMap, Html, Json, Length, Model, Numbers, Text, TokenFile, number, whole
 from .places import Force
 from .terminal import console, print_table, print_written, progress_bars
 
@@ -28,26 +29,32 @@ def cache(
     sequences: Count = None,
     tolerance: Annotated[float, typer.Option(help=TOLERANCE, parser=number(0.0, 1.0))] = 0.1,
     generate: Annotated[int, typer.Option(help="Tokens to generate after a prompt; 0: none.", parser=whole(0))] = 1000,
+    tokens: TokenFile = None,
+    dtype: Numbers = Dtype.FLOAT32,
+    device_map: DeviceMap = None,
     json_out: Json = None,
     html_out: Html = None,
     force: Force = False,
 ) -> None:
-    """How many first tokens must a rolling cache keep? Measure it, and recommend a number."""
+    """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
     with progress_bars() as progress:
         from ..measurement import eviction
         from ..measurement.generation import generation_table
-        from ..report.caches import needs_table
+        from ..measurement.quantised_cache import quantised_table
+        from ..report.caches import needs_table, quantised_answer
 
-        subject, tokens = _inputs(model, text, length, sequences, 32)
-        window = tokens.shape[1] // 2
+        subject = _subject(model, dtype, device_map)
+        read = _read(subject, model, length, sequences, 32, text, tokens)
+        window = read.shape[1] // 2
         if window < 2:
             raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
-        losses = eviction.first_token_losses(subject, tokens, (window // 2, window), progress=progress)
-        heads = eviction.heads_table(subject, tokens, window, tolerance)
-        tables = [losses.table(), heads, eviction.memory_table(subject, tokens, window, progress)]
+        losses = eviction.first_token_losses(subject, read, (window // 2, window), progress=progress)
+        heads = eviction.heads_table(subject, read, window, tolerance)
+        rounded = quantised_table(subject, read, progress=progress)
+        tables = [losses.table(), heads, eviction.memory_table(subject, read, window, progress), rounded]
         if generate:
-            tables.append(generation_table(subject, tokens[:, : max(2, min(32, window // 2))], generate))
-        answer = losses.answer()
+            tables.append(generation_table(subject, read[:, : max(2, min(32, window // 2))], generate))
+        answer = f"{losses.answer()} {quantised_answer(rounded)}"
     for table in tables:
         print_table(needs_table(table) if table is heads else table)
     _write(f"{subject.name}: how many first tokens must stay?", answer, tables, json_out, html_out)
@@ -60,6 +67,9 @@ def mask(
     sequences: Annotated[int | None, typer.Option(help=HALVES, parser=whole(2))] = None,
     times: Annotated[float, typer.Option(help=TIMES, parser=number(1.0, 1e6))] = 10.0,
     steps: Annotated[int, typer.Option(help="Steps of training of a dictionary.", parser=whole(1))] = 300,
+    tokens: TokenFile = None,
+    dtype: Numbers = Dtype.FLOAT32,
+    device_map: DeviceMap = None,
     json_out: Json = None,
     html_out: Html = None,
     force: Force = False,
@@ -71,17 +81,18 @@ def mask(
         from ..measurement import without_outliers as without
         from ..measurement.patching import activations
 
-        subject, tokens = _inputs(model, text, length, sequences, 64)
-        if len(tokens) < 2:
+        subject = _subject(model, dtype, device_map)
+        read = _read(subject, model, length, sequences, 64, text, tokens)
+        if len(read) < 2:
             raise InputError("it fits on one half of the texts and tests on the other, and there is one; give more")
-        found = leaving_out.mask(subject, tokens, times=times)
-        x = activations(ChangeResidual(layers=[found.tallest]), subject, tokens)[found.tallest].cpu().float()
+        found = leaving_out.mask(subject, read, times=times)
+        x = activations(ChangeResidual(layers=[found.tallest]), subject, read)[found.tallest].cpu().float()
         tables = [
             found.table(),
             without.pca_table(x, found),
-            without.dictionary_table(subject, tokens, x, found, steps, progress),
-            without.activations_table(subject, tokens[1::2], found, progress),
-            without.weights_table(subject, tokens[1::2], found, progress),
+            without.dictionary_table(subject, read, x, found, steps, progress),
+            without.activations_table(subject, read[1::2], found, progress),
+            without.weights_table(subject, read[1::2], found, progress),
         ]
     for table in tables:
         print_table(table)
@@ -89,16 +100,25 @@ def mask(
     _write(title, found.answer(), tables, json_out, html_out, more)
 
 
-def _inputs(
-    model: str, text: str | None, length: int, sequences: int | None, default: int
-) -> "tuple[HuggingFaceSubject, Tokens]":
-    """The model, and what it reads: texts of one length that fits its context."""
+def _subject(model: str, dtype: Dtype, device_map: str | None) -> "HuggingFaceSubject":
+    return cast("HuggingFaceSubject", load_subject(model, "huggingface", None, dtype, device_map))
+
+
+def _read(
+    subject: "HuggingFaceSubject",
+    model: str,
+    length: int,
+    sequences: int | None,
+    default: int,
+    text: str | None,
+    tokens: Path | None,
+) -> "Tokens":
+    """What the model reads: texts, or lists of ids, of one length that fits its context."""
     from ..runs.inputs import Inputs
 
-    subject = cast("HuggingFaceSubject", load_subject(model, "huggingface"))
     most = min(length, subject.shape.n_ctx or length)
-    inputs = Inputs(most, sequences or default, text=text, may_be_fewer=sequences is None)
-    return subject, inputs.token_set(subject, model).tokens
+    given = Inputs(most, sequences or default, text=text, tokens=tokens, may_be_fewer=sequences is None)
+    return given.token_set(subject, model).tokens
 
 
 def _write(

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from operator import itemgetter
 
 import numpy as np
 import plotly.graph_objects as go
@@ -21,6 +22,8 @@ GENERATED, ALPHA = "generated tokens", "alpha_1"
 STAYS, MOVED, SINKS = "sink on the first", "sink elsewhere", "sinks a head"
 IN_TEXT, IN_CACHE = "of the text", "of the cache"
 NATS = "nats a token after eviction begins"
+BITS, SCALES, AS_IT_IS, GAIN = "bits", "one scale for each", "not rounded", "above nothing kept"
+NOTHING, FIRST, SECOND = "nothing", "the first token", "the second token"
 ENOUGH = 0.01  # nats a token that more first tokens may still gain
 
 
@@ -93,6 +96,26 @@ def losses_figure(table: Table) -> go.Figure:
 def memory_figure(table: Table) -> go.Figure:
     """The added loss of every rule of eviction, as a mark with its interval, and the paired difference."""
     return sweep_figure(table, CACHE, (ADDED, PAIRED))
+
+
+def quantised_figure(table: Table) -> go.Figure:
+    """The added loss of every way to round, a colour for the token that is not rounded, and the paired difference."""
+    named = table.with_rows({CACHE: f"int{row[BITS]}, {row[SCALES]}", **row} for row in table.rows)
+    return sweep_figure(named, CACHE, (ADDED, GAIN), by=AS_IT_IS)
+
+
+def quantised_answer(table: Table) -> str:
+    """What the cheapest way to round costs, for every number of bits, and what the first token not rounded changes."""
+    said, cells = [], [*zip(table.rows, table.display_rows(), table.numbers(ADDED), strict=True)]
+    for bits in dict.fromkeys(table.column(BITS)):
+        rows = [cell for cell in cells if cell[0][BITS] == bits]
+        best, costs, _ = min((cell for cell in rows if cell[0][AS_IT_IS] == NOTHING), key=itemgetter(2))
+        change = next(shown[GAIN] for row, shown, _ in rows if (row[AS_IT_IS], row[SCALES]) == (FIRST, best[SCALES]))
+        said.append(
+            f"int{bits} keys and values, one scale for each {best[SCALES]}, add {costs[ADDED]} nats a token; the first "
+            f"token not rounded changes that by {change}."
+        )
+    return " ".join(said)
 
 
 def generation_figure(table: Table) -> go.Figure:

@@ -8,7 +8,7 @@ three seeds.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
@@ -274,26 +274,32 @@ class Higher:
 
 
 @dataclass(frozen=True)
-class HasSink:
+class _OfModel:
+    """A rule about one model. Where that learned less well than `baseline`, the absence of a sink is confounded.
+
+    That is a loss more than 0.02 nats above the baseline's in more than one of five seeds.
+    """
+
+    model: str
+    baseline: str | None = field(default=None, kw_only=True)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        return (self.model,) if self.baseline is None else (self.model, self.baseline)
+
+
+@dataclass(frozen=True)
+class HasSink(_OfModel):
     """In at least four of five seeds the quantity is above its null by `margin`, with its whole interval.
 
     Without a margin, an alpha_1 of .217 would be a sink where uniform attention gives .211. By default the quantity is
     alpha_1, and the null is what position bias and mask alone would give the first token. It fails if at least four of
     five seeds have no sink at all; see `sink_in`.
-
-    baseline: a model that was trained as well. In more than one of five seeds a loss more than 0.02 nats above its
-    loss makes the absence of a sink confounded.
     """
 
-    model: str
     quantity: str = ALPHA_1
     null: str = NULL
-    baseline: str | None = None
     margin: float = MARGIN
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return _with_baseline(self.model, self.baseline)
 
     @property
     def claim(self) -> str:
@@ -320,20 +326,11 @@ class HasSink:
 
 
 @dataclass(frozen=True)
-class HasNoSink:
+class HasNoSink(_OfModel):
     """At least four of five seeds have no sink: neither the mean over heads nor any head is one; see `HasSink`.
 
     It fails if at least four of five seeds have one in the mean over heads.
-
-    baseline: as in `HasSink`. A model that learned less well may lack a sink for that reason.
     """
-
-    model: str
-    baseline: str | None = None
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return _with_baseline(self.model, self.baseline)
 
     @property
     def claim(self) -> str:
@@ -352,15 +349,8 @@ class HasNoSink:
 
 
 @dataclass(frozen=True)
-class SinkOrNone:
+class SinkOrNone(_OfModel):
     """Whether a model has a sink, by the rule `HasSink`, where no claim says that it should."""
-
-    model: str
-    baseline: str | None = None
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return _with_baseline(self.model, self.baseline)
 
     @property
     def claim(self) -> str:
@@ -418,10 +408,6 @@ class TrainingFails:
 
 
 _ABOVE = "seeds are above it"
-
-
-def _with_baseline(model: str, baseline: str | None) -> tuple[str, ...]:
-    return (model,) if baseline is None else (model, baseline)
 
 
 def _counted(

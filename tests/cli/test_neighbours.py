@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from sinkinterp.cli.main import app
 
 
-@pytest.mark.parametrize("command, answer, tables", [("cache", "Keep 1 first token:", 4), ("mask", "Leave out no", 5)])
+@pytest.mark.parametrize("command, answer, tables", [("cache", "Keep 1 first token:", 5), ("mask", "Leave out no", 5)])
 def test_the_shipped_twin_is_answered_in_a_sentence_with_its_tables(command, answer, tables, tmp_path):
     files = [tmp_path / "numbers.json", tmp_path / "page.html"]
     words = [command, "sinkinterp/demo-softmax", "--json", str(files[0]), "--html", str(files[1])]
