@@ -16,7 +16,7 @@ from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..interventions.edit import Edit
 from ..metrics.bootstrap import intervals, mean_cells
-from ..report.caches import ADDED, AS_IT_IS, BITS, FIRST, GAIN, NOTHING, SCALES, SECOND, quantised_figure
+from ..report.caches import ADDED, ALL, BITS, BUT_FIRST, BUT_SECOND, CHANGE, ROUNDED, SCALES, quantised_figure
 from ..table import Cell, Table
 from .inputs import reads_inputs, run_note
 from .streaming import loss_of
@@ -28,7 +28,7 @@ GRAINS: dict[str, tuple[Axes, Axes]] = {  # the axes of keys, and of values, tha
     "token": ((-1,), (-1,)),
     "channel of keys, token of values": ((-2,), (-1,)),  # as KIVI, arXiv:2402.02750
 }
-KEPT: dict[str, Axes] = {NOTHING: (), FIRST: (0,), SECOND: (1,)}
+KEPT: dict[str, Axes] = {ALL: (), BUT_FIRST: (0,), BUT_SECOND: (1,)}
 
 
 @dataclass(frozen=True)
@@ -54,21 +54,21 @@ class RoundedCache(Edit):
 def quantised_table(
     subject: HuggingFaceSubject, tokens: Tokens, bits: Sequence[int] = (8, 4, 3), progress: Progress = silent
 ) -> Table:
-    """The loss that a quantised cache adds: a row for the bits, what shares a scale, and which token stays as it is.
+    """The loss that a quantised cache adds: a row for the bits, what shares a scale, and which tokens are rounded.
 
-    Keys are rounded as a cache holds them, after rotation. The control leaves the second token as it is. Raises
+    Keys are rounded as a cache holds them, after rotation. The control rounds all but the second token. Raises
     InputError for fewer than 2 bits, and more than 32.
     """
     bits = whole_numbers(bits, "bits", 2, 32)
     rows: list[dict[str, Cell]] = []
-    full, rounded = loss_of(subject, tokens), torch.empty(0)
+    full, all_rounded = loss_of(subject, tokens), torch.empty(0)
     for n, scales, name in told([*product(bits, GRAINS, KEPT)], progress("quantising the cache")):
         added = (loss_of(subject, tokens, [RoundedCache(n, *GRAINS[scales], KEPT[name])]) - full).mean(1)
-        rounded = added if name == NOTHING else rounded
-        gain = mean_cells(GAIN, added - rounded)
-        rows.append({BITS: n, SCALES: scales, AS_IT_IS: name, **mean_cells(ADDED, added), **gain})
+        all_rounded = added if name == ALL else all_rounded
+        change = mean_cells(CHANGE, added - all_rounded)
+        rows.append({BITS: n, SCALES: scales, ROUNDED: name, **mean_cells(ADDED, added), **change})
     note = (
         f"{run_note(subject, tokens)}; {intervals(len(tokens))}; nats a token; null: 0, the full cache; symmetric "
-        f"integers, the scales of each text; control: the second token; {GAIN}: paired, text by text"
+        f"integers, the scales of each text; control: the second token is not rounded; {CHANGE}: paired, text by text"
     )
     return Table("What does a quantised cache lose?", note, tuple(rows), quantised_figure)

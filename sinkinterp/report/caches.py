@@ -22,8 +22,8 @@ GENERATED, ALPHA = "generated tokens", "alpha_1"
 STAYS, MOVED, SINKS = "sink on the first", "sink elsewhere", "sinks a head"
 IN_TEXT, IN_CACHE = "of the text", "of the cache"
 NATS = "nats a token after eviction begins"
-BITS, SCALES, AS_IT_IS, GAIN = "bits", "one scale for each", "not rounded", "above nothing kept"
-NOTHING, FIRST, SECOND = "nothing", "the first token", "the second token"
+BITS, SCALES, ROUNDED, CHANGE = "bits", "one scale for each", "rounded tokens", "above all rounded"
+ALL, BUT_FIRST, BUT_SECOND = "all", "all but the first", "all but the second"
 ENOUGH = 0.01  # nats a token that more first tokens may still gain
 
 
@@ -99,21 +99,23 @@ def memory_figure(table: Table) -> go.Figure:
 
 
 def quantised_figure(table: Table) -> go.Figure:
-    """The added loss of every way to round, a colour for the token that is not rounded, and the paired difference."""
+    """The added loss of every way to round, a colour for which tokens are rounded, and the paired difference."""
     named = table.with_rows({CACHE: f"int{row[BITS]}, {row[SCALES]}", **row} for row in table.rows)
-    return sweep_figure(named, CACHE, (ADDED, GAIN), by=AS_IT_IS)
+    return sweep_figure(named, CACHE, (ADDED, CHANGE), by=ROUNDED)
 
 
 def quantised_answer(table: Table) -> str:
-    """What the cheapest way to round costs, for every number of bits, and what the first token not rounded changes."""
+    """For every number of bits: what the cheapest way to round costs, and what sparing the first token changes."""
     said, cells = [], [*zip(table.rows, table.display_rows(), table.numbers(ADDED), strict=True)]
     for bits in dict.fromkeys(table.column(BITS)):
         rows = [cell for cell in cells if cell[0][BITS] == bits]
-        best, costs, _ = min((cell for cell in rows if cell[0][AS_IT_IS] == NOTHING), key=itemgetter(2))
-        change = next(shown[GAIN] for row, shown, _ in rows if (row[AS_IT_IS], row[SCALES]) == (FIRST, best[SCALES]))
+        best, costs, _ = min((cell for cell in rows if cell[0][ROUNDED] == ALL), key=itemgetter(2))
+        change = next(
+            shown[CHANGE] for row, shown, _ in rows if (row[ROUNDED], row[SCALES]) == (BUT_FIRST, best[SCALES])
+        )
         said.append(
-            f"int{bits} keys and values, one scale for each {best[SCALES]}, add {costs[ADDED]} nats a token; the first "
-            f"token not rounded changes that by {change}."
+            f"int{bits} keys and values, one scale for each {best[SCALES]}, add {costs[ADDED]} nats a token; not to "
+            f"round the first token changes that by {change}."
         )
     return " ".join(said)
 

@@ -37,11 +37,11 @@ def test_keys_and_values_are_those_of_the_models_cache_rounded_by_hand(keys, val
 def test_where_one_scale_serves_a_head_only_the_twins_sink_loses_by_three_bits():
     subject = load("sinkinterp/demo-softmax")
     table = quantised_table(subject, Inputs(16, 256).token_set(subject, subject.name).tokens, bits=(3,))
-    rows = {(row["one scale for each"], row["not rounded"]): row for row in table}
-    assert rows["head", "nothing"]["added loss low"] > 0.03 > 0.01 > rows["head", "the first token"]["added loss"]
-    assert rows["head", "the first token"]["above nothing kept high"] < -0.03
-    assert abs(rows["head", "the second token"]["above nothing kept"]) < 0.01
-    assert rows["token", "nothing"]["added loss"] < 0.01
+    rows = {(row["one scale for each"], row["rounded tokens"]): row for row in table}
+    assert rows["head", "all"]["added loss low"] > 0.03 > 0.01 > rows["head", "all but the first"]["added loss"]
+    assert rows["head", "all but the first"]["above all rounded high"] < -0.03
+    assert abs(rows["head", "all but the second"]["above all rounded"]) < 0.01
+    assert rows["token", "all"]["added loss"] < 0.01
     assert quantised_answer(table).startswith("int3 keys and values, one scale for each token, add ")
 
 
