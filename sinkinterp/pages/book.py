@@ -63,17 +63,19 @@ def files_of(folder: Path, stems: Sequence[str]) -> list[Path]:
 
 
 def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
-    """The page of one experiment: claim, verdicts, figure, digest, all rows, and how the numbers were made."""
+    """The page of one experiment: claim, figure, verdicts, digest, all rows, and how the numbers were made."""
     command, rows = chapter.provenance.get("command"), from_zero(chapter.table)
     about = f"{RULES_ARE} {why_ours_differs(chapter)}" if chapter.verdicts else NO_VERDICT
     sections = [
-        Section(_heading(chapter), about.strip(), tables=[verdict_table(chapter)]),
         Section("Figure", "", [figure]),
+        Section(_heading(chapter), about.strip(), tables=[verdict_table(chapter)]),
         Section("In short", from_zero(digest).note, tables=[from_zero(digest)]),
         *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[rows])]),
         Section("How these numbers were made", f"Make them again: {command}", tables=[_provenance(chapter)]),
     ]
-    return page(chapter.heading, f"The claim: {chapter.table.title}", sections, PLOTLY)
+    held = standing(chapter.verdicts)
+    lead = f"The claim: {chapter.table.title}" + (f" Here {held}." if held else "")
+    return page(chapter.heading, lead, sections, PLOTLY)
 
 
 def verdict_table(chapter: Chapter) -> Table:
