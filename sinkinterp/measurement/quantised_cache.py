@@ -10,11 +10,13 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..attention.call import AttentionCall
+from ..attention.shapes import ModelShape
 from ..backends.huggingface import HuggingFaceSubject
 from ..checks import whole_numbers
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..interventions.edit import Edit
+from ..interventions.selectors import check_chosen
 from ..metrics.bootstrap import intervals, mean_cells
 from ..report.caches import ADDED, ALL, BITS, BUT_FIRST, BUT_SECOND, CHANGE, ROUNDED, SCALES, quantised_figure
 from ..table import Cell, Table
@@ -39,6 +41,10 @@ class RoundedCache(Edit):
     keys: Axes
     values: Axes
     kept: Axes = ()
+
+    @override
+    def check(self, shape: ModelShape, length: int) -> None:
+        check_chosen(self.kept, range(length), "position")
 
     @override
     def call(self, call: AttentionCall) -> AttentionCall:

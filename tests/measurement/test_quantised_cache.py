@@ -3,6 +3,7 @@
 import pytest
 import torch
 from backends.zoo import subject_of, tokens_of
+from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
@@ -10,28 +11,34 @@ from sinkinterp.measurement.quantised_cache import GRAINS, RoundedCache, quantis
 from sinkinterp.report.caches import quantised_answer
 from sinkinterp.runs.inputs import Inputs
 
-AXIS = {"head": (2, 3), "token": (3,), "channel": (2,)}
+HEAD, TOKEN, CHANNEL = (2, 3), (3,), (2,)
+AXES = {"head": (HEAD, HEAD), "token": (TOKEN, TOKEN), "channel of keys, token of values": (CHANNEL, TOKEN)}
 
 
-def rounded(x, axes, bits, kept):
-    """By hand: each group of numbers that shares a scale has 2^(bits-1) - 1 steps to its largest, `kept` left out."""
-    out, most = x.double().clone(), 2 ** (bits - 1) - 1
-    others = [i for i in range(x.shape[2]) if i != kept]
-    step = out[:, :, others].abs().amax(axes, keepdim=True) / most
-    out[:, :, others] = (out[:, :, others] / step).round() * step
-    return out.float()
+def rounded(x, axes, kept):
+    """By hand, to 4 bits: numbers that share a scale have 7 steps to the largest of them, those of `kept` left out."""
+    out, others = x.clone(), [i for i in range(x.shape[2]) if i != kept]
+    step = x[:, :, others].abs().amax(axes, keepdim=True) / 7
+    out[:, :, others] = (x[:, :, others] / step).round() * step
+    return out
 
 
-@pytest.mark.parametrize("kept", [0, 6])
-@pytest.mark.parametrize("keys, values", [("head", "head"), ("token", "token"), ("channel", "token")])
-def test_keys_and_values_are_those_of_the_models_cache_rounded_by_hand(keys, values, kept):
+@pytest.mark.parametrize("kept", [0, 6, None])
+@pytest.mark.parametrize("scales", GRAINS)
+def test_the_edit_gives_the_logits_of_a_cache_that_returns_its_keys_and_values_rounded(scales, kept):
+    class Layer(DynamicLayer):
+        def update(self, *args, **kwargs):
+            held = super().update(*args, **kwargs)
+            return tuple(rounded(x, axes, kept) for x, axes in zip(held, AXES[scales], strict=True))
+
     subject, tokens = subject_of("llama with grouped queries"), tokens_of(11)
-    cache = subject.model(tokens, use_cache=True).past_key_values
-    edit = RoundedCache(4, *GRAINS["channel of keys, token of values" if keys == "channel" else keys], (kept,))
-    seen = subject.run(tokens, edits=[edit], calls={"k": lambda call: call.k, "v": lambda call: call.v}).calls
-    first = cache.layers[0]  # later layers read what rounding changed
-    torch.testing.assert_close(seen["k"][:, 0], rounded(first.keys, AXIS[keys], 4, kept), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(seen["v"][:, 0], rounded(first.values, AXIS[values], 4, kept), atol=1e-5, rtol=1e-5)
+    cache = DynamicCache(config=subject.model.config)
+    cache.layers = [Layer() for _ in cache.layers]
+    with torch.no_grad():
+        expected = subject.model(tokens, past_key_values=cache).logits
+    edit = RoundedCache(4, *GRAINS[scales], () if kept is None else (kept,))
+    torch.testing.assert_close(subject.run(tokens, edits=[edit]).logits, expected, atol=1e-5, rtol=1e-5)
+    assert (expected - subject.run(tokens).logits).abs().max() > 1e-3
 
 
 def test_where_one_scale_serves_a_head_only_the_twins_sink_loses_by_three_bits():
@@ -49,3 +56,9 @@ def test_where_one_scale_serves_a_head_only_the_twins_sink_loses_by_three_bits()
 def test_bits_that_no_integer_has_are_refused(bits):
     with pytest.raises(InputError, match="bits"):
         quantised_table(load("sinkinterp/demo-softmax"), tokens_of(5) % 16, bits)
+
+
+def test_a_token_that_is_not_there_cannot_be_spared():
+    subject = load("sinkinterp/demo-softmax")
+    with pytest.raises(InputError, match="position"):
+        subject.run(tokens_of(5) % 16, edits=[RoundedCache(4, *GRAINS["token"], (5,))])
