@@ -10,9 +10,8 @@ from plotly.subplots import make_subplots
 
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
-from sinkinterp.metrics.bootstrap import Estimate, estimate, estimate_cells
+from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.plots.theme import colour, escaped, themed
-from sinkinterp.plots.traces import unique_values
 from sinkinterp.report.columns import ALPHA_1, EXCESS, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
@@ -22,6 +21,7 @@ from sinkinterp.runs.trained import Run
 from sinkinterp.table import NULL, Table
 
 from .shared.arms import OfRuns, Rows, held_out, means_by
+from .shared.correlation import correlation
 from .shared.remedy import (
     ACTIVATIONS,
     COSTS,
@@ -42,7 +42,7 @@ KEEPS = ("gated_values", "qk_norm", "window", "post_norm")  # said to change out
 SEQUENCES, OVER = 256, "loss over softmax"
 ERROR = f"error, {ACTIVATIONS['tensor']}"
 GO_TOGETHER = ((EVICTED, ALPHA_1), (f"loss, {ACTIVATIONS['tensor']}", RESIDUAL_RATIO))
-CLOSE, RESAMPLES = 0.8, 2000
+CLOSE = 0.8
 SHOWN = (SINK_1, ALPHA_1, NULL, SLOT_RATE, RESIDUAL_RATIO)
 
 
@@ -115,17 +115,6 @@ def _name_at_the_right(figure: go.Figure, points: Sequence[tuple[float, float, s
         lines = {"axref": "x", "ayref": "y", "xanchor": "left", "arrowhead": 0, "arrowwidth": 0.5, "arrowcolor": "gray"}
         figure.add_annotation(x=x, y=math.log10(y), text=escaped(name), **at, **lines)
     figure.update_xaxes(range=[left - 0.05 * (right - left), right + 0.3 * (right - left)], row=1, col=1)
-
-
-def correlation(table: Table, x: str, y: str) -> Estimate:
-    """Pearson's r of two columns over all trained models; its interval: over methods, 2,000 resamples."""
-    runs = [table.where(**{MODEL: name}) for name in unique_values(table, MODEL)]
-    pairs = torch.tensor([list(zip(run.numbers(x), run.numbers(y), strict=True)) for run in runs], dtype=torch.float64)
-    drawn = torch.randint(len(pairs), (RESAMPLES, len(pairs)), generator=torch.Generator().manual_seed(0))
-    samples = torch.cat((pairs[None], pairs[drawn])).flatten(1, 2)
-    apart = samples - samples.mean(1, keepdim=True)
-    r = apart.prod(2).sum(1) / apart.square().sum(1).prod(1).sqrt()
-    return Estimate(r[0].item(), *r[1:].nanquantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist())
 
 
 def _goes_with(table: Table, cost: str, cause: str, other: str) -> tuple[bool | None, str]:
