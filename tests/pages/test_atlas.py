@@ -16,6 +16,7 @@ from plotly.offline import get_plotlyjs
 from sinkinterp.pages.atlas import page as atlases
 from sinkinterp.pages.atlas.codes import Scale
 from sinkinterp.pages.atlas.contents import SCORE, WEIGHT
+from sinkinterp.pages.atlas.encode import encode
 from sinkinterp.pages.atlas.page import atlas_page
 from sinkinterp.pages.document import in_script
 from sinkinterp.table import Table
@@ -131,3 +132,11 @@ def test_both_states_and_the_slot_share_the_scale_of_weights():
 
 def test_one_atlas_is_one_page():
     assert atlas_page(small_atlas()[0]) == atlas_page(small_atlas()[0])
+
+
+def test_the_head_that_opens_is_the_strongest_also_where_codes_round_two_to_one_number():
+    atlas, _ = small_atlas()
+    importance = np.zeros_like(atlas.states[0].importance)
+    importance[1, :, 0] = 1 - 1e-9, 1 - 1e-8, 1 - 1e-10
+    opened = encode(replace(atlas, states=[replace(atlas.states[0], importance=importance)]))[0]
+    assert opened.maps[opened.strongest] == (4, 2)

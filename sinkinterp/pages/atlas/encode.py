@@ -54,6 +54,7 @@ def encode(atlas: Atlas) -> tuple[PageData, Mapping[str, str]]:
         layers=list(atlas.layers),
         heads=first.importance.shape[1],
         maps=list(atlas.maps),
+        strongest=_strongest(atlas),
         side=atlas.side,
         rows=rows,
         columns=columns,
@@ -89,6 +90,14 @@ def _extremes(atlas: Atlas, channel: Channel) -> np.ndarray:
 def _smallest_positive(values: np.ndarray) -> float:
     """The smallest value above zero, or zero."""
     return float(np.nanmin(values, where=values > 0, initial=np.inf)) if (values > 0).any() else 0.0
+
+
+def _strongest(atlas: Atlas) -> int:
+    """The map with the most attention to position 0 in the first state, before codes round it."""
+    of_first = atlas.states[0].importance[:, :, list(atlas.places).index(0)]
+    return max(
+        range(len(atlas.maps)), key=lambda i: of_first[list(atlas.layers).index(atlas.maps[i][0]), atlas.maps[i][1]]
+    )
 
 
 def _importance(atlas: Atlas, blocks: Blocks) -> ImportanceData:

@@ -88,11 +88,11 @@ class PageData:
     """Everything that the scripts of a page read, except the blocks of numbers.
 
     tokens: their text. layers: the attention layers. heads: how many each of them has. maps: (layer, head) of each map.
-    side: how many tokens a cell covers. rows, columns: cells of a map. stats: the numbers of a cell. states: names of
-    the runs of the model. places: positions of the overview, -1 for the slot. received: for each state, the
-    importance of every position, mean over the maps; empty where the cells tell it. slot_blocks: for each state, by
-    layer, the id of the block of the slot's weights; none without a slot. pair_blocks: by layer, the id of the block
-    that says how many pairs of each cell may attend.
+    strongest: the map with the most attention to position 0. side: how many tokens a cell covers. rows, columns: cells
+    of a map. stats: the numbers of a cell. states: names of the runs of the model. places: positions of the overview,
+    -1 for the slot. received: for each state, the importance of every position, mean over the maps; empty where the
+    cells tell it. slot_blocks: for each state, by layer, the id of the block of the slot's weights; none without a
+    slot. pair_blocks: by layer, the id of the block that says how many pairs of each cell may attend.
     """
 
     model: str
@@ -104,6 +104,7 @@ class PageData:
     layers: list[int]
     heads: int
     maps: list[tuple[int, int]]
+    strongest: int
     side: int
     rows: int
     columns: int

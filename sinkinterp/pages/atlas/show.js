@@ -29,9 +29,7 @@ function tableCard({ title, note, columns: header, rows: body }) {
 /** The map with this name, or the one with the most attention to position 0. */
 function mapOrStrongest(layer, head) {
   const named = mapOf(layer, head);
-  if (named >= 0) return named;
-  const strengths = maps.map(([l, h]) => importance(0, layers.indexOf(l), h, 0));
-  return strengths.reduce((best, strength, map) => (strength > strengths[best] ? map : best), 0);
+  return named >= 0 ? named : about.strongest;
 }
 
 /** Waits until what was drawn is on the screen. The first time is marked, so that it can be measured. */
