@@ -10,6 +10,7 @@ moved = si.measure("gpt2", text, edits=si.SwapPositions(0, 4))
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .checks import Told, nearest, signature_of_fields
@@ -63,6 +64,7 @@ _MODULES = {  # of the public names; each is imported when its name is first use
 }
 __all__ = list(_MODULES)
 _WRITTEN = {  # what to write in place of names that people try
+    "cache": "first_token_losses and quantised_table say what a cache must keep: docs/how_to/evict_a_cache.md",
     "plot": "report.plot() draws a report, si.attention_map(model, text) the attention of any head",
     "list_models": "`sinkinterp list models` prints the models that are here",
     "models": "`sinkinterp list models` prints the models that are here",
@@ -73,7 +75,6 @@ _WRITTEN = {  # what to write in place of names that people try
     "patch": "si.measurement.patching.patch(site, model, tokens) makes an edit; si.patched(model, edit) keeps it in",
     "train": "si.trained(si.Recipe()) trains a model, or reads it where it was trained",
 }
-_PLACES = ("interventions", "attention.kernels", "metrics.instruments")  # where people look for a name
 __version__ = "0.1.0"
 
 register_with_transformers()
@@ -96,9 +97,22 @@ def _fix(name: str) -> str:
     """What to write in place of a name that is not here."""
     if name in _WRITTEN:
         return f"; {_WRITTEN[name]}"
-    places = () if name.startswith("_") else _PLACES
-    place = next((place for place in places if hasattr(import_module(f".{place}", __name__), name)), None)
+    place = None if name.startswith("_") else next((place for place in _places() if _is_of(place, name)), None)
     return nearest(name, __dir__()) if place is None else f"; write from sinkinterp.{place} import {name}"
+
+
+def _places() -> list[str]:
+    """Where people look for a name: the first places that have it are those that the documents write."""
+    measurement = iter_modules(import_module(".measurement", __name__).__path__, "measurement.")
+    return ["interventions", "attention.kernels", "metrics.instruments", *(module.name for module in measurement)]
+
+
+def _is_of(place: str, name: str) -> bool:
+    """Whether a package or module has a name that it has not imported from elsewhere."""
+    module = import_module(f".{place}", __name__)
+    found = getattr(module, name, module)
+    home = getattr(found, "__module__", module.__name__)
+    return not isinstance(found, ModuleType) and home.startswith(module.__name__)
 
 
 def __dir__() -> list[str]:

@@ -278,6 +278,8 @@ SAID = {
     "plot": (lambda s, r: si.plot(r), "report.plot()"),
     "list_models": (lambda s, r: si.list_models(), "sinkinterp list models"),
     "a kernel": (lambda s, r: si.Sigmoid(), "from sinkinterp.attention.kernels import Sigmoid"),
+    "a measurement": (lambda s, r: si.patches(s), "from sinkinterp.measurement.patching import patches"),
+    "a cache": (lambda s, r: si.cache(s), "first_token_losses and quantised_table"),
     "a package": (lambda s, r: si.attention(s, TEXT), "si.attention_map(model, text)"),
     "an intervention": (lambda s, r: si.interventions.ZeroHead, "did you mean 'Zero'"),
     "a variant's attribute": (lambda s, r: si.VARIANTS.softmax, "si.VARIANTS['softmax']"),
