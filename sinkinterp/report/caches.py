@@ -1,8 +1,8 @@
 """What a model loses when its cache forgets first tokens: tables and figures of losses, of heads and of generation."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 
 import numpy as np
 import plotly.graph_objects as go
@@ -12,7 +12,7 @@ from ..metrics.metric import PerSequence
 from ..plots.series import sweep_figure
 from ..plots.theme import MAGNITUDE, themed
 from ..plots.traces import unique_values
-from ..table import Cell, Table
+from ..table import Cell, Table, high_of
 from .columns import HEAD, LAYER
 
 KEPT, WINDOW, PLACES, CACHE = "first tokens kept", "window", "positions", "cache"
@@ -105,19 +105,24 @@ def quantised_figure(table: Table) -> go.Figure:
 
 
 def quantised_answer(table: Table) -> str:
-    """For every number of bits: what the cheapest way to round costs, and what sparing the first token changes."""
-    said, cells = [], [*zip(table.rows, table.display_rows(), table.numbers(ADDED), strict=True)]
+    """What rounding to every number of bits costs, scales shared as is cheapest, and where sparing the first gains."""
+    costs, gains = [], []
     for bits in dict.fromkeys(table.column(BITS)):
-        rows = [cell for cell in cells if cell[0][BITS] == bits]
-        best, costs, _ = min((cell for cell in rows if cell[0][ROUNDED] == ALL), key=itemgetter(2))
-        change = next(
-            shown[CHANGE] for row, shown, _ in rows if (row[ROUNDED], row[SCALES]) == (BUT_FIRST, best[SCALES])
-        )
-        said.append(
-            f"int{bits} keys and values, one scale for each {best[SCALES]}, add {costs[ADDED]} nats a token; not to "
-            f"round the first token changes that by {change}."
-        )
-    return " ".join(said)
+        rounded = table.where(**{BITS: bits, ROUNDED: ALL})
+        best = min(range(len(rounded.rows)), key=rounded.numbers(ADDED).__getitem__)
+        spared = table.where(**{BITS: bits, ROUNDED: BUT_FIRST, SCALES: rounded.rows[best][SCALES]})
+        costs.append(f"{rounded.display_rows()[best][ADDED]} at {bits} bits")
+        (high,) = spared.numbers(high_of(CHANGE))
+        gains += [f"{spared.display_rows()[0][CHANGE]} at {bits} bits"] if high < 0 else []
+    added = f"Rounded keys and values add, in nats a token and with the cheapest kind of scales, {_listed(costs)}."
+    if not gains:
+        return f"{added} To leave the first token as it is gains nothing that these texts show."
+    return f"{added} To leave the first token as it is changes that by {_listed(gains)}."
+
+
+def _listed(items: Sequence[str]) -> str:
+    *firsts, last = items
+    return f"{', '.join(firsts)} and {last}" if firsts else last
 
 
 def generation_figure(table: Table) -> go.Figure:

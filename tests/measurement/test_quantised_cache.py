@@ -1,5 +1,7 @@
 """Rounded keys and values are those of the model's own cache, and what only the first token loses is found there."""
 
+from itertools import product
+
 import pytest
 import torch
 from backends.zoo import subject_of, tokens_of
@@ -10,6 +12,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.measurement.quantised_cache import GRAINS, RoundedCache, quantised_table
 from sinkinterp.report.caches import quantised_answer
 from sinkinterp.runs.inputs import Inputs
+from sinkinterp.table import Table
 
 HEAD, TOKEN, CHANNEL = (2, 3), (3,), (2,)
 AXES = {"head": (HEAD, HEAD), "token": (TOKEN, TOKEN), "channel of keys, token of values": (CHANNEL, TOKEN)}
@@ -49,7 +52,20 @@ def test_where_one_scale_serves_a_head_only_the_twins_sink_loses_by_three_bits()
     assert rows["head", "all but the first"]["above all rounded high"] < -0.03
     assert abs(rows["head", "all but the second"]["above all rounded"]) < 0.01
     assert rows["token", "all"]["added loss"] < 0.01
-    assert quantised_answer(table).startswith("int3 keys and values, one scale for each token, add ")
+    cheapest = min(row["added loss"] for (_, tokens), row in rows.items() if tokens == "all")
+    assert f"{cheapest:.2g}"[:4] in quantised_answer(table) and " at 3 bits." in quantised_answer(table)
+
+
+def test_the_answer_tells_where_sparing_the_first_token_gains_and_where_that_is_not_seen():
+    rows = []
+    for bits, scales, tokens in product((8, 3), ("head", "token"), ("all", "all but the first")):
+        cost = dict.fromkeys(("added loss", "added loss low", "added loss high"), 0.5 if scales == "head" else 0.25)
+        change = {"above all rounded": -0.2, "above all rounded low": -0.3, "above all rounded high": 0.3 - 1.2 / bits}
+        rows.append({"bits": bits, "one scale for each": scales, "rounded tokens": tokens, **cost, **change})
+    said = quantised_answer(Table("", "", tuple(rows)))
+    assert "0.250 [0.250, 0.250] at 8 bits and 0.250 [0.250, 0.250] at 3 bits." in said
+    assert said.endswith("changes that by -0.200 [-0.300, -0.100] at 3 bits.")
+    assert quantised_answer(Table("", "", tuple(rows[:4]))).endswith("nothing that these texts show.")
 
 
 @pytest.mark.parametrize("bits", [(1,), (), (33,)])
