@@ -64,7 +64,7 @@ def measured(subject, edits):
 def patched(model, edits):
     with si.patched(model, *(edits or (ChangeResidual(Scale(1.0)),))):
         logits = model(TOKENS).logits
-    return logits if not model.training else logits.new_zeros(())  # with dropout they are random
+        return logits if not model.training else logits.new_zeros(())  # with dropout they are random
 
 
 def loaded(model, edits):
