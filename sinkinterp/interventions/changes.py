@@ -5,7 +5,8 @@ A site is the residual stream, a feed-forward update, or queries, keys, values, 
     ChangeValues(Zero(), positions=[0])                        drains the sink's value in every layer
     ChangeResidual(Zero(), layers=range(3, 9), dims=[447])     removes a massive activation
 
-Without an operation it only names a site: `patching` reads the site in one run and puts the result into another.
+Without an operation it only names a site, and is refused as an edit: `patching` reads the site in one run and puts the
+result into another.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +23,7 @@ from ..attention.shapes import HeadOutput, ModelShape, Residual
 from ..errors import InputError
 from .answers import Unchanged, alike
 from .edit import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Reads, Site
-from .operations import Apply, Keep, Operation
+from .operations import Apply, Keep, NotGiven, Operation
 from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chosen
 
 
@@ -34,7 +35,7 @@ class Change(InLayers):
     A control is drawn for the narrowest of the selectors: dimensions, else positions, else heads, else layers.
     """
 
-    operation: Operation = Keep()
+    operation: Operation = NotGiven()
     positions: Iterable[int] | None = field(default=None, kw_only=True)
     dims: Iterable[int] | None = field(default=None, kw_only=True)
     site: ClassVar[Site]
@@ -50,6 +51,10 @@ class Change(InLayers):
         check_chosen(self.positions, range(length), "position")
         check_chosen(self.dims, range(self._width(shape, length)), "dimension")
         self.operation.check(length)
+
+    def check_site(self, shape: ModelShape, length: int) -> None:
+        """Raises InputError where the model, or sequences of this length, lack a chosen place."""
+        replace(self, operation=Keep()).check(shape, length)
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
         if self.dims is not None:

@@ -44,6 +44,15 @@ class Keep(Operation):
 
 
 @dataclass(frozen=True)
+class NotGiven(Keep):
+    """The operation of a `Change` that only names a site: it can be read, and is refused as an edit."""
+
+    def check(self, length: int) -> None:
+        fix = "give one, such as Zero(); Keep() is one that changes nothing"
+        raise InputError(f"an edit without an operation only names a site; {fix}")
+
+
+@dataclass(frozen=True)
 class Apply(Operation):
     """What a function of the activations returns, in their shape. A `Change` makes it of a function."""
 

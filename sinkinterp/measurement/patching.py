@@ -38,7 +38,7 @@ def activations(site: Change, subject: ModelLike, tokens: TokensLike | Any, edit
     if not isinstance(site, Change):
         raise InputError(f"{site!r:.40} is not a site; give one such as ChangeResidual(layers=[3], positions=[0])")
     subject, tokens = equal_inputs_of(subject, tokens)
-    site.check(subject.shape, tokens.shape[1])
+    site.check_site(subject.shape, tokens.shape[1])
     parts = []
     for _, batch in passes(subject, tokens):
         parts.append(subject.run(batch, **site.reads("site"), edits=edits_of(edits)).answers["site"])
@@ -96,7 +96,7 @@ def attribution(
     """
     accepting(score, "score, a function of logits and tokens,", None, None)
     subject, tokens = equal_inputs_of(subject, tokens)
-    site.check(subject.shape, tokens.shape[1])
+    site.check_site(subject.shape, tokens.shape[1])
     source = {layer: x for layer, x in source.items() if site.acts_in(layer)}
     parts = []
     for rows, batch in passes(subject, tokens):

@@ -134,7 +134,7 @@ IDENTITIES = (
     *(site(iv.Keep()) for site in (iv.ChangeTokenEmbedding, iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries,
         iv.ChangeKeys,
                                 iv.ChangeValues, iv.ChangeOutputs, iv.ChangePattern)),
-    iv.ChangeKeys(iv.Keep(), heads=[(1, 1)], positions=[3]), iv.ChangeResidual(iv.Keep(), dims=[5]), iv.ChangeValues(),
+    iv.ChangeKeys(iv.Keep(), heads=[(1, 1)], positions=[3]), iv.ChangeResidual(iv.Keep(), dims=[5]),
 )  # fmt: skip
 NEAR_IDENTITIES = (
     iv.PatchNormalization(SOFTMAX), iv.PatchNormalization(SOFTMAX, heads=[(1, 2)]), iv.Temperature(1.0),
@@ -170,6 +170,7 @@ OUTSIDE = {
     iv.RemoveColumn(positions=[LENGTH]): "no position 17",
     iv.BlindKeys([48]): "no dimension 48",
     iv.RemovePosition([LENGTH]): "no position 17",
+    iv.ChangeValues(positions=[0]): "an edit without an operation only names a site",
 }
 
 
