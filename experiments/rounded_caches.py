@@ -66,7 +66,7 @@ def digest(table: Table) -> Table:
     """A row per model and way to share a scale: means over seeds."""
     rows = [
         {SCALES: scales, **row}
-        for scales in GRAINS
+        for scales in dict.fromkeys(table.column(SCALES))
         for row in means_by(table.where(**{SCALES: scales}), MODEL, (ALPHA_1, ADDED, FIRST, SECOND)).rows
     ]
     return Table(table.title, f"means over seeds; {table.note}", tuple(rows))
@@ -89,21 +89,25 @@ def _gain_follows_the_sink(table: Table) -> tuple[bool | None, str]:
     rows = table.where(**{SCALES: HEAD})
     first, second = (correlation(rows, ALPHA_1, gain) for gain in (FIRST, SECOND))
     shows = True if first.low >= CLOSE else False if first.high < CLOSE else None
-    return shows, f"r = {first}, with the second token {second}, over {len(rows.rows)} models; intervals over methods"
+    others = [name for name in dict.fromkeys(table.column(SCALES)) if name != HEAD]
+    finer = [f"{correlation(table.where(**{SCALES: name}), ALPHA_1, FIRST)} for each {name}" for name in others]
+    said = f"r = {first}, with the second token {second}, over {len(rows.rows)} models; with one scale "
+    return shows, f"{said}{', '.join(finer)}; intervals over methods"
 
 
 def _cost_does_not(table: Table) -> tuple[bool | None, str]:
     rows = table.where(**{SCALES: HEAD})
     r = correlation(rows, ALPHA_1, ADDED)
     shows = True if r.high < APART else False if r.low >= APART else None
-    return shows, f"r = {r}, over {len(rows.rows)} models; interval over methods"
+    norms = correlation(rows, RESIDUAL_RATIO, ADDED)
+    return shows, f"r = {r}, with the {RESIDUAL_RATIO} {norms}, over {len(rows.rows)} models; intervals over methods"
 
 
 SPARED = {MODEL: SOFTMAX, SCALES: HEAD}
 ROWS = OfRuns(
     arms,
     read,
-    f"n={SEQUENCES} held-out sequences, at most their first 64 tokens, fp32; keys and values as symmetric integers of "
+    f"n={SEQUENCES} held-out sequences, at most their first 64 tokens, fp32; keys and values as integers of "
     f"{BITS} bits, scales of each text; added loss: over the full cache, whose null is 0; gain: how much less that is "
     "where one token is not rounded, paired; null: uniform attention; intervals of rows: over sequences",
 )

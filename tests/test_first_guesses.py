@@ -93,7 +93,7 @@ def _padded(rows):
 def test_texts_cut_to_one_length(subject):
     token_set = subject.tokens(TEXTS, length=11)
     assert token_set.tokens.shape == (3, 11) and si.measure(subject, token_set).protocol.length == 11
-    with pytest.raises(InputError, match=r"the longest has \d+; use a smaller length, or none"):
+    with pytest.raises(InputError, match=r"no text has 100 tokens; use a length of at most \d+"):
         subject.tokens(TEXTS, length=100)
 
 

@@ -215,7 +215,7 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
     if sequences is None and not longest:
         raise InputError("the texts are blank; give others")
     if sequences is None:
-        raise InputError(f"no text has {length} tokens, the longest has {longest}; use a smaller length, or none")
+        raise InputError(f"no text has {length} tokens; use a length of at most {longest}, that of the longest")
     fix = f"use --sequences {len(kept)} or a smaller --length" if kept else f"use --length {longest} or less"
     fix = fix if longest > 1 else "give other texts: none has two tokens"
     raise TooFewTexts(

@@ -1,22 +1,23 @@
 """What a cache loses when its keys and values are quantised, and whether the first token must stay as it is."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import whole_numbers
+from ..checks import whole_number, whole_numbers
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
+from ..errors import InputError
 from ..interventions.edit import Edit
-from ..interventions.selectors import check_chosen
+from ..interventions.selectors import check_chosen, store_chosen
 from ..metrics.bootstrap import intervals, mean_cells
 from ..report.caches import ADDED, ALL, BITS, BUT_FIRST, BUT_SECOND, CHANGE, ROUNDED, SCALES, quantised_figure
 from ..table import Cell, Table
@@ -24,23 +25,73 @@ from .inputs import reads_inputs, run_note
 from .streaming import loss_of
 from .without_outliers import fake_quantised
 
-Axes = tuple[int, ...]
-GRAINS: dict[str, tuple[Axes, Axes]] = {  # the axes of keys, and of values, that share a scale
-    "head": ((-2, -1), (-2, -1)),
-    "token": ((-1,), (-1,)),
-    "channel of keys, token of values": ((-2,), (-1,)),  # as KIVI, arXiv:2402.02750
+POSITION, DIMENSION = -2, -1  # the axes of a head's keys, and of its values
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Which numbers of a head have one scale: those along `over`, all of them or so many in a row (`group`).
+
+    With `offset` the steps go from the smallest number to the largest; without, they are as many on both sides of zero.
+    """
+
+    over: tuple[int, ...]
+    group: int | None = None
+    offset: bool = False
+
+    def __post_init__(self) -> None:
+        if self.over not in ((POSITION,), (DIMENSION,), (POSITION, DIMENSION)):
+            raise InputError(f"scales are over positions (-2,), dimensions (-1,) or both (-2, -1); got {self.over!r}")
+        if self.group is not None:
+            whole_number(self.group, "group", 1)
+
+    def rounded(
+        self, x: Float[Tensor, "batch kv_head pos d"], kept: Bool[Tensor, "pos one"], bits: int
+    ) -> Float[Tensor, "batch kv_head pos d"]:
+        """x in integers of so many bits, but for the kept positions, which share no scale either."""
+        ways = _from_the_smallest if self.offset else _around_zero
+        kept, axis = kept.expand(x.shape), self.over[-1]
+        pieces = zip(*(every.split(self.group or x.shape[axis], axis) for every in (x, kept)), strict=True)
+        return torch.cat([torch.where(still, part, ways(part, still, bits, self.over)) for part, still in pieces], axis)
+
+
+def _around_zero(x: Tensor, kept: Tensor, bits: int, over: tuple[int, ...]) -> Tensor:
+    return fake_quantised(x.masked_fill(kept, 0), bits, over)
+
+
+def _from_the_smallest(x: Tensor, kept: Tensor, bits: int, over: tuple[int, ...]) -> Tensor:
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    low = wide.masked_fill(kept, torch.inf).amin(over, keepdim=True)
+    high = wide.masked_fill(kept, -torch.inf).amax(over, keepdim=True)
+    step = (high - low).clamp(min=torch.finfo(wide.dtype).tiny) / (2**bits - 1)
+    return (((wide - low) / step).round() * step + low).to(x.dtype)
+
+
+GRAINS: dict[str, tuple[Scales, Scales]] = {  # of keys, and of values
+    "head": (Scales((POSITION, DIMENSION)), Scales((POSITION, DIMENSION))),
+    "token": (Scales((DIMENSION,)), Scales((DIMENSION,))),
+    "channel of keys, token of values": (Scales((POSITION,)), Scales((DIMENSION,))),
+    "group of 32, with an offset": (Scales((POSITION,), 32, True), Scales((DIMENSION,), 32, True)),  # arXiv:2402.02750
 }
-KEPT: dict[str, Axes] = {ALL: (), BUT_FIRST: (0,), BUT_SECOND: (1,)}
+KEPT: dict[str, tuple[int, ...] | None] = {ALL: None, BUT_FIRST: (0,), BUT_SECOND: (1,)}
 
 
 @dataclass(frozen=True)
 class RoundedCache(Edit):
-    """Rounds the keys and values of every head, but those of the tokens at `kept`, which share no scale either."""
+    """Rounds the keys and values of every head, but those of the tokens at `kept`, which share no scale either.
+
+    A model that caches something else, such as a latent of both (multi-head latent attention), rounds something else.
+    """
 
     bits: int
-    keys: Axes
-    values: Axes
-    kept: Axes = ()
+    keys: Scales
+    values: Scales
+    kept: Iterable[int] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole_number(self.bits, "bits", 2, 32)
+        store_chosen(self, "kept")
 
     @override
     def check(self, shape: ModelShape, length: int) -> None:
@@ -48,24 +99,24 @@ class RoundedCache(Edit):
 
     @override
     def call(self, call: AttentionCall) -> AttentionCall:
-        return replace(call, k=self._rounded(call.k, self.keys), v=self._rounded(call.v, self.values))
-
-    def _rounded(self, x: Float[Tensor, "batch kv_head pos d"], over: Axes) -> Float[Tensor, "batch kv_head pos d"]:
-        kept = torch.zeros(x.shape[-2], 1, dtype=torch.bool, device=x.device)
-        kept[list(self.kept)] = True
-        return torch.where(kept, x, fake_quantised(x.masked_fill(kept, 0), self.bits, over))
+        kept = torch.zeros(call.k.shape[POSITION], 1, dtype=torch.bool, device=call.k.device)
+        kept[list(self.kept or ())] = True
+        k, v = (by.rounded(x, kept, self.bits) for by, x in ((self.keys, call.k), (self.values, call.v)))
+        return replace(call, k=k, v=v)
 
 
 @reads_inputs
 def quantised_table(
-    subject: HuggingFaceSubject, tokens: Tokens, bits: Sequence[int] = (8, 4, 3), progress: Progress = silent
+    subject: HuggingFaceSubject, tokens: Tokens, bits: Sequence[int] = (8, 4, 2), progress: Progress = silent
 ) -> Table:
     """The loss that a quantised cache adds: a row for the bits, what shares a scale, and which tokens are rounded.
 
     Keys are rounded as a cache holds them, after rotation. The control rounds all but the second token. Raises
-    InputError for fewer than 2 bits, and more than 32.
+    InputError for fewer than 2 bits, and more than 32, and for a model that caches no keys and values but a latent.
     """
     bits = whole_numbers(bits, "bits", 2, 32)
+    if getattr(subject.model.config, "kv_lora_rank", None):
+        raise InputError(f"{subject.name} caches a latent of its keys and values, which cannot be rounded here")
     rows: list[dict[str, Cell]] = []
     full, all_rounded = loss_of(subject, tokens), torch.empty(0)
     for n, scales, name in told([*product(bits, GRAINS, KEPT)], progress("quantising the cache")):
@@ -74,7 +125,8 @@ def quantised_table(
         change = mean_cells(CHANGE, added - all_rounded)
         rows.append({BITS: n, SCALES: scales, ROUNDED: name, **mean_cells(ADDED, added), **change})
     note = (
-        f"{run_note(subject, tokens)}; {intervals(len(tokens))}; nats a token; null: 0, the full cache; symmetric "
-        f"integers, the scales of each text; control: the second token is not rounded; {CHANGE}: paired, text by text"
+        f"{run_note(subject, tokens)}; {intervals(len(tokens))}; nats a token; null: 0, the full cache; scales of "
+        "each text, symmetric where nothing else is said; control: the second token is not rounded; "
+        f"{CHANGE}: paired, text by text"
     )
     return Table("What does a quantised cache lose?", note, tuple(rows), quantised_figure)

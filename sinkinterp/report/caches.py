@@ -1,7 +1,7 @@
 """What a model loses when its cache forgets first tokens: tables and figures of losses, of heads and of generation."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -53,23 +53,37 @@ class Losses:
     def answer(self) -> str:
         """How many first tokens to keep, in one sentence: the fewest beside which more gain less than `ENOUGH`.
 
-        It says so where the texts do not tell, since their interval includes no gain at all.
+        It says so where the texts do not tell: their interval includes no gain at all, or a gain of every more tokens.
         """
         window = max(window for window, _, _ in self.added)
         by_kept = {n: added for (w, places, n), added in self.added.items() if (w, places) == (window, IN_TEXT)}
-        gains = {n: [_upper(added - by_kept[m]) for m in by_kept if m > n] for n, added in by_kept.items()}
-        fewest = min(n for n, more in gains.items() if all(gain < ENOUGH for gain in more))
-        none, there = (estimate(by_kept[n]) for n in (0, fewest))
-        tokens = "1 first token" if fewest == 1 else f"{fewest or 'no'} first tokens"
-        costs = f"a window of {window} then adds {there} nats a token to the loss of the full cache"
+        fewest, likely = _fewest(by_kept, _upper), _fewest(by_kept, lambda gain: estimate(gain).mean)
+        untold = fewest and not (len(by_kept[0]) > 1 and estimate(by_kept[0] - by_kept[fewest]).low > 0)
+        if fewest == max(by_kept) > likely or untold or len(by_kept[0]) < 2:
+            texts = "One text does" if len(by_kept[0]) < 2 else f"These {len(by_kept[0])} texts do"
+            n = likely if fewest == max(by_kept) else fewest
+            return f"{texts} not tell; give more. With {_tokens(n)} {self._costs(window, n)}."
         if not fewest:
-            return f"Keep no first tokens: {costs}; more first tokens gain less than {ENOUGH:g}."
-        costs += f", and without any {none}"
-        if len(by_kept[0]) > 1 and estimate(by_kept[0] - by_kept[fewest]).low <= 0:
-            return f"These {len(by_kept[0])} texts do not tell; give more. With {tokens} {costs}."
+            return f"Keep no first tokens: {self._costs(window, 0)}; more first tokens gain less than {ENOUGH:g}."
         if fewest == max(by_kept):
-            return f"Keep {tokens} or more, of which none were tried: {costs}."
-        return f"Keep {tokens}: {costs}; more first tokens gain less than {ENOUGH:g}."
+            return f"Keep {_tokens(fewest)} or more, of which none were tried: {self._costs(window, fewest)}."
+        costs = self._costs(window, fewest)
+        return f"Keep {_tokens(fewest)}: {costs}; more first tokens gain less than {ENOUGH:g}."
+
+    def _costs(self, window: int, kept: int) -> str:
+        there, none = (estimate(self.added[window, IN_TEXT, n]) for n in (kept, 0))
+        costs = f"a window of {window} then adds {there} nats a token to the loss of the full cache"
+        return f"{costs}, and without any {none}" if kept else costs
+
+
+def _fewest(by_kept: Mapping[int, PerSequence], size: Callable[[PerSequence], float]) -> int:
+    """The fewest first tokens beside which all that are more gain less than `ENOUGH`."""
+    gains = {n: [size(added - by_kept[m]) for m in by_kept if m > n] for n, added in by_kept.items()}
+    return min(n for n, more in gains.items() if all(gain < ENOUGH for gain in more))
+
+
+def _tokens(n: int) -> str:
+    return "1 first token" if n == 1 else f"{n or 'no'} first tokens"
 
 
 def _upper(added: PerSequence) -> float:
@@ -105,19 +119,17 @@ def quantised_figure(table: Table) -> go.Figure:
 
 
 def quantised_answer(table: Table) -> str:
-    """What rounding to every number of bits costs, scales shared as is cheapest, and where sparing the first gains."""
-    costs, gains = [], []
+    """What rounding to every number of bits costs with the best scales, and what sparing the first token changes."""
+    costs = []
     for bits in dict.fromkeys(table.column(BITS)):
-        rounded = table.where(**{BITS: bits, ROUNDED: ALL})
-        best = min(range(len(rounded.rows)), key=rounded.numbers(ADDED).__getitem__)
-        spared = table.where(**{BITS: bits, ROUNDED: BUT_FIRST, SCALES: rounded.rows[best][SCALES]})
-        costs.append(f"{rounded.display_rows()[best][ADDED]} at {bits} bits")
-        (high,) = spared.numbers(high_of(CHANGE))
-        gains += [f"{spared.display_rows()[0][CHANGE]} at {bits} bits"] if high < 0 else []
-    added = f"Rounded keys and values add, in nats a token and with the cheapest kind of scales, {_listed(costs)}."
-    if not gains:
-        return f"{added} To leave the first token as it is gains nothing that these texts show."
-    return f"{added} To leave the first token as it is changes that by {_listed(gains)}."
+        tried = [row for row in table.where(**{BITS: bits}).rows if row[ROUNDED] != BUT_SECOND]
+        best = min(tried, key=lambda row: float(row[ADDED] or 0))[SCALES]
+        (rounded,) = table.where(**{BITS: bits, SCALES: best, ROUNDED: ALL}).display_rows()
+        spared = table.where(**{BITS: bits, SCALES: best, ROUNDED: BUT_FIRST})
+        (change,), (high,) = spared.display_rows(), spared.numbers(high_of(CHANGE))
+        gain = f"; to leave the first token as it is changes that by {change[CHANGE]}" if high < 0 else ""
+        costs.append(f"{rounded[ADDED]} at {bits} bits (one scale for each {best}{gain})")
+    return f"Rounded keys and values add, in nats a token and with the best scales, {_listed(costs)}."
 
 
 def _listed(items: Sequence[str]) -> str:

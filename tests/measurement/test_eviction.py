@@ -94,5 +94,10 @@ def test_the_answer_says_what_the_texts_can_tell():
     assert (
         losses_of(k0=wide, k1=flat, k4=flat).answer().startswith("These 4 texts do not tell; give more. With 1 first")
     )
+    unsure = losses_of(k0=[1.0, 1.1, 0.9, 1.0], k1=flat, k4=[0.3, -0.1, 0.1, -0.2], k8=[0.3, -0.2, 0.2, -0.1]).answer()
+    assert unsure.startswith(
+        "These 4 texts do not tell; give more. With 1 first token a window of 8 then adds 0.0005 ["
+    )
+    assert losses_of(k0=[0.0], k1=[0.1]).answer().startswith("One text does not tell; give more. With no first tokens")
     most = losses_of(k0=[1.0, 1.1, 0.9, 1.0], k1=[0.5, 0.6, 0.4, 0.5], k4=flat).answer()
     assert most.startswith("Keep 4 first tokens or more, of which none were tried: ")
