@@ -441,10 +441,10 @@ def test_texts_that_are_too_short_to_stream_are_joined(tmp_path):
     assert tokens.shape == (1, 45) and source == "mine.txt, each joined from the first 7 tokens of several texts"
 
 
-def test_the_list_of_verdicts_is_that_of_the_book():
+@pytest.mark.parametrize("name", ["verdicts", "claims"])
+def test_the_lists_of_verdicts_and_claims_are_those_of_the_book(name):
     docs = Path(__file__).parents[1] / "docs"
-    verdicts = run_path(str(docs / "verdicts.py"))
-    assert (docs / "verdicts.md").read_text(encoding="utf-8") == verdicts["page"]()
+    assert (docs / f"{name}.md").read_text(encoding="utf-8") == run_path(str(docs / f"{name}.py"))["page"]()
 
 
 def test_the_book_judges_by_the_rules_of_today():

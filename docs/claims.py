@@ -1,0 +1,102 @@
+"""Sets every trained model and rule of the paper's claims side by side: the paper, toys and text.
+
+`python docs/claims.py` writes claims.md from the numbers in figures/book.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from sinkinterp.pages.chapters import Chapter, chapters_in
+from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, SINK_1, SLOT_RATE
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import load_experiment
+from sinkinterp.table import NULL, Cell
+
+Row = Mapping[str, Cell]
+FILE = Path(__file__).with_name("claims.md")
+PAPER = "paper "
+SCALES = {Scale.DEMO: "toys", Scale.TEXT: "text"}
+HEAD = """# The paper's claims, model by model
+
+`python docs/claims.py` makes these tables from the numbers in [figures/book](../figures/book/index.html). Sink_1 and
+Sink_* are shares of heads and sequences above epsilon .3. alpha_1 stands before its null, loss is in nats, and all are
+means over seeds. The paper's models have 60 million parameters and are read without BOS. Toys: one layer of two heads,
+T=16, no BOS, five seeds. Text: five layers of one head, T=64, BOS first, three seeds, and five of the twins. Intervals
+are in the chapters, the words of verdicts in [the list of them](verdicts.md), what we make of it in
+[the results](results.md).
+"""
+
+
+def page() -> str:
+    """The tables as Markdown, those of the paper's tables first."""
+    studies: dict[str, dict[str, Chapter]] = {}
+    for chapter in chapters_in(FILE.parents[1] / "figures" / "book"):
+        if "trained" in _digest(chapter)[0] and chapter.name != "atlas_of_architectures":  # which claims nothing
+            studies.setdefault(chapter.name, {})[chapter.scale] = chapter
+    names = sorted(studies, key=lambda name: (not name.startswith("table"), name))
+    return HEAD + "".join(_section(name, studies[name]) for name in names)
+
+
+def _digest(chapter: Chapter) -> list[Row]:
+    return list(load_experiment(chapter.name).digest(chapter.table).rows)
+
+
+def _section(name: str, by_scale: dict[str, Chapter]) -> str:
+    """A claim: its models, and its rules."""
+    digests = {scale: {row[MODEL]: row for row in _digest(chapter)} for scale, chapter in by_scale.items()}
+    models: list[dict[str, str]] = []
+    for model in dict.fromkeys(model for digest in digests.values() for model in digest):
+        rows = {word: digests.get(scale, {}).get(model, {}) for scale, word in SCALES.items()}
+        paper = next(row for row in rows.values() if row)
+        cells = {f"paper: {column}": _share(paper.get(PAPER + column)) for column in (SINK_1, SLOT_RATE)}
+        cells |= {f"{word}: {column}": cell for word, row in rows.items() for column, cell in _cells(row).items()}
+        models.append({"model": str(model), **cells})
+    rules: dict[str, dict[str, str]] = {}
+    for scale, chapter in by_scale.items():
+        for verdict in chapter.verdicts:
+            said = rules.setdefault(verdict.claim, {"rule": verdict.claim, **dict.fromkeys(SCALES.values(), "")})
+            said[SCALES[Scale(scale)]] = f"**{verdict.outcome.value}**: {verdict.reason}"
+    summary = next(iter(by_scale.values())).summary
+    parts = (
+        "",
+        f"## {summary}",
+        "",
+        f"`sinkinterp reproduce {name}`",
+        "",
+        *_table(models),
+        "",
+        *_table([*rules.values()]),
+    )
+    return "\n".join([*parts, ""])
+
+
+def _table(rows: list[dict[str, str]]) -> list[str]:
+    """Lines of Markdown; columns without a cell are left out."""
+    columns = [column for column in rows[0] if any(row[column] for row in rows)]
+    lines = [[*columns], ["---"] * len(columns), *([row[column] for column in columns] for row in rows)]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """Sink_1, alpha_1 and its null, Sink_* and the loss of a model; empty where it was not trained."""
+    if row.get(ALPHA_1) is None:
+        return {SINK_1: "diverged" if row else "", ALPHA_1: "", SLOT_RATE: "", LOSS: ""}
+    alpha = f"{_number(row[ALPHA_1])} ({_number(row[NULL])})"
+    return {
+        SINK_1: _share(row[SINK_1]),
+        ALPHA_1: alpha,
+        SLOT_RATE: _share(row.get(SLOT_RATE)),
+        LOSS: _number(row[LOSS]),
+    }
+
+
+def _share(cell: Cell) -> str:
+    return "" if cell is None else f"{100 * float(cell):.1f}%"
+
+
+def _number(cell: Cell) -> str:
+    return "" if cell is None else f"{float(cell):.3f}"
+
+
+if __name__ == "__main__":
+    FILE.write_text(page(), encoding="utf-8")
