@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
-import torch
-
 from .costs import CAN_READ_PEAKS, load_ratio, memory_ratio, peak_mb, seconds_of, time_ratio
 from .ways import (
     HAS_REAL,
@@ -75,8 +73,6 @@ def rows(scale: Scale) -> Iterator[Row]:
         if scale.long is not None:
             yield from _long_rows(scale.long)
     yield from _start_rows(scale)
-    if torch.cuda.is_available():
-        yield from _gpu_rows(scale)
 
 
 def skipped(scale: Scale) -> Iterator[str]:
@@ -89,8 +85,6 @@ def skipped(scale: Scale) -> Iterator[str]:
         yield "No rows on real weights: not asked for."
     elif not HAS_REAL:
         yield f"No rows on real weights: {REAL} is not there; `make models` downloads it."
-    if not torch.cuda.is_available():
-        yield "No GPU rows: there was no GPU."
 
 
 def _time_rows(scale: Scale) -> Iterator[Row]:
@@ -155,14 +149,3 @@ def _start_rows(scale: Scale) -> Iterator[Row]:
     # torch named first: the package alone waits with it, and would come out below zero
     yield row("import sinkinterp, beyond import torch", 0.3, "import torch, sinkinterp", beyond="import torch")
     yield row("sinkinterp --help", 0.7, "from sinkinterp.cli.main import app; app()", "--help")
-
-
-def _gpu_rows(scale: Scale) -> Iterator[Row]:
-    setting = replace(scale.main, length=4 * scale.main.length, device="cuda", dtype=torch.bfloat16)
-    for what, way, times, memory in (
-        ("first position and norms", first_position, 1.05, 1.10),
-        ("all positions and norms", all_positions, 1.30, 1.10),
-    ):
-        name = f"GPU, bf16, {what}, T={setting.length:,}"
-        yield Row(f"{name}: time", times, partial(time_ratio, way, setting, scale.repeats))
-        yield Row(f"{name}: peak memory", memory, partial(memory_ratio, way, setting))

@@ -38,7 +38,7 @@ from sinkinterp.train.job import Job, job_of
 from sinkinterp.train.loop import update
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipe_parts import parameter_groups
-from sinkinterp.train.recipes import RECIPES, with_variant
+from sinkinterp.train.recipes import RECIPES
 
 STEPS, BATCH = 4, 8
 Clock = Callable[[], float]
@@ -206,26 +206,13 @@ def speed_on(recipe: Recipe, device: torch.device, repeats: int) -> tuple[float,
     return speed, 6 * weights + 6 * spec.n_layers * spec.d_model * spec.n_ctx
 
 
-def on_cuda(peak_tflops: float, repeats: int) -> None:
-    """Prints tokens per second and model FLOP utilisation of the paper's 60M model."""
-    recipe = replace(with_variant(RECIPES["paper-60m"], "llama"), batch=16)
-    speed, flops = speed_on(recipe, torch.device("cuda"), repeats)
-    mfu = speed * flops / peak_tflops / 1e12
-    Console().print(f"paper-60m, bf16, T={recipe.model.n_ctx}: {speed:,.0f} tokens/s, MFU {mfu:.1%}")
-
-
 def main(
     length: Annotated[int, typer.Option(help="Tokens per sequence.")] = 256,
     repeats: Annotated[int, typer.Option(help="Pairs for every ratio.")] = 7,
     quick: Annotated[bool, typer.Option(help="A minute: T=64, 1 pair, fewer rows; noisy, and no goals.")] = False,
-    device: Annotated[str, typer.Option(help="cpu: the ratios; cuda: speed and MFU.")] = "cpu",
-    peak_tflops: Annotated[float, typer.Option(help="The device's dense bf16 peak, for MFU.")] = 989.0,
 ) -> None:
     """Print the table of ratios."""
     disable_progress_bar()
-    if device == "cuda":
-        on_cuda(peak_tflops, repeats)
-        return
     torch.set_num_threads(1)
     if quick:
         length, repeats = 64, 1

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from functools import partial
 
 from sinkinterp.backends.encoder.encoder_input import Silence
-from sinkinterp.data.progress import Progress
 from sinkinterp.report.explained import DIRECTLY, IN_STREAM
 from sinkinterp.report.explained_graph import WHAT
-from sinkinterp.runs.case import Case, Encoded, Model
+from sinkinterp.runs.case import Encoded, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import FunctionRule, Rule
@@ -21,12 +20,6 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.REAL: ["local/smollm2-135m-instruct", Encoded("local/whisper-tiny.en", Silence())],
 }
 EXACT = 1e-4  # of the largest of a score and its parts
-
-
-def measure(case: Case, progress: Progress) -> Table:
-    """Rows for docstrings, and the largest error of the parts in any head."""
-    table = rows_of(case, progress)
-    return Table(CLAIM, table.note, table.rows)
 
 
 def _is_exact(table: Table) -> tuple[bool | None, str]:
@@ -51,4 +44,4 @@ RULES: Sequence[Rule] = (
     ),
 )
 
-EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)
+EXPERIMENT = on_models(CLAIM, MODELS, rows_of, draw, RULES)

@@ -3,10 +3,9 @@
 from collections.abc import Sequence
 from functools import partial
 
-from sinkinterp.data.progress import Progress
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.report.explained_graph import LINE, NAME, SHARE, TO, WHAT
-from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.case import Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import FunctionRule, Rule
@@ -22,12 +21,6 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.DEMO: [demo_recipe(variant, seed) for seed in range(5) for variant in PLANTED],
 }
 OTHERS = 0.1  # the most that another part may have of a score
-
-
-def measure(case: Case, progress: Progress) -> Table:
-    """Rows for the task of the toy."""
-    table = rows_of(case, progress)
-    return Table(CLAIM, table.note, table.rows)
 
 
 def _is_found(table: Table, variant: str) -> tuple[bool | None, str]:
@@ -51,4 +44,4 @@ RULES: Sequence[Rule] = tuple(
     for variant, part in PLANTED.items()
 )
 
-EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)
+EXPERIMENT = on_models(CLAIM, MODELS, rows_of, draw, RULES)

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.histories import training
+from sinkinterp.runs.histories import by_seed, last_steps, training
 from sinkinterp.runs.rules import FunctionRule, in_most_seeds, number
 from sinkinterp.runs.study import base_of, history_of, lengths_of, onset
 from sinkinterp.runs.trained import SINK_LENGTH
@@ -55,9 +55,8 @@ def draw(table: Table) -> go.Figure:
 
 def _onsets(table: Table, rate: float) -> list[int | None]:
     """The step of every seed from which alpha_1 stays above its null."""
-    runs = table.where(**{MODEL: f"rate x {rate:g}"})
-    histories = [runs.where(**{SEED: seed}).rows for seed in dict.fromkeys(runs.column(SEED))]
-    return [onset([dict(row) for row in rows], number(rows[0][NULL])) for rows in histories]
+    runs = by_seed(table, f"rate x {rate:g}")
+    return [onset([dict(row) for row in run.rows], number(run.rows[0][NULL])) for run in runs]
 
 
 def _comes_after_some_steps(table: Table) -> tuple[bool | None, str]:
@@ -79,10 +78,6 @@ def _in_words(step: float) -> str:
     return "never" if step == math.inf else f"step {step:g}"
 
 
-def _last_steps(table: Table) -> Table:
-    return Table(table.title, f"at the last step; {table.note}", table.where(step=int(max(table.numbers("step")))).rows)
-
-
 EXPERIMENT = Experiment(
     claim="The sink emerges after certain optimisation steps, and small learning rates delay it.",
     rows=rows,
@@ -93,5 +88,5 @@ EXPERIMENT = Experiment(
     ),
     scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT),
     recipes=recipes,
-    digest=_last_steps,
+    digest=last_steps,
 )

@@ -5,10 +5,10 @@ from functools import partial
 
 import plotly.graph_objects as go
 
-from sinkinterp.report.columns import MODEL, SEED
+from sinkinterp.report.columns import SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.histories import PANELS, STEP, VALID_LOSS, Panel, training
+from sinkinterp.runs.histories import PANELS, STEP, VALID_LOSS, Panel, by_seed, last_steps, training
 from sinkinterp.runs.rules import MARGIN, FunctionRule, Rule, in_most_seeds
 from sinkinterp.runs.study import Arm
 from sinkinterp.runs.trained import Run
@@ -39,14 +39,9 @@ def draw(table: Table) -> go.Figure:
     return training(first, (Panel(TRAIN_LOSS, "training loss (nats)"), *PANELS))
 
 
-def _by_seed(table: Table, model: str) -> list[Table]:
-    runs = table.where(**{MODEL: model})
-    return [runs.where(**{SEED: seed}) for seed in dict.fromkeys(runs.column(SEED))]
-
-
 def _overfits(table: Table, model: str) -> tuple[bool | None, str]:
     """Whether the held-out loss ends above its lowest value, and above the loss of training, by 0.1 nats."""
-    runs = _by_seed(table, model)
+    runs = by_seed(table, model)
     rises = [run.numbers(VALID_LOSS)[-1] - min(run.numbers(VALID_LOSS)) for run in runs]
     gaps = [run.numbers(VALID_LOSS)[-1] - run.numbers(TRAIN_LOSS)[-1] for run in runs]
     shows = sum(rise > RISE and gap > RISE for rise, gap in zip(rises, gaps, strict=True))
@@ -60,14 +55,14 @@ def _does_not_overfit(table: Table, model: str) -> tuple[bool | None, str]:
 
 
 def _stays_small(table: Table, model: str) -> tuple[bool | None, str]:
-    most = [max(run.numbers(SINK)) for run in _by_seed(table, model)]
+    most = [max(run.numbers(SINK)) for run in by_seed(table, model)]
     small = sum(rate <= MARGIN for rate in most)
     return in_most_seeds(small, len(most)), f"at most {min(most):.1%} to {max(most):.1%} by seed"
 
 
 def _keeps_increasing(table: Table, model: str) -> tuple[bool | None, str]:
     """Whether Sink_1 is higher at the end than in the middle of the training."""
-    runs = _by_seed(table, model)
+    runs = by_seed(table, model)
     pairs = [(rates[len(rates) // 2], rates[-1]) for rates in (run.numbers(SINK) for run in runs)]
     rising = sum(end > middle for middle, end in pairs)
     words = ", ".join(f"{middle:.0%} to {end:.0%}" for middle, end in pairs)
@@ -84,10 +79,6 @@ def _rules(amounts: Amounts) -> Sequence[Rule]:
     )
 
 
-def _last_steps(table: Table) -> Table:
-    return Table(table.title, f"at the last step; {table.note}", table.where(step=int(max(table.numbers(STEP)))).rows)
-
-
 NOTES = "; ".join(f"at scale {scale}, {amounts.note}" for scale, amounts in AMOUNTS.items())
 ROWS = OfRuns(arms, read, f"epsilon=0.3; alpha_1 and Sink_1 of held-out sequences; {NOTES}")
 EXPERIMENT = Experiment(
@@ -98,5 +89,5 @@ EXPERIMENT = Experiment(
     rules_at={scale: _rules(amounts) for scale, amounts in AMOUNTS.items()},
     scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT, Scale.PAPER),
     recipes=ROWS.recipes,
-    digest=_last_steps,
+    digest=last_steps,
 )

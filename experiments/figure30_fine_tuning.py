@@ -1,7 +1,6 @@
 """Figure 30: without a sink fine-tuning is as stable as with one: losses and gradient norms."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -16,7 +15,7 @@ from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.finetune import ChatRecipe, history_of
-from sinkinterp.runs.histories import FINE_TUNING, GRADIENT_NORM, STEP, VALID_LOSS, training
+from sinkinterp.runs.histories import FINE_TUNING, GRADIENT_NORM, STEP, VALID_LOSS, by_seed, last_steps, training
 from sinkinterp.runs.rules import FunctionRule, NotAsked, in_most_seeds
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Table
@@ -74,12 +73,6 @@ def draw(table: Table) -> go.Figure:
     return training(Table("Fine-tuning", f"seed 0; {table.note}", table.where(**{SEED: 0}).rows), FINE_TUNING)
 
 
-def _by_seed(table: Table, model: str, number: Callable[[Table], float]) -> list[float]:
-    """A number of every run of a model."""
-    runs = table.where(**{MODEL: model})
-    return [number(runs.where(**{SEED: seed})) for seed in dict.fromkeys(runs.column(SEED))]
-
-
 def _spike(run: Table) -> float:
     """The largest gradient norm over the median, after the warm-up."""
     norms = Table("", "", tuple(row for row in run.rows if float(row[STEP] or 0) > TUNING.warmup)).numbers(
@@ -95,21 +88,17 @@ def _fall(run: Table) -> float:
 
 
 def _is_stable(table: Table) -> tuple[bool | None, str]:
-    with_sink, without = (_by_seed(table, model, _spike) for model in (SOFTMAX, SIGMOID))
+    with_sink, without = ([*map(_spike, by_seed(table, model))] for model in (SOFTMAX, SIGMOID))
     stable = sum(b <= 1.5 * a for a, b in zip(with_sink, without, strict=True))
     words = f"largest over median gradient norm: {fmean(without):.2f}, with softmax {fmean(with_sink):.2f}"
     return in_most_seeds(stable, len(without)), f"{words}; in {stable} of {len(without)} seeds"
 
 
 def _learns(table: Table) -> tuple[bool | None, str]:
-    with_sink, without = (_by_seed(table, model, _fall) for model in (SOFTMAX, SIGMOID))
+    with_sink, without = ([*map(_fall, by_seed(table, model))] for model in (SOFTMAX, SIGMOID))
     learns = sum(b >= 0.9 * a for a, b in zip(with_sink, without, strict=True))
     words = f"the loss falls by {fmean(without):.3f} nats, with softmax by {fmean(with_sink):.3f}"
     return in_most_seeds(learns, len(without)), f"{words}; in {learns} of {len(without)} seeds"
-
-
-def _last_steps(table: Table) -> Table:
-    return Table(table.title, f"at the last step; {table.note}", table.where(step=int(max(table.numbers(STEP)))).rows)
 
 
 EXPERIMENT = Experiment(
@@ -122,5 +111,5 @@ EXPERIMENT = Experiment(
         NotAsked("the same of models of a billion parameters on 200,000 chats", "the models were never released"),
     ),
     recipes=recipes,
-    digest=_last_steps,
+    digest=last_steps,
 )

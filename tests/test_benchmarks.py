@@ -71,7 +71,6 @@ def test_the_printed_table_says_how_its_figures_came_about(run):
     printed = " ".join(run[0].split())
     for words in ("What measuring costs", "1 thread", "torch", "transformers", "alternated pairs"):
         assert words in printed, words
-    assert torch.cuda.is_available() or "there was no GPU" in printed
 
 
 def test_a_missing_part_of_the_table_has_a_reason(monkeypatch):

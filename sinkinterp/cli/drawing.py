@@ -61,7 +61,8 @@ def view(
     with progress_bars() as progress:
         from ..backends.subject import words_of
         from ..interventions.positions import SwapPositions
-        from ..pages.atlas.build import view_page
+        from ..pages.atlas.build import atlas
+        from ..pages.atlas.page import atlas_page
         from ..runs.inputs import Inputs
 
         heads = [layer_and_head(name) for name in head] or None
@@ -72,7 +73,8 @@ def view(
             token_set = inputs.token_set(subject, model, progress("reading docstrings"))
         else:
             token_set = _token_set(text, subject, bos, length)
-        html = view_page(subject, token_set, words_of(subject), edits=edits, heads=heads, limit=int(limit * 1e6))
+        shown = atlas(subject, token_set, words_of(subject), edits=edits, heads=heads, limit=int(limit * 1e6))
+        html = atlas_page(shown)
     write_text(out, html)
     print_written(out)
     if serve:

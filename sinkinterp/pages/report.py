@@ -22,7 +22,8 @@ from ..report.report import Report
 from ..report.summary import protocol_table, sink_verdict
 from ..report.views import View, overview_tables, views_of
 from ..table import Table
-from .atlas.build import view_page
+from .atlas.build import atlas
+from .atlas.page import atlas_page
 from .page import Section, page
 
 
@@ -60,7 +61,7 @@ def view(model: ModelLike, text: TokensLike | Any, edits: Edits = (), *, open_br
     `open_browser` is False. Raises InputError as `measure` does, and for several texts.
     """
     subject, token_set = inputs_of(model, text)
-    shown = Page(view_page(subject, token_set, words_of(subject), edits=edits_of(edits)), subject.name)
+    shown = Page(atlas_page(atlas(subject, token_set, words_of(subject), edits=edits_of(edits))), subject.name)
     if open_browser and not _in_notebook():
         webbrowser.open(shown.save(Path(mkdtemp(prefix="sinkinterp-")) / "view.html").as_uri())
     return shown

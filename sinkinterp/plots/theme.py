@@ -15,7 +15,6 @@ from ..table import Cell
 Colours = tuple[str, ...]
 LEGEND_Y = 1.08  # where a legend stands above the panels, in heights of the panels
 FAMILY = "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif"
-_COLOUR_ATTRIBUTES = ("color", "colorscale", "colorway")  # ends of the names of Plotly's attributes that hold colours
 FIXED = {
     name: i for i, name in enumerate(("softmax", "sigmoid", "k_bias", "sigmoid_length", "softmax-48k"))
 }  # colours of the models that ship; their names begin with the task, as in demo-softmax
@@ -96,11 +95,6 @@ def caption_of(figure: go.Figure) -> str:
     return (figure.layout.meta or {}).get("caption", "") if isinstance(figure.layout.meta, dict) else ""
 
 
-def in_theme(figure: go.Figure, theme: Theme) -> go.Figure:
-    """A copy of a light figure in the colours of another theme."""
-    return go.Figure(_recoloured(json_ready(figure), translation(theme)))
-
-
 def translation(theme: Theme) -> Mapping[str, str]:
     """Every colour of the light theme, and the colour with the same role in `theme`."""
     return dict(zip(LIGHT.all_colours(), theme.all_colours(), strict=True))
@@ -119,20 +113,6 @@ def colour(index: int) -> str:
 def faded(colour: str, share: float = 0.18) -> str:
     """A colour that is transparent but for `share` of it: for bands."""
     return f"{colour}{round(255 * share):02X}"
-
-
-def _recoloured(value: Any, colours: Mapping[str, str], is_colour: bool = False) -> Any:
-    """A copy with the colours translated, wherever an attribute holds colours. Text from data stays as it is."""
-    if isinstance(value, dict):
-        return {
-            name: _recoloured(part, colours, is_colour or name.endswith(_COLOUR_ATTRIBUTES))
-            for name, part in value.items()
-        }
-    if isinstance(value, list):
-        return [_recoloured(part, colours, is_colour) for part in value]
-    if not (is_colour and isinstance(value, str)):
-        return value
-    return colours.get(value[:7], value[:7]) + value[7:]
 
 
 _AXIS = {

@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from ..plots.theme import escaped, model_numbers, themed
 from ..plots.traces import PERCENT, add_curve, unique_values
-from ..report.columns import MODEL
+from ..report.columns import MODEL, SEED
 from ..table import Cell, Table
 
 STEP = "step"
@@ -74,3 +74,14 @@ def training_history(histories: Mapping[str, Iterable[Mapping[str, Any]]], note:
     columns = dict.fromkeys(column for row in watched for column in row)
     rows: tuple[dict[str, Cell], ...] = tuple({column: row.get(column) for column in columns} for row in watched)
     return Table("Losses and sinks over training", note, rows, training)
+
+
+def last_steps(table: Table) -> Table:
+    """The rows of the last step."""
+    return Table(table.title, f"at the last step; {table.note}", table.where(step=int(max(table.numbers(STEP)))).rows)
+
+
+def by_seed(table: Table, model: str) -> list[Table]:
+    """The history of every run of a model."""
+    runs = table.where(**{MODEL: model})
+    return [runs.where(**{SEED: seed}) for seed in dict.fromkeys(runs.column(SEED))]

@@ -42,22 +42,6 @@ def test_every_instrument_measures_a_pattern_that_was_set(edit):
     assert all(value.isfinite().any() for value in report.extras.values())
 
 
-def test_edits_of_scores_on_different_heads_compose():
-    subject = subject_of("llama")
-    edits = (iv.Temperature(3.0, heads=[(1, 0)]), iv.BiasColumn(2.0, heads=[(1, 1)]))
-    edits += (iv.PatchNormalization(Sigmoid(), heads=[(1, 2)]),)
-    read = {"pattern": lambda call: call.pattern()}
-    groups = ((), *((edit,) for edit in edits), edits)
-    patterns = [subject.run(tokens_of(), calls=read, edits=group).calls["pattern"][:, 1] for group in groups]
-    plain, *single, together = patterns
-    for head in range(4):
-        expected = [*single, plain][head]
-        torch.testing.assert_close(together[:, head], expected[:, head])
-        assert head == 3 or not expected[:, head].allclose(plain[:, head])
-    with pytest.raises(InputError, match="set by an edit before"):
-        subject.run(tokens_of(), edits=[edits[0], iv.BiasColumn(2.0, heads=[(1, 0)])])
-
-
 def test_widths_are_those_of_blocks_embeddings_and_values():
     subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(OPT_350M).eval()))
     assert (subject.shape.d_model, subject.shape.d_embedding) == (48, 24)

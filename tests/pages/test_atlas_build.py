@@ -11,9 +11,10 @@ from sinkinterp.data.token_sources import from_text
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.pages.atlas import cells as detail
-from sinkinterp.pages.atlas.build import atlas, view_page
+from sinkinterp.pages.atlas.build import atlas
 from sinkinterp.pages.atlas.cells import Detail, richest
 from sinkinterp.pages.atlas.contents import CHANNELS, COSINE, NORM_PRODUCT, SCORE, SLOT, WEIGHT
+from sinkinterp.pages.atlas.page import atlas_page
 
 MODELS = ("gpt2", "mistral with a window", "gpt-oss with sink logits", "jamba with mamba layers")
 TOKENS = tokens_of()[:1]
@@ -142,7 +143,7 @@ def test_what_cannot_be_drawn_is_an_input_error(tokens, options, message):
 
 
 def test_the_page_says_summary_first_and_protocol_last():
-    html = view_page(subject_of("gpt2"), TOKENS)
+    html = atlas_page(atlas(subject_of("gpt2"), TOKENS))
     assert "Is there a sink on the first token?" in html and '"protocol":"model: ' in html
 
 

@@ -5,17 +5,9 @@ import plotly.graph_objects as go
 import pytest
 
 from sinkinterp.plots.theme import (
-    COLOURS,
     DARK,
-    DIVERGING,
     LIGHT,
-    MAGNITUDE,
     caption_of,
-    colour,
-    faded,
-    in_theme,
-    json_ready,
-    themed,
     translation,
 )
 
@@ -86,31 +78,6 @@ def test_every_colour_of_a_theme_has_one_role():
     for theme in (LIGHT, DARK):
         assert len(set(theme.all_colours())) == len(theme.all_colours())
     assert len(translation(DARK)) == len(LIGHT.all_colours()) == len(DARK.all_colours())
-
-
-def drawn():
-    figure = go.Figure(go.Heatmap(z=np.array([[1.0, np.nan], [2.0, 3.0]]), colorscale=MAGNITUDE, name=LIGHT.text))
-    figure.add_scatter(x=[LIGHT.background, "b"], y=[1, 2], line={"color": colour(2)}, fillcolor=faded(colour(2)))
-    figure.add_heatmap(z=[[1]], colorscale=DIVERGING)
-    return themed(figure, "title", caption="what it shows")
-
-
-def test_a_figure_in_the_dark_theme_has_every_colour_translated_and_every_word_kept():
-    light, dark = drawn(), in_theme(drawn(), DARK)
-    assert dark.data[1].line.color == DARK.colours[2] and dark.data[1].fillcolor == faded(DARK.colours[2])
-    assert [c for _, c in dark.data[0].colorscale] == list(DARK.sequential)
-    assert [c for _, c in dark.data[2].colorscale] == list(DARK.diverging)
-    template = dark.layout.template.layout
-    assert (template.paper_bgcolor, template.font.color) == (DARK.background, DARK.text)
-    assert template.colorway == DARK.colours and template.xaxis.gridcolor == DARK.faint
-    assert dark.data[0].name == LIGHT.text and list(dark.data[1].x) == [LIGHT.background, "b"]
-    assert json_ready(dark)["data"][0]["z"] == json_ready(light)["data"][0]["z"] == [[1.0, None], [2.0, 3.0]]
-    assert caption_of(dark) == "what it shows"
-    assert light.data[1].line.color == COLOURS[2]
-
-
-def test_the_light_theme_changes_nothing():
-    assert json_ready(in_theme(drawn(), LIGHT)) == json_ready(drawn())
 
 
 def test_a_figure_from_elsewhere_has_no_caption():

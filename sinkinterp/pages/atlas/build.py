@@ -1,4 +1,4 @@
-"""view_page: from a model and a text to an atlas of its heads."""
+"""From a model and a text to an atlas of its heads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,30 +22,10 @@ from ...report.views import overview_tables
 from ...table import Table
 from .cells import LIMIT, Cells, Detail, MapKeys, read_cells, richest
 from .contents import SLOT, Atlas, State
-from .page import atlas_page
 
 PLACES = 64  # positions that the overview offers
 EPSILON = 0.3
 _NOTHING = (None, "", ())  # values of a protocol that say nothing
-
-
-def view_page(
-    subject: Subject,
-    tokens: Tokens | TokenSet,
-    word: TokenText = str,
-    *,
-    edits: Sequence[Edit] = (),
-    heads: MapKeys | None = None,
-    limit: int = LIMIT,
-) -> str:
-    """A self-contained page with the attention map of every head on one sequence, as HTML text.
-
-    `word` gives token ids their text. With `edits`, the page shows each map before and after them, and the difference.
-    With `heads`, it shows the maps of these (layer, head) only, in more detail. `limit` is how many bytes the maps may
-    take before compression. Where pairs do not fit into it, cells that cover several pairs hold their largest and
-    their mean weight. Raises InputError for more than one sequence, and for heads that the model does not have.
-    """
-    return atlas_page(atlas(subject, tokens, word, edits=edits, heads=heads, limit=limit))
 
 
 def atlas(
@@ -57,7 +37,13 @@ def atlas(
     heads: MapKeys | None = None,
     limit: int = LIMIT,
 ) -> Atlas:
-    """What `view_page` shows."""
+    """The attention map of every head on one sequence, which `atlas_page` makes a page of.
+
+    `word` gives token ids their text. With `edits`, it holds each map before and after them, and the difference. With
+    `heads`, it holds the maps of these (layer, head) only, in more detail. `limit` is how many bytes the maps may take
+    before compression. Where pairs do not fit into it, cells that cover several pairs hold their largest and their
+    mean weight. Raises InputError for more than one sequence, and for heads that the model does not have.
+    """
     token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
     if len(token_set.tokens) != 1:
         raise InputError(f"a map shows one sequence; got {len(token_set.tokens)}, so give one of them")
