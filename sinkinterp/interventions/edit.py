@@ -118,10 +118,10 @@ class CallFunction(Edit):
     function: Callable[..., AttentionCall]
 
     def call(self, call: AttentionCall) -> AttentionCall:
-        edited = called(self.function, _as_code(self.function), call)
+        edited = called(self.function, description(self.function), call)
         if not isinstance(edited, AttentionCall):
             fix = "return replace(call, q=...), call.with_pattern(...), or the call itself where it stays"
-            raise InputError(f"{_as_code(self.function)} returned a {type(edited).__name__}, not a call; {fix}")
+            raise InputError(f"{description(self.function)} returned a {type(edited).__name__}, not a call; {fix}")
         return edited
 
 
@@ -210,25 +210,21 @@ _OTHERS = ("check", "check_sequences", "for_sequences", "control")  # methods of
 _CHANGES = tuple(name for name, x in vars(Edit).items() if isfunction(x) and name[0] != "_" and name not in _OTHERS)
 
 
-def description(edit: Edit) -> str:
-    """The edit as code would write it, without fields that have their default value; tensors by their shape."""
-    return _as_code(edit)
-
-
-def _as_code(value: object) -> str:
+def description(value: object) -> str:
+    """An edit as code would write it, without fields that have their default value; tensors by their shape."""
     if isinstance(value, Tensor):
         return f"tensor{tuple(value.shape)}"
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_as_code(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {description(item)}" for key, item in value.items()) + "}"
     if isinstance(value, tuple):
-        return "[" + ", ".join(map(_as_code, value)) + "]"
+        return "[" + ", ".join(map(description, value)) + "]"
     if callable(value) and not is_dataclass(value):
         return getattr(value, "__name__", type(value).__name__)
     if not is_dataclass(value):
         return repr(value)
     shown = [f for f in fields(value) if not (f.kw_only and _is_default(f, getattr(value, f.name)))]
-    by_place = [_as_code(getattr(value, f.name)) for f in shown if not f.kw_only]
-    by_name = [f"{f.name}={_as_code(getattr(value, f.name))}" for f in shown if f.kw_only]
+    by_place = [description(getattr(value, f.name)) for f in shown if not f.kw_only]
+    by_name = [f"{f.name}={description(getattr(value, f.name))}" for f in shown if f.kw_only]
     return f"{type(value).__name__}({', '.join(by_place + by_name)})"
 
 

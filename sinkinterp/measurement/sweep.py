@@ -12,7 +12,7 @@ from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
 from ..errors import InputError
 from ..interventions.answers import called
-from ..interventions.edit import Edit, description, edits_of
+from ..interventions.edit import Edit, Edits, description, edits_of
 from ..metrics import sink
 from ..metrics.bootstrap import estimate, estimate_cells, intervals, mean_cells
 from ..metrics.importance import VISIBLE
@@ -27,7 +27,6 @@ from .inputs import ModelLike, inputs_of, protocol_of
 from .measure import measure
 
 ReportMetric = Callable[[Report], PerSequence]
-Edits = Edit | Sequence[Edit]
 SEEDS = 3  # of a random control
 MOST_SEEDS = 1000
 

@@ -22,14 +22,12 @@ class Scripts:
     """The scripts of a page.
 
     inline: stand at the end of the page, in this order. added: texts that they may add as scripts while the page runs.
-    load_files: whether they may load scripts from files. show_files: whether the page shows pictures that lie beside
-    it. ask_server: whether scripts may ask the page's own server.
+    load_files: whether they may load scripts from files. ask_server: whether they may ask the page's own server.
     """
 
     inline: Sequence[str] = ()
     added: Sequence[str] = ()
     load_files: bool = False
-    show_files: bool = False
     ask_server: bool = False
 
     def policy(self) -> str:
@@ -43,7 +41,7 @@ class Scripts:
                 f"script-src {allowed}",
                 *(["connect-src 'self'"] if self.ask_server else []),
                 "style-src 'unsafe-inline'",
-                "img-src data: blob: 'self'" if self.show_files else "img-src data: blob:",
+                "img-src data: blob:",
                 "base-uri 'none'",
                 "form-action 'none'",
             ]

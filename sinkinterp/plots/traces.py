@@ -20,22 +20,14 @@ def unique_values(table: Table, column: str) -> list[Cell]:
     return list(dict.fromkeys(table.column(column)))
 
 
-def series_style(index: int, size: int) -> dict[str, Any]:
-    """How series number `index` is drawn: a line with markers, in a colour and with a marker of its own."""
-    return {
-        "mode": "lines+markers",
-        "line": {"color": colour(index)},
-        "marker": {"symbol": MARKERS[index % len(MARKERS)], "size": size},
-    }
-
-
 def add_curve(figure: go.Figure, rows: Table, x: str, y: str, index: int = 0, **more: Any) -> None:
     """Adds column `y` over column `x` as a line with markers and, where the table has them, intervals.
 
     `index` gives colour and marker; `more` are further attributes of the trace, and its panel.
     """
-    style = {**series_style(index, 8), "error_y": error_bars(rows, y), "name": escaped(y)}
-    figure.add_scatter(x=rows.column(x), y=rows.column(y), **style | more)
+    style = {"mode": "lines+markers", "line": {"color": colour(index)}, "error_y": error_bars(rows, y)}
+    marker = {"symbol": MARKERS[index % len(MARKERS)], "size": 8}
+    figure.add_scatter(x=rows.column(x), y=rows.column(y), **{**style, "marker": marker, "name": escaped(y)} | more)
 
 
 def error_bars(table: Table, column: str) -> dict[str, Any] | None:
