@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PRINTS = re.compile(r"#.*\bprints (.*)$", re.MULTILINE)
 REPRODUCE = re.compile(r"sinkinterp reproduce ([^`#|\\\n]*)")
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)")
 
@@ -26,12 +27,14 @@ def snippets(page):
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page)], ids=lambda page: page.stem)
-def test_the_snippets_of_a_page_run_one_after_the_other(page, tmp_path, monkeypatch):
+def test_the_snippets_of_a_page_run_one_after_the_other_and_print_what_it_says(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SINKINTERP_CACHE", str(tmp_path / "cache"))
     script = tmp_path / "snippets.py"  # nnsight reads the source of who calls backward
     script.write_text(snippets(page))
     exec(compile(script.read_text(), str(script), "exec"), {})
+    printed = capsys.readouterr().out
+    assert not [words for words in PRINTS.findall(snippets(page)) if words not in printed]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
