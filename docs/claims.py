@@ -23,7 +23,7 @@ Sink_* are shares of heads and sequences above epsilon .3. alpha_1 stands before
 means over seeds. The paper's models have 60 million parameters and are read without BOS. Toys: one layer of two heads,
 T=16, no BOS, five seeds. Text: five layers of one head, T=64, BOS first, three seeds, and five of the twins. Intervals
 are in the chapters, the words of verdicts in [the list of them](verdicts.md), what we make of it in
-[the results](results.md).
+[the results](../RESULTS.md).
 """
 
 

@@ -1,5 +1,9 @@
 """Sphinx's settings: `make docs` builds the site into build/docs."""
 
+import re
+from pathlib import Path
+from typing import Any
+
 from sinkinterp import __version__
 
 project = "sinkinterp"
@@ -17,3 +21,23 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_preserve_defaults = True
 autosummary_generate = True
+
+
+LINKS_TO_FIGURES = re.compile(r"(?<!!)(\[[^]]*\]\()(?=figures/)")
+
+
+def setup(app: Any) -> None:
+    """Pages link to what a reader of the repository sees. Here these links are turned to pages of the site."""
+    app.connect("source-read", _with_own_pages)
+    app.connect("include-read", _from_the_root)
+
+
+def _with_own_pages(app: Any, page: str, source: list[str]) -> None:
+    source[0] = source[0].replace("../RESULTS.md", "results.md").replace("../CONTRIBUTING.md", "contributing.md")
+    if page in ("results", "contributing"):  # these include the files themselves
+        source[0] = source[0].replace("{include} results.md", "{include} ../RESULTS.md")
+        source[0] = source[0].replace("{include} contributing.md", "{include} ../CONTRIBUTING.md")
+
+
+def _from_the_root(app: Any, file: Path, page: str, source: list[str]) -> None:
+    source[0] = LINKS_TO_FIGURES.sub(r"\1../", source[0])

@@ -4,7 +4,7 @@
    its scores depend on distance alone?
 2. `edits_check`: does an edit at every site of every block reach the model, and what else can the subject do?
 
-The second pass runs `N_COPIES` copies of one sequence. Edits change some copies and leave the last two alone:
+The second pass runs `N_COPIES` copies of one sequence. Edits change some copies and leave the last two alone::
 
     copies      what happens to them                                            what they show
     0, 1        the input of all even blocks, of all odd blocks, becomes 1 - x  edits of residuals reach the model

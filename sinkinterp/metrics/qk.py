@@ -134,7 +134,7 @@ def cosine_map(call: AttentionCall) -> Scores:
 
 
 def norm_product_map(call: AttentionCall) -> Scores:
-    """|q_i| |k_j| * scale; NaN where the query cannot see the key."""
+    """`|q_i| |k_j| * scale`; NaN where the query cannot see the key."""
     return _visible(call, maps.norm_products)
 
 
@@ -152,7 +152,7 @@ def cosine_counts(call: AttentionCall) -> PairCounts:
 
 
 def norm_product_counts(call: AttentionCall) -> PairCounts:
-    """As `cosine_counts`, of |q_i| |k_j| * scale in the bins of `NORMS`."""
+    """As `cosine_counts`, of `|q_i| |k_j| * scale` in the bins of `NORMS`."""
     return _counts(call, maps.norm_products, NORMS)
 
 

@@ -31,7 +31,7 @@ _CAMERA = {"eye": {"x": 1.0, "y": -1.6, "z": 0.75}, "center": {"x": 0, "y": 0, "
 
 @dataclass(frozen=True, repr=False)
 class Surface:
-    """|x| of one sequence's residual at one block, the largest of every run of `run` channels; `note`: of what."""
+    """`|x|` of one sequence's residual at one block, the largest of every run of `run` channels; `note`: of what."""
 
     sizes: Float[np.ndarray, "pos run"]
     tokens: tuple[str, ...]

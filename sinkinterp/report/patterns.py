@@ -35,7 +35,7 @@ def sinks(
     `patterns` are attention weights: a tensor `batch head query key`, a list of them (`output_attentions`, or what
     nnsight saved), an ActivationCache, or a model's output. The first row is of all heads: Sink_k. alpha is the mean
     weight over the queries from the position on, as in `measure(convention=PAPER)`. Where weights are negative or rows
-    exceed one, |w| / sum |w| takes their place. The null is uniform attention to as many keys back as some weight
+    exceed one, `|w| / sum |w|` takes their place. The null is uniform attention to as many keys back as some weight
     of the layer reaches, which finds sliding windows. `attention_mask` `batch key` is 0 where a batch is padded;
     positions then count from the first token of each sequence. Raises InputError for anything that is not a causal
     square pattern, and for a mask that is not padding.
@@ -145,7 +145,7 @@ def _of_tokens(pattern: Pattern, real: Bool[Tensor, "batch key"], layer: int) ->
 
 
 def _proxy(pattern: Pattern) -> Pattern:
-    """|w| / sum |w| where weights are negative or rows exceed one; rows of less than one have a slot, and stay."""
+    """`|w| / sum |w|` where weights are negative or rows exceed one; rows of less than one have a slot, and stay."""
     if pattern.min() >= 0 and pattern.sum(-1).max() <= 1 + _TOLERANCE:
         return pattern
     size = pattern.abs()
