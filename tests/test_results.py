@@ -22,16 +22,14 @@ ELSEWHERE = {  # sections whose numbers a command prints and no file holds
     "### The same on random tokens": "sinkinterp explain, whose runs are not kept",
     "### Streaming perplexity": "the chapter `streaming`, and books, whose run is not kept",
 }
-DERIVED = {  # beginnings of lines -> numbers that are sums, settings, other people's, or of a run that is not kept
-    "1.085 without the first token": ("1.085", ".113", "1.084"),
-    "of docstrings give the same": ("48.7", "31.2%", "65.0%", "64.3"),
-    "65.5], 46.8% and 36.7%.": ("36.7%",),
-    "The value is nearly the same whatever": ("2,557", "5.5%"),
-    "blocks of the first token's residual norm": ("5.3",),
-    "- *Toys*: **holds** for places 1, 2, 3.": (".085",),
-    "  undecided for 4 (.24 to .27": (".94",),
-    "  .000 for a sink token. Its key": ("8.0",),
-    "| loss, nats per token | 5.12": ("6.24",),
+DERIVED = {  # beginnings of headings -> numbers that are sums, settings, other people's, or of a run that is not kept
+    "### How many first tokens": ("1.085", ".113", "1.084"),
+    "## Table 7 on Whisper": ("48.7", "31.2%", "65.0%", "64.3", "36.7%"),
+    "### Massive activations": ("2,557", "5.5%", "5.3"),
+    "### Table 10: a fixed token": (".085",),
+    "### Section 5": (".94",),
+    "### Section 7.3": ("8.0",),
+    "### A model without a sink": ("6.24",),
 }
 
 
@@ -75,9 +73,8 @@ def sources(text):
     return measured | begun | (beginnings & chapters().keys())
 
 
-def strays(line, names):
+def strays(line, names, allowed=()):
     """The numbers of a line that no source has at their precision, as they are or as shares."""
-    allowed = next((numbers for start, numbers in DERIVED.items() if line.startswith(start)), ())
     line = NO_RESULT.sub("", line)
     known = [number for name in names for number in numbers_of(name)]
     found = [(match[0].lstrip("+-−±"), match[1].replace(",", ""), match[2]) for match in NUMBER.finditer(line)]
@@ -95,10 +92,11 @@ def strays(line, names):
 def test_the_numbers_of_a_section_stand_in_the_files_that_it_names(title):
     section = sections()[title]
     whole = sources(title + " ".join(match[0] for match in re.finditer(READ, section)))
+    allowed = next((numbers for start, numbers in DERIVED.items() if title.startswith(start)), ())
     found = {}
     for line in section.splitlines():
         names = whole | (sources(line.split("|")[1]) if line.startswith("|") else set())
-        if wrong := list(strays(line, names)):
+        if wrong := list(strays(line, names, allowed)):
             found[line[:60]] = wrong
     assert not found
 
