@@ -52,6 +52,7 @@ def by_model(table: Table, quantities: tuple[str, ...] = (ALPHA_1, SINK_1, LOSS)
             )
             is_paper_named = True
         figure.update_yaxes(title=escaped(quantity), row=i + 1, col=1, **_axis(quantity))
+    figure.update_xaxes(range=[-0.5, len(models) - 0.5])
     caption = "One mark for each seed with its interval over sequences; the line is the mean of the seeds."
     return themed(figure, table.title, 130 + _PANEL * max(1, len(shown)), f"{caption} {table.note}")
 
