@@ -21,7 +21,7 @@ from ..report.norms import FIRST_TOKEN, OTHER_TOKENS, residual_norms, residual_n
 from ..report.report import Report
 from ..report.summary import sink_summary
 from ..runs import trained
-from ..runs.histories import training
+from ..runs.histories import training_history
 from ..table import Cell, Table
 from ..train.recipes import DEMO_EPSILON, DEMO_SEQUENCES, DEMO_STEPS, DEMO_TWINS, demo_recipe
 from .page import Section, page
@@ -62,7 +62,11 @@ def run(seed: int = 0, cache: Path | None = None, on_step: OnStep = _silent, ste
         twins=_twins_table(reports, losses),
         residuals=residual_norms_by_block(reports),
         swaps=swaps(subjects["softmax"], demo_recipe("softmax").data),
-        training=_training_table(runs, reports["softmax"]),
+        training=training_history(
+            {variant: run.history() for variant, run in runs.items()},
+            f"n={trained.EVALUATION_SEQUENCES} held-out sequences a reading, T={reports['softmax'].protocol.length}, "
+            f"no BOS, fp32, epsilon={DEMO_EPSILON}",
+        ),
     )
 
 
@@ -131,16 +135,3 @@ def _token_sets(task: BigramBackcopy) -> dict[str, TokenSet]:
         "random": random_tokens(task.vocab, task.length, DEMO_SEQUENCES),
         "repeated": repeated_token(task.vocab, task.length, DEMO_SEQUENCES),
     }
-
-
-def _training_table(runs: Mapping[str, trained.Run], report: Report) -> Table:
-    columns = ("step", "valid_loss", "alpha_1", "sink_1", "sink_slot")
-    rows = tuple(
-        {"model": variant, **{name: row[name] for name in columns}}
-        for variant, run in runs.items()
-        for row in run.history()
-    )
-    protocol = (
-        f"n={trained.EVALUATION_SEQUENCES} held-out sequences a reading, T={report.protocol.length}, no BOS, fp32"
-    )
-    return Table("Losses and sinks over training", f"{protocol}, epsilon={DEMO_EPSILON}", rows, training)
