@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ..table import Table
 TOLERANCE = "The change of a head's output that is tolerated, as a share of its length."
 HALVES = "Number of sequences, n. \\[default: 64]"
+BITS = "Bits of rounded keys and values; give it again for more."
 TIMES = "A norm is that of an outlier above this multiple of the median."
 
 
@@ -29,6 +30,7 @@ def cache(
     sequences: Count = None,
     tolerance: Annotated[float, typer.Option(help=TOLERANCE, parser=number(0.0, 1.0))] = 0.1,
     generate: Annotated[int, typer.Option(help="Tokens to generate after a prompt; 0: none.", parser=whole(0))] = 1000,
+    bits: Annotated[list[int], typer.Option(help=BITS, parser=whole(2, 32))] = [8, 4, 2],
     tokens: TokenFile = None,
     dtype: Numbers = Dtype.FLOAT32,
     device_map: DeviceMap = None,
@@ -50,7 +52,7 @@ def cache(
             raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
         losses = eviction.first_token_losses(subject, read, (window // 2, window), progress=progress)
         heads = eviction.heads_table(subject, read, window, tolerance)
-        rounded = quantised_table(subject, read, progress=progress)
+        rounded = quantised_table(subject, read, bits, progress)
         tables = [losses.table(), heads, eviction.memory_table(subject, read, window, progress), rounded]
         if generate:
             tables.append(generation_table(subject, read[:, : max(2, min(32, window // 2))], generate))

@@ -20,6 +20,14 @@ def test_the_shipped_twin_is_answered_in_a_sentence_with_its_tables(command, ans
     assert ("mask" in written) == (command == "mask") and answer in files[1].read_text()
 
 
+def test_the_cache_is_rounded_to_the_bits_that_were_asked_for(tmp_path):
+    words = ["cache", "sinkinterp/demo-softmax", "--generate", "0", "--bits", "3", "--bits", "5"]
+    result = CliRunner().invoke(app, [*words, "--json", str(tmp_path / "numbers.json")])
+    assert result.exit_code == 0, result.output
+    rounded = json.loads((tmp_path / "numbers.json").read_text())["tables"][-1]["rows"]
+    assert {row["bits"] for row in rounded} == {3, 5}
+
+
 def test_a_model_without_text_and_one_too_short_to_evict_are_refused_in_a_line():
     for words, message in (
         (["cache", "sinkinterp/demo-softmax", "--text", "books.txt"], "not on text"),
