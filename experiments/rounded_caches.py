@@ -90,9 +90,9 @@ def _gain_follows_the_sink(table: Table) -> tuple[bool | None, str]:
     first, second = (correlation(rows, ALPHA_1, gain) for gain in (FIRST, SECOND))
     shows = True if first.low >= CLOSE else False if first.high < CLOSE else None
     others = [name for name in dict.fromkeys(table.column(SCALES)) if name != HEAD]
-    finer = [f"{correlation(table.where(**{SCALES: name}), ALPHA_1, FIRST)} for each {name}" for name in others]
-    said = f"r = {first}, with the second token {second}, over {len(rows.rows)} models; with one scale "
-    return shows, f"{said}{', '.join(finer)}; intervals over methods"
+    finer = [f"; for each {name} {correlation(table.where(**{SCALES: name}), ALPHA_1, FIRST)}" for name in others]
+    said = f"r = {first}, with the second token {second}, over {len(rows.rows)} models"
+    return shows, f"{said}{''.join(finer)}; intervals over methods"
 
 
 def _cost_does_not(table: Table) -> tuple[bool | None, str]:

@@ -4,7 +4,7 @@ import pytest
 
 from sinkinterp.backends.load import load
 from sinkinterp.measurement.quantised_cache import quantised_table
-from sinkinterp.report.columns import ALPHA_1, MODEL, SEED
+from sinkinterp.report.columns import ALPHA_1, MODEL, RESIDUAL_RATIO, SEED
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.inputs import Inputs
@@ -39,6 +39,7 @@ def rows(rounded, gain, cost):
                 "added loss": cost(i, alpha),
                 rounded.FIRST: gain(i, alpha),
                 rounded.SECOND: (i % 3 - 1) / 1e3,
+                RESIDUAL_RATIO: 2 + i % 4,
             }
             ends = {end(name): value for name, value in quantities.items() for end in (low_of, high_of)}
             yield {MODEL: arm.name, SEED: seed, "one scale for each": "head", ALPHA_1: alpha, **quantities, **ends}
