@@ -10,64 +10,55 @@ from sinkinterp.pages.chapters import Chapter, chapters_in
 from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, SINK_1, SLOT_RATE
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import load_experiment
-from sinkinterp.table import NULL, Cell
+from sinkinterp.runs.rules import Outcome
+from sinkinterp.table import NULL, Cell, published
 
 Row = Mapping[str, Cell]
+Study = tuple[Chapter, dict[Cell, Row]]  # with its digest, by model
 FILE = Path(__file__).with_name("claims.md")
-PAPER = "paper "
 SCALES = {Scale.DEMO: "toys", Scale.TEXT: "text"}
 HEAD = """# The paper's claims, model by model
 
-`python docs/claims.py` makes these tables from the numbers in [figures/book](../figures/book/index.html). Sink_1 and
-Sink_* are shares of heads and sequences above epsilon .3. alpha_1 stands before its null, loss is in nats, and all are
-means over seeds. The paper's models have 60 million parameters and are read without BOS. Toys: one layer of two heads,
-T=16, no BOS, five seeds. Text: five layers of one head, T=64, BOS first, three seeds, and five of the twins. Intervals
-are in the chapters, the words of verdicts in [the list of them](verdicts.md), what we make of it in
-[the results](../RESULTS.md).
+`python docs/claims.py` makes these tables from the numbers in [figures/book](../figures/book/index.html). Numbers are
+means over the seeds that ended well; where some did not, their count stands beside. Sink_1 and Sink_* are shares of
+heads and sequences above epsilon .3. alpha_1 stands before its range over seeds and its
+null; loss is in nats. The paper's models have 60 million parameters and are read at T=64 without BOS. Toys: one layer
+of two heads, T=16, no BOS, n=512, fp32, five seeds. Text: five layers of one head, T=64, BOS first, n=256, fp32, three
+seeds, and five of the twins. Intervals are in the chapters, the words of verdicts in [the list of them](verdicts.md),
+what we make of it in [the results](../RESULTS.md).
 """
 
 
 def page() -> str:
     """The tables as Markdown, those of the paper's tables first."""
-    studies: dict[str, dict[str, Chapter]] = {}
+    studies: dict[str, dict[str, Study]] = {}
     for chapter in chapters_in(FILE.parents[1] / "figures" / "book"):
-        if "trained" in _digest(chapter)[0] and chapter.name != "atlas_of_architectures":  # which claims nothing
-            studies.setdefault(chapter.name, {})[chapter.scale] = chapter
+        digest = load_experiment(chapter.name).digest(chapter.table).rows
+        has_claim = not {verdict.outcome for verdict in chapter.verdicts} & {Outcome.SINK, Outcome.NO_SINK}
+        if "trained" in digest[0] and has_claim:
+            studies.setdefault(chapter.name, {})[chapter.scale] = chapter, {row[MODEL]: row for row in digest}
     names = sorted(studies, key=lambda name: (not name.startswith("table"), name))
     return HEAD + "".join(_section(name, studies[name]) for name in names)
 
 
-def _digest(chapter: Chapter) -> list[Row]:
-    return list(load_experiment(chapter.name).digest(chapter.table).rows)
-
-
-def _section(name: str, by_scale: dict[str, Chapter]) -> str:
+def _section(name: str, by_scale: dict[str, Study]) -> str:
     """A claim: its models, and its rules."""
-    digests = {scale: {row[MODEL]: row for row in _digest(chapter)} for scale, chapter in by_scale.items()}
+    digests = {word: by_scale[scale][1] if scale in by_scale else {} for scale, word in SCALES.items()}
     models: list[dict[str, str]] = []
     for model in dict.fromkeys(model for digest in digests.values() for model in digest):
-        rows = {word: digests.get(scale, {}).get(model, {}) for scale, word in SCALES.items()}
+        rows = {word: digest.get(model, {}) for word, digest in digests.items()}
         paper = next(row for row in rows.values() if row)
-        cells = {f"paper: {column}": _share(paper.get(PAPER + column)) for column in (SINK_1, SLOT_RATE)}
+        cells = {f"paper: {column}": _share(paper.get(published(column))) for column in (SINK_1, SLOT_RATE)}
         cells |= {f"{word}: {column}": cell for word, row in rows.items() for column, cell in _cells(row).items()}
         models.append({"model": str(model), **cells})
     rules: dict[str, dict[str, str]] = {}
-    for scale, chapter in by_scale.items():
+    for scale, (chapter, _) in by_scale.items():
         for verdict in chapter.verdicts:
             said = rules.setdefault(verdict.claim, {"rule": verdict.claim, **dict.fromkeys(SCALES.values(), "")})
             said[SCALES[Scale(scale)]] = f"**{verdict.outcome.value}**: {verdict.reason}"
-    summary = next(iter(by_scale.values())).summary
-    parts = (
-        "",
-        f"## {summary}",
-        "",
-        f"`sinkinterp reproduce {name}`",
-        "",
-        *_table(models),
-        "",
-        *_table([*rules.values()]),
-    )
-    return "\n".join([*parts, ""])
+    title = next(chapter.summary for chapter, _ in by_scale.values())
+    tables = [*_table(models), "", *_table([*rules.values()])]
+    return "\n".join(["", f"## {title}", "", f"`sinkinterp reproduce {name}`", "", *tables, ""])
 
 
 def _table(rows: list[dict[str, str]]) -> list[str]:
@@ -78,16 +69,14 @@ def _table(rows: list[dict[str, str]]) -> list[str]:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """Sink_1, alpha_1 and its null, Sink_* and the loss of a model; empty where it was not trained."""
+    """What is said of a model; nothing where it was not trained, or where no seed ended well."""
+    done, _, of = str(row.get("trained", "")).partition(" of ")
+    cells = {"seeds": "" if done == of else f"{done} of {of}"}
     if row.get(ALPHA_1) is None:
-        return {SINK_1: "diverged" if row else "", ALPHA_1: "", SLOT_RATE: "", LOSS: ""}
-    alpha = f"{_number(row[ALPHA_1])} ({_number(row[NULL])})"
-    return {
-        SINK_1: _share(row[SINK_1]),
-        ALPHA_1: alpha,
-        SLOT_RATE: _share(row.get(SLOT_RATE)),
-        LOSS: _number(row[LOSS]),
-    }
+        return cells | dict.fromkeys((SINK_1, ALPHA_1, SLOT_RATE, LOSS), "")
+    alpha = f"{_number(row[ALPHA_1])}, {row['its range']} ({_number(row[NULL])})"
+    shares = {SINK_1: _share(row[SINK_1]), ALPHA_1: alpha, SLOT_RATE: _share(row.get(SLOT_RATE))}
+    return cells | shares | {LOSS: _number(row[LOSS])}
 
 
 def _share(cell: Cell) -> str:

@@ -24,6 +24,7 @@ autosummary_generate = True
 
 
 LINKS_TO_FIGURES = re.compile(r"(?<!!)(\[[^]]*\]\()(?=figures/)")
+LINKS_TO_THE_ROOT = re.compile(r"(\]\((?:\.\./)*)\.\./(RESULTS|CONTRIBUTING)(?=\.md)")
 
 
 def setup(app: Any) -> None:
@@ -33,10 +34,7 @@ def setup(app: Any) -> None:
 
 
 def _with_own_pages(app: Any, page: str, source: list[str]) -> None:
-    source[0] = source[0].replace("../RESULTS.md", "results.md").replace("../CONTRIBUTING.md", "contributing.md")
-    if page in ("results", "contributing"):  # these include the files themselves
-        source[0] = source[0].replace("{include} results.md", "{include} ../RESULTS.md")
-        source[0] = source[0].replace("{include} contributing.md", "{include} ../CONTRIBUTING.md")
+    source[0] = LINKS_TO_THE_ROOT.sub(lambda link: link[1] + link[2].lower(), source[0])
 
 
 def _from_the_root(app: Any, file: Path, page: str, source: list[str]) -> None:

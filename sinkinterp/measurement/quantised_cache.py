@@ -30,7 +30,7 @@ POSITION, DIMENSION = -2, -1  # the axes of a head's keys, and of its values
 
 @dataclass(frozen=True)
 class Scales:
-    """Which numbers of a head have one scale: those along `over`, all of them or so many in a row (`group`).
+    """Which numbers of a head have one scale: those along `over`, or so many in a row (`group`) of its last axis.
 
     With `offset` the steps go from the smallest number to the largest; without, they are as many on both sides of zero.
     """
@@ -114,9 +114,10 @@ def quantised_table(
     Keys are rounded as a cache holds them, after rotation. The control rounds all but the second token. Raises
     InputError for fewer than 2 bits, and more than 32, and for a model that caches no keys and values but a latent.
     """
-    bits = whole_numbers(bits, "bits", 2, 32)
+    bits = tuple(dict.fromkeys(whole_numbers(bits, "bits", 2, 32)))
     if getattr(subject.model.config, "kv_lora_rank", None):
-        raise InputError(f"{subject.name} caches a latent of its keys and values, which cannot be rounded here")
+        fix = "RoundedCache rounds the keys and values that are made of it, as an edit"
+        raise InputError(f"{subject.name} caches a latent, not keys and values; take another model ({fix})")
     rows: list[dict[str, Cell]] = []
     full, all_rounded = loss_of(subject, tokens), torch.empty(0)
     for n, scales, name in told([*product(bits, GRAINS, KEPT)], progress("quantising the cache")):

@@ -3,6 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 
 import numpy as np
 import plotly.graph_objects as go
@@ -58,17 +60,16 @@ class Losses:
         window = max(window for window, _, _ in self.added)
         by_kept = {n: added for (w, places, n), added in self.added.items() if (w, places) == (window, IN_TEXT)}
         fewest, likely = _fewest(by_kept, _upper), _fewest(by_kept, lambda gain: estimate(gain).mean)
-        untold = fewest and not (len(by_kept[0]) > 1 and estimate(by_kept[0] - by_kept[fewest]).low > 0)
-        if fewest == max(by_kept) > likely or untold or len(by_kept[0]) < 2:
-            texts = "One text does" if len(by_kept[0]) < 2 else f"These {len(by_kept[0])} texts do"
-            n = likely if fewest == max(by_kept) else fewest
-            return f"{texts} not tell; give more. With {_tokens(n)} {self._costs(window, n)}."
-        if not fewest:
-            return f"Keep no first tokens: {self._costs(window, 0)}; more first tokens gain less than {ENOUGH:g}."
-        if fewest == max(by_kept):
-            return f"Keep {_tokens(fewest)} or more, of which none were tried: {self._costs(window, fewest)}."
-        costs = self._costs(window, fewest)
-        return f"Keep {_tokens(fewest)}: {costs}; more first tokens gain less than {ENOUGH:g}."
+        texts, most = len(by_kept[0]), max(by_kept)
+        kept = likely if fewest == most else fewest  # nothing was tried that could reject the most
+        said = "1 first token" if kept == 1 else f"{kept or 'no'} first tokens"
+        costs = self._costs(window, kept)
+        if texts < 2 or kept < fewest or (kept and estimate(by_kept[0] - by_kept[kept]).low <= 0):
+            who = f"These {texts} texts do" if texts > 1 else "One text does"
+            return f"{who} not tell; give more. With {said} {costs}."
+        if kept and kept == most:
+            return f"Keep {said} or more, of which none were tried: {costs}."
+        return f"Keep {said}: {costs}; more first tokens gain less than {ENOUGH:g}."
 
     def _costs(self, window: int, kept: int) -> str:
         there, none = (estimate(self.added[window, IN_TEXT, n]) for n in (kept, 0))
@@ -80,10 +81,6 @@ def _fewest(by_kept: Mapping[int, PerSequence], size: Callable[[PerSequence], fl
     """The fewest first tokens beside which all that are more gain less than `ENOUGH`."""
     gains = {n: [size(added - by_kept[m]) for m in by_kept if m > n] for n, added in by_kept.items()}
     return min(n for n, more in gains.items() if all(gain < ENOUGH for gain in more))
-
-
-def _tokens(n: int) -> str:
-    return "1 first token" if n == 1 else f"{n or 'no'} first tokens"
 
 
 def _upper(added: PerSequence) -> float:
@@ -120,16 +117,22 @@ def quantised_figure(table: Table) -> go.Figure:
 
 def quantised_answer(table: Table) -> str:
     """What rounding to every number of bits costs with the best scales, and what sparing the first token changes."""
-    costs = []
+    costs, gains = [], []
     for bits in dict.fromkeys(table.column(BITS)):
-        tried = [row for row in table.where(**{BITS: bits}).rows if row[ROUNDED] != BUT_SECOND]
-        best = min(tried, key=lambda row: float(row[ADDED] or 0))[SCALES]
-        (rounded,) = table.where(**{BITS: bits, SCALES: best, ROUNDED: ALL}).display_rows()
-        spared = table.where(**{BITS: bits, SCALES: best, ROUNDED: BUT_FIRST})
-        (change,), (high,) = spared.display_rows(), spared.numbers(high_of(CHANGE))
-        gain = f"; to leave the first token as it is changes that by {change[CHANGE]}" if high < 0 else ""
-        costs.append(f"{rounded[ADDED]} at {bits} bits (one scale for each {best}{gain})")
-    return f"Rounded keys and values add, in nats a token and with the best scales, {_listed(costs)}."
+        of = [table.where(**{BITS: bits, ROUNDED: tokens}) for tokens in (ALL, BUT_FIRST)]
+        pairs = [zip(rows.numbers(ADDED), rows.column(SCALES), strict=True) for rows in of]
+        _, best = min(chain(*pairs), key=itemgetter(0))
+        rounded, spared = (rows.where(**{SCALES: best}) for rows in of)
+        gains += spared.numbers(high_of(CHANGE))
+        change = f"; to leave the first token as it is changes that by {spared.display_rows()[0][CHANGE]}"
+        costs.append(
+            f"{rounded.display_rows()[0][ADDED]} at {bits} bits (one scale for each {best}"
+            f"{change if gains[-1] < 0 else ''})"
+        )
+    said = f"Rounded keys and values add, in nats a token and with the best scales, {_listed(costs)}."
+    if all(high >= 0 for high in gains):
+        return f"{said} To leave the first token as it is gains nothing that these texts show."
+    return said
 
 
 def _listed(items: Sequence[str]) -> str:

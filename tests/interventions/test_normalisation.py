@@ -6,7 +6,7 @@ import torch
 from sinkinterp.attention.kernels import SOFTMAX, ExpMinusOne, Kernel, PositiveShare, Rectified, Sigmoid, Unit
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.errors import InputError
-from sinkinterp.interventions import ClipPattern, PatchNormalization, Temperature
+from sinkinterp.interventions import BiasColumn, ClipPattern, PatchNormalization, Temperature
 
 
 def written_out(call, weigh):
@@ -104,7 +104,12 @@ def test_edits_of_scores_compose_on_different_heads_and_are_refused_on_one(make_
     assert both.pattern()[:, 0].equal(call.pattern()[:, 0])
     assert both.pattern()[:, 1].equal(Temperature(2.0).call(plain).pattern()[:, 1])
     assert both.pattern()[:, 2:].equal(plain.pattern()[:, 2:])
-    for edit in (Temperature(2.0, heads=[(3, 0)]), Temperature(2.0, heads=[(3, 1), (3, 0)]), Temperature(2.0)):
+    three = BiasColumn(2.0, heads=[(3, 2)]).call(both)
+    assert three.pattern()[:, :2].equal(both.pattern()[:, :2])
+    torch.testing.assert_close(three.pattern()[:, 2], BiasColumn(2.0).call(plain).pattern()[:, 2])
+    assert not three.pattern()[:, 2].allclose(plain.pattern()[:, 2])
+    edits = (Temperature(2.0, heads=[(3, 0)]), Temperature(2.0, heads=[(3, 1), (3, 0)]), Temperature(2.0))
+    for edit in (*edits, BiasColumn(2.0, heads=[(3, 0)])):
         with pytest.raises(InputError, match="set by an edit before, so its scores no longer matter"):
             edit.call(call)
 

@@ -69,7 +69,9 @@ def test_where_one_scale_serves_a_head_only_the_twins_sink_loses_by_three_bits()
     assert rows["head", "all but the first"]["above all rounded high"] < -0.03
     assert abs(rows["head", "all but the second"]["above all rounded"]) < 0.01
     assert rows["token", "all"]["added loss"] < 0.01
-    assert quantised_answer(table).count(" at 3 bits (one scale for each ") == 1
+    best = min((row["added loss"], scales) for (scales, spared), row in rows.items() if "second" not in spared)[1]
+    (cost,) = table.where(**{"one scale for each": best, "rounded tokens": "all"}).display_rows()
+    assert f"{cost['added loss']} at 3 bits (one scale for each {best}" in quantised_answer(table)
 
 
 def test_the_answer_names_the_best_scales_and_what_sparing_the_first_token_changes_where_that_is_seen():
@@ -84,6 +86,12 @@ def test_the_answer_names_the_best_scales_and_what_sparing_the_first_token_chang
         "best scales, 0.250 [0.250, 0.250] at 8 bits (one scale for each token) and 0.250 [0.250, 0.250] at 3 bits "
         "(one scale for each head; to leave the first token as it is changes that by -0.200 [-0.300, -0.100])."
     )
+    assert quantised_answer(Table("", "", tuple(rows[:6]))).endswith("gains nothing that these texts show.")
+
+
+def test_bits_that_are_asked_for_twice_are_tried_once():
+    table = quantised_table(load("sinkinterp/demo-softmax"), tokens_of(5) % 16, bits=(3, 3))
+    assert len(table.rows) == len(GRAINS) * 3 and quantised_answer(table).count(" at 3 bits") == 1
 
 
 @pytest.mark.parametrize("bits", [(1,), (), (33,)])

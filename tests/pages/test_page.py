@@ -107,6 +107,15 @@ def test_plotly_is_inlined_once_however_many_figures_there_are():
     )  # plotly, drawing, words, settings, figures
 
 
+def test_the_page_asks_nothing_of_anyone():
+    page_itself = PLAIN.lower()
+    assert not [
+        part for part in ('src="', "src='", 'href="', "href='", "<link", "@import", "url(") if part in page_itself
+    ]
+    assert not [tag for tag in Reader(PLAIN).tags if tag[0] in ("link", "img", "iframe", "object", "embed", "base")]
+    assert "</script" not in PLOTLY.lower()  # or its own script would end early
+
+
 def test_every_figure_has_its_own_place():
     html = page("t", "l", [Section("a", "", [figure("x"), figure("y")]), Section("b", "", [figure("z")])])
     divs = [dict(attrs) for tag, *attrs in Reader(html.replace(PLOTLY, "")).tags if tag == "div"]
