@@ -1,6 +1,7 @@
 """A model has one user at a time: threads answer as one thread does, and Ctrl-C at any line leaves it as it was."""
 
 import copy
+import math
 import random
 import signal
 import sys
@@ -46,6 +47,12 @@ def model():
 @pytest.fixture(scope="module")
 def subject(model):
     return si.load(model)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """However slow the machine, the second Ctrl-C comes soon after the first."""
+    monkeypatch.setattr("sinkinterp.backends.exclusive.PATIENCE", math.inf)
 
 
 def state_of(model):
@@ -163,6 +170,19 @@ def test_ctrl_c_ends_the_wait_for_a_model_that_another_thread_holds(interruptibl
     finally:
         done.set()
         thread.join()
+
+
+def test_a_second_ctrl_c_ends_what_takes_too_long(interruptible, model, monkeypatch):
+    for patience, seen in ((math.inf, 2), (-1.0, 1)):
+        monkeypatch.setattr("sinkinterp.backends.exclusive.PATIENCE", patience)
+        inside = []
+        with pytest.raises(KeyboardInterrupt), exclusive(model):
+            signal.raise_signal(signal.SIGINT)
+            inside.append("after one")
+            signal.raise_signal(signal.SIGINT)
+            inside.append("after two")
+        assert len(inside) == seen
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 LINES = {}
