@@ -149,7 +149,6 @@ def tiny_models() -> Iterator[PreTrainedModel]:
 def resume_difference(device: str, steps: int = 12) -> float:
     """Difference in validation loss, nats, between a run that is stopped half way and goes on, and one that is not."""
     recipe = Recipe(model=VARIANTS["k_bias"], steps=steps, batch=8, warmup=2, watch_every=steps, save_every=steps // 4)
-    world = World(torch.device(device))
 
     def stop(step: int, latest: dict[str, float]) -> None:
         if step == steps // 2:
@@ -161,8 +160,8 @@ def resume_difference(device: str, steps: int = 12) -> float:
             run = Path(folder) / "run"
             if on_step is not None:
                 with suppress(KeyboardInterrupt):
-                    trained(recipe, Path(folder), on_step, folder=run, world=world)
-            trained(recipe, Path(folder), folder=run, world=world)
+                    trained(recipe, Path(folder), on_step, folder=run, device=device)
+            trained(recipe, Path(folder), folder=run, device=device)
             losses.append(checkpoint.history_of(checkpoint.folder_of(run, steps))[-1]["valid_loss"])
     return abs(losses[0] - losses[1])
 

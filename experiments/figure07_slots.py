@@ -16,7 +16,7 @@ from sinkinterp.report.norms import OTHER_TOKENS, RATIO, residual_norms_by_block
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import FunctionRule, Rule, in_most_seeds
-from sinkinterp.runs.study import Arm, architecture, world_of
+from sinkinterp.runs.study import Arm, architecture, device_of
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import Cell, Table
 
@@ -35,7 +35,7 @@ def arms(scope: Scope) -> Sequence[Arm]:
 def read(run: Run, scope: Scope) -> Rows:
     """A row per block: norms of the first token and of the others, their ratio, and that of a sink token."""
     token_set = held_out(run, scope, SEQUENCES)
-    report = measure(run.subject(device=world_of(run.recipe).device), token_set, positions=(0,))
+    report = measure(run.subject(device=device_of(run.recipe)), token_set, positions=(0,))
     rows = residual_norms_by_block({"": report}).rows
     return [
         {**{name: cell for name, cell in row.items() if name != MODEL}, SINK_TOKEN: star}

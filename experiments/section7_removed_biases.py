@@ -16,7 +16,7 @@ from sinkinterp.runs.arm_figures import by_model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import Above, Rule, Within
-from sinkinterp.runs.study import Arm, architecture, world_of
+from sinkinterp.runs.study import Arm, architecture, device_of
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import Table
 
@@ -55,7 +55,7 @@ def read(run: Run, scope: Scope) -> Rows:
     """A row per edit: sinks, loss, and the change of the loss by sequence, with its interval."""
     token_set = held_out(run, scope, SEQUENCES)
     edits: dict[str, Runs] = {REMOVED: [[RemoveKeySlot()]], RANDOM: [[RandomKey(seed)] for seed in range(DRAWS)]}
-    rows = Effects().rows(run.subject(device=world_of(run.recipe).device), token_set, edits)
+    rows = Effects().rows(run.subject(device=device_of(run.recipe)), token_set, edits)
     return without(rows, "raw", "empty")
 
 

@@ -10,7 +10,7 @@ from sinkinterp.files import cache_folder
 from sinkinterp.plots.traces import unique_values
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.study import HELD_OUT_SEQUENCES, Arm, base_of, history_of, lengths_of, world_of
+from sinkinterp.runs.study import HELD_OUT_SEQUENCES, Arm, base_of, device_of, history_of, lengths_of
 from sinkinterp.runs.trained import SINK_LENGTH, Run, held_out_tokens, trained
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Cell, Table
@@ -39,7 +39,7 @@ class OfRuns:
         rows = (
             {MODEL: name, SEED: recipe.seed, **row}
             for name, recipe in runs
-            for row in self.read(trained(recipe, scope.cache, world=world_of(recipe)), scope)
+            for row in self.read(trained(recipe, scope.cache, device=device_of(recipe)), scope)
         )
         base = base_of(scope)
         size = f"{base.model.n_layers} layers x {base.model.n_heads} heads, d_model {base.model.d_model}"

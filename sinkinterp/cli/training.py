@@ -61,7 +61,7 @@ def train(
     check_size(chosen.model)
     folder = out or cache_folder() / "runs" / chosen.key()
     with joined(device) as world, run_progress(chosen, folder, log, world.is_first, variant) as (on_step, on_data):
-        run = trained.trained(chosen, on_step=on_step, folder=folder, world=world, on_data=on_data)
+        run = trained.trained(chosen, on_step=on_step, folder=folder, device=device, on_data=on_data)
     if world.is_first:
         last = run.history()[-1]
         console.print(f"loss {last['valid_loss']:.3f}  Sink_1 {last['sink_1']:.1%}", highlight=False)

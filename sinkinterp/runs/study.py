@@ -39,7 +39,6 @@ from ..report.columns import (
 )
 from ..report.report import Report
 from ..table import NULL, Cell, Table, high_of, low_of, published
-from ..train.distributed import World
 from ..train.job import prepared
 from ..train.loop import Diverged
 from ..train.recipe import Recipe
@@ -131,7 +130,7 @@ def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[
     """
     held_out = held_out_tokens(prepared(recipe.data, cache or cache_folder()), sequences)  # may be too few: say it now
     try:
-        run = trained(recipe, cache, world=world_of(recipe))
+        run = trained(recipe, cache, device=device_of(recipe))
     except Diverged as error:
         return _nothing() | {STATE: str(error).partition(";")[0]}
     return numbers_of(run, held_out)
@@ -139,12 +138,12 @@ def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[
 
 def history_of(recipe: Recipe, cache: Path | None = None) -> list[dict[str, Any]]:
     """Losses and sinks during a recipe's run, which is made where it is not in the cache."""
-    return trained(recipe, cache, world=world_of(recipe)).history()
+    return trained(recipe, cache, device=device_of(recipe)).history()
 
 
-def world_of(recipe: Recipe) -> World:
+def device_of(recipe: Recipe) -> str:
     """Where a recipe is trained: on a GPU, if there is one, where it computes in bfloat16; toys stay on the CPU."""
-    return World(torch.device("cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"))
+    return "cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"
 
 
 def _nothing() -> dict[str, Cell]:
@@ -153,7 +152,7 @@ def _nothing() -> dict[str, Cell]:
 
 def numbers_of(run: Run, held_out: TokenSet) -> dict[str, Cell]:
     """The state and the numbers of a finished run on held-out sequences; sinks in their first 64 positions."""
-    subject = run.subject(device=world_of(run.recipe).device)
+    subject = run.subject(device=device_of(run.recipe))
     report = measure(subject, replace(held_out, tokens=held_out.tokens[:, :SINK_LENGTH]))
     null = report.bias_alpha().mean().item()
     return _nothing() | {

@@ -10,7 +10,6 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..backends.files.model_files import load_model
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
@@ -27,7 +26,7 @@ from ..metrics.bootstrap import Estimate, estimate
 from ..metrics.loss import next_token_loss
 from ..seals import verify
 from ..train import checkpoint, loop
-from ..train.distributed import World
+from ..train.distributed import joined
 from ..train.job import Corpus, Evaluate, Task, job_of, prepared
 from ..train.recipe import Recipe
 from ..train.recipe_parts import NextToken, Objective
@@ -45,11 +44,9 @@ class Run:
     recipe: Recipe
     folder: Path
 
-    def subject(self, name: str | None = None, device: torch.device | None = None) -> Subject:
-        """The trained model, ready to be measured, by default on the CPU. Its default name is the recipe's key."""
-        if device is None or device.type == "cpu":
-            return load(self.folder, name=name or self.recipe.key())
-        return HuggingFaceSubject(load_model(self.folder).to(device), name or self.recipe.key())
+    def subject(self, name: str | None = None, device: str = "cpu") -> Subject:
+        """The trained model, ready to be measured on a device. Its default name is the recipe's key."""
+        return load(self.folder, name=name or self.recipe.key(), device_map=None if device == "cpu" else device)
 
     def history(self) -> list[dict[str, Any]]:
         """Losses and sink metrics during training, one row per evaluation."""
@@ -62,14 +59,15 @@ def trained(
     cache: Path | str | None = None,
     on_step: loop.OnStep | None = None,
     folder: Path | str | None = None,
-    world: World = World(),
+    device: str = "cpu",
     on_data: OnProgress | None = None,
 ) -> Run:
     """The run of a recipe. Trains what is not in its folder yet, from the newest whole checkpoint there.
 
     The folder is `folder`, or the recipe's key in `cache` (default: `cache_folder()`). The recipe of a run on text
-    names the hash of the text. `on_data` is called while data are prepared, `on_step` as in `loop.train`. Raises
-    InputError as `loop.train` does, and if the data cannot be prepared.
+    names the hash of the text. `device` is "cpu", "cuda" or "auto"; processes that `torchrun` started train together.
+    `on_data` is called while data are prepared, `on_step` as in `loop.train`. Raises InputError as `loop.train` and
+    `joined` do, and if the data cannot be prepared.
     """
     if not isinstance(recipe, Recipe):
         fix = 'give a recipe, such as si.Recipe(model=si.VARIANTS["sigmoid"])'
@@ -79,11 +77,12 @@ def trained(
     cache = path_of(cache_folder() if cache is None else cache, "cache")
     recipe.check_batch(recipe.length)
     folder = path_of(cache / "runs" / recipe.key() if folder is None else folder, "folder")
-    if world.is_first:
-        check_writable(folder / "lock")  # data may take minutes to prepare
-    task = prepared(recipe.data, cache, on_data)
-    job = job_of(recipe, task, evaluation_on(task, recipe.objective), world)
-    return Run(job.fit, loop.train(job, folder, on_step))
+    with joined(device) as world:
+        if world.is_first:
+            check_writable(folder / "lock")  # data may take minutes to prepare
+        task = prepared(recipe.data, cache, on_data)
+        job = job_of(recipe, task, evaluation_on(task, recipe.objective), world)
+        return Run(job.fit, loop.train(job, folder, on_step))
 
 
 def _no_step(step: int, metrics: dict[str, Any]) -> None:

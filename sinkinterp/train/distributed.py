@@ -128,7 +128,7 @@ def joined(device: str = "cpu") -> Iterator[World]:
     model; no other setting of accelerate has an effect. Raises InputError if the device does not exist, if only one of
     several processes was started, or if the model is to be sharded by a torch that is too old.
     """
-    kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    kind = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else str(device)
     if kind not in ("cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
         raise InputError(f"there is no device {device!r} here; use cpu, or cuda on a machine that has it")
     rank, size, local_rank = (int(os.environ.get(name, default)) for name, default in _VARIABLES)

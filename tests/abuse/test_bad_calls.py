@@ -462,7 +462,7 @@ OTHERS = {
     },
     **{
         f"training with {given}": lambda s, given=given: si.trained(si.Recipe(), **given)
-        for given in ({"folder": 5}, {"cache": 5})
+        for given in ({"folder": 5}, {"cache": 5}, {"device": 5}, {"device": "cuda:99"})
     },
     **{
         f"a module run by {given!r:.9}": lambda s, given=given: si.load(torch.nn.Embedding(5, 3), forward=given)
