@@ -180,6 +180,13 @@ ROWS = OfRuns(
     f"n={SEQUENCES} held-out sequences, at most their first 64 tokens, fp32, epsilon=0.3; null: uniform attention; "
     "intervals: over sequences",
 )
+
+
+def recipes(scope: Scope) -> list[Recipe]:
+    """How every model is trained, and how each goes on with each addition."""
+    return [one for first in ROWS.recipes(scope) for one in (first, *(continued(first, name) for name in NAMES))]
+
+
 EXPERIMENT = Experiment(
     claim="A gate or a sink logit that is added to a trained model mends its sink within a tenth of its training.",
     rows=ROWS,
@@ -191,6 +198,6 @@ EXPERIMENT = Experiment(
         *(rule for name in CAREFUL if name != NOTHING for rule in _mends(name, LAST)),
     ),
     scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT),
-    recipes=ROWS.recipes,
+    recipes=recipes,
     digest=digest,
 )
