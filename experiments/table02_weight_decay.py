@@ -28,5 +28,5 @@ EXPERIMENT = study(
         Higher("decay 1", than="decay 5", at_equal_loss=False),
     ),
     note="the paper compares models of unequal loss here, so losses stand beside the sinks",
-    editions={Scale.TEXT: ("decay 0", "decay 0.1", "decay 1", "decay 5")},
+    editions={Scale.TEXT: ("decay 0", "decay 0.1", "decay 0.5", "decay 1", "decay 5")},
 )
