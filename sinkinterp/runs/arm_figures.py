@@ -12,6 +12,7 @@ from ..report.columns import ALPHA_1, ALPHA_SLOT, LOSS, MODEL, SEED, SINK_1
 from ..table import NULL, Cell, Table, published
 
 _NULLS = {ALPHA_1: NULL}  # the null of a quantity, where the runs have one
+_SHARES = (ALPHA_1, SINK_1)  # they lie between 0 and 1, and are drawn on that axis
 _PANEL = 210  # pixels of height
 _PAPER = {"mode": "markers", "marker": {"color": colour(1), "symbol": "diamond-open", "size": 11, "line": {"width": 2}}}
 
@@ -140,4 +141,4 @@ def _mean(values: list[float]) -> float:
 
 
 def _axis(quantity: str) -> dict[str, object]:
-    return {} if quantity == LOSS else {"range": [-0.03, 1.03]}
+    return {"range": [-0.03, 1.03]} if quantity in _SHARES else {}
