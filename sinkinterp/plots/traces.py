@@ -11,7 +11,8 @@ from .theme import GREY, LIGHT, colour, escaped, faded
 
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up")
 LOG_FROM = 30.0  # largest over smallest value from which an axis is logarithmic
-PERCENT = {"range": [-0.03, 1.03], "tickformat": ".0%"}
+SHARE: dict[str, object] = {"range": [-0.03, 1.03]}  # of an axis from 0 to 1
+PERCENT = SHARE | {"tickformat": ".0%"}
 BAR_ERROR = {"color": LIGHT.text, "width": 3}
 
 

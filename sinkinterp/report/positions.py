@@ -9,7 +9,7 @@ from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.residuals import COSINE_TO_FIRST, secondary_sinks
 from ..metrics.sink import epsilons_of, sink_grid, sink_tokens
 from ..plots.theme import GREY, colour, themed
-from ..plots.traces import PERCENT, add_curve, add_grey_band
+from ..plots.traces import PERCENT, SHARE, add_curve, add_grey_band
 from ..table import NULL, Cell, Table
 from .columns import EPSILON, POSITION, SINK_1, SINK_RATE
 from .readings import Readings, TokenText, of_report, protocol_note
@@ -126,7 +126,7 @@ def by_position(table: Table) -> go.Figure:
     )
     add_curve(figure, table, POSITION, SINK_RATE)
     figure.update_xaxes(title="position (from 0)")
-    figure.update_yaxes(title="share of attention, share of heads", range=[-0.03, 1.03])
+    figure.update_yaxes(title="share of attention, share of heads", **SHARE)
     caption = (
         "Sink rate and mean importance of every position. Few queries see the last positions, so recent tokens score "
         "high there, as they do under uniform attention."

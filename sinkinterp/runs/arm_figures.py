@@ -7,7 +7,7 @@ from plotly.subplots import make_subplots
 
 from ..lm.variants import families
 from ..plots.theme import GREY, colour, escaped, themed
-from ..plots.traces import error_bars, unique_values
+from ..plots.traces import PERCENT, SHARE, error_bars, unique_values
 from ..report.columns import ALPHA_1, ALPHA_SLOT, LOSS, MODEL, SEED, SINK_1
 from ..table import NULL, Cell, Table, published
 
@@ -73,7 +73,7 @@ def sink_against_loss(table: Table) -> go.Figure:
     _add_importances(figure, table, names, row=1, col=1)
     losses = _means(table, names, LOSS)
     figure.add_scatter(x=losses, y=names, name=LOSS, **_dots(2, "square"), row=1, col=2)
-    figure.update_xaxes(range=[-0.03, 1.03], row=1, col=1)
+    figure.update_xaxes(**SHARE, row=1, col=1)
     words = [f"<b>{place}</b>" if place in by_family else escaped(place) for place in places]
     figure.update_yaxes(
         type="category", categoryorder="array", categoryarray=places, range=[len(places) - 0.5, -0.5],
@@ -91,7 +91,7 @@ def importances(table: Table) -> go.Figure:
     figure = go.Figure()
     names = unique_values(table, MODEL)
     _add_importances(figure, table, names)
-    figure.update_xaxes(title="share of the attention", range=[-0.03, 1.03], tickformat=".0%")
+    figure.update_xaxes(title="share of the attention", **PERCENT)
     figure.update_yaxes(type="category", autorange="reversed")
     caption = "Mean over the heads and seeds of each model; grey: the null of the first token."
     return themed(figure, table.title, 150 + 30 * len(names), f"{caption} {table.note}")
@@ -141,4 +141,4 @@ def _mean(values: list[float]) -> float:
 
 
 def _axis(quantity: str) -> dict[str, object]:
-    return {"range": [-0.03, 1.03]} if quantity in _SHARES else {}
+    return SHARE if quantity in _SHARES else {}
