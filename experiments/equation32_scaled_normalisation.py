@@ -1,23 +1,29 @@
 """Equations 32 to 42: scaling the attention weights by alpha is scaling the initial W_O and its learning rate."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import plotly.graph_objects as go
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sinkinterp.attention.kernels import Kernel
-from sinkinterp.data.backcopy import BigramBackcopy
+from sinkinterp.files import cache_folder
+from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.model import SinkForCausalLM, build
 from sinkinterp.lm.variants import BASE, attn
 from sinkinterp.plots.series import beside_published
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import Rule, Within
+from sinkinterp.runs.study import BASES, base_of
 from sinkinterp.table import Cell, Table
+from sinkinterp.train.job import Task, prepared
+from sinkinterp.train.recipe import Recipe
 
-SPEC = replace(BASE, d_model=16, n_heads=2, n_layers=2)
+_TOY = replace(BASES[Scale.DEMO], model=replace(BASE, d_model=16, n_heads=2, n_layers=2))
+PAIRS: Mapping[Scale, Recipe] = {Scale.SMOKE: _TOY, Scale.DEMO: _TOY, Scale.TEXT: BASES[Scale.TEXT]}
 RATE, DECAY, EPSILON = 1e-2, 0.1, 1e-8
 ALPHAS = (0.2, 0.05, 2.0)
 CASE, DISTANCE = "optimiser, alpha, change", "largest distance"
@@ -40,10 +46,10 @@ def _optimizer(model: nn.Module, adam: bool, of_output: dict[str, float]) -> tor
     return torch.optim.SGD(groups, lr=RATE)
 
 
-def _distance(alpha: float, adam: bool, of_output: dict[str, float], steps: int) -> float:
-    """The largest distance of the two models' logits, over `steps` steps on the same batches, in fp64."""
-    scaled = build(attn(SPEC, kernel=Kernel(alpha=alpha))).double()
-    plain = build(SPEC).double()
+def _distance(spec: LMSpec, batches: list[Tensor], alpha: float, adam: bool, of_output: dict[str, float]) -> float:
+    """The largest distance of the two models' logits, over a step on each of the batches, in fp64."""
+    scaled = build(attn(spec, kernel=Kernel(alpha=alpha))).double()
+    plain = build(spec).double()
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
             if _is_output(name):
@@ -51,8 +57,7 @@ def _distance(alpha: float, adam: bool, of_output: dict[str, float], steps: int)
     models: tuple[SinkForCausalLM, SinkForCausalLM] = (scaled, plain)
     optimizers = (_optimizer(scaled, adam, {}), _optimizer(plain, adam, of_output))
     largest = 0.0
-    for step in range(steps):
-        tokens = BigramBackcopy().sample(16, "scaled normalisation", step)
+    for tokens in batches:
         outputs = [model(input_ids=tokens, labels=tokens, use_cache=False) for model in models]
         largest = max(largest, (outputs[0].logits - outputs[1].logits).abs().max().item())
         for output, optimizer in zip(outputs, optimizers, strict=True):
@@ -64,7 +69,9 @@ def _distance(alpha: float, adam: bool, of_output: dict[str, float], steps: int)
 
 def rows(scope: Scope) -> Table:
     """A row per optimiser, alpha and way to change the plain model's optimiser; without a change is the control."""
-    steps = 5 if scope.scale is Scale.SMOKE else 100
+    base, steps = base_of(scope, PAIRS), 5 if scope.scale is Scale.SMOKE else 100
+    task: Task = prepared(base.data, scope.cache or cache_folder())
+    batches = [task.sample(16, "scaled normalisation", step) for step in range(steps)]
     on_row = scope.progress("training in pairs")
     made: list[dict[str, Cell]] = []
     for alpha in ALPHAS:
@@ -72,13 +79,15 @@ def rows(scope: Scope) -> Table:
         settings = {"SGD": {"lr": alpha**2 * RATE}, "AdamW": exact}
         for name, of_output in settings.items():
             for change, chosen in ((EXACT, of_output), ("control: initial W_O alone", {})):
-                distance = _distance(alpha, name == "AdamW", chosen, steps)
+                distance = _distance(base.model, batches, alpha, name == "AdamW", chosen)
                 place: dict[str, Cell] = {"optimiser": name, "alpha": alpha, "change of W_O's settings": change}
                 made.append({CASE: f"{name}, {alpha:g}, {change}", **place, DISTANCE: distance})
                 on_row(len(made), 4 * len(ALPHAS))
     note = (
-        f"largest |difference of logits| over {steps} steps of 16 sequences, fp64; 2 layers x 2 heads, d_model 16; the "
-        "equations are exact, but training is chaotic: rounding grows with every step, with AdamW to 1.8e-2 at 400"
+        f"largest |difference of logits| over {steps} steps of 16 sequences, fp64; {base.model.n_layers} layers x "
+        f"{base.model.n_heads} heads, d_model {base.model.d_model}; {task.title}; the "
+        "equations are exact, but training is chaotic: rounding grows with every step, on toys with AdamW to 1.8e-2 at "
+        "400"
     )
     return Table("", note, tuple(made))
 
@@ -100,4 +109,5 @@ EXPERIMENT = Experiment(
     rows=rows,
     draw=draw,
     rules=(_rule("SGD"), _rule("AdamW")),
+    scales=tuple(PAIRS),
 )

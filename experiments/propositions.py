@@ -1,7 +1,8 @@
 """Propositions 1 to 4: what attention makes of one token repeated."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import plotly.graph_objects as go
@@ -10,16 +11,24 @@ from torch import Tensor
 
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.backends.subject import Subject
 from sinkinterp.data.token_sources import repeated_token
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.plots.series import beside_published
 from sinkinterp.report.columns import ALPHA_HEAD, SINK_1
+from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.rules import Within
+from sinkinterp.runs.study import base_of, history_of
+from sinkinterp.runs.trained import trained
+from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Cell, Table
+from sinkinterp.train.recipe import Recipe
+from sinkinterp.train.recipes import with_variant
 
 LENGTH, SEQUENCES = 16, 8
+STEPS = 300  # a twentieth of a training: the propositions hold for any weights
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "1 layer x 1 head": {},
     "4 layers x 3 heads": {"n_layers": 4, "n_heads": 3, "d_model": 48},
@@ -57,24 +66,46 @@ PROPOSITIONS: dict[str, tuple[str, str, Callable[[AttentionCall], Tensor]]] = {
 }
 
 
+def recipes(scope: Scope) -> list[Recipe]:
+    """How models of text are trained; at other scales weights are random."""
+    variants = [variant for variant, _, _ in PROPOSITIONS.values()] if scope.scale is Scale.TEXT else []
+    return [recipe for variant in variants for recipe in _of_text(scope, variant)]
+
+
+def _of_text(scope: Scope, variant: str) -> list[Recipe]:
+    base = with_variant(replace(base_of(scope), steps=STEPS), variant)
+    return [replace(base, seed=seed) for seed in range(scope.seeds)]
+
+
+def _models(scope: Scope, variant: str) -> Iterator[tuple[str, int, Subject]]:
+    """Models of a variant, each after its size and seed."""
+    if scope.scale is Scale.TEXT:
+        for recipe in _of_text(scope, variant):
+            yield "trained on text", recipe.seed, trained(recipe, scope.cache).subject()
+        return
+    for size, fields in SIZES.items():
+        spec = replace(VARIANTS[variant], **fields)
+        yield from ((size, seed, HuggingFaceSubject(build(spec, seed))) for seed in range(scope.seeds))
+
+
 def rows(scope: Scope) -> Table:
     """A row per proposition, size and seed: the largest numbers of any layer, head and sequence."""
+    in_order(scope.workers, partial(history_of, cache=scope.cache), recipes(scope), scope.progress("training"))
     made: list[dict[str, Cell]] = []
     for number, (variant, _, distance) in PROPOSITIONS.items():
-        for size, fields in SIZES.items():
-            spec = replace(VARIANTS[variant], **fields)
-            for seed in range(scope.seeds):
-                place: dict[str, Cell] = {CASE: f"{number}, {variant}, {size}", "proposition": number, "seed": seed}
-                made.append(place | _measured(HuggingFaceSubject(build(spec, seed)), distance))
+        for size, seed, subject in _models(scope, variant):
+            place: dict[str, Cell] = {CASE: f"{number}, {variant}, {size}", "proposition": number, "seed": seed}
+            made.append(place | _measured(subject, distance))
+    weights = f"{STEPS} steps of training on text" if scope.scale is Scale.TEXT else "random weights"
     note = (
-        f"one token repeated, n={SEQUENCES}, T={LENGTH}, fp32, epsilon=0.3, random weights, {scope.seeds} seeds; null: "
+        f"one token repeated, n={SEQUENCES}, T={LENGTH}, fp32, epsilon=0.3, {weights}, {scope.seeds} seeds; null: "
         f"uniform attention has alpha_1 {VISIBLE_MEAN:.3f}; states: hidden states of any two positions, in any block, "
         "as a share of their norm"
     )
     return Table("", note, tuple(made))
 
 
-def _measured(subject: HuggingFaceSubject, distance: Callable[[AttentionCall], Tensor]) -> dict[str, Cell]:
+def _measured(subject: Subject, distance: Callable[[AttentionCall], Tensor]) -> dict[str, Cell]:
     tokens = repeated_token(subject.shape.vocab, LENGTH, SEQUENCES)
     calls = {"distance": distance, "alpha": lambda call: call.pattern()[..., 0].mean(-1)}
     trace = subject.run(tokens.tokens, calls=calls, residuals={"apart": _states_differ})
@@ -109,4 +140,6 @@ EXPERIMENT = Experiment(
         Within("equations 10 to 17: in every block all positions have one state", STATES, {}, high=1e-5),
         Within("no head has a sink", ALPHA_HEAD, {}, high=0.3),
     ),
+    scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT),
+    recipes=recipes,
 )

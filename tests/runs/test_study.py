@@ -130,7 +130,8 @@ def test_every_row_at_paper_scale_changes_only_what_it_says():
 @pytest.mark.parametrize("name", [name for name in experiment_names() if Scale.TEXT in load_experiment(name).scales])
 def test_on_text_no_two_arms_of_a_study_are_one_and_each_has_a_model_that_fits_the_text(name):
     recipes = load_experiment(name).recipes(Scope(Scale.TEXT, seeds=1))
-    assert recipes and len({recipe.key() for recipe in recipes}) == len(recipes)
+    assert recipes or name == "equation32_scaled_normalisation"  # which trains pairs of models in step, and keeps none
+    assert len({recipe.key() for recipe in recipes}) == len(recipes)
     assert all(isinstance(recipe.data, PackedText) for recipe in recipes)
 
 
