@@ -71,7 +71,7 @@ def rows(scope: Scope) -> Table:
     """A row per optimiser, alpha and way to change the plain model's optimiser; without a change is the control."""
     base, steps = base_of(scope, PAIRS), 5 if scope.scale is Scale.SMOKE else 100
     task: Task = prepared(base.data, scope.cache or cache_folder())
-    batches = [task.sample(16, "scaled normalisation", step) for step in range(steps)]
+    batches = [task.sample(16, "scaled normalisation", step) for step in range(1, steps + 1)]
     on_row = scope.progress("training in pairs")
     made: list[dict[str, Cell]] = []
     for alpha in ALPHAS:

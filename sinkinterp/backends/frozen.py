@@ -61,7 +61,8 @@ class FrozenNorm:
         squares = unscaled.square().sum(-1, keepdim=True)
         norm = FrozenNorm(gain, shift, is_centred, (unscaled * (y - shift)).sum(-1, keepdim=True) / (squares + tiny))
         if (norm(x) - y).abs().max() > TOLERANCE * y.abs().max():
-            raise InputError(f"{type(module).__name__} is not a norm whose scale can be frozen; take another family")
+            fix = "take another family" if x.dtype.itemsize >= 4 else f"{x.dtype} rounds too much: load it in float32"
+            raise InputError(f"{type(module).__name__} is not a norm whose scale can be frozen; {fix}")
         return norm
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import Token
 from dataclasses import dataclass, field
+from inspect import Parameter, signature
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -82,6 +83,10 @@ def _patch_of(model: Any) -> "_Patch":
 
 def _module_of(model: Any) -> nn.Module:
     """The module that a library runs, or the user's own. Raises InputError for anything else."""
+    if getattr(getattr(getattr(model, "model", model), "config", None), "is_encoder_decoder", False):
+        raise InputError(
+            "patched takes no encoder-decoder model; si.measure(subject, tokens, edits=...) edits its decoder"
+        )
     inner = getattr(model, "_module", None) or getattr(model, "original_model", None)
     inner = model.model if isinstance(model, ModuleSubject) else inner
     module = inner if isinstance(inner, nn.Module) and not isinstance(model, PreTrainedModel) else model
@@ -109,23 +114,30 @@ class _Patch:
 
     def before_pass(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         """A forward pre-hook: starts the recorder, and gives the model the edited positions."""
-        given = (*args[:1], kwargs.get("input_ids"), kwargs.get("inputs_embeds"), *kwargs.values())
+        by_place = _by_name(model, args)
+        named = by_place | kwargs
+        given = (*args[:1], named.get("input_ids"), named.get("inputs_embeds"), *named.values())
         inputs: Any = next((tensor for tensor in given if tensor is not None), None)
         if not isinstance(inputs, Tensor) or inputs.ndim != 3:  # else these are embeddings
             self.subject.check_ids(inputs)
-        cache, mask = kwargs.get("past_key_values"), kwargs.get("attention_mask")
+        cache, mask = named.get("past_key_values"), named.get("attention_mask")
         past = 0 if cache is None else cache.get_seq_length()
-        if mask is not None and (mask.ndim != 2 or not mask.bool().all()):
+        if mask is not None and getattr(mask, "ndim", 0) != 2:
+            raise InputError("a patched model takes no masks of its own, such as a static cache's; leave them out")
+        if mask is not None and not mask.bool().all():
             raise InputError("a patched model takes no padding; give it sequences of one length")
         recomputes = any(getattr(block, "gradient_checkpointing", False) for block in self.subject.modules.blocks)
         if recomputes and model.training and torch.is_grad_enabled():
             raise InputError("gradient checkpointing computes blocks again without edits; train without it")
-        if not self.subject.reads_caches:
-            if past:
-                raise InputError("hooks of a bridge do not show the keys of a cache; leave past_key_values out")
-            kwargs |= {"use_cache": False}  # `generate` then gives it all tokens at every step
+        if past and not self.subject.reads_caches:
+            raise InputError("hooks of a bridge do not show the keys of a cache; leave past_key_values out")
         self.subject.check_edits(self.edits, past + inputs.shape[1])
-        kwargs |= self._positions(inputs, past, kwargs.get("position_ids"))
+        changed: dict[str, Any] = self._positions(inputs, past, named.get("position_ids"))
+        if not self.subject.reads_caches:
+            changed |= {"use_cache": False}  # `generate` then gives it all tokens at every step
+        if changed.keys() & by_place.keys() and not kwargs.keys() & by_place.keys():  # which Python refuses
+            args, kwargs = args[len(by_place) :], named
+        kwargs |= changed
         self.turn.acquire()
         self.recorder.begin(self.edits, past)
         self.recordings_before.append(RECORDING.set(Recording(self.recorder, self.subject.modules.layers)))
@@ -166,6 +178,12 @@ class _Patch:
             raise InputError("an edit sets the positions, and position_ids are not 0, 1, 2, ...; leave them out")
         ones = torch.ones(inputs.shape[0], length, dtype=torch.long, device=inputs.device)
         return {"position_ids": positions["position_ids"][:, past:], "attention_mask": ones}
+
+
+def _by_name(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Arguments that were given without their names, by the names that the model's `forward` has for them."""
+    parameters = signature(model.forward).parameters.values()
+    return dict(zip((p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD), args, strict=False))
 
 
 _PATCHES: WeakKeyDictionary[nn.Module, _Patch] = WeakKeyDictionary()

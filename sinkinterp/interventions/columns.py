@@ -141,10 +141,11 @@ class BiasColumn(_Columns):
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        added = call.q.new_zeros(1, 1, 1, call.k.shape[2])
+        chosen = self._chosen_heads(call)
+        added = call.q.new_zeros(1, 1 if chosen.all() else len(chosen), 1, call.k.shape[2])
         added[..., list(self.positions)] = self.bias
-        bias = added.expand(-1, -1, call.q.shape[2], -1)
-        return self.rescored(call, bias=bias if call.bias is None else call.bias + bias)
+        bias = added.masked_fill(~chosen[:, None, None], 0).expand(-1, -1, call.q.shape[2], -1)
+        return self.rescored_by_head(call, bias=bias if call.bias is None else call.bias + bias)
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,9 @@ class AttendSelfOnly(_Columns):
         mask = call.allowed().clone()
         mask[..., queries, :] = False
         mask[..., queries, [query + past for query in queries]] = True
-        return self.rescored(call, mask=mask)
+        chosen = self._chosen_heads(call)
+        mask = mask if chosen.all() else torch.where(chosen[:, None, None], mask, call.allowed())
+        return self.rescored_by_head(call, mask=mask)
 
 
 @dataclass(frozen=True)
@@ -191,7 +194,7 @@ class ZeroKeySlot(OnHeads):
 
 @dataclass(frozen=True)
 class AddSinkLogit(OnHeads):
-    """A column of value zero and score `logit`; 0 is softmax-off-by-one. Raises InputError where there is a slot.
+    """A column of value zero and score `logit`; 0 is softmax-off-by-one. Raises InputError where a head has a slot.
 
     Where only some heads of a layer are chosen, the column's score is -inf in the others, which give it nothing.
     """
@@ -202,10 +205,12 @@ class AddSinkLogit(OnHeads):
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
+        chosen, before = self._chosen_heads(call), torch.full((call.q.shape[1],), -torch.inf, device=call.q.device)
         if call.slot is not None:
+            before = call.slot.logit if isinstance(call.slot, SinkLogit) else torch.zeros_like(before)
+        if (before[chosen] > -torch.inf).any():
             raise InputError(f"layer {call.layer} has a slot already; use ZeroKeySlot or RemoveKeySlot")
-        logits = torch.full((call.q.shape[1],), self.logit, device=call.q.device)
-        return replace(call, slot=SinkLogit(logits.masked_fill(~self._chosen_heads(call), -torch.inf)))
+        return replace(call, slot=SinkLogit(before.masked_fill(chosen, self.logit)))
 
 
 def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit:

@@ -95,6 +95,10 @@ class OnHeads(InLayers):
         call.set_pattern.check_computes(chosen)
         return self.on_heads(call, replace(call.with_pattern(None), **fields))
 
+    def rescored_by_head(self, call: AttentionCall, **fields: Any) -> AttentionCall:
+        """As `rescored`, with a mask or a bias that is the call's own on the other heads, so that no pattern is set."""
+        return replace(call, **fields) if call.set_pattern is None else self.rescored(call, **fields)
+
     def _chosen_heads(self, call: AttentionCall) -> Bool[Tensor, " head"]:
         n_heads = call.q.shape[1]
         return self.head_mask(call.layer, n_heads, n_heads).to(call.q.device)
@@ -125,7 +129,7 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
         if given is None:
             continue
         name = f"{selector} of {type(edit).__name__}"
-        read = _pair if selector == "heads" else whole_number
+        read = head_pair if selector == "heads" else whole_number
         chosen = tuple(read(choice, name) for choice, _ in zip(_several(given, name), range(MOST + 1), strict=False))
         if len(chosen) > MOST:
             raise InputError(f"{name} name more than {MOST:,}; leave them out to change all")
@@ -146,8 +150,8 @@ def _several(given: Any, name: str) -> Iterable[Any]:
     return given
 
 
-def _pair(choice: Any, name: str) -> tuple[int, int]:
-    """A head as its layer and its index in it."""
+def head_pair(choice: Any, name: str) -> tuple[int, int]:
+    """A head as its layer and its index in it. Raises InputError for anything else."""
     if isinstance(choice, str) or not isinstance(choice, Iterable) or len(parts := tuple(choice)) != 2:
         raise InputError(f"{name} are pairs (layer, head), such as [(2, 0), (4, 3)]; got {choice!r:.40}")
     return whole_number(parts[0], name), whole_number(parts[1], name)

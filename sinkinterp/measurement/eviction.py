@@ -39,9 +39,10 @@ def first_token_losses(
     """The loss that a rolling cache adds to the full one, for every window and number of first tokens.
 
     Positions of the text are a mask in one pass; positions of the cache are StreamingLLM's re-rotation, token by token.
-    The control keeps as many random tokens, never the first. Raises InputError where a window evicts nothing.
+    The control keeps as many random tokens, never the first. Without any first token is always tried. Raises InputError
+    where a window evicts nothing.
     """
-    kept = whole_numbers(kept, "kept, numbers of first tokens,", 0)
+    kept = sorted({0, *whole_numbers(kept, "kept, numbers of first tokens,", 0)})
     windows = whole_numbers(windows, "windows", 1)
     for window in windows:
         check_window(tokens, window)

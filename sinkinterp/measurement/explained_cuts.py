@@ -11,10 +11,11 @@ from ..data.tokens import TokenSet
 from ..interventions.edit import Edit
 from ..metrics.bootstrap import estimate_cells, mean_cells, ratio
 from ..metrics.instruments import LOSS
+from ..metrics.metric import PerSequence
 from ..report.columns import ALPHA_1, HEAD
 from ..report.explained import CUT, DIRECTLY, IN_STREAM, RANDOM, REMOVED, HeadScore
 from ..report.report import Report
-from ..table import Cell
+from ..table import Cell, high_of, low_of
 from .massive_path import path_edit
 from .measure import measure
 from .score_parts import SLOT
@@ -74,6 +75,12 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
             if reports:
                 i = reports[0].attention_layers.index(layer)
                 after = torch.stack([alpha_of(report, on_slot)[0][:, i, head.head] for report in reports]).mean(0)
-                removed = ratio(head.alpha - after, head.alpha - head.null)
                 row: dict[str, Cell] = {HEAD: head.name, CUT: f"{cut}, {way}"}
-                yield row | mean_cells(ALPHA_1, after) | estimate_cells(REMOVED, removed)
+                yield row | mean_cells(ALPHA_1, after) | _removed(head, after)
+
+
+def _removed(head: HeadScore, after: PerSequence) -> dict[str, Cell]:
+    """The share of what is above uniform attention that is gone; None where nothing is above it."""
+    if not head.is_above_null:
+        return dict.fromkeys((REMOVED, low_of(REMOVED), high_of(REMOVED)))
+    return estimate_cells(REMOVED, ratio(head.alpha - after, head.alpha - head.null))

@@ -54,22 +54,21 @@ def generation_table(
     check_epsilon(epsilon)
     count = min(whole_number(count, "tokens to generate", 1), (subject.shape.n_ctx or LARGEST) - start)
     tokens = generated(subject, prompts, count, seed)
-    bounds = [start + count * i // PARTS for i in range(PARTS + 1)]
+    bounds = sorted({start + count * i // PARTS for i in range(PARTS + 1)})
     read = partial(_sinks_of_parts, bounds=bounds, epsilon=epsilon)
     runs = [subject.run(batch, calls={"sinks": read}).calls["sinks"].cpu() for _, batch in passes(subject, tokens)]
     found = torch.cat(runs).mean((1, 2))  # sequence part quantity
     rows = []
-    for i, (first, end) in enumerate(pairwise(bounds)):
-        null = (1 / torch.arange(first + 1, end + 1)).mean().item()
+    for i, end in enumerate(bounds[1:]):
         cells: dict[str, Cell] = {}
         for j, name in enumerate((ALPHA, STAYS, MOVED, SINKS)):
             cells |= mean_cells(name, found[:, i, j])
-        rows.append({GENERATED: end - start, **cells, NULL: null})
+        rows.append({GENERATED: end - start, **cells, NULL: found[:, i, -1].mean().item()})
     note = (
         f"{subject.name}: n={len(tokens)} prompts of {start} tokens, {count} generated at temperature 1 (seed {seed}), "
         f"end of text forbidden; {dtype_of(subject)}; all keys cached; epsilon {epsilon:g}; {STAYS}: share of heads; "
-        f"{MOVED}: share of heads with a sink, and none on the first token; null: alpha_1 of uniform attention; "
-        f"{intervals(len(tokens))}"
+        f"{MOVED}: share of heads with a sink, and none on the first token; null: alpha_1 of uniform attention to all "
+        f"that each query sees; {intervals(len(tokens))}"
     )
     return Table("Does the sink stay while the model writes?", note, tuple(rows), generation_figure)
 
@@ -77,12 +76,16 @@ def generation_table(
 def _sinks_of_parts(
     call: AttentionCall, bounds: list[int], epsilon: float
 ) -> Float[Tensor, "batch head part quantity"]:
-    """alpha_1, whether it is a sink, whether only others are, and how many sinks there are, of every part."""
+    """alpha_1, whether it is a sink, whether only others are, how many sinks there are, and a null, of every part.
+
+    A query that does not see a key, as behind a sliding window, gives it nothing.
+    """
     pattern = call.proxy().pattern()[..., -call.k.shape[2] :]
+    uniform = (call.allowed()[..., 0] / call.columns_seen().clamp(min=1)).expand(*call.q.shape[:3])
     parts = []
     for first, end in pairwise(bounds):
-        alpha = pattern[:, :, first:end, :first].mean(2)  # all of these keys are seen by all of these queries
-        sinks = alpha > epsilon
+        alpha = pattern[:, :, first:end, :first].mean(2)
+        sinks, null = alpha > epsilon, uniform[:, :, first:end].mean(2)
         on_first, others = sinks[..., 0], sinks[..., 1:].sum(-1)
-        parts.append(torch.stack((alpha[..., 0], on_first, ~on_first & (others > 0), on_first + others), -1))
+        parts.append(torch.stack((alpha[..., 0], on_first, ~on_first & (others > 0), on_first + others, null), -1))
     return torch.stack(parts, 2)

@@ -16,6 +16,7 @@ from ..checks import is_whole, keywords
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.edit import Edit, Edits, description, edits_of
+from ..interventions.selectors import head_pair
 from ..metrics.importance import importance, proxy
 from ..plots.theme import escaped
 from ..report.columns import COSINE, NORM_PRODUCT, SCORE, WEIGHT
@@ -114,7 +115,7 @@ def _asked(subject: Subject, layers: Any, heads: Any) -> Heads:
     if given is not None and not all(map(is_whole, given)):
         if layers is not None:
             raise InputError("heads that are pairs (layer, head) name their layers; leave layers= out")
-        pairs = [tuple(pair) for pair in given]
+        pairs = [head_pair(pair, "heads") for pair in given]
     else:
         of_layers = attending if layers is None else [layers] if is_whole(layers) else layers
         pairs = [(layer, head) for layer in of_layers for head in (range(n_heads) if given is None else given)]

@@ -72,7 +72,8 @@ def sweep(
         raise InputError(f"a metric is a function of a report, such as si.sink_rate; got {metric!r:.40}")
     groups = _groups(edits)
     subject, token_set = inputs_of(model, tokens)
-    controls = [_controls(group, subject, token_set.tokens.shape[1], seeds) for group in groups]
+    shortest = token_set.tokens.shape[1] if token_set.lengths is None else int(token_set.lengths.min())
+    controls = [_controls(group, subject, shortest, seeds) for group in groups]
     runs = [(), *(run for group, random_edits in zip(groups, controls, strict=True) for run in (group, *random_edits))]
     values: list[PerSequence] = []
     with progress_of(progress, f"sweeping {subject.name}") as on_run:
@@ -114,7 +115,9 @@ def _answer(metric: ReportMetric, report: Report) -> PerSequence:
             f"a metric gives a tensor with a number per sequence, here ({n},); {_name(metric)} gave {shape}; "
             "take si.sink_rate, or the mean over the other axes"
         )
-    return answer.cpu()
+    if answer.isinf().any():
+        raise InputError(f"{_name(metric)} gave a number that is not finite, which has no change; clamp it")
+    return answer.cpu().double()
 
 
 def _seeds(control: Any) -> int:

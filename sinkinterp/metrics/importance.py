@@ -61,10 +61,10 @@ class Convention:
         """alpha_k of the weights that `call` computes. In half precision, or under a prefix mask, for small T."""
         looks_ahead = self.past_only and call.mask is not None and bool((call.mask & ~self._causal(call)).any())
         if self.dtype is torch.float32 and not looks_ahead:
-            return call.column_mass(positions) / self.divisor(call, positions)
+            return call.column_mass(positions) / self._queries(call, positions)
         weights = call.pattern()[..., -call.k.shape[2] :]
         weights = (weights * self._causal(call) if self.past_only else weights)[..., positions].to(self.dtype)
-        return (weights / self.divisor(call, positions)[:, :, None].to(self.dtype)).sum(2).float()
+        return (weights / self._queries(call, positions)[:, :, None].to(self.dtype)).sum(2).float()
 
     def uniform(self, call: AttentionCall, positions: KeyIndex) -> Importance:
         """The null: alpha_k if every query attended equally to all columns that it can see; H_T / T for key 0."""
@@ -75,8 +75,12 @@ class Convention:
         else:
             seen = call.mask & self._causal(call) if self.past_only else call.mask
             mass = torch.cat([(seen[..., keys] * share[..., None]).sum(2) for keys in key_blocks(positions)], -1)
-        alpha = (mass / self.divisor(call, positions)).float()
+        alpha = (mass / self._queries(call, positions)).float()
         return alpha.expand(*call.q.shape[:2], -1)
+
+    def _queries(self, call: AttentionCall, positions: KeyIndex) -> QueryCounts:
+        """The divisor; 1 for a key that no query sees, whose importance is 0."""
+        return self.divisor(call, positions).clamp(min=1)
 
     def _causal(self, call: AttentionCall) -> Bool[Tensor, "1 1 query key"]:
         return replace(call.scoring.visibility, mask=None).allowed()

@@ -67,7 +67,7 @@ class Losses:
         if texts < 2 or kept < fewest or (kept and estimate(by_kept[0] - by_kept[kept]).low <= 0):
             who = f"These {texts} texts do" if texts > 1 else "One text does"
             return f"{who} not tell; give more. With {said} {costs}."
-        if kept and kept == most:
+        if kept == most:
             return f"Keep {said} or more, of which none were tried: {costs}."
         return f"Keep {said}: {costs}; more first tokens gain less than {ENOUGH:g}."
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import InputError
 from ..interventions.edit import Edit
-from ..metrics.bootstrap import estimate_cells, mean_cells, ratio
+from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.metric import PerSequence
 from ..table import Cell, Table
 from .columns import HEAD, LAYER
@@ -58,6 +58,12 @@ class HeadScore:
         """How far the parts are from adding up to the score, relative to the largest of the score and its parts."""
         size = torch.maximum(self.score.abs(), self.pairs.abs().amax((1, 2)))
         return float(((self.pairs.double().sum((1, 2)) - self.score).abs() / size).max())
+
+    @cached_property
+    def is_above_null(self) -> bool:
+        """Whether the head gives the first key more than uniform attention does, in the mean and in its interval."""
+        above = estimate(self.alpha - self.null)
+        return above.mean > 0 and not above.low <= 0
 
     def of_keys(self) -> Float[Tensor, "sequence part"]:
         """What each part of the key makes of the score, with the whole query."""
@@ -172,15 +178,19 @@ class Explanation:
     def _of_head(self, head: HeadScore) -> str:
         shares = head.shares()
         named = ", ".join(f"{head.parts[i]} ({shares[i]:.0%})" for i in head.named()) or "no single part"
+        score = head.score.mean().item()
         return (
             f"Head {head.name} gives {self.target} {head.alpha.mean():.2f} of its attention (uniform: "
-            f"{head.null.mean():.2f}); its score is {head.score.mean():.3g} above the others', from the keys' {named}."
+            f"{head.null.mean():.2f}); its score is {abs(score):.3g} {'above' if score >= 0 else 'below'} the others', "
+            f"from the keys' {named}."
             f"{self._of_cuts(head)}"
         )
 
     def _of_cuts(self, head: HeadScore) -> str:
         """What cutting the named parts removes, in words; that it is not enough, where it is less than 80%."""
         rows = [row for row in self.cuts.rows if row[HEAD] == head.name and RANDOM not in str(row[CUT])]
+        if not head.is_above_null:
+            return " That is not more than uniform attention, of which cuts could remove a share."
         removed = {str(row[CUT]).rpartition(", ")[2]: float(row[REMOVED] or 0) for row in rows}
         if not removed:
             return ""

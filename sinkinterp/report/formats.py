@@ -77,8 +77,8 @@ _WRITERS: Mapping[str, Callable[[Readings, Path], None]] = {
 
 def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
     """The report that `write_file` wrote. Raises InputError for any other file, and for a damaged one."""
-    if isinstance(path, str | PathLike) and Path(path).exists() and not Path(path).is_file():
-        raise InputError(f"{path} is not a file; give one that Report.save wrote")
+    if isinstance(path, str | PathLike) and not Path(path).is_file():
+        raise InputError(f"{path} is not a file that is there; give one that Report.save wrote")
     try:
         if Path(path).suffix.lower() == ".json":
             return from_dict(json.loads(Path(path).read_text(encoding="utf-8")), report_class)
@@ -233,8 +233,9 @@ def _check_numbers(readings: Readings) -> None:
         said = f"n={readings.protocol.sequences}, T={readings.protocol.length}"
         raise InputError(f"its protocol says {said} of {n} x {length} tokens; take it as it was")
     _check_ranges(readings)
-    if len(set(readings.positions)) < len(readings.positions):
-        raise InputError("its positions are not distinct; take it as it was")
+    for name in ("positions", "attention_layers"):
+        if len(set(getattr(readings, name))) < len(getattr(readings, name)):
+            raise InputError(f"its {name} are not distinct; take it as it was")
     for position in readings.positions:
         whole_number(position, "a position of a report", 0, readings.key_norms.shape[3] - 1)
     for layer in readings.attention_layers:

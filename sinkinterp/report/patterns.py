@@ -6,6 +6,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -21,7 +22,10 @@ from .readings import Readings
 
 _TOLERANCE = 0.02  # by which a row of half-precision weights may exceed one
 _LAYER_OF_HOOK = re.compile(r"(?:^|\.)(\d+)\..*hook_pattern$")
-TAKES = "a tensor `batch head query key`, a list of them (one for each layer), an ActivationCache, or a model's output"
+TAKES = (
+    "a tensor or array `batch head query key`, a list of them (one for each layer), an ActivationCache, or a model's "
+    "output"
+)
 
 
 def sinks(
@@ -32,13 +36,15 @@ def sinks(
 ) -> Table:
     """alpha of a position in every head, and the share of sequences in which it exceeds epsilon, with 95% intervals.
 
-    `patterns` are attention weights: a tensor `batch head query key`, a list of them (`output_attentions`, or what
-    nnsight saved), an ActivationCache, or a model's output. The first row is of all heads: Sink_k. alpha is the mean
-    weight over the queries from the position on, as in `measure(convention=PAPER)`. Where weights are negative or rows
-    exceed one, `|w| / sum |w|` takes their place. The null is uniform attention to as many keys back as some weight
-    of the layer reaches, which finds sliding windows. `attention_mask` `batch key` is 0 where a batch is padded;
-    positions then count from the first token of each sequence. Raises InputError for anything that is not a causal
-    square pattern, and for a mask that is not padding.
+    `patterns` are attention weights: a tensor or array `batch head query key`, a list of them (`output_attentions`, or
+    what nnsight saved), an ActivationCache, or a model's output (of an encoder-decoder model, that of its decoder). The
+    first row is of all heads: Sink_k. alpha is the mean weight over the queries from the position on, as in
+    `measure(convention=PAPER)`. Where some weight is negative or some row exceeds one, proxies `|w| / sum |w|` take the
+    place of all weights, in every layer, and the note says so. Rows of less than one stay: a slot has the rest. The
+    null is uniform attention to as many keys back as some weight of the layer reaches, which finds sliding windows, and
+    knows of no slot. `attention_mask` `batch key` is 0 where a batch is padded; positions then count from the first
+    token of each sequence. Raises InputError for anything that is not a causal square pattern, and for a mask that is
+    not padding.
     """
     layers = {layer: _checked(pattern, layer) for layer, pattern in _by_layer(patterns).items()}
     sizes = {(pattern.shape[0], pattern.shape[-1]) for pattern in layers.values()}
@@ -51,7 +57,9 @@ def sinks(
     check_epsilon(epsilon)
     layers = {layer: _of_tokens(pattern, real, layer) for layer, pattern in layers.items()}
     of_position = partial(_alpha, column=real.int().argmax(-1) + position, real=real)
-    alphas = {layer: of_position(_proxy(pattern)) for layer, pattern in layers.items()}
+    are_shares = all(map(_are_shares, layers.values()))
+    weights = layers if are_shares else {layer: _proxy(pattern) for layer, pattern in layers.items()}
+    alphas = {layer: of_position(pattern) for layer, pattern in weights.items()}
     null = fmean(of_position(_uniform(pattern, real)).mean().item() for pattern in layers.values())
     every = torch.cat(list(alphas.values()), 1)
     k = position + 1
@@ -65,6 +73,7 @@ def sinks(
     of_heads = [row(i, j, alpha[:, j : j + 1]) for i, alpha in alphas.items() for j in range(alpha.shape[1])]
     n = len(every)
     note = f"n={n}, T={length}, epsilon={epsilon}; divisor: queries from the position on; {intervals(n)}"
+    note += "" if are_shares else "; proxies |w| / sum |w|, since some weights are negative or some rows exceed one"
     return Table(f"Sinks at position {position}: all heads, then each", note, (row(None, None, every), *of_heads))
 
 
@@ -72,9 +81,15 @@ def _real(attention_mask: Any, batch: int, length: int) -> Bool[Tensor, "batch k
     """Where there are tokens. Raises InputError for a mask of another shape, or with a gap or nothing in a sequence."""
     if attention_mask is None:
         return torch.ones(batch, length, dtype=torch.bool)
-    real = torch.as_tensor(attention_mask).bool().cpu()
+    try:
+        given = torch.as_tensor(attention_mask).cpu()
+    except (TypeError, ValueError, RuntimeError):
+        raise InputError(f"attention_mask is {batch} x {length} of 0 and 1; got {attention_mask!r:.60}") from None
+    real = given.bool()
     if real.shape != (batch, length):
         raise InputError(f"attention_mask is {batch} x {length}, as the weights are; got {tuple(real.shape)}")
+    if (given != real).any():
+        raise InputError("attention_mask holds other numbers than 1 for a token and 0 for padding; give these")
     first, last = (ends.int().argmax(-1) for ends in (real, real.flip(-1)))
     if (real.sum(-1) != length - last - first).any():
         raise InputError("attention_mask has a gap, or a sequence without a token; mask the padding at the ends only")
@@ -101,8 +116,8 @@ def _uniform(pattern: Pattern, real: Bool[Tensor, "batch key"]) -> Float[Tensor,
 
 def _by_layer(given: Any) -> dict[int, Any]:
     """The patterns by the number of their layer."""
-    given = getattr(given, "attentions", given)
-    if isinstance(given, Tensor):
+    given = getattr(given, "attentions", getattr(given, "decoder_attentions", given))
+    if isinstance(given, Tensor | np.ndarray):
         return {0: given}
     if isinstance(given, Mapping) or callable(getattr(given, "items", None)):
         found = {int(m[1]): value for name, value in given.items() if (m := _LAYER_OF_HOOK.search(str(name)))}
@@ -120,6 +135,7 @@ def _by_layer(given: Any) -> dict[int, Any]:
 
 
 def _checked(pattern: Any, layer: int) -> Pattern:
+    pattern = torch.from_numpy(pattern) if isinstance(pattern, np.ndarray) else pattern
     if not isinstance(pattern, Tensor) or pattern.ndim != 4 or not pattern.is_floating_point():
         got = tuple(pattern.shape) if isinstance(pattern, Tensor) else type(pattern).__name__
         raise InputError(f"layer {layer} is {got}; give {TAKES}")
@@ -128,25 +144,27 @@ def _checked(pattern: Any, layer: int) -> Pattern:
             f"layer {layer} has {pattern.shape[-2]} queries and {pattern.shape[-1]} columns; give the pass of whole "
             "sequences, without a cache and without a slot's column"
         )
-    pattern = pattern.detach().float().cpu()
+    return pattern.detach().float().cpu()
+
+
+def _of_tokens(pattern: Pattern, real: Bool[Tensor, "batch key"], layer: int) -> Pattern:
+    """The weights of the queries that are tokens, 0 elsewhere. Raises InputError unless they are causal weights."""
+    pattern = pattern.masked_fill(~real[:, None, :, None], 0)  # rows of padding may hold NaN
     if not pattern.isfinite().all():
         raise InputError(f"layer {layer} is not finite; give weights, not scores before the softmax")
     if not pattern.any():
         raise InputError(f"layer {layer} is zero everywhere; give the weights of attention")
-    return pattern
-
-
-def _of_tokens(pattern: Pattern, real: Bool[Tensor, "batch key"], layer: int) -> Pattern:
-    """The weights of the queries that are tokens, 0 elsewhere. Raises InputError unless they are causal."""
-    pattern = pattern * real[:, None, :, None]
     if pattern.triu(1).any():
         raise InputError(f"queries of layer {layer} attend to later keys; importance here is that of causal models")
     return pattern
 
 
+def _are_shares(pattern: Pattern) -> bool:
+    """Whether no weight is negative and no row exceeds one; where a row is less than one, a slot has the rest."""
+    return bool(pattern.min() >= 0 and pattern.sum(-1).max() <= 1 + _TOLERANCE)
+
+
 def _proxy(pattern: Pattern) -> Pattern:
-    """`|w| / sum |w|` where weights are negative or rows exceed one; rows of less than one have a slot, and stay."""
-    if pattern.min() >= 0 and pattern.sum(-1).max() <= 1 + _TOLERANCE:
-        return pattern
+    """`|w| / sum |w|`; a row without weights stays so."""
     size = pattern.abs()
     return size / size.sum(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny)

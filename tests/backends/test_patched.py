@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from backends import encoder_decoders
 from backends.test_interventions import EDITS as EVERY_EDIT
 from backends.test_interventions import MORE_EDITS, refusal
 from backends.zoo import CONFIGS, LEARNED_POSITIONS, VOCAB, is_untouched, model_of, state_of, subject_of, tokens_of
@@ -140,6 +141,7 @@ def test_what_cannot_be_patched_is_refused_in_one_line_and_nothing_is_changed():
         "patched takes a transformers model, a": ("gpt2", iv.Temperature(2.0)),
         "Linear cannot be called with token ids": (torch.nn.Linear(3, 3), iv.Temperature(2.0)),
         "no such bias": (model_of("llama"), iv.ZeroQueryBias()),
+        "no encoder-decoder model": (encoder_decoders.model_of("t5"), iv.Temperature(2.0)),
     }
     for words, (one, *edits) in refused.items():
         with pytest.raises(InputError, match=words), si.patched(one, *edits):
@@ -148,7 +150,26 @@ def test_what_cannot_be_patched_is_refused_in_one_line_and_nothing_is_changed():
     padded[0, 0] = 0
     with si.patched(model, iv.Temperature(2.0)), pytest.raises(InputError, match="takes no padding"):
         model(TOKENS, attention_mask=padded)
+    with si.patched(model, iv.Temperature(2.0)), pytest.raises(InputError, match="masks of its own"):
+        model(TOKENS, attention_mask=padded[:, None, None].bool())
     assert is_as_before(model, state, implementation) and model.config.vocab_size == VOCAB
+
+
+@torch.no_grad()
+def test_arguments_without_their_names_are_read_as_with_them():
+    model, padded = model_of("llama"), torch.ones_like(TOKENS)
+    padded[0, 0] = 0
+    added = iv.ChangeResidual(iv.Add(torch.ones(48)), layers=[1], positions=[0])
+    for edit in (added, iv.SwapPositions(0, 4)):
+        with si.patched(model, edit):
+            whole, start = model(TOKENS).logits, model(TOKENS[:, :5], use_cache=True)
+            ones = torch.ones_like(TOKENS)
+            rest = model(TOKENS[:, 5:], ones, None, start.past_key_values, use_cache=True)
+            torch.testing.assert_close(rest.logits, whole[:, 5:], atol=1e-5, rtol=0)
+            with pytest.raises(InputError, match="takes no padding"):
+                model(TOKENS, padded)
+            with pytest.raises(TypeError, match="multiple values"):
+                model(TOKENS, ones, attention_mask=ones)
 
 
 def cached_in_a_bridge(bridge):

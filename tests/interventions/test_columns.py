@@ -1,6 +1,7 @@
 """What becomes of a sink's column, on calls small enough to work by hand."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -8,7 +9,16 @@ from attention.layouts import layouts
 
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SinkLogit
-from sinkinterp.interventions import AttendSelfOnly, BiasColumn, Dropped, RemoveColumn, Renormalised, SpreadEvenly
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import (
+    AddSinkLogit,
+    AttendSelfOnly,
+    BiasColumn,
+    Dropped,
+    RemoveColumn,
+    Renormalised,
+    SpreadEvenly,
+)
 
 LAYOUTS = layouts(11, 5)
 LAYOUTS["bias"] |= LAYOUTS.pop("softcap")
@@ -49,6 +59,26 @@ def test_with_a_slot_every_query_has_something_left_to_look_at():
     }
     for share, by_hand in rows.items():
         torch.testing.assert_close(RemoveColumn(share).call(call).pattern()[0, 0, :2], torch.tensor(by_hand))
+
+
+@pytest.mark.parametrize("edit", [partial(BiasColumn, 2.0), AttendSelfOnly], ids=["bias", "mask"])
+def test_edits_of_scores_of_some_heads_set_no_pattern_and_go_in_any_order(edit):
+    call = replace(of_scores(ROWS), **{x: torch.randn(2, 3, 4, 2) for x in "qkv"}, layer=0)
+    some, others = edit(positions=[1], heads=[(0, 0), (0, 2)]), edit(positions=[2], heads=[(0, 0), (0, 1)])
+    one, other = others.call(some.call(call)), some.call(others.call(call))
+    assert one.set_pattern is None
+    torch.testing.assert_close(one.pattern(), other.pattern())
+    alone = [edit(positions=places).call(call).pattern() for places in ([1], [2], [1, 2])]
+    for head, i in enumerate((2, 1, 0)):  # head 0 has both, head 1 the second, head 2 the first
+        torch.testing.assert_close(one.pattern()[:, head], alone[i][:, head])
+
+
+def test_sink_logits_of_different_heads_are_one_slot():
+    call = replace(of_scores(ROWS), **{x: torch.randn(2, 3, 4, 2) for x in "qkv"}, layer=0)
+    edited = AddSinkLogit(2.0, heads=[(0, 2)]).call(AddSinkLogit(1.0, heads=[(0, 0)]).call(call))
+    assert edited.slot.logit.tolist() == [1.0, -torch.inf, 2.0]
+    with pytest.raises(InputError, match="has a slot already"):
+        AddSinkLogit(1.0, heads=[(0, 1), (0, 2)]).call(edited)
 
 
 def test_a_window_that_hides_the_column_leaves_its_rows_alone():

@@ -37,6 +37,15 @@ def test_the_parts_of_a_decoder_add_up_beside_cross_attention(name):
     adds_up(subject, tokens_of(11) % encoder_decoders.VOCAB, POSITION_BIAS if name == "t5" else None, is_crossed=True)
 
 
+def test_of_a_head_that_is_not_above_uniform_attention_no_share_is_said_to_be_removed():
+    answers = [si.explain(subject_of("gpt2"), tokens_of(11), head=head) for head in ((0, 2), (1, 3), (2, 3))]
+    for answer, is_above in zip(answers, (True, False, False), strict=True):
+        score, removed = answer.heads[0], answer.cuts.column("removed")
+        assert score.is_above_null is is_above and removed
+        assert ("not more than uniform" in answer.sentence) == all(share is None for share in removed) == (not is_above)
+        assert ("below the others'" in answer.sentence) == bool(score.score.mean() < 0)
+
+
 def adds_up(subject, tokens, last_part=None, is_crossed=False):
     before = subject.run(tokens).logits
     with frozen(subject, tokens) as run:

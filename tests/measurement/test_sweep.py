@@ -6,7 +6,7 @@ from backends.zoo import subject_of, tokens_of
 
 import sinkinterp as si
 from sinkinterp.errors import InputError
-from sinkinterp.interventions import BiasColumn, ChangeValues, Scale, Temperature, Zero, ZeroKeyBias
+from sinkinterp.interventions import BiasColumn, ChangeValues, RemoveColumn, Scale, Temperature, Zero, ZeroKeyBias
 from sinkinterp.measurement.sweep import importance, loss, sink_rate
 from sinkinterp.metrics.bootstrap import estimate
 
@@ -49,6 +49,20 @@ def test_a_sweep_says_how_far_it_is():
     edits = [ChangeValues(Zero(), positions=[0]), ChangeValues(Scale(2.0), positions=[0])]
     si.sweep(subject_of("gpt2"), TOKENS, edits, control=2, progress=lambda done, of: said.append((done, of)))
     assert said == [(i, 7) for i in range(8)]
+
+
+def test_a_metric_of_small_whole_numbers_has_changes_below_zero():
+    def many(report):
+        return (report.alpha() > 0.1).sum((1, 2)).to(torch.uint8)
+
+    none, edited = si.sweep(subject_of("gpt2"), TOKENS, [ChangeValues(Zero()), RemoveColumn()], metric=many).rows[::2]
+    assert edited["value"] < none["value"] and edited["change"] == pytest.approx(edited["value"] - none["value"])
+
+
+def test_controls_fit_the_shortest_of_texts():
+    rows = [TOKENS[0].tolist(), TOKENS[1, :4].tolist()]
+    for seeds in (1, 2, 3):
+        assert len(si.sweep(subject_of("llama"), rows, si.SwapPositions(0, 2), control=seeds).rows) == 2
 
 
 def test_sweeps_that_cannot_be_made_are_refused_before_anything_runs():

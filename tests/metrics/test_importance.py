@@ -50,6 +50,15 @@ def by_hand(measured, *expected):
     torch.testing.assert_close(measured, torch.tensor(expected).expand_as(measured), rtol=1e-5, atol=1e-6)
 
 
+def test_a_key_that_no_query_sees_has_no_importance_and_no_null():
+    seen = torch.ones(3, 3).tril().bool()
+    seen[:, 1] = False
+    call = replace(WEIGHTED, mask=seen[None, None])
+    for convention in (VISIBLE, PAPER, RELEASED):
+        for found in (importance(call, ALL, convention), uniform_importance(call, ALL, convention)):
+            assert found.isfinite().all() and found[..., 1].eq(0).all() and found[..., 0].gt(0).all()
+
+
 CALLS = {
     "causal": odd(),
     "more keys than one block": odd(131, 131),

@@ -39,6 +39,21 @@ def test_a_pattern_by_hand():
     assert si.sinks(-2 * pattern, 2).rows[1]["alpha_3"] == pytest.approx(0.25)  # shares of magnitudes
 
 
+def test_where_one_row_exceeds_one_the_weights_of_all_layers_are_proxies_and_the_note_says_so():
+    long = torch.tensor([[1.0, 0, 0], [0.5, 1.5, 0], [0.75, 0, 0.25]])[None, None]
+    short = torch.tensor([[0.5, 0, 0], [0.1, 0.3, 0], [0.1, 0.1, 0.3]])[None, None]
+    together, alone = si.sinks([long, short]), si.sinks(short)
+    assert "proxies" in together.note and "proxies" not in alone.note
+    assert [row["alpha_1"] for row in together.rows[1:]] == pytest.approx([2 / 3, (1 + 1 / 4 + 1 / 5) / 3])
+    assert alone.rows[1]["alpha_1"] == pytest.approx(0.7 / 3)  # a slot has the rest
+    assert si.sinks([long.numpy(), short.numpy()]).rows == together.rows
+
+
+def test_rows_of_padding_may_hold_anything():
+    pattern = torch.tensor([[torch.nan] * 3, [0, 1.0, 0], [0, 0.25, 0.75]])[None, None]
+    assert si.sinks(pattern, attention_mask=[[0, 1, 1]]).rows[1]["alpha_1"] == pytest.approx((1 + 0.25) / 2)
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_sinks_of_a_padded_batch_are_those_of_its_texts(side):
@@ -85,7 +100,7 @@ def test_what_holds_no_pattern_is_refused_in_one_line(words):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("mask", [[[1, 0, 1]], [[0, 0, 0]], [[1, 1]]])
+@pytest.mark.parametrize("mask", [[[1, 0, 1]], [[0, 0, 0]], [[1, 1]], [[-9.0, 1, 1]], [[1], [1, 0]], "yes"])
 def test_a_mask_that_is_no_padding_is_refused(mask):
     with pytest.raises(InputError, match="attention_mask"):
         si.sinks(torch.eye(3)[None, None], attention_mask=mask)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from typing_extensions import override
 
 from ...checks import accepting
@@ -63,7 +64,7 @@ class ModuleSubject(HuggingFaceSubject):
             accepting(forward, "forward", model, None)
         self._forward_of, self._described = forward, attention
         self._traced_parameters: list[int] = []
-        with exclusive(model):
+        with exclusive(model), _naming_the_model_inside(model):
             self._find(blocks, positions)
 
     def _find(self, blocks: str | None, positions: str | None) -> None:
@@ -112,7 +113,8 @@ class ModuleSubject(HuggingFaceSubject):
     @override
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
         tokens = tokens.to(self.device)
-        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model):
+        gradients = torch.set_grad_enabled(recorder.gradients)
+        with gradients, eval_mode(self.model), _naming_the_model_inside(self.model):
             if self._grows:  # it keeps rotations or masks of the longest input
                 self.logits(tokens[:1])
             with self._shown(recorder, **positions):
@@ -209,6 +211,18 @@ class ModuleSubject(HuggingFaceSubject):
     @override
     def _n_ctx(self) -> int | None:
         return self.tensor(self._positions_source).shape[-2] if self._positions_source else None
+
+
+@contextmanager
+def _naming_the_model_inside(model: nn.Module) -> Iterator[None]:
+    """Names the transformers model that a wrapper holds, such as peft's, where the wrapper itself cannot be read."""
+    try:
+        yield
+    except InputError as error:
+        inside = next((name for name, part in model.named_modules() if isinstance(part, PreTrainedModel)), None)
+        if inside is None:
+            raise
+        raise InputError(f"{error}; or give its .{inside}, which is a transformers model") from error
 
 
 def _check_plain(model: nn.Module, name: str) -> None:
