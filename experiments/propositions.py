@@ -28,7 +28,7 @@ from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
 
 LENGTH, SEQUENCES = 16, 8
-STEPS = 300  # a twentieth of a training: the propositions hold for any weights
+STEPS = 300  # of 6,000: the propositions hold for any weights
 SIZES: Mapping[str, Mapping[str, Any]] = {
     "1 layer x 1 head": {},
     "4 layers x 3 heads": {"n_layers": 4, "n_heads": 3, "d_model": 48},

@@ -499,6 +499,16 @@ OTHERS = {
     "maps of text": lambda s: attention_map(s, "text"),
     "maps of two lengths": lambda s: attention_map(s, [[1, 2], [3, 4, 5]]),
     "maps of half a head": lambda s: attention_map(s, TOKENS, 0, 0.5),
+    **{
+        f"maps of heads {heads}": lambda s, heads=heads: attention_map(s, TOKENS, heads=heads)
+        for heads in ([(0,)], [(0, 0, 0)], ["a"], [1.0], [None])
+    },
+    "a mask that is added": lambda s: si.measure(
+        s, TOKENS, edits=lambda call: replace(call, mask=call.q.new_zeros(12, 12))
+    ),
+    "a metric without end": lambda s: si.sweep(
+        s, TOKENS, edit.RemoveColumn(), metric=lambda r: r.alpha().sum((1, 2)) / 0
+    ),
     "a patch from nothing": lambda s: patching.patch(edit.ChangeResidual(), s, None),
     "patches without a site": lambda s: patching.patches(3, s, TOKENS),
     "patched with what is none": lambda s: si.patched(s.model, 3).__enter__(),
@@ -702,6 +712,32 @@ def outcome(call):
     message = str(error.value)
     assert message and "\n" not in message and len(message) < 600, message
     return message
+
+
+def test_a_wrapper_that_cannot_be_read_is_told_of_the_model_inside():
+    class Wrapper(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base_model = with_theta(1e4)
+            self.base_model.set_attn_implementation("eager")
+
+        def forward(self, *args, **kwargs):
+            return self.base_model(*args, **kwargs)
+
+    assert outcome(lambda: si.load(Wrapper())).endswith("or give its .base_model, which is a transformers model")
+
+
+def test_of_a_model_in_half_precision_norms_are_not_frozen():
+    assert "load it in float32" in outcome(lambda: si.explain(with_theta(1e4).to(torch.bfloat16), TOKENS, head=(0, 0)))
+
+
+def test_a_report_with_a_layer_twice_is_refused():
+    report = si.measure(with_theta(1e4), TOKENS)
+    assert "not distinct" in outcome(lambda: changed(report, attention_layers=[1, 1]))
+
+
+def test_of_a_report_that_is_not_there_it_is_said(tmp_path):
+    assert "is not a file that is there" in outcome(lambda: si.Report.load(tmp_path / "nope.json"))
 
 
 @pytest.fixture(scope="module")
