@@ -113,7 +113,9 @@ class _Columns(OnHeads):
 class RemoveColumn(_Columns):
     """Positions receive no attention; `share` says where it goes instead. For small T.
 
-    A query that sees no other column keeps its row, such as the first query, which sees only itself.
+    A query that sees no other column keeps its row, such as the first query, which sees only itself. Name all positions
+    in one edit: a second edit may give attention back to those of the first. Raises InputError where the positions are
+    all that there is to see.
     """
 
     share: Share = Renormalised()
@@ -127,6 +129,8 @@ class RemoveColumn(_Columns):
         columns[[n_columns - call.k.shape[2] + position for position in self.positions]] = True
         without = Without(call, columns)
         sees_others = without.allowed.any(-1, keepdim=True)
+        if len(columns) > 1 and not sees_others.any():
+            raise InputError(f"without these positions no query of layer {call.layer} sees a key; name fewer")
         pattern = torch.where(sees_others, self.share.share(without), without.pattern)
         return self.on_heads(call, call.with_pattern(pattern))
 

@@ -50,6 +50,13 @@ def test_a_removed_column_is_shared_out_as_worked_by_hand(share):
     torch.testing.assert_close(edited.output(), by_hand @ edited.v)
 
 
+def test_positions_that_are_all_there_is_to_see_are_refused():
+    with pytest.raises(InputError, match="name fewer"):
+        RemoveColumn(positions=range(4)).call(of_scores(ROWS))
+    with_slot = RemoveColumn(positions=range(4)).call(of_scores(ROWS, slot=SinkLogit(torch.zeros(1))))
+    assert with_slot.pattern()[..., 0].eq(1).all()
+
+
 def test_with_a_slot_every_query_has_something_left_to_look_at():
     call = of_scores(ROWS, slot=SinkLogit(torch.zeros(1)))  # the slot has weight 1 beside those of ROWS
     rows = {
