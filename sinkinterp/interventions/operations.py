@@ -110,8 +110,8 @@ class ClampNorm(Operation):
 class MeanOfOthers(Operation):
     """Every chosen vector becomes the mean over the positions after the first `skip`, of its own sequence.
 
-    It reads the whole sequence, which in a generation with a cache is the prompt. Use it to make a position look like any
-    other, not where causality matters.
+    It reads the whole sequence, which in a generation with a cache is the prompt. Use it to make a position look like
+    any other, not where causality matters.
     """
 
     skip: int = 1
@@ -128,8 +128,8 @@ class MeanOfOthers(Operation):
 class MatchedNoise(Operation):
     """Random numbers with the mean and variance that each dimension has over the positions of its own sequence.
 
-    They are drawn from `seed`, and are the same for all sequences. In a generation with a cache the mean and the variance
-    are those of the prompt.
+    They are drawn from `seed`, and are the same for all sequences. In a generation with a cache the mean and the
+    variance are those of the prompt.
     """
 
     seed: int = 0
