@@ -197,8 +197,11 @@ def _nothing_like(output: Any, *_: Any, **__: Any) -> Any:
 
 @contextmanager
 def _forward_set_to(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    own = vars(module).get("forward")  # such as accelerate's, which moves the weights first
     module.forward = forward
     try:
         yield
     finally:
         del module.forward
+        if own is not None:
+            module.forward = own

@@ -361,4 +361,5 @@ def check_encoder(model: PreTrainedModel, name: str, is_run: bool = False) -> No
 def context_of(model: PreTrainedModel) -> int | None:
     """The longest sequence that a model knows of; None without a limit."""
     config = model.config.get_text_config()
-    return next((getattr(config, name) for name in _CONTEXT if getattr(config, name, None) is not None), None)
+    limits = (getattr(config, name, None) for name in _CONTEXT)
+    return next((limit for limit in limits if limit is not None and limit > 0), None)  # XLNet says -1

@@ -156,7 +156,7 @@ def _output(text: str | Path) -> Path:
     if not str(text).strip():
         raise typer.BadParameter("it is empty; give the name of a file or folder")
     if str(text) == "-":
-        raise typer.BadParameter("- is not the name of a file; give /dev/stdout to write to standard output")
+        raise typer.BadParameter("- is not the name of a file; give one, such as numbers.json")
     try:
         os.path.realpath(path)  # raises for names that no file can have
         with suppress(FileNotFoundError):

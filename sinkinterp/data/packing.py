@@ -30,9 +30,9 @@ class PackedText(Spec):
     Documents in one chunk can attend to each other. Tokens at the end that do not fill a chunk are dropped. With `bos`
     every chunk begins with BOS. `held_out` is the share of chunks that training never sees. They lie in stretches whose
     ends are left out, so that no document is both held out and trained on (unless every stretch lies within one
-    document). `share` is the part of the other chunks that training sees. A larger share contains a smaller one.
-    `edits` change every sample. `sha256` is the hash of all ids. Where it is given, another text is refused; where it
-    is empty, `prepare` fills it in.
+    document, or a document comes twice). `share` is the part of the other chunks that training sees. A larger share
+    contains a smaller one. `edits` change every sample. `sha256` is the hash of all ids. Where it is given, another
+    text is refused; where it is empty, `prepare` fills it in.
     """
 
     source: Source = Embedded()

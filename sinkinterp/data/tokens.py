@@ -50,8 +50,13 @@ class TokenSet:
 
     def __repr__(self) -> str:
         n, longest = self.tokens.shape
-        length = longest if self.lengths is None else f"{int(self.lengths.min())} to {longest}"
+        length = longest if self.lengths is None else f"{self.shortest} to {longest}"
         return f"<TokenSet of {self.source}: n={n}, T={length}, BOS {self.bos}>"
+
+    @property
+    def shortest(self) -> int:
+        """The length of the shortest sequence."""
+        return self.tokens.shape[1] if self.lengths is None else int(self.lengths.min())
 
     @staticmethod
     def of(

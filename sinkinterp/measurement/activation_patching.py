@@ -4,8 +4,8 @@ A clean prompt shows the behaviour, a corrupted prompt of the same length does n
 put into the corrupted run, one at a time (denoising). The share restored is 1 where the patched run behaves as the
 clean one, and 0 where it behaves as the corrupted one. For noising, swap the prompts: the share is then what is lost.
 
-    table = si.activation_patching(model, "The cat sat", "The dog sat", metric=LogitDifference(" on", " by"))
-    table.plot()
+    metric = logit_difference(right=319, wrong=416)  # ids of the two answers
+    si.activation_patching(model, "The cat sat", "The dog sat", metric=metric).plot()
 
 Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.05262 (causal tracing).
 """
@@ -49,13 +49,14 @@ LEAST_GAP = 1e-6  # between the clean and the corrupted metric, for a share of i
 class Scene:
     """What a metric is computed of: a run, its tokens, and for every sequence the clean logits of its pair.
 
-    pairs: which pair of prompts each sequence belongs to.
+    pairs: which pair of prompts each sequence belongs to, of `n_pairs`.
     """
 
     trace: Trace
     tokens: Tokens
     clean: Logits
     pairs: Int[Tensor, " sequence"]
+    n_pairs: int
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, pos
 
     def of(scene: Scene) -> PerSequence:
         logits = _at_position(scene.trace.logits, position).float()
-        n_pairs, vocab = int(scene.pairs.max()) + 1, logits.shape[-1]
+        n_pairs, vocab = scene.n_pairs, logits.shape[-1]
         for ids in answers:
             if len(ids) not in (1, n_pairs) or ids.max() >= vocab:
                 raise InputError(f"answers are one token id below {vocab}, or one for each pair; got {ids.tolist()}")
@@ -194,6 +195,9 @@ def restored(
     given = activations(site, subject, clean_tokens)
     whole, broken = (plain.values(tokens, {}, [WHOLE])[0] for tokens in (clean_tokens, corrupted_tokens))
     gap = whole - broken
+    if gap.isnan().any():
+        pair = int(gap.isnan().int().argmax())
+        raise InputError(f"{runs.metric.name} is not a number for pair {pair}, from 0; leave it out")
     if not gap.mean().abs() > LEAST_GAP:
         raise InputError(f"{runs.metric.name} is {whole.mean():.4g} on both prompts, so nothing can be restored")
     places, n = _places(site, given, axes, subject.shape.n_heads), len(clean_tokens)
@@ -216,8 +220,8 @@ def restored(
         effects[FIRST_ORDER] = _estimated(runs, corrupted_tokens, given, places)
         error = ((effects[FIRST_ORDER] - effects[RESTORED]).mean(1) / gap.mean()).abs()
         notes.append(f"first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most")
+    notes += [f"{len(places) * len(answers) + 4 + first_order} runs of each pair"] if plain is runs else []
     notes += [
-        f"{len(places) * len(answers) + 4} runs of each pair",
         "restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two",
         "control: the same place of another pair" if other is not None else "no control: it takes a third prompt",
         BY_SEQUENCE if n > 1 else "one pair, so no intervals",
@@ -251,7 +255,7 @@ def _estimated(
     for rows, batch in passes(runs.subject, corrupted):
 
         def score(logits: Logits, tokens: Tokens, rows: Tensor = rows) -> PerSequence:
-            return runs.metric.of(Scene(Trace({}, {}, {}, logits), runs.clean[rows], runs.clean_logits[rows], rows))
+            return runs.metric.of(runs.scene(Trace({}, {}, {}, logits), rows))
 
         source = {layer: x[rows.to(x.device)] for layer, x in given.items()}
         changes = attribution(runs.site, runs.subject, batch, source, score)
@@ -296,10 +300,13 @@ class Runs:
         for rows, _ in passes(self.subject, tokens.repeat(len(places), 1)):
             pairs = rows.cpu() % n
             trace = self.trace(tokens, pairs, PutAt(given, pairs, chosen[rows.cpu() // n]))
-            scene = Scene(trace, self.clean[pairs], self.clean_logits[pairs], pairs)
-            done.append(self._checked(self.metric.of(scene), len(rows)))
+            done.append(self._checked(self.metric.of(self.scene(trace, pairs)), len(rows)))
             on_pass(sum(map(len, done)), n * len(places))
         return torch.cat(done).unflatten(0, (len(places), n))
+
+    def scene(self, trace: Trace, pairs: Int[Tensor, " row"]) -> Scene:
+        """What the metric of a run of some pairs is computed of."""
+        return Scene(trace, self.clean[pairs], self.clean_logits[pairs], pairs, len(self.clean))
 
     def _checked(self, answer: Any, n: int) -> PerSequence:
         if not isinstance(answer, Tensor) or answer.shape != (n,):
@@ -315,7 +322,11 @@ def pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, Tok
     subject, first = inputs_of(model, clean)
     second = inputs_of(subject, corrupted)[1]
     shapes = [tuple(token_set.tokens.shape) for token_set in (first, second)]
-    if shapes[0] != shapes[1] or first.lengths is not None or second.lengths is not None:
+    if first.lengths is not None or second.lengths is not None:
+        raise InputError(
+            "all prompts have one length in tokens, as one table stands for all; patch others by themselves"
+        )
+    if shapes[0] != shapes[1]:
         raise InputError(
             f"clean and corrupted prompts are as many, and of one length in tokens; here {shapes[0]} and {shapes[1]} "
             "(sequences, tokens); change words for others with as many tokens"
@@ -348,7 +359,7 @@ def _axes(site: Change, by: Any) -> tuple[str, ...]:
 
 
 def _places(site: Change, given: Activations, axes: Sequence[str], n_query_heads: int) -> list[Place]:
-    """Every place of a site, or those that it selects; a query sees no later key. Heads of keys are kv_heads."""
+    """Every place of a site, or those that it selects, without keys that a query does not see. Keys have kv_heads."""
     x = next(iter(given.values()))
     of_site = [
         (layer, head)
@@ -362,5 +373,11 @@ def _places(site: Change, given: Activations, axes: Sequence[str], n_query_heads
         for layer, head in of_site
         for position in (positions if POSITION in axes else (-1,))
         for key in (keys if KEY in axes else (-1,))
-        if key <= position or POSITION not in axes
+        if key <= position or POSITION not in axes or _is_seen(given[layer], head, position, key)
     ]
+
+
+def _is_seen(pattern: Tensor, head: int, position: int, key: int) -> bool:
+    """Whether a query gives some weight to a later key, as within a prefix."""
+    weights = pattern[:, slice(None) if head < 0 else [head], position]
+    return bool(weights[..., key - pattern.shape[-2]].any())  # a slot's column stands left of the first key's

@@ -62,7 +62,8 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
             "a sender is ChangeOutputs() or ChangeMLP(); a receiver ChangeQueries, ChangeKeys or ChangeValues with "
             f"heads=[(layer, head)], or None for the logits; got {sender!r:.40} and {receiver!r:.40}"
         )
-    if receiver is not None and receiver.heads is not None and max(receiver.heads)[0] == 0:
+    heads, layers = (getattr(receiver, name, None) for name in ("heads", "layers"))
+    if {layer for layer, _ in heads or ()} | {*(layers or ())} == {0}:
         raise InputError("nothing is sent to layer 0, which reads the embedding; take a receiver in a later layer")
     if freeze_norms and receiver is None:
         raise InputError("the norm in front of the logits is recomputed; freeze_norms needs a head as the receiver")
@@ -88,6 +89,9 @@ class PathRuns(Runs):
     def protocol(self) -> str:
         heads = [f"{layer}.{head}" for layer, head in getattr(self.receiver, "heads", None) or ()]
         to = "the logits" if self.receiver is None else f"{type(self.receiver).__name__} {', '.join(heads)}".strip()
+        for name in ("layers", "positions"):
+            chosen = getattr(self.receiver, name, None)
+            to += f" of {name} {', '.join(map(str, chosen))}" if chosen else ""
         names = " and ".join(type(site).__name__ for site, _ in self.kept) or "nothing"
         norms = "frozen" if self.freeze_norms else "recomputed"
         return f"path from {type(self.site).__name__} to {to}; {names} frozen between, norms {norms}"

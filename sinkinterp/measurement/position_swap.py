@@ -71,10 +71,20 @@ def swap_table(
     if not isinstance(token_sets, Mapping) or not token_sets:
         raise InputError('token_sets are a dictionary, such as {"repeated": tokens}; got none')
     subject = subject_of(subject)
-    runs = _runs(whole_numbers(targets, "targets", 1))
-    rows: list[dict[str, Cell]] = []
+    targets = whole_numbers(targets, "targets", 1)
+    runs, rows, read = _runs(targets), list[dict[str, Cell]](), {}
     for name, token_set in token_sets.items():
-        token_set = inputs_of(subject, token_set)[1]
+        read[name] = inputs_of(subject, token_set)[1]
+    sizes = {(len(token_set.tokens), token_set.shortest) for token_set in read.values()}
+    if len(sizes) > 1:
+        raise InputError(
+            f"token sets are all of one size; got (sequences, tokens) {', '.join(map(str, sorted(sizes)))}"
+        )
+    if max(targets) + 1 >= (shortest := min(length for _, length in sizes)):
+        raise InputError(
+            f"the control swaps position {max(targets)} with the next; texts of {shortest} tokens have none"
+        )
+    for name, token_set in read.items():
         for run in runs:
             on_run(len(rows), len(token_sets) * len(runs))
             report = measure(subject, token_set, edits=run.edits, positions=(0, run.target))

@@ -154,8 +154,10 @@ def _perplexity_cells(column: str, loss: Loss, window: int) -> dict[str, Cell]:
 def _mean_cells(column: str, loss: Loss, window: int) -> dict[str, float | None]:
     """The mean over tokens and its interval: over sequences, or over blocks of `window` tokens of a single sequence.
 
-    No interval where there is one block only.
+    No interval where there is one block only, and no mean where there is no token.
     """
+    if not loss.numel():
+        return dict.fromkeys((column, low_of(column), high_of(column)))
     blocks = loss.split(1) if len(loss) > 1 else loss.tensor_split(max(1, loss.shape[1] // window), 1)
     of_blocks = estimate(torch.stack([block.mean() for block in blocks]))
     low, high = (of_blocks.low, of_blocks.high) if len(blocks) > 1 else (None, None)

@@ -72,8 +72,7 @@ def sweep(
         raise InputError(f"a metric is a function of a report, such as si.sink_rate; got {metric!r:.40}")
     groups = _groups(edits)
     subject, token_set = inputs_of(model, tokens)
-    shortest = token_set.tokens.shape[1] if token_set.lengths is None else int(token_set.lengths.min())
-    controls = [_controls(group, subject, shortest, seeds) for group in groups]
+    controls = [_controls(group, subject, token_set.shortest, seeds) for group in groups]
     runs = [(), *(run for group, random_edits in zip(groups, controls, strict=True) for run in (group, *random_edits))]
     values: list[PerSequence] = []
     with progress_of(progress, f"sweeping {subject.name}") as on_run:

@@ -149,7 +149,7 @@ class SinkCallback(TrainerCallback):
             "norm_ratio": report.residual_ratio().mean(0).max().item(),
             "largest_entry": report.extra(PEAK).max().item(),
             **({} if logits.isnan().all() else {"sink_logit": logits.nanmean().item()}),
-            **({"gate": torch.stack(gates).mean().item()} if gates else {}),
+            **({"gate": sum(total.item() for total, _ in gates) / sum(n for _, n in gates)} if gates else {}),
         }
         return {self._prefix + number: value for number, value in numbers.items()}
 
@@ -221,9 +221,13 @@ def _as_before(module: nn.Module | None) -> Iterator[None]:
 
 
 @contextmanager
-def _gates_of(module: nn.Module | None) -> Iterator[list[Tensor]]:
-    """Inside, every pass adds the mean of each gate of the model to the list."""
-    means: list[Tensor] = []
+def _gates_of(module: nn.Module | None) -> Iterator[list[tuple[Tensor, int]]]:
+    """Inside, every pass adds the sum of each gate of the model to the list, and of how many values it is."""
+    sums: list[tuple[Tensor, int]] = []
     gates = [part for part in ([] if module is None else module.modules()) if isinstance(part, GateMap)]
-    with removed_after([gate.register_forward_hook(lambda *seen: means.append(seen[2].mean())) for gate in gates]):
-        yield means
+
+    def see(gate: nn.Module, args: Any, values: Tensor) -> None:
+        sums.append((values.sum(dtype=torch.float32), values.numel()))
+
+    with removed_after([gate.register_forward_hook(see) for gate in gates]):
+        yield sums

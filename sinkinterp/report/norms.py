@@ -15,7 +15,7 @@ from ..plots.theme import GREY, colour, escaped, model_numbers, themed
 from ..plots.traces import add_curve, positive_axis, unique_values
 from ..table import Cell, Table
 from .columns import BLOCK, MODEL, QUANTITY
-from .positions import FOLLOWERS
+from .positions import followed
 from .readings import Readings, TokenText, check_reports, intervals_note, of_report, protocol_note
 
 Mask = Bool[Tensor, "sequence pos"]
@@ -87,8 +87,7 @@ def _other_sinks(report: Readings, epsilon: float) -> Mask:
     if len(report.positions) < length:
         return torch.zeros_like(report.tokens, dtype=torch.bool)
     share = reduce((report.importance > epsilon).float(), "sequence layer head pos -> sequence pos", "mean")
-    is_followed = torch.arange(length) < length - FOLLOWERS + 1
-    return (share >= SHARE) & is_followed
+    return (share >= SHARE) & followed(report)
 
 
 def _delimiters(report: Readings, token_text: TokenText) -> Mask:

@@ -3,7 +3,11 @@
 from collections.abc import Iterable
 
 import plotly.graph_objects as go
+import torch
+from jaxtyping import Bool
+from torch import Tensor
 
+from ..data.tokens import PAD
 from ..metrics.bootstrap import estimate_cells, mean_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.residuals import COSINE_TO_FIRST, secondary_sinks
@@ -60,20 +64,29 @@ def sinks_by_epsilon(report: Readings, epsilon: float = 0.3, epsilons: Iterable[
     )
 
 
+def followed(report: Readings) -> Bool[Tensor, "sequence pos"]:
+    """The tokens that at least `FOLLOWERS` queries of their own sequence can follow, their own query among them."""
+    lengths = (report.tokens >= 0).sum(1, keepdim=True)
+    return torch.arange(report.tokens.shape[1]) <= lengths - FOLLOWERS
+
+
 @of_report
 def sinks_by_token(report: Readings, epsilon: float = 0.3, token_text: TokenText = str, most: int = 10) -> Table:
     """The tokens that are sinks most often, those at the first position and later ones apart.
 
     A token's share is that of its (occurrence, layer, head) above epsilon. Later positions count where at least
-    `FOLLOWERS` queries can follow them: at the very end, a token's own query decides alone. Raises InputError where
-    some positions were not measured.
+    `FOLLOWERS` queries of their sequence can follow them: at the very end, a token's own query decides alone. Raises
+    InputError where some positions were not measured.
     """
     report.alpha(report.protocol.length - 1)
     end = max(2, report.protocol.length - FOLLOWERS + 1)
+    counts = followed(report) | (torch.arange(report.tokens.shape[1]) < (2 if end == 2 else 1))
+    ids = report.tokens.masked_fill(~counts, PAD)
     rows: list[dict[str, Cell]] = []
     for place, chosen in (("first", slice(0, 1)), ("later", slice(1, end))):
-        tokens = sink_tokens(report.importance[..., chosen], report.tokens[:, chosen], epsilon)
-        null = sink_grid(report.null[..., chosen], (epsilon,)).mean().item()
+        tokens = sink_tokens(report.importance[..., chosen], ids[:, chosen], epsilon)
+        null_of_those = report.null.masked_fill(~counts[:, None, None], torch.nan)[..., chosen]
+        null = sink_grid(null_of_those, (epsilon,)).nanmean().item()
         for sink in [sink for sink in tokens if sink.share > 0][:most]:
             rows.append({"place": place, "token": sink.token, "text": token_text(sink.token)})
             rows[-1] |= {"occurrences": sink.occurrences, "share of heads": sink.share, NULL: null}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from html import escape
 from math import isnan
 
+import torch
 from torch import Tensor
 
 from ..metrics.bootstrap import Estimate, estimate, mean_cells
@@ -13,7 +14,7 @@ from ..metrics.sink import sink_positions, sink_rate
 from ..table import NULL, Cell, Table
 from .columns import QUANTITY
 from .heads import strongest_head
-from .positions import FOLLOWERS
+from .positions import followed
 from .protocol import public_name
 from .readings import Readings, TokenText, of_report, protocol_note
 
@@ -237,9 +238,10 @@ def _slot_clause(report: Readings, epsilon: float) -> str:
 
 def _later_clause(report: Readings, epsilon: float, token_text: TokenText) -> str:
     """Names the later positions that are sinks in a tenth of the heads; in one text, with their tokens."""
-    last = report.protocol.length - FOLLOWERS
-    columns = sink_positions(report.importance, report.null, epsilon, SHARE).tolist()
-    later = sorted(p for p in (report.positions[i] for i in columns) if 0 < p <= last)
+    is_followed = followed(report)[:, None, None, list(report.positions)]
+    alpha, null = (values.masked_fill(~is_followed, torch.nan) for values in (report.importance, report.null))
+    columns = sink_positions(alpha, null, epsilon, SHARE).tolist()
+    later = sorted(p for p in (report.positions[i] for i in columns) if p > 0)
     if not later:
         return ""
     is_one = report.protocol.sequences == 1

@@ -118,8 +118,14 @@ class Above:
     by: Sequence[str] = (MODEL, SEED)
     other_column: str | None = None
 
+    def __post_init__(self) -> None:
+        if not self.factor > 0:
+            raise InputError(f"a factor is above 0, since another would turn the interval round; got {self.factor}")
+
     def verdict(self, runs: Table) -> Verdict:
         other = self.other_column or self.column
+        if failed := _failed([*runs.where(**self.of).rows, *runs.where(**self.than).rows]):
+            return Verdict(self.claim, Outcome.DIVERGED, failed)
         pairs = [
             (high, low)
             for high in runs.where(**self.of).rows
@@ -147,6 +153,8 @@ class Within:
 
     def verdict(self, runs: Table) -> Verdict:
         outcomes, reasons = [], []
+        if failed := _failed(runs.where(**self.of).rows):
+            return Verdict(self.claim, Outcome.DIVERGED, failed)
         for row in runs.where(**self.of).rows:
             if row[self.column] is not None:
                 value = Estimate(*_interval(row, self.column))
@@ -260,6 +268,11 @@ class Higher:
         compared = [value for seed, value in values.items() if confounded or seed not in unequal]
         mean = estimate(torch.tensor(compared)) if compared else Estimate(*[float("nan")] * 3)
         agree = sum(difference > 0 for difference in compared)
+        alone = {len(_rows_of(runs, model)) for model in self.models} - {len(values)}
+        if alone and len(values) >= LEAST_SEEDS:
+            raise InputError(
+                f"{self.of} and {self.than} share {len(values)} seeds of {max(alone)}; train the others too"
+            )
         reason = f"mean difference {mean}, {agree} of {len(compared)} seeds agree, {_gaps_in_words(gaps, unequal)}"
         return Verdict(self.claim, self._outcome(mean, agree, len(compared), confounded), reason)
 
@@ -468,15 +481,24 @@ def _low(row: Mapping[str, Cell], column: str) -> float:
 
 def _failures(runs: Table, *models: str) -> str:
     """The first failed training of these models in words; empty if all of them ended well."""
-    rows = [row for model in models for row in _rows_of(runs, model) if row.get(STATE, TRAINED) != TRAINED]
-    if not rows:
+    return _failed([row for model in models for row in _rows_of(runs, model)])
+
+
+def _failed(rows: Sequence[Mapping[str, Cell]]) -> str:
+    failed = [row for row in rows if row.get(STATE, TRAINED) != TRAINED]
+    if not failed:
         return ""
-    first = rows[0]
-    return f"{len(rows)} trainings failed, such as {first[MODEL]}, seed {first[SEED]}: {first[STATE]}"
+    first = failed[0]
+    return f"{len(failed)} trainings failed, such as {first.get(MODEL)}, seed {first.get(SEED)}: {first[STATE]}"
 
 
 def _by_seed(runs: Table, model: str, quantity: str) -> dict[int, float]:
-    return {int(_number_in(row, SEED)): _number_in(row, quantity) for row in _rows_of(runs, model)}
+    """The quantity of every run of a model. Raises InputError where a seed comes twice."""
+    rows = _rows_of(runs, model)
+    values = {int(_number_in(row, SEED)): _number_in(row, quantity) for row in rows}
+    if len(values) < len(rows):
+        raise InputError(f"{model} has two rows of one seed, so a rule would judge one of them; give one row a seed")
+    return values
 
 
 def _differences(runs: Table, of: str, than: str, quantity: str) -> dict[int, float]:
@@ -517,6 +539,8 @@ def _unless_worse(verdict: Verdict, runs: Table, model: str, baseline: str | Non
     gaps = _differences(runs, model, baseline, LOSS)
     if len(gaps) < LEAST_SEEDS <= len(_rows_of(runs, model)):
         raise InputError(f"{len(gaps)} seeds of {model} can be compared with {baseline}, of at least {LEAST_SEEDS}")
+    if LEAST_SEEDS <= len(gaps) < (n := len(_rows_of(runs, model))):
+        raise InputError(f"{model} and {baseline} share {len(gaps)} seeds of {n}; train the others too")
     worse = [seed for seed, gap in gaps.items() if gap > LOSS_GAP]
     if len(gaps) < LEAST_SEEDS or not _are_too_many(worse, of=len(gaps)):
         return verdict

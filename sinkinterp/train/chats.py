@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,15 @@ def tokenised(chats: Iterable[Messages], tokenizer: Any, length: int) -> Chats:
 def _by_marks(chat: Messages, tokenizer: Any, name: str) -> Labelled:
     """Ids, and labels where the template marks an assistant's tokens."""
     out = rendered(chat, tokenizer, name, return_dict=True, return_assistant_tokens_mask=True)
-    ids, masks = out["input_ids"], out["assistant_masks"]
-    return ids, [token if on else IGNORED for token, on in zip(ids, masks, strict=True)]
+    ids, masks = out["input_ids"], [bool(on) for on in out["assistant_masks"]]
+    labels = [token if on else IGNORED for token, on in zip(ids, masks, strict=True)]
+    n_spans = sum(on and not before for before, on in pairwise([False, *masks]))
+    if n_spans == sum(m["role"] == "assistant" for m in chat):
+        return ids, labels
+    whole = _by_beginnings(chat, tokenizer, name)[1]  # marks go astray in tokenizers that drop white space
+    if whole is None or (any(masks) and all(at != IGNORED for at, on in zip(whole, masks, strict=True) if on)):
+        return ids, labels
+    return ids, whole
 
 
 def _by_beginnings(chat: Messages, tokenizer: Any, name: str) -> Labelled:
@@ -152,6 +160,10 @@ def _dataset(name: str) -> Iterable[Any]:
 def _messages(row: Any, name: str) -> Messages:
     """The messages of a row. Raises InputError if it has none."""
     messages: Any = row.get("messages") if isinstance(row, dict) else None
+    if isinstance(messages, list) and (
+        row.get("tools") or any(isinstance(m, dict) and m.get("tool_calls") for m in messages)
+    ):
+        raise InputError(f"{name} has tools or tool calls, which are not rendered here; leave such chats out")
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise InputError(f'{name} is not a chat; each is {{"messages": [{{"role": ..., "content": ...}}, ...]}}')
     return [{"role": m["role"], "content": unicode_text(m["content"], name)} for m in messages]

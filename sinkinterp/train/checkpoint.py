@@ -122,7 +122,7 @@ def restore(run: Path, step: int, model: PreTrainedModel, optimizer: Optimizer) 
     fill(folder, model)
     moments = load_file(folder / OPTIMIZER)
     for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
+        if parameter.requires_grad and f"{name}.{MOMENTS[0]}" in moments:  # else it never had a gradient
             parts = {part: sharded_like(moments[f"{name}.{part}"], parameter) for part in MOMENTS}
             optimizer.state[parameter] = {part: tensor.clone() for part, tensor in parts.items()}
     return history_of(folder)

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import AdamW, Optimizer
 from transformers import PreTrainedModel
 
+from ..data.draws import generator
 from ..errors import InputError
 from ..files import sole_writer
 from ..lm.loss import IGNORED
@@ -103,12 +104,21 @@ def update(job: Job[Fit], step: int, model: nn.Module, optimizer: Optimizer) -> 
         group["lr"] = rate
     optimizer.zero_grad()
     batch = job.batch(step)
-    local_loss = accumulate(job, batch, model)
+    with _seeded("dropout", fit.seed, step, world.rank, device=world.device):
+        local_loss = accumulate(job, batch, model)
     local_norm = distributed.full_tensor(torch.nn.utils.clip_grad_norm_(model.parameters(), fit.clip))
     loss, norm = (total / world.size for total in world.summed(local_loss, local_norm))
     _check_finite(step, loss, norm, fit)
     optimizer.step()
     return {"train_loss": loss, "grad_norm": norm, "lr": rate, "tokens": _tokens(batch)}
+
+
+@contextmanager
+def _seeded(*stream: object, device: torch.device) -> Iterator[None]:
+    """In this context what torch draws, such as dropout, depends on names and numbers only."""
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(generator(*stream).initial_seed())
+        yield
 
 
 def accumulate(job: Job[Fit], batch: Batch, model: nn.Module) -> torch.Tensor:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -88,7 +89,7 @@ class MapsAndTokens(Decay):
 
     def decayed(self, model: nn.Module) -> set[str]:
         embedding = model.get_input_embeddings()  # type: ignore[operator]
-        owners = [m for m in model.modules() if isinstance(m, nn.Linear) or m is embedding]
+        owners = [m for m in model.modules() if isinstance(m, nn.Linear | Conv1D) or m is embedding]
         chosen = {id(p) for owner in owners for p in owner.parameters()}
         return {name for name, p in model.named_parameters() if id(p) in chosen}
 

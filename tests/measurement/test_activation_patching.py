@@ -3,11 +3,13 @@
 import pytest
 import torch
 from backends.zoo import model_of
+from lm.family import SPECS
 from transformer_lens import patching as theirs
 
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, ChangeValues, Put, PutAt
+from sinkinterp.lm.model import build
 from sinkinterp.measurement.activation_patching import (
     activation_patching,
     divergence_from_clean,
@@ -108,6 +110,26 @@ def test_metrics_are_those_worked_by_hand(subject):
     assert len(table.rows) == 1 and "alpha_1: clean" in table.note
 
 
+def test_answers_of_each_pair_are_those_of_each_pair_in_every_pass():
+    plain, n = load(model_of("llama")), 2 * 2048 // T
+    clean, corrupted = CLEAN.repeat(n, 1)[:n], CORRUPTED.repeat(n, 1)[:n]
+    right, wrong = (torch.arange(n) % 5).tolist(), (7 + torch.arange(n) % 3).tolist()
+    given = {"site": ChangeResidual(layers=[1], positions=[3]), "progress": False}
+    table = activation_patching(plain, clean, corrupted, metric=logit_difference(right, wrong), **given)
+    logits = plain.run(clean).logits[:, -1]
+    expected = logits[torch.arange(n), right] - logits[torch.arange(n), wrong]
+    assert f"clean {expected.mean():.4g}" in table.note
+
+
+def test_edges_to_later_keys_are_shown_where_a_prefix_lets_queries_see_them():
+    model = build(SPECS["prefix_5"])
+    tokens = [torch.randint(97, (2, 9), generator=torch.Generator().manual_seed(i)) for i in range(2)]
+    site, by = ChangePattern(layers=[1]), ("layer", "position", "key")
+    table = activation_patching(model, *tokens, site=site, by=by, metric=difference, progress=False)
+    pairs = {(row["position"], row["key"]) for row in table.rows}
+    assert pairs == {(q, k) for q in range(9) for k in range(9) if k <= q or k < 5}
+
+
 def test_an_edge_of_attention_is_one_weight_and_first_order_its_derivative(subject, as_users_run_it):
     site = ChangePattern(layers=[1], positions=[T - 1])
     table = activation_patching(
@@ -135,7 +157,7 @@ def test_first_order_is_exact_for_the_last_residual_and_a_linear_metric(subject,
     assert f"wrong by {error.mean():.2g} on average and {error.max():.2g} at most" in table.note
     zeros = torch.tensor([row["position"] < T - 1 and row["layer"] == last for row in table.rows])
     assert estimated[zeros].abs().max() < 1e-6 and torch.corrcoef(torch.stack((exact, estimated)))[0, 1] > 0.5
-    assert "a place drawn at random restores" in table.note and f"{2 * len(table.rows) + 4} runs" in table.note
+    assert "a place drawn at random restores" in table.note and f"{2 * len(table.rows) + 5} runs" in table.note
 
 
 def test_what_does_not_fit_is_refused(subject):

@@ -46,6 +46,16 @@ def test_of_a_head_that_is_not_above_uniform_attention_no_share_is_said_to_be_re
         assert ("below the others'" in answer.sentence) == bool(score.score.mean() < 0)
 
 
+def test_a_forward_of_a_modules_own_stays():
+    model = model_of("gpt2")
+    part, calls = model.transformer.h[0].mlp, []
+    run = part.forward
+    part.forward = lambda x: calls.append(1) or run(x)
+    own = part.forward
+    si.explain(model, tokens_of(11), head=(1, 0))
+    assert part.forward is own and calls
+
+
 def adds_up(subject, tokens, last_part=None, is_crossed=False):
     before = subject.run(tokens).logits
     with frozen(subject, tokens) as run:

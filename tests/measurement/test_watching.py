@@ -183,7 +183,8 @@ def test_accelerate_keeps_the_history_and_its_wrappers_are_looked_into(tmp_path)
 
 @torch.no_grad()
 def test_gates_and_sink_logits_are_named_where_a_model_has_them():
-    tokens = torch.randint(97, (3, 13))
+    tokens = torch.randint(97, (1 + 2048 // 13, 13))  # two passes, of which the second has one sequence
+    tokens[-1] = 5
     gated, logits = build(SPECS["gated"]), build(SPECS["sink_logit"])
     for logit, layer in zip((3.0, -1.0), logits.model.layers, strict=True):
         layer.self_attn.slots.logit.fill_(logit)

@@ -9,7 +9,13 @@ from sinkinterp.errors import InputError
 from sinkinterp.report.compare import sinks_by_domain
 from sinkinterp.report.heads import score_gaps_by_head, top_heads, writes_by_head
 from sinkinterp.report.massive import massive_by_block
-from sinkinterp.report.positions import loss_by_position, secondary_by_token, sinks_by_epsilon, sinks_by_token
+from sinkinterp.report.positions import (
+    followed,
+    loss_by_position,
+    secondary_by_token,
+    sinks_by_epsilon,
+    sinks_by_token,
+)
 from sinkinterp.report.protocol import Protocol
 from sinkinterp.report.report import Report
 from sinkinterp.report.views import overview_tables
@@ -86,6 +92,17 @@ def test_tokens_that_hardly_any_query_follows_do_not_count():
     late[..., -1] = 0.9
     rows = sinks_by_token(replace(REPORT, importance=late)).rows
     assert all(row["place"] == "first" or row["token"] == 2 for row in rows)
+
+
+def test_the_end_of_a_short_text_does_not_count_beside_a_longer_one():
+    tokens, late = TOKENS.clone(), ALPHA.clone()
+    tokens[1, 6:] = -1  # a text of 6 tokens beside two of 11
+    late[1, ..., 5] = 0.9
+    late[1, ..., 6:] = torch.nan
+    report = replace(REPORT, tokens=tokens, importance=late)
+    assert followed(report).sum(1).tolist() == [4, 0, 4]
+    assert [row["token"] for row in sinks_by_token(report).rows if row["place"] == "later"] == [2]
+    assert "second sink" not in str(report.summary())
 
 
 def test_secondary_sinks_lie_between_the_steps_of_the_norm():

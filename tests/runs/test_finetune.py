@@ -12,7 +12,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.model import build
 from sinkinterp.runs.estimate import cost_of
-from sinkinterp.runs.finetune import ChatRecipe, finetuned, history_of
+from sinkinterp.runs.finetune import ChatRecipe, _split, finetuned, history_of
 from sinkinterp.train import checkpoint
 from sinkinterp.train.chats import PLAIN, Chats, padded, read_chats, tokenised
 
@@ -59,6 +59,30 @@ def test_only_the_assistants_words_and_their_ends_are_predicted(tokenizer, templ
     assert chats.rule.startswith("assistants' tokens") and ("marked" in chats.rule) == (template is None)
     ids, labels = chats.rows[0]
     assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
+
+
+@pytest.mark.parametrize("answer", ["yes ", " yes"])
+def test_white_space_that_a_tokenizer_drops_marks_no_words_of_the_user(tokenizer, answer):
+    chat = [CHAT[0], {"role": "assistant", "content": answer}, *CHAT[2:]]
+    predicted = words_of(tokenised([chat], tokenizer, 99).rows[0])
+    assert "user" not in predicted and "?" not in predicted and {"yes", "good", "day"} <= {*predicted}
+
+
+def test_tool_calls_are_refused(tmp_path):
+    call = {"role": "assistant", "content": "", "tool_calls": [{"name": "weather"}]}
+    for row in ({"messages": [CHAT[0], call]}, {"messages": CHAT, "tools": [{"name": "weather"}]}):
+        (tmp_path / "tools.jsonl").write_text(json.dumps(row))
+        with pytest.raises(InputError, match="row 1 has tools or tool calls, which are not rendered here"):
+            read_chats(str(tmp_path / "tools.jsonl"))
+
+
+def test_no_chat_is_both_held_out_and_trained_on():
+    rows = [([i % 10], [i % 10]) for i in range(40)]
+    training, held_out = _split(Chats(rows, "", 0))
+    assert [ids for ids, _ in held_out.rows] == [[6], [7], [8], [9]]
+    assert {ids[0] for ids, _ in training.rows} == set(range(6)) and len(training.rows) == 24
+    with pytest.raises(InputError, match="the chats repeat each other"):
+        _split(Chats(rows[:1] * 40, "", 0))
 
 
 def test_a_template_that_rewrites_what_came_before_trains_on_all_tokens(tokenizer):

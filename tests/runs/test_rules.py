@@ -181,6 +181,24 @@ def test_a_rule_about_rows_without_numbers_is_an_error(rule, missing):
         rule.verdict(runs(a=[empty] * 5, b=[{**empty, c.EXCESS: 0.1}] * 5))
 
 
+def test_seeds_that_are_not_those_of_the_other_model_or_come_twice_are_an_error():
+    table = runs(a=of_excess(*[-0.5] * 7, 0.5, 0.5, 0.5), b=of_excess(0.2, 0.2, 0.2))
+    for rule in (Higher("a", than="b"), Higher("b", than="a"), HasNoSink("a", baseline="b")):
+        with pytest.raises(InputError, match="share 3 seeds of 10"):
+            rule.verdict(Table("", "", tuple({c.ALPHA_1: 0.1, NULL: 0.1, c.SINK_1: 0.0, **row} for row in table.rows)))
+    twice = runs(a=of_excess(0.5, 0.5, 0.5), b=of_excess(0.2, 0.2, 0.2))
+    with pytest.raises(InputError, match="two rows of one seed"):
+        Higher("a", than="b").verdict(Table("", "", (*twice.rows, twice.rows[0])))
+
+
+def test_comparisons_of_trainings_that_failed_decide_nothing():
+    table = runs(a=[*of_excess(2.0), "loss is nan"], b=of_excess(1.0, 1.0))
+    assert Above("", c.EXCESS, {c.MODEL: "a"}, {c.MODEL: "b"}, by=(c.SEED,)).verdict(table).outcome is DIVERGED
+    assert Within("", c.EXCESS, {c.MODEL: "a"}, low=0).verdict(table).outcome is DIVERGED
+    with pytest.raises(InputError, match="a factor is above 0"):
+        Above("", c.EXCESS, {}, {}, factor=-1)
+
+
 def test_a_baseline_of_two_seeds_is_an_error_and_one_that_diverged_decides_nothing():
     table = runs(a=of_alpha(*[0.1] * 5), few=of_alpha(0.3, 0.3), ended=[*of_alpha(0.3, 0.3), "loss is nan"])
     with pytest.raises(InputError, match="2 seeds of a can be compared with few, of at least 3"):

@@ -242,6 +242,31 @@ def updated(recipe):
     return model, update(job_of(recipe, recipe.data, evaluate), 1, model, optimizer)
 
 
+def with_dropout_and_an_idle_parameter():
+    model = build(RECIPE.model, 0)
+    model.extra = torch.nn.Parameter(torch.ones(3))
+
+    def drop(module, args, output):
+        output.last_hidden_state = torch.nn.functional.dropout(output.last_hidden_state, 0.3, module.training)
+
+    model.model.register_forward_hook(drop)
+    return model
+
+
+def test_a_model_with_dropout_and_an_idle_parameter_ends_the_same_whatever_was_drawn_and_wherever_it_stopped(tmp_path):
+    def train_of(run, seed, stop=None):
+        torch.manual_seed(seed)
+        job = replace(job_of(RECIPE, RECIPE.data, evaluate), start=with_dropout_and_an_idle_parameter)
+        return loop.train(job, run, lambda step, metrics: step == stop and os.kill(os.getpid(), signal.SIGINT))
+
+    whole = train_of(tmp_path / "whole", 1)
+    with pytest.raises(KeyboardInterrupt):
+        train_of(tmp_path / "cut", 2, stop=7)
+    assert_same(whole, train_of(tmp_path / "cut", 3))
+    plain, dropped = (load_file(folder / "model.safetensors") for folder in (train(RECIPE, tmp_path / "plain"), whole))
+    assert not all(tensor.equal(dropped[name]) for name, tensor in plain.items())
+
+
 def test_the_first_update_is_adamw_worked_by_hand():
     recipe = replace(RECIPE, clip=1e9, warmup=1, weight_decay=0.5)
     (model, metrics), oracle = updated(recipe), build(recipe.model)

@@ -3,6 +3,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+from backends import zoo
 from lm.family import SPECS, model_of
 
 from sinkinterp.attention.kernels import Sigmoid
@@ -109,6 +110,15 @@ def test_groups_that_miss_repeat_or_invent_a_parameter_are_refused():
     for wrong in (whole[1:], [*whole, whole[0]], [*whole[1:], torch.nn.Parameter(torch.zeros(3))]):
         with pytest.raises(RuntimeError, match="where the model trains"):
             check_cover(model, wrong)
+
+
+def test_transposed_maps_of_gpt2_are_decayed():
+    model = zoo.model_of("gpt2")
+    decayed = {id(p) for p in parameter_groups(model, MapsAndTokens(), 1.0)[0]["params"]}
+    names = {name for name, p in model.named_parameters() if id(p) in decayed and p.ndim > 1}
+    maps = {f"transformer.h.{i}.{part}.weight" for i in range(3) for part in
+            ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")}  # fmt: skip
+    assert names == maps | {"transformer.wte.weight"}
 
 
 def test_gains_positions_and_slots_are_not_decayed_unless_everything_is():
