@@ -102,7 +102,7 @@ def test_the_end_of_a_short_text_does_not_count_beside_a_longer_one():
     report = replace(REPORT, tokens=tokens, importance=late)
     assert followed(report).sum(1).tolist() == [4, 0, 4]
     assert [row["token"] for row in sinks_by_token(report).rows if row["place"] == "later"] == [2]
-    assert "second sink" not in str(report.summary())
+    assert "position 5" not in str(report.summary())
 
 
 def test_secondary_sinks_lie_between_the_steps_of_the_norm():
