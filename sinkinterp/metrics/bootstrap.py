@@ -75,11 +75,14 @@ def difference(before: Float[Tensor, " n"], after: Float[Tensor, " m"], paired: 
 
 
 def ratio(after: PerSequence, before: PerSequence, seed: int = 0) -> Estimate:
-    """Mean after over mean before with its 95% interval; every resample takes the same sequences of both."""
+    """Mean after over mean before with its 95% interval; every resample takes the same sequences of both.
+
+    No interval where a resample has a mean of 0 before.
+    """
     quotient = (after.double().mean() / before.double().mean()).item()
-    if len(before) < 2:
+    if len(before) < 2 or not (means := _resampled_means(before, seed)).all():
         return Estimate(quotient, math.nan, math.nan)
-    return Estimate(quotient, *_interval(_resampled_means(after, seed) / _resampled_means(before, seed)))
+    return Estimate(quotient, *_interval(_resampled_means(after, seed) / means))
 
 
 def estimate_cells(column: str, value: Estimate) -> dict[str, Cell]:

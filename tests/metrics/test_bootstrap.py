@@ -125,3 +125,8 @@ def test_a_ratio_is_of_means_and_of_pairs():
     noisy = ratio(before + normal(400, 1), before)
     spread = (normal(400, 1) - (noisy.mean - 1) * before).std() / before.mean() / 400**0.5  # the delta method's
     assert (noisy.high - noisy.low) / 2 == pytest.approx(1.96 * spread.item(), rel=0.1)
+
+
+def test_a_ratio_to_what_is_zero_in_some_sequences_has_no_interval():
+    found = ratio(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, 1.0]))
+    assert found.mean == pytest.approx(6.0) and math.isnan(found.low) and math.isnan(found.high)
