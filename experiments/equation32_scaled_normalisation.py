@@ -20,6 +20,7 @@ from sinkinterp.runs.rules import Rule, Within
 from sinkinterp.runs.study import BASES, base_of
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.job import Task, prepared
+from sinkinterp.train.loop import threads
 from sinkinterp.train.recipe import Recipe
 
 _TOY = replace(BASES[Scale.DEMO], model=replace(BASE, d_model=16, n_heads=2, n_layers=2))
@@ -79,7 +80,8 @@ def rows(scope: Scope) -> Table:
         settings = {"SGD": {"lr": alpha**2 * RATE}, "AdamW": exact}
         for name, of_output in settings.items():
             for change, chosen in ((EXACT, of_output), ("control: initial W_O alone", {})):
-                distance = _distance(base.model, batches, alpha, name == "AdamW", chosen)
+                with threads(base.threads):
+                    distance = _distance(base.model, batches, alpha, name == "AdamW", chosen)
                 place: dict[str, Cell] = {"optimiser": name, "alpha": alpha, "change of W_O's settings": change}
                 made.append({CASE: f"{name}, {alpha:g}, {change}", **place, DISTANCE: distance})
                 on_row(len(made), 4 * len(ALPHAS))
