@@ -123,9 +123,10 @@ def _states_differ(x: Tensor) -> Tensor:
 
 
 def draw(table: Table) -> go.Figure:
-    """The distance for every proposition."""
-    figure = beside_published(Table("Distance from the proposition", table.note, table.rows), CASE, DISTANCE, ())
-    return figure.update_yaxes(tickformat=".0e")
+    """The distance for every proposition; bars of seeds lie over each other, so that the largest shows."""
+    note = f"{table.note}; a bar is as high as its largest seed"
+    figure = beside_published(Table("Distance from the proposition", note, table.rows), CASE, DISTANCE, ())
+    return figure.update_yaxes(tickformat=".0e").update_layout(barmode="overlay")
 
 
 EXPERIMENT = Experiment(

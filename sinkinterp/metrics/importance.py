@@ -25,8 +25,8 @@ def proxy(call: AttentionCall) -> AttentionCall:
 
 
 def queries_that_see(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
-    """How many queries can see each position."""
-    return call.watchers(positions)
+    """How many queries can see each position; 1 where none can, so that its importance is 0."""
+    return call.watchers(positions).clamp(min=1)
 
 
 def queries_from(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
@@ -38,7 +38,7 @@ def queries_from(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
 def hidden_queries(call: AttentionCall) -> Int[Tensor, " batch"]:
     """How many queries cannot see the first key, at most over heads: above 0 behind a window narrower than T."""
     first = call.keys[:1]
-    return (queries_from(call, first) - queries_that_see(call, first)).amax((1, 2)).expand(len(call.q))
+    return (queries_from(call, first) - call.watchers(first)).amax((1, 2)).expand(len(call.q))
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,10 +61,10 @@ class Convention:
         """alpha_k of the weights that `call` computes. In half precision, or under a prefix mask, for small T."""
         looks_ahead = self.past_only and call.mask is not None and bool((call.mask & ~self._causal(call)).any())
         if self.dtype is torch.float32 and not looks_ahead:
-            return call.column_mass(positions) / self._queries(call, positions)
+            return call.column_mass(positions) / self.divisor(call, positions)
         weights = call.pattern()[..., -call.k.shape[2] :]
         weights = (weights * self._causal(call) if self.past_only else weights)[..., positions].to(self.dtype)
-        return (weights / self._queries(call, positions)[:, :, None].to(self.dtype)).sum(2).float()
+        return (weights / self.divisor(call, positions)[:, :, None].to(self.dtype)).sum(2).float()
 
     def uniform(self, call: AttentionCall, positions: KeyIndex) -> Importance:
         """The null: alpha_k if every query attended equally to all columns that it can see; H_T / T for key 0."""
@@ -75,12 +75,8 @@ class Convention:
         else:
             seen = call.mask & self._causal(call) if self.past_only else call.mask
             mass = torch.cat([(seen[..., keys] * share[..., None]).sum(2) for keys in key_blocks(positions)], -1)
-        alpha = (mass / self._queries(call, positions)).float()
+        alpha = (mass / self.divisor(call, positions)).float()
         return alpha.expand(*call.q.shape[:2], -1)
-
-    def _queries(self, call: AttentionCall, positions: KeyIndex) -> QueryCounts:
-        """The divisor; 1 for a key that no query sees, whose importance is 0."""
-        return self.divisor(call, positions).clamp(min=1)
 
     def _causal(self, call: AttentionCall) -> Bool[Tensor, "1 1 query key"]:
         return replace(call.scoring.visibility, mask=None).allowed()

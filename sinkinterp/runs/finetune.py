@@ -146,16 +146,11 @@ def _model(name: str, longest: int = 0) -> PreTrainedModel:
 
 
 def _split(chats: Chats) -> tuple[Chats, Chats]:
-    """The chats to train on, and the last tenth of them, 32 at most, that is held out.
-
-    Raises InputError where none is left to train on, because all are held out too.
-    """
+    """The chats to train on, and of the last tenth, 32 at most, those that are not among them: these are held out."""
     first = len(chats.rows) - min(HELD_OUT, len(chats.rows) // 10)
-    held_out = {tuple(ids) for ids, _ in chats.rows[first:]}
-    training = [row for row in chats.rows[:first] if tuple(row[0]) not in held_out]
-    if not training:
-        raise InputError("every chat is held out too, since the chats repeat each other; give more different ones")
-    return replace(chats, rows=training), replace(chats, rows=chats.rows[first:])
+    trained_on = {tuple(ids) for ids, _ in chats.rows[:first]}
+    held_out = [row for row in chats.rows[first:] if tuple(row[0]) not in trained_on]
+    return replace(chats, rows=chats.rows[:first]), replace(chats, rows=held_out)
 
 
 def _watch_on(held_out: Chats) -> Callable[[PreTrainedModel], dict[str, float]]:

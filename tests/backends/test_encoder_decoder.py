@@ -263,7 +263,7 @@ REFUSED = [
     (lambda: si.load(BART, backend="nnsight", encoder=NoEncoder()), ALONE),
     (lambda: si.load(BART, backend="transformer_lens", encoder=NoEncoder()), ALONE),
     (lambda: HuggingFaceSubject(BART), ALONE),
-    (lambda: si.patched(BART, SwapPositions(0, 4)).__enter__(), ALONE),
+    (lambda: si.patched(BART, SwapPositions(0, 4)).__enter__(), "patched takes no encoder-decoder model; si.measure"),
 ]
 
 

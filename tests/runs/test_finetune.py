@@ -77,12 +77,10 @@ def test_tool_calls_are_refused(tmp_path):
 
 
 def test_no_chat_is_both_held_out_and_trained_on():
-    rows = [([i % 10], [i % 10]) for i in range(40)]
+    rows = [([i if i < 38 else i % 10], [i]) for i in range(40)]  # the last two repeat earlier ones
     training, held_out = _split(Chats(rows, "", 0))
-    assert [ids for ids, _ in held_out.rows] == [[6], [7], [8], [9]]
-    assert {ids[0] for ids, _ in training.rows} == set(range(6)) and len(training.rows) == 24
-    with pytest.raises(InputError, match="the chats repeat each other"):
-        _split(Chats(rows[:1] * 40, "", 0))
+    assert [ids for ids, _ in held_out.rows] == [[36], [37]] and training.rows == rows[:36]
+    assert _split(Chats(rows[:1] * 40, "", 0))[1].rows == []
 
 
 def test_a_template_that_rewrites_what_came_before_trains_on_all_tokens(tokenizer):
