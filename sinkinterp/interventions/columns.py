@@ -209,12 +209,12 @@ class AddSinkLogit(OnHeads):
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        chosen, before = self._chosen_heads(call), torch.full((call.q.shape[1],), -torch.inf, device=call.q.device)
-        if call.slot is not None:
-            before = call.slot.logit if isinstance(call.slot, SinkLogit) else torch.zeros_like(before)
-        if (before[chosen] > -torch.inf).any():
+        chosen, slot = self._chosen_heads(call), call.slot
+        if slot is None:
+            slot = SinkLogit(torch.full((call.q.shape[1],), -torch.inf, device=call.q.device))
+        if not isinstance(slot, SinkLogit) or (slot.logit[chosen] > -torch.inf).any():
             raise InputError(f"layer {call.layer} has a slot already; use ZeroKeySlot or RemoveKeySlot")
-        return replace(call, slot=SinkLogit(before.masked_fill(chosen, self.logit)))
+        return replace(call, slot=SinkLogit(slot.logit.masked_fill(chosen, self.logit)))
 
 
 def _slot_of(call: AttentionCall) -> SlotRow | SinkLogit:

@@ -80,7 +80,8 @@ def swap_table(
         raise InputError(
             f"token sets are all of one size; got (sequences, tokens) {', '.join(map(str, sorted(sizes)))}"
         )
-    if max(targets) + 1 >= (shortest := min(length for _, length in sizes)):
+    ((_, shortest),) = sizes
+    if max(targets) + 1 >= shortest:
         raise InputError(
             f"the control swaps position {max(targets)} with the next; texts of {shortest} tokens have none"
         )

@@ -190,7 +190,7 @@ class Explanation:
         """What cutting the named parts removes, in words; that it is not enough, where it is less than 80%."""
         rows = [row for row in self.cuts.rows if row[HEAD] == head.name and RANDOM not in str(row[CUT])]
         if not head.is_above_null:
-            return " That is not more than uniform attention, of which cuts could remove a share."
+            return " That is not above uniform attention, so cuts have nothing to remove."
         removed = {str(row[CUT]).rpartition(", ")[2]: float(row[REMOVED] or 0) for row in rows}
         if not removed:
             return ""

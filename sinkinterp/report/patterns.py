@@ -135,7 +135,7 @@ def _by_layer(given: Any) -> dict[int, Any]:
 
 
 def _checked(pattern: Any, layer: int) -> Pattern:
-    pattern = torch.from_numpy(pattern) if isinstance(pattern, np.ndarray) else pattern
+    pattern = torch.tensor(pattern) if isinstance(pattern, np.ndarray) and pattern.dtype.kind == "f" else pattern
     if not isinstance(pattern, Tensor) or pattern.ndim != 4 or not pattern.is_floating_point():
         got = tuple(pattern.shape) if isinstance(pattern, Tensor) else type(pattern).__name__
         raise InputError(f"layer {layer} is {got}; give {TAKES}")

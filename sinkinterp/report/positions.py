@@ -81,7 +81,8 @@ def sinks_by_token(report: Readings, epsilon: float = 0.3, token_text: TokenText
     """
     report.alpha(report.protocol.length - 1)
     end = max(2, report.protocol.length - FOLLOWERS + 1)
-    counts = followed(report) | (torch.arange(report.tokens.shape[1]) < (2 if end == 2 else 1))
+    always = 2 if end == 2 else 1  # where all texts are short, the second position counts all the same
+    counts = followed(report) | (torch.arange(report.tokens.shape[1]) < always)
     ids = report.tokens.masked_fill(~counts, PAD)
     rows: list[dict[str, Cell]] = []
     for place, chosen in (("first", slice(0, 1)), ("later", slice(1, end))):
@@ -92,6 +93,7 @@ def sinks_by_token(report: Readings, epsilon: float = 0.3, token_text: TokenText
             rows.append({"place": place, "token": sink.token, "text": token_text(sink.token)})
             rows[-1] |= {"occurrences": sink.occurrences, "share of heads": sink.share, NULL: null}
     places = f"null: that place under uniform attention; later: positions 1 to {end - 1}"
+    places += "" if always == 2 else f", where {FOLLOWERS} queries of a text can follow them"
     return Table("Which tokens are sinks?", f"{protocol_note(report, epsilon)}; {places}", tuple(rows))
 
 

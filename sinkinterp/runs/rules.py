@@ -268,11 +268,6 @@ class Higher:
         compared = [value for seed, value in values.items() if confounded or seed not in unequal]
         mean = estimate(torch.tensor(compared)) if compared else Estimate(*[float("nan")] * 3)
         agree = sum(difference > 0 for difference in compared)
-        alone = {len(_rows_of(runs, model)) for model in self.models} - {len(values)}
-        if alone and len(values) >= LEAST_SEEDS:
-            raise InputError(
-                f"{self.of} and {self.than} share {len(values)} seeds of {max(alone)}; train the others too"
-            )
         reason = f"mean difference {mean}, {agree} of {len(compared)} seeds agree, {_gaps_in_words(gaps, unequal)}"
         return Verdict(self.claim, self._outcome(mean, agree, len(compared), confounded), reason)
 
@@ -485,6 +480,7 @@ def _failures(runs: Table, *models: str) -> str:
 
 
 def _failed(rows: Sequence[Mapping[str, Cell]]) -> str:
+    """The first of these rows whose training failed, in words; empty if all of them ended well."""
     failed = [row for row in rows if row.get(STATE, TRAINED) != TRAINED]
     if not failed:
         return ""
@@ -502,9 +498,15 @@ def _by_seed(runs: Table, model: str, quantity: str) -> dict[int, float]:
 
 
 def _differences(runs: Table, of: str, than: str, quantity: str) -> dict[int, float]:
-    """How much higher the quantity is in one model than in another, by seed."""
+    """How much higher the quantity is in one model than in another, by seed.
+
+    Raises InputError where enough seeds can be compared, but not all of both models.
+    """
     one, other = (_by_seed(runs, name, quantity) for name in (of, than))
-    return {seed: one[seed] - other[seed] for seed in sorted(one.keys() & other.keys())}
+    shared, most = sorted(one.keys() & other.keys()), max(len(one), len(other))
+    if LEAST_SEEDS <= len(shared) < most:
+        raise InputError(f"{of} and {than} share {len(shared)} seeds of {most}; train the others too")
+    return {seed: one[seed] - other[seed] for seed in shared}
 
 
 def _are_too_many(seeds: Sequence[int], of: int) -> bool:
@@ -539,8 +541,6 @@ def _unless_worse(verdict: Verdict, runs: Table, model: str, baseline: str | Non
     gaps = _differences(runs, model, baseline, LOSS)
     if len(gaps) < LEAST_SEEDS <= len(_rows_of(runs, model)):
         raise InputError(f"{len(gaps)} seeds of {model} can be compared with {baseline}, of at least {LEAST_SEEDS}")
-    if LEAST_SEEDS <= len(gaps) < (n := len(_rows_of(runs, model))):
-        raise InputError(f"{model} and {baseline} share {len(gaps)} seeds of {n}; train the others too")
     worse = [seed for seed, gap in gaps.items() if gap > LOSS_GAP]
     if len(gaps) < LEAST_SEEDS or not _are_too_many(worse, of=len(gaps)):
         return verdict

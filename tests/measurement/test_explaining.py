@@ -42,7 +42,7 @@ def test_of_a_head_that_is_not_above_uniform_attention_no_share_is_said_to_be_re
     for answer, is_above in zip(answers, (True, False, False), strict=True):
         score, removed = answer.heads[0], answer.cuts.column("removed")
         assert score.is_above_null is is_above and removed
-        assert ("not more than uniform" in answer.sentence) == all(share is None for share in removed) == (not is_above)
+        assert ("not above uniform" in answer.sentence) == all(share is None for share in removed) == (not is_above)
         assert ("below the others'" in answer.sentence) == bool(score.score.mean() < 0)
 
 
