@@ -253,6 +253,7 @@ def with_dropout_and_an_idle_parameter():
     return model
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_a_model_with_dropout_and_an_idle_parameter_ends_the_same_whatever_was_drawn_and_wherever_it_stopped(tmp_path):
     def train_of(run, seed, stop=None):
         torch.manual_seed(seed)
