@@ -13,13 +13,12 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .checks import Told, nearest, signature_of_fields
+from .checks import nearest
 from .lm.registration import register_with_transformers
 
 if TYPE_CHECKING:
     from .backends.load import load as load
     from .backends.module.attention_of import AttentionOf as AttentionOf
-    from .backends.module.export import to_transformers as to_transformers
     from .backends.patched import patched as patched
     from .interventions.normalisation import PatchNormalization as PatchNormalization
     from .interventions.positions import SwapPositions as SwapPositions
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
 _MODULES = {  # of the public names; each is imported when its name is first used, since torch takes seconds
     "load": "backends.load",
     "AttentionOf": "backends.module.attention_of",
-    "to_transformers": "backends.module.export",
     "measure": "measurement.measure",
     "Report": "report.report",
     "compare": "report.compare",
@@ -78,7 +76,6 @@ _WRITTEN = {  # what to write in place of names that people try
 __version__ = "0.1.0"
 
 register_with_transformers()
-Told.__signature__ = property(signature_of_fields)  # type: ignore[attr-defined]  # not in the class, which is sent elsewhere
 
 
 def __getattr__(name: str) -> Any:

@@ -75,7 +75,7 @@ def accepting(function: Any, what: str, *arguments: Any) -> Any:
     try:
         inspect.signature(function).bind(*arguments)
     except TypeError as error:
-        raise InputError(f"{what} is called with {len(arguments)} arguments: {error}") from None
+        raise InputError(f"{what} cannot be called with {len(arguments)} arguments: {error}") from None
     except ValueError:  # a function of C, whose arguments are not known
         pass
     return function
@@ -171,21 +171,18 @@ class Told(type):
         try:
             return super().__call__(*args, **kwargs)
         except TypeError:
-            cls._check_fit(args, kwargs)
+            signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+            try:
+                signature.bind(None, *args, **kwargs)
+            except TypeError as error:
+                raise _misfit(cls.__name__, signature, error, kwargs, {}) from None
             raise
 
-    def _check_fit(cls, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # apart: a server lacks `inspect`
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The fields of a class, which help and editors show."""
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
-        try:
-            signature.bind(None, *args, **kwargs)
-        except TypeError as error:
-            raise _misfit(cls.__name__, signature, error, kwargs, {}) from None
-
-
-def signature_of_fields(cls: type) -> inspect.Signature:
-    """The fields of a class, which help and editors show."""
-    signature = inspect.signature(cls.__init__)  # type: ignore[misc]
-    return signature.replace(parameters=[*signature.parameters.values()][1:])
+        return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
 class Called:

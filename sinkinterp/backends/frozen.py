@@ -172,8 +172,8 @@ def _checked(subject: Subject) -> HuggingFaceSubject:
         raise InputError(f"{subject.name} is read through another library; load it with backend='huggingface'")
     if not isinstance(subject.model, PreTrainedModel):
         raise InputError(
-            f"{subject.name} is not a model of transformers, which this needs; give its twin, "
-            "si.to_transformers(subject), where it has one"
+            f"{subject.name} is not a model of transformers, which this needs; load its weights into one (a "
+            "GPT2LMHeadModel, a LlamaForCausalLM) and give that"
         )
     if subject.modules.is_cross:
         raise InputError(

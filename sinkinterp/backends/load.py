@@ -45,7 +45,6 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     dtype: torch.dtype | str | None = None,
     device_map: DeviceMap = None,
     name: str | None = None,
-    remote: bool = False,
     encoder: EncoderInput | None = None,
     tokenizer: Any = None,
     forward: Forward | None = None,
@@ -60,10 +59,9 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     attends causally. `backend` is "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that
     of the object, "huggingface" for names, folders and files. Weights are read from safetensors or GGUF (dequantised)
     only, in `dtype` (default float32), to where `device_map` says (as in transformers: "auto" spreads a model that is
-    too large for one device), and no code of the repository is run. `remote` runs a model of the Hub on an NDIF server
-    instead, in its dtype there: backend "nnsight" only. Encoder-decoder models (Whisper, BART, T5) need an `encoder`
-    input, `Silence()`, `NoEncoder()`, `Sound(file)` or `Text(text)` of `sinkinterp.backends.encoder.encoder_input`.
-    What is measured is their decoder.
+    too large for one device), and no code of the repository is run. Encoder-decoder models (Whisper, BART, T5) need an
+    `encoder` input, `Silence()`, `NoEncoder()`, `Sound(file)` or `Text(text)` of
+    `sinkinterp.backends.encoder.encoder_input`. What is measured is their decoder.
     `tokenizer`, a transformers tokenizer or the name of one, is what the subject reads text with; by default that of
     the name, the folder, the nnsight model or the bridge. It may also be anything with `encode` and `decode`, the two
     functions, or a dictionary of the ids of characters.
@@ -72,7 +70,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     `positions="transformer.wpe"` the table of positions; `attention` describes attention that does not call
     `scaled_dot_product_attention` (see `AttentionOf`). Raises InputError where nothing can be loaded, weights are
     absent, the backend cannot do it, an encoder's input is missing or has no encoder, or a dtype or device is asked of
-    a model that is in memory or on a server already.
+    a model that is in memory already.
     """
     if isinstance(source, ReadsText):
         raise InputError(f"{source.name} is loaded already; use it as it is")
@@ -82,11 +80,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if not isinstance(name, str | None):
         raise InputError(f"a model's name is a text; got {name!r:.40}")
     read_with = tokenizer_source(source, tokenizer)
-    if (dtype or device_map) and (remote or not isinstance(source, str | Path)):
+    if (dtype or device_map) and not isinstance(source, str | Path):
         raise InputError("dtype and device_map are for names and folders; move the model yourself: model.to(...)")
-    if remote:
-        check_has_no_encoder(encoder, f"{name or source}, run remotely,")
-        return _reading(_remote(source, backend, name), read_with)
     origin, folder = "", None
     if isinstance(source, str | Path):
         name = name or str(source)
@@ -189,14 +184,6 @@ def _nnsight(model: Any, name: str | None) -> Subject:
     from .nnsight import NNsightSubject
 
     return NNsightSubject(model, name)
-
-
-def _remote(source: Any, backend: str | None, name: str | None) -> Subject:
-    if backend != "nnsight":
-        raise InputError(f"{backend or 'huggingface'} does not run models remotely; add backend='nnsight'")
-    from .ndif.remote_subject import load_remote
-
-    return load_remote(source, name)
 
 
 def _transformer_lens(model: Any, name: str | None) -> Subject:

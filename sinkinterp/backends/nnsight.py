@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
@@ -14,35 +13,12 @@ from ..attention.call import call_of_interface, is_causal_call
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import MLP, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING
-from .anatomy.modules import StreamModules
 from .hooks import eval_mode
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Logits
 
 _OPERATION = "attention_interface_"  # as transformers' own models call it; the last such operation is the call itself
-
-
-@dataclass(frozen=True)
-class BlockPaths:
-    """Names of a block and of two modules in it: the one that calls the attention interface, and the last of the MLP.
-
-    None for a module that the block lacks, or that is not to be read. mlp_factor: see `FeedForward`.
-    """
-
-    block: str
-    attention: str | None
-    mlp: str | None
-    mlp_factor: float
-
-
-@dataclass(frozen=True)
-class Paths:
-    """The names of the modules that are read and edited. table: of learned positions; empty without one."""
-
-    embedding: str
-    table: str
-    blocks: tuple[BlockPaths, ...]
 
 
 class NNsightSubject(HuggingFaceSubject):
@@ -57,22 +33,14 @@ class NNsightSubject(HuggingFaceSubject):
         from nnsight import NNsight
 
         self._envoy = NNsight(model) if isinstance(model, PreTrainedModel) else model
-        self._fetch_weights()
-        super().__init__(self._envoy._module, name)
-
-    def _fetch_weights(self) -> None:
-        """Gives a model by name its weights, which nnsight loads only when they are needed."""
-        if self._lacks_weights() and hasattr(self._envoy, "dispatch"):
+        if self._lacks_weights() and hasattr(self._envoy, "dispatch"):  # of a model by name
             self._envoy.dispatch()
         if self._lacks_weights():
             raise InputError(f"{type(self._envoy._module).__name__} has no weights yet; wrap it with dispatch=True")
+        super().__init__(self._envoy._module, name)
 
     def _lacks_weights(self) -> bool:
         return any(parameter.is_meta for parameter in self._envoy._module.parameters())
-
-    @property
-    def _paths(self) -> Paths:
-        return paths_of(self.model, self.modules)
 
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
         import nnsight
@@ -80,31 +48,29 @@ class NNsightSubject(HuggingFaceSubject):
         tokens = tokens.to(self.device)
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
         with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), self._envoy.trace(tokens, **inputs):
-            visit(self._envoy, self._paths, recorder, self.attention)
+            self._visit(recorder)
             logits = nnsight.save(self._envoy.output.logits)
         return logits  # noqa: RET504  the trace writes it here
 
-
-def visit(envoy: Any, paths: Paths, recorder: Recorder, base: str) -> None:
-    """Inside a trace, shows a recorder all sites of a model in forward order, and writes what it changed.
-
-    base: the model's attention implementation.
-    """
-    if recorder.edits_at(TOKEN_EMBEDDING):
-        _replace_output(envoy.get(paths.embedding), recorder.token_embedding)
-    if recorder.edits_at(POSITION_EMBEDDING):
-        _replace_output(envoy.get(paths.table), recorder.position_embedding)
-    for layer, names in enumerate(paths.blocks):
-        block = envoy.get(names.block)
-        x = block.input
-        edited = recorder.residual(x)
-        if edited is not x:
-            block.input = edited
-        if names.attention is not None:
-            _attend(envoy.get(names.attention), layer, recorder, base)
-        if names.mlp is not None and (recorder.mlps or recorder.edits_at(MLP)):
-            _replace_output(envoy.get(names.mlp), partial(recorder.mlp, layer, factor=names.mlp_factor))
-    _replace_output(envoy.get(paths.blocks[-1].block), recorder.residual)
+    def _visit(self, recorder: Recorder) -> None:
+        """Inside a trace, shows the recorder all sites in forward order, and writes what it changed."""
+        names = {module: name for name, module in self.model.named_modules()}
+        modules, place = self.modules, lambda module: self._envoy.get(names[module])
+        if recorder.edits_at(TOKEN_EMBEDDING):
+            _replace_output(place(modules.embedding), recorder.token_embedding)
+        if recorder.edits_at(POSITION_EMBEDDING):
+            _replace_output(place(modules.tables[0]), recorder.position_embedding)
+        for layer, (block, mlp) in enumerate(zip(modules.blocks, modules.mlps, strict=True)):
+            x = place(block).input
+            edited = recorder.residual(x)
+            if edited is not x:
+                place(block).input = edited
+            attention = next((module for module in block.modules() if _calls_interface(type(module).forward)), None)
+            if attention is not None:
+                _attend(place(attention), layer, recorder, self.attention)
+            if mlp is not None and (recorder.mlps or recorder.edits_at(MLP)):
+                _replace_output(place(mlp.module), partial(recorder.mlp, layer, factor=mlp.factor))
+        _replace_output(place(modules.blocks[-1]), recorder.residual)
 
 
 def _replace_output(module: Any, record: Callable[[Tensor], Tensor]) -> None:
@@ -129,24 +95,6 @@ def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
     elif recorder.edits_at(OUTPUT):
         z, *others = operation.output
         operation.output = (recorder.output(edited, z.transpose(1, 2)).transpose(1, 2).contiguous(), *others)
-
-
-def paths_of(model: PreTrainedModel, modules: StreamModules) -> Paths:
-    """The names, in a transformers model, of the modules that are read and edited."""
-    names = {id(module): name for name, module in model.named_modules()}
-    blocks = []
-    for block, mlp in zip(modules.blocks, modules.mlps, strict=True):
-        attention = next((module for module in block.modules() if _calls_interface(type(module).forward)), None)
-        blocks.append(
-            BlockPaths(
-                names[id(block)],
-                None if attention is None else names[id(attention)],
-                None if mlp is None else names[id(mlp.module)],
-                1.0 if mlp is None else mlp.factor,
-            )
-        )
-    table = names[id(modules.tables[0])] if modules.tables else ""
-    return Paths(names[id(modules.embedding)], table, tuple(blocks))
 
 
 @cache

@@ -168,6 +168,8 @@ def _edited_call(edit: Edit, call: AttentionCall) -> AttentionCall:
         x = alike(getattr(edited, name), getattr(call, name), f"{who}, in {name},")
         if x is not getattr(call, name) and not x.sum(dtype=torch.float32).isfinite():  # attention may hide a NaN
             raise InputError(f"{who} makes {name} that are not finite in layer {call.layer}; check its numbers")
+    if edited.mask is not None and edited.mask.dtype != torch.bool:
+        raise InputError(f"{who} makes masks that are not torch.bool")
     for name in ("scale", "softcap"):
         value = getattr(edited, name)
         if value is not getattr(call, name) and value is not None:

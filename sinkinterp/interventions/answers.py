@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..checks import accepting
 from ..errors import InputError
 
 
@@ -29,10 +30,9 @@ def called(function: Callable[..., Any], who: str, *arguments: Any) -> Any:
     """What a function returns. Raises InputError where it is not a function, or takes other arguments than these."""
     try:
         return function(*arguments)
-    except TypeError as error:
-        if error.__traceback__ is not None and error.__traceback__.tb_next is not None:  # it was raised inside
-            raise
-        raise InputError(f"{who} cannot be called with {len(arguments)} arguments: {error}") from None
+    except TypeError:
+        accepting(function, who, *arguments)
+        raise
 
 
 def with_axes(answer: Any, who: str) -> Tensor:

@@ -503,6 +503,9 @@ OTHERS = {
         f"maps of heads {heads}": lambda s, heads=heads: attention_map(s, TOKENS, heads=heads)
         for heads in ([(0,)], [(0, 0, 0)], ["a"], [1.0], [None])
     },
+    "a mask that is added": lambda s: si.measure(
+        s, TOKENS, edits=lambda call: replace(call, mask=call.q.new_zeros(12, 12))
+    ),
     "a metric without end": lambda s: si.sweep(
         s, TOKENS, edit.RemoveColumn(), metric=lambda r: r.alpha().sum((1, 2)) / 0
     ),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
 VOCAB, D, H, LAYERS, ROWS = 53, 30, 5, 3, 23
 sdpa = F.scaled_dot_product_attention
@@ -320,6 +321,39 @@ class Course(NanoGPT):
     def __init__(self):
         super().__init__()
         self.blocks = nn.Sequential(*[PreNorm(Heads) for _ in range(LAYERS)])
+
+
+def gpt2_of(model):
+    """A NanoGPT or Course as the model of transformers with the same weights."""
+    config = GPT2Config(
+        vocab_size=VOCAB, n_positions=ROWS, n_embd=D, n_layer=LAYERS, n_head=H, n_inner=2 * D,
+        activation_function="gelu", bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    twin = GPT2LMHeadModel(config)
+    theirs, state = twin.transformer, {"wte.weight": model.wte.weight, "wpe.weight": model.wpe.weight}
+    parts = [("ln_f", model.norm)]
+    for i, block in enumerate(model.blocks):
+        parts += [(f"h.{i}.ln_1", block.ln_1), (f"h.{i}.ln_2", block.ln_2)]
+        parts += [(f"h.{i}.{name}", layer) for name, layer in zip(MAPS, maps_of(block), strict=True)]
+    for name, part in parts:
+        is_map = isinstance(part, nn.Linear)
+        bias = torch.zeros(len(part.weight)) if part.bias is None else part.bias
+        state |= {f"{name}.weight": part.weight.mT if is_map else part.weight, f"{name}.bias": bias}
+    theirs.load_state_dict(state)
+    return twin
+
+
+MAPS = "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"
+
+
+def maps_of(block):
+    attention, feed_forward = block.attn, (block.mlp[0], block.mlp[2])
+    if isinstance(attention, FusedAttention):
+        return attention.c_attn, attention.c_proj, *feed_forward
+    fused = nn.Linear(D, 3 * D, bias=False)
+    kinds = ("query", "key", "value")
+    fused.weight.data = torch.cat([getattr(head, kind).weight for kind in kinds for head in attention.heads])
+    return fused, attention.proj, *feed_forward
 
 
 @contextmanager

@@ -221,7 +221,7 @@ def test_a_swap_of_rotations_that_are_computed_is_that_of_kept_ones(monkeypatch,
 
 def gpt_and_twin():
     subject = si.load(peaked(zoo.NanoGPT))
-    return subject, si.load(si.to_transformers(subject))
+    return subject, si.load(zoo.gpt2_of(subject.model))
 
 
 def either_axis_first():
@@ -289,29 +289,6 @@ def test_a_patched_module_returns_what_an_edited_run_does(name, subjects):
     with si.patched(subject, edit):
         torch.testing.assert_close(bare(subject.model), expected)
     assert bare(subject.model).equal(before) and "forward" not in vars(subject.model)
-
-
-@pytest.mark.parametrize(
-    "name, kind",
-    {
-        "nanoGPT": "GPT2",
-        "course": "GPT2",
-        "litgpt": "Llama",
-        "llama": "Llama",
-        "nanochat": None,
-        "post-norm": None,
-    }.items(),
-)
-def test_a_module_shaped_as_gpt2_or_llama_leaves_as_one_and_is_read_again(name, kind, subjects, tmp_path):
-    subject = subjects[name]
-    if kind is None:
-        with pytest.raises(InputError, match="not shaped as GPT-2 or Llama"):
-            si.to_transformers(subject)
-        return
-    model = si.to_transformers(subject)
-    assert type(model).__name__.startswith(kind)
-    model.save_pretrained(tmp_path)
-    torch.testing.assert_close(si.load(tmp_path).run(IDS).logits, subject.run(IDS).logits, rtol=1e-5, atol=5e-5)
 
 
 class Mutant(zoo.FusedAttention):
@@ -440,9 +417,7 @@ def test_what_the_user_says_of_a_module_is_what_is_found_without_it():
     found = si.load(model)
     assert told.anatomy == found.anatomy and told.shape == found.shape
     with pytest.raises(InputError, match="blocks are for PyTorch modules of your own, not for huggingface"):
-        si.load(si.to_transformers(found), blocks="transformer.h")
-    with pytest.raises(InputError, match="to_transformers takes the subject"):
-        si.to_transformers(model)
+        si.load(zoo.gpt2_of(model), blocks="transformer.h")
 
 
 REFUSED = {

@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 import torch
-from backends.own_modules import VOCAB, Course, NanoGPT
+from backends.own_modules import VOCAB, Course, NanoGPT, gpt2_of
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
@@ -23,7 +23,7 @@ def pair(request):
     """A module's subject, and that of the same weights in transformers."""
     torch.manual_seed(0)
     subject = si.load(NanoGPT()) if request.param == "nanoGPT" else si.load(Course(), attention=PARTS)
-    return subject, si.load(si.to_transformers(subject))
+    return subject, si.load(gpt2_of(subject.model))
 
 
 def test_every_metric_of_a_module_is_that_of_its_twin(pair):

@@ -41,10 +41,6 @@ class Operation:
         is_pair = len(self.args) > 1 and all(isinstance(arg, Tensor) for arg in self.args[:2])
         return self.inputs[:2] if is_pair else ()
 
-    def argument(self, index: int, name: str) -> Any:
-        """An argument by its index or its name; None where it is not given."""
-        return self.args[index] if index < len(self.args) else self.kwargs.get(name)
-
 
 @dataclass
 class Visit:

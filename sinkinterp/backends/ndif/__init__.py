@@ -1,1 +1,0 @@
-"""Models on an NDIF server."""
