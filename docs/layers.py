@@ -14,6 +14,7 @@ GROUND = {
     "checks": "values within limits",
     "errors": "the one error of users",
     "files": "whole or absent",
+    "guesses": "what people write",
     "lazy": "modules as attributes",
     "seals": "hashes of files",
     "spec": "recipes as JSON",

@@ -13,7 +13,7 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .checks import nearest
+from .checks import fix_of, nearest
 from .lm.registration import register_with_transformers
 
 if TYPE_CHECKING:
@@ -61,18 +61,6 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "trained": "runs.trained",
 }
 __all__ = list(_MODULES)
-_WRITTEN = {  # what to write in place of names that people try
-    "cache": "first_token_losses and quantised_table say what a cache must keep: docs/how_to/evict_a_cache.md",
-    "plot": "report.plot() draws a report, si.attention_map(model, text) the attention of any head",
-    "list_models": "`sinkinterp list models` prints the models that are here",
-    "models": "`sinkinterp list models` prints the models that are here",
-    "serve": "from sinkinterp.pages.live.page import serve_live; serve_live(model) serves a live page",
-    "save": "report.save(path) writes a report",
-    "generate": "subject.model.generate(...) is the model's; inside si.patched(subject.model, edit) it is edited",
-    "path_patching": "from sinkinterp.measurement.path_patching import path_patching",
-    "patch": "si.measurement.patching.patch(site, model, tokens) makes an edit; si.patched(model, edit) keeps it in",
-    "train": "si.trained(si.Recipe()) trains a model, or reads it where it was trained",
-}
 __version__ = "0.1.0"
 
 register_with_transformers()
@@ -92,8 +80,8 @@ def __getattr__(name: str) -> Any:
 
 def _fix(name: str) -> str:
     """What to write in place of a name that is not here."""
-    if name in _WRITTEN:
-        return f"; {_WRITTEN[name]}"
+    if fix := fix_of(name, "si"):
+        return fix
     place = None if name.startswith("_") else next((place for place in _places() if _is_of(place, name)), None)
     return nearest(name, __dir__()) if place is None else f"; write from sinkinterp.{place} import {name}"
 

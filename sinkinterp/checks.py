@@ -6,14 +6,14 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import update_wrapper, wraps
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from .errors import InputError
+from .guesses import FIXES
 
 LARGEST = 2**63 - 1
 P, R = ParamSpec("P"), TypeVar("R")
-C = TypeVar("C")
 
 
 def whole_number(value: Any, what: str, least: int | None = None, most: int | None = None) -> int:
@@ -133,35 +133,33 @@ def nearest(name: Any, names: Iterable[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
-def keywords(**written_instead: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Returns a decorator of a function, which then raises InputError for arguments that it does not take.
-
-    `written_instead` says of keywords that people try what to write instead.
-    """
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        signature, name = inspect.signature(function), function.__name__
-
-        @wraps(function)
-        def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-            try:
-                signature.bind(*args, **kwargs)
-            except TypeError as error:
-                raise _misfit(name, signature, error, kwargs, written_instead) from None
-            return function(*args, **kwargs)
-
-        return checked
-
-    return decorate
+def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
+    """What to write in place of a word, else the nearest of `names`, as the end of a message; empty without either."""
+    meant = FIXES.get(f"{place}:{word}") or FIXES.get(str(word))
+    return f"; {meant}" if meant else nearest(word, names)
 
 
-def _misfit(
-    name: str, signature: inspect.Signature, error: TypeError, kwargs: Mapping[str, Any], fixes: Mapping[str, str]
-) -> InputError:
-    """What to tell a caller whose arguments do not fit a signature."""
-    unknown = next((word for word in kwargs if word not in signature.parameters), "")
-    known = f"it takes {', '.join(word for word in signature.parameters if word != 'self')}"
-    return InputError(f"{name}: {error}; {fixes.get(unknown, known + nearest(unknown, signature.parameters))}")
+def keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which raises InputError for arguments that it does not take, and says what to write instead."""
+    signature = inspect.signature(function)
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        _check_fit(function.__name__, signature, args, kwargs)
+        return function(*args, **kwargs)
+
+    return checked
+
+
+def _check_fit(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        names = [word for word in signature.parameters if word != "self"]
+        unknown = next((word for word in kwargs if word not in signature.parameters), "")
+        fix = fix_of(unknown, name, names) if unknown else ""
+        known = "" if fix.startswith(";") else f"; it takes {', '.join(names)}"
+        raise InputError(f"{name}: {error}{known}{fix}") from None
 
 
 class Told(type):
@@ -171,11 +169,7 @@ class Told(type):
         try:
             return super().__call__(*args, **kwargs)
         except TypeError:
-            signature = inspect.signature(cls.__init__)  # type: ignore[misc]
-            try:
-                signature.bind(None, *args, **kwargs)
-            except TypeError as error:
-                raise _misfit(cls.__name__, signature, error, kwargs, {}) from None
+            _check_fit(cls.__name__, cls.__signature__, args, kwargs)
             raise
 
     @property
@@ -183,52 +177,6 @@ class Told(type):
         """The fields of a class, which help and editors show."""
         signature = inspect.signature(cls.__init__)  # type: ignore[misc]
         return signature.replace(parameters=[*signature.parameters.values()][1:])
-
-
-class Called:
-    """A decorator of a method, which then says that it is to be called where it is read like an attribute."""
-
-    def __init__(self, method: Callable[..., Any]) -> None:
-        self.method = method
-
-    if not TYPE_CHECKING:  # a type checker sees a method
-
-        def __get__(self, owner: Any, kind: type | None = None) -> Any:
-            return self.method if owner is None else _Bound(self.method, owner)
-
-
-def called(method: C) -> C:
-    """The method as a `Called`, which a type checker takes for the method itself."""
-    return cast(C, Called(method))  # type: ignore[arg-type]
-
-
-class _Bound:
-    """A method of an object."""
-
-    def __init__(self, method: Any, owner: Any) -> None:
-        update_wrapper(self, method)
-        self._owner = owner
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.__dict__["__wrapped__"](self._owner, *args, **kwargs)
-
-    def __repr__(self) -> str:
-        return f"<the method {self.__dict__['__name__']}; call it: .{self.__dict__['__name__']}()>"
-
-    def __getitem__(self, key: Any) -> NoReturn:
-        raise InputError(f"{self._name} is a method; write {self._name}()[...]")
-
-    def __len__(self) -> NoReturn:
-        raise InputError(f"{self._name} is a method; write len({self._name}())")
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(f"{self._name} is a method; write {self._name}().{name}")
-
-    @property
-    def _name(self) -> str:
-        return f"{type(self._owner).__name__.lower()}.{self.__dict__['__name__']}"
 
 
 def _index(value: Any) -> int | None:

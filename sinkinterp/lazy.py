@@ -7,13 +7,9 @@ from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any, NoReturn
 
+from .checks import fix_of
 from .errors import InputError
 
-_MEANT = {  # by people who call a package
-    "attention": "si.attention_map(model, text) draws the attention of any head",
-    "report": "si.measure(model, text) returns a report",
-    "train": "si.trained(si.Recipe()) trains a model",
-}
 Door = tuple[Callable[[str], Any], Callable[[], list[str]]]
 
 
@@ -37,7 +33,7 @@ def submodules_of(package: str, path: list[str], elsewhere: Mapping[str, str] = 
 
 
 class _Package(ModuleType):
-    """A package or module that says so where it is called."""
+    """A package or module that says what to write where it is called."""
 
     def __setattr__(self, name: str, value: Any) -> None:  # also called by every import of a module in a package
         if type(value) is ModuleType:
@@ -47,5 +43,5 @@ class _Package(ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         name = self.__name__.split(".", 1)[-1]
         inside = name.split(".")[-1]
-        known = f"write si.{name}.{inside}(...)" if hasattr(self, inside) else f"dir(si.{name}) lists what is in it"
-        raise InputError(f"si.{name} is a module; {_MEANT.get(name, known)}")
+        known = f"; write si.{name}.{inside}(...)" if hasattr(self, inside) else f"; dir(si.{name}) lists what it has"
+        raise InputError(f"si.{name} is a module{fix_of(name) or known}")

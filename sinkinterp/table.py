@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from .checks import nearest
+from .checks import fix_of, nearest
 from .errors import InputError
 
 Cell = str | float | int | None
@@ -51,6 +51,11 @@ class Table:
 
     def __str__(self) -> str:
         return self.to_markdown()
+
+    if not TYPE_CHECKING:  # a type checker knows the attributes that there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"a table has no attribute {name!r}{fix_of(name, 'table', dir(type(self)))}")
 
     def __iter__(self) -> Iterator[Mapping[str, Cell]]:
         return iter(self.rows)

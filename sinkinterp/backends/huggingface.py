@@ -141,7 +141,7 @@ class HuggingFaceSubject(ReadsText):
         calls, residuals, mlps = self._answers(recorder)
         return calls | residuals | mlps
 
-    @keywords(hooks="write edits=..., or calls={name: function} to read")
+    @keywords
     def run(
         self,
         tokens: TokensLike | Any,

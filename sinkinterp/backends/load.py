@@ -27,17 +27,7 @@ from .subject import ReadsText, Subject
 _QUANTIZED = "load it with transformers and give the model: si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
 
 
-@keywords(
-    device='write device_map="cpu" or device_map="cuda:0"',
-    batch_size="measure chooses how many sequences fit into a pass",
-    torch_dtype='write dtype="bfloat16"',
-    load_in_8bit=_QUANTIZED,
-    load_in_4bit=_QUANTIZED,
-    quantization_config=_QUANTIZED,
-    attn_implementation=_QUANTIZED,
-    trust_remote_code="code of a repository is never run; load the model yourself and give it: si.load(model)",
-    revision="download that revision with transformers and give the model or its folder",
-)
+@keywords
 def load(  # noqa: PLR0913  everything that a model can be loaded with
     source: Any,
     *,
@@ -136,11 +126,12 @@ def subject_of(model: Any) -> Subject:
 
 
 def check_no_bridge(model: Any) -> None:
-    """Raises InputError for the transformers model inside a TransformerLens bridge, whose attention is the bridge's."""
-    inside = model.modules() if isinstance(model, PreTrainedModel) else ()
+    """Raises InputError for a model in a TransformerLens bridge, whose attention is the bridge's, also in nnsight."""
+    given = model if isinstance(model, torch.nn.Module) else getattr(model, "_module", None)  # of nnsight
+    inside = given.modules() if isinstance(given, PreTrainedModel) or (given is not None and given is not model) else ()
     if any(type(part).__module__.startswith("transformer_lens.") for part in inside):
-        what = type(model).__name__
-        raise InputError(f"this {what} is inside a TransformerLens bridge; give the bridge, which is subject.bridge")
+        what = type(given).__name__
+        raise InputError(f"this {what} is in a TransformerLens bridge; give the bridge, which is subject.bridge")
 
 
 def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
@@ -209,7 +200,8 @@ def _library_of(model: object) -> str:
         roots = [root for root in roots if root != "transformers"]
     found = [_LIBRARIES[root] for root in roots if root in _LIBRARIES]
     found += [_OWN] if isinstance(model, torch.nn.Module) else []
-    if not found:
+    is_model = isinstance(getattr(model, "_module", model), torch.nn.Module)  # libraries also have caches and traces
+    if not found or not is_model:
         raise InputError(
             f"a {type(model).__name__} is not a model that can be loaded; give a name, a folder or a model in memory"
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape, Residual
-from ..checks import keywords, whole_number
+from ..checks import fix_of, keywords, whole_number
 from ..data.choices import Bos
 from ..data.texts import names_file
 from ..data.token_sources import from_chats, from_texts, from_whole_texts
@@ -102,18 +102,6 @@ BOS_RULES = {True: Bos.ALWAYS, False: Bos.NEVER} | {rule.value: rule for rule in
 UNLIMITED = 2**30  # tokens of a text, where the model has no limit of its own
 
 
-_SIZES = ("n_layers", "n_heads", "n_kv_heads", "d_model", "d_head", "vocab", "n_ctx")
-_WHERE = dict.fromkeys(("to_tokens", "tokenize", "encode"), "subject.tokens(text) gives token ids") | {
-    **dict.fromkeys(("logits", "predict", "forward"), "subject.run(text).logits"),
-    **dict.fromkeys(("hooks", "add_hook"), "reads and edits: subject.run(tokens, calls=..., residuals=..., edits=...)"),
-    **dict.fromkeys(("W_Q", "W_K", "W_V", "W_O", "embed", "blocks", "layers"), "that is subject.model's"),
-    "measure": "si.measure(subject, text)",
-    "patched": "si.patched(subject.model, edit)",
-    "run_with_cache": "give si.load the TransformerLens bridge, and call it there: bridge.run_with_cache(...)",
-    **{name: f"subject.shape.{name}" for name in _SIZES},
-}
-
-
 class ReadsText:
     """Reads text with the tokenizer that `tokenizer_source` returns; None where the model has none."""
 
@@ -128,7 +116,7 @@ class ReadsText:
         """The model's transformers tokenizer, loaded when it is first asked for; None where the model has none."""
         return self.tokenizer_source()
 
-    @keywords(max_length="write length=64", truncation="write length=64", add_special_tokens='write bos="never"')
+    @keywords
     def tokens(
         self, texts: str | Sequence[Any], length: int | None = None, bos: Bos | str | bool = Bos.TOKENIZER
     ) -> TokenSet:
@@ -157,7 +145,7 @@ class ReadsText:
             length = whole_number(length, "length", 2, self.shape.n_ctx or UNLIMITED)
             return from_texts(given, tokenizer, length, None, rule, source)
 
-    @keywords()
+    @keywords
     def first_token(self, tokens: TokensLike | Any, position: int = 0, edits: Edits = ()) -> FirstToken:
         """Hidden states, massive activations, importance, QK angles and norms of the first token, as named tensors.
 
@@ -186,9 +174,10 @@ class ReadsText:
     if not TYPE_CHECKING:  # a type checker knows the attributes that there are
 
         def __getattr__(self, name: str) -> NoReturn:
-            known = not name.startswith("_") and hasattr(self.__dict__.get("model"), name)
-            place = f"subject.model.{name}" if known else _WHERE.get(name, "subject.model is the model itself")
-            raise AttributeError(f"a subject has no attribute {name!r}; {place}")
+            holders = {place: self.__dict__.get(place) for place in ("shape", "model")}
+            found = next((f"; subject.{place}.{name}" for place, x in holders.items() if hasattr(x, name)), "")
+            fix = fix_of(name, "subject") or found or "; subject.model is the model itself"
+            raise AttributeError(f"a subject has no attribute {name!r}{fix}")
 
     def _needed_tokenizer(self) -> Any:
         if self.tokenizer is None:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ..checks import fix_of
 from ..data.progress import BARS
 from ..errors import InputError
 from .drawing import demo, gallery, serve, view
@@ -37,9 +38,6 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-MEANT = {"plot": "view", "show": "view", "attention": "view", "run": "measure", "load": "measure", "models": "list"}
-
-
 LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models"}  # of `COMMAND list`
 
 
@@ -47,8 +45,8 @@ class Program(TyperGroup):
     """The group of all commands. It prints every mistake of the user as one line; a traceback is a bug of ours."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in MEANT:
-            raise InputError(f"no such command {args[0]!r}; did you mean {MEANT[args[0]]!r}? see sinkinterp --help")
+        if args[0] not in self.commands and (fix := fix_of(args[0], "sinkinterp")):
+            raise InputError(f"no such command {args[0]!r}{fix}; see sinkinterp --help")
         if "/" in args[0]:
             raise InputError(f"no such command {args[0]!r}; write sinkinterp measure {args[0]}")
         return super().resolve_command(ctx, args)
@@ -91,7 +89,8 @@ def _message(error: Any) -> str:
     if isinstance(error, ClickException):
         context = getattr(error, "ctx", None)
         text = str(InputError(" ".join(error.format_message().split()).rstrip(".")))  # which cuts long names
-        return f"{text[:1].lower()}{text[1:]}; see {context.command_path if context else 'sinkinterp'} --help"
+        fix = fix_of(getattr(error, "option_name", ""))
+        return f"{text[:1].lower()}{text[1:]}{fix}; see {context.command_path if context else 'sinkinterp'} --help"
     return f"not enough memory ({error})" if isinstance(error, MemoryError) else f"the system refuses: {error}"
 
 

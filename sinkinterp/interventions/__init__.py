@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from ..checks import nearest
+from ..checks import fix_of
 from .changes import (
     Change,
     ChangeKeys,
@@ -60,4 +60,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise AttributeError(f"there is no intervention {name!r}{nearest(name, __all__)}; see dir(si.interventions)")
+    raise AttributeError(
+        f"there is no intervention {name!r}{fix_of(name, 'interventions', __all__)}; see dir(si.interventions)"
+    )

@@ -150,7 +150,7 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
     return PatchingMetric(f"{name}{place}", of, {"alpha": _alpha})
 
 
-@keywords(sites="write site=ChangeResidual(), or another change of one site", positions='write by="positions"')
+@keywords
 def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how it is measured
     model: ModelLike,
     clean: TokensLike | Any,

@@ -43,7 +43,7 @@ CHUNK = 512  # tokens whose parts are held at once
 TOLERANCE = 1e-3  # relative; what rounding makes of fp32 is far less
 
 
-@keywords(heads="write head=[(layer, head), ...]")
+@keywords
 def explain(
     model: ModelLike,
     tokens: TokensLike | Any = None,

@@ -80,7 +80,7 @@ def reads_inputs(
         subject, given = equal_inputs_of(model, tokens)
         return function(subject, given, *args, **kwargs)
 
-    return keywords()(reading)
+    return keywords(reading)
 
 
 def passes(subject: Subject, tokens: Tokens) -> Iterator[tuple[Int[Tensor, " row"], Int[Tensor, "row pos"]]]:

@@ -117,7 +117,7 @@ def norm_limit(norms: Float[Tensor, "..."], times: float = TIMES) -> float:
     return times * norms.float().flatten().median().item()
 
 
-@keywords()
+@keywords
 def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TIMES) -> Mask:
     """The tokens and dimensions of every block whose norm exceeds `times` the median.
 

@@ -20,7 +20,8 @@ from ..interventions.selectors import head_pair
 from ..metrics.importance import importance, proxy
 from ..plots.theme import escaped
 from ..report.columns import COSINE, NORM_PRODUCT, SCORE, WEIGHT
-from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
+from ..report.maps import HeadMaps, Heads, attention_figure, detail, pooled, which_heads
+from ..report.patterns import holds_attention, patterns_of
 from ..report.protocol import short_name
 from .inputs import ModelLike, equal_inputs_of
 
@@ -32,9 +33,9 @@ QUANTITIES: Mapping[str, maps.Quantity] = {
 }
 
 
-@keywords(layer="write layers=3", head="write heads=5")
+@keywords
 def attention_map(
-    model: ModelLike,
+    model: ModelLike | Any,
     text: TokensLike | Any,
     layers: int | Sequence[int] | None = None,
     heads: int | Sequence[int] | Heads | None = None,
@@ -48,11 +49,14 @@ def attention_map(
     (layer, head). Without layers and heads the figure has those that look at the first token most, as many as it can
     show pair by pair in 2 MB. A longer text is shown in cells, which hold the largest value of several tokens. Weights
     are proxies where rows do not sum to one. Takes what `measure` takes; several sequences of one length give mean
-    maps. Raises InputError also for heads that are not there.
+    maps. In place of a model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids.
+    Raises InputError also for heads that are not there.
     """
+    if holds_attention(model):
+        return _held_map(model, text, layers, heads, edits_of(edits))
     subject, tokens = equal_inputs_of(model, text)
     given_edits = edits_of(edits)
-    asked = _asked(subject, layers, heads)
+    asked = _asked(subject.shape.attention_layers, subject.shape.n_heads, layers, heads)
     runs: dict[str, Sequence[Edit]] = {"before": (), "after": given_edits} if given_edits else {"": ()}
     before = _alphas(subject, tokens, asked, ())
     shown, side = detail(before, tokens.shape[1], len(runs), all_of_them=layers is not None or heads is not None)
@@ -64,6 +68,31 @@ def attention_map(
     note = f"n={n}, T={length}{changes}"
     figure = attention_figure(panels, title, f"{subject.name}: {note}", words)
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
+
+
+def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any, edits: Sequence[Edit]) -> go.Figure:
+    """The figure of attention weights that someone holds. Raises InputError for edits, which need a model."""
+    if edits:
+        raise InputError("attention weights cannot be edited any more; give the model: si.attention_map(model, text)")
+    held = patterns_of(patterns)
+    n, n_heads, length, _ = next(iter(held.values())).shape
+    asked = _asked(tuple(held), n_heads, layers, heads)
+    alphas = {(layer, head): held[layer][:, head, :, 0].mean().item() for layer, head in asked}
+    shown, side = detail(alphas, length, 1, all_of_them=layers is not None or heads is not None)
+    weights = torch.stack([held[layer][:, head].mean(0) for layer, head in shown])
+    unseen = torch.ones(length, length, dtype=torch.bool).triu(1)
+    values = pooled(weights.masked_fill(unseen, torch.nan).numpy(), side)
+    maps = HeadMaps(shown, {WEIGHT: values}, length, None, side, tuple(alphas[head] for head in shown))
+    words = _words_held(tokens, n, length)
+    return attention_figure({"": maps}, f"Attention: {which_heads(shown, len(asked))}", f"n={n}, T={length}", words)
+
+
+def _words_held(tokens: Any, n: int, length: int) -> list[str] | None:
+    """Tokens as texts; None for several sequences. Raises InputError unless there is one for each position."""
+    rows = np.asarray(tokens.cpu() if isinstance(tokens, Tensor) else tokens)
+    if rows.dtype.kind not in "iuU" or rows.shape not in ((length,), (n, length)):
+        raise InputError(f"tokens are the {length} texts or ids that the weights belong to; got {tokens!r:.40}")
+    return [str(token) for token in rows.reshape(-1).tolist()] if n == 1 else None
 
 
 def head_maps(
@@ -79,7 +108,7 @@ def head_maps(
     Raises InputError for heads that are not there, and for sequences of different lengths.
     """
     subject, rows = equal_inputs_of(model, tokens)
-    chosen = ChosenHeads(_asked(subject, None, heads))
+    chosen = ChosenHeads(_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads))
     n = -(-rows.shape[1] // side)
     reads = {name: chosen.read(_largest(quantity, side), n, n) for name, quantity in QUANTITIES.items()}
     reads["slot"] = chosen.read(lambda call: maps.slot_cells(proxy(call), side)[:, :, 0], n)
@@ -104,9 +133,8 @@ def _alphas(subject: Subject, tokens: Tokens, heads: Heads, edits: Sequence[Edit
     return {(layer, head): alpha[layers.index(layer)][head] for layer, head in heads}
 
 
-def _asked(subject: Subject, layers: Any, heads: Any) -> Heads:
-    """The heads that are meant, in order. Raises InputError for those that the model does not have."""
-    attending, n_heads = subject.shape.attention_layers, subject.shape.n_heads
+def _asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any) -> Heads:
+    """The heads that are meant, in order. Raises InputError for those that the attending layers do not have."""
     given = [heads] if is_whole(heads) else heads
     for chosen in (layers, given):
         is_list = isinstance(chosen, Iterable) and not isinstance(chosen, str)

@@ -25,18 +25,7 @@ from .inputs import ModelLike, check_fits, inputs_of, passes, protocol_of
 Answers = dict[str, Tensor]  # by the name of the metric
 
 
-@keywords(
-    batch_size="measure chooses how many sequences fit into a pass",
-    device="move the model: si.load(NAME, device_map=...)",
-    dtype="say it as the model is loaded: si.load(NAME, dtype=...)",
-    layers="all layers are measured; choose afterwards: report.alpha()[:, layer, head]",
-    heads="all heads are measured; choose afterwards: report.alpha()[:, layer, head]",
-    epsilon="it is chosen afterwards: report.summary(epsilon), report.sink(epsilon=0.3)",
-    text="the text stands second: si.measure(model, text)",
-    texts="the texts stand second: si.measure(model, texts)",
-    intervention="write edits=...",
-    hooks="write edits=...",
-)
+@keywords
 def measure(
     model: ModelLike,
     tokens: TokensLike | Any = None,

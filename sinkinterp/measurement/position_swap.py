@@ -8,9 +8,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..backends.load import subject_of
-from ..backends.subject import Subject
 from ..checks import whole_numbers
-from ..data.tokens import TokenSet
+from ..data.tokens import TokenSet, TokensLike
 from ..errors import InputError
 from ..interventions.edit import Edit
 from ..interventions.positions import ReplacePosition, SwapPositions
@@ -20,7 +19,7 @@ from ..plots.traces import BAR_ERROR, error_bars, unique_values
 from ..report.columns import EDIT, INPUT, SINK_1, SINK_T, TARGET
 from ..report.report import Report
 from ..table import NULL, Cell, Table, published
-from .inputs import inputs_of
+from .inputs import ModelLike, inputs_of
 from .measure import measure
 
 REPORTED: dict[str, dict[int, tuple[float, float | None]]] = {
@@ -57,24 +56,24 @@ class Run:
 
 
 def swap_table(
-    subject: Subject,
-    token_sets: Mapping[str, TokenSet],
+    subject: ModelLike,
+    token_sets: TokensLike | Mapping[str, TokensLike],
     targets: Sequence[int],
     epsilon: float = 0.3,
     on_run: Callable[[int, int], None] = lambda done, of: None,
 ) -> Table:
     """Sink_1 and Sink_t while p1 is replaced by p_t or swapped with it; swapping p_t and p_{t+1} is the control.
 
-    `token_sets` by the name of the input, all of one size; `targets` are positions from 0, while t in the
-    table counts from 1. The paper's values stand beside repeated tokens.
+    `token_sets` are what `measure` takes, or several of these by their names, all of one size; `targets` are positions
+    from 0, while t in the table counts from 1. The paper's values stand beside repeated tokens.
     """
-    if not isinstance(token_sets, Mapping) or not token_sets:
-        raise InputError('token_sets are a dictionary, such as {"repeated": tokens}; got none')
+    given = token_sets if isinstance(token_sets, Mapping) and "input_ids" not in token_sets else {"given": token_sets}
+    if not given:
+        raise InputError('token_sets are tokens, or a dictionary such as {"repeated": tokens}; got an empty one')
     subject = subject_of(subject)
     targets = whole_numbers(targets, "targets", 1)
-    runs, rows, read = _runs(targets), list[dict[str, Cell]](), {}
-    for name, token_set in token_sets.items():
-        read[name] = inputs_of(subject, token_set)[1]
+    runs, rows = _runs(targets), list[dict[str, Cell]]()
+    read = {name: inputs_of(subject, tokens)[1] for name, tokens in given.items()}
     sizes = {(len(token_set.tokens), token_set.shortest) for token_set in read.values()}
     if len(sizes) > 1:
         raise InputError(
@@ -87,12 +86,12 @@ def swap_table(
         )
     for name, token_set in read.items():
         for run in runs:
-            on_run(len(rows), len(token_sets) * len(runs))
+            on_run(len(rows), len(read) * len(runs))
             report = measure(subject, token_set, edits=run.edits, positions=(0, run.target))
             place: dict[str, Cell] = {INPUT: name, EDIT: run.edit, TARGET: run.target + 1}
             rows.append(place | _sinks(report, run.target, epsilon) | _reported(name, run))
     on_run(len(rows), len(rows))
-    note = _note(report, token_sets, epsilon)
+    note = _note(report, read, epsilon)
     return Table(f"Table 7 on {subject.name}: the sink follows p1", note, tuple(rows), swap_chart)
 
 

@@ -48,7 +48,7 @@ def loss(report: Report) -> PerSequence:
     return report.extra(NEXT_TOKEN_LOSS).nanmean(1)
 
 
-@keywords()
+@keywords
 def sweep(
     model: ModelLike,
     tokens: TokensLike | Any,

@@ -73,7 +73,7 @@ class SinkCallback(TrainerCallback):
     `load` and `measure` do, and for weights that are divided among processes.
     """
 
-    @keywords(model="the Trainer has it; in other loops give it to step(model, step)", steps="write every=...")
+    @keywords
     def __init__(
         self,
         tokens: TokensLike | Any,

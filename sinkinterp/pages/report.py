@@ -15,7 +15,9 @@ from ..errors import InputError
 from ..files import check_ours, path_of, write_text
 from ..interventions.edit import Edits, edits_of
 from ..measurement.inputs import ModelLike, inputs_of
+from ..measurement.maps import attention_map
 from ..report.heads import sinks_by_head
+from ..report.patterns import holds_attention, sinks
 from ..report.protocol import short_name
 from ..report.readings import TokenText
 from ..report.report import Report
@@ -53,18 +55,31 @@ class Page:
         return f'<iframe title="{escape(self.title)}" style="{style}" srcdoc="{escape(self.html)}"></iframe>'
 
 
-@keywords(out="save the page: si.view(model, text).save(path)")
+@keywords
 def view(model: ModelLike, text: TokensLike | Any, edits: Edits = (), *, open_browser: bool = True) -> Page:
     """The page with the map of every head on a text, as `sinkinterp view` writes it; with `edits`, before and after.
 
     A notebook shows the page. Elsewhere it is written to a temporary file, which the browser opens unless
-    `open_browser` is False. Raises InputError as `measure` does, and for several texts.
+    `open_browser` is False. In place of a model, it takes the attention weights that `si.sinks` takes, with the tokens
+    as texts or ids. Raises InputError as `measure` does, and for several texts.
     """
-    subject, token_set = inputs_of(model, text)
-    shown = Page(atlas_page(atlas(subject, token_set, words_of(subject), edits=edits_of(edits))), subject.name)
+    shown = _held_page(model, text, edits) if holds_attention(model) else _atlas_page(model, text, edits)
     if open_browser and not _in_notebook():
         webbrowser.open(shown.save(Path(mkdtemp(prefix="sinkinterp-")) / "view.html").as_uri())
     return shown
+
+
+def _atlas_page(model: ModelLike, text: TokensLike | Any, edits: Edits) -> Page:
+    subject, token_set = inputs_of(model, text)
+    return Page(atlas_page(atlas(subject, token_set, words_of(subject), edits=edits_of(edits))), subject.name)
+
+
+def _held_page(patterns: Any, tokens: Any, edits: Edits) -> Page:
+    """The page of the attention weights that someone holds."""
+    figure = attention_map(patterns, tokens, edits=edits)
+    table = sinks(patterns)
+    sections = [Section("Where heads look", "", [figure]), Section(table.title, table.note, tables=[table])]
+    return Page(page("Attention weights", "Every query of a head over the keys that it sees.", sections), "attention")
 
 
 def write(report: Report, path: Path | str, epsilon: float = 0.3, token_text: TokenText = str) -> Path:

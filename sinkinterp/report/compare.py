@@ -21,7 +21,7 @@ from .readings import Readings, check_report, check_reports, of_report, protocol
 from .summary import quantities
 
 
-@keywords()
+@keywords
 def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
     """The summary of two reports and what changed: sequence by sequence where both read the same texts.
 

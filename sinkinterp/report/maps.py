@@ -306,9 +306,9 @@ def maps_of_strongest(report: Readings, epsilon: float = 0.3, token_text: TokenT
     slot = mean(PATTERNS)[..., :-length]
     maps = HeadMaps(
         heads,
-        {name: _pooled(values, side) for name, values in pairs.items()},
+        {name: pooled(values, side) for name, values in pairs.items()},
         length,
-        slot=_pooled(slot, side)[..., 0] if slot.size else None,
+        slot=pooled(slot, side)[..., 0] if slot.size else None,
         side=side,
         alpha=[alphas[head] for head in heads],
     )
@@ -324,7 +324,7 @@ def which_heads(shown: Heads, of: int) -> str:
     return f"{of} heads" if len(shown) == of else f"the {len(shown)} of {of} heads with the strongest sinks"
 
 
-def _pooled(values: Maps, side: int) -> Maps:
+def pooled(values: Maps, side: int) -> Maps:
     """The largest value of each square, NaN where there is none."""
     n, n_columns = values.shape[-2:]
     padded = np.pad(values, ((0, 0), (0, -n % side), (0, -n_columns % side)), constant_values=np.nan)

@@ -28,6 +28,25 @@ TAKES = (
 )
 
 
+def holds_attention(given: Any) -> bool:
+    """Whether something may hold attention weights, and is not a model: an array, or a collection of any kind."""
+    is_collection = callable(getattr(type(given), "items", None)) and not isinstance(given, torch.nn.Module)
+    return is_collection or isinstance(given, Tensor | np.ndarray | list | tuple)
+
+
+def patterns_of(given: Any) -> dict[int, Pattern]:
+    """The attention weights that someone holds, by layer, as `sinks` takes them.
+
+    Raises InputError for what holds none, for weights that are not square, and for layers of several sizes.
+    """
+    layers = {layer: _checked(pattern, layer) for layer, pattern in _by_layer(given).items()}
+    sizes = {(pattern.shape[0], pattern.shape[-1]) for pattern in layers.values()}
+    if len(sizes) > 1:
+        found = ", ".join(f"{batch} x {length}" for batch, length in sorted(sizes))
+        raise InputError(f"all layers have one batch and one length; got {found}")
+    return layers
+
+
 def sinks(
     patterns: Any,
     position: int = 0,
@@ -36,22 +55,18 @@ def sinks(
 ) -> Table:
     """alpha of a position in every head, and the share of sequences in which it exceeds epsilon, with 95% intervals.
 
-    `patterns` are attention weights: a tensor or array `batch head query key`, a list of them (`output_attentions`, or
-    what nnsight saved), an ActivationCache, or a model's output (of an encoder-decoder model, that of its decoder). The
-    first row is of all heads: Sink_k. alpha is the mean weight over the queries from the position on, as in
-    `measure(convention=PAPER)`. Where some weight is negative or some row exceeds one, proxies `|w| / sum |w|` take the
-    place of all weights, in every layer, and the note says so. Rows of less than one stay: a slot has the rest. The
-    null is uniform attention to as many keys back as some weight of the layer reaches, which finds sliding windows, and
-    knows of no slot. `attention_mask` `batch key` is 0 where a batch is padded; positions then count from the first
-    token of each sequence. Raises InputError for anything that is not a causal square pattern, and for a mask that is
-    not padding.
+    `patterns` are attention weights: a tensor or array `batch head query key` (also of all layers, of one sequence, or
+    one map), a list of them (`output_attentions`, or what nnsight saved), an ActivationCache, or a model's output (of
+    an encoder-decoder model, that of its decoder). The first row is of all heads: Sink_k. alpha is the mean weight over
+    the queries from the position on, as in `measure(convention=PAPER)`. Where some weight is negative or some row
+    exceeds one, proxies `|w| / sum |w|` take the place of all weights, in every layer, and the note says so. Rows of
+    less than one stay: a slot has the rest. The null is uniform attention to as many keys back as some weight of the
+    layer reaches, which finds sliding windows, and knows of no slot. `attention_mask` `batch key` is 0 where a batch is
+    padded; positions then count from the first token of each sequence. Raises InputError for anything that is not a
+    causal square pattern, and for a mask that is not padding.
     """
-    layers = {layer: _checked(pattern, layer) for layer, pattern in _by_layer(patterns).items()}
-    sizes = {(pattern.shape[0], pattern.shape[-1]) for pattern in layers.values()}
-    if len(sizes) > 1:
-        found = ", ".join(f"{batch} x {length}" for batch, length in sorted(sizes))
-        raise InputError(f"all layers have one batch and one length; got {found}")
-    batch, length = next(iter(sizes))
+    layers = patterns_of(patterns)
+    batch, _, _, length = next(iter(layers.values())).shape
     real = _real(attention_mask, batch, length)
     position = whole_number(position, "position", 0, int(real.sum(-1).min()) - 1)
     check_epsilon(epsilon)
@@ -118,7 +133,8 @@ def _by_layer(given: Any) -> dict[int, Any]:
     """The patterns by the number of their layer."""
     given = getattr(given, "attentions", getattr(given, "decoder_attentions", given))
     if isinstance(given, Tensor | np.ndarray):
-        return {0: given}
+        whole = given[(None,) * max(0, 4 - given.ndim)] if given.ndim > 1 else given
+        return dict(enumerate(whole)) if whole.ndim == 5 else {0: whole}
     if isinstance(given, Mapping) or callable(getattr(given, "items", None)):
         found = {int(m[1]): value for name, value in given.items() if (m := _LAYER_OF_HOOK.search(str(name)))}
         if found:

@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import called, finite_number, keywords, nearest, whole_number
+from ..checks import finite_number, keywords, nearest, whole_number
 from ..errors import InputError
 from ..metrics import sink
 from ..metrics.bootstrap import Estimate, estimate, intervals
@@ -81,8 +81,7 @@ class Readings:
             )
         return self.positions.index(position)
 
-    @called
-    @keywords(layer="choose it of the answer: report.alpha()[:, layer, head]", head="report.alpha()[:, layer, head]")
+    @keywords
     def alpha(self, position: int = 0) -> PerHead:
         """Importance of one position. Raises InputError where it was not measured."""
         return self.importance[..., self.column_of(position)]
@@ -117,14 +116,12 @@ class Readings:
         own = {name: value for name, value in values.items() if isinstance(value, Tensor)}
         return own | {EXTRA + name: value for name, value in self.extras.items()}
 
-    @called
-    @keywords(layer=_ALPHA, head=_ALPHA)
+    @keywords
     def sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
         """Sink_k^epsilon, k = position + 1: the share of (sequence, layer, head) above epsilon, strictly; 0..1."""
         return self.sink(position, epsilon).mean
 
-    @called
-    @keywords(layer=_ALPHA, head=_ALPHA)
+    @keywords
     def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
         """`sink_rate` with its 95% bootstrap interval over sequences."""
         return estimate(sink.sink_rate(self.alpha(position), epsilon))

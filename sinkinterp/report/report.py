@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import plotly.graph_objects as go
 
-from ..checks import called, keywords, nearest, whole_number
+from ..checks import fix_of, keywords, whole_number
 from ..files import check_ours
 from ..table import Table
 from . import formats
@@ -16,29 +16,6 @@ from .heads import heads_svg, sinks_by_head, top_heads
 from .readings import Readings, TokenText
 from .summary import Summary, summary
 from .views import view_of
-
-_WHERE = {
-    "to_html": "si.pages.report.write(report, path) writes its page",
-    "show": "report alone shows a card in a notebook, report.plot().show() a figure",
-    "to_csv": 'report.save("numbers.csv") writes all, report.heads().to_pandas().to_csv(...) a table',
-    "to_json": 'report.save("report.json") writes all',
-    "to_latex": "report.summary().table.to_pandas().to_latex() writes a table",
-    "massive": 'measure with instruments=si.measurement.instruments.MASSIVE, then report.plot("massive")',
-    "angles": 'measure with instruments=si.measurement.instruments.GEOMETRY, then report.plot("angles")',
-    "hidden_states": "subject.first_token(text).hidden_states",
-    "to_dataframe": "report.to_pandas()",
-    "print": "print(report.summary())",
-    "importance_of": "report.alpha(position)",
-    "T": "report.protocol.length",
-    "n": "report.protocol.sequences, len(report)",
-    "model": "report.protocol.model",
-    "layers": "report.attention_layers",
-    "epsilon": "it is chosen afterwards: report.summary(epsilon), report.sink(epsilon=0.3)",
-    "to_numpy": "report.importance.numpy()",
-    "mean": "report.alpha().mean(), report.sink().mean",
-    "compare": "si.compare(before, after)",
-    "attention": "si.attention_map(model, text), or si.measurement.instruments.MAPS",
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,21 +31,18 @@ class Report(Readings):
         sink = f", Sink_1 = {self.sink()} at epsilon 0.3" if 0 in self.positions else ""
         return f"<Report of {self.protocol.model}: {sizes}{sink}>"
 
-    @called
     def summary(self, epsilon: float = 0.3) -> Summary:
         """Whether the first token is a sink: one sentence and the table behind it, which print together."""
         return summary(self, epsilon)
 
-    @called
-    @keywords(n="write top=5", layer="write report.heads().where(layer=3)")
+    @keywords
     def heads(self, epsilon: float = 0.3, top: int | None = None) -> Table:
         """Every head, or the `top` strongest, with its importance of the first position, the strongest sink first."""
         table = sinks_by_head(self, epsilon)
         shown = len(table.rows) if top is None else whole_number(top, "top", 1)
         return replace(table, rows=top_heads(table, shown).rows)
 
-    @called
-    @keywords(layer="si.attention_map(model, text, layers=3) draws heads", head="si.attention_map(..., heads=5)")
+    @keywords
     def plot(self, view: str = "sinks", epsilon: float = 0.3, token_text: TokenText = str) -> go.Figure:
         """A plotly figure: the grid of sinks, or another view.
 
@@ -109,8 +83,7 @@ class Report(Readings):
     if not TYPE_CHECKING:  # a type checker knows the attributes that there are
 
         def __getattr__(self, name: str) -> NoReturn:
-            fix = _WHERE.get(name, f"see dir(report){nearest(name, dir(type(self)))}")
-            raise AttributeError(f"a report has no attribute {name!r}; {fix}")
+            raise AttributeError(f"a report has no attribute {name!r}{fix_of(name, 'report', dir(type(self)))}")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the verdict, the grid of heads, the summary. All text is escaped."""

@@ -53,7 +53,7 @@ class Run:
         return checkpoint.history_of(self.folder)
 
 
-@keywords(steps="write si.trained(si.Recipe(steps=...))")
+@keywords
 def trained(
     recipe: Recipe,
     cache: Path | str | None = None,

@@ -1,0 +1,135 @@
+"""What people hold, given to every public function: attention weights are drawn, and all else is one line."""
+
+import json
+from types import SimpleNamespace
+
+import datasets
+import numpy as np
+import pandas
+import pytest
+import torch
+from backends.zoo import model_of
+from nnsight import NNsight
+
+import sinkinterp as si
+from sinkinterp.backends.transformer_lens import bridge_of
+from sinkinterp.errors import InputError
+from sinkinterp.measurement.position_swap import swap_table
+
+IDS = torch.randint(60, (1, 7), generator=torch.Generator().manual_seed(3))
+TEXT = "Language models pour attention onto their first token."
+MODEL = "sinkinterp/text-softmax"
+
+
+@pytest.fixture(scope="module")
+def held():
+    """The attention of one pass in every form that people hold, and the same weights, `layer batch head query key`."""
+    model = model_of("gpt2")
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = model(IDS, output_attentions=True)
+        _, cache = bridge_of(model_of("gpt2")).run_with_cache(IDS)
+    weights = torch.stack(output.attentions)
+    bridge = bridge_of(model_of("gpt2"))
+    return SimpleNamespace(
+        weights=weights,
+        all={
+            "an ActivationCache": cache,
+            "output_attentions": output.attentions,
+            "an output": output,
+            "a tensor of all layers": weights,
+            "an array": weights.numpy(),
+            "a layer": weights[0],
+            "a sequence": weights[0, 0],
+            "a map": weights[0, 0, 0],
+        },
+        others={
+            "logits": output.logits[0, 0],
+            "a cache without patterns": {"hook_embed": weights[0]},
+            "a report": si.measure(model_of("gpt2"), IDS),
+            "a figure": si.attention_map(model_of("gpt2"), IDS),
+            "a data frame": pandas.DataFrame({"text": [TEXT]}),
+            "a dataset": datasets.Dataset.from_dict({"text": [TEXT]}),
+            "a state dict": model.state_dict(),
+            "a configuration": model.config,
+            "an optimiser": torch.optim.SGD(model.parameters()),
+            "nothing": None,
+            "a bridge in nnsight": NNsight(bridge),
+            "a model in a bridge, in nnsight": NNsight(bridge.original_model),
+        },
+    )
+
+
+FORMS = ("an ActivationCache", "output_attentions", "an output", "a tensor of all layers", "an array")
+FORMS += ("a layer", "a sequence", "a map")
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_attention_that_someone_holds_is_drawn_as_it_is(form, held):
+    given, tokens = held.all[form], [f"<b>{i}" for i in range(7)]
+    figure = si.attention_map(given, tokens, layers=0, heads=0)
+    rows = [np.pad(np.array(row, dtype=float), (0, 7 - len(row))) for row in figure.data[0].z]
+    np.testing.assert_allclose(rows, held.weights[0, 0, 0], atol=1e-4)
+    assert list(figure.data[0].x)[1] == "1 &lt;b&gt;1"
+    table, whole = si.sinks(given), si.sinks(held.weights)
+    assert list(table.rows)[1]["alpha_1"] == pytest.approx(list(whole.rows)[1]["alpha_1"], abs=1e-5)
+    page = si.view(given, IDS[0].tolist(), open_browser=False)
+    assert table.title in page.html and "<script" in page.html
+
+
+@pytest.mark.parametrize("tokens", [TEXT, ["too", "few"], IDS[:, :5], None, 3])
+def test_tokens_that_are_not_those_of_the_weights_are_refused(tokens, held):
+    with pytest.raises(InputError, match="the 7 texts or ids that the weights belong to"):
+        si.attention_map(held.weights, tokens)
+
+
+def test_weights_that_someone_holds_are_not_edited(held):
+    with pytest.raises(InputError, match="give the model"):
+        si.attention_map(held.weights, IDS, edits=si.SwapPositions(0, 1))
+
+
+TAKE_A_MODEL = {
+    "load": si.load,
+    "measure": lambda given: si.measure(given, IDS),
+    "explain": lambda given: si.explain(given, IDS),
+    "mask": lambda given: si.mask(given, IDS),
+    "sweep": lambda given: si.sweep(given, IDS, [si.SwapPositions(0, 1)]),
+    "activation_patching": lambda given: si.activation_patching(given, IDS, IDS.flip(1)),
+    "swap_table": lambda given: swap_table(given, IDS, [2]),
+}
+TAKE_ATTENTION = {
+    "attention_map": lambda given: si.attention_map(given, IDS),
+    "view": lambda given: si.view(given, IDS, open_browser=False),
+    "sinks": si.sinks,
+}
+
+
+@pytest.mark.parametrize("function", {**TAKE_A_MODEL, **TAKE_ATTENTION})
+def test_what_is_neither_a_model_nor_attention_is_refused_in_one_line(function, held):
+    takes_attention = function in TAKE_ATTENTION
+    call = {**TAKE_A_MODEL, **TAKE_ATTENTION}[function]
+    for what, given in {**held.others, **({} if takes_attention else held.all)}.items():
+        with pytest.raises(InputError) as error:
+            call(given)
+        assert "\n" not in str(error.value) and len(str(error.value)) < 400, what
+
+
+INPUTS = {
+    "ids": [5, 7, 9, 11, 13],
+    "a tensor": torch.tensor([[5, 7, 9, 11, 13]]),
+    "what a tokenizer returned": {"input_ids": [[5, 7, 9, 11, 13]]},
+    "a dictionary of ids": {"mine": [5, 7, 9, 11, 13]},
+    "a text": TEXT,
+    "a dictionary of texts": {"mine": TEXT},
+}
+
+
+@pytest.mark.parametrize("what", INPUTS)
+def test_a_table_of_swaps_reads_what_a_measurement_reads(what):
+    given = INPUTS[what]
+    table = swap_table(MODEL, given, [2])
+    alone = given["mine"] if isinstance(given, dict) and "mine" in given else given
+    row = next(row for row in table if row["edit"] == "p1 <-> p_t")
+    report = si.measure(MODEL, alone, edits=si.SwapPositions(0, 2))
+    assert row["Sink_1"] == report.sink_rate() and row["input"] == ("mine" if alone is not given else "given")
+    assert json.dumps(table.note)
