@@ -13,6 +13,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ...errors import InputError
 from .. import contract
+from ..gap import Gap
 from .anatomy import with_axes
 from .module_subject import ModuleSubject
 from .record import ADD, MULTIPLY, Record
@@ -44,15 +45,15 @@ def to_transformers(subject: Any) -> PreTrainedModel:
         raise InputError("to_transformers takes the subject of a PyTorch module of your own: si.load(module)")
     tokens = contract.sample_tokens(subject.shape.vocab).to(subject.device)
     record, logits = subject.recorded(tokens)
-    nearest = torch.inf
+    nearest = Gap(torch.inf, 0.0)
     try:
         for model in (_gpt2 if subject.anatomy.positions else _llama)(subject, _parts(record)):
             with torch.no_grad():
-                distance = (model.eval()(tokens).logits - logits).abs().max().item()
-            if distance <= _TOLERANCE * max(1.0, logits.abs().max().item()):
+                gap = Gap.of(model.eval()(tokens).logits, logits)
+            if gap.is_within(_TOLERANCE):
                 return model
-            nearest = min(nearest, distance)
-        why = f"the logits of the nearest differ by {nearest:.2g}"
+            nearest = min(nearest, gap, key=lambda each: each.difference)
+        why = f"the logits of the nearest are {nearest}"
     except (RuntimeError, ValueError, IndexError) as error:  # weights of another number or shape
         why = f"its weights do not fit ({str(error).splitlines()[0]})"
     raise InputError(f"{subject.name} is not shaped as GPT-2 or Llama: {why}; measure the module itself")
