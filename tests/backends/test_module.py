@@ -630,6 +630,6 @@ def test_scores_are_scaled_by_the_width_of_keys_where_values_are_wider():
         for layer, (attention, x) in enumerate(seen):
             q, k, _ = attention.projected(x)
             future = torch.ones(7, 7).triu(1).bool()
-            pattern = (q @ k.mT / 10**0.5).masked_fill(future, -torch.inf).softmax(-1)
+            pattern = (q @ k.mT / 5**0.5).masked_fill(future, -torch.inf).softmax(-1)
             want = pattern.sum(2) / torch.arange(7, 0, -1)
             torch.testing.assert_close(report.raw_importance[:, layer], want, rtol=0, atol=1e-5)
