@@ -36,9 +36,9 @@ from ..attention.shapes import HeadOutput, ModelShape, Residual
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import CALL, MLP, OUTPUT, RESIDUAL, Edit, Site
+from .gap import TOLERANCE, Gap, tolerance_of
 from .subject import CallRead, Logits, ResidualRead
 
-TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-8}  # relative to the largest logit; else 0.1
 Finding = TypeVar("Finding", covariant=True)
 Copies = Float[Tensor, "copy pos d_model"]
 EarlyBias = Float[Tensor, "layer query key"]
@@ -47,7 +47,7 @@ _EARLY = 3  # how many queries and keys `early_bias` takes
 
 def weight_tolerance(dtype: torch.dtype) -> float:
     """How far attention weights, and sums of them, may be off: they are fp32 in a model of any dtype."""
-    return max(TOLERANCE.get(dtype, 0.1), TOLERANCE[torch.float32])
+    return max(tolerance_of(dtype), TOLERANCE[torch.float32])
 
 
 @dataclass(frozen=True)
@@ -90,26 +90,26 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check[EarlyBias]:
     other_ending[:, -1] = torch.where(tokens[:, -1] > 0, tokens[:, -1] - 1, 1)
 
     def verify(answers: Mapping[str, Tensor], logits: Logits) -> EarlyBias:
-        tolerance = TOLERANCE.get(logits.dtype, 0.1) * _scale(bare)
+        tolerance, bias = tolerance_of(logits.dtype), answers["bias"]
         first, second = logits.split(len(bare))
-        own_bias = answers["bias"].diagonal(dim1=-2, dim2=-1)
+        of_bare, of_later = Gap.of(first, bare.to(first)), Gap.of(second[:, :-1], first[:, :-1])
+        own_bias = bias.diagonal(dim1=-2, dim2=-1)
+        of_own = Gap(_distance(own_bias, own_bias[..., :1]), bias.abs().max().item())
         passed = {
             "its attention or its logits are not numbers; check its weights, and rope_theta in its configuration": (
                 bool(bare.isfinite().all()) and not answers["excess"].isnan().any()
             ),
-            "its logits are not the bare model's": _distance(first, bare) <= tolerance,
-            "a later token changes earlier logits, so it is not causal": (
-                _distance(first[:, :-1], second[:, :-1]) <= tolerance
-            ),
+            f"its logits are not the bare model's, {of_bare}": of_bare.is_within(tolerance),
+            f"a later token changes earlier logits, so it is not causal: {of_later}": of_later.is_within(tolerance),
             "its attention rows do not sum to one": answers["excess"].max().item() <= weight_tolerance(logits.dtype),
-            "the bias of its scores is not relative to the query's own key": (
-                _distance(own_bias, own_bias[..., :1]) <= TOLERANCE[torch.float32]
+            f"the bias of its scores is not relative to the query's own key, {of_own}": (
+                of_own.is_within(TOLERANCE[torch.float32])
             ),
         }
         for failure, has_passed in passed.items():
             if not has_passed:
                 raise InputError(f"{name} cannot be measured: {failure}")
-        return answers["bias"][0]
+        return bias[0]
 
     reads: Mapping[str, CallRead] = {"excess": row_excess, "sizes": head_sizes, "bias": early_bias}
     return Check(torch.cat((tokens, other_ending)), verify, calls=reads, residuals={"width": width})
@@ -142,11 +142,6 @@ def width(x: Residual) -> Int[Tensor, " 1"]:
 
 def _distance(a: Tensor, b: Tensor) -> float:
     return (a - b).abs().max().item()
-
-
-def _scale(bare: Tensor) -> float:
-    """What tolerances of logits are relative to."""
-    return bare.abs().max().clamp(min=1).item()
 
 
 # 2. The edits
@@ -191,16 +186,17 @@ def edits_check(
     def verify(answers: Mapping[str, Tensor], logits: Logits) -> Abilities:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         expected = bare[0, length - 1]
-        difference = _distance(logits[_REFERENCE, -1], expected)
-        is_plain = difference <= weight_tolerance(expected.dtype) * _scale(expected)
+        gap = Gap.of(logits[_REFERENCE, -1], expected.to(logits))
+        is_plain = gap.is_within(weight_tolerance(expected.dtype))
         if not (is_plain or gives_positions):
-            raise InputError(f"{name} cannot be measured: its queries, keys and values do not give its logits")
+            raise InputError(f"{name} cannot be measured: its queries, keys and values do not give its logits, {gap}")
         able = _abilities(answers, logits, shape.mlp_layers, is_plain)
         readable = replace(shape, mlp_layers=able.mlp_layers)
         for site, block in _lost_changes(answers["changes"], logits, readable):
             raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
-        if _distance(answers["bias"][_REFERENCE], bias) > TOLERANCE[torch.float32]:
-            raise InputError(f"{name} cannot be measured: later tokens change the bias of earlier scores")
+        gap = Gap.of(answers["bias"][_REFERENCE], bias)
+        if not gap.is_within(TOLERANCE[torch.float32]):
+            raise InputError(f"{name} cannot be measured: later tokens change the bias of earlier scores, {gap}")
         return able
 
     return Check(

@@ -158,13 +158,41 @@ def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iter
             model.set_attn_implementation(before)
 
 
+def inside_compiled(model: Any) -> Any:
+    """The model that `torch.compile` wrapped; any other as it is."""
+    return inside_compiled(model._orig_mod) if _is_wrapped(model) else model
+
+
+def _is_wrapped(model: Any) -> bool:
+    return isinstance(model, nn.Module) and "_orig_mod" in model._modules  # importing its class takes seconds
+
+
+@contextmanager
+def uncompiled(model: nn.Module) -> Iterator[None]:
+    """Inside, modules that are compiled, in place or by `torch.compile`, run as they are written, so hooks are seen."""
+    parts: list[Any] = [*model.modules()]
+    in_place = {part: part._compiled_call_impl for part in parts if part._compiled_call_impl is not None}
+    wrapped = {part: part.forward for part in parts if _is_wrapped(part)}
+    try:
+        for part in in_place:
+            part._compiled_call_impl = None
+        for part in wrapped:
+            part.forward = part._orig_mod.__call__
+        yield
+    finally:
+        for part, call in in_place.items():
+            part._compiled_call_impl = call
+        for part, forward in wrapped.items():
+            part.forward = forward
+
+
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Inside, the model has no dropout, and computes in its own dtype: autocast is off. Afterwards all is as it was."""
+    """Inside, the model has no dropout, is not compiled, and computes in its own dtype. Afterwards all is as it was."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:
-        with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        with uncompiled(model), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             yield
     finally:
         for module in training:

@@ -19,6 +19,7 @@ from .exclusive import exclusive
 from .files.hub import offline_while_unreachable
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
 from .files.named_models import folder_of
+from .hooks import inside_compiled
 from .huggingface import HuggingFaceSubject, check_encoder
 from .module.attention_of import AttentionOf
 from .module.module_subject import Forward, ModuleSubject
@@ -62,6 +63,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     absent, the backend cannot do it, an encoder's input is missing or has no encoder, or a dtype or device is asked of
     a model that is in memory already.
     """
+    source = inside_compiled(source)
     if isinstance(source, ReadsText):
         raise InputError(f"{source.name} is loaded already; use it as it is")
     dtype = _dtype(dtype)

@@ -18,7 +18,7 @@ from ..interventions.edit import Edit, Edits, edits_of
 from .anatomy.modules import removed_after
 from .anatomy.projections import edited_weights
 from .exclusive import exclusive, lock_of
-from .hooks import PATCHED, RECORDING, Recording
+from .hooks import PATCHED, RECORDING, Recording, inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
 from .load import load
 from .module.module_subject import ModuleSubject
@@ -48,7 +48,8 @@ def patched(model: Any, *edits: Edits) -> Iterator[Any]:
     with lock_of(module), ExitStack() as stack:
         try:
             with exclusive(module):
-                _enter(stack, model, module, given)
+                stack.enter_context(uncompiled(model if isinstance(model, nn.Module) else module))
+                _enter(stack, inside_compiled(model), module, given)
             yield model
         finally:
             with exclusive(module):
@@ -83,6 +84,7 @@ def _patch_of(model: Any) -> "_Patch":
 
 def _module_of(model: Any) -> nn.Module:
     """The module that a library runs, or the user's own. Raises InputError for anything else."""
+    model = inside_compiled(model)
     if getattr(getattr(getattr(model, "model", model), "config", None), "is_encoder_decoder", False):
         raise InputError(
             "patched takes no encoder-decoder model; si.measure(subject, tokens, edits=...) edits its decoder"

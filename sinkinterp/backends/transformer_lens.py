@@ -21,6 +21,7 @@ from ..interventions.edit import OUTPUT, HeadWeights
 from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import Projection, weights_of_linear
+from .gap import Gap, tolerance_of
 from .hooks import eval_mode, recorded_stream
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
@@ -120,7 +121,7 @@ class BridgeLayer:
         if edited.v is original.v and edited.slot is None:
             return heads
         expected = replace(original, slot=None).mix(_of_tokens(edited))
-        if not (heads - expected).abs().max() <= 1e-3 * expected.abs().max():
+        if not Gap.of(heads, expected).is_within(1e-3):
             place = f"blocks.{self.index}.attn.hook_pattern"
             raise InputError(f"a hook of yours changes {place}, where an edit changes values too; take one of them off")
         return edited.output()
@@ -294,8 +295,9 @@ def bridge_of(model: PreTrainedModel) -> Any:
         before, after = (
             m(tokens, attention_mask=torch.ones_like(tokens), use_cache=False).logits for m in (model, copied)
         )
-    if not (before - after).abs().max() <= contract.TOLERANCE.get(model.dtype, 0.1):
-        raise InputError(f"{name} under TransformerLens gives other logits than under transformers; {FIX}")
+    gap = Gap.of(after, before)
+    if not gap.is_within(tolerance_of(model.dtype)):
+        raise InputError(f"{name} under TransformerLens gives other logits than under transformers, {gap}; {FIX}")
     return bridge
 
 

@@ -42,7 +42,7 @@ from .patching import Activations, activations, attribution
 Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
 AXES = (LAYER, HEAD, POSITION, KEY)
 WHOLE: Place = (-1, -1, -1, -1)  # in no layer, so nothing is patched
-LEAST_GAP = 1e-6  # between the clean and the corrupted metric, for a share of it to mean anything
+LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, for a share of it to mean anything
 
 
 @dataclass(frozen=True)
@@ -198,8 +198,12 @@ def restored(
     if gap.isnan().any():
         pair = int(gap.isnan().int().argmax())
         raise InputError(f"{runs.metric.name} is not a number for pair {pair}, from 0; leave it out")
-    if not gap.mean().abs() > LEAST_GAP:
-        raise InputError(f"{runs.metric.name} is {whole.mean():.4g} on both prompts, so nothing can be restored")
+    size = torch.maximum(whole.abs(), broken.abs()).mean()
+    if not gap.mean().abs() > LEAST_GAP * size:
+        raise InputError(
+            f"{runs.metric.name} is {whole.mean():.4g} on both prompts, up to {gap.mean().abs():.2g}, so nothing "
+            "can be restored"
+        )
     places, n = _places(site, given, axes, subject.shape.n_heads), len(clean_tokens)
     with progress_of(progress, f"patching {subject.name}") as on_pass:
         answers = {RESTORED: runs.values(corrupted_tokens, given, places, on_pass)}

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from ..backends.gap import Gap
 from ..backends.load import BACKENDS, load
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -17,8 +18,9 @@ from ..table import Cell, Table
 from .measure import measure
 
 REFERENCE = "huggingface"
-TOLERANCE = 1e-5  # of every number, in fp32; relative for numbers above 1
-DIFFERENCE = "largest difference"
+TOLERANCE = 1e-5  # of the largest number of a read, in fp32
+DIFFERENCE, LARGEST, VERDICT = "largest difference", "largest number", "verdict"
+_DIFFERS = "DIFFERS"
 
 
 def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 17) -> Table:
@@ -30,21 +32,21 @@ def parity(model: PreTrainedModel, name: str, sequences: int = 5, length: int = 
     length = min(length, subject.shape.n_ctx or length)
     tokens = torch.randint(subject.shape.vocab, (sequences, length), generator=torch.Generator().manual_seed(0))
     reference = measure(subject, tokens, instruments=ALL)
-    dense = _largest_difference(reference.raw_importance, _dense_importance(model, tokens))
+    dense = Gap.of(reference.raw_importance, _dense_importance(model, tokens))
     rows = [_row("dense eager attention", "importance", dense)]
     for backend in BACKENDS:
         if backend != REFERENCE:
             rows += _compared(model, name, backend, tokens, reference)
     note = (
         f"n={sequences} random sequences, T={length}, {reference.protocol.dtype}; "
-        f"agreement is {TOLERANCE} or less, relative for numbers above 1"
+        f"agreement is a difference of {TOLERANCE} or less of the largest number"
     )
     return Table(f"Do the backends agree on {name}?", note, tuple(rows))
 
 
 def agrees(table: Table) -> bool:
     """Whether every difference in a table of `parity` is within tolerance; a refusal is not a difference."""
-    return all(float(cell) <= TOLERANCE for cell in table.column(DIFFERENCE) if cell is not None)
+    return _DIFFERS not in table.column(VERDICT)
 
 
 def _compared(
@@ -55,21 +57,14 @@ def _compared(
     except InputError as refusal:
         return [_row(backend, str(refusal), None)]
     tensors = report.tensors()
-    return [
-        _row(backend, read, _largest_difference(tensors[read], expected))
-        for read, expected in reference.tensors().items()
-    ]
+    return [_row(backend, read, Gap.of(tensors[read], expected)) for read, expected in reference.tensors().items()]
 
 
-def _row(backend: str, read: str, difference: float | None) -> dict[str, Cell]:
-    verdict = "refused" if difference is None else "agrees" if difference <= TOLERANCE else "DIFFERS"
-    return {"backend": backend, "read": read, DIFFERENCE: difference, "verdict": verdict}
-
-
-def _largest_difference(a: Tensor, b: Tensor) -> float:
-    if a.shape != b.shape or not a.isnan().equal(b.isnan()):
-        return torch.inf
-    return ((a - b).abs() / b.abs().clamp(min=1)).nan_to_num().max().item()
+def _row(backend: str, read: str, gap: Gap | None) -> dict[str, Cell]:
+    if gap is None:
+        return {"backend": backend, "read": read, DIFFERENCE: None, LARGEST: None, VERDICT: "refused"}
+    verdict = "agrees" if gap.is_within(TOLERANCE) else _DIFFERS
+    return {"backend": backend, "read": read, DIFFERENCE: gap.difference, LARGEST: gap.size, VERDICT: verdict}
 
 
 def _dense_importance(model: PreTrainedModel, tokens: Tokens) -> Alpha:

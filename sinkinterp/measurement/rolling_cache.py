@@ -11,8 +11,8 @@ from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import Keys, Values
-from ..backends.contract import TOLERANCE
 from ..backends.exclusive import exclusive
+from ..backends.gap import Gap, tolerance_of
 from ..backends.hooks import eval_mode
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.subject import Logits
@@ -132,10 +132,11 @@ def check_stream(
         )
     cache = SinkCache(subject.model, window, sinks, rerotate=rerotate)
     rolled = torch.cat(list(streamed(subject.model, start, cache)), 1)
-    if not _distance(rolled, masked.logits) <= TOLERANCE.get(subject.dtype, 0.1):
+    gap = Gap.of(rolled, masked.logits)
+    if not gap.is_within(tolerance_of(subject.dtype)):
         raise InputError(
-            f"{subject.name} does not compute from a rolling cache what it computes from the same tokens at once; "
-            "take one with learned or rotary positions and causal attention (GPT-2, OPT, GPT-NeoX, Llama, Qwen)"
+            f"{subject.name} does not compute from a rolling cache what it computes from the same tokens at once, "
+            f"{gap}; take one with learned or rotary positions and causal attention (GPT-2, OPT, GPT-NeoX, Llama, Qwen)"
         )
 
 
@@ -163,7 +164,7 @@ def rotation_of(model: PreTrainedModel, window: int) -> Rotate:
     back = torch.tensor([1 - window], device=model.device)
     pairs = [(a.keys, rotate(b.keys, back)) for a, b in zip(near.layers, far.layers, strict=True)]
     pairs += [(a.values, b.values) for a, b in zip(near.layers, far.layers, strict=True)]
-    if any(_distance(b, a) > TOLERANCE.get(model.dtype, 0.1) * a.abs().max().item() for a, b in pairs):
+    if not all(Gap.of(b, a).is_within(tolerance_of(model.dtype)) for a, b in pairs):
         raise InputError(
             f"{type(model).__name__} has no positions that a cached key could be rotated to; "
             "leave out rerotate, or take a Llama-style model (Llama, Qwen, GPT-NeoX)"
@@ -178,7 +179,3 @@ def _cache_of_one_token(model: PreTrainedModel, position: int) -> DynamicCache:
     with exclusive(model), torch.no_grad(), eval_mode(model):
         model(token.to(device), position_ids=positions.to(device), past_key_values=cache, use_cache=True)
     return cache
-
-
-def _distance(a: Tensor, b: Tensor) -> float:
-    return (a - b).abs().max().item()

@@ -11,7 +11,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
 from ..backends.anatomy.modules import removed_after
-from ..backends.hooks import BASES, attention_set_to
+from ..backends.hooks import BASES, attention_set_to, inside_compiled
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..checks import finite_number, keywords, whole_number
@@ -196,9 +196,8 @@ class SinkCallback(TrainerCallback):
 
 def _inside(model: Any) -> Any:
     """The module inside what torch.compile and distributed training wrap around it."""
-    while hasattr(model, "_orig_mod") or isinstance(model, DataParallel | DistributedDataParallel):
-        model = model._orig_mod if hasattr(model, "_orig_mod") else model.module
-    return model
+    inner = inside_compiled(model)
+    return _inside(inner.module) if isinstance(inner, DataParallel | DistributedDataParallel) else inner
 
 
 def _module_of(model: Any) -> nn.Module | None:

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from attention.layouts import band, layouts
 
 from sinkinterp.attention import fused
+from sinkinterp.attention.call import call_of_interface
 from sinkinterp.attention.kernels import (
     ClampedSum,
     EluFeature,
@@ -51,6 +52,19 @@ def test_streamed_column_mass_is_the_dense_patterns(make_call, fields, monkeypat
     dense = call.pattern()[..., -T:].sum(2)
     torch.testing.assert_close(call.column_mass(), dense, rtol=0, atol=1e-5)
     torch.testing.assert_close(call.column_mass(torch.tensor([7, 0])), dense[..., [7, 0]], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kv_heads", "width", "of_values"), [(6, 5, 7), (3, 7, 2), (2, 3, 11)])
+def test_the_default_scale_is_that_of_pytorch_where_values_have_another_width(kv_heads, width, of_values):
+    q, k = torch.randn(2, 6, T, width), torch.randn(2, kv_heads, T, width)
+    v = torch.randn(2, kv_heads, T, of_values)
+    call = call_of_interface(0, q, k, v, None, None)
+    want = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    torch.testing.assert_close(call.output(), want, rtol=0, atol=1e-5)
+    by_hand = (q @ k.repeat_interleave(6 // kv_heads, 1).mT / width**0.5).masked_fill(~band(T, T), -torch.inf)
+    torch.testing.assert_close(call.pattern(), by_hand.softmax(-1), rtol=0, atol=1e-5)
+    given = call_of_interface(0, q, k, v, None, 0.3)
+    torch.testing.assert_close(given.scores(), call.scores() * 0.3 * width**0.5, rtol=0, atol=1e-4)
 
 
 @every_call

@@ -5,6 +5,7 @@ from types import MappingProxyType
 
 import pytest
 import torch
+import torch.nn.functional as F
 from backends import own_modules as zoo
 from backends.own_modules import LAYERS, ROWS, VOCAB, D, H, written_out
 from backends.test_interventions import EDITS, MORE_EDITS, TOKENS
@@ -369,12 +370,6 @@ def with_second_table():
     return model
 
 
-def compiled_block():
-    model = zoo.NanoGPT()
-    model.blocks[1]._compiled_call_impl = model.blocks[1]._call_impl  # as `compile` does, without its imports
-    return model
-
-
 def shared_block():
     model = zoo.NanoGPT()
     model.blocks = nn.ModuleList([model.blocks[0]] * LAYERS)
@@ -432,7 +427,6 @@ REFUSED = {
     "a scaled stream": (with_blocks(scaled), {}, "or the stream is scaled or gated.*choose blocks='blocks' .3"),
     "positions that are not there": (zoo.NanoGPT, {"positions": "wte"}, "positions='wte' is added to no embedding"),
     "blocks that are not there": (zoo.NanoGPT, {"blocks": "wte"}, "choose blocks='blocks' .3 modules"),
-    "a compiled block": (compiled_block, {}, "its module blocks.1 is compiled; give the module that you compiled"),
     "attention written out": (zoo.Course, {}, r"no scaled.* is written out in blocks.\*.attn.heads.\*.; describe"),
     "one block that writes attention out": (one_written_out, {}, "calls only sometimes .*describe its attention"),
     "a wrong description": (zoo.Course, {"attention": WRONG}, "blocks.0.attn: attention as described is off by"),
@@ -581,3 +575,36 @@ def test_models_of_other_libraries_are_read_where_they_are_installed(name):
     for edits in ([], [lambda call: call.with_pattern(call.pattern())]):
         torch.testing.assert_close(subject.run(IDS, edits=edits).logits, bare(subject.model), rtol=1e-5, atol=1e-5)
     assert not torch.allclose(swapped, subject.run(IDS).logits, atol=1e-4)
+
+
+class WideValues(nn.Module):
+    """Attention of two heads whose values are wider than their queries and keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.qk, self.v, self.out = nn.Linear(zoo.D, 20), nn.Linear(zoo.D, 34), nn.Linear(34, zoo.D)
+
+    def projected(self, x):
+        (q, k), v = self.qk(x).split(10, -1), self.v(x)
+        return (zoo.heads(part, 2) for part in (q, k, v))
+
+    def forward(self, x):
+        return self.out(zoo.merged(F.scaled_dot_product_attention(*self.projected(x), is_causal=True)))
+
+
+def test_scores_are_scaled_by_the_width_of_keys_where_values_are_wider():
+    torch.manual_seed(0)
+    model = zoo.Table(lambda: zoo.PreNorm(WideValues)).eval()
+    tokens = torch.randint(11, (5, 7))
+    seen = []
+    hooks = [block.attn.register_forward_pre_hook(lambda m, args: seen.append((m, args[0]))) for block in model.blocks]
+    with torch.no_grad():
+        model(tokens)
+        [hook.remove() for hook in hooks]
+        report = si.measure(model, tokens, progress=False)
+        for layer, (attention, x) in enumerate(seen):
+            q, k, _ = attention.projected(x)
+            future = torch.ones(7, 7).triu(1).bool()
+            pattern = (q @ k.mT / 5**0.5).masked_fill(future, -torch.inf).softmax(-1)
+            want = pattern.sum(2) / torch.arange(7, 0, -1)
+            torch.testing.assert_close(report.raw_importance[:, layer], want, rtol=0, atol=1e-5)

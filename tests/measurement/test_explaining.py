@@ -11,6 +11,7 @@ from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.cut_maps import cut_maps
+from sinkinterp.measurement.massive_path import path_edit
 from sinkinterp.measurement.score_parts import POSITION_BIAS, head_pairs, parts_by_block, whole_score
 from sinkinterp.runs.catalogue import load_module
 from sinkinterp.runs.inputs import Inputs
@@ -68,6 +69,7 @@ def adds_up(subject, tokens, last_part=None, is_crossed=False):
             largest = torch.maximum(pairs.abs().amax((2, 3)), direct.abs())
             assert ((pairs.sum((2, 3)) - direct).abs() <= 1e-4 * largest).all()
             assert pairs.shape[2] == len(names) and first_keys.shape[2] == len(values) and set(cuts) <= set(values)
+            torch.testing.assert_close(first_keys.sum(2), first_keys_by_hand(run, call), rtol=1e-4, atol=1e-5)
             assert last_part is None or (names[-1] == last_part and pairs[..., -1, -1].abs().max() > 0)
         rest = [v - v[:, :1] for name, v in values.items() if name.startswith("bias")]
         assert is_crossed or all(v.abs().max() < 1e-5 for v in rest)  # a block's biases are the same everywhere
@@ -92,6 +94,38 @@ def by_hand(call):
                     gaps.append(products[0] - products[others].mean())
             answer[b, h] = torch.stack(gaps).mean()
     return answer
+
+
+def first_keys_by_hand(run, call):
+    """The first key of every head less the mean of the others, without what biases alone make, with loops."""
+    own = run.call(call.layer, torch.zeros_like(run.trace.residuals["x"][:, call.layer]))
+    made = (call.k - own.k).repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
+    others = sum(made[:, :, j] for j in range(1, made.shape[2])) / (made.shape[2] - 1)
+    return made[:, :, 0] - others
+
+
+def test_cut_directly_all_parts_leave_a_first_key_that_is_the_mean_of_the_others():
+    subject, tokens, layer = subject_of("llama with grouped queries"), tokens_of(11), 2
+    with frozen(subject, tokens) as run:
+        values = next(values for block, values, _ in parts_by_block(run) if block == layer)
+        first_keys = head_pairs(run, layer, [1], values, on_slot=False).first_keys
+    key = first_keys[:, 0].sum(1, keepdim=True).expand(-1, subject.shape.n_kv_heads, -1)
+    edit = path_edit({layer: key}, [(layer, 1)], 11)
+    seen = {}
+
+    def keys(name, head):
+        def read(call):
+            if call.layer == layer:
+                seen[name] = call.k[:, head * call.k.shape[1] // call.q.shape[1]]
+            return torch.zeros(len(call.q))
+
+        return read
+
+    subject.run(tokens, calls={"keys": keys("before", 1)})
+    subject.run(tokens, calls={"keys": keys("after", 1)}, edits=[edit])
+    mean = torch.stack([seen["before"][:, j] for j in range(1, 11)]).mean(0)
+    torch.testing.assert_close(seen["after"][:, 0], mean, rtol=1e-4, atol=1e-5)
+    assert seen["after"][:, 1:].equal(seen["before"][:, 1:])
 
 
 def planted_model(neuron=5, dim=7):

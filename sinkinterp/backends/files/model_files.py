@@ -1,18 +1,15 @@
 """The model and the tokenizer of a name, a folder or a GGUF file, read by transformers: whole, or refused.
 
 In this order: GGUF files, which are dequantised to a plain model; what a configuration says before its weights are
-read; what the weights hold by their headers alone; the model; the tokenizer.
+read; what the weights hold by their headers alone; the model, and whether it has taken every tensor; the tokenizer.
 """
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from transformers import (
     MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING,
     AutoConfig,
@@ -30,6 +27,7 @@ from ...checks import check_memory, is_whole, nearest
 from ...errors import InputError
 from ...seals import verify, verifying
 from .named_models import known_names, located, names_here, origin_in
+from .whole import check_read_whole, check_weights
 
 
 def is_gguf(source: object) -> bool:
@@ -135,58 +133,6 @@ def _config_of(source: str | Path) -> PreTrainedConfig | None:
     return AutoConfig.from_pretrained(source, trust_remote_code=False)
 
 
-def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | str, is_spread: bool) -> None:
-    """Raises InputError where the weights of a local folder cannot be those of the configuration, or do not fit.
-
-    A configuration with more layers than there are tensors, or a larger embedding than all of them together, is
-    refused here, because transformers would first make a model of that size. `is_spread`: weights go where a device
-    map says, so that the memory of this machine does not count.
-    """
-    is_plain = getattr(config, "quantization_config", None) is None
-    shapes = [shape for file in sorted(folder.glob("*.safetensors")) for shape in _shapes(file, is_plain)]
-    elements = sum(map(prod, shapes))
-    text = config.get_text_config(decoder=True)
-    layers, width, vocab = (getattr(text, name, 0) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
-    if not all(isinstance(size, int) for size in (layers, width, vocab)):
-        return  # transformers says what is wrong with them
-    if layers < 1:
-        raise InputError(f"the config.json of {folder} describes {layers} layers; take the one of the whole model")
-    if layers > len(shapes) or 0 < 8 * elements < width * vocab:  # 8: quantised weights are packed
-        raise InputError(
-            f"the config.json of {folder} describes {layers:,} layers of width {width:,} and {vocab:,} symbols, more "
-            f"than its {len(shapes)} tensors with {elements:,} numbers; take the config.json that belongs to them"
-        )
-    if not is_spread:
-        size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
-        check_memory(
-            size * elements, f"the weights of {folder} in {dtype}", "use --dtype bfloat16 or --device-map auto"
-        )
-
-
-def surplus_layer(surplus: Iterable[str], known: Iterable[str]) -> str | None:
-    """A tensor of a layer that the model lacks: its name is that of a tensor of the model but for the number."""
-    patterns = {_without_numbers(name) for name in known}
-    return next((name for name in sorted(surplus) if _without_numbers(name) in patterns), None)
-
-
-def _without_numbers(name: str) -> str:
-    return re.sub(r"\.\d+\.", ".N.", name)
-
-
-def _shapes(file: Path, is_plain: bool) -> Sequence[Sequence[int]]:
-    try:
-        with safe_open(file, "pt") as tensors:
-            slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118  no mapping
-            for name, part in slices.items():
-                kind = part.get_dtype()
-                if kind == "C64" or (is_plain and kind in _WHOLE and name.endswith("weight")):  # not a mask
-                    raise InputError(f"{file} holds {name} as {kind}, which is not a weight; save it as F32")
-            return [part.get_shape() for part in slices.values()]
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{file} holds no whole weights ({error}); download or save the model again") from error
-
-
-_WHOLE = ("BOOL", "I8", "U8", "I16", "U16", "I32", "U32", "I64", "U64")  # what safetensors calls them
 DeviceMap = str | dict[str, int | str | torch.device] | None
 
 
@@ -230,14 +176,7 @@ def load_model(
         raise
     except Exception as error:  # a damaged folder or file can fail in any way
         raise InputError(f"cannot load {given}: {_first_line(error)}; {fix}") from error
-    absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
-    if absent:
-        raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
-    layer = surplus_layer(loading["unexpected_keys"], model.state_dict())
-    if layer is not None:
-        raise InputError(
-            f"{source} has weights for more layers than its config.json, such as {layer}; correct config.json"
-        )
+    check_read_whole(source, model, loading)
     return model
 
 

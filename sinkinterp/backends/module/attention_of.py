@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import InputError
+from ..gap import Gap
 from .listening import computed_by
 
 _TOLERANCE = 1e-5  # of a module's output, relative to its largest entry
@@ -97,9 +98,7 @@ def described(
 def _checked(where: str, original: Callable[..., Any], described: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     out = described(*args, **kwargs)
     theirs, ours = (x[0] if isinstance(x, tuple) else x for x in (original(*args, **kwargs), out))
-    distance = (theirs - ours).abs().max().item() if theirs.shape == ours.shape else torch.inf
-    if not distance <= _TOLERANCE * max(1.0, theirs.abs().max().item()):
-        raise InputError(
-            f"{where}: attention as described is off by {distance:.2g}; check its scale, mask, order and names"
-        )
+    gap = Gap.of(ours, theirs)
+    if not gap.is_within(_TOLERANCE):
+        raise InputError(f"{where}: attention as described is {gap}; check its scale, mask, order and names")
     return out

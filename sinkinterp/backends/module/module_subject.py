@@ -43,7 +43,7 @@ class ModuleSubject(HuggingFaceSubject):
     Its attention calls go through `scaled_dot_product_attention`, or are described by `attention`. What is added to
     what shows its blocks, updates and positions; `blocks` and `positions` choose them by name. `forward(module, ids)`
     returns its logits, `sequence pos vocab`; by default they are what the module returns, or the first such tensor.
-    Raises InputError where something is not found or ambiguous, for compiled modules, and where the contract fails.
+    Raises InputError where something is not found or ambiguous, for scripted modules, and where the contract fails.
     """
 
     takes_position_ids = False
@@ -229,13 +229,11 @@ def _naming_the_model_inside(model: nn.Module) -> Iterator[None]:
 
 
 def _check_plain(model: nn.Module, name: str) -> None:
-    """Raises InputError for compiled modules, in which nothing can be seen, and for modules without parameters."""
+    """Raises InputError for scripted modules, in which nothing can be seen, and for modules without parameters."""
     for where, module in model.named_modules():
-        is_compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
-        how = "scripted" if isinstance(module, torch.jit.ScriptModule) else "compiled" if is_compiled else None
-        if how is not None:
+        if isinstance(module, torch.jit.ScriptModule):
             part = f"its module {where}" if where else "it"
-            raise InputError(f"{name} cannot be read: {part} is {how}; give the module that you {how}")
+            raise InputError(f"{name} cannot be read: {part} is scripted; give the module that you scripted")
     if next(model.parameters(), None) is None:
         raise InputError(f"{name} has no parameters; give a language model")
 

@@ -1,0 +1,127 @@
+"""Tolerances are shares of the size of what they compare: what is accepted does not depend on the scale of a head."""
+
+import pytest
+import torch
+from backends.own_modules import NanoGPT
+from backends.zoo import CONFIGS, model_of, tokens_of
+from transformer_lens.model_bridge import sources
+
+import sinkinterp as si
+from sinkinterp.backends.gap import Gap
+from sinkinterp.backends.load import BACKENDS
+from sinkinterp.errors import InputError
+from sinkinterp.measurement.parity import parity
+from sinkinterp.measurement.rolling_cache import check_stream
+
+SCALES = (1e3, 1e-3)
+every_scale = pytest.mark.parametrize("scale", SCALES)
+every_model = pytest.mark.parametrize("name", CONFIGS)
+
+
+@torch.no_grad()
+def scaled(model, scale):
+    """The model, whose logits are `scale` times as large before a softcap."""
+    head = model.get_output_embeddings()
+    head.weight = torch.nn.Parameter(head.weight * scale)  # no longer tied to the embedding
+    model.config.tie_word_embeddings = False
+    return model
+
+
+@torch.no_grad()
+def with_scaled_norm(model, scale):
+    """The model with the last norm scaled: logits are `scale` times as large."""
+    *_, last = (m for n, m in model.named_modules() if "norm" in n.rpartition(".")[2] or n.endswith("ln_f"))
+    last.weight.mul_(scale)
+    if getattr(last, "bias", None) is not None:
+        last.bias.mul_(scale)
+    return model
+
+
+@every_model
+@every_scale
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_scale_of_a_head_changes_no_acceptance(name, scale, backend):
+    subject = si.load(scaled(model_of(name), scale), backend=backend)
+    plain = si.load(model_of(name), backend=backend)
+    assert subject.shape == plain.shape
+    ours, theirs = (si.measure(each, tokens_of(), progress=False) for each in (subject, plain))
+    torch.testing.assert_close(ours.importance, theirs.importance, rtol=0, atol=1e-6)
+
+
+@every_scale
+@pytest.mark.parametrize("name", ["gpt2", "llama", "pythia"])
+def test_the_scale_of_the_last_norm_changes_no_acceptance(name, scale):
+    for backend in BACKENDS:
+        assert si.load(with_scaled_norm(model_of(name), scale), backend=backend).shape == si.load(model_of(name)).shape
+
+
+@every_scale
+def test_the_gate_of_parity_is_relative(scale):
+    rows = parity(scaled(model_of("llama"), scale), "llama").rows
+    assert all(row["verdict"] == "agrees" and row["largest number"] >= 0 for row in rows)
+
+
+@every_scale
+def test_rolling_caches_and_patching_accept_every_scale(scale):
+    model = scaled(model_of("llama"), scale)
+    check_stream(si.load(model), tokens_of(), 7, 2)
+    clean, corrupted = tokens_of()[:1], tokens_of()[1:2]
+    shares = [
+        si.activation_patching(each, clean, corrupted, metric=lambda logits: logits[:, -1, 3], progress=False)
+        for each in (model, model_of("llama"))
+    ]
+    for ours, theirs in zip(*(table.column("restored") for table in shares), strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-3)
+
+
+@pytest.mark.parametrize("scale", (1.0, *SCALES))
+def test_a_bridge_that_is_wrong_is_refused_at_every_scale_with_the_difference_and_the_size(scale, monkeypatch):
+    model = scaled(model_of("llama"), scale)
+    honest = sources.build_bridge_from_module
+
+    def damaged(copied, *args, **kwargs):
+        with torch.no_grad():
+            copied.model.layers[1].mlp.down_proj.weight[3] += 0.05
+        return honest(copied, *args, **kwargs)
+
+    monkeypatch.setattr(sources, "build_bridge_from_module", damaged)
+    with pytest.raises(InputError, match=r"gives other logits .*, off by \S+ where the largest is \S+; use the"):
+        si.load(model, backend="transformer_lens")
+
+
+@pytest.mark.parametrize("scale", (1.0, *SCALES))
+def test_a_backend_that_is_wrong_is_refused_at_every_scale(scale, monkeypatch):
+    from sinkinterp.backends.huggingface import HuggingFaceSubject
+
+    honest = HuggingFaceSubject._pass
+
+    def wrong(self, tokens, recorder, **positions):
+        return honest(self, tokens, recorder, **positions) * 1.001
+
+    monkeypatch.setattr(HuggingFaceSubject, "_pass", wrong)
+    with pytest.raises(InputError, match=r"not the bare model's, off by \S+ where the largest is \S+"):
+        si.load(scaled(model_of("llama"), scale))
+
+
+@every_scale
+def test_the_scale_of_an_own_module_changes_no_acceptance_and_no_export(scale):
+    torch.manual_seed(0)
+    model = NanoGPT().eval()
+    plain = si.load(model).shape
+    with torch.no_grad():
+        model.norm.weight.mul_(scale)
+        model.norm.bias.mul_(scale)
+    subject = si.load(model)
+    assert subject.shape == plain
+    exported = si.to_transformers(subject)
+    assert Gap.of(exported(tokens_of() % 11).logits, subject.run(tokens_of() % 11).logits).is_within(1e-5)
+
+
+def test_a_gap_by_hand():
+    right = torch.tensor([3.0, -4.0])
+    gap = Gap.of(torch.tensor([3.0, -4.5]), right)
+    assert gap == Gap(0.5, 4.0) and gap.is_within(0.125) and not gap.is_within(0.12)
+    assert str(gap) == "off by 0.5 where the largest is 4"
+    assert Gap.of(right[:1], right).difference == torch.inf
+    assert Gap.of(torch.tensor([torch.nan]), torch.tensor([1.0])).difference == torch.inf
+    assert Gap.of(torch.zeros(3), torch.zeros(3)).is_within(1e-9)

@@ -1,0 +1,204 @@
+"""A weights file is read whole or refused: every tensor of it is taken, and every parameter gets one."""
+
+import re
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from backends import tiny_gguf
+from backends.zoo import CONFIGS, SIZES, bare_logits, model_of, peaked, tokens_of
+from lm import family
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig, AutoModelForCausalLM, DeepseekV3Config, GPTJConfig, PreTrainedModel
+
+import sinkinterp as si
+from sinkinterp.backends.files.model_files import load_model
+from sinkinterp.backends.load import BACKENDS
+from sinkinterp.errors import InputError
+
+every_model = pytest.mark.parametrize("name", CONFIGS)
+
+
+def written(folder, weights):
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def saved(model, folder):
+    model.save_pretrained(folder)
+    return load_file(folder / "model.safetensors")
+
+
+def one_of_each_kind(weights):
+    """A name of each kind of tensor: names that differ in numbers alone are of one kind."""
+    return {re.sub(r"\.\d+\.", ".N.", name): name for name in weights}.values()
+
+
+def extras_of(weights, model: PreTrainedModel):
+    """Tensors that no parameter of the model takes: of a layer too many, biases, scales, other heads, second names."""
+    yield from (re.sub(r"\.\d+\.", ".7.", name, count=1) for name in one_of_each_kind(weights) if ".0." in name)
+    maps = [n for n in one_of_each_kind(weights) if n.endswith("weight") and weights[n].ndim == 2]
+    yield from (name.removesuffix("weight") + "bias" for name in maps)
+    yield from (f"{name}_scale_inv" for name in maps[:2])
+    yield from ("score.weight", "v_head.summary.weight")
+    prefix = f"{model.base_model_prefix}."
+    yield next(name for name in weights if name.startswith(prefix)).removeprefix(prefix)
+
+
+@every_model
+def test_an_extra_tensor_that_no_parameter_takes_is_refused_by_name(name, tmp_path):
+    model = model_of(name)
+    weights = saved(model, tmp_path)
+    alike = {name.removeprefix(f"{model.base_model_prefix}."): x for name, x in weights.items()}
+    for extra in sorted({*extras_of(weights, model)} - {*weights}):
+        if ".experts." in extra or extra.startswith("embed_out"):
+            continue  # transformers gives them other names first
+        with pytest.raises(InputError, match=rf"holds {re.escape(extra)}, which the model does not take"):
+            load_model(written(tmp_path, weights | {extra: torch.full_like(alike.get(extra, torch.ones(3)), 0.5)}))
+
+
+@every_model
+def test_a_tensor_too_few_is_missed(name, tmp_path):
+    model = model_of(name)
+    weights = saved(model, tmp_path)
+    for lacking in one_of_each_kind(weights):
+        with pytest.raises(InputError, match=r"no fitting weights for |conversion of the weights"):
+            load_model(written(tmp_path, {other: x for other, x in weights.items() if other != lacking}))
+
+
+@every_model
+def test_constants_that_a_model_computes_itself_are_left_out(name, tmp_path):
+    model = model_of(name)
+    weights = saved(model, tmp_path)
+    block = re.match(r".*?\.0\.", next(n for n in weights if ".0." in n))[0]
+    constants = {
+        f"{block}attn.rotary_emb.inv_freq": torch.ones(6),
+        f"{block}attn.masked_bias": torch.tensor(-1e4),
+        f"{block}attn.bias": torch.ones(1, 1, 64, 64).tril(),
+    }
+    loaded = load_model(written(tmp_path, weights | constants))
+    assert bare_logits(loaded, tokens_of()).equal(bare_logits(model, tokens_of()))
+
+
+def test_the_buffers_of_gpt_j_in_older_files_are_left_out(tmp_path):
+    config = GPTJConfig(vocab_size=97, n_positions=64, n_embd=48, n_layer=2, n_head=4, rotary_dim=8)
+    model = AutoModelForCausalLM.from_config(config)
+    weights = saved(model, tmp_path)
+    written(tmp_path, weights | {"transformer.h.1.attn.bias": torch.ones(1, 1, 64, 64).tril()})
+    assert bare_logits(load_model(tmp_path), tokens_of()).equal(bare_logits(model, tokens_of()))
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("llama with biases", "llama with grouped queries"), ("qwen2", "llama with grouped queries")]
+)
+def test_weights_under_another_configuration_are_refused_and_the_fix_that_is_named_is_right(theirs, ours, tmp_path):
+    model = model_of(theirs)
+    model.save_pretrained(tmp_path)
+    deepcopy(CONFIGS[ours]).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"k_proj\.bias.* and . more, which .*; take the config\.json that was saved"):
+        load_model(tmp_path)
+    model.config.save_pretrained(tmp_path)
+    assert bare_logits(load_model(tmp_path), tokens_of()).equal(bare_logits(model, tokens_of()))
+
+
+def test_float8_weights_with_scales_beside_them_are_refused(tmp_path):
+    weights = saved(model_of("llama"), tmp_path)
+    for name in [name for name in weights if name.endswith("_proj.weight")]:
+        scale = weights[name].abs().max() / 448
+        weights |= {name: (weights[name] / scale).to(torch.float8_e4m3fn), f"{name}_scale_inv": scale[None]}
+    with pytest.raises(InputError, match=r"weight_scale_inv.*they are quantised: .* with its quantization_config"):
+        load_model(written(tmp_path, weights))
+
+
+def multi_token(tmp_path):
+    """A DeepSeek whose file also holds a layer that predicts the token after the next."""
+    latent = {"kv_lora_rank": 16, "q_lora_rank": 16, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 20}
+    experts = {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1}
+    config = DeepseekV3Config(**SIZES, **latent, **experts, num_key_value_heads=4, moe_intermediate_size=8)
+    model = peaked(AutoModelForCausalLM.from_config(config).eval())
+    weights = saved(model, tmp_path)
+    layer = {name.replace("layers.2.", "layers.3."): x + 1 for name, x in weights.items() if "layers.2." in name}
+    return model, weights, layer
+
+
+def test_layers_that_predict_later_tokens_are_left_out(tmp_path):
+    model, weights, layer = multi_token(tmp_path)
+    own = {"eh_proj": torch.ones(48, 96), "enorm": torch.ones(48), "shared_head.head": torch.ones(97, 48)}
+    layer |= {f"model.layers.3.{name}.weight": x for name, x in own.items()}
+    loaded = load_model(written(tmp_path, weights | layer))
+    assert bare_logits(loaded, tokens_of()).equal(bare_logits(model, tokens_of()))
+    config = AutoConfig.from_pretrained(tmp_path)
+    config.num_nextn_predict_layers = config.num_mtp_layers = 0
+    config.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"layers\.3\.eh_proj.*take the config\.json that was saved"):
+        load_model(tmp_path)
+
+
+def test_an_ordinary_layer_too_many_is_refused_where_later_tokens_are_predicted(tmp_path):
+    _, weights, layer = multi_token(tmp_path)
+    with pytest.raises(InputError, match=r"layers\.3\.input_layernorm.*take the config\.json that was saved"):
+        load_model(written(tmp_path, weights | layer))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("extra", ["model.layers.1.self_attn.k_proj.bias", "model.norm.bias"])
+def test_every_backend_refuses_a_tensor_too_many(backend, extra, tmp_path):
+    weights = saved(model_of("llama"), tmp_path)
+    with pytest.raises(InputError, match=f"holds {extra}"):
+        si.load(written(tmp_path, weights | {extra: torch.ones(48)}), backend=backend)
+
+
+@pytest.mark.parametrize("name", ["k_bias", "gated_elements"])
+def test_a_model_of_our_family_is_read_whole_or_refused(name, tmp_path):
+    weights = saved(family.model_of(name), tmp_path)
+    load_model(tmp_path)
+    for known in one_of_each_kind(weights):
+        with pytest.raises(InputError, match=f"holds {re.escape(known)}_scale, which"):
+            load_model(written(tmp_path, weights | {f"{known}_scale": torch.ones(3)}))
+        with pytest.raises(InputError, match="no fitting weights for"):
+            load_model(written(tmp_path, {other: x for other, x in weights.items() if other != known}))
+
+
+def test_of_several_files_all_are_read_or_the_folder_is_refused(tmp_path):
+    model = model_of("llama")
+    model.save_pretrained(tmp_path, max_shard_size="20KB")
+    files = sorted(tmp_path.glob("model-*.safetensors"))
+    assert len(files) > 3
+    assert bare_logits(load_model(tmp_path), tokens_of()).equal(bare_logits(model, tokens_of()))
+    second = load_file(files[1])
+    save_file(second | {"model.layers.0.self_attn.q_proj.bias": torch.ones(48)}, files[1], {"format": "pt"})
+    with pytest.raises(InputError, match=r"holds model\.layers\.0\.self_attn\.q_proj\.bias"):
+        load_model(tmp_path)
+    save_file(dict([*second.items()][1:]), files[1], {"format": "pt"})
+    with pytest.raises(InputError, match="no fitting weights for"):
+        load_model(tmp_path)
+    save_file(second, files[1], {"format": "pt"})
+    save_file(second, tmp_path / "model-00099-of-00099.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"model-00099-of-00099\.safetensors of .* belongs to no model"):
+        load_model(tmp_path)
+
+
+def test_an_adapter_that_was_not_merged_is_refused_with_how_to_merge_it(tmp_path):
+    weights = saved(model_of("llama"), tmp_path)
+    at = "model.layers.0.self_attn.q_proj"
+    weights[f"{at}.base_layer.weight"] = weights.pop(f"{at}.weight")
+    lora = {f"{at}.lora_A.default.weight": torch.ones(2, 48), f"{at}.lora_B.default.weight": torch.ones(48, 2)}
+    with pytest.raises(InputError, match=r"merge_and_unload\(\)"):
+        load_model(written(tmp_path, weights | lora))
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"a model and an adapter; merge .*merge_and_unload\(\)"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("extra", ["blk.0.attn_q.bias", "blk.7.attn_norm.weight", "rope_freqs.weight", "output.bias"])
+def test_a_tensor_of_a_gguf_file_that_no_parameter_takes_is_refused_by_name(extra, tmp_path, monkeypatch):
+    class Writer(tiny_gguf.gguf.GGUFWriter):
+        def write_header_to_file(self, *args, **kwargs):
+            self.add_tensor(extra, np.full(32, 3.0, dtype=np.float32))
+            super().write_header_to_file(*args, **kwargs)
+
+    monkeypatch.setattr(tiny_gguf.gguf, "GGUFWriter", Writer)
+    file = tiny_gguf.write_gguf(tmp_path / "tiny.gguf", tiny_gguf.tiny_llama())
+    with pytest.raises(InputError, match=f"holds {extra}, which the model does not take; take the model's own"):
+        load_model(file)
