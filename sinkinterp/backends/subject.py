@@ -16,6 +16,7 @@ from ..checks import keywords, whole_number
 from ..data.choices import Bos
 from ..data.texts import names_file
 from ..data.token_sources import from_chats, from_texts, from_whole_texts
+from ..data.token_texts import labels_of
 from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, token_set_of
 from ..errors import InputError
 from ..interventions.edit import Edit, Edits, edits_of
@@ -205,6 +206,6 @@ def tokenizer_of(subject: Subject) -> Any:
 
 
 def words_of(subject: Subject) -> Callable[[int], str]:
-    """A function from a token id to its text, or to its number where the subject has no tokenizer."""
+    """A function from a token id to its label, or to its number where the subject has no tokenizer."""
     tokenizer = tokenizer_of(subject)
-    return str if tokenizer is None else lambda token: tokenizer.decode([token])
+    return str if tokenizer is None else labels_of(tokenizer)

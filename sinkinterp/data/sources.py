@@ -19,7 +19,8 @@ from ..files import remove
 from ..seals import Damaged, read_record, write_record
 from ..spec import Spec
 from .progress import OnProgress, no_progress
-from .texts import files_of, is_path, texts_of
+from .rows import files_of
+from .texts import is_path, texts_of
 
 DEPENDENCIES = ("torch", "transformers", "numpy", "datasets", "tokenizers", "einops", "rich", "typer")
 MIN_CHARACTERS = 200  # shorter texts are left out
@@ -145,8 +146,9 @@ class Texts(Source):
         if not path.exists():
             return ""
         for part in files_of(path):
-            with part.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            for file in sorted(part.rglob("*.arrow")) if part.is_dir() else (part,):
+                with file.open("rb") as content:
+                    digest.update(hashlib.file_digest(content, "sha256").digest())
         return digest.hexdigest()
 
     def changed_since(self, fingerprint: str) -> bool:

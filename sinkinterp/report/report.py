@@ -51,7 +51,8 @@ class Report(Readings):
     def __repr__(self) -> str:
         n, n_layers, n_heads, _ = self.importance.shape
         sizes = f"{n_layers} layers x {n_heads} heads, T={self.protocol.lengths}, n={n}"
-        sink = f", Sink_1 = {self.sink()} at epsilon 0.3" if 0 in self.positions else ""
+        null = f"{self.null_sink_rate():.3f} under uniform attention" if 0 in self.positions else ""
+        sink = f", Sink_1 = {self.sink()} at epsilon 0.3, {null}" if null else ""
         return f"<Report of {self.protocol.model}: {sizes}{sink}>"
 
     @called
