@@ -160,6 +160,8 @@ def _misfit(
 ) -> InputError:
     """What to tell a caller whose arguments do not fit a signature."""
     unknown = next((word for word in kwargs if word not in signature.parameters), "")
+    if unknown == "column" and {"tokens", "text"} & signature.parameters.keys():
+        fixes = {unknown: 'give subject.tokens(FILE, column="...")'} | dict(fixes)
     known = f"it takes {', '.join(word for word in signature.parameters if word != 'self')}"
     return InputError(f"{name}: {error}; {fixes.get(unknown, known + nearest(unknown, signature.parameters))}")
 

@@ -32,6 +32,11 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 class Source(Spec):
     """Documents in an order that never changes."""
 
+    @property
+    def outside(self) -> str:
+        """The file, folder or dataset that is read; empty for what is part of the installation."""
+        return ""
+
     def check(self) -> None:
         """Raises InputError where the user has to name the documents first."""
 
@@ -97,6 +102,10 @@ class Repeating(Source):
         if not 0 <= self.share <= 1:
             raise InputError(f"share, of the spans that are followed by a copy, lies between 0 and 1; got {self.share}")
 
+    @property
+    def outside(self) -> str:
+        return self.source.outside
+
     def check(self) -> None:
         self.source.check()
 
@@ -134,6 +143,10 @@ class Texts(Source):
     source: str
     column: str = "text"
     split: str = "train"
+
+    @property
+    def outside(self) -> str:
+        return self.source
 
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
         return texts_of(self.source, self.column, self.split)

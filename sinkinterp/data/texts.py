@@ -12,6 +12,7 @@ from ..checks import unicode_text
 from ..errors import InputError
 from .rows import ENCODING, ENDINGS, ending_of, files_of, is_read, one_line, rows_of, silence_datasets
 
+CHATS = ("messages", "conversations")  # columns of chats
 HUB_TIMEOUT = 10.0  # seconds in which the Hub must say whether it knows a dataset
 
 _DOCUMENTS = {".md", ".pdf", ".docx", ".html", ".tsv", ".xml", ".gz", ".zip", ".tex", ".log", ".rst", ".epub"}  # unread
@@ -95,9 +96,12 @@ def text_in(row: Mapping[str, object], column: str, source: Path | str) -> str:
     """The text in a column of a row. Raises InputError, which names the row's columns, where it holds no text."""
     text = row.get(column)
     if not isinstance(text, str):
-        raise InputError(
-            f"a row of {source} has no string in {column!r}, only {columns_in(row)}; name the column with --column"
-        )
+        chats = next((name for name in CHATS if name in row), None)
+        if chats is not None and column == "text":
+            raise InputError(f"the rows of {source} hold chats, {chats!r}, and no text; give the messages of each row")
+        fitting = next((name for name, value in row.items() if isinstance(value, str)), "NAME")
+        fix = f"name the column: column={fitting!r}"
+        raise InputError(f"a row of {source} has no string in {column!r}, only {columns_in(row)}; {fix}")
     return unicode_text(text, f"a text of {source}")
 
 

@@ -74,7 +74,7 @@ class Report(Readings):
         """A plotly figure: the grid of sinks, or another view.
 
         The others are "positions", "epsilons", "norms", "angles", "pairs", "massive", "lengths" and "attention".
-        `token_text` gives token ids their text, such as `subject.tokenizer.decode`. Raises InputError, which names the
+        `token_text` gives token ids their text, such as `subject.label`. Raises InputError, which names the
         instrument to measure with, where the report does not hold what a view needs.
         """
         return view_of(self, view).table(self, epsilon, token_text).plot()

@@ -56,7 +56,9 @@ class Tiktoken:
 
     def encode(self, text):
         data = text.encode()
-        return [int.from_bytes(data[i : i + 3], "little") + (len(data[i : i + 3]) << 24) for i in range(0, len(data), 3)]
+        return [
+            int.from_bytes(data[i : i + 3], "little") + (len(data[i : i + 3]) << 24) for i in range(0, len(data), 3)
+        ]
 
     def decode_single_token_bytes(self, token):
         return (token & 0xFFFFFF).to_bytes(token >> 24, "little")

@@ -16,6 +16,7 @@ from typing_extensions import override
 
 from ...checks import finite_number, unicode_text, whole_numbers
 from ...data.texts import text_of_file
+from ...data.token_sources import check_one_bos
 from ...errors import InputError
 from ...files import path_of
 
@@ -107,7 +108,9 @@ class Text(EncoderInput):
     @override
     def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
         tokenizer = _processor(AutoTokenizer, model)
-        return TokenIds(tuple(tokenizer(self.text)["input_ids"])).features(model)
+        ids = tokenizer(self.text)["input_ids"]
+        check_one_bos(ids, tokenizer, self.text)
+        return TokenIds(tuple(ids)).features(model)
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from transformers import (
 from ...checks import check_memory, is_whole, nearest
 from ...errors import InputError
 from ...seals import verify, verifying
+from .adapters import base_of, merged
 from .named_models import known_names, located, names_here, origin_in
 
 
@@ -159,7 +160,7 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
     if not is_spread:
         size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
         check_memory(
-            size * elements, f"the weights of {folder} in {dtype}", "use --dtype bfloat16 or --device-map auto"
+            size * elements, f"the weights of {folder} in {dtype}", 'use dtype="bfloat16" or device_map="auto"'
         )
 
 
@@ -199,6 +200,8 @@ def load_model(
     """
     given, source = source, located(source)
     _check_device(device_map)
+    if base := base_of(source):
+        return merged(load_model(base, dtype, device_map), Path(source))
     if is_gguf(source):
         place = {**_gguf_arguments(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
         fix = "download it again, or take the model's own weights"
@@ -250,7 +253,8 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     if Path(source).is_file() and not is_gguf(source):
         raise InputError(f"{source} is a file, and no .gguf; give the name or the folder of a model")
     if not _has_tokenizer(Path(source)):
-        return None
+        base = base_of(source)
+        return load_tokenizer(base) if base else None
     place = _gguf_arguments(Path(source)) if is_gguf(source) else {"pretrained_model_name_or_path": source}
     verify(Path(source), "*token*", "config.json")
     try:
