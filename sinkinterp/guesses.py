@@ -33,6 +33,7 @@ _MEANT = {  # words -> what to write; `place: word` is for one function or kind 
     "trust_remote_code": "code of a repository is never run; load the model yourself and give it: si.load(model)",
     "revision": "download that revision with transformers and give the model or its folder",
     "text texts prompt prompts": "the text stands second: si.measure(model, text)",
+    "column": 'give the file with it: subject.tokens(FILE, column="...")',
     "epsilon": "it is chosen afterwards: report.summary(epsilon), report.sink(epsilon=0.3)",
     "layer head measure:layers measure:heads": _HEAD,
     "attention_map:layer attention_map:head": "write layers=3, heads=5, or heads=[(layer, head)]",

@@ -73,7 +73,7 @@ class AttentionCall:
         """The call with these weights, dense, the slot's column first; with None, with those its kernel computes.
 
         heads: those whose weights differ from the call's; default all. Scores of the others can still be edited.
-        Raises InputError for weights of another shape than the call's pattern, or on keys that are masked.
+        Raises InputError for weights of another shape than the call's pattern, on keys that are masked, or not finite.
         """
         if weights is None:
             return replace(self, set_pattern=None)
@@ -81,6 +81,9 @@ class AttentionCall:
             raise InputError(f"a pattern is a tensor of weights; got a {type(weights).__name__}")
         if self.set_pattern is not None:
             heads = self.set_pattern.also(heads)
+        if not weights.isfinite().all():
+            fix = 'numbers of float16 end at 65,504: load it with dtype="bfloat16" or dtype="float32"'
+            raise InputError(f"weights of layer {self.layer} are not finite; {fix}")
         call = replace(self, set_pattern=SetPattern(self.layer, weights.float(), self.scoring, heads))
         if (weights[..., -self.k.shape[2] :] * ~self.allowed()).any():
             raise InputError("a query cannot see all these keys; multiply by call.allowed()")

@@ -346,7 +346,7 @@ class HuggingFaceSubject(ReadsText):
         self.check_ids(tokens)
         limit = self.shape.n_ctx
         if limit is not None and tokens.shape[1] > limit:
-            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use --length {limit}")
+            raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use length={limit}")
 
 
 def check_encoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
@@ -14,9 +14,11 @@ from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape, Residual
 from ..checks import fix_of, keywords, whole_number
 from ..data.choices import Bos
-from ..data.texts import names_file
+from ..data.padding import said_of_padding
+from ..data.texts import is_path, names_file
 from ..data.token_sources import from_chats, from_texts, from_whole_texts
-from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, token_set_of
+from ..data.token_texts import labels_of
+from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, of_source, token_set_of
 from ..errors import InputError
 from ..interventions.edit import Edit, Edits, edits_of
 from .exclusive import lock_of
@@ -116,11 +118,22 @@ class ReadsText:
         """The model's transformers tokenizer, loaded when it is first asked for; None where the model has none."""
         return self.tokenizer_source()
 
+    @cached_property
+    def label(self) -> Callable[[int], str]:
+        """A function from a token id to its text (see `labels_of`), or to its number without a tokenizer."""
+        return str if self.tokenizer is None else labels_of(self.tokenizer)
+
     @keywords
     def tokens(
-        self, texts: str | Sequence[Any], length: int | None = None, bos: Bos | str | bool = Bos.TOKENIZER
+        self,
+        texts: str | Path | Sequence[Any],
+        length: int | None = None,
+        bos: Bos | str | bool = Bos.TOKENIZER,
+        column: str = "text",
     ) -> TokenSet:
         """The tokens of a text or of several, one text per sequence, or of chats in the tokenizer's template.
+
+        A path stands for the first texts of a file or folder, in its `column`.
 
         Without `length` every sequence is as long as its text. With it every sequence has that many tokens: longer
         texts are cut, shorter ones are passed over and counted. `bos`: whether sequences begin with BOS, "tokenizer"
@@ -130,6 +143,8 @@ class ReadsText:
         rule = BOS_RULES.get(bos) if isinstance(bos, bool | str) else None
         if rule is None:
             raise InputError(f"bos is 'tokenizer', 'always' or 'never'; got {bos!r}")
+        if isinstance(texts, Path) or (isinstance(texts, str) and is_path(texts)):
+            return of_source(texts, partial(self.tokens, length=length, bos=rule), column)
         given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
         if given and all(map(is_chat, given)):
             return from_chats(given, self._needed_tokenizer(), f"{len(given)} chats in memory")
@@ -152,7 +167,7 @@ class ReadsText:
         `tokens` are what `si.measure` takes, of one length; `position` takes another token than the first. Raises
         InputError for anything else.
         """
-        token_set = token_set_of(tokens, self.tokens)
+        token_set = token_set_for(self, tokens)
         if token_set.lengths is not None:
             raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
         return first_token(self.run, token_set.tokens, position, edits_of(edits))
@@ -161,7 +176,7 @@ class ReadsText:
         """The tokens as they are, or those of one text, or of several of one length."""
         if isinstance(tokens, Tensor):
             return tokens
-        token_set = token_set_of(tokens, self.tokens)
+        token_set = token_set_for(self, tokens)
         if token_set.lengths is not None:
             raise InputError("a pass needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
         return token_set.tokens
@@ -193,7 +208,21 @@ def tokenizer_of(subject: Subject) -> Any:
     return subject.tokenizer if isinstance(subject, ReadsText) else None
 
 
+def token_set_for(subject: Any, tokens: TokensLike | Any, column: str = "text") -> TokenSet:
+    """The token set of what `token_set_of` takes. Raises InputError also for padding that no mask marks."""
+    token_set = token_set_of(tokens, subject.tokens, column)
+    is_masked = isinstance(tokens, Mapping) and tokens.get("attention_mask") is not None
+    return token_set if is_masked or isinstance(tokens, TokenSet) else said_of_padding(token_set, pads_of(subject))
+
+
+def pads_of(subject: Any) -> dict[int, int]:
+    """The ids of padding, and how often they must be repeated to be no text: once, or twice for a BOS or an EOS."""
+    owners = (tokenizer_of(subject), getattr(getattr(subject, "model", None), "config", None))
+    pads = {getattr(owner, "pad_token_id", None): least for least, owner in reversed([*enumerate(owners, 1)])}
+    marks = [getattr(owner, f"{name}_token_id", None) for owner in owners for name in ("bos", "eos")]
+    return {pad: 2 if pad in marks else least for pad, least in pads.items() if pad is not None}
+
+
 def words_of(subject: Subject) -> Callable[[int], str]:
-    """A function from a token id to its text, or to its number where the subject has no tokenizer."""
-    tokenizer = tokenizer_of(subject)
-    return str if tokenizer is None else lambda token: tokenizer.decode([token])
+    """A function from a token id to its label, or to its number where the subject has no tokenizer."""
+    return subject.label if isinstance(subject, ReadsText) else str

@@ -15,6 +15,7 @@ from .options import (
     SEED,
     TOKENS,
     Backend,
+    Column,
     DeviceMap,
     Encoder,
     Model,
@@ -44,6 +45,7 @@ SWAP = "Swap the position embeddings of two positions, and show maps before, aft
 def view(
     model: Model,
     text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
+    column: Column = "text",
     length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
     bos: Start = Bos.TOKENIZER,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
@@ -72,7 +74,7 @@ def view(
             inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, bos)
             token_set = inputs.token_set(subject, model, progress("reading docstrings"))
         else:
-            token_set = _token_set(text, subject, bos, length)
+            token_set = _token_set(text, column, subject, bos, length)
         shown = atlas(subject, token_set, words_of(subject), edits=edits, heads=heads, limit=int(limit * 1e6))
         html = atlas_page(shown)
     write_text(out, html)
@@ -97,7 +99,7 @@ def layer_and_head(name: str, option: str = "--head") -> tuple[int, int]:
     return int(parts[0]), int(parts[1])
 
 
-def _token_set(text: str, subject: "Subject", bos: Bos, length: int | None) -> "TokenSet":
+def _token_set(text: str, column: str, subject: "Subject", bos: Bos, length: int | None) -> "TokenSet":
     """The tokens of the text, of the .txt file that it names, or of the first text of another file or a folder."""
     from ..data.texts import is_path, text_of_file, texts_of
     from ..runs.inputs import one_text
@@ -107,7 +109,7 @@ def _token_set(text: str, subject: "Subject", bos: Bos, length: int | None) -> "
     file = Path(text)
     if not file.exists():
         raise InputError(f"there is no file {file}; check the path, or give the text itself")
-    words = text_of_file(file) if file.suffix == ".txt" else next(iter(texts_of(file)))
+    words = text_of_file(file) if file.suffix == ".txt" else next(iter(texts_of(file, column)))
     return one_text(words, subject, bos, length, file.name)
 
 

@@ -10,7 +10,7 @@ from ..files import write_text
 from .drawing import layer_and_head
 from .loading import load_subject
 from .measuring import DRAWN
-from .options import SEED, TOKENS, Count, Encoder, Html, Model, Numbers, Start, Text
+from .options import SEED, TOKENS, Column, Count, Encoder, Html, Model, Numbers, Start, Text
 from .places import Force
 from .terminal import print_line, print_table, print_written, progress_bars
 
@@ -22,6 +22,7 @@ def explain(
     model: Model,
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=EXPLAINED)] = [],
     text: Text = None,
+    column: Column = "text",
     drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None,
     length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
     sequences: Count = None,
@@ -43,7 +44,9 @@ def explain(
         heads = [layer_and_head(name) for name in head] or None
         subject = load_subject(model, "huggingface", encoder, dtype)
         most = length or min(64, subject.shape.n_ctx or 64)
-        inputs = Inputs(most, sequences or 32, bos, text, drawn=drawn, seed=seed, may_be_fewer=sequences is None)
+        inputs = Inputs(
+            most, sequences or 32, bos, text, column, drawn=drawn, seed=seed, may_be_fewer=sequences is None
+        )
         token_set = inputs.token_set(subject, model, progress("reading docstrings"))
         answer = explain_heads(subject, token_set, head=heads, seed=seed, progress=progress("explaining"))
     for line in answer.sentence.splitlines():

@@ -20,6 +20,7 @@ from .places import checked
 from .reproducing import book, reproduce, story
 from .terminal import console, print_line
 from .training import finetune, train
+from .wording import in_options
 
 INTERRUPTED = "interrupted; what was saved so far is kept, and the same command goes on from there"
 # typer brings a copy of click since 0.20, so the base class of its errors has one of two homes
@@ -63,7 +64,7 @@ class Program(TyperGroup):
         try:
             code = super().main(words, **options)
         except (ClickException, InputError, MemoryError, OSError) as error:
-            print_line(f"error: {_message(error)}", style="red")
+            print_line(f"error: {in_options(_message(error), self._options_of(words))}", style="red")
             sys.exit(2)
         except (KeyboardInterrupt, typer.Abort):
             code = 130
@@ -72,6 +73,13 @@ class Program(TyperGroup):
         if code == 130:
             print_line(INTERRUPTED)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def _options_of(self, words: list[str]) -> dict[str, str]:
+        """The options of the command that a line names, by their parameters."""
+        command: Any = self.commands.get(words[0])
+        options = [] if command is None else [param for param in command.params if param.param_type_name == "option"]
+        named = {param.name: next(name for name in param.opts if name[:2] == "--") for param in options}
+        return {str(name).removesuffix("_out"): option for name, option in named.items()}
 
 
 def _written_out(words: list[str]) -> list[str]:

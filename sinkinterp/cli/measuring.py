@@ -130,11 +130,11 @@ def _check_about_text(
     text: str | None, is_one_text: bool, column: str | None, chat: str | None, tokens: Path | None, bos: Bos | None
 ) -> None:
     """Raises InputError for options about texts that have no effect on the input that is given."""
-    from ..data.texts import files_of
+    from ..data.rows import ending_of, files_of
 
-    has_columns = text is not None and not is_one_text and not text.lower().endswith(".txt")
+    has_columns = text is not None and not is_one_text and ending_of(Path(text)) != ".txt"
     if text is not None and has_columns and Path(text).is_dir():
-        has_columns = any(file.suffix.lower() != ".txt" for file in files_of(Path(text)))
+        has_columns = any(ending_of(file) != ".txt" for file in files_of(Path(text)))
     _check_used("--column", column, "a file of columns in --text", has_columns or None)
     _check_used("--bos", bos, "a text or drawn tokens", True if tokens is None else None)
     if bos is not None and chat is not None:

@@ -1,5 +1,6 @@
 """The commands for people who evict caches, train dictionaries or quantise: what to keep, and what to leave out."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -9,13 +10,14 @@ from ..data.choices import Dtype
 from ..errors import InputError
 from ..files import write_json, write_text
 from .loading import load_subject
-from .options import Count, DeviceMap, Html, Json, Length, Model, Numbers, Text, TokenFile, number, whole
+from .options import Column, Count, DeviceMap, Html, Json, Length, Model, Numbers, Text, TokenFile, number, whole
 from .places import Force
 from .terminal import console, print_table, print_written, progress_bars
 
 if TYPE_CHECKING:
     from ..backends.huggingface import HuggingFaceSubject
     from ..data.tokens import Tokens
+    from ..runs.inputs import Inputs
     from ..table import Table
 TOLERANCE = "The change of a head's output that is tolerated, as a share of its length."
 HALVES = "Number of sequences, n. \\[default: 64]"
@@ -26,6 +28,7 @@ TIMES = "A norm is that of an outlier above this multiple of the median."
 def cache(
     model: Model,
     text: Text = None,
+    column: Column = "text",
     length: Length = 256,
     sequences: Count = None,
     tolerance: Annotated[float, typer.Option(help=TOLERANCE, parser=number(0.0, 1.0))] = 0.1,
@@ -44,9 +47,14 @@ def cache(
         from ..measurement.generation import generation_table
         from ..measurement.quantised_cache import quantised_table
         from ..report.caches import needs_table, quantised_answer
+        from ..runs.inputs import Inputs
 
         subject = _subject(model, dtype, device_map)
-        read = _read(subject, model, length, sequences, 32, text, tokens)
+        read = _read(
+            subject,
+            model,
+            Inputs(length, sequences or 32, text=text, column=column, tokens=tokens, may_be_fewer=sequences is None),
+        )
         window = read.shape[1] // 2
         if window < 2:
             raise InputError("a cache of one token has no first token to keep; use --length 4, or more")
@@ -65,6 +73,7 @@ def cache(
 def mask(
     model: Model,
     text: Text = None,
+    column: Column = "text",
     length: Length = 64,
     sequences: Annotated[int | None, typer.Option(help=HALVES, parser=whole(2))] = None,
     times: Annotated[float, typer.Option(help=TIMES, parser=number(1.0, 1e6))] = 10.0,
@@ -82,9 +91,14 @@ def mask(
         from ..measurement import leaving_out
         from ..measurement import without_outliers as without
         from ..measurement.patching import activations
+        from ..runs.inputs import Inputs
 
         subject = _subject(model, dtype, device_map)
-        read = _read(subject, model, length, sequences, 64, text, tokens)
+        read = _read(
+            subject,
+            model,
+            Inputs(length, sequences or 64, text=text, column=column, tokens=tokens, may_be_fewer=sequences is None),
+        )
         if len(read) < 2:
             raise InputError("it fits on one half of the texts and tests on the other, and there is one; give more")
         found = leaving_out.mask(subject, read, times=times)
@@ -106,21 +120,10 @@ def _subject(model: str, dtype: Dtype, device_map: str | None) -> "HuggingFaceSu
     return cast("HuggingFaceSubject", load_subject(model, "huggingface", None, dtype, device_map))
 
 
-def _read(
-    subject: "HuggingFaceSubject",
-    model: str,
-    length: int,
-    sequences: int | None,
-    default: int,
-    text: str | None,
-    tokens: Path | None,
-) -> "Tokens":
+def _read(subject: "HuggingFaceSubject", model: str, inputs: "Inputs") -> "Tokens":
     """What the model reads: texts, or lists of ids, of one length that fits its context."""
-    from ..runs.inputs import Inputs
-
-    most = min(length, subject.shape.n_ctx or length)
-    given = Inputs(most, sequences or default, text=text, tokens=tokens, may_be_fewer=sequences is None)
-    return given.token_set(subject, model).tokens
+    fitting = replace(inputs, length=min(inputs.length, subject.shape.n_ctx or inputs.length))
+    return fitting.token_set(subject, model).tokens
 
 
 def _write(

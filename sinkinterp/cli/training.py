@@ -55,9 +55,10 @@ def train(
     if text is not None:
         if text not in NAMED:
             offline_if_unreachable(text)
-            check_readable(text)
         base = on_text(base, text)
     chosen = changed(replace(base, seed=seed), settings)
+    if text is not None and text not in NAMED:
+        check_readable(text, getattr(chosen.data.source, "column", "text"))
     check_size(chosen.model)
     folder = out or cache_folder() / "runs" / chosen.key()
     with joined(device) as world, run_progress(chosen, folder, log, world.is_first, variant) as (on_step, on_data):

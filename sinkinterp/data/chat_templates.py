@@ -9,11 +9,27 @@ from typing import Any
 from ..checks import unicode_text
 from ..errors import InputError
 
+_ROLES = {"human": "user", "gpt": "assistant"}  # of conversations in the form of ShareGPT
 SECONDS = 30.0  # in which a template must render a chat
 
 
 class _TooSlow(BaseException):
     """The time is over. Templates catch every Exception."""
+
+
+def messages_in(row: Any) -> Any:
+    """The messages of a row: its `messages` or `conversations`, or the row itself; None where it has none.
+
+    Messages with `from` and `value` get a role and a content. What is no message is left as it is.
+    """
+    given = row.get("messages") or row.get("conversations") if isinstance(row, Mapping) else row
+    return [_message(message) for message in given] if isinstance(given, list | tuple) else given
+
+
+def _message(given: Any) -> Any:
+    if not isinstance(given, Mapping) or not {"from", "value"} <= given.keys():
+        return given
+    return {"role": _ROLES.get(given["from"], given["from"]), "content": given["value"]}
 
 
 def rendered(chat: Sequence[Mapping[str, str]], tokenizer: Any, what: str, **options: Any) -> Any:

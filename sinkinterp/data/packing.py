@@ -58,6 +58,11 @@ class PackedText(Spec):
         """How many symbols the model must have."""
         return self.tokenizer.vocab
 
+    @property
+    def outside(self) -> str:
+        """What it reads that is not part of the installation: a file, a dataset, a tokenizer; empty for nothing."""
+        return self.source.outside or self.tokenizer.outside
+
     def folder(self, cache: Path) -> Path:
         """The folder of the chunks. Recipes that differ only in how chunks are drawn or edited share it."""
         unpacked = {name: getattr(PackedText, name) for name in ("held_out", "share", "edits", "sha256")}

@@ -8,6 +8,7 @@ from ..errors import InputError
 
 Encode = Callable[[str], Any]
 Decode = Callable[[list[int]], str]
+_PIECES = ("decode_single_token_bytes", "id_to_token", "id_to_piece")  # of tiktoken, tokenizers, sentencepiece
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +20,7 @@ class PlainTokenizer:
     bos_token_id: int | None = None
     eos_token_id: int | None = None
     chat_template: None = None
+    piece: Callable[[int], str | bytes | None] | None = None  # what the vocabulary calls a token
 
     def __call__(
         self, text: str, *, add_special_tokens: bool = True, truncation: bool = False, max_length: int | None = None
@@ -39,7 +41,9 @@ def plain_tokenizer(given: Any) -> PlainTokenizer | None:
     encode, decode = functions
     if not callable(encode) or not callable(decode):
         return None
-    return PlainTokenizer(encode, decode, *(getattr(given, f"{name}_token_id", None) for name in ("bos", "eos")))
+    bos, eos = (getattr(given, f"{name}_token_id", None) for name in ("bos", "eos"))
+    piece = next((getattr(given, name) for name in _PIECES if callable(getattr(given, name, None))), None)
+    return PlainTokenizer(encode, decode, bos, eos, piece=piece)
 
 
 def _of_characters(ids: Mapping[Any, Any]) -> PlainTokenizer:

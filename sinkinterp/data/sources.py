@@ -19,7 +19,8 @@ from ..files import remove
 from ..seals import Damaged, read_record, write_record
 from ..spec import Spec
 from .progress import OnProgress, no_progress
-from .texts import files_of, is_path, texts_of
+from .rows import files_of
+from .texts import is_path, texts_of
 
 DEPENDENCIES = ("torch", "transformers", "numpy", "datasets", "tokenizers", "einops", "rich", "typer")
 MIN_CHARACTERS = 200  # shorter texts are left out
@@ -30,6 +31,11 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 @dataclass(frozen=True)
 class Source(Spec):
     """Documents in an order that never changes."""
+
+    @property
+    def outside(self) -> str:
+        """The file, folder or dataset that is read; empty for what is part of the installation."""
+        return ""
 
     def check(self) -> None:
         """Raises InputError where the user has to name the documents first."""
@@ -96,6 +102,10 @@ class Repeating(Source):
         if not 0 <= self.share <= 1:
             raise InputError(f"share, of the spans that are followed by a copy, lies between 0 and 1; got {self.share}")
 
+    @property
+    def outside(self) -> str:
+        return self.source.outside
+
     def check(self) -> None:
         self.source.check()
 
@@ -134,6 +144,10 @@ class Texts(Source):
     column: str = "text"
     split: str = "train"
 
+    @property
+    def outside(self) -> str:
+        return self.source
+
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
         return texts_of(self.source, self.column, self.split)
 
@@ -145,8 +159,9 @@ class Texts(Source):
         if not path.exists():
             return ""
         for part in files_of(path):
-            with part.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
+            for file in sorted(part.rglob("*.arrow")) if part.is_dir() else (part,):
+                with file.open("rb") as content:
+                    digest.update(hashlib.file_digest(content, "sha256").digest())
         return digest.hexdigest()
 
     def changed_since(self, fingerprint: str) -> bool:

@@ -1,43 +1,32 @@
 """Texts of files, folders and datasets of the Hub, read through `datasets`, as one stream or by domain."""
 
-import atexit
-import glob
 import os
 import re
-import shutil
-import tempfile
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
 from ..checks import unicode_text
 from ..errors import InputError
+from .rows import ENCODING, ENDINGS, ending_of, files_of, is_read, one_line, rows_of, silence_datasets
 
+CHATS = ("messages", "conversations")  # columns of chats
 HUB_TIMEOUT = 10.0  # seconds in which the Hub must say whether it knows a dataset
 
-_LOADERS = {".jsonl": "json", ".json": "json", ".txt": "text", ".parquet": "parquet", ".csv": "csv"}
-_ENCODING = "utf-8-sig"  # the mark with which Windows begins a file is not the first token of its text
-_OPTIONS: dict[str, dict[str, object]] = {
-    "text": {"sample_by": "paragraph", "encoding": _ENCODING},
-    "csv": {"keep_default_na": False},  # "NA" and an empty cell are texts
-}
 _DOCUMENTS = {".md", ".pdf", ".docx", ".html", ".tsv", ".xml", ".gz", ".zip", ".tex", ".log", ".rst", ".epub"}  # unread
 _DATASET = re.compile(r"[\w-][\w.-]*/[\w.-]+(:[\w.-]+)?")  # OWNER/NAME on the Hub, with its configuration
 _RELATIVE = (f".{os.sep}", f"..{os.sep}", f"~{os.sep}")
-_ENDINGS = ", ".join(list(_LOADERS)[:-1]) + " or " + list(_LOADERS)[-1]
-_OR_LOCAL = f"or give a {_ENDINGS} file, a folder of them, or no text at all for the embedded docstrings"
+_OR_LOCAL = f"or give a {ENDINGS} file, a folder of them, or no text at all for the embedded docstrings"
 
 
 def texts_of(source: Path | str, column: str = "text", split: str = "train") -> Iterator[str]:
     """The texts of a file, of the files in a folder and its subfolders (in the order of their paths), or of a dataset.
 
-    The texts of a .txt file are its paragraphs, with blank lines between them; .jsonl, .json, .parquet and .csv files
-    hold texts in `column`. A string OWNER/NAME or OWNER/NAME:CONFIG that is not a path (see `is_path`) names a dataset
+    The texts of a .txt file are its paragraphs, with blank lines between them; .jsonl, .json, .parquet and .csv files,
+    and the folders of `save_to_disk`, whose `split` is read, hold texts in `column`. Files may be packed (.gz, .zst). A
+    string OWNER/NAME or OWNER/NAME:CONFIG that is not a path (see `is_path`) names a dataset
     on the Hub, whose `split` is streamed. Any other string is one text itself. Raises InputError, when the first text
     is read, where there is nothing to read.
     """
@@ -49,8 +38,8 @@ def texts_of(source: Path | str, column: str = "text", split: str = "train") -> 
             yield text_in(row, column, source)
         return
     for file in files_of(Path(source)):
-        name = "text" if file.suffix.lower() == ".txt" else column
-        for row in rows_of(file):
+        name = "text" if ending_of(file) == ".txt" else column
+        for row in rows_of(file, split):
             yield text_in(row, name, file)
 
 
@@ -68,9 +57,9 @@ def is_blank(text: str) -> bool:
 def text_of_file(path: Path) -> str:
     """The whole text of a file. Raises InputError where it cannot be read as UTF-8."""
     try:
-        return path.read_text(encoding=_ENCODING)
+        return path.read_text(encoding=ENCODING)
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {_one_line(error)}; give a text file in UTF-8") from error
+        raise InputError(f"cannot read {path}: {one_line(error)}; give a text file in UTF-8") from error
 
 
 def is_text(source: Path | str) -> bool:
@@ -84,7 +73,7 @@ def is_path(source: Path | str) -> bool:
         what = f"a {type(source).__name__}"
         raise InputError(f"a source of texts is a file, a folder, the name of a dataset or the text itself; got {what}")
     path = Path(source)
-    looks_so = path.is_absolute() or str(source).startswith(_RELATIVE) or path.suffix.strip().lower() in _LOADERS
+    looks_so = path.is_absolute() or str(source).startswith(_RELATIVE) or is_read(path)
     is_word = not any(map(str.isspace, str(source)))
     looks_so |= is_word and (path.suffix.lower() in _DOCUMENTS or str(source).endswith(os.sep))
     return isinstance(source, Path) or looks_so or (bool(source) and _exists(path))  # Path("") is the folder we are in
@@ -103,57 +92,16 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def files_of(path: Path) -> list[Path]:
-    """The text files in a folder and its subfolders, in the order of their paths. For a file, the file itself.
-
-    Hidden files and folders are left out. Raises InputError where there is no text file.
-    """
-    if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in _LOADERS and not file.is_dir())
-        files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
-        for file in files:
-            _check_is_file(file)
-        if not files:
-            raise InputError(f"the folder {path} holds no {_ENDINGS} file; give a folder with texts")
-        return files
-    _check_is_file(path)
-    if path.suffix.lower() not in _LOADERS:
-        raise InputError(f"{path} is not a {_ENDINGS} file; convert it to .jsonl with a text field")
-    return [path]
-
-
-def _check_is_file(path: Path) -> None:
-    if not path.exists():
-        what = "a link that leads to no file" if path.is_symlink() else None
-        raise InputError(f"{path} is {what}; mend it" if what else f"there is no file {path}; check the path")
-    if not path.is_file():
-        raise InputError(f"{path} is a device or a pipe, not a file; give a file with texts")
-
-
-def rows_of(file: Path) -> Iterator[Mapping[str, object]]:
-    """The rows of a file, read one by one. The paragraphs of a .txt file are rows with one column, `text`."""
-    from datasets import load_dataset
-
-    if not file.stat().st_size:
-        raise InputError(f"{file} is empty; give a file with texts")
-    _silence_datasets()
-    loader = _LOADERS[file.suffix.lower()]
-    options = _OPTIONS.get(loader, {})
-    pattern = glob.escape(str(file))  # `datasets` takes paths as patterns
-    try:
-        place = _datasets_cache()
-        yield from load_dataset(loader, data_files=pattern, split="train", streaming=True, cache_dir=place, **options)
-    except Exception as error:  # a damaged file can fail in any way
-        raise InputError(f"cannot read {file}: {_one_line(error)}; is it a {file.suffix} file?") from error
-
-
 def text_in(row: Mapping[str, object], column: str, source: Path | str) -> str:
     """The text in a column of a row. Raises InputError, which names the row's columns, where it holds no text."""
     text = row.get(column)
     if not isinstance(text, str):
-        raise InputError(
-            f"a row of {source} has no string in {column!r}, only {columns_in(row)}; name the column with --column"
-        )
+        chats = next((name for name in CHATS if name in row), None)
+        if chats is not None and column == "text":
+            raise InputError(f"the rows of {source} hold chats, {chats!r}, and no text; give the messages of each row")
+        fitting = next((name for name, value in row.items() if isinstance(value, str)), "NAME")
+        fix = f"name the column: column={fitting!r}"
+        raise InputError(f"a row of {source} has no string in {column!r}, only {columns_in(row)}; {fix}")
     return unicode_text(text, f"a text of {source}")
 
 
@@ -167,18 +115,18 @@ def _dataset_rows(name: str, split: str) -> Iterator[Mapping[str, object]]:
     from datasets import load_dataset
     from datasets.exceptions import DatasetNotFoundError
 
-    _silence_datasets()
+    silence_datasets()
     repository, _, config = name.partition(":")
     _check_dataset(name, repository)
     try:
         yield from load_dataset(repository, config or None, split=split, streaming=True)
     except DatasetNotFoundError as error:
         raise InputError(
-            f"the dataset {name!r} is closed to you ({_one_line(error)}); log in to the Hub, {_OR_LOCAL}"
+            f"the dataset {name!r} is closed to you ({one_line(error)}); log in to the Hub, {_OR_LOCAL}"
         ) from error
     except Exception as error:
         raise InputError(
-            f"cannot stream {split!r} of {name!r}: {_one_line(error)}; name another split or NAME:CONFIG, {_OR_LOCAL}"
+            f"cannot stream {split!r} of {name!r}: {one_line(error)}; name another split or NAME:CONFIG, {_OR_LOCAL}"
         ) from error
 
 
@@ -195,34 +143,8 @@ def _check_dataset(name: str, repository: str) -> None:
         ) from error
     except Exception as error:  # the HTTP client of huggingface_hub changes, and its errors with it
         raise InputError(
-            f"the Hub cannot be asked for {name!r} ({_one_line(error)}); check the network, {_OR_LOCAL}"
+            f"the Hub cannot be asked for {name!r} ({one_line(error)}); check the network, {_OR_LOCAL}"
         ) from error
-
-
-@lru_cache
-def _datasets_cache() -> str | None:
-    """Where `datasets` writes its locks: None for its own cache, or a temporary folder if that cache is read-only."""
-    from datasets import config
-
-    own = Path(config.HF_DATASETS_CACHE)
-    with suppress(OSError):
-        own.mkdir(parents=True, exist_ok=True)
-        if os.access(own, os.W_OK):
-            return None
-    folder = tempfile.mkdtemp(prefix="sinkinterp-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-def _silence_datasets() -> None:
-    from datasets.utils.logging import CRITICAL, disable_progress_bar, set_verbosity
-
-    disable_progress_bar()
-    set_verbosity(CRITICAL)  # errors that it logs are also raised
-
-
-def _one_line(error: Exception) -> str:
-    return textwrap.shorten(str(error), 300) or type(error).__name__
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 
 from ..checks import LARGEST, check_memory, unicode_text, whole_number
 from ..errors import InputError
-from .chat_templates import rendered
+from .chat_templates import messages_in, rendered
 from .choices import Bos
 from .plain_tokenizer import PlainTokenizer
 from .texts import is_blank
@@ -112,13 +112,14 @@ def from_chats(chats: Sequence[Any], tokenizer: Any, source: str, most: int | No
     """
     if not getattr(tokenizer, "chat_template", None):
         raise InputError("this tokenizer has no chat template; give the text of the chat, or another model")
-    rows = [rendered(chat, tokenizer, f"chat {i}", return_dict=False)[:most] for i, chat in enumerate(chats)]
+    named = [(f"chat {i}", messages_in(chat)) for i, chat in enumerate(chats)]
+    rows = [rendered(chat, tokenizer, name, return_dict=False)[:most] for name, chat in named]
     return replace(TokenSet.of_rows(rows, source), bos="chat template")
 
 
 def _check_bos(tokenizer: Tokenizer, bos: Bos) -> None:
     if bos is Bos.ALWAYS and tokenizer.bos_token_id is None:
-        raise InputError("this tokenizer has no BOS token; use --bos never or --bos tokenizer")
+        raise InputError('this tokenizer has no BOS token; use bos="never" or bos="tokenizer"')
 
 
 def _beginning(tokens: Tokens, tokenizer: Tokenizer, bos: Bos) -> str:
@@ -166,7 +167,8 @@ def appended_tokens(tokenizer: Tokenizer) -> int:
         for special in (True, False)
     )
     starts = [i for i in range(len(with_special)) if with_special[i : i + len(alone)] == alone]
-    return len(with_special) - len(alone) - starts[0] if starts else 0
+    begins = with_special[0] == tokenizer.bos_token_id  # which may also stand for an "a" that is unknown
+    return len(with_special) - len(alone) - starts[-1 if begins else 0] if starts else 0
 
 
 def _first_ids(
@@ -185,7 +187,19 @@ def _first_ids(
         "input_ids"
     ]
     ids = ids[: len(ids) - appended]
-    return [tokenizer.bos_token_id or 0, *ids][:length] if bos is Bos.ALWAYS else ids
+    ids = [tokenizer.bos_token_id or 0, *ids][:length] if bos is Bos.ALWAYS else ids
+    if bos is not Bos.NEVER:
+        check_one_bos(ids, tokenizer, text)
+    return ids
+
+
+def check_one_bos(ids: Sequence[int], tokenizer: Any, text: str) -> None:
+    """Raises InputError where a text begins with BOS itself, and the tokenizer puts another before it."""
+    first, spelt = getattr(tokenizer, "bos_token_id", None), str(getattr(tokenizer, "bos_token", ""))
+    is_spelt = text.lstrip().startswith(spelt)  # BOS may also be the token of what is unknown
+    if first is not None and is_spelt and list(ids[:2]) == [first, first]:
+        fix = 'take it out of the text, or use bos="never" for texts that begin with it'
+        raise InputError(f"the text {text[:30]!r} begins with BOS itself, and another is put before it; {fix}")
 
 
 def _check_words(text: str) -> None:
@@ -216,7 +230,7 @@ def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) 
         raise InputError("the texts are blank; give others")
     if sequences is None:
         raise InputError(f"no text has {length} tokens; use a length of at most {longest}, that of the longest")
-    fix = f"use --sequences {len(kept)} or a smaller --length" if kept else f"use --length {longest} or less"
+    fix = f"use sequences={len(kept)} or a smaller length=..." if kept else f"use length={longest} or less"
     fix = fix if longest > 1 else "give other texts: none has two tokens"
     raise TooFewTexts(
         f"{sequences} sequences of {length} tokens were asked for, but of {too_short + len(kept)} texts "

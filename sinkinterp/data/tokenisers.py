@@ -24,6 +24,11 @@ class TokenizerRecipe(Spec):
 
     vocab: int
 
+    @property
+    def outside(self) -> str:
+        """The name or folder of a tokenizer that is read; empty for one that is trained."""
+        return ""
+
     def make(self, texts: Iterable[str]) -> Any:
         """A transformers tokenizer with an EOS token. Raises InputError where it cannot be made."""
         raise NotImplementedError
@@ -77,6 +82,10 @@ class Pretrained(TokenizerRecipe):
     """The tokenizer of a Hugging Face name or folder. `vocab` may exceed its symbols, as in padded models."""
 
     source: str
+
+    @property
+    def outside(self) -> str:
+        return self.source
 
     def make(self, texts: Iterable[str]) -> Any:
         tokenizer = pretrained_tokenizer(self.source)

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from ..checks import LARGEST, check_memory, is_whole
 from ..errors import InputError
+from .chat_templates import messages_in
 from .texts import is_path, is_text, texts_of
 
 Tokens = Int[Tensor, "sequence pos"]
@@ -162,18 +163,18 @@ WORKS = (
 )
 
 
-def token_set_of(tokens: Any, encode: Encode) -> TokenSet:
+def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
     """The token set of anything in `TokensLike`, or of another column of texts or ids.
 
     `encode` makes the token set of texts. One list of ids is one sequence. Several lists may differ in length. A
     mapping is what a tokenizer returned: "input_ids" and, for padded ids, "attention_mask". A string or path that names
-    a file, a folder or a dataset (see `is_text`) stands for the first texts in it. Raises InputError for everything
-    else.
+    a file, a folder or a dataset (see `is_text`) stands for the first texts in its `column`. Raises InputError for
+    everything else.
     """
     if isinstance(tokens, TokenSet):
         return tokens
     if isinstance(tokens, str | Path):
-        return encode([tokens]) if is_text(tokens) else _of_source(tokens, encode)  # type: ignore[list-item]
+        return encode([tokens]) if is_text(tokens) else of_source(tokens, encode, column)  # type: ignore[list-item]
     if isinstance(tokens, Mapping):
         return _of_mapping(tokens)
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "OUST":
@@ -183,9 +184,9 @@ def token_set_of(tokens: Any, encode: Encode) -> TokenSet:
     return _of_items(items_of(tokens), encode)
 
 
-def _of_source(source: str | Path, encode: Encode) -> TokenSet:
+def of_source(source: str | Path, encode: Encode, column: str = "text") -> TokenSet:
     """The token set of the first texts of a file, a folder or a dataset."""
-    texts = list(islice(texts_of(source), FIRST_TEXTS + 1))
+    texts = list(islice(texts_of(source, column), FIRST_TEXTS + 1))
     if not texts:
         raise InputError(f"{source} holds no text; give a file with texts")
     name = Path(source).name if is_path(source) else str(source)
@@ -194,7 +195,8 @@ def _of_source(source: str | Path, encode: Encode) -> TokenSet:
 
 
 def is_chat(given: Any) -> bool:
-    """Whether this is a list of messages, each with its role and its content."""
+    """Whether this is a list of messages, each with its role and its content, or with `from` and `value`."""
+    given = messages_in(given)
     is_list = isinstance(given, list | tuple) and len(given) > 0
     return is_list and all(isinstance(item, Mapping) and {"role", "content"} <= item.keys() for item in given)
 

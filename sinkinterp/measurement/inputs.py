@@ -13,12 +13,12 @@ from torch import Tensor
 
 from ..attention.masks import BLOCK
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
-from ..backends.subject import Subject, tokenizer_of
+from ..backends.subject import Subject, token_set_for, tokenizer_of
 from ..checks import check_memory, keywords
 from ..data.choices import Bos
 from ..data.sources import embedded_texts
 from ..data.token_sources import from_texts
-from ..data.tokens import Tokens, TokenSet, TokensLike, token_set_of
+from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
 from ..files import cache_folder
 from ..interventions.edit import Edit, description
@@ -34,8 +34,8 @@ version = cache(importlib.metadata.version)  # it takes milliseconds, as long as
 PACKAGES = ("sinkinterp", "torch", "transformers")  # whose versions are noted, beside those of the backend
 
 
-def inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject, TokenSet]:
-    """The subject and the token set, of the default text for None.
+def inputs_of(model: ModelLike, tokens: TokensLike | Any, column: str = "text") -> tuple[Subject, TokenSet]:
+    """The subject and the token set, of the default text for None; `column` holds the texts of a file.
 
     Raises InputError for what is not a model, or not tokens.
     """
@@ -47,7 +47,7 @@ def inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject, Toke
             "si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
         )
     subject = subject_of(model)
-    return subject, _default(subject) if tokens is None else token_set_of(tokens, subject.tokens)
+    return subject, _default(subject) if tokens is None else token_set_for(subject, tokens, column)
 
 
 def _default(subject: Subject) -> TokenSet:

@@ -56,11 +56,13 @@ def _saved(figure: go.Figure, path: Path, scale: int) -> Path:
     try:
         import_module("kaleido")
     except ImportError as error:
-        raise InputError("a picture needs kaleido: pip install 'sinkinterp[export]', or add --no-pictures") from error
+        raise InputError(
+            "a picture needs kaleido: pip install 'sinkinterp[export]', or leave the pictures out, pictures=False"
+        ) from error
     try:
         content = bytes(figure.to_image("png", width=figure.layout.width or WIDTH, scale=scale))
     except RuntimeError as error:
-        fix = "install Chrome or Chromium, or run plotly_get_chrome, or add --no-pictures"
+        fix = "install Chrome or Chromium, or run plotly_get_chrome, or leave the pictures out, pictures=False"
         raise InputError(f"a picture is drawn by a browser, and none could be started; {fix}") from error
     write_bytes(path, content[:-END] + _mark(figure, scale) + content[-END:])
     return path

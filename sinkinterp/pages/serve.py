@@ -65,7 +65,7 @@ def server_of(page: bytes, answers: Mapping[str, Answer] = {}, port: int = 0) ->
     try:
         return _Server((LOOPBACK, port), Handler)
     except (OSError, OverflowError) as error:
-        raise InputError(f"cannot listen on port {port}: {error}; choose another --port") from error
+        raise InputError(f"cannot listen on port {port}: {error}; choose another port=...") from error
 
 
 class _Handler(BaseHTTPRequestHandler):

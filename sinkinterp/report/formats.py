@@ -119,7 +119,7 @@ def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
     """The inverse of `to_dict`. Raises InputError for anything else, and where the hash is not that of the content."""
     try:
         if plain.keys() - _ABOUT - {"tensors"}:
-            fix = "the report is what --save or Report.save wrote" if "tables" in plain else "take it as it was"
+            fix = "the report is what Report.save wrote" if "tables" in plain else "take it as it was"
             raise InputError(f"it holds {', '.join(map(str, plain))}; {fix}")
         tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
         report = checked(report_class(**_fields(plain, tensors)))

@@ -149,13 +149,14 @@ def _labels(maps: HeadMaps, words: Sequence[str] | None) -> list[str]:
     for first in range(0, maps.length, maps.side):
         last = min(first + maps.side, maps.length) - 1
         place = str(first) if first == last else f"{first}-{last}"
-        text = "" if words is None else " ".join(_shown(word) for word in words[first : last + 1])
+        text = "" if words is None else " ".join(map(shown_word, words[first : last + 1]))
         labels.append(escaped(f"{place} {text if len(text) <= 18 else text[:17] + '…'}".strip()))
     return labels
 
 
-def _shown(word: str) -> str:
-    return word.strip() or "".join("·" if letter == " " else repr(letter)[1:-1] for letter in word)
+def shown_word(word: str) -> str:
+    """The label of a token on an axis: a dot for a space, also for that which begins a word."""
+    return "".join("·" if c == " " else c if c.isprintable() else repr(c)[1:-1] for c in word)
 
 
 def _strongest(maps: HeadMaps) -> int:

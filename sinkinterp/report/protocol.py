@@ -37,7 +37,7 @@ class Protocol:
         if not self.hides_first_key:
             return ""
         is_default = self.divisor == VISIBLE.description
-        other = "--preset paper divides by T - k + 1" if is_default else f"the default is {VISIBLE.description}"
+        other = "the paper divides by T - k + 1" if is_default else f"the default is {VISIBLE.description}"
         return f"a window hides keys from later queries: importance is divided by {self.divisor}; {other}"
 
     @property

@@ -28,7 +28,8 @@ class Report(Readings):
     def __repr__(self) -> str:
         n, n_layers, n_heads, _ = self.importance.shape
         sizes = f"{n_layers} layers x {n_heads} heads, T={self.protocol.lengths}, n={n}"
-        sink = f", Sink_1 = {self.sink()} at epsilon 0.3" if 0 in self.positions else ""
+        null = f"{self.null_sink_rate():.3f} under uniform attention" if 0 in self.positions else ""
+        sink = f", Sink_1 = {self.sink()} at epsilon 0.3, {null}" if null else ""
         return f"<Report of {self.protocol.model}: {sizes}{sink}>"
 
     def summary(self, epsilon: float = 0.3) -> Summary:
@@ -47,7 +48,7 @@ class Report(Readings):
         """A plotly figure: the grid of sinks, or another view.
 
         The others are "positions", "epsilons", "norms", "angles", "pairs", "massive", "lengths" and "attention".
-        `token_text` gives token ids their text, such as `subject.tokenizer.decode`. Raises InputError, which names the
+        `token_text` gives token ids their text, such as `subject.label`. Raises InputError, which names the
         instrument to measure with, where the report does not hold what a view needs.
         """
         return view_of(self, view).table(self, epsilon, token_text).plot()

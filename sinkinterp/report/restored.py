@@ -7,6 +7,7 @@ from ..plots.theme import DIVERGING, escaped, themed
 from ..plots.traces import unique_values
 from ..table import Table
 from .columns import HEAD, LAYER, POSITION
+from .maps import shown_word
 
 RESTORED, CONTROL, FIRST_ORDER, TOKEN, KEY = "restored", "control", "first order", "token", "key"
 
@@ -23,7 +24,7 @@ def restored_figure(table: Table) -> go.Figure:
         z[lines.index(key), columns.index(row[across])] = row[RESTORED]
     has_words = TOKEN in table.columns
     words = dict(zip(table.column(POSITION), table.column(TOKEN), strict=True)) if has_words else {}
-    x = [f"{i} {escaped(repr(words[i])[1:-1])}" if i in words else f"{across} {i}" for i in columns]
+    x = [f"{i} {escaped(shown_word(str(words[i])))}" if i in words else f"{across} {i}" for i in columns]
     figure = go.Figure(
         go.Heatmap(
             z=z,

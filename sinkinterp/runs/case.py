@@ -44,7 +44,7 @@ Model = str | Recipe | Encoded  # a name or folder, or how a model of ours is tr
 class Case:
     """A model that an experiment measures: its name or folder, its subject, and its recipe if it is one of ours.
 
-    text: the user's own text, as the option --text names it; None for the model's natural input by default: English
+    text: the user's own text, as the option `text` names it; None for the model's natural input by default: English
     docstrings, or the task of a model of ours.
     """
 

@@ -23,8 +23,8 @@ from .workers import Processes, Workers
 SEEDS = 5
 GIVEN = "given models"  # in place of a scale, where the user names models
 _NOT_BY_DEFAULT = {
-    Scale.SMOKE: "its models are not here; `make models` downloads some, --scale paper takes others from the Hub",
-    Scale.TEXT: "it trains for hours; --scale text runs it",
+    Scale.SMOKE: "its models are not here; `make models` downloads some, scale=paper takes others from the Hub",
+    Scale.TEXT: "it trains for hours; scale=text runs it",
 }
 
 
@@ -143,15 +143,15 @@ def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
     """Raises InputError where an experiment has no such scale, cannot take the models, or reads no text there."""
     trains = not isinstance(experiment.rows, OnModels)
     if scope.models and trains:
-        raise InputError(f"{name} trains its models itself; leave --model away")
+        raise InputError(f"{name} trains its models itself; leave model=... away")
     if scope.device_map is not None and trains:
-        raise InputError(f"{name} trains its models itself, where it runs; leave --device-map away")
+        raise InputError(f"{name} trains its models itself, where it runs; leave device_map=... away")
     if not scope.models and scope.scale not in experiment.scales:
         raise InputError(f"{name} has no models of scale {scope.scale}; choose {' or '.join(experiment.scales)}")
     if scope.text is not None and trains and scope.scale not in (Scale.TEXT, Scale.PAPER):
         larger = [scale for scale in (Scale.TEXT, Scale.PAPER) if scale in experiment.scales]
-        fix = f", or add --scale {' or --scale '.join(larger)}" if larger else ""
-        raise InputError(f"{name} trains toys, which learn a task and read no text; leave --text away{fix}")
+        fix = f", or add scale={' or scale='.join(larger)}" if larger else ""
+        raise InputError(f"{name} trains toys, which learn a task and read no text; leave text=... away{fix}")
     if scope.text is not None and trains:
         check_readable(scope.text)
 

@@ -10,9 +10,10 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from ..backends.files.named_models import located
-from ..backends.subject import Subject, tokenizer_of
+from ..backends.subject import Subject, pads_of, tokenizer_of
 from ..checks import LARGEST, check_memory, whole_number
 from ..data.choices import Bos, Drawn
+from ..data.padding import said_of_padding
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import embedded_texts
 from ..data.texts import domains_of, is_path, is_text, texts_of
@@ -28,7 +29,7 @@ from ..data.token_sources import (
 )
 from ..data.tokens import TokenSet
 from ..errors import InputError
-from ..files import cache_folder
+from ..files import cache_folder, path_of
 from ..train.chats import read_chats
 from ..train.job import prepared
 from .trained import held_out_tokens, recipe_of
@@ -61,10 +62,12 @@ class Inputs:
     chat: str | None = None
 
     def __post_init__(self) -> None:
+        if self.tokens is not None:
+            object.__setattr__(self, "tokens", path_of(self.tokens, "tokens"))
         whole_number(self.length, "length", 2)
         whole_number(self.sequences, "sequences", 1)
         if len(self.given) > 1:
-            raise InputError(f"--{' and --'.join(self.given)} are given together; give one")
+            raise InputError(f"{'=... and '.join(self.given)}=... are given together; give one")
 
     @property
     def given(self) -> tuple[str, ...]:
@@ -79,7 +82,8 @@ class Inputs:
         """
         tokenizer = tokenizer_of(subject)
         if self.tokens is not None:
-            return self._from_ids(_token_ids(self.tokens), self.tokens.name)
+            token_set = self._from_ids(_token_ids(self.tokens), self.tokens.name)
+            return said_of_padding(token_set, pads_of(subject))
         if self.drawn is not None:
             first = tokenizer.bos_token_id if self.bos is Bos.ALWAYS and tokenizer is not None else None
             return _DRAW[self.drawn](subject.shape.vocab, self.length, self.sequences, self.seed, first)
@@ -114,7 +118,7 @@ class Inputs:
             return from_chats([said], tokenizer, "what a user says", self.length)
         chats, _ = read_chats(given)
         if len(chats) < self.sequences and not self.may_be_fewer:
-            raise InputError(f"{given} holds {len(chats)} chats; use --sequences {len(chats)}")
+            raise InputError(f"{given} holds {len(chats)} chats; use sequences={len(chats)}")
         return from_chats(chats[: self.sequences], tokenizer, Path(given).name, self.length)
 
     def _from_ids(self, rows: list[list[int]], source: str) -> TokenSet:
@@ -151,11 +155,16 @@ class Inputs:
 
     def _task_tokens(self, folder: Path) -> TokenSet:
         """Held-out sequences of the task that a checkpoint of ours was trained on."""
-        task = prepared(recipe_of(folder).data, cache_folder())
+        data = recipe_of(folder).data
+        outside = getattr(data, "outside", "")
+        is_named = bool(outside) and self.text == outside
+        if outside and not is_named:
+            raise InputError(f"{folder.name} was trained on {outside}, which is read if you name it: text={outside!r}")
+        task = prepared(data, cache_folder())
         length = min(self.length, task.length) if self.may_be_shorter else self.length
-        if self.text is not None or length > task.length:
+        if (self.text is not None and not is_named) or length > task.length:
             raise InputError(
-                f"{folder.name} was trained on {task.length} symbols of a task, not on text; use --length {task.length}"
+                f"{folder.name} was trained on {task.length} symbols of a task, not on text; use length={task.length}"
             )
         check_memory(3 * 8 * self.sequences * length, f"{self.sequences:,} sequences", "ask for fewer")
         token_set = held_out_tokens(task, self.sequences)
@@ -174,12 +183,12 @@ def needed_tokenizer(subject: Subject) -> Any:
     """The tokenizer of a subject. Raises InputError where it has none."""
     tokenizer = tokenizer_of(subject)
     if tokenizer is None:
-        raise InputError(f"{subject.name} has no tokenizer, so it reads no text; leave --text and --chat out")
+        raise InputError(f"{subject.name} has no tokenizer, so it reads no text; leave the text out, or give token ids")
     return tokenizer
 
 
 def source_name(text: str) -> str:
-    """What reports call the texts that --text names."""
+    """What reports call the texts that `text` names."""
     if is_text(text):
         return "text"
     return Path(text).name if is_path(text) else text

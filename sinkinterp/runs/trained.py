@@ -136,10 +136,7 @@ def recipe_of(folder: Path) -> Recipe:
     verify(folder, "recipe.json")
     file = folder / "recipe.json"
     if not file.is_file():
-        raise InputError(
-            f"{folder} holds no tokenizer and no recipe.json; give token ids: measure --tokens FILE.json, or "
-            "a tensor in Python"
-        )
+        raise InputError(f"{folder} holds no tokenizer and no recipe.json; give token ids: tokens=FILE.json")
     try:
         return Recipe.from_dict(json.loads(file.read_text()))
     except InputError:

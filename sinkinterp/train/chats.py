@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from ..checks import unicode_text
-from ..data.chat_templates import rendered
+from ..data.chat_templates import messages_in, rendered
 from ..data.draws import generator
+from ..data.rows import ending_of, is_saved_dataset, rows_of
 from ..errors import InputError
 from ..lm.loss import IGNORED
 from .distributed import Batch
@@ -63,16 +64,18 @@ def padded(rows: list[Row]) -> Batch:
 
 
 def read_chats(source: str) -> tuple[list[Messages], str]:
-    """The chats of a .jsonl file, or of the train split of a dataset, and their hash.
+    """The chats of a file, of a folder of `save_to_disk`, or of the train split of a dataset, and their hash.
 
     Raises InputError if neither exists, or if a row holds no messages; the message names the row.
     """
     file = Path(source)
     if not file.exists() and (source.endswith(".jsonl") or source.startswith((".", "/", "~"))):
         raise InputError(f"there is no file {source}; check the path")
-    if file.is_dir():
+    is_saved = is_saved_dataset(file)
+    if file.is_dir() and not is_saved:
         raise InputError(f"{source} is a folder; give a .jsonl file of chats")
-    rows = _lines(file) if file.exists() else _dataset(source)
+    is_plain = file.exists() and not is_saved and file.suffix == ending_of(file) != ".parquet"
+    rows = _lines(file) if is_plain else rows_of(file) if file.exists() else _dataset(source)
     chats = [_messages(row, f"{source}, row {i}") for i, row in enumerate(rows, 1)]
     if not chats:
         raise InputError(f"{source} holds no chats")
@@ -159,7 +162,7 @@ def _dataset(name: str) -> Iterable[Any]:
 
 def _messages(row: Any, name: str) -> Messages:
     """The messages of a row. Raises InputError if it has none."""
-    messages: Any = row.get("messages") if isinstance(row, dict) else None
+    messages: Any = messages_in(row)
     if isinstance(messages, list) and (
         row.get("tools") or any(isinstance(m, dict) and m.get("tool_calls") for m in messages)
     ):

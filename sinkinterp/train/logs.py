@@ -44,7 +44,7 @@ def _wandb(folder: Path, recipe: Spec) -> Iterator[Write]:
         if is_new:
             remove(folder)
         reason = " ".join(str(error).split())
-        fix = "`wandb login`, or WANDB_MODE=offline, or leave --log out"
+        fix = "`wandb login`, or WANDB_MODE=offline, or leave log=... out"
         raise InputError(f"wandb does not start: {reason}; {fix}") from error
     with started as run:
         yield lambda step, numbers: run.log(dict(numbers), step=step)
@@ -67,7 +67,9 @@ def _library(module: str, extra: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError as error:
-        raise InputError(f"{extra} is not installed; pip install 'sinkinterp[{extra}]', or leave --log out") from error
+        raise InputError(
+            f"{extra} is not installed; pip install 'sinkinterp[{extra}]', or leave log=... out"
+        ) from error
 
 
 _LOGS: dict[str | None, Callable[[Path, Spec], AbstractContextManager[Write]]] = {

@@ -20,10 +20,12 @@ from .recipe_parts import ConstantRate, CosineRate, Everything, PrefixLM
 
 @dataclass(frozen=True)
 class YourText(Source):
-    """Placeholder for the user's own text. `check` raises InputError until --text names one."""
+    """Placeholder for the user's own text. `check` raises InputError until another source stands in its place."""
 
     def check(self) -> None:
-        raise InputError("this recipe trains on a text of your own; name a file, a folder or a dataset with --text")
+        raise InputError(
+            "this recipe trains on a text of your own; name a file, a folder or a dataset, source=Texts(FILE)"
+        )
 
     def texts(self, cache: Path, on_file: OnProgress = no_progress) -> Iterable[str]:
         self.check()

@@ -32,13 +32,13 @@ def changed(spec: S, settings: list[str]) -> S:
     try:
         return type(spec).from_dict(tree)
     except (ValueError, TypeError) as error:
-        raise InputError(f"--set {' '.join(settings)}: {error}") from error
+        raise InputError(f"{' '.join(settings)}: {error}") from error
 
 
 def _pair(setting: str) -> tuple[str, str]:
     key, equals, text = setting.partition("=")
     if not equals or not key.strip() or not text.strip():
-        raise InputError(f"--set takes key=value, such as lr=1e-2; got {setting!r}")
+        raise InputError(f"a setting is key=value, such as lr=1e-2; got {setting!r}")
     return key.strip(), text.strip()
 
 
@@ -52,7 +52,7 @@ def _set(tree: dict[str, Any], key: str, text: str) -> None:
         inner = inner[name]
     owner = Spec.kinds[inner["kind"]]
     if key == "seed":
-        raise InputError("the seed is an option of its own; use --seed")
+        raise InputError("the seed is an argument of its own, seed=..., and not a setting")
     if field not in {f.name for f in fields(owner)}:
         _refuse(tree, key)
     inner[field] = _value(get_type_hints(owner)[field], key, text)

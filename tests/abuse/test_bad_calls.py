@@ -5,6 +5,7 @@ import inspect
 import json
 import os
 import pkgutil
+import re
 import signal
 from dataclasses import replace
 from importlib import import_module
@@ -711,6 +712,7 @@ def outcome(call):
         call()
     message = str(error.value)
     assert message and "\n" not in message and len(message) < 600, message
+    assert not re.search(r"(?<!\S)--[a-z]", message), message  # options are for the command line
     return message
 
 

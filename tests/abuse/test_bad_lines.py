@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -307,7 +308,7 @@ SAYS = {  # lines whose error says what to type
     f"measure {SHIPPED.replace('soft', 'sof')}": "did you mean 'demo-softmax'?",
     f"measure {SHIPPED} --text 'hello world'": "has no tokenizer, so it reads no text",
     f"measure {GOOD} --text texst.jsonl": "there is no file texst.jsonl; check the path",
-    "measure {files}/no-tokenizer": "give token ids: measure --tokens",
+    "measure {files}/no-tokenizer": "give token ids: --tokens file.json",
     f"measure {{files}}/outside {TOKENS} --length 4": "take a family",
     f"measure {GOOD} --tokens {{files}}/tokens-beyond.json --length 4 --sequences 1": f"token id {VOCAB}",
     f"measure {GOOD} {TOKENS} --length 5 --sequences 2": "of 2 texts 2 are shorter",
@@ -338,7 +339,7 @@ SAYS = {  # lines whose error says what to type
     f"view {SHIPPED} --head 3": "such as 3.7",
     f"view {SHIPPED} --head 9.9": "no layer and head",
     f"view {SHIPPED} --swap 3 3": "two different positions",
-    f"view {SHIPPED} --text 'hello world'": "leave --text and --chat out",
+    f"view {SHIPPED} --text 'hello world'": "leave the text out",
 }
 STRANGERS = {  # what people type who have not read the help, and what the error says
     f"finetune {GOOD} {{files}}/folder.txt --out run": "is a folder; give a .jsonl file of chats",
@@ -432,6 +433,14 @@ def test_a_bad_line_is_one_line_and_exit_code_2_and_nothing_written(call, line):
     assert (code, left, changed) == (2, [], set()), errors
     assert errors.startswith("error: ") and errors.count("\n") == 1, errors
     assert SAYS.get(line, "").lower() in errors.lower()
+    assert not names_python(line, errors), errors
+
+
+def names_python(line, errors):
+    """What an error says in Python's words: a call of the package, or an argument that is not a setting."""
+    said, calls = errors.replace(line, ""), r"\b(?:si|subject|report)\.\w+"
+    arguments = [] if "--set" in line else re.findall(r"(?<![\w.-])[a-z]\w*(?==[^=\s])", said)
+    return [word for word in arguments if word not in SETTINGS] + re.findall(calls, said)
 
 
 FINE = {  # lines that look odd and are right

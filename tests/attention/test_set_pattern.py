@@ -131,3 +131,12 @@ def test_the_heads_whose_weights_were_set_are_those_of_all_edits(make_call):
     assert set_once.with_pattern(weights, other).set_pattern.heads.equal(one | other)
     for first, second in ((one, None), (None, one), (None, None)):
         assert call.with_pattern(weights, first).with_pattern(weights, second).set_pattern.heads is None
+
+
+def test_weights_that_are_not_finite_are_not_called_hidden_keys(make_call):
+    call = make_call()
+    for wrong in (float("nan"), float("inf")):
+        weights = call.pattern().clone()
+        weights[0, 1, 5, 2] = wrong
+        with pytest.raises(InputError, match=r"weights of layer 3 are not finite; .*dtype="):
+            call.with_pattern(weights)

@@ -62,6 +62,24 @@ def test_a_sound_that_cannot_be_read_names_the_fix(tmp_path):
             Sound(file).samples()
 
 
+@pytest.mark.parametrize("lost", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_sound_that_ends_before_its_header_says_is_refused(tmp_path, lost, channels):
+    file = wav(tmp_path / "a.wav", 2, channels=channels)
+    file.write_bytes(file.read_bytes()[:-lost])
+    with pytest.raises(InputError, match=r"a\.wav ends after \d+ of \d+ bytes of sound; copy it again"):
+        Sound(file).samples()
+
+
+def test_a_sound_is_named_by_any_path(tmp_path):
+    file = wav(tmp_path / "a.wav", 2)
+    assert Sound(str(file)) == Sound(file) and Sound(str(file)).description == Sound(file).description
+    with pytest.raises(InputError, match=r"there is no file nowhere\.wav"):
+        Sound("nowhere.wav")
+    with pytest.raises(InputError, match="is a path; got 5"):
+        Sound(5)
+
+
 def test_silence_is_what_the_extractor_makes_of_zeros(whisper):
     model, hear = model_of("whisper"), WhisperFeatureExtractor.from_pretrained(whisper)
     features = hear(np.zeros(16_000, np.float32), sampling_rate=16_000, return_tensors="pt").input_features

@@ -59,7 +59,7 @@ def test_reads_leave_the_logits_bit_for_bit_and_the_model_as_it_was_even_after_a
     assert subject.run(tokens, calls={"mass": lambda call: call.column_mass()}).logits.equal(bare)
     with pytest.raises(ZeroDivisionError):
         subject.run(tokens, calls={"broken": lambda call: 1 / 0})
-    with pytest.raises(InputError, match=r"65 tokens exceed .* context of 64; use --length 64"):
+    with pytest.raises(InputError, match=r"65 tokens exceed .* context of 64; use length=64"):
         measure(subject, tokens_of(65))
     assert model.training and model.config._attn_implementation == before and zoo.is_untouched(model, weights)
 

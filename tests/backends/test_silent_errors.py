@@ -75,7 +75,7 @@ def test_updates_that_a_norm_follows_the_sum_of_are_refused():
 def test_the_divisor_is_named_where_a_window_is_narrower_than_the_text():
     for name, is_named in (("mistral with a window", True), ("llama", False)):
         note = sink_summary(si.measure(subject_of(name), tokens_of())).note
-        assert ("--preset paper divides by T - k + 1" in note) is is_named
+        assert ("the paper divides by T - k + 1" in note) is is_named
 
 
 def test_a_double_precision_model_keeps_its_logits():

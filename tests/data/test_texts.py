@@ -100,7 +100,7 @@ def test_a_file_is_read_no_further_than_it_is_asked_for(tmp_path):
         ("a.parquet", "no parquet", "cannot read .* is it a .parquet file"),
         ("a.txt", "", "is empty; give a file with texts"),
         (".", None, "holds no .jsonl, .json, .txt, .parquet or .csv file; give a folder with texts"),
-        ("a.jsonl", '{"body": "one"}\n', "no string in 'text', only 'body' .str.; name the column with --column"),
+        ("a.jsonl", '{"body": "one"}\n', "no string in 'text', only 'body' .str.; name the column: column='body'"),
         *(
             ("a.jsonl", content, r"a\.jsonl")
             for content in ('{"text": "one"}\n{"body": "two"}\n', '{"text": null}\n', '{"text": 7}\n', "no json\n", "")
@@ -204,7 +204,7 @@ def test_a_dataset_is_streamed_by_name_configuration_split_and_column(streamed):
 
 def test_a_column_that_the_dataset_lacks_names_those_it_has(streamed):
     with pytest.raises(
-        InputError, match=r"a row of stanfordnlp/imdb has .* 'code', only 'text' .*'body' .*'id' .int.; .*--column"
+        InputError, match=r"a row of stanfordnlp/imdb has .* 'code', only 'text' .*'body' .*'id' .int.; .*column='text'"
     ):
         next(texts_of("stanfordnlp/imdb", "code"))
 
@@ -316,7 +316,7 @@ def test_nothing_is_read_before_it_is_asked_for(folder):
         ([{"text": "one", "domain": None}], "no domain in 'domain'"),
         ([{"text": "one", "domain": "a"}, {"text": "two"}], "no domain in 'domain'"),
         ([{"text": "one", "domain": BODIES}], "no domain in 'domain'"),
-        ([{"body": "one", "domain": "a"}], "no string in 'text', only .*--column"),
+        ([{"body": "one", "domain": "a"}], "no string in 'text', only .*column='body'"),
         ([{}], "holds no row"),
     ],
 )

@@ -66,7 +66,7 @@ def test_the_bos_rule_decides_the_first_token_and_is_written_down(tokenizer, bos
 
 
 def test_bos_asked_of_a_tokenizer_without_one_names_the_fix():
-    with pytest.raises(InputError, match="--bos never or --bos tokenizer"):
+    with pytest.raises(InputError, match=r"bos=.never. or bos=.tokenizer."):
         token_set(bos=Bos.ALWAYS)
 
 
@@ -103,9 +103,9 @@ def test_rows_are_cut_and_short_ones_counted():
             [[1, 2, 3], [1], [4, 5, 6]],
             3,
             5,
-            "5 sequences of 3 .* 1 are shorter .* 2 are left; use --sequences 2 or a",
+            "5 sequences of 3 .* 1 are shorter .* 2 are left; use sequences=2 or a",
         ),
-        ([[1, 2], [1], [4, 5, 6]], 5, 1, "of 3 texts 3 are shorter .* use --length 3 or less"),
+        ([[1, 2], [1], [4, 5, 6]], 5, 1, "of 3 texts 3 are shorter .* use length=3 or less"),
         ([[1, 2, 3]], 1, 1, "at least 2 tokens"),
         ([[1, 2, 3]], 2, 0, "1 sequence"),
     ],
@@ -119,7 +119,7 @@ def test_what_cannot_be_made_names_the_fix(rows, length, sequences, message):
 def test_the_fix_is_never_a_length_that_is_refused(rows):
     with pytest.raises(InputError) as refused:
         from_rows(rows, 5, 1, "ids.json")
-    assert not any(fix in str(refused.value) for fix in ("--length 0", "--length 1 "))
+    assert not any(fix in str(refused.value) for fix in ("length=0", "length=1 "))
 
 
 @pytest.mark.parametrize("make", [random_tokens, repeated_token])

@@ -133,7 +133,7 @@ def test_a_page_of_another_host_cannot_ask(server):
 
 
 def test_a_port_that_is_taken_is_named(server):
-    with pytest.raises(InputError, match=f"port {server.server_port}.*another --port"):
+    with pytest.raises(InputError, match=f"port {server.server_port}.*another port=.*"):
         serve.server_of(b"", port=server.server_port)
 
 

@@ -229,8 +229,8 @@ def test_a_position_that_was_not_measured_is_refused_with_those_that_were(full, 
 
 
 def test_a_reports_line_names_the_model_its_sizes_and_its_sink(full, subjects):
-    sizes = f"3 layers x 4 heads, T={full.protocol.lengths}, n=3"
-    assert repr(full) == f"<Report of {full.protocol.model}: {sizes}, Sink_1 = {full.sink()} at epsilon 0.3>"
+    sizes, null = f"3 layers x 4 heads, T={full.protocol.lengths}, n=3", "0.000 under uniform attention"
+    assert repr(full) == f"<Report of {full.protocol.model}: {sizes}, Sink_1 = {full.sink()} at epsilon 0.3, {null}>"
     later = si.measure(subjects["gpt2"], tokens_of(), positions=(4,))
     assert "Sink_1" not in repr(later)
 
@@ -258,3 +258,9 @@ def test_the_suffix_of_the_file_decides_its_format_and_an_unknown_one_is_refused
     with pytest.raises(InputError, match=r"not saved as \.xlsx; name a file that ends in \.safetensors, \.json, \.csv"):
         report.save(tmp_path / "r.xlsx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.csv", "r.json"]
+
+
+def test_a_reports_line_says_what_uniform_attention_gives_on_texts_as_short(subjects):
+    subject = next(iter(subjects.values())) if isinstance(subjects, dict) else subjects
+    rows = [[1, 2, 3], [1, 2, 3, 4]]
+    assert repr(si.measure(subject, rows)).endswith("at epsilon 0.3, 1.000 under uniform attention>")

@@ -60,8 +60,8 @@ def test_a_kind_without_defaults_takes_its_fields_beside_it():
         ("schedule=CooldownRate,", "schedule takes"),
         ("model.attention.mask=Window", "width"),
         ("model.vocab=97", "give both the same symbols"),
-        ("lr", "takes key=value"),
-        ("=3", "takes key=value"),
+        ("lr", "a setting is key=value"),
+        ("=3", "a setting is key=value"),
     ],
 )
 def test_what_cannot_be_set_is_one_line_that_says_what_can(setting, message):

@@ -152,12 +152,13 @@ def encoder_decoder_subject(model: PreTrainedModel, encoder: EncoderInput | None
     return EncoderDecoderSubject(model, encoder, name)
 
 
+ENCODERS = "encoder=Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder.encoder_input"
+
+
 def no_encoder_input(name: str) -> InputError:
     """The error that asks for an encoder's input."""
     return InputError(
-        f"{name} is an encoder-decoder model, and its sink depends on what its encoder is given: add --encoder "
-        "silence, off, FILE or TEXT to measure, view or reproduce; in Python encoder=Silence(), NoEncoder(), "
-        "Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder.encoder_input"
+        f"{name} is an encoder-decoder model, and its sink depends on what its encoder is given: add {ENCODERS}"
     )
 
 

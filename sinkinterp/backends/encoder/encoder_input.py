@@ -16,7 +16,9 @@ from typing_extensions import override
 
 from ...checks import finite_number, unicode_text, whole_numbers
 from ...data.texts import text_of_file
+from ...data.token_sources import check_one_bos
 from ...errors import InputError
+from ...files import path_of
 
 SAMPLING_RATE = 16_000  # samples per second of all speech models of transformers
 _LONGEST_SILENCE = 3600
@@ -106,7 +108,9 @@ class Text(EncoderInput):
     @override
     def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
         tokenizer = _processor(AutoTokenizer, model)
-        return TokenIds(tuple(tokenizer(self.text)["input_ids"])).features(model)
+        ids = tokenizer(self.text)["input_ids"]
+        check_one_bos(ids, tokenizer, self.text)
+        return TokenIds(tuple(ids)).features(model)
 
 
 @dataclass(frozen=True)
@@ -147,23 +151,30 @@ class Sound(_SoundInput):
 
     file: Path
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "file", path_of(self.file, "the file of a sound"))
+        if not self.file.is_file():
+            raise InputError(f"there is no file {self.file}; check the path")
+
     @property
     def description(self) -> str:
         return f"sound {self.file.name} (sha256 {_digest(self.file.read_bytes())})"
 
     @override
     def samples(self) -> Samples:
-        """Raises InputError for a file that is not a .wav file of this rate."""
+        """Raises InputError for a file that is not a .wav file of this rate, or ends before its header says."""
         try:
             with wave.open(str(self.file), "rb") as sound:
                 width, rate, channels = sound.getsampwidth(), sound.getframerate(), sound.getnchannels()
-                data = sound.readframes(sound.getnframes())
+                named, data = sound.getnframes() * width * channels, sound.readframes(sound.getnframes())
         except (OSError, EOFError, wave.Error) as error:
             raise InputError(f"cannot read {self.file}: {error}; give a .wav file of plain (PCM) samples") from error
         if rate != SAMPLING_RATE or not data:
             seen = f"{rate} samples a second" if data else "no samples"
             fix = f"convert it: ffmpeg -i {self.file.name} -ar {SAMPLING_RATE} converted.wav"
             raise InputError(f"{self.file} holds {seen}; the model takes {SAMPLING_RATE}; {fix}")
+        if len(data) < named:
+            raise InputError(f"{self.file} ends after {len(data):,} of {named:,} bytes of sound; copy it again, whole")
         return _decoded(data, width).view(-1, channels).mean(1)
 
 

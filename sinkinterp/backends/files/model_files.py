@@ -26,6 +26,7 @@ from transformers import (
 from ...checks import check_memory, is_whole, nearest
 from ...errors import InputError
 from ...seals import verify, verifying
+from .adapters import base_of, merged
 from .named_models import known_names, located, names_here, origin_in
 from .whole import check_read_whole, check_weights
 
@@ -145,6 +146,8 @@ def load_model(
     """
     given, source = source, located(source)
     _check_device(device_map)
+    if base := base_of(source):
+        return merged(load_model(base, dtype, device_map), Path(source))
     if is_gguf(source):
         place = {**_gguf_arguments(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
         fix = "download it again, or take the model's own weights"
@@ -189,7 +192,8 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     if Path(source).is_file() and not is_gguf(source):
         raise InputError(f"{source} is a file, and no .gguf; give the name or the folder of a model")
     if not _has_tokenizer(Path(source)):
-        return None
+        base = base_of(source)
+        return load_tokenizer(base) if base else None
     place = _gguf_arguments(Path(source)) if is_gguf(source) else {"pretrained_model_name_or_path": source}
     verify(Path(source), "*token*", "config.json")
     try:

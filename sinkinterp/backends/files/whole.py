@@ -57,7 +57,7 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
     if not is_spread:
         size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
         check_memory(
-            size * elements, f"the weights of {folder} in {dtype}", "use --dtype bfloat16 or --device-map auto"
+            size * elements, f"the weights of {folder} in {dtype}", 'use dtype="bfloat16" or device_map="auto"'
         )
 
 

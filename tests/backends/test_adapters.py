@@ -1,0 +1,47 @@
+"""A folder of an adapter is read with the model that it names."""
+
+import json
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import sinkinterp as si
+from sinkinterp.errors import InputError
+
+
+@pytest.fixture
+def base(tmp_path):
+    sizes = {"hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2, "num_attention_heads": 4}
+    LlamaForCausalLM(LlamaConfig(vocab_size=53, **sizes)).save_pretrained(tmp_path / "base")
+    return tmp_path / "base"
+
+
+def adapter_of(folder, **config):
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_an_adapter_says_what_it_needs(base, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "peft", None)
+    with pytest.raises(InputError, match=r"is an adapter, which cannot be read without peft; pip install 'sinkinterp"):
+        si.load(adapter_of(tmp_path / "a", base_model_name_or_path=str(base)))
+    for name, config in {"b": {}, "c": {"base_model_name_or_path": None}, "d": {"base_model_name_or_path": 5}}.items():
+        with pytest.raises(InputError, match="names no base_model_name_or_path"):
+            si.load(adapter_of(tmp_path / name, **config))
+    with pytest.raises(InputError, match="is an adapter itself"):
+        si.load(adapter_of(tmp_path / "e", base_model_name_or_path=str(tmp_path / "a")))
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, about transformers
+def test_an_adapter_is_read_as_peft_runs_it(base, tmp_path):
+    peft = pytest.importorskip("peft", reason="needs peft: pip install 'sinkinterp[peft]'")
+    config = peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    model = peft.get_peft_model(LlamaForCausalLM.from_pretrained(base), config).eval()
+    model.save_pretrained(tmp_path / "adapter")
+    ids = torch.randint(53, (2, 7))
+    expected, plain = (si_model(ids).logits for si_model in (model, LlamaForCausalLM.from_pretrained(base)))
+    logits = si.load(tmp_path / "adapter").run(ids).logits
+    torch.testing.assert_close(logits, expected)
+    assert (logits - plain).abs().max() > 0.1

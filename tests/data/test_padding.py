@@ -1,0 +1,86 @@
+"""What a model would read as something else is refused or said: padding without a mask, a second BOS."""
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+import sinkinterp as si
+from sinkinterp.data.padding import said_of_padding
+from sinkinterp.data.tokens import TokenSet
+from sinkinterp.errors import InputError
+
+WORDS = ["<s>", "</s>", "<pad>", "the", "cat", "sat"]
+
+
+@pytest.fixture(scope="module")
+def subject():
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<s>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    marks = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<s>"}
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=7, bos_token_id=0, eos_token_id=1, **sizes)).eval()
+    return si.load(model, tokenizer=PreTrainedTokenizerFast(tokenizer_object=made, **marks))
+
+
+@pytest.mark.parametrize("rows", [[[3, 4, 5], [3, 4, 2]], [[2, 4, 3], [3, 4, 5]], [[0, 3, 2, 2]]])
+@pytest.mark.parametrize("kind", [list, torch.tensor, lambda rows: {"input_ids": rows}])
+def test_padding_without_a_mask_is_refused_and_with_one_left_out(subject, rows, kind):
+    for read in (subject.first_token, lambda ids: si.measure(subject, ids)):
+        with pytest.raises(InputError, match=r"token 2, the padding, and no mask .*attention_mask"):
+            read(kind(rows))
+    mask = [[int(token != 2) for token in row] for row in rows]
+    report = si.measure(subject, {"input_ids": rows, "attention_mask": mask})
+    alone = si.measure(subject, [[token for token in row if token != 2] for row in rows])
+    torch.testing.assert_close(report.alpha(), alone.alpha())
+
+
+def test_ids_that_a_mask_marks_are_read_as_they_are(subject):
+    rows = [[3, 4, 2], [3, 4, 5]]
+    assert len(si.measure(subject, {"input_ids": rows, "attention_mask": torch.ones(2, 3, dtype=torch.long)})) == 2
+    assert si.measure(subject, TokenSet.of_rows(rows)).protocol.source == "tokens in memory"
+
+
+def test_where_no_padding_is_known_the_protocol_says_what_is_repeated():
+    rows = TokenSet.of_rows([[9, 9, 4, 5], [3, 4, 9, 9, 9], [7, 7]])
+    assert (
+        "3 " not in said_of_padding(rows, {}).source
+        and "2 beginnings or ends repeat" in said_of_padding(rows, {}).source
+    )
+    assert said_of_padding(TokenSet.of_rows([[1, 2, 3], [4, 4]]), {}).source == "tokens in memory"
+    with pytest.raises(InputError, match="begins or ends with 3 of token 9"):
+        said_of_padding(rows, {9: 3})
+
+
+def test_a_text_that_spells_out_the_bos_that_is_put_before_it_is_refused(subject):
+    for texts in ("<s> the cat", ["the cat", "<s> the cat"]):
+        with pytest.raises(InputError, match=r"begins with BOS itself.*bos=\"never\""):
+            si.measure(subject, texts)
+    once = subject.tokens("<s> the cat", bos="never")
+    assert once.tokens.equal(subject.tokens("the cat").tokens)
+
+
+def test_an_unknown_word_with_the_id_of_bos_is_no_second_bos(subject):
+    assert subject.tokens("mat sat").tokens.tolist() == [[0, 0, 5]]
+
+
+def test_a_column_is_named_in_python(subject, tmp_path):
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"body": "the cat sat"}\n{"body": "sat"}\n')
+    with pytest.raises(InputError, match="name the column: column='body'"):
+        si.measure(subject, file)
+    expected = subject.tokens(["the cat sat", "sat"])
+    assert subject.tokens(file, column="body").tokens.equal(expected.tokens)
+    assert si.measure(subject, str(file), column="body").tokens.equal(expected.tokens)
+    with pytest.raises(InputError, match=r"subject\.tokens\(FILE, column"):
+        si.attention_map(subject, file, column="body")
+
+
+def test_conversations_are_chats(subject):
+    subject.tokenizer.chat_template = "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + ' ' }}{% endfor %}"
+    named = [{"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sat"}]
+    shared = [{"from": "human", "value": "the cat"}, {"from": "gpt", "value": "sat"}]
+    assert subject.tokens(shared).tokens.equal(subject.tokens(named).tokens)
+    assert subject.tokens([shared, shared]).tokens.equal(subject.tokens([named, named]).tokens)

@@ -1,0 +1,77 @@
+"""Rows are what their file holds: no blank lines, no shifted cells, whatever packs them."""
+
+import gzip
+import json
+
+import pytest
+from datasets import Dataset, DatasetDict
+
+from sinkinterp.data.rows import rows_of
+from sinkinterp.data.sources import Texts
+from sinkinterp.data.texts import domains_of, texts_of
+from sinkinterp.errors import InputError
+
+ROWS = [{"text": "one,\ntwo", "body": "a"}, {"text": "\u00e9", "body": "b"}]
+
+
+@pytest.mark.parametrize("between", ["\n\n", "\n\n\n", "\n" * 7, "\n \t\n", "\r\n\r\n\r\n", "\n\n \n"])
+def test_a_paragraph_neither_begins_nor_ends_with_a_line_end(tmp_path, between):
+    file = tmp_path / "a.txt"
+    file.write_bytes(f"{between}one\n  line{between}two{between}".encode())
+    assert list(texts_of(file)) == ["one\n  line", "two"]
+
+
+@pytest.mark.parametrize("content", ["text\nwhat, then\n", 'text,b\n"a","b"\n1,2,3\n', "text,b\n1,2,\n"])
+def test_a_row_with_more_cells_than_the_header_is_refused_with_its_line(tmp_path, content):
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(InputError, match=rf"a\.csv, line {content.count(chr(10))}: . cells for . columns .text.*put"):
+        list(texts_of(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [("text,text\na,b\n", "two columns"), ('text,b\n"a,b\nc,d\n', "unexpected end"), ("b\na\n", "b")],
+)
+def test_a_csv_file_that_is_not_one_is_refused(tmp_path, content, why):
+    (tmp_path / "a.csv").write_text(content)
+    with pytest.raises(InputError, match=why):
+        list(texts_of(tmp_path / "a.csv"))
+
+
+def packed_gz(path, data):
+    path.write_bytes(gzip.compress(data))
+
+
+def packed_zst(path, data):
+    path.write_bytes(pytest.importorskip("zstandard").compress(data))
+
+
+@pytest.mark.parametrize("pack", [packed_gz, packed_zst])
+@pytest.mark.parametrize("ending", [".jsonl", ".csv", ".txt"])
+def test_a_packed_file_has_the_rows_of_the_plain_one(tmp_path, pack, ending):
+    plain = {
+        ".jsonl": "\n".join(map(json.dumps, ROWS)),
+        ".csv": 'text,body\n"one,\ntwo",a\n\u00e9,b\n',
+        ".txt": "one,\ntwo\n\n\n\u00e9\n",
+    }[ending]
+    file = tmp_path / f"a{ending}.{pack.__name__.removeprefix('packed_')}"
+    pack(file, plain.encode())
+    assert list(texts_of(file)) == list(texts_of(tmp_path)) == ["one,\ntwo", "\u00e9"]
+
+
+def test_a_saved_dataset_is_read_and_its_metadata_is_not(tmp_path):
+    Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    (tmp_path / "z.jsonl").write_text('{"text": "z"}')
+    assert list(texts_of(tmp_path / "saved")) == [row["text"] for row in ROWS]
+    assert list(texts_of(tmp_path / "saved", "body")) == ["a", "b"]
+    assert list(texts_of(tmp_path)) == [*(row["text"] for row in ROWS), "z"]
+    assert list(domains_of(tmp_path)) == ["saved", "z"]
+    assert Texts(str(tmp_path)).fingerprint() != Texts(str(tmp_path / "saved")).fingerprint() != ""
+
+
+def test_of_saved_splits_one_is_read(tmp_path):
+    DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS[:1])).save_to_disk(tmp_path / "saved")
+    assert [len(list(rows_of(tmp_path / "saved", split))) for split in ("train", "test")] == [2, 1]
+    assert list(texts_of(tmp_path)) == [row["text"] for row in ROWS]
+    with pytest.raises(InputError, match="holds train, test, and no 'dev'"):
+        list(rows_of(tmp_path / "saved", "dev"))
