@@ -22,7 +22,7 @@ from ..errors import InputError
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, blocks_of, removed_after
 from .exclusive import raise_if_interrupted
-from .layout import Parts, trimmed
+from .layout import trimmed
 from .recorder import Recorder
 
 BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be recorded
@@ -56,13 +56,14 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         layer, extra = recording.layers[module], {**kwargs, "is_causal": is_causal_call(module, kwargs)}
         tensors = _of_tokens(recording.recorder, key, value, attention_mask, kwargs.get("position_bias"))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
-        call = call_of_interface(layer, query, *tensors[:3], scaling, **extra)
-        edited, drops = recording.recorder.attend(call), bool(kwargs.get("dropout"))
-        if edited is not call and drops:
+        call = call_of_interface(layer, query, tensors[0], tensors[1], tensors[2], scaling, **extra)
+        parts, drops = recording.recorder.parts(call), bool(kwargs.get("dropout"))
+        edited = call if parts is not None else recording.recorder.attend(call)
+        if (edited is not call or parts is not None) and drops:
             raise InputError("edits of attention compute it without dropout; call model.eval(), or set it to 0")
-        if isinstance(edited, Parts):
-            weights = None if base != "eager" else F.pad(edited.weights(), (0, key.shape[2] - call.k.shape[2]))
-            return edited.output().transpose(1, 2).contiguous(), weights
+        if parts is not None:
+            weights = None if base != "eager" else F.pad(parts.weights(), (0, key.shape[2] - call.k.shape[2]))
+            return parts.output().transpose(1, 2).contiguous(), weights
         if edited is not call or (not drops and edited.is_fused and (base == "sdpa" or "kernel" in kwargs)):
             z, weights = edited.output(), _weights(edited) if base == "eager" else None
         else:
@@ -91,9 +92,12 @@ def _attended(
     if recording is None:
         return call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias).output().to(v.dtype)
     k, v, mask, key_bias = _of_tokens(recording.recorder, k, v, mask, key_bias)
-    edited = recording.recorder.attend(call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias))
-    z = edited.output()
-    return (z if isinstance(edited, Parts) else recording.recorder.output(edited, z)).to(v.dtype)
+    call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias)
+    parts = recording.recorder.parts(call)
+    if parts is not None:
+        return parts.output().to(v.dtype)
+    edited = recording.recorder.attend(call)
+    return recording.recorder.output(edited, edited.output()).to(v.dtype)
 
 
 for _base in BASES:

@@ -76,16 +76,20 @@ class Recorder:
             self.residual_answers.append(_answers(self.residuals, x))
         return x
 
-    def attend(self, call: AttentionCall) -> AttentionCall | Parts:
-        """A layer's call after the edits; `call` itself where they do not change it.
-
-        In a pass with padding, or behind a cache that has forgotten keys, the parts of which it is made.
-        """
+    def parts(self, call: AttentionCall) -> Parts | None:
+        """What a layer's edited call is made of, behind padding or a cache that has forgotten keys; None elsewhere."""
+        layout = self.layout
+        if layout is None or not layout.takes(call) or not (self.edits_at(CALL) or self.edits_at(OUTPUT)):
+            return None
         if call.layer in self.call_answers:
             raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
-        if self.layout is not None and self.layout.takes(call) and (self.edits_at(CALL) or self.edits_at(OUTPUT)):
-            self.call_answers[call.layer] = {}
-            return self._parts(call, self.layout)
+        self.call_answers[call.layer] = {}
+        return self._parts(call, layout)
+
+    def attend(self, call: AttentionCall) -> AttentionCall:
+        """A layer's call after the edits; `call` itself where they do not change it."""
+        if call.layer in self.call_answers:
+            raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
         if self.layout is not None and self.edits_at(CALL):
             self._rehearse(call, self.layout, self.edits)
         call = self._edited_call(call, self.edits)
@@ -121,7 +125,7 @@ class Recorder:
             outputs.append(self._edited_call(blind, edits).output())
             if not hidden.any():
                 return
-        if not torch.allclose(*outputs, rtol=1e-3, atol=1e-5):
+        if not torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-5):
             why = f"an edit reads keys or values of layer {call.layer} that its cache forgets"
             raise InputError(f"{why}; generate with use_cache=False")
 
