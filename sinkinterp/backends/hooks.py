@@ -10,6 +10,7 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
@@ -21,6 +22,7 @@ from ..errors import InputError
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, blocks_of, removed_after
 from .exclusive import raise_if_interrupted
+from .layout import trimmed
 from .recorder import Recorder
 
 BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be recorded
@@ -52,10 +54,16 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         if recording is None or module not in recording.layers:
             return of_transformers()
         layer, extra = recording.layers[module], {**kwargs, "is_causal": is_causal_call(module, kwargs)}
-        call = call_of_interface(layer, query, key, value, attention_mask, scaling, **extra)
-        edited, drops = recording.recorder.attend(call), bool(kwargs.get("dropout"))
-        if edited is not call and drops:
+        tensors = _of_tokens(recording.recorder, key, value, attention_mask, kwargs.get("position_bias"))
+        extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
+        call = call_of_interface(layer, query, tensors[0], tensors[1], tensors[2], scaling, **extra)
+        parts, drops = recording.recorder.parts(call), bool(kwargs.get("dropout"))
+        edited = call if parts is not None else recording.recorder.attend(call)
+        if (edited is not call or parts is not None) and drops:
             raise InputError("edits of attention compute it without dropout; call model.eval(), or set it to 0")
+        if parts is not None:
+            weights = None if base != "eager" else F.pad(parts.weights(), (0, key.shape[2] - call.k.shape[2]))
+            return parts.output().transpose(1, 2).contiguous(), weights
         if edited is not call or (not drops and edited.is_fused and (base == "sdpa" or "kernel" in kwargs)):
             z, weights = edited.output(), _weights(edited) if base == "eager" else None
         else:
@@ -64,6 +72,11 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         return recording.recorder.output(edited, z).transpose(1, 2).contiguous(), weights
 
     return attention
+
+
+def _of_tokens(recorder: Recorder, *tensors: Tensor | None) -> tuple[Any, ...]:
+    """Keys, values, mask and bias without the columns that a static cache keeps for later tokens."""
+    return tensors if recorder.layout is None else tuple(trimmed(recorder.layout.n, *tensors))
 
 
 def _weights(call: AttentionCall) -> Tensor:
@@ -75,13 +88,16 @@ def _attended(
     layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, key_bias: Tensor | None = None
 ) -> HeadOutput:
     """What heads return in a model that does not use the attention interface; see `own_attention.Attend`."""
-    call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias)
     recording = RECORDING.get()
-    recorder = None if recording is None else recording.recorder
-    if recorder is not None:
-        call = recorder.attend(call)
-    z = call.output()
-    return (z if recorder is None else recorder.output(call, z)).to(v.dtype)
+    if recording is None:
+        return call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias).output().to(v.dtype)
+    k, v, mask, key_bias = _of_tokens(recording.recorder, k, v, mask, key_bias)
+    call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias)
+    parts = recording.recorder.parts(call)
+    if parts is not None:
+        return parts.output().to(v.dtype)
+    edited = recording.recorder.attend(call)
+    return recording.recorder.output(edited, edited.output()).to(v.dtype)
 
 
 for _base in BASES:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import Token
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
 from threading import RLock
 from typing import Any
@@ -20,9 +20,10 @@ from .anatomy.projections import edited_weights
 from .exclusive import exclusive, lock_of
 from .hooks import PATCHED, RECORDING, Recording, inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
+from .layout import Layout, layout_of
 from .load import load
 from .module.module_subject import ModuleSubject
-from .recorder import Recorder
+from .recorder import Recorder, edits_for
 
 
 @contextmanager
@@ -36,8 +37,9 @@ def patched(model: Any, *edits: Edits) -> Iterator[Any]:
     nnsight model (`trace` and `generate` see them, in this process only), or a PyTorch module of your own, or its
     subject, where `si.load` needs more than the module. Hooks that are added inside the block see
     what the edits made. A pattern that is cached holds the weights that multiply the values, without a slot's column.
-    Positions count from the start of the sequence, also where a cache holds its beginning. Raises InputError for edits
-    that do not fit, for padded batches (positions would count padding), and for caches that forget or preallocate keys.
+    Positions count the real tokens of each sequence from its first: behind padding, position 0 is its first real token.
+    It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. Raises InputError
+    for edits that do not fit, and, before the first token is generated, for those that read what a cache does not hold.
     Until the block ends, whatever measures, loads or patches the model in another thread waits: two threads that each
     patch one model and then measure the other's wait for ever.
     """
@@ -123,25 +125,31 @@ class _Patch:
         if not isinstance(inputs, Tensor) or inputs.ndim != 3:  # else these are embeddings
             self.subject.check_ids(inputs)
         cache, mask = named.get("past_key_values"), named.get("attention_mask")
-        past = 0 if cache is None else cache.get_seq_length()
-        if mask is not None and getattr(mask, "ndim", 0) != 2:
-            raise InputError("a patched model takes no masks of its own, such as a static cache's; leave them out")
-        if mask is not None and not mask.bool().all():
-            raise InputError("a patched model takes no padding; give it sequences of one length")
+        past = 0 if cache is None else int(cache.get_seq_length())
+        batch, n_new = inputs.shape[:2]
+        layout = layout_of(mask, batch, past, n_new, named.get("position_ids"), inputs.device)
+        if cache is not None and not past:
+            sliding = getattr(cache, "is_sliding", [])
+            layout = replace(layout, forgets=tuple(sliding) or (False,))
+        if not layout.is_plain and not (self.subject.reads_caches and self.subject.takes_position_ids):
+            raise InputError(f"{self.subject.name} takes no padding in a patched block; give sequences of one length")
         recomputes = any(getattr(block, "gradient_checkpointing", False) for block in self.subject.modules.blocks)
         if recomputes and model.training and torch.is_grad_enabled():
             raise InputError("gradient checkpointing computes blocks again without edits; train without it")
         if past and not self.subject.reads_caches:
             raise InputError("hooks of a bridge do not show the keys of a cache; leave past_key_values out")
-        self.subject.check_edits(self.edits, past + inputs.shape[1])
-        changed: dict[str, Any] = self._positions(inputs, past, named.get("position_ids"))
+        for group in layout.groups:
+            self.subject.check_edits(edits_for(self.edits, group, layout), len(group.columns))
+        changed: dict[str, Any] = self._positions(inputs, layout, named.get("position_ids"))
+        if changed and mask is None:
+            changed["attention_mask"] = torch.ones(batch, layout.n, dtype=torch.long, device=inputs.device)
         if not self.subject.reads_caches:
             changed |= {"use_cache": False}  # `generate` then gives it all tokens at every step
         if changed.keys() & by_place.keys() and not kwargs.keys() & by_place.keys():  # which Python refuses
             args, kwargs = args[len(by_place) :], named
         kwargs |= changed
         self.turn.acquire()
-        self.recorder.begin(self.edits, past)
+        self.recorder.begin(self.edits, layout)
         self.recordings_before.append(RECORDING.set(Recording(self.recorder, self.subject.modules.layers)))
         return args, kwargs
 
@@ -171,15 +179,22 @@ class _Patch:
         RECORDING.reset(self.recordings_before.pop())
         self.turn.release()
 
-    def _positions(self, inputs: Tensor, past: int, given: Tensor | None) -> dict[str, Tensor]:
-        length = past + inputs.shape[1]
-        positions = self.subject.positions(self.edits, length)
-        if not positions or not self.subject.takes_position_ids:
-            return {}
-        if given is not None and not (given.cpu() == torch.arange(past, length)).all():
-            raise InputError("an edit sets the positions, and position_ids are not 0, 1, 2, ...; leave them out")
-        ones = torch.ones(inputs.shape[0], length, dtype=torch.long, device=inputs.device)
-        return {"position_ids": positions["position_ids"][:, past:], "attention_mask": ones}
+    def _positions(self, inputs: Tensor, layout: Layout, given: Tensor | None) -> dict[str, Tensor]:
+        """The positions that edits give to the tokens of a pass; empty where they change none."""
+        ids = torch.zeros(inputs.shape[:2], dtype=torch.long, device=inputs.device)
+        are_edited = False
+        for group in layout.groups:
+            edits = edits_for(self.edits, group, layout)
+            edited = self.subject.positions(edits, len(group.columns)) if self.subject.takes_position_ids else {}
+            are_edited |= bool(edited)
+            whole = edited.get("position_ids", torch.arange(len(group.columns), device=inputs.device)[None])
+            places = whole[:, group.past :].expand(len(group.rows), -1)
+            ids[group.rows[:, None], group.new] = places.to(ids.device)
+            plain = torch.arange(group.past, len(group.columns), device=inputs.device)
+            here = None if given is None else given.expand(len(inputs), -1).to(ids.device)[group.rows][:, group.new]
+            if edited and here is not None and not (here == plain).all():
+                raise InputError("an edit sets the positions, and position_ids are not 0, 1, 2, ...; leave them out")
+        return {"position_ids": ids} if are_edited else {}
 
 
 def _by_name(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:

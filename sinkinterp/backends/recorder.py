@@ -1,7 +1,7 @@
 """Recorder: the reads and edits of one forward pass, and what the reads have returned so far."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from ..checks import finite_number
 from ..errors import InputError
 from ..interventions.answers import Unchanged, alike, metric, with_axes
 from ..interventions.edit import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Site
+from .layout import Group, Layout, Parts, changed
 from .subject import CallRead, ResidualRead
 
 Answers = dict[str, Tensor]  # by the name of the read
@@ -23,8 +24,9 @@ Answers = dict[str, Tensor]  # by the name of the read
 class Recorder:
     """Every backend shows it, in forward order, the embeddings and all residuals, calls and feed-forward updates.
 
-    gradients: whether edits are to be differentiated. past: how many positions a cache already holds; edits are shown
-    NaN in their place, so that positions count from the start of the sequence.
+    gradients: whether edits are to be differentiated. layout: where the tokens of a pass stand; None for whole
+    sequences without padding. Edits are shown NaN in place of positions that a cache holds, so that positions count
+    from the first token of each sequence.
     call_answers: of the reads of calls, by attention layer. residual_answers: of the reads of residuals, by block, then
     of the last output. mlp_answers: of the reads of feed-forward updates, by block.
     finite: for each residual, whether all its entries are. size: how many sequences and positions the residuals have.
@@ -35,16 +37,16 @@ class Recorder:
     mlps: Mapping[str, ResidualRead] = field(default_factory=dict)
     edits: Sequence[Edit] = ()
     gradients: bool = False
-    past: int = 0
+    layout: Layout | None = None
     call_answers: dict[int, Answers] = field(default_factory=dict)
     residual_answers: list[Answers] = field(default_factory=list)
     mlp_answers: dict[int, Answers] = field(default_factory=dict)
     finite: list[Tensor] = field(default_factory=list)
     size: tuple[int, int] = (0, 0)
 
-    def begin(self, edits: Sequence[Edit], past: int) -> None:
+    def begin(self, edits: Sequence[Edit], layout: Layout) -> None:
         """Starts another forward pass, under these edits, differentiated where gradients are on."""
-        self.edits, self.past, self.gradients = edits, past, torch.is_grad_enabled()
+        self.edits, self.layout, self.gradients = edits, layout, torch.is_grad_enabled()
         for answers in (self.call_answers, self.residual_answers, self.mlp_answers, self.finite):
             answers.clear()
 
@@ -74,23 +76,66 @@ class Recorder:
             self.residual_answers.append(_answers(self.residuals, x))
         return x
 
+    def parts(self, call: AttentionCall) -> Parts | None:
+        """What a layer's edited call is made of, behind padding or a cache that has forgotten keys; None elsewhere."""
+        layout = self.layout
+        if layout is None or not layout.takes(call) or not (self.edits_at(CALL) or self.edits_at(OUTPUT)):
+            return None
+        if call.layer in self.call_answers:
+            raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
+        self.call_answers[call.layer] = {}
+        return self._parts(call, layout)
+
     def attend(self, call: AttentionCall) -> AttentionCall:
         """A layer's call after the edits; `call` itself where they do not change it."""
         if call.layer in self.call_answers:
             raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
-        if self.past and self.edits and call.k.shape[2] - call.q.shape[2] != self.past:
-            raise InputError(
-                "this cache forgets or preallocates keys, and edits count them from the first; set use_cache=False"
-            )
+        if self.layout is not None and self.edits_at(CALL):
+            self._rehearse(call, self.layout, self.edits)
+        call = self._edited_call(call, self.edits)
+        with torch.no_grad():
+            self.call_answers[call.layer] = _answers(self.calls, call)
+        return call
+
+    def _edited_call(self, call: AttentionCall, edits: Sequence[Edit]) -> AttentionCall:
         with torch.set_grad_enabled(self.gradients):
-            for edit in self.edits:
+            for edit in edits:
                 if CALL.touched_by(edit):
                     call = _edited_call(edit, call)
             if self.calls:
                 _ = call.is_fused  # its output is computed now: with gradients, and before a read could change it
-        with torch.no_grad():
-            self.call_answers[call.layer] = _answers(self.calls, call)
         return call
+
+    def _rehearse(self, call: AttentionCall, layout: Layout, edits: Sequence[Edit]) -> None:
+        """Raises InputError where an edit could not be made in a later pass, whose cache has forgotten keys."""
+        if layout.begins:
+            k, v = (torch.cat((x, x[:, :, -1:]), 2) for x in (call.k, call.v))
+            bias = None if call.bias is None else call.bias[:, :, -1:, [*range(call.bias.shape[-1]), -1]]
+            mask = torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=k.device)
+            later = replace(call, q=call.q[:, :, -1:], k=k, v=v, bias=bias, mask=mask)
+            for hidden in layout.hidden_later(call):
+                self._check_blind(later, hidden, edits)
+
+    def _check_blind(self, call: AttentionCall, hidden: Tensor, edits: Sequence[Edit]) -> None:
+        """Raises InputError where edits read hidden keys, which have numbers of no meaning then."""
+        outputs = []
+        for number in (0.0, 1.0):
+            k, v = (x.masked_fill(hidden[:, None], number) for x in (call.k, call.v))
+            blind = replace(call, k=k, v=v, mask=call.allowed() & ~hidden)
+            outputs.append(self._edited_call(blind, edits).output())
+            if not hidden.any():
+                return
+        if not torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-5):
+            why = f"an edit reads keys or values of layer {call.layer} that its cache forgets"
+            raise InputError(f"{why}; generate with use_cache=False")
+
+    def _parts(self, call: AttentionCall, layout: Layout) -> Parts:
+        edited = tuple(self._edited_part(call, group, layout) for group in layout.groups)
+        outputs = tuple(
+            self._edited_group(OUTPUT, part.output(), group, part)
+            for part, group in zip(edited, layout.groups, strict=True)
+        )
+        return Parts(call, layout, edited, outputs)
 
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
         """What the heads of `call` return, `batch head pos d_value`, after the edits."""
@@ -110,20 +155,46 @@ class Recorder:
             return x
         return edited.reshape(x.shape) if factor == 1 else edited.reshape(x.shape) / factor
 
+    def _edited_part(self, call: AttentionCall, group: Group, layout: Layout) -> AttentionCall:
+        shown, edits = layout.shown(call, group), edits_for(self.edits, group, layout)
+        if self.edits_at(CALL):
+            self._rehearse(shown, layout, edits)
+            hidden = group.columns < layout.n - call.k.shape[2]
+            if hidden.any():
+                self._check_blind(shown, hidden, edits)
+        return self._edited_call(shown, edits)
+
     def _edited(self, site: Site, x: Tensor, *place: int | AttentionCall) -> Tensor:
         if not self.edits_at(site):
             return x
-        unseen = x.new_full((*x.shape[:-2], self.past, x.shape[-1]), torch.nan)
-        padded = edited = torch.cat((unseen, x), -2) if self.past else x
+        if self.layout is None or self.layout.is_plain:
+            group = None if self.layout is None else self.layout.groups[0]
+            return self._edited_group(site, x, group, *place)
+        return changed(self.layout, x, lambda group, shown: self._edited_group(site, shown, group, *place))
+
+    def _edited_group(self, site: Site, x: Tensor, group: Group | None, *place: int | AttentionCall) -> Tensor:
+        """The real tokens of some sequences after the edits; `x` itself where they do not change it."""
+        past = 0 if group is None else group.past
+        edits = self.edits if group is None or self.layout is None else edits_for(self.edits, group, self.layout)
+        if group is not None and self.layout is not None and self.layout.begins and site is not OUTPUT:
+            self._edited_from(site, x[..., -1:, :], past + x.shape[-2], edits, *place)  # as in the next pass
+        return self._edited_from(site, x, past, edits, *place)
+
+    def _edited_from(
+        self, site: Site, x: Tensor, past: int, edits: Sequence[Edit], *place: int | AttentionCall
+    ) -> Tensor:
+        """What edits make of an `x` that stands behind `past` other positions."""
+        unseen = x.new_full((*x.shape[:-2], past, x.shape[-1]), torch.nan)
+        padded = edited = torch.cat((unseen, x), -2) if past else x
         with torch.set_grad_enabled(self.gradients):
-            for edit in self.edits:
+            for edit in edits:
                 if site.touched_by(edit):
                     who = site.name_of(edit)
                     edited = alike(Unchanged(edited).shown_to(partial(site.apply, edit), who, *place), edited, who)
         if edited is padded:
             return x
-        shown = edited[..., self.past :, :]
-        if self.past and shown.isnan().any() and not x.isnan().any():
+        shown = edited[..., past:, :]
+        if past and shown.isnan().any() and not x.isnan().any():
             why = "an edit reads activations of earlier tokens, and a cache does not keep them"
             raise InputError(f"{why}; generate with use_cache=False")
         return shown
@@ -175,6 +246,11 @@ def _edited_call(edit: Edit, call: AttentionCall) -> AttentionCall:
         if value is not getattr(call, name) and value is not None:
             finite_number(value, f"{who}, in {name}: it")
     return edited
+
+
+def edits_for(edits: Sequence[Edit], group: Group, layout: Layout) -> Sequence[Edit]:
+    """The edits for the sequences of a group."""
+    return edits if layout.is_plain else [edit.for_sequences(group.rows) for edit in edits]
 
 
 def check_reads(**reads: Any) -> None:

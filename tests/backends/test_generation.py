@@ -1,0 +1,82 @@
+"""Generation inside si.patched: what whole passes of each sequence alone give, whatever cache is used."""
+
+import pytest
+import torch
+from backends.zoo import VOCAB, model_of
+
+import sinkinterp as si
+from sinkinterp import interventions as iv
+from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.errors import InputError
+
+NAMES = ("gpt2", "mistral with a window", "gemma3", "gpt-oss with sink logits")
+EDITS = (
+    (
+        iv.BiasColumn(2.0, positions=[0, 2]),
+        iv.ChangeValues(iv.Scale(3.0), positions=[0, 2]),
+        iv.ChangeResidual(iv.Scale(4.0), layers=[1], positions=[0]),
+        iv.ChangeOutputs(iv.Scale(2.0), positions=[1]),
+    ),
+    (
+        si.PatchNormalization(Sigmoid(), layers=[1]),
+        iv.RemoveColumn(positions=[0], layers=[2]),
+        iv.ChangeMLP(iv.Scale(0.5)),
+        iv.SwapPositions(0, 2),
+    ),
+)
+PADDED = torch.randint(1, VOCAB, (3, 7), generator=torch.Generator().manual_seed(2))
+MASK = torch.ones_like(PADDED)
+MASK[1, :2], MASK[2, :3] = 0, 0
+WAYS = {
+    "dynamic": {},
+    "static": {"cache_implementation": "static"},
+    "in chunks": {"prefill_chunk_size": 6},
+    "beams": {"num_beams": 2},
+    "static beams": {"num_beams": 2, "cache_implementation": "static"},
+    "sampled": {"do_sample": True, "top_k": 5},
+}
+
+
+def generated(model, ids, mask, new=7, **how):
+    torch.manual_seed(3)
+    how = {"do_sample": False, "output_logits": True, "return_dict_in_generate": True, "pad_token_id": 0} | how
+    return model.generate(ids, attention_mask=mask, max_new_tokens=new, **how)
+
+
+@torch.no_grad()
+def assert_equal_to_whole_passes(model, output, mask, n_beams=1):
+    """Every chosen token's logits are those of the text before it, alone, without a cache."""
+    for row, text in enumerate(output.sequences):
+        start, whole = int((mask[row] == 0).sum()), []
+        for step in range(len(output.logits)):
+            ids = text[None, start : mask.shape[1] + step]
+            whole.append(model(ids, use_cache=False).logits[0, -1])
+        if n_beams > 1:
+            found = output.beam_indices[row]
+            seen = [output.logits[step][int(beam)] for step, beam in enumerate(found) if beam >= 0]
+        else:
+            seen = [logits[row] for logits in output.logits]
+        torch.testing.assert_close(torch.stack(seen), torch.stack(whole[: len(seen)]), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+@torch.no_grad()
+def test_padded_generation_is_what_whole_passes_of_each_sequence_give(name, way):
+    model = model_of(name)
+    for edits in EDITS:
+        with si.patched(model, *edits):
+            output = generated(model, PADDED, MASK, **WAYS[way])
+            assert_equal_to_whole_passes(model, output, MASK, WAYS[way].get("num_beams", 1))
+
+
+@pytest.mark.parametrize("edit", [iv.ChangeValues(iv.MeanOfOthers()), iv.ChangeResidual(iv.MatchedNoise(), layers=[1]),
+                                  iv.ChangeKeys(iv.SwapWith(2, 5)), iv.KeepHeaviest(4, 2)])  # fmt: skip
+@pytest.mark.parametrize("way", ["dynamic", "static"])
+def test_what_a_later_pass_cannot_do_is_refused_before_the_first_token(edit, way):
+    model = model_of("mistral with a window")
+    passes = []
+    with si.patched(model, edit), pytest.raises(InputError, match=r"use_cache=False|in one pass"):
+        model.register_forward_hook(lambda *_: passes.append(1))
+        generated(model, PADDED[:1], MASK[:1], **WAYS[way])
+    assert not passes
