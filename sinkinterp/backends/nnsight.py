@@ -15,7 +15,7 @@ from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import MLP, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING
 from .anatomy.modules import StreamModules
-from .hooks import eval_mode
+from .hooks import eval_mode, recorded_sum
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Logits
@@ -27,13 +27,14 @@ _OPERATION = "attention_interface_"  # as transformers' own models call it; the 
 class BlockPaths:
     """Names of a block and of two modules in it: the one that calls the attention interface, and the last of the MLP.
 
-    None for a module that the block lacks, or that is not to be read. mlp_factor: see `FeedForward`.
+    None for a module that the block lacks, or that is not to be read. mlp_factor, beside: see `FeedForward`.
     """
 
     block: str
     attention: str | None
     mlp: str | None
     mlp_factor: float
+    beside: str | None
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,10 @@ def visit(envoy: Any, paths: Paths, recorder: Recorder, base: str) -> None:
         if names.attention is not None:
             _attend(envoy.get(names.attention), layer, recorder, base)
         if names.mlp is not None and (recorder.mlps or recorder.edits_at(MLP)):
-            _replace_output(envoy.get(names.mlp), partial(recorder.mlp, layer, factor=names.mlp_factor))
+            record = partial(recorder.mlp, layer, factor=names.mlp_factor)
+            if names.beside is not None:
+                record = partial(recorded_sum, record, envoy.get(names.beside).output)
+            _replace_output(envoy.get(names.mlp), record)
     _replace_output(envoy.get(paths.blocks[-1].block), recorder.residual)
 
 
@@ -143,6 +147,7 @@ def paths_of(model: PreTrainedModel, modules: StreamModules) -> Paths:
                 None if attention is None else names[id(attention)],
                 None if mlp is None else names[id(mlp.module)],
                 1.0 if mlp is None else mlp.factor,
+                None if mlp is None or mlp.beside is None else names[id(mlp.beside)],
             )
         )
     table = names[id(modules.tables[0])] if modules.tables else ""
