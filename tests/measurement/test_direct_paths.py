@@ -1,11 +1,16 @@
 """A direct path goes through nothing that another block adds: equal to following every sum in plain PyTorch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from backends.encoder_decoders import model_of, source_of
 from measurement.direct_paths import direct_logits
 
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
+from sinkinterp.lm.model import build
+from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.path_patching import path_patching
 from tools.families import tiny_model
 
@@ -21,9 +26,19 @@ def difference(logits):
     return logits[:, -1, 11] - logits[:, -1, 13]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_direct_path_passes_by_all_that_other_blocks_add(family):
-    subject = load(tiny_model(family))
+def gated():
+    torch.manual_seed(0)
+    return load(build(replace(VARIANTS["gated_elements"], vocab=97)).eval())
+
+
+SUBJECTS = {name: lambda name=name: load(tiny_model(name)) for name in FAMILIES}
+SUBJECTS |= {name: lambda name=name: load(model_of(name), encoder=source_of(name)) for name in ("whisper", "t5")}
+SUBJECTS["gated_elements"] = gated
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_direct_path_passes_by_all_that_other_blocks_add(name):
+    subject = SUBJECTS[name]()
     table = path_patching(subject, CLEAN, CORRUPTED, metric=difference, progress=False)
     cells = {(row["layer"], row["head"]): row["restored"] for row in table.rows}
     clean, corrupted = (difference(subject.run(tokens).logits).mean() for tokens in (CLEAN, CORRUPTED))
