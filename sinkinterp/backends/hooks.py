@@ -129,7 +129,10 @@ def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: boo
     handles = [
         block.register_forward_pre_hook(entering, prepend=comes_first, with_kwargs=True) for block in modules.blocks
     ]
-    outputs = [(modules.embedding, recorder.token_embedding), (modules.blocks[-1], recorder.residual)]
+    outputs: list[tuple[nn.Module, Record]] = [
+        (modules.embedding, recorder.token_embedding),
+        (modules.blocks[-1], recorder.residual),
+    ]
     outputs += [(table, recorder.position_embedding) for table in modules.tables]
     for block, mlp in enumerate(modules.mlps):
         if mlp is not None:

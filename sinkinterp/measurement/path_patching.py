@@ -106,7 +106,7 @@ def _stream(subject: Subject, tokens: Tokens) -> Stream:
     """
     by_block = activations(ChangeResidual(), subject, tokens)
     x = torch.stack([*by_block.values()], 1)
-    edits = [
+    edits: list[Edit] = [
         replace(site, operation=Put(activations(site, subject, tokens[:1]))) for site in (ChangeMLP(), ChangeOutputs())
     ]
     largest = min(_PROBE * float(x[:1].abs().max()), torch.finfo(x.dtype).max / 1e3)
