@@ -7,6 +7,7 @@ import torch
 from backends.encoder_decoders import model_of, source_of
 from measurement.direct_paths import direct_logits
 
+from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
@@ -28,7 +29,11 @@ def difference(logits):
 
 def gated():
     torch.manual_seed(0)
-    return load(build(replace(VARIANTS["gated_elements"], vocab=97)).eval())
+    model = build(replace(VARIANTS["gated_elements"], vocab=97, n_heads=2, n_layers=3)).eval()
+    with torch.no_grad():
+        for parameter in model.model.layers.parameters():
+            parameter.mul_(4)  # so that gates are not all one half
+    return load(model)
 
 
 SUBJECTS = {name: lambda name=name: load(tiny_model(name)) for name in FAMILIES}
@@ -57,3 +62,11 @@ def test_blocks_that_scale_the_stream_have_no_direct_path():
     for subject in (load(model), load(tiny_model("minimax")), load(tiny_model("openai-gpt"))):
         with pytest.raises(InputError, match="name what stays"):
             path_patching(subject, CLEAN, CORRUPTED, metric=difference, progress=False)
+
+
+@pytest.mark.parametrize("name", ["gated_elements", "afmoe"])
+def test_what_gated_heads_write_and_the_update_make_up_what_a_block_adds(name):
+    with frozen(SUBJECTS[name](), CLEAN) as run:
+        layer, x = 1, run.trace.residuals["x"]
+        added, written = (x[:, layer + 1] - x[:, layer]) - run.trace.mlps["mlp"][:, layer], run.writes(layer).sum(0)
+    torch.testing.assert_close(written, added, rtol=1e-4, atol=1e-5 * float(x.abs().max()))
