@@ -12,10 +12,12 @@ from tools.families import DIFFERS, ERROR, FAMILIES, MEASURED, NOT_BUILT, REFUSE
 
 TABLE = Path(__file__).parents[1] / "docs/families.md"
 MEASURED_HERE = {
-    "bloom": "yes", "codegen": "yes", "falcon": "yes", "gpt_neo": "yes", "gptj": "yes", "mpt": "yes", "xglm": "yes",
-    "openai-gpt": "no", "gpt2": "yes", "opt": "yes", "llama": "yes", "gemma3": "yes", "glm4": "yes", "granite": "yes",
-    "granite_swa": "yes", "granitemoeshared": "no", "gpt_oss": "yes", "jamba": "yes", "recurrent_gemma": "yes",
-    "falcon_h1": "yes", "modernbert-decoder": "yes", "deepseek_v3": "yes", "bart": "no", "xlm-roberta": "no",
+    "bloom": "whole", "codegen": "whole", "falcon": "whole", "gpt_neo": "whole", "gptj": "whole", "mpt": "whole",
+    "xglm": "whole", "openai-gpt": "refused", "gpt2": "whole", "opt": "whole", "llama": "whole", "gemma3": "whole",
+    "glm4": "whole", "granite": "whole", "granite_swa": "whole", "granitemoeshared": "whole",
+    "granitemoehybrid": "whole", "lfm2_moe": "whole", "lfm3": "whole", "gpt_oss": "whole", "jamba": "whole",
+    "recurrent_gemma": "whole", "falcon_h1": "whole", "modernbert-decoder": "whole", "deepseek_v3": "whole",
+    "bart": "refused", "xlm-roberta": "refused",
 }  # fmt: skip
 REFUSED_HERE = {
     "gemma3n_text": "not one residual stream",

@@ -184,8 +184,8 @@ def _eager_runs_alike(model: PreTrainedModel) -> bool:
 
 
 def _verdict(family: str, verdict: str, why: str, subject: Subject | None = None) -> dict[str, Cell]:
-    has_updates = None if subject is None else "yes" if subject.shape.mlp_layers else "no"
-    return {"family": family, "verdict": verdict, "feed-forward updates": has_updates, "why": why}
+    updates = None if subject is None else "whole" if subject.shape.mlp_layers else "refused"
+    return {"family": family, "verdict": verdict, "feed-forward updates": updates, "why": why}
 
 
 def _first_line(error: Exception) -> str:

@@ -331,7 +331,7 @@ class _DoubleUpdates(Edit):
     @override
     def residual(self, block: int, x: Residual) -> Residual:
         first, second, *_ = x[_DOUBLED]
-        other_start = torch.cat((-first[:1], first[1:]))
+        other_start = torch.cat((1 - first[:1], first[1:]))  # -x is x to a gated convolution
         return _with_copies(x, _DOUBLED, torch.stack((first, first, second - first, other_start)))
 
     @override
@@ -361,7 +361,7 @@ def _is_added(update: Copies, before: Copies, after: Copies, eps: float) -> bool
     slack = rounding[0] + max(1e-3, 8 * eps) * update[0].abs().amax()
     rest = after - before - update
     is_bias = _is_within(rest[0] - rest[0, 0], slack + slack[0])
-    mixes = not _is_within(rest[3, -1] - rest[0, -1], 4 * (rounding[3, -1] + rounding[0, -1]))
+    mixes = not _is_within(rest[3, 1:] - rest[0, 1:], 4 * (rounding[3, 1:] + rounding[0, 1:]))
     return _is_within(after[2] - update[0], slack) and (is_bias or mixes)
 
 

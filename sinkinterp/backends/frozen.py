@@ -109,10 +109,10 @@ class FrozenRun:
 
     def writes(self, layer: int) -> Float[Tensor, "head batch pos d_model"]:
         """What every head of a layer adds to the residual stream, without the output bias."""
-        z, nothing = self.calls[layer].output(), torch.zeros_like(self.trace.residuals["x"][:, layer])
+        z, x = self.calls[layer].output(), self.trace.residuals["x"][:, layer]  # gates of heads read the residual
         chosen = torch.eye(z.shape[1]).to(z)[:, :, None, None]
-        bias = self._output(layer, nothing, _OneBlock(z=0 * z))
-        return torch.stack([self._output(layer, nothing, _OneBlock(z=z * only)) - bias for only in chosen])
+        nothing = self._output(layer, x, _OneBlock(z=0 * z))
+        return torch.stack([self._output(layer, x, _OneBlock(z=z * only)) - nothing for only in chosen])
 
     def _output(self, layer: int, x: Residual, recorder: _OneBlock) -> Residual:
         args, kwargs = self._given[layer]
@@ -165,6 +165,29 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
         stack.enter_context(attention_set_to(hf.model, hf.recorded_attention))
         position = sum(seen[table][2] for table in tables) if tables else None
         yield FrozenRun(hf, trace, calls, position, [seen[block][:2] for block in blocks])
+
+
+@contextmanager
+def cross_attention_kept(subject: Subject, tokens: Tokens) -> Iterator[None]:
+    """Inside, cross-attention returns what it does while the model reads `tokens`, in passes on as many sequences."""
+    kept: dict[nn.Module, Any] = {}
+    modules = _cross_attention_of(subject)
+
+    def keep(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        kept[module] = output
+
+    if modules:
+        with removed_after([module.register_forward_hook(keep) for module in modules]):
+            subject.run(tokens)
+    with removed_after([module.register_forward_hook(lambda m, args, output: kept[m]) for module in modules]):
+        yield
+
+
+def _cross_attention_of(subject: Subject) -> set[nn.Module]:
+    """The modules of cross-attention beside the attention that is read."""
+    if not isinstance(subject, HuggingFaceSubject) or subject.modules.is_cross:
+        return set()
+    return {module for block in subject.modules.blocks for module in cross_attention(block)}
 
 
 def _checked(subject: Subject) -> HuggingFaceSubject:

@@ -20,11 +20,12 @@ from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.shapes import HeadOutput
 from ..errors import InputError
 from .anatomy import own_attention
-from .anatomy.modules import StreamModules, blocks_of, removed_after
+from .anatomy.modules import FeedForward, StreamModules, blocks_of, removed_after
 from .exclusive import raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder
 
+Record = Callable[[Tensor], Tensor]  # shows what a module returns; its result replaces it
 BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be recorded
 
 
@@ -123,7 +124,7 @@ class _BeforeBlock:
 class _After:
     """A hook that shows a module's output to `record`, whose result replaces it."""
 
-    record: Callable[[Tensor], Tensor]
+    record: Record
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         has_others = isinstance(output, tuple | list)
@@ -144,14 +145,37 @@ def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: boo
     handles = [
         block.register_forward_pre_hook(entering, prepend=comes_first, with_kwargs=True) for block in modules.blocks
     ]
-    outputs = [(modules.embedding, recorder.token_embedding), (modules.blocks[-1], recorder.residual)]
+    outputs: list[tuple[nn.Module, Record]] = [
+        (modules.embedding, recorder.token_embedding),
+        (modules.blocks[-1], recorder.residual),
+    ]
     outputs += [(table, recorder.position_embedding) for table in modules.tables]
     for block, mlp in enumerate(modules.mlps):
         if mlp is not None:
-            outputs.append((mlp.module, partial(recorder.mlp, block, factor=mlp.factor)))
+            outputs += _recorded_update(mlp, partial(recorder.mlp, block, factor=mlp.factor))
     handles += [module.register_forward_hook(_After(record), prepend=comes_first) for module, record in outputs]
     with removed_after(handles):
         yield
+
+
+def _recorded_update(mlp: FeedForward, record: Record) -> list[tuple[nn.Module, Record]]:
+    """The modules of a feed-forward branch, and what shows their outputs to `record`."""
+    if mlp.beside is None:
+        return [(mlp.module, record)]
+    kept: list[Tensor] = []
+
+    def keep(x: Tensor) -> Tensor:
+        kept[:] = [x]
+        return x
+
+    return [(mlp.beside, keep), (mlp.module, lambda x: recorded_sum(record, kept[0], x))]
+
+
+def recorded_sum(record: Record, other: Tensor, x: Tensor) -> Tensor:
+    """What takes the place of `x`, where `record` is shown the sum of both."""
+    total = x + other
+    edited = record(total)
+    return x if edited is total else edited - other
 
 
 @contextmanager

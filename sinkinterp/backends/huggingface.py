@@ -114,6 +114,8 @@ class HuggingFaceSubject(ReadsText):
         if not self._abilities.positions_are_plain:
             self._abilities_found(bare, whole, gives_positions=False)
         able = self._abilities.mlp_layers
+        if len(able) < len(self.modules.mlps):  # an edit of all updates must reach all
+            able = ()
         self.shape = replace(self.shape, mlp_layers=able)
         mlps = [mlp if block in able else None for block, mlp in enumerate(self.modules.mlps)]
         self.modules = replace(self.modules, mlps=mlps)
@@ -321,9 +323,9 @@ class HuggingFaceSubject(ReadsText):
     def _check_updates(self) -> None:
         if not self.shape.mlp_layers:
             raise InputError(
-                f"{self.name}: what its feed-forward layers add to the residual stream is not found (a norm after the "
-                "sum or a scaled stream hides it), so it cannot be read or edited; take residuals (ChangeResidual) or "
-                "another family"
+                f"{self.name}: what its feed-forward layers add to the residual stream is not found in every block (a "
+                "norm after the sum or a scaled stream hides it), so it cannot be read or edited; take residuals "
+                "(ChangeResidual) or another family"
             )
 
     def _check_in_memory(self) -> None:

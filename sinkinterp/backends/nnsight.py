@@ -13,7 +13,7 @@ from ..attention.call import call_of_interface, is_causal_call
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import MLP, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING
-from .hooks import eval_mode
+from .hooks import eval_mode, recorded_sum
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Logits
@@ -69,7 +69,10 @@ class NNsightSubject(HuggingFaceSubject):
             if attention is not None:
                 _attend(place(attention), layer, recorder, self.attention)
             if mlp is not None and (recorder.mlps or recorder.edits_at(MLP)):
-                _replace_output(place(mlp.module), partial(recorder.mlp, layer, factor=mlp.factor))
+                record: Callable[[Tensor], Tensor] = partial(recorder.mlp, layer, factor=mlp.factor)
+                if mlp.beside is not None:
+                    record = partial(recorded_sum, record, place(mlp.beside).output)
+                _replace_output(place(mlp.module), record)
         _replace_output(place(modules.blocks[-1]), recorder.residual)
 
 

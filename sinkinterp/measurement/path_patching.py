@@ -1,8 +1,9 @@
 """Path patching: does a behaviour go from one component straight to another, or through others?
 
-1. The corrupted prompt runs with the sender's output of the clean run in place of its own. What `frozen` names (by
-   default all heads and feed-forward layers) keeps its corrupted output, so that the change reaches the receiver along
-   the residual stream alone. What is not named is recomputed, and then the change also goes through it.
+1. The corrupted prompt runs with the sender's output of the clean run in place of its own. By default everything else
+   that blocks add to the residual stream stays as in the corrupted run: heads with their gates, feed-forward layers,
+   recurrences, convolutions, cross-attention. So the change reaches the receiver along the stream alone. Where `frozen`
+   names sites, these alone stay; the rest is recomputed, and then the change also goes through it.
 2. The receiver's input in that run, a head's queries, keys or values, is put into the corrupted run. All behind the
    receiver is recomputed. Where the receiver is the logits, the first run gives them.
 
@@ -16,24 +17,37 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..attention.shapes import Residual
+from ..backends.frozen import cross_attention_kept
 from ..backends.frozen import frozen as with_frozen_norms
-from ..backends.subject import Trace
+from ..backends.subject import Subject, Trace
 from ..data.progress import OnProgress
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
-from ..interventions.changes import Change, ChangeKeys, ChangeMLP, ChangeOutputs, ChangeQueries, ChangeValues
-from ..interventions.operations import Put, PutAt
+from ..interventions.changes import (
+    Change,
+    ChangeKeys,
+    ChangeMLP,
+    ChangeOutputs,
+    ChangeQueries,
+    ChangeResidual,
+    ChangeValues,
+)
+from ..interventions.edit import Edit
+from ..interventions.operations import Add, Put, PutAt
 from ..report.columns import HEAD, LAYER, POSITION
 from ..table import Table
 from .activation_patching import PatchingMetric, Runs, metric_of, pairs_of, restored
 from .inputs import ModelLike
 from .patching import Activations, activations
 
+Stream = Float[Tensor, "sequence block pos d_model"]
 SENDERS, RECEIVERS = (ChangeOutputs, ChangeMLP), (ChangeQueries, ChangeKeys, ChangeValues)
-EVERYTHING: tuple[Change, ...] = (ChangeOutputs(), ChangeMLP())
+_PROBE = 1e3  # times the largest residual, so that what blocks add to it does not count
+_TOLERANCE = 0.02  # of the probe
 
 
 def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how it is measured
@@ -43,7 +57,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     *,
     sender: Change = ChangeOutputs(),
     receiver: Change | None = None,
-    frozen: Change | Sequence[Change] = EVERYTHING,
+    frozen: Change | Sequence[Change] | None = None,
     freeze_norms: bool = False,
     metric: PatchingMetric | Any = None,
     progress: bool | OnProgress = True,
@@ -53,9 +67,10 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     sender: `ChangeOutputs()` for heads, `ChangeMLP()` for feed-forward layers; its `layers` and `positions` narrow the
     map, whose rows are layers and heads, or layers and positions. receiver: `ChangeQueries`, `ChangeKeys` or
     `ChangeValues` with `heads=[(layer, head)]`; None for the logits. Grouped query heads share keys and values. frozen:
-    the sites that keep their corrupted values between the two. freeze_norms: whether the norms in front of the receiver
-    keep the scale of the corrupted run; otherwise they are recomputed. Prompts, metric and errors are those of
-    `activation_patching`. Two passes per sender, batched.
+    the sites that keep their corrupted values between the two; None for everything that blocks add. freeze_norms:
+    whether the norms in front of the receiver keep the scale of the corrupted run; otherwise they are recomputed.
+    Prompts, metric and errors are those of `activation_patching`. Also raises InputError, by default, for a model whose
+    blocks do not add to one stream, or whose feed-forward updates are not found. Three passes per sender, batched.
     """
     if not isinstance(sender, SENDERS) or not isinstance(receiver, (*RECEIVERS, type(None))):
         raise InputError(
@@ -69,19 +84,59 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
         raise InputError("the norm in front of the logits is recomputed; freeze_norms needs a head as the receiver")
     subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)
     fields = (subject, sender, metric_of(metric), clean_tokens, subject.run(clean_tokens).logits)
-    sites = (frozen,) if isinstance(frozen, Change) else tuple(frozen)
+    if frozen is None and not subject.shape.mlp_layers:
+        raise InputError(
+            f"{subject.name}: what its feed-forward layers add is not found in every block, so a direct path cannot be "
+            "told from one through them; name what stays: frozen=(ChangeOutputs(),)"
+        )
+    sites = (ChangeMLP(),) if frozen is None else (frozen,) if isinstance(frozen, Change) else tuple(frozen)
     kept = tuple((site, activations(site, subject, corrupted_tokens)) for site in sites)
+    stream = None if frozen is not None else _stream(subject, corrupted_tokens)
     axes = (LAYER, HEAD if isinstance(sender, ChangeOutputs) else POSITION)
-    runs = PathRuns(*fields, receiver, kept, freeze_norms)
+    runs = PathRuns(*fields, receiver, kept, stream, freeze_norms)
     return restored(Runs(*fields), runs, corrupted_tokens, axes, progress)
+
+
+def _stream(subject: Subject, tokens: Tokens) -> Stream:
+    """The residual of every block, and what the last one returns.
+
+    Raises InputError where a block returns something else than its input and what it adds. To find it, one text runs
+    with a large vector added in front of block 0, while its heads and feed-forward layers keep what they return; what
+    else a block adds is small beside it.
+    """
+    by_block = activations(ChangeResidual(), subject, tokens)
+    x = torch.stack([*by_block.values()], 1)
+    edits: list[Edit] = [
+        replace(site, operation=Put(activations(site, subject, tokens[:1]))) for site in (ChangeMLP(), ChangeOutputs())
+    ]
+    largest = min(_PROBE * float(x[:1].abs().max()), torch.finfo(x.dtype).max / 1e3)
+    probe = largest * torch.randn(x[:1, 0].shape, generator=torch.Generator().manual_seed(0)).to(x)
+    edits.append(ChangeResidual(Add({0: probe}), layers=[0]))
+    moved = subject.run(tokens[:1], residuals={"x": _same}, edits=edits).residuals["x"] - x[:1]
+    errors = (moved.float() - probe[:, None].float()).flatten(2).norm(dim=-1)[0] / probe.float().norm()
+    if not (errors <= _TOLERANCE).all():
+        block = int((errors > _TOLERANCE).int().argmax()) - 1
+        raise InputError(
+            f"{subject.name}: block {block} does not return its input and what it adds (a norm or a factor stands in "
+            "the stream), so no path is direct; name what stays: frozen=(ChangeOutputs(), ChangeMLP())"
+        )
+    return x
+
+
+def _same(x: Residual) -> Residual:
+    return x
 
 
 @dataclass(frozen=True)
 class PathRuns(Runs):
-    """Runs in which one sender is patched for one receiver alone. kept: what is frozen, in the corrupted run."""
+    """Runs in which one sender is patched for one receiver alone.
+
+    kept: sites that are frozen, in the corrupted run. stream: its residuals, where everything is frozen.
+    """
 
     receiver: Change | None
     kept: Sequence[tuple[Change, Activations]]
+    stream: Stream | None
     freeze_norms: bool
     title: ClassVar[str] = "Which paths restore the clean run?"
 
@@ -92,25 +147,41 @@ class PathRuns(Runs):
         for name in ("layers", "positions"):
             chosen = getattr(self.receiver, name, None)
             to += f" of {name} {', '.join(map(str, chosen))}" if chosen else ""
-        names = " and ".join(type(site).__name__ for site, _ in self.kept) or "nothing"
+        named = " and ".join(type(site).__name__ for site, _ in self.kept) or "nothing"
+        names = named if self.stream is None else "all that blocks add"
         norms = "frozen" if self.freeze_norms else "recomputed"
         return f"path from {type(self.site).__name__} to {to}; {names} frozen between, norms {norms}"
 
     def trace(self, tokens: Tokens, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
         """The run of some pairs, with the path patched."""
         mine = tokens[pairs]
-        edits = [replace(site, operation=Put({n: x[pairs] for n, x in values.items()})) for site, values in self.kept]
+        edits: list[Edit] = [
+            replace(site, operation=Put({n: x[pairs] for n, x in values.items()})) for site, values in self.kept
+        ]
         edits.append(replace(self.site, operation=put))
+        if self.stream is not None:
+            edits = [self._shifted(mine, self.stream[pairs], put.places[:, 0], edits)]
         if self.receiver is None:
             return self.subject.run(mine, calls=self.metric.calls, edits=edits)
         of_norms = self._with_scales if self.freeze_norms else partial(activations, self.receiver, self.subject)
         put_into = replace(self.receiver, operation=Put(of_norms(mine, edits)))
         return self.subject.run(mine, calls=self.metric.calls, edits=[put_into])
 
-    def _with_scales(self, tokens: Tokens, edits: Sequence[Change]) -> Activations:
+    def _shifted(self, tokens: Tokens, stream: Stream, layers: Int[Tensor, " row"], edits: Sequence[Edit]) -> Edit:
+        """Puts the corrupted residuals, and behind the block of each row's sender what the sender changes in them."""
+        with cross_attention_kept(self.subject, tokens):
+            x = self.subject.run(tokens, residuals={"x": _same}, edits=edits).residuals["x"]
+        behind = (layers + 1).to(x.device)
+        rows, blocks = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
+        change = (x - stream.to(x))[rows, behind]
+        is_behind = (blocks >= behind[:, None]).to(x)[:, :, None, None]
+        shifted = stream.to(x) + is_behind * change[:, None]
+        return ChangeResidual(Put(dict(enumerate(shifted.unbind(1)))))
+
+    def _with_scales(self, tokens: Tokens, edits: Sequence[Edit]) -> Activations:
         """What the receiver is given where norms keep the scale of the untouched run."""
         assert self.receiver is not None
-        x = self.subject.run(tokens, residuals={"x": lambda x: x}, edits=edits).residuals["x"]
+        x = self.subject.run(tokens, residuals={"x": _same}, edits=edits).residuals["x"]
         received: Activations = {}
         with with_frozen_norms(self.subject, tokens) as run:
             for layer in filter(self.receiver.acts_in, run.calls):

@@ -13,6 +13,7 @@ from transformers import (
     Olmo2Config,
 )
 
+from sinkinterp.backends.anatomy import modules
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeMLP, Scale, SetTo
@@ -21,6 +22,9 @@ CONFIGS = {
     "glm4": Glm4Config(**SIZES, num_key_value_heads=2, head_dim=12),
     "olmo2": Olmo2Config(**SIZES, num_key_value_heads=2),
     "granite": GraniteConfig(**SIZES, num_key_value_heads=2, residual_multiplier=0.22),
+    "granite-moe with a shared layer": GraniteMoeSharedConfig(
+        **SIZES, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=16
+    ),
     "cohere": CohereConfig(**SIZES, num_key_value_heads=2),
     "falcon-h1, a recurrence beside attention": FalconH1Config(
         **SIZES, num_key_value_heads=2, head_dim=12, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=1,
@@ -55,8 +59,8 @@ def test_the_update_that_is_set_is_what_the_residual_gains(name, backend):
     torch.testing.assert_close(larger[:, 2] - stream[:, 2], 99 * updates[:, 1], rtol=1e-3, atol=1e-4)
 
 
-def test_one_of_two_feed_forward_branches_is_not_the_update():
+def test_one_of_two_feed_forward_branches_is_not_the_update(monkeypatch):
+    monkeypatch.setattr(modules, "_BESIDE", {})
     experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "shared_intermediate_size": 16}
     model = AutoModelForCausalLM.from_config(GraniteMoeSharedConfig(**SIZES, num_key_value_heads=2, **experts)).eval()
-    model.model.layers[1].mlp = model.model.layers[1].shared_mlp
     assert load(peaked(model)).shape.mlp_layers == ()

@@ -21,13 +21,16 @@ _FEED_FORWARD = (
     "post_feedforward_layernorm",
     "post_mlp_layernorm",
     "post_norm2",
+    "post_ffn_norm",
     "mlp",
     "feed_forward",
     "mlp_block",
+    "shared_mlp",
     "block_sparse_moe",
     "fc2",
     "layer.2.DenseReluDense",
 )
+_BESIDE = {"shared_mlp": "block_sparse_moe"}  # a module that runs before it, whose output the block adds to its own
 
 
 def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
@@ -68,26 +71,31 @@ def cross_attention(block: nn.Module) -> set[nn.Module]:
 
 @dataclass(frozen=True)
 class FeedForward:
-    """The last module of a block's feed-forward branch, and what the block multiplies its output by."""
+    """The last module of a block's feed-forward branch, and what the block multiplies its output by.
+
+    beside: a module that runs before it and whose output is added to its own, as that of experts; None without one.
+    """
 
     module: nn.Module
     factor: float
+    beside: nn.Module | None = None
 
 
 def feed_forwards_of(blocks: Sequence[nn.Module]) -> list[FeedForward | None]:
     """The feed-forward branch of every block; None where unknown."""
     inner = [getattr(block, "original_component", block) for block in blocks]  # TransformerLens wraps it
-    modules = [_last_feed_forward(block) for block in inner]
-    factors = [float(next((getattr(block, name) for name in _FACTORS if hasattr(block, name)), 1)) for block in inner]
-    return [None if m is None else FeedForward(m, factor) for m, factor in zip(modules, factors, strict=True)]
+    return list(map(_feed_forward, inner))
 
 
-def _last_feed_forward(block: nn.Module) -> nn.Module | None:
+def _feed_forward(block: nn.Module) -> FeedForward | None:
     family = own_attention.family_of(block)
     modules = dict(block.named_modules())
-    if family is not None and family.feed_forward is not None:
-        return modules.get(family.feed_forward)
-    return next((modules[name] for name in _FEED_FORWARD if name in modules), None)
+    names = _FEED_FORWARD if family is None or family.feed_forward is None else (family.feed_forward,)
+    name = next((name for name in names if name in modules), None)
+    factor = float(next((getattr(block, name) for name in _FACTORS if hasattr(block, name)), 1))
+    if name is None:
+        return None
+    return FeedForward(modules[name], factor, modules[_BESIDE[name]] if _BESIDE.get(name) in modules else None)
 
 
 @dataclass(frozen=True)

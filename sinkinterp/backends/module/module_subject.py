@@ -3,7 +3,6 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
@@ -19,7 +18,7 @@ from ...interventions.edit import HeadWeights
 from .. import contract
 from ..anatomy.modules import FeedForward, StreamModules
 from ..anatomy.projections import Projection
-from ..contract import Abilities, Check
+from ..contract import Check
 from ..exclusive import exclusive
 from ..hooks import RECORDING, eval_mode
 from ..huggingface import HuggingFaceSubject
@@ -176,12 +175,6 @@ class ModuleSubject(HuggingFaceSubject):
                 "forward=lambda module, ids: module(ids)[0]"
             )
         return logits
-
-    @override
-    def _abilities_found(self, *args: Any, **kwargs: Any) -> Abilities:
-        able = super()._abilities_found(*args, **kwargs)
-        is_whole = len(able.mlp_layers) == len(self.modules.mlps)  # an edit of all updates must reach all
-        return able if is_whole else replace(able, mlp_layers=())
 
     @override
     def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:

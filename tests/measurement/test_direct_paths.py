@@ -1,0 +1,72 @@
+"""A direct path goes through nothing that another block adds: equal to following every sum in plain PyTorch."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from backends.encoder_decoders import model_of, source_of
+from measurement.direct_paths import direct_logits
+
+from sinkinterp.backends.frozen import frozen
+from sinkinterp.backends.load import load
+from sinkinterp.errors import InputError
+from sinkinterp.lm.model import build
+from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.measurement.path_patching import path_patching
+from tools.families import tiny_model
+
+FAMILIES = (
+    "jamba", "bamba", "lfm2", "lfm2_moe", "granitemoehybrid", "qwen3_next", "olmo_hybrid", "falcon_h1", "kimi_linear",
+    "bailing_hybrid", "recurrent_gemma", "afmoe", "laguna", "jetmoe", "gemma2", "gpt_neox", "llama",
+)  # fmt: skip
+GENERATOR = torch.Generator().manual_seed(5)
+CLEAN, CORRUPTED = (torch.randint(3, 89, (2, 6), generator=GENERATOR) for _ in range(2))
+
+
+def difference(logits):
+    return logits[:, -1, 11] - logits[:, -1, 13]
+
+
+def gated():
+    torch.manual_seed(0)
+    model = build(replace(VARIANTS["gated_elements"], vocab=97, n_heads=2, n_layers=3)).eval()
+    with torch.no_grad():
+        for parameter in model.model.layers.parameters():
+            parameter.mul_(4)  # so that gates are not all one half
+    return load(model)
+
+
+SUBJECTS = {name: lambda name=name: load(tiny_model(name)) for name in FAMILIES}
+SUBJECTS |= {name: lambda name=name: load(model_of(name), encoder=source_of(name)) for name in ("whisper", "t5")}
+SUBJECTS["gated_elements"] = gated
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_direct_path_passes_by_all_that_other_blocks_add(name):
+    subject = SUBJECTS[name]()
+    table = path_patching(subject, CLEAN, CORRUPTED, metric=difference, progress=False)
+    cells = {(row["layer"], row["head"]): row["restored"] for row in table.rows}
+    clean, corrupted = (difference(subject.run(tokens).logits).mean() for tokens in (CLEAN, CORRUPTED))
+    layer = subject.shape.attention_layers[0]
+    for head in (0, subject.shape.n_heads - 1):
+        direct = difference(direct_logits(subject, CLEAN, CORRUPTED, layer, head)).mean()
+        assert cells[layer, head] == pytest.approx(float((direct - corrupted) / (clean - corrupted)), abs=1e-4)
+
+
+def test_blocks_that_scale_the_stream_have_no_direct_path():
+    model = tiny_model("zaya")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "residual_scale" in name:
+                parameter.mul_(0.8)
+    for subject in (load(model), load(tiny_model("minimax")), load(tiny_model("openai-gpt"))):
+        with pytest.raises(InputError, match="name what stays"):
+            path_patching(subject, CLEAN, CORRUPTED, metric=difference, progress=False)
+
+
+@pytest.mark.parametrize("name", ["gated_elements", "afmoe"])
+def test_what_gated_heads_write_and_the_update_make_up_what_a_block_adds(name):
+    with frozen(SUBJECTS[name](), CLEAN) as run:
+        layer, x = 1, run.trace.residuals["x"]
+        added, written = (x[:, layer + 1] - x[:, layer]) - run.trace.mlps["mlp"][:, layer], run.writes(layer).sum(0)
+    torch.testing.assert_close(written, added, rtol=1e-4, atol=1e-5 * float(x.abs().max()))
