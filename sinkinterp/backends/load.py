@@ -45,9 +45,10 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
 ) -> Subject:
     """A subject from a Hugging Face name, a model folder, a GGUF file, a model that we name, or a model in memory.
 
-    sinkinterp/NAME are the checkpoints that ship with us, smollm2 and whisper-tiny.en what `make models` makes. A model
-    in memory is a transformers model, an nnsight model around one, a TransformerLens bridge, or any PyTorch module that
-    attends causally. `backend` is "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that
+    sinkinterp/NAME are the checkpoints that ship with us; `make models` makes smollm2, gemma3-270m, qwen2.5-coder-0.5b
+    and whisper-tiny.en. A model in memory
+    is a transformers model, an nnsight model around one, a TransformerLens bridge, or any PyTorch module that attends
+    causally. `backend` is "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that
     of the object, "huggingface" for names, folders and files. Weights are read from safetensors or GGUF (dequantised)
     only, in `dtype` (default float32), to where `device_map` says (as in transformers: "auto" spreads a model that is
     too large for one device), and no code of the repository is run. Encoder-decoder models (Whisper, BART, T5) need an

@@ -113,7 +113,7 @@ _LISTS: dict[Listed, tuple[str, Callable[[], list[Row]]]] = {
     Listed.EXPERIMENTS: ("sinkinterp reproduce EXPERIMENT; the beginning of a name is enough: table07", _experiments),
     Listed.CHECKPOINTS: ("sinkinterp measure CHECKPOINT; they ship with sinkinterp", _checkpoints),
     Listed.MODELS: (
-        "sinkinterp measure MODEL, or its folder, also in transformers; `make models` makes " + " and ".join(MADE),
+        "sinkinterp measure MODEL, or its folder, also in transformers; `make models` makes " + ", ".join(MADE),
         _models,
     ),
 }

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ..backends.files.conversions import without_cache
 from ..checks import fix_of
 from ..data.progress import BARS
 from ..errors import InputError
@@ -39,6 +40,8 @@ class Command(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+NO_CACHE = "--no-cache"  # of every command, wherever it is written
+
 LISTS = {"reproduce": "experiments", "train": "variants", "measure": "models", "view": "models"}  # of `COMMAND list`
 
 
@@ -57,12 +60,15 @@ class Program(TyperGroup):
         given = options.pop("args", args[0] if args else None)
         words = list(sys.argv[1:] if given is None else given) or ["--help"]
         words = _written_out(words)
+        no_cache = NO_CACHE in words
+        words = [word for word in words if word != NO_CACHE]
         for stream in (sys.stdout, sys.stderr):  # a terminal may lack letters of a table; both may be closed
             getattr(stream, "reconfigure", lambda **how: None)(errors="backslashreplace")
         options |= {"prog_name": "sinkinterp", "standalone_mode": False}
         bars = BARS.set(False)  # commands show bars of their own
         try:
-            code = super().main(words, **options)
+            with without_cache(no_cache):
+                code = super().main(words, **options)
         except (ClickException, InputError, MemoryError, OSError) as error:
             print_line(f"error: {in_options(_message(error), self._options_of(words))}", style="red")
             sys.exit(2)
@@ -125,6 +131,9 @@ def _print_version(is_asked: bool) -> bool:
 def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    no_cache: Annotated[
+        bool, typer.Option(NO_CACHE, help="Dequantise a .gguf file again; its conversion in the cache is left out.")
     ] = False,
 ) -> None:
     """Attention sinks: read them, move them, train them away."""

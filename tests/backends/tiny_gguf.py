@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import gguf
+import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -18,11 +19,13 @@ _MODULES = {
 }  # fmt: skip
 
 
-def tiny_llama() -> LlamaForCausalLM:
+def tiny_llama(seed: int | None = None) -> LlamaForCausalLM:
     config = LlamaConfig(
         vocab_size=37, hidden_size=32, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=41, tie_word_embeddings=False, initializer_range=0.3,
     )  # fmt: skip
+    if seed is not None:
+        torch.manual_seed(seed)
     return LlamaForCausalLM(config).eval()
 
 

