@@ -163,9 +163,8 @@ def _dataset(name: str) -> Iterable[Any]:
 def _messages(row: Any, name: str) -> Messages:
     """The messages of a row. Raises InputError if it has none."""
     messages: Any = messages_in(row)
-    if isinstance(messages, list) and (
-        row.get("tools") or any(isinstance(m, dict) and m.get("tool_calls") for m in messages)
-    ):
+    parts = (row, *messages) if isinstance(messages, list) else (row,)
+    if any(part.get("tools") or part.get("tool_calls") for part in parts if isinstance(part, dict)):
         raise InputError(f"{name} has tools or tool calls, which are not rendered here; leave such chats out")
     if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise InputError(f'{name} is not a chat; each is {{"messages": [{{"role": ..., "content": ...}}, ...]}}')

@@ -61,7 +61,7 @@ def test_a_report_says_where_the_weights_of_a_folder_come_from(cache):
 def test_a_model_that_is_not_there_names_the_command_that_makes_it(cache, name):
     saved(cache / "models" / "tiny")
     (cache / "models" / ".draft-1").mkdir()
-    with pytest.raises(InputError, match="`make models`"):
+    with pytest.raises(InputError, match="`make models"):
         si.load(name)
 
 

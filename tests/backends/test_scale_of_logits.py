@@ -104,17 +104,14 @@ def test_a_backend_that_is_wrong_is_refused_at_every_scale(scale, monkeypatch):
 
 
 @every_scale
-def test_the_scale_of_an_own_module_changes_no_acceptance_and_no_export(scale):
+def test_the_scale_of_an_own_module_changes_no_acceptance(scale):
     torch.manual_seed(0)
     model = NanoGPT().eval()
     plain = si.load(model).shape
     with torch.no_grad():
         model.norm.weight.mul_(scale)
         model.norm.bias.mul_(scale)
-    subject = si.load(model)
-    assert subject.shape == plain
-    exported = si.to_transformers(subject)
-    assert Gap.of(exported(tokens_of() % 11).logits, subject.run(tokens_of() % 11).logits).is_within(1e-5)
+    assert si.load(model).shape == plain
 
 
 def test_a_gap_by_hand():
