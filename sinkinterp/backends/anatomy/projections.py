@@ -26,7 +26,7 @@ Layout = Callable[[Tensor, int, int], Tensor]  # those of all heads, of all entr
 _LARGE = 1024.0  # beside a weight times this, a bias is small, also in bfloat16
 
 
-class _LazyWeights(HeadWeights):
+class LazyWeights(HeadWeights):
     """Weights whose `weight` is computed when an edit asks for it."""
 
     def __init__(self, weight: Tensor | Callable[[], Tensor], bias: Tensor | None, group: int = 1) -> None:
@@ -77,7 +77,7 @@ class HeadMap:
         with torch.set_grad_enabled(recorder.gradients):
             made = cache(lambda: linear.weight()[rows])
             bias = None if linear.bias is None else linear.bias[rows]
-            before = _LazyWeights(made, bias, shape.n_heads // len(rows))
+            before = LazyWeights(made, bias, shape.n_heads // len(rows))
             return _moved(linear, rows, before, self._weights(recorder, before))
 
     def _weights(self, recorder: Recorder, before: HeadWeights) -> HeadWeights:
