@@ -33,7 +33,7 @@ class LazyWeights(HeadWeights):
         vars(self).update({"make" if callable(weight) else "weight": weight}, bias=bias, group=group)
 
     @cached_property
-    def weight(self) -> Tensor:  # type: ignore[override]
+    def weight(self) -> Tensor:
         return vars(self)["make"]()
 
 

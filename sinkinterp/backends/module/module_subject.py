@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cached_property
 from operator import attrgetter
 from typing import Any
@@ -188,8 +188,9 @@ class ModuleSubject(HuggingFaceSubject):
         return attrgetter(name)(self.model)
 
     @override
-    def maps_shown_to(self, recorder: Recorder) -> AbstractContextManager[None]:
-        return nullcontext()  # as `_shown` does
+    @contextmanager
+    def maps_shown_to(self, recorder: Recorder) -> Iterator[None]:
+        yield  # `_shown` shows them
 
     @cached_property
     def _linear_places(self) -> list[tuple[Place, HeadMap]]:

@@ -45,7 +45,7 @@ class Tracing(Listener):
             for site, x in zip(WEIGHT_SITES, (call.q, call.k, call.v), strict=True)
             if x.requires_grad
         }
-        uses = sum(used.sum(0) for used in made.values())
+        uses = torch.stack([used.sum(0) for used in made.values()]).sum(0) if made else torch.empty(0)
         ends = torch.tensor([y.shape[-1] for _, y in self._made]).cumsum(0)
         for site, used in made.items():
             columns = used.any(0).nonzero()[:, 0].cpu()
