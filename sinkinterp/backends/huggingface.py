@@ -1,13 +1,13 @@
 """Transformers models as subjects, through transformers' own attention interface: untouched weights, no patching."""
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ..attention.shapes import ModelShape
@@ -15,7 +15,7 @@ from ..checks import keywords
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.answers import Unchanged, alike, metric, per_sequence
-from ..interventions.edit import MLP, POSITION_EMBEDDING, Edit, Edits, HeadWeights, edits_of
+from ..interventions.edit import MLP, POSITION_EMBEDDING, WEIGHT_SITES, Edit, Edits, edits_of
 from . import contract
 from .anatomy.modules import (
     StreamModules,
@@ -26,7 +26,7 @@ from .anatomy.modules import (
     running_device,
 )
 from .anatomy.own_attention import family_of, note_of
-from .anatomy.projections import WEIGHT_SITES, Projection, edited_weights, weights_of
+from .anatomy.projections import HeadMap, maps_edited, maps_of
 from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
 from .exclusive import exclusive
@@ -87,7 +87,7 @@ class HuggingFaceSubject(ReadsText):
         sizes = f"{shape.n_layers} layers x {shape.n_heads} heads, d_model {shape.d_model}"
         return f"<Subject {self.name}: {sizes}, {library}, {str(self.dtype).removeprefix('torch.')} on {self.device}>"
 
-    def _bare_pass(self, tokens: Tokens) -> tuple[Logits, tuple[torch.nn.Module, ...]]:
+    def _bare_pass(self, tokens: Tokens) -> tuple[Logits, tuple[nn.Module, ...]]:
         """The logits of the model without a recorder, and its tables of learned positions."""
         self._check_in_memory()
         try:
@@ -161,14 +161,12 @@ class HuggingFaceSubject(ReadsText):
         self.check_edits(edits, tokens.shape[1])
         if mlps:
             self._check_updates()
-        if gradients and any(site.touched_by(edit) for edit in edits for site in WEIGHT_SITES.values()):
-            raise InputError("weights are put back before gradients are taken; use edits of activations with gradients")
         check_reads(calls=calls, residuals=residuals, mlps=mlps)
         recorder = Recorder(calls, residuals, mlps, edits, gradients)
         positions = self.positions(edits, tokens.shape[1])
         with exclusive(self.model):  # another thread waits here for the end of a patched block
             self._check_not_patched()
-            with edited_weights(self.shape, self.weights, edits):
+            with self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
                 return self._trace(tokens, recorder, positions)
 
     def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor]) -> Trace:
@@ -202,9 +200,23 @@ class HuggingFaceSubject(ReadsText):
             stacked(mlps, self.device),
         )
 
-    def weights(self, layer: int, projection: Projection) -> HeadWeights | None:
-        """What makes a layer's queries, keys or values, as views of its parameters; None where unknown."""
-        return weights_of(self.modules.blocks[layer], projection, self.shape.d_head)
+    def maps(self) -> Iterable[tuple[nn.Module, HeadMap]]:
+        """The modules that make queries, keys and values, where they are known."""
+        return maps_of({layer: self.modules.blocks[layer] for layer in self.shape.attention_layers}, self.shape.d_head)
+
+    @contextmanager
+    def maps_shown_to(self, recorder: Recorder) -> Iterator[None]:
+        """Inside, the recorder's edits of weights change what these modules return."""
+        with maps_edited(self.modules.blocks, self.maps(), self.shape, recorder):
+            yield
+
+    def check_maps(self, edits: Sequence[Edit]) -> None:
+        """Raises InputError where edits of weights do not fit, which one short pass under them tells."""
+        recorder = Recorder(edits=[edit for edit in edits if any(site.touched_by(edit) for site in WEIGHT_SITES)])
+        if recorder.edits:
+            with self.maps_shown_to(recorder):
+                self._pass(contract.sample_tokens(self.shape.vocab), recorder)
+            recorder.check(self.shape)
 
     @property
     def recorded_attention(self) -> str:
@@ -219,7 +231,7 @@ class HuggingFaceSubject(ReadsText):
             yield
 
     @property
-    def _embedding(self) -> torch.nn.Embedding:
+    def _embedding(self) -> nn.Embedding:
         return self.model.get_input_embeddings()
 
     def _forward(

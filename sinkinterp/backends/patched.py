@@ -16,7 +16,6 @@ from transformers import PreTrainedModel
 from ..errors import InputError
 from ..interventions.edit import Edit, Edits, edits_of
 from .anatomy.modules import removed_after
-from .anatomy.projections import edited_weights
 from .exclusive import exclusive, lock_of
 from .hooks import PATCHED, RECORDING, Recording, inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
@@ -63,7 +62,7 @@ def _enter(stack: ExitStack, model: Any, module: nn.Module, edits: tuple[Edit, .
     is_outermost = module not in _PATCHES
     patch = _patch_of(model) if is_outermost else _PATCHES[module]
     patch.subject.check_edits(edits, patch.subject.shape.n_ctx or torch.iinfo(torch.int32).max)
-    stack.enter_context(edited_weights(patch.subject.shape, patch.subject.weights, edits))
+    patch.subject.check_maps(edits)
     if is_outermost:
         _PATCHES[module] = patch
         stack.callback(_PATCHES.pop, module)
@@ -212,6 +211,7 @@ def _hooked(patch: _Patch) -> Iterator[None]:
     subject = patch.subject
     with ExitStack() as stack:
         stack.enter_context(subject.shown_to(patch.recorder))
+        stack.enter_context(subject.maps_shown_to(patch.recorder))
         before = subject.model.register_forward_pre_hook(patch.before_pass, with_kwargs=True)
         after = subject.model.register_forward_hook(patch.after_pass, always_call=True)
         parts = () if isinstance(subject, ModuleSubject) else subject.modules.blocks  # of one's own module, names alone

@@ -13,7 +13,17 @@ from ..attention.shapes import ModelShape
 from ..checks import finite_number
 from ..errors import InputError
 from ..interventions.answers import Unchanged, alike, metric, with_axes
-from ..interventions.edit import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Site
+from ..interventions.edit import (
+    CALL,
+    MLP,
+    OUTPUT,
+    POSITION_EMBEDDING,
+    RESIDUAL,
+    TOKEN_EMBEDDING,
+    WEIGHT_SITES,
+    Edit,
+    Site,
+)
 from .layout import Group, Layout, Parts, changed
 from .subject import CallRead, ResidualRead
 
@@ -30,6 +40,7 @@ class Recorder:
     call_answers: of the reads of calls, by attention layer. residual_answers: of the reads of residuals, by block, then
     of the last output. mlp_answers: of the reads of feed-forward updates, by block.
     finite: for each residual, whether all its entries are. size: how many sequences and positions the residuals have.
+    mapped: the sites of weights, by layer, whose edits were made.
     """
 
     calls: Mapping[str, CallRead] = field(default_factory=dict)
@@ -42,17 +53,23 @@ class Recorder:
     residual_answers: list[Answers] = field(default_factory=list)
     mlp_answers: dict[int, Answers] = field(default_factory=dict)
     finite: list[Tensor] = field(default_factory=list)
+    mapped: set[tuple[Site, int]] = field(default_factory=set)
     size: tuple[int, int] = (0, 0)
 
     def begin(self, edits: Sequence[Edit], layout: Layout) -> None:
         """Starts another forward pass, under these edits, differentiated where gradients are on."""
         self.edits, self.layout, self.gradients = edits, layout, torch.is_grad_enabled()
-        for answers in (self.call_answers, self.residual_answers, self.mlp_answers, self.finite):
+        for answers in (self.call_answers, self.residual_answers, self.mlp_answers, self.finite, self.mapped):
             answers.clear()
 
     def edits_at(self, site: Site) -> bool:
         """Whether any edit changes what is at this site."""
         return any(map(site.touched_by, self.edits))
+
+    @property
+    def edits_weights(self) -> bool:
+        """Whether any edit changes weights."""
+        return any(map(self.edits_at, WEIGHT_SITES))
 
     def token_embedding(self, x: Tensor) -> Tensor:
         """What the table of tokens returns, after the edits."""
@@ -209,6 +226,10 @@ class Recorder:
             raise InputError(
                 f"of the feed-forward layers {shape.mlp_layers}, only {sorted(self.mlp_answers)} were seen"
             )
+        for site in filter(self.edits_at, WEIGHT_SITES):
+            for layer in shape.attention_layers:
+                if (site, layer) not in self.mapped:
+                    raise InputError(f"the {site.label} of layer {layer} are not found; edit its call instead")
         for block, finite in enumerate(self.finite):
             if not finite:
                 where = f"block {block - 1}" if block else "the embedding"

@@ -2,9 +2,10 @@
 
 import copy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,10 +18,10 @@ from ..attention.shapes import Pattern
 from ..attention.slots import SinkLogit
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import OUTPUT, HeadWeights
+from ..interventions.edit import OUTPUT, WEIGHT_SITES
 from . import contract
 from .anatomy.modules import removed_after
-from .anatomy.projections import Projection, weights_of_linear
+from .anatomy.projections import HeadMap, alone, rows_of
 from .gap import Gap, tolerance_of
 from .hooks import eval_mode, recorded_stream
 from .huggingface import HuggingFaceSubject
@@ -212,10 +213,12 @@ class TransformerLensSubject(HuggingFaceSubject):
         with recorded_stream(self.modules, recorder):
             return self._recorded(tokens, recorder, positions)
 
-    def weights(self, layer: int, projection: Projection) -> HeadWeights | None:
-        attention: Any = self.modules.blocks[layer].attn  # fused maps are taken apart when a bridge boots
-        linear = (attention.q, attention.k, attention.v)[projection].original_component
-        return weights_of_linear(linear, self.shape.d_head)
+    def maps(self) -> Iterable[tuple[nn.Module, HeadMap]]:
+        for layer in self.shape.attention_layers:
+            attention: Any = self.modules.blocks[layer].attn  # fused maps are taken apart when a bridge boots
+            for part, site in enumerate(WEIGHT_SITES):
+                linear = (attention.q, attention.k, attention.v)[part].original_component
+                yield linear, HeadMap(layer, site, partial(rows_of, alone, part, self.shape.d_head))
 
     def _recorded(
         self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor], compare: Compare = lambda *_: None

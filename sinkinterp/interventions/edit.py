@@ -1,6 +1,7 @@
 """Edit: the base of every intervention, and its description as text. Site: a place in a model that edits change."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import Field, dataclass, fields, is_dataclass
 from inspect import isfunction
 from types import NoneType
@@ -31,6 +32,12 @@ class HeadWeights:
     bias: Float[Tensor, "head d_head"] | None
     group: int = 1
 
+    def with_bias(self, bias: Float[Tensor, "head d_head"]) -> "HeadWeights":
+        """The same weight with another bias; `weight` is not computed for it."""
+        changed = copy(self)
+        vars(changed)["bias"] = bias
+        return changed
+
     def __repr__(self) -> str:
         bias = "no bias" if self.bias is None else "a bias"
         return f"<HeadWeights {tuple(self.weight.shape)} with {bias}>"
@@ -41,7 +48,8 @@ class Edit(metaclass=Told):
     """What changes while a model runs. Override the method of each site that changes; the other methods change nothing.
 
     Edits are applied in the order in which they are given, and reads see the result. A method that changes nothing
-    returns its argument, the very same object. Weights are changed before a pass and restored after it.
+    returns its argument, the very same object. The model's own weights stay: an edit of weights changes what their map
+    returns.
     """
 
     def __post_init__(self) -> None:
@@ -201,6 +209,7 @@ RESIDUAL = Site(
 QUERY_WEIGHTS = Site(Edit.query_weights, "query weights", _attention_layers)
 KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _attention_layers)
 VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _attention_layers)
+WEIGHT_SITES = (QUERY_WEIGHTS, KEY_WEIGHTS, VALUE_WEIGHTS)  # in the order in which models keep the three maps
 CALL = Site(Edit.call, "attention call", _attention_layers, lambda name, read: {"calls": {name: read}})
 OUTPUT = Site(Edit.output, "attention output", _attention_layers, lambda name, read: {"calls": {name: read}})
 MLP = Site(Edit.mlp, "feed-forward update", lambda shape: shape.mlp_layers, lambda name, read: {"mlps": {name: read}})

@@ -4,41 +4,46 @@ These are not the paper's key biases k*, which are slots. Without rotary positio
 all scores of a query, and softmax cancels it: zeroing b_K is then a null control. With rotary positions it has effects.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 from typing_extensions import override
 
 from ..attention.shapes import ModelShape
 from ..errors import InputError
 from .edit import Edit, HeadWeights
-from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chosen
+from .selectors import InLayers, OnHeads, OnKVHeads, check_chosen, draw_others, store_chosen
+
+HeadMask = Callable[[int, int], Bool[Tensor, " head"]]
 
 
-@dataclass(frozen=True)
-class _ZeroBias(OnHeads):
-    """Keys and values of grouped queries are changed where any of their query heads is chosen."""
-
-    def _zeroed(self, layer: int, weights: HeadWeights) -> HeadWeights:
-        if not self.acts_in(layer):
-            return weights
-        if weights.bias is None:
-            raise InputError(f"layer {layer} has no such bias to zero; take a model with biases (GPT-2, OPT, Qwen2)")
-        n_heads = len(weights.bias)
-        heads = self.head_mask(layer, n_heads, n_heads * weights.group).to(weights.bias.device)
-        return replace(weights, bias=weights.bias.masked_fill(heads[:, None], 0))
+def _zeroed(edit: InLayers, layer: int, weights: HeadWeights, mask: HeadMask) -> HeadWeights:
+    """The weights with no bias in the heads of the mask, which counts this many of a layer."""
+    if not edit.acts_in(layer):
+        return weights
+    if weights.bias is None:
+        raise InputError(f"layer {layer} has no such bias to zero; take a model with biases (GPT-2, OPT, Qwen2)")
+    heads = mask(layer, len(weights.bias)).to(weights.bias.device)
+    return weights.with_bias(weights.bias.masked_fill(heads[:, None], 0))
 
 
-class ZeroQueryBias(_ZeroBias):
+class ZeroQueryBias(OnHeads):
     """b_Q = 0. Behind a layer norm, b_Q is the part of a query that does not depend on the token."""
 
     @override
     def query_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
-        return self._zeroed(layer, weights)
+        return _zeroed(self, layer, weights, lambda layer, n: self.head_mask(layer, n, n))
 
 
-class ZeroKeyBias(_ZeroBias):
+class _ZeroKVBias(OnKVHeads):
+    def _zeroed(self, layer: int, weights: HeadWeights) -> HeadWeights:
+        return _zeroed(self, layer, weights, self.kv_head_mask)
+
+
+class ZeroKeyBias(_ZeroKVBias):
     """b_K = 0: a null control without rotary positions, since it then leaves the pattern unchanged."""
 
     @override
@@ -46,7 +51,7 @@ class ZeroKeyBias(_ZeroBias):
         return self._zeroed(layer, weights)
 
 
-class ZeroValueBias(_ZeroBias):
+class ZeroValueBias(_ZeroKVBias):
     """b_V = 0, which shifts what every head returns by the same vector."""
 
     @override

@@ -104,6 +104,37 @@ class OnHeads(InLayers):
         return self.head_mask(call.layer, n_heads, n_heads).to(call.q.device)
 
 
+@dataclass(frozen=True, kw_only=True)
+class OnKVHeads(InLayers):
+    """Changes key-value heads `kv_heads`, as (layer, kv head), or all of `layers`; all by default."""
+
+    kv_heads: Iterable[tuple[int, int]] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        store_chosen(self, "kv_heads")
+        if self.layers is not None and self.kv_heads is not None:
+            raise InputError("kv_heads name their layers, as (layer, kv_head); give kv_heads or layers, not both")
+
+    def check(self, shape: ModelShape, length: int) -> None:
+        super().check(shape, length)
+        check_chosen(self.kv_heads, _kv_heads_of(shape), "kv head")
+
+    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
+        if self.kv_heads is None:
+            return super().control(shape, length, generator)
+        return draw_others(self, "kv_heads", _kv_heads_of(shape), generator)
+
+    def acts_in(self, layer: int) -> bool:
+        return super().acts_in(layer) and (self.kv_heads is None or layer in dict(self.kv_heads))
+
+    def kv_head_mask(self, layer: int, n_kv_heads: int) -> Bool[Tensor, " head"]:
+        """Which of a layer's kv heads are changed."""
+        mask = torch.full((n_kv_heads,), self.kv_heads is None)
+        mask[[head for of_head, head in self.kv_heads or () if of_head == layer]] = True
+        return mask
+
+
 def draw_others(edit: Edit, selector: str, choices: Sequence[Any], generator: torch.Generator) -> Edit:
     """The edit with as many other choices for a selector, drawn at random.
 
@@ -129,7 +160,7 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
         if given is None:
             continue
         name = f"{selector} of {type(edit).__name__}"
-        read = head_pair if selector == "heads" else whole_number
+        read = head_pair if selector.endswith("heads") else whole_number
         chosen = tuple(read(choice, name) for choice, _ in zip(_several(given, name), range(MOST + 1), strict=False))
         if len(chosen) > MOST:
             raise InputError(f"{name} name more than {MOST:,}; leave them out to change all")
@@ -167,3 +198,7 @@ def check_chosen(chosen: Iterable[Any] | None, choices: Sequence[Any], label: st
 
 def _query_heads_of(shape: ModelShape) -> list[tuple[int, int]]:
     return [(layer, head) for layer in shape.attention_layers for head in range(shape.n_heads)]
+
+
+def _kv_heads_of(shape: ModelShape) -> list[tuple[int, int]]:
+    return [(layer, head) for layer in shape.attention_layers for head in range(shape.n_kv_heads)]

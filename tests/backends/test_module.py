@@ -268,11 +268,21 @@ def test_keys_that_are_blind_to_dimensions_are_those_of_a_map_without_its_column
     assert all(subject.model.state_dict()[key].equal(value) for key, value in state.items())
 
 
-@pytest.mark.parametrize("name", ["course", "llama", "shared"])
+@pytest.mark.parametrize("name", ["course", "llama"])
 def test_weights_that_are_no_map_of_their_own_are_refused_by_name(name, subjects):
-    subject = si.load(peaked(shared_block)) if name == "shared" else subjects[name]
+    subject = subjects[name]
     with pytest.raises(InputError, match="the key weights of layer 0 are not found; edit its call instead"):
         subject.run(IDS, edits=[iv.BlindKeys([3])])
+
+
+def test_an_edit_of_one_of_the_blocks_that_share_weights_leaves_the_others_as_they_are():
+    model = peaked(shared_block)
+    subject = si.load(model)
+    reads = {part: lambda call, part=part: getattr(call, part).clone() for part in "qkv"}
+    plain = subject.run(IDS, calls=reads).calls
+    edited = subject.run(IDS, calls=reads, edits=[iv.BlindKeys(range(0, D, 2), layers=[1])]).calls
+    assert edited["k"][:, 0].equal(plain["k"][:, 0]) and edited["q"][:, 1].equal(plain["q"][:, 1])
+    assert (edited["k"][:, 1] - plain["k"][:, 1]).abs().max() > 1e-2
 
 
 def outcome(subject, edit):

@@ -1,13 +1,17 @@
 """Biases of projections, worked by hand."""
 
+from dataclasses import replace
+from functools import cache
+
 import pytest
 import torch
 
 from sinkinterp import interventions as iv
+from sinkinterp.backends.anatomy.projections import LazyWeights
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import HeadWeights
 
-WEIGHTS = HeadWeights(torch.randn(3, 5, 7), torch.ones(3, 5), group=2)  # six query heads share three keys
+WEIGHTS = HeadWeights(torch.randn(3, 5, 7), torch.ones(3, 5), group=2)
 SITES = [
     (iv.ZeroQueryBias, "query_weights"),
     (iv.ZeroKeyBias, "key_weights"),
@@ -16,7 +20,7 @@ SITES = [
 
 
 @pytest.mark.parametrize(("edit", "site"), SITES)
-def test_the_bias_of_the_chosen_heads_and_of_whom_they_share_it_with_is_zero_in_the_chosen_layers(edit, site):
+def test_the_bias_of_the_chosen_heads_is_zero_in_the_chosen_layers(edit, site):
     def left(layer, **on):
         weights = getattr(edit(**on), site)(layer, WEIGHTS)
         assert weights.weight is WEIGHTS.weight
@@ -24,8 +28,27 @@ def test_the_bias_of_the_chosen_heads_and_of_whom_they_share_it_with_is_zero_in_
 
     assert left(4) == [0, 0, 0]
     assert left(4, layers=[4]) == [0, 0, 0] and left(3, layers=[4]) == [1, 1, 1]
-    assert left(4, heads=[(4, 3)]) == [1, 0, 1] and left(4, heads=[(4, 0), (4, 5), (2, 3)]) == [0, 1, 0]
-    assert left(3, heads=[(4, 3)]) == [1, 1, 1]
+    named = "heads" if edit is iv.ZeroQueryBias else "kv_heads"
+    assert left(4, **{named: [(4, 1)]}) == [1, 0, 1] and left(4, **{named: [(4, 0), (4, 2), (2, 1)]}) == [0, 1, 0]
+    assert left(3, **{named: [(4, 1)]}) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("edit", [iv.ZeroKeyBias, iv.ZeroValueBias])
+def test_keys_and_values_are_chosen_by_kv_heads(edit):
+    with pytest.raises(InputError, match="heads.*kv_heads|kv_heads.*heads"):
+        edit(heads=[(4, 1)])
+    with pytest.raises(InputError, match="give kv_heads or layers, not both"):
+        edit(kv_heads=[(4, 1)], layers=[4])
+    with pytest.raises(InputError, match="must name each of its kv_heads once"):
+        edit(kv_heads=[(4, 1), (4, 1)])
+
+
+def test_a_weight_is_computed_once_and_only_where_it_is_asked_for():
+    made = []
+    lazy = LazyWeights(cache(lambda: made.append(1) or WEIGHTS.weight), WEIGHTS.bias, 2)
+    other = iv.ZeroKeyBias(kv_heads=[(4, 1)]).key_weights(4, lazy)
+    assert other.bias[:, 0].tolist() == [1, 0, 1] and lazy.bias is WEIGHTS.bias and not made
+    assert other.weight is lazy.weight is replace(other, bias=lazy.bias).weight and made == [1]
 
 
 def test_blind_keys_read_all_other_dimensions_as_before():

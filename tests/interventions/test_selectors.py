@@ -14,15 +14,16 @@ from sinkinterp.errors import InputError
 SHAPE = ModelShape(11, (1, 2, 4, 6, 8), 7, 7, 13, 91, 97, mlp_layers=tuple(range(10)))
 LENGTH = 17
 ON_HEADS = (
-    iv.ZeroKeyBias, iv.ZeroQueryBias, iv.ZeroValueBias, iv.ClipPattern, iv.ZeroKeySlot, iv.RemoveColumn,
+    iv.ZeroQueryBias, iv.ClipPattern, iv.ZeroKeySlot, iv.RemoveColumn,
     lambda **on: iv.PatchNormalization(SOFTMAX, **on), lambda **on: iv.Temperature(2.0, **on),
     lambda **on: iv.BiasColumn(1.0, **on), lambda **on: iv.AttendSelfOnly(**{"positions": [1]} | on),
     lambda **on: iv.ChangeQueries(iv.Zero(), **on), lambda **on: iv.ChangeKeys(iv.Zero(), **on),
     lambda **on: iv.ChangeValues(iv.Zero(), **on), lambda **on: iv.ChangeOutputs(iv.Zero(), **on),
     lambda **on: iv.ChangePattern(iv.Zero(), **on),
 )  # fmt: skip
+ON_KV_HEADS = (iv.ZeroKeyBias, iv.ZeroValueBias)
 IN_LAYERS = (
-    *ON_HEADS, iv.RemoveKeySlot, iv.AddSinkLogit, lambda **on: iv.BlindKeys([3], **on),
+    *ON_HEADS, *ON_KV_HEADS, iv.RemoveKeySlot, iv.AddSinkLogit, lambda **on: iv.BlindKeys([3], **on),
     lambda **on: iv.ChangeResidual(iv.Zero(), **on), lambda **on: iv.ChangeMLP(iv.Zero(), **on),
 )  # fmt: skip
 SITES = (
@@ -104,8 +105,9 @@ def test_any_iterable_names_what_a_tuple_does():
 
 
 CONTROLS = [  # an edit, and the narrowest of its selectors
-    *((make(layers=[2, 8]), "layers") for make in IN_LAYERS[:7] + IN_LAYERS[-2:]),
-    *((make(heads=[(1, 2), (1, 3), (8, 6)]), "heads") for make in ON_HEADS[:5] + ON_HEADS[6:8] + ON_HEADS[-5:]),
+    *((make(layers=[2, 8]), "layers") for make in IN_LAYERS[:5] + IN_LAYERS[-8:-5] + IN_LAYERS[-2:]),
+    *((make(heads=[(1, 2), (1, 3), (8, 6)]), "heads") for make in ON_HEADS[:3] + ON_HEADS[4:6] + ON_HEADS[-5:]),
+    *((make(kv_heads=[(1, 2), (1, 3), (8, 6)]), "kv_heads") for make in ON_KV_HEADS),
     *((site(iv.Zero(), positions=[0, 4], layers=[2] if site not in SITES[:2] else None),
         "positions") for site in SITES),
     *((site(iv.Zero(), positions=[0, 4], dims=[3]), "dims") for site in SITES),
@@ -143,7 +145,7 @@ def test_every_other_choice_is_drawn_sooner_or_later():
     generator = torch.Generator().manual_seed(0)
     draw = {iv.RemoveColumn().control(SHAPE, 5, generator).positions for _ in range(100)}
     assert draw == {(1,), (2,), (3,), (4,)}
-    heads = {iv.ZeroKeyBias(heads=[(1, 2)]).control(SHAPE, 5, generator).heads[0] for _ in range(600)}
+    heads = {iv.ZeroKeyBias(kv_heads=[(1, 2)]).control(SHAPE, 5, generator).kv_heads[0] for _ in range(600)}
     assert heads == INSIDE["heads"] - {(1, 2)}
     assert iv.RemoveColumn(positions=[0, 2, 5]).control(SHAPE, 6, generator).positions == (1, 3, 4)
 

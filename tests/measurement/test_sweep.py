@@ -35,7 +35,7 @@ def test_an_edit_of_the_sink_stands_out_from_random_ones_and_a_null_does_not():
     row, *_ = si.sweep(model, tokens, [si.SwapPositions(0, 4)], control="random").rows[1:]
     assert row["change high"] < -0.8 and abs(row["control change"]) < 0.1
     assert row["change beyond control"] == pytest.approx(row["change"] - row["control change"])
-    by_loss = si.sweep(subject_of("gpt2"), TOKENS, [ZeroKeyBias(heads=[(1, 2)])], metric=loss, control=2)
+    by_loss = si.sweep(subject_of("gpt2"), TOKENS, [ZeroKeyBias(kv_heads=[(1, 2)])], metric=loss, control=2)
     assert abs(by_loss.rows[1]["change"]) < 1e-6 and "mean of 2 random" in by_loss.note
 
 

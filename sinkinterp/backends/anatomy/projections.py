@@ -1,131 +1,196 @@
-"""The linear maps to queries, keys and values in a model's attention layers, and edits of them for one pass."""
+"""The linear maps to queries, keys and values in a model's attention layers, and edits of their weights.
 
-from collections.abc import Callable, Iterator, Sequence
+Nothing is written into a model: what a map returns changes by what the edits change in its weights.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from enum import IntEnum
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from jaxtyping import Int
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from ...attention.shapes import ModelShape
 from ...errors import InputError
 from ...interventions.answers import Unchanged, alike
-from ...interventions.edit import KEY_WEIGHTS, QUERY_WEIGHTS, VALUE_WEIGHTS, Edit, HeadWeights
+from ...interventions.edit import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
+from ..recorder import Recorder
+from .modules import removed_after
+
+Rows = Int[Tensor, "head d_head"]  # the entries of what a map returns that each head takes
+Layout = Callable[[Tensor, int, int], Tensor]  # those of all heads, of all entries, the number of a site and d_head
+_LARGE = 1024.0  # beside a weight times this, a bias is small, also in bfloat16
 
 
-class Projection(IntEnum):
-    """What a linear map makes. The numbers are the order in which models keep the three maps."""
+class LazyWeights(HeadWeights):
+    """Weights whose `weight` is computed when an edit asks for it."""
 
-    QUERY = 0
-    KEY = 1
-    VALUE = 2
+    def __init__(self, weight: Tensor | Callable[[], Tensor], bias: Tensor | None, group: int = 1) -> None:
+        vars(self).update({"make" if callable(weight) else "weight": weight}, bias=bias, group=group)
 
-
-WEIGHT_SITES = {Projection.QUERY: QUERY_WEIGHTS, Projection.KEY: KEY_WEIGHTS, Projection.VALUE: VALUE_WEIGHTS}
-FindWeights = Callable[[int, Projection], HeadWeights | None]  # of a layer and a projection
-
-
-def weights_of(block: nn.Module, projection: Projection, d_head: int) -> HeadWeights | None:
-    """What makes a block's queries, keys or values, as views of its parameters; None where unknown.
-
-    `edited_weights` sets its `group`.
-    """
-    for module in block.modules():
-        for names, (kind, find) in _LAYOUTS.items():
-            part = getattr(module, names[projection], None)
-            if isinstance(part, kind):
-                return find(part, projection, d_head)
-    return None
+    @cached_property
+    def weight(self) -> Tensor:
+        return vars(self)["make"]()
 
 
-def weights_of_linear(linear: nn.Linear, d_head: int) -> HeadWeights:
-    """The map of a linear module that makes queries, keys or values alone, as views of its parameters."""
-    weight, bias = (None if t is None else t.unflatten(0, (-1, d_head)) for t in (linear.weight, linear.bias))
-    return HeadWeights(weight, bias)
+@dataclass(frozen=True)
+class Linear:
+    """A linear map that ran: what it was given and returned, its weight `d_out d_in` when asked for, and its bias."""
+
+    x: Tensor
+    y: Tensor
+    weight: Callable[[], Tensor]
+    bias: Tensor | None
 
 
-def _stacked(conv: Any, projection: Projection, d_head: int) -> HeadWeights:
-    """GPT-2: one matrix `d_model, (projection head d_head)`."""
-    weight, bias = (t.unflatten(-1, (3, -1, d_head))[..., projection, :, :] for t in (conv.weight, conv.bias))
-    return HeadWeights(weight.movedim(0, -1), bias)
+def linear_of(module: Any, x: Tensor, y: Tensor) -> Linear:
+    """The map that a module computes, as what it returns for other inputs shows it, whatever it keeps its weight in."""
+    nothing = x.new_zeros(*(1 for _ in x.shape[:-1]), x.shape[-1])
+    bias = module.forward(nothing).flatten()
+
+    def weight() -> Tensor:
+        each = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).view(*nothing.shape[:-2], *(x.shape[-1],) * 2)
+        return ((module.forward(each * _LARGE).flatten(0, -2) - bias) / _LARGE).T
+
+    is_biased = isinstance(getattr(module, "bias", None), Tensor) or bool(bias.any())
+    return Linear(x, y, weight, bias if is_biased else None)
 
 
-def _interleaved(linear: nn.Linear, projection: Projection, d_head: int) -> HeadWeights | None:
-    """GPT-NeoX, Bloom: one matrix `(head projection d_head), d_model`; None for one of another shape (Falcon)."""
-    if linear.out_features % (3 * d_head):
-        return None
-    together = weights_of_linear(linear, 3 * d_head)
-    rows = slice(projection * d_head, (projection + 1) * d_head)
-    return HeadWeights(together.weight[:, rows], None if together.bias is None else together.bias[:, rows])
+@dataclass(frozen=True)
+class HeadMap:
+    """What makes the queries, keys or values of a layer, `site`. rows: of the width of what the map returns."""
+
+    layer: int
+    site: Site
+    rows: Callable[[int], Rows]
+
+    def edited(self, recorder: Recorder, shape: ModelShape, linear: Linear) -> Tensor:
+        """What the map returns after the recorder's edits of its weights."""
+        rows = self.rows(linear.y.shape[-1]).to(linear.y.device)
+        if rows.shape != (shape.n_heads if self.site is QUERY_WEIGHTS else shape.n_kv_heads, shape.d_head):
+            return linear.y  # and the recorder misses the map
+        recorder.mapped.add((self.site, self.layer))
+        with torch.set_grad_enabled(recorder.gradients):
+            made = cache(lambda: linear.weight()[rows])
+            bias = None if linear.bias is None else linear.bias[rows]
+            before = LazyWeights(made, bias, shape.n_heads // len(rows))
+            return _moved(linear, rows, before, self._weights(recorder, before))
+
+    def _weights(self, recorder: Recorder, before: HeadWeights) -> HeadWeights:
+        """The weights after the recorder's edits; `before` itself where they change nothing."""
+        edited = before
+        for edit in filter(self.site.touched_by, recorder.edits):
+            who = self.site.name_of(edit)
+            was_asked = "weight" in vars(edited)
+            answer = Unchanged(edited).shown_to(partial(self.site.apply, edit), who, self.layer)
+            if not was_asked and "weight" in vars(edited) and edited.weight._version:
+                raise InputError(f"{who} changes what it is given, in place; take a copy first, x.clone()")
+            _check(answer, edited, who)
+            edited = answer
+        return edited
 
 
-_LAYOUTS: dict[tuple[str, str, str], tuple[type[nn.Module], Callable[..., HeadWeights | None]]] = {
-    ("q_proj", "k_proj", "v_proj"): (nn.Linear, lambda linear, projection, d_head: weights_of_linear(linear, d_head)),
-    ("q", "k", "v"): (nn.Linear, lambda linear, projection, d_head: weights_of_linear(linear, d_head)),
-    ("c_attn",) * 3: (Conv1D, _stacked),
-    ("query_key_value",) * 3: (nn.Linear, _interleaved),
-}
+def _moved(linear: Linear, rows: Rows, before: HeadWeights, after: HeadWeights) -> Tensor:
+    """What a map returns with other weights in these rows."""
+    x, y = linear.x, linear.y
+    change: Tensor | None = None
+    if after.bias is not before.bias and after.bias is not None and before.bias is not None:
+        change = (after.bias - before.bias).flatten().expand(*y.shape[:-1], -1)
+    if _weight_changes(before, after):
+        moved = F.linear(x, (after.weight - before.weight).flatten(0, 1))
+        change = moved if change is None else change + moved
+    return y if change is None else y.index_add(-1, rows.flatten(), change.to(y.dtype))
+
+
+def _weight_changes(before: HeadWeights, after: HeadWeights) -> bool:
+    return "weight" in vars(after) and after.weight is not before.weight
+
+
+def _check(answer: Any, before: HeadWeights, who: str) -> None:
+    """Raises InputError, which names the edit, where its answer cannot take the place of weights."""
+    if not isinstance(answer, HeadWeights):
+        raise InputError(f"{who} returned a {type(answer).__name__}; it must return HeadWeights")
+    if _weight_changes(before, answer):
+        alike(answer.weight, before.weight, f"{who}, in weight,")
+    if (answer.bias is None) != (before.bias is None):
+        raise InputError(f"{who} must return {'a' if answer.bias is None else 'no'} bias, as it was given")
+    if answer.bias is not None and before.bias is not None:
+        alike(answer.bias, before.bias, f"{who}, in bias,")
+
+
+def alone(entries: Tensor, part: int, d_head: int) -> Tensor:
+    """A map that makes queries, keys or values alone: `head d_head`."""
+    return entries.unflatten(0, (-1, d_head))
+
+
+def _stacked(entries: Tensor, part: int, d_head: int) -> Tensor:
+    """GPT-2: `site head d_head`."""
+    return entries.unflatten(0, (3, -1, d_head))[part]
+
+
+def _interleaved(entries: Tensor, part: int, d_head: int) -> Tensor:
+    """GPT-NeoX, Bloom: `head site d_head`."""
+    return entries.unflatten(0, (-1, 3, d_head))[:, part]
+
+
+_LAYOUTS: Sequence[tuple[tuple[str, str, str], Layout]] = (
+    (("q_proj", "k_proj", "v_proj"), alone),
+    (("q", "k", "v"), alone),
+    (("c_attn",) * 3, _stacked),
+    (("query_key_value",) * 3, _interleaved),
+)
+
+
+def rows_of(layout: Layout, part: int, d_head: int, width: int) -> Rows:
+    """The rows of a layout; none where this width is not divided so."""
+    is_whole = not width % (d_head if layout is alone else 3 * d_head)
+    return layout(torch.arange(width if is_whole else 0), part, d_head)
+
+
+def maps_of(blocks: Mapping[int, nn.Module], d_head: int) -> Iterator[tuple[nn.Module, HeadMap]]:
+    """The modules that make queries, keys and values in these blocks, by layer, where they are known."""
+    for layer, block in blocks.items():
+        found = [_found(block, part) for part in range(len(WEIGHT_SITES))]
+        for part, (module, layout) in enumerate(found):
+            if module is not None and (layout is not alone or found.count((module, layout)) == 1):
+                yield module, HeadMap(layer, WEIGHT_SITES[part], partial(rows_of, layout, part, d_head))
+
+
+def _found(block: nn.Module, part: int) -> tuple[nn.Module | None, Layout]:
+    """The module that makes a part of calls, and its layout. A `c_attn` of GPTBigCode has neither layout."""
+    for parent in block.modules():
+        for names, layout in _LAYOUTS:
+            module = getattr(parent, names[part], None)
+            if isinstance(module, nn.Module) and (layout is not _stacked or not hasattr(parent, "multi_query")):
+                return module, layout
+    return None, alone
 
 
 @contextmanager
-def edited_weights(shape: ModelShape, find: FindWeights, edits: Sequence[Edit]) -> Iterator[None]:
-    """Inside, the maps that `find` gives are changed by the edits; after it they are restored, bit for bit.
+def maps_edited(
+    blocks: Sequence[nn.Module], maps: Iterable[tuple[nn.Module, HeadMap]], shape: ModelShape, recorder: Recorder
+) -> Iterator[None]:
+    """Inside, maps return what the recorder's edits of weights make of them.
 
-    What somebody else adds to them inside, as training does, is kept.
-    Raises InputError, with nothing changed, where an edit needs a map that is not found.
+    A module that layers share is edited in those layers alone whose blocks run.
     """
-    with torch.no_grad():
-        changes = [change for layer in shape.attention_layers for change in _changes(layer, shape, find, edits)]
-    saved: list[tuple[Tensor, Tensor, Tensor]] = []
-    try:
-        with torch.no_grad():
-            for view, value in changes:
-                before = view.clone()
-                view.copy_(value)
-                saved.append((view, before, view.clone()))
+    running = -1
+
+    def enter(layer: int, block: nn.Module, args: Any) -> None:
+        nonlocal running
+        running = layer
+
+    def after(head_map: HeadMap, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], y: Any) -> Any:
+        if head_map.layer != running or not recorder.edits_at(head_map.site):
+            return None
+        return head_map.edited(recorder, shape, linear_of(module, (*args, *kwargs.values())[0], y))
+
+    handles = [block.register_forward_pre_hook(partial(enter, i)) for i, block in enumerate(blocks)]
+    for module, head_map in maps:
+        handles.append(module.register_forward_hook(partial(after, head_map), prepend=True, with_kwargs=True))
+    with removed_after(handles):
         yield
-    finally:
-        with torch.no_grad():
-            for view, before, edited in reversed(saved):
-                view.copy_(before if view.equal(edited) else before + (view - edited))
-
-
-def _changes(
-    layer: int, shape: ModelShape, find: FindWeights, edits: Sequence[Edit]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Views of a layer's parameters, with their new values."""
-    for projection, site in WEIGHT_SITES.items():
-        touching = [edit for edit in edits if site.touched_by(edit)]
-        if not touching:
-            continue
-        original = find(layer, projection)
-        heads = shape.n_heads if projection is Projection.QUERY else shape.n_kv_heads
-        if original is None or original.weight.shape[:2] != (heads, shape.d_head):
-            raise InputError(f"the {site.label} of layer {layer} are not found; edit its call instead")
-        weight, bias = original.weight.clone(), None if original.bias is None else original.bias.clone()
-        weights = before = HeadWeights(weight, bias, shape.n_heads // len(weight))
-        for edit in touching:
-            weights = _checked(
-                Unchanged(weights).shown_to(partial(site.apply, edit), site.name_of(edit), layer),
-                before,
-                site.name_of(edit),
-            )
-        if weights is not before:
-            yield original.weight, weights.weight
-            if original.bias is not None and weights.bias is not None:  # both, or none
-                yield original.bias, weights.bias
-
-
-def _checked(answer: Any, weights: HeadWeights, who: str) -> HeadWeights:
-    """What an edit made of weights. Raises InputError, which names the edit, where it cannot take their place."""
-    if not isinstance(answer, HeadWeights):
-        raise InputError(f"{who} returned a {type(answer).__name__}; it must return HeadWeights")
-    alike(answer.weight, weights.weight, f"{who}, in weight,")
-    if (answer.bias is None) != (weights.bias is None):
-        raise InputError(f"{who} must return {'a' if answer.bias is None else 'no'} bias, as it was given")
-    if answer.bias is not None and weights.bias is not None:
-        alike(answer.bias, weights.bias, f"{who}, in bias,")
-    return answer

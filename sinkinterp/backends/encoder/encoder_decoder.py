@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -16,10 +16,9 @@ from typing_extensions import override
 
 from ...data.tokens import Tokens
 from ...errors import InputError
-from ...interventions.edit import HeadWeights
 from .. import contract
 from ..anatomy.modules import blocks_of, cross_attention, positions_replaced, removed_after
-from ..anatomy.projections import Projection, weights_of
+from ..anatomy.projections import HeadMap, maps_of
 from ..contract import Abilities, Check
 from ..exclusive import exclusive
 from ..hooks import RECORDING, eval_mode
@@ -94,10 +93,11 @@ class EncoderDecoderSubject(HuggingFaceSubject):
             crossing._check_contract(self._forward(tokens, None))
         return crossing
 
-    def weights(self, layer: int, projection: Projection) -> HeadWeights | None:
-        block = self.modules.blocks[layer]
-        attention = next(iter(cross_attention(block))) if self.modules.is_cross else block
-        return weights_of(attention, projection, self.shape.d_head)
+    def maps(self) -> Iterable[tuple[nn.Module, HeadMap]]:
+        if not self.modules.is_cross:
+            return super().maps()
+        crossing = {i: next(iter(cross_attention(self.modules.blocks[i]))) for i in self.shape.attention_layers}
+        return maps_of(crossing, self.shape.d_head)
 
     def _ids_of(self, check: Check[Any]) -> dict[str, torch.Tensor]:
         takes_ids = "decoder_position_ids" in inspect.signature(self.model.forward).parameters

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from operator import attrgetter
 from typing import Any
 
@@ -14,10 +15,9 @@ from typing_extensions import override
 from ...checks import accepting
 from ...data.tokens import Tokens
 from ...errors import InputError
-from ...interventions.edit import HeadWeights
 from .. import contract
 from ..anatomy.modules import FeedForward, StreamModules
-from ..anatomy.projections import Projection
+from ..anatomy.projections import HeadMap
 from ..contract import Check
 from ..exclusive import exclusive
 from ..hooks import RECORDING, eval_mode
@@ -26,7 +26,7 @@ from ..recorder import Recorder
 from ..subject import Logits
 from .anatomy import anatomy_of
 from .attention_of import AttentionOf, described
-from .listening import computed_by
+from .listening import Place, computed_by
 from .record import Record, recording
 from .showing import Showing
 from .weights import Tracing
@@ -62,7 +62,6 @@ class ModuleSubject(HuggingFaceSubject):
         if forward is not None:
             accepting(forward, "forward", model, None)
         self._forward_of, self._described = forward, attention
-        self._traced_parameters: list[int] = []
         with exclusive(model), _naming_the_model_inside(model):
             self._find(blocks, positions)
 
@@ -130,6 +129,8 @@ class ModuleSubject(HuggingFaceSubject):
         updates = {block: update for block, (update, mlp) in enumerate(are_read) if update is not None and mlp}
         tables = {turn.source: self.tensor(turn.source) for turn in found.turns if turn.is_table}
         showing = Showing(self.name, found, recorder, updates, position_ids, tables)
+        if recorder.edits_weights:
+            showing.add_maps(self._linear_places, self.shape)
         with described(self.model, self._described, self.name), showing:
             yield
         showing.check()
@@ -187,15 +188,17 @@ class ModuleSubject(HuggingFaceSubject):
         return attrgetter(name)(self.model)
 
     @override
-    def weights(self, layer: int, projection: Projection) -> HeadWeights | None:
-        key = [*map(id, self.model.parameters())]
-        if key != self._traced_parameters:  # their owner may replace them
-            tracing = Tracing(self.name)
-            with torch.enable_grad(), eval_mode(self.model), described(self.model, self._described), tracing:
-                self.logits(contract.sample_tokens(self.shape.vocab).to(self.device))
-            self._traced, self._traced_parameters = tracing, key
-        rows = self._traced.rows(self.anatomy.layers.index(layer), projection)
-        return None if rows is None else rows.weights()
+    @contextmanager
+    def maps_shown_to(self, recorder: Recorder) -> Iterator[None]:
+        yield  # `_shown` shows them
+
+    @cached_property
+    def _linear_places(self) -> list[tuple[Place, HeadMap]]:
+        """The linear operations that make queries, keys and values."""
+        tracing = Tracing(self.name, self.anatomy.layers)
+        with torch.enable_grad(), eval_mode(self.model), described(self.model, self._described), tracing:
+            self.logits(contract.sample_tokens(self.shape.vocab).to(self.device))
+        return tracing.found
 
     @property
     @override

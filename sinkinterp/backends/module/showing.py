@@ -1,21 +1,25 @@
 """Shows a recorder the attention calls, residuals, updates and embeddings of a module's pass."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor
 from typing_extensions import override
 
 from ...attention.call import AttentionCall
+from ...attention.shapes import ModelShape
 from ...errors import InputError
 from ...interventions.edit import POSITION_EMBEDDING, TOKEN_EMBEDDING
+from ..anatomy.projections import HeadMap, Linear
 from ..exclusive import raise_if_interrupted
 from ..recorder import Recorder
 from .anatomy import Anatomy, Operand, with_axes
 from .listening import SDPA, Listener, Place
+from .weights import linear_that_ran
 
 Change = Callable[[Tensor], Tensor]
 AGAIN = "; if it keeps rotations or masks of the longest input, run it once on as many tokens, else load it again"
@@ -39,6 +43,7 @@ class Showing(Listener):
     ) -> None:
         self.anatomy, self.recorder = anatomy, recorder
         self.results: dict[Place, list[Change]] = defaultdict(list)
+        self.maps: dict[Place, list[Callable[[Linear], Tensor]]] = defaultdict(list)
         self.operands: dict[Place, list[tuple[int, Change]]] = defaultdict(list)
         for place in anatomy.residuals:
             self.results[place].append(self._residual)
@@ -58,6 +63,14 @@ class Showing(Listener):
             self.operands[update.place].append((update.index, shown))
         super().__init__(name, {function for _, function, _ in (*self.results, *self.operands)})
 
+    def add_maps(self, found: Sequence[tuple[Place, HeadMap]], shape: ModelShape) -> None:
+        """The recorder's edits of weights change what these linear operations return."""
+        for place, head_map in found:
+            if self.recorder.edits_at(head_map.site):
+                edited = partial(head_map.edited, self.recorder, shape)
+                self.maps[place].append(edited)
+        self.heard = {*(self.heard or ()), F.linear}
+
     @override
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(args)
@@ -66,6 +79,8 @@ class Showing(Listener):
         out = place[1](*given, **kwargs)
         for change in self.results.get(place, ()):
             out = self._changed(change, out)
+        for edited in self.maps.get(place, ()):
+            out = edited(linear_that_ran(out, *given, **kwargs))
         return out
 
     @override

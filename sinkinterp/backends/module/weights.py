@@ -1,88 +1,73 @@
-"""Finds which rows of a module's linear maps make the queries, keys and values of each head."""
+"""Finds which linear operations of a module make the queries, keys and values of each head."""
 
-from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from ...attention.call import AttentionCall
-from ...interventions.edit import HeadWeights
+from ...interventions.edit import WEIGHT_SITES
+from ..anatomy.projections import HeadMap, Linear, Rows
 from .listening import SDPA, Listener, Place
 
 
-@dataclass(frozen=True)
-class Rows:
-    """Of a linear map the `d_head` rows of every head: the first head's begin at `first`, the next `step` further."""
-
-    weight: nn.Parameter
-    bias: nn.Parameter | None
-    n_heads: int
-    d_head: int
-    first: int
-    step: int
-
-    def weights(self) -> HeadWeights:
-        """The rows, as views of the parameters as they are now."""
-        weight, bias = (
-            x if x is None else x[self.first :].unfold(0, self.d_head, self.step)[: self.n_heads].movedim(-1, 1)
-            for x in (self.weight, self.bias)
-        )
-        assert weight is not None
-        return HeadWeights(weight, bias)
-
-
 class Tracing(Listener):
-    """A mode that finds what makes queries, keys and values: `found`, three for each attention call.
+    """A mode that finds what makes queries, keys and values: `found`, the place of a linear operation for each.
 
-    None stands where that is not one linear map of the module's parameters with d_head rows for each head. Gradients
-    tell: rows of a head are those that its queries, keys or values depend on. uses: how often each weight is used.
+    layers: the block of each attention call. Left out are those that are not one operation with d_head rows for each
+    head. Gradients tell: rows of a head are those that its queries, keys or values depend on.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, layers: tuple[int, ...]) -> None:
         super().__init__(name, {F.linear})
-        self.found: list[list[Rows | None]] = []
-        self.uses: Counter[int] = Counter()
-        self._maps: list[tuple[Tensor, Any, Any]] = []  # since the last attention call: what one returns, its weights
+        self.layers = layers
+        self.found: list[tuple[Place, HeadMap]] = []
+        self._made: list[tuple[Place, Tensor]] = []  # what operations returned since the last attention call
 
     @override
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        x, weight, bias, *_ = (*args, *kwargs.values(), None)
-        self._maps.append((F.linear(x, weight, bias).detach().requires_grad_(), weight, bias))
-        self.uses[id(weight)] += 1
-        return self._maps[-1][0].clone()  # which may be changed in place
+        self._made.append((place, F.linear(*args, **kwargs).detach().requires_grad_()))
+        return self._made[-1][1].clone()  # which may be changed in place
 
     @override
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
-        self.found.append([self._rows(x) if self._maps and x.requires_grad else None for x in (call.q, call.k, call.v)])
-        self._maps.clear()
+        self.found += self._maps(call) if self._made else ()
+        self._made.clear()
         return SDPA(*args, **kwargs)
 
-    def rows(self, call: int, part: int) -> Rows | None:
-        """What makes the queries (part 0), keys (1) or values (2) of an attention call, and nothing else."""
-        rows = self.found[call][part]
-        return rows if rows is not None and self.uses[id(rows.weight)] == 1 else None
-
-    def _rows(self, x: Tensor) -> Rows | None:
-        n_heads, d_head = x.shape[1], x.shape[3]
-        heads = torch.stack([self._used(head) for head in x.unbind(1)])
-        parts = heads.split([made.shape[-1] for made, *_ in self._maps], 1)
-        used = [i for i, part in enumerate(parts) if part.any()]
-        if len(used) != 1:
-            return None
-        (_, weight, bias), rows = self._maps[used[0]], parts[used[0]].nonzero()[:, 1].tolist()
-        first, step = rows[0], rows[d_head] - rows[0] if len(rows) > d_head else d_head
-        are_regular = rows == [first + head * step + i for head in range(n_heads) for i in range(d_head)]
-        are_parameters = isinstance(weight, nn.Parameter) and isinstance(bias, nn.Parameter | None)
-        is_map = are_regular and are_parameters and step > 0
-        return Rows(weight, bias, n_heads, d_head, first, step) if is_map else None
+    def _maps(self, call: AttentionCall) -> Iterator[tuple[Place, HeadMap]]:
+        made = {
+            site: torch.stack([self._used(head) for head in x.unbind(1)])
+            for site, x in zip(WEIGHT_SITES, (call.q, call.k, call.v), strict=True)
+            if x.requires_grad
+        }
+        uses = torch.stack([used.sum(0) for used in made.values()]).sum(0) if made else torch.empty(0)
+        ends = torch.tensor([y.shape[-1] for _, y in self._made]).cumsum(0)
+        for site, used in made.items():
+            columns = used.any(0).nonzero()[:, 0].cpu()
+            numbers = torch.searchsorted(ends, columns, right=True)
+            is_one = len(numbers) and bool((numbers == numbers[0]).all())
+            if is_one and (uses[columns] == 1).all() and len(set(used.sum(1).tolist())) == 1:
+                place, y = self._made[int(numbers[0])]
+                rows = used.nonzero()[:, 1].view(len(used), -1) - int(ends[numbers[0]]) + y.shape[-1]
+                yield place, HeadMap(self.layers[self.n_attended], site, partial(_known, rows))
 
     def _used(self, head: Tensor) -> Tensor:
         """Which rows of the maps, one after the other, a head depends on."""
         weights = torch.linspace(1, 2, head.numel(), device=head.device, dtype=head.dtype).view_as(head)
-        maps = [made for made, *_ in self._maps]
-        found = torch.autograd.grad((head * weights).sum(), maps, retain_graph=True, materialize_grads=True)
+        made = [y for _, y in self._made]
+        found = torch.autograd.grad((head * weights).sum(), made, retain_graph=True, materialize_grads=True)
         return torch.cat([gradient.flatten(0, -2).any(0) for gradient in found])
+
+
+def _known(rows: Rows, width: int) -> Rows:
+    return rows
+
+
+def linear_that_ran(y: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Linear:
+    """What `F.linear` computed for its arguments, which are named as torch names them; `y` is what it returned."""
+    return Linear(input, y, lambda: weight, bias)

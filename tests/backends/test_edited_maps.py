@@ -1,0 +1,242 @@
+"""Edits of weights reach the map that a layer really computes with, and nothing of a model is written."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from backends.zoo import bare_logits, model_of, tokens_of
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+import sinkinterp as si
+from sinkinterp import interventions as iv
+from sinkinterp.backends.load import BACKENDS, load
+from sinkinterp.errors import InputError
+
+TOKENS, NAME, MAPS = tokens_of(), "qwen2", ("q_proj", "k_proj", "v_proj")
+EDITS = {
+    "q_proj": [iv.ZeroQueryBias()],
+    "k_proj": [iv.ZeroKeyBias(), iv.BlindKeys([3, 40, 41])],
+    "v_proj": [iv.ZeroValueBias()],
+}
+
+
+class Twice(nn.Module):
+    def forward(self, weight):
+        return 2 * weight
+
+
+class Computed(nn.Linear):
+    """Its weight and bias are made in the forward pass."""
+
+    def forward(self, x):
+        return F.linear(x, 3 * self.weight, 0.5 - self.bias)
+
+
+class Packed(nn.Module):
+    """Keeps no weight that could be written: whole numbers and a scale, as quantised layers do."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.scale = linear.weight.abs().amax(1, keepdim=True).detach() / 127
+        self.register_buffer("packed", (linear.weight / self.scale).round().to(torch.int8))
+        self.register_buffer("shift", linear.bias.detach().clone())
+
+    def forward(self, x):
+        return x @ (self.packed.to(x.dtype) * self.scale.to(x.dtype)).T + self.shift
+
+
+def computed(linear):
+    made = Computed(linear.in_features, linear.out_features)
+    made.load_state_dict(linear.state_dict())
+    return made
+
+
+def parametrised(linear):
+    parametrize.register_parametrization(linear, "weight", Twice())
+    return parametrize.register_parametrization(linear, "bias", Twice())
+
+
+KINDS = {
+    "weight norm": parametrizations.weight_norm,
+    "parametrised": parametrised,
+    "computed": computed,
+    "packed": Packed,
+}
+
+
+def attentions(model):
+    return [layer.self_attn for layer in model.model.layers]
+
+
+def replaced(model, change, maps=MAPS):
+    """A copy of the model whose maps are changed, each by the function."""
+    model = copy.deepcopy(model)
+    for attention in attentions(model):
+        for name in maps:
+            setattr(attention, name, change(getattr(attention, name)))
+    return model
+
+
+def plain(linear, edits=()):
+    """The `nn.Linear` that computes what a map does, edited by hand."""
+    with torch.no_grad():
+        bias = linear(torch.zeros(1, 48))[0]
+        made = nn.Linear(48, len(bias))
+        made.weight.copy_((linear(torch.eye(48)) - bias).T)
+        made.bias.copy_(bias)
+        for edit in edits:
+            if isinstance(edit, iv.BlindKeys):
+                made.weight[:, list(edit.dims)] = 0
+            else:
+                made.bias.zero_()
+    return made
+
+
+def everything(model):
+    """All tensors of a model, its hooks, and the attributes of its modules."""
+    hooks = [(len(m._forward_hooks), len(m._forward_pre_hooks), sorted(vars(m))) for m in model.modules()]
+    return [tensor.clone() for tensor in model.state_dict().values()], hooks
+
+
+def is_as_before(model, before):
+    tensors, hooks = everything(model)
+    return hooks == before[1] and all(x.equal(y) for x, y in zip(tensors, before[0], strict=True))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_edit_is_that_of_the_linear_map_that_a_layer_computes_whatever_it_keeps(kind, backend):
+    model = replaced(model_of(NAME), KINDS[kind])
+    subject = load(model, backend=backend)
+    for name, edits in EDITS.items():
+        oracle = replaced(model, lambda linear, edits=edits: plain(linear, edits), [name])
+        expected = si.measure(load(oracle), TOKENS)
+        before = everything(model)
+        found = si.measure(subject, TOKENS, edits=edits)
+        torch.testing.assert_close(found.importance, expected.importance, rtol=2e-5, atol=1e-6)
+        assert (found.importance - si.measure(subject, TOKENS).importance).abs().max() > 1e-4
+        assert is_as_before(model, before)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gpt2s_fused_map_is_edited_on_every_backend_as_by_hand_in_patched_blocks(backend):
+    model = model_of("gpt2")
+    subject = load(copy.deepcopy(model), backend=backend)
+    expected = subject.run(TOKENS, edits=[iv.ZeroQueryBias(), iv.ZeroQueryBias(), iv.BlindKeys([3])]).logits
+    own = copy.deepcopy(model)
+    with torch.no_grad():
+        for block in own.transformer.h:
+            block.attn.c_attn.bias[:48] = 0
+            block.attn.c_attn.weight[3, 48:96] = 0
+    torch.testing.assert_close(expected, bare_logits(own, TOKENS), rtol=0, atol=1e-6)
+    given = {"huggingface": lambda: subject.model, "nnsight": lambda: subject._envoy}
+    wrapped = given.get(backend, lambda: subject.bridge)()
+    before = everything(subject.model)
+    with si.patched(wrapped, iv.ZeroQueryBias()), si.patched(wrapped, iv.ZeroQueryBias(), iv.BlindKeys([3])):
+        found = bare_logits(subject.model, TOKENS)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert is_as_before(subject.model, before)
+
+
+def test_an_edit_of_one_of_the_layers_that_share_a_projection_leaves_the_other_as_it_is():
+    model = copy.deepcopy(model_of(NAME))
+    first, second, _ = attentions(model)
+    second.k_proj = first.k_proj
+    for layer in (0, 1):
+        edits = [iv.ZeroKeyBias(layers=[layer]), iv.BlindKeys([5], layers=[layer])]
+        own = copy.deepcopy(model)
+        attentions(own)[layer].k_proj = plain(first.k_proj, [iv.ZeroKeyBias(), iv.BlindKeys([5])])
+        expected = bare_logits(own, TOKENS)
+        torch.testing.assert_close(load(model).run(TOKENS, edits=edits).logits, expected, rtol=0, atol=1e-6)
+        with si.patched(model, *edits):
+            torch.testing.assert_close(bare_logits(model, TOKENS), expected, rtol=0, atol=1e-6)
+
+
+def test_one_module_that_makes_queries_and_keys_is_no_map_of_keys():
+    model = copy.deepcopy(model_of("llama"))
+    for attention in attentions(model):
+        attention.q_proj = attention.k_proj
+    with pytest.raises(InputError, match="the key weights of layer 0 are not found; edit its call instead"):
+        load(model).run(TOKENS, edits=[iv.BlindKeys([3])])
+
+
+def test_a_projection_whose_module_does_not_run_is_refused_by_name():
+    model = copy.deepcopy(model_of(NAME))
+    for attention in attentions(model):
+        inner = attention.k_proj
+        attention.k_proj = copy.deepcopy(inner)
+        attention.forward = lambda *args, attention=attention, inner=inner, **kwargs: _with(
+            attention, inner, *args, **kwargs
+        )
+    with pytest.raises(InputError, match="the key weights of layer 0 are not found"):
+        load(model).run(TOKENS, edits=[iv.ZeroKeyBias()])
+    with (
+        pytest.raises(InputError, match="the key weights of layer 0 are not found"),
+        si.patched(model, iv.ZeroKeyBias()),
+    ):
+        raise AssertionError
+
+
+def _with(attention, inner, *args, **kwargs):
+    """The attention's own forward pass with another module for keys."""
+    kept, attention.k_proj = attention.k_proj, inner
+    try:
+        return type(attention).forward(attention, *args, **kwargs)
+    finally:
+        attention.k_proj = kept
+
+
+def test_a_cast_and_a_step_of_training_inside_a_patched_block_stay_and_the_edit_goes():
+    model = copy.deepcopy(model_of(NAME))
+    expected = copy.deepcopy(model).to(torch.bfloat16)
+    with si.patched(model, iv.ZeroKeyBias()):
+        edited = bare_logits(model, TOKENS)
+        model.to(torch.bfloat16)
+        torch.testing.assert_close(bare_logits(model, TOKENS).float(), edited, rtol=0, atol=0.1)
+        with torch.no_grad():
+            for own in (model, expected):
+                for attention in attentions(own):
+                    attention.k_proj.bias.add_(0.5)
+        assert (bare_logits(model, TOKENS).float() - edited).abs().max() < 0.1
+    assert is_as_before(model, everything(expected))
+    assert bare_logits(model, TOKENS).equal(bare_logits(expected, TOKENS))
+
+
+def test_a_generation_with_a_cache_is_that_of_the_model_edited_by_hand():
+    model = copy.deepcopy(model_of(NAME))
+    own = replaced(model, lambda linear: plain(linear, [iv.ZeroKeyBias(), iv.BlindKeys([3])]), ["k_proj"])
+    options = {"max_new_tokens": 7, "do_sample": False, "pad_token_id": 0}
+    expected = own.generate(TOKENS[:, :5], **options)
+    with si.patched(model, iv.ZeroKeyBias(), iv.BlindKeys([3])):
+        assert model.generate(TOKENS[:, :5], **options).equal(expected)
+
+
+def test_the_weight_of_a_map_is_computed_only_where_an_edit_asks_for_it():
+    model, rows = copy.deepcopy(model_of(NAME)), []
+    for attention in attentions(model):
+        run = attention.k_proj.forward
+        attention.k_proj.forward = lambda x, run=run: (rows.append(x.shape[:-1].numel()), run(x))[1]
+    subject, n = load(model), TOKENS.numel()
+    for edit, expected in ((iv.ZeroKeyBias(), {n, 1}), (iv.BlindKeys([3]), {n, 1, 48})):
+        rows.clear()
+        subject.run(TOKENS, edits=[edit])
+        assert set(rows) == expected
+
+
+def test_a_large_bias_does_not_round_a_weight_away_in_bfloat16():
+    model = copy.deepcopy(model_of(NAME))
+    with torch.no_grad():
+        for attention in attentions(model):
+            attention.k_proj.bias.add_(50)
+    model.to(torch.bfloat16)
+    own = copy.deepcopy(model)
+    with torch.no_grad():
+        for attention in attentions(own):
+            attention.k_proj.weight[:, ::2] = 0
+    found, expected = (
+        load(m).run(TOKENS, calls={"k": lambda call: call.k}, edits=edits).calls["k"][:, 0].float()
+        for m, edits in ((model, [iv.BlindKeys(range(0, 48, 2))]), (own, []))
+    )
+    assert (found - expected).abs().mean() < 0.5  # one step of bfloat16 at 50 is 0.25
