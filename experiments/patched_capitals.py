@@ -56,9 +56,10 @@ def measure(case: Case, progress: Progress) -> Table:
     tables = {RESIDUALS: mapped(ChangeResidual(), first_order=True), HEADS: mapped(ChangeOutputs())}
     best = sorted(tables[HEADS].rows, key=lambda row: -float(row[RESTORED] or 0))[:2]
     heads = [(int(row[LAYER] or 0), int(row[HEAD] or 0)) for row in best]
+    group = subject.shape.n_heads // subject.shape.n_kv_heads
     for name, sender, receiver in (
         (TO_LOGITS, ChangeOutputs(heads=heads), None),
-        (TO_VALUES, ChangeMLP(positions=[COUNTRY]), ChangeValues(heads=heads[:1])),
+        (TO_VALUES, ChangeMLP(positions=[COUNTRY]), ChangeValues(kv_heads=[(heads[0][0], heads[0][1] // group)])),
     ):
         tables[name] = path_patching(
             subject, clean, corrupted, sender=sender, receiver=receiver, metric=metric, progress=on_map

@@ -32,7 +32,7 @@ from .encoder.encoder_input import NoEncoder
 from .exclusive import exclusive
 from .hooks import BASES, PATCHED, RECORDING, Recording, attention_set_to, eval_mode, recorded_stream
 from .recorder import Answers, Recorder, check_reads, stacked
-from .subject import CallRead, Logits, ReadsText, ResidualRead, Trace
+from .subject import CallRead, Logits, OutputRead, ReadsText, ResidualRead, Trace
 
 # what configurations call the longest sequence
 _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
@@ -140,8 +140,8 @@ class HuggingFaceSubject(ReadsText):
         return {"position_ids": check.position_ids.to(self.device)}
 
     def _answers_by_name(self, recorder: Recorder) -> Answers:
-        calls, residuals, mlps = self._answers(recorder)
-        return calls | residuals | mlps
+        calls, residuals, mlps, outputs = self._answers(recorder)
+        return calls | residuals | mlps | outputs
 
     @keywords
     def run(
@@ -151,6 +151,7 @@ class HuggingFaceSubject(ReadsText):
         calls: Mapping[str, CallRead] = {},
         residuals: Mapping[str, ResidualRead] = {},
         mlps: Mapping[str, ResidualRead] = {},
+        outputs: Mapping[str, OutputRead] = {},
         edits: Edits = (),
         gradients: bool = False,
     ) -> Trace:
@@ -161,8 +162,8 @@ class HuggingFaceSubject(ReadsText):
         self.check_edits(edits, tokens.shape[1])
         if mlps:
             self._check_updates()
-        check_reads(calls=calls, residuals=residuals, mlps=mlps)
-        recorder = Recorder(calls, residuals, mlps, edits, gradients)
+        check_reads(calls=calls, residuals=residuals, mlps=mlps, outputs=outputs)
+        recorder = Recorder(calls, residuals, mlps, edits, gradients, outputs=outputs)
         positions = self.positions(edits, tokens.shape[1])
         with exclusive(self.model):  # another thread waits here for the end of a patched block
             self._check_not_patched()
@@ -172,7 +173,8 @@ class HuggingFaceSubject(ReadsText):
     def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor]) -> Trace:
         """The trace of one forward pass that is shown to `recorder`."""
         logits = self._pass(tokens, recorder, **positions)
-        trace = Trace(*self._answers(recorder), logits)
+        calls, residuals, mlps, outputs = self._answers(recorder)
+        trace = Trace(calls, residuals, mlps, logits, outputs)
         if logits[:, -1].isnan().any():
             raise InputError(f"{self.name} returns logits that are not numbers; check the weights of its head")
         for name, answer in trace.answers.items():
@@ -184,8 +186,8 @@ class HuggingFaceSubject(ReadsText):
         with recorded_stream(self.modules, recorder):
             return self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
 
-    def _answers(self, recorder: Recorder) -> tuple[Answers, Answers, Answers]:
-        """What reads of calls, residuals and feed-forward updates returned, stacked over layers.
+    def _answers(self, recorder: Recorder) -> tuple[Answers, Answers, Answers, Answers]:
+        """What reads of calls, residuals, feed-forward updates and outputs of heads returned, stacked over layers.
 
         Raises InputError where the recorder was not shown all layers.
         """
@@ -198,6 +200,7 @@ class HuggingFaceSubject(ReadsText):
             stacked([calls[layer] for layer in layers], self.device),
             stacked(recorder.residual_answers, self.device),
             stacked(mlps, self.device),
+            stacked([recorder.output_answers[layer] for layer in layers], self.device) if recorder.outputs else {},
         )
 
     def maps(self) -> Iterable[tuple[nn.Module, HeadMap]]:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from ..attention.call import call_of_interface, is_causal_call
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import MLP, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING
+from ..interventions.edit import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING
 from .hooks import eval_mode, recorded_sum
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
@@ -95,9 +95,11 @@ def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
     edited = recorder.attend(call)
     if edited is not call or (edited.is_fused and (base == "sdpa" or "kernel" in extra)):
         operation.skip((recorder.output(edited, edited.output()).transpose(1, 2).contiguous(), None))
-    elif recorder.edits_at(OUTPUT):
+    elif recorder.shows_outputs:
         z, *others = operation.output
-        operation.output = (recorder.output(edited, z.transpose(1, 2)).transpose(1, 2).contiguous(), *others)
+        shown = z.transpose(1, 2)
+        if (new := recorder.output(edited, shown)) is not shown:
+            operation.output = (new.transpose(1, 2).contiguous(), *others)
 
 
 @cache

@@ -25,7 +25,7 @@ from ..interventions.edit import (
     Site,
 )
 from .layout import Group, Layout, Parts, changed
-from .subject import CallRead, ResidualRead
+from .subject import CallRead, OutputRead, ResidualRead
 
 Answers = dict[str, Tensor]  # by the name of the read
 
@@ -38,7 +38,8 @@ class Recorder:
     sequences without padding. Edits are shown NaN in place of positions that a cache holds, so that positions count
     from the first token of each sequence.
     call_answers: of the reads of calls, by attention layer. residual_answers: of the reads of residuals, by block, then
-    of the last output. mlp_answers: of the reads of feed-forward updates, by block.
+    of the last output. mlp_answers: of the reads of feed-forward updates, by block. output_answers: of the reads of
+    what heads return, by attention layer.
     finite: for each residual, whether all its entries are. size: how many sequences and positions the residuals have.
     mapped: the sites of weights, by layer, whose edits were made.
     """
@@ -49,9 +50,11 @@ class Recorder:
     edits: Sequence[Edit] = ()
     gradients: bool = False
     layout: Layout | None = None
+    outputs: Mapping[str, OutputRead] = field(default_factory=dict)
     call_answers: dict[int, Answers] = field(default_factory=dict)
     residual_answers: list[Answers] = field(default_factory=list)
     mlp_answers: dict[int, Answers] = field(default_factory=dict)
+    output_answers: dict[int, Answers] = field(default_factory=dict)
     finite: list[Tensor] = field(default_factory=list)
     mapped: set[tuple[Site, int]] = field(default_factory=set)
     size: tuple[int, int] = (0, 0)
@@ -59,7 +62,8 @@ class Recorder:
     def begin(self, edits: Sequence[Edit], layout: Layout) -> None:
         """Starts another forward pass, under these edits, differentiated where gradients are on."""
         self.edits, self.layout, self.gradients = edits, layout, torch.is_grad_enabled()
-        for answers in (self.call_answers, self.residual_answers, self.mlp_answers, self.finite, self.mapped):
+        kept = (self.call_answers, self.residual_answers, self.mlp_answers, self.output_answers)
+        for answers in (*kept, self.finite, self.mapped):
             answers.clear()
 
     def edits_at(self, site: Site) -> bool:
@@ -156,7 +160,15 @@ class Recorder:
 
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
         """What the heads of `call` return, `batch head pos d_value`, after the edits."""
-        return self._edited(OUTPUT, z, call)
+        edited = self._edited(OUTPUT, z, call)
+        with torch.no_grad():
+            self.output_answers[call.layer] = _answers(self.outputs, edited)
+        return edited
+
+    @property
+    def shows_outputs(self) -> bool:
+        """Whether anything reads or edits what heads return."""
+        return bool(self.outputs) or self.edits_at(OUTPUT)
 
     def mlp(self, block: int, x: Tensor, factor: float = 1.0) -> Tensor:
         """A block's feed-forward output after the edits, which change `factor` times it: what the block adds.

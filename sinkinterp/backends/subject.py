@@ -1,7 +1,7 @@
 """What a measurement needs of a model, whichever library runs it, and how text becomes its tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.shapes import ModelShape, Residual
+from ..attention.shapes import HeadOutput, ModelShape, Residual
 from ..checks import fix_of, keywords, whole_number
 from ..data.choices import Bos
 from ..data.padding import said_of_padding
@@ -27,6 +27,7 @@ from .first_token import FirstToken, first_token
 Logits = Float[Tensor, "sequence pos vocab"]
 CallRead = Callable[[AttentionCall], Tensor]
 ResidualRead = Callable[[Residual], Tensor]
+OutputRead = Callable[[HeadOutput], Tensor]
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,12 +38,14 @@ class Trace:
     residuals: read name -> `sequence block ...`: the input of every block, then the output of the last one, before
     the final norm.
     mlps: read name -> `sequence block ...`: what every block's feed-forward layer adds to the residual stream.
+    outputs: read name -> `sequence layer ...`: what the heads of every attention layer return, before they are mixed.
     """
 
     calls: dict[str, Tensor]
     residuals: dict[str, Tensor]
     mlps: dict[str, Tensor]
     logits: Logits
+    outputs: dict[str, Tensor] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         answers = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.answers.items())
@@ -51,7 +54,7 @@ class Trace:
     @property
     def answers(self) -> dict[str, Tensor]:
         """What all reads returned, by name, whatever they saw."""
-        return self.calls | self.residuals | self.mlps
+        return self.calls | self.residuals | self.mlps | self.outputs
 
 
 @runtime_checkable
@@ -84,10 +87,11 @@ class Subject(Protocol):
         calls: Mapping[str, CallRead] = {},
         residuals: Mapping[str, ResidualRead] = {},
         mlps: Mapping[str, ResidualRead] = {},
+        outputs: Mapping[str, OutputRead] = {},
         edits: Sequence[Edit] = (),
         gradients: bool = False,
     ) -> Trace:
-        """One forward pass. Reads are pure functions that are evaluated during it; nothing else is kept.
+        """One forward pass. Reads are pure functions, evaluated during it and after the edits; nothing else is kept.
 
         With `gradients`, logits can be differentiated by tensors that edits hold.
         """

@@ -42,7 +42,8 @@ SITE = (
 )
 HEAD = "A head of --site heads or edges: 3.7 for layer 3, head 7; repeatable. \\[default: all, with --site heads]"
 TO = (
-    "Where --site paths ends: 3.7.k for the keys of layer 3, head 7; q: its queries, v: its values. \\[default: logits]"
+    "Where --site paths ends: 3.7.q for the queries of layer 3, head 7; 3.2.k for the keys of its kv_head 2, 3.2.v for "
+    "the values. \\[default: logits]"
 )
 FIRST = "Add what gradients estimate (attribution patching), and its error."
 ANSWER = "The right next token, such as ' Paris'. With --instead the metric is the difference of their logits."
@@ -132,10 +133,14 @@ def _receiver(name: str | None) -> "Change | None":
     if name is None:
         return None
     head, _, what = name.rpartition(".")
-    kinds = {"q": ChangeQueries, "k": ChangeKeys, "v": ChangeValues}
-    if what not in kinds:
+    pair = [layer_and_head(head, "--to")] if what in ("q", "k", "v") else []
+    if what == "q":
+        return ChangeQueries(heads=pair)
+    if what == "k":
+        return ChangeKeys(kv_heads=pair)
+    if what != "v":
         raise InputError(f"--to takes a layer, a head, and q, k or v, such as 3.7.k; got {name!r}")
-    return kinds[what](heads=[layer_and_head(head, "--to")])
+    return ChangeValues(kv_heads=pair)
 
 
 def _metric(subject: "Subject", answer: str | None, instead: str | None, sink: bool) -> "PatchingMetric":

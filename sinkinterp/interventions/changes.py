@@ -24,7 +24,7 @@ from ..errors import InputError
 from .answers import Unchanged, alike
 from .edit import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Reads, Site
 from .operations import Apply, Keep, NotGiven, Operation
-from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chosen
+from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen, draw_others, store_chosen
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ class ChangeMLP(Change):
 
 
 @dataclass(frozen=True)
-class _ChangeHeads(Change, OnHeads):
-    """The same for heads; grouped keys and values are changed where any of their query heads is chosen."""
+class _ChangeHeads(Change, OnPairs):
+    """The same for heads."""
 
     site: ClassVar[Site] = CALL
 
@@ -163,10 +163,9 @@ class _ChangeHeads(Change, OnHeads):
         return shape.d_head
 
     def _changed_heads(
-        self, call: AttentionCall, x: Float[Tensor, "batch any_head pos d"]
+        self, layer: int, x: Float[Tensor, "batch any_head pos d"]
     ) -> Float[Tensor, "batch any_head pos d"]:
-        heads = None if self.heads is None else self.head_mask(call.layer, x.shape[1], call.q.shape[1])
-        return self._changed(call.layer, x, heads)
+        return self._changed(layer, x, None if self.pairs is None else self.head_mask(layer, x.shape[1]))
 
 
 @dataclass(frozen=True)
@@ -178,14 +177,15 @@ class _ChangeInCall(_ChangeHeads):
         if not self.acts_in(call.layer):
             return call
         old, past = _with_past(call, self.activations(call))
-        new = self._changed_heads(call, old)
+        new = self._changed_heads(call.layer, old)
         return call if new is old else self._with(call, new[:, :, past:])
 
     def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
         raise NotImplementedError
 
 
-class ChangeQueries(_ChangeInCall):
+@dataclass(frozen=True)
+class ChangeQueries(_ChangeInCall, OnHeads):
     """`operation` on queries, after norms and rotation."""
 
     def activations(self, shown: AttentionCall) -> Tensor:
@@ -195,7 +195,8 @@ class ChangeQueries(_ChangeInCall):
         return replace(call, q=new)
 
 
-class ChangeKeys(_ChangeInCall):
+@dataclass(frozen=True)
+class ChangeKeys(_ChangeInCall, OnKVHeads):
     """`operation` on keys, after norms and rotation."""
 
     def activations(self, shown: AttentionCall) -> Tensor:
@@ -205,7 +206,8 @@ class ChangeKeys(_ChangeInCall):
         return replace(call, k=new)
 
 
-class ChangeValues(_ChangeInCall):
+@dataclass(frozen=True)
+class ChangeValues(_ChangeInCall, OnKVHeads):
     """`operation` on values."""
 
     def _width(self, shape: ModelShape, length: int) -> int:
@@ -218,7 +220,8 @@ class ChangeValues(_ChangeInCall):
         return replace(call, v=new)
 
 
-class ChangePattern(_ChangeInCall):
+@dataclass(frozen=True)
+class ChangePattern(_ChangeInCall, OnHeads):
     """`operation` on attention weights; positions are queries, dimensions keys. For small T.
 
     The operation is given complete rows; what it gives to keys that a query cannot see is dropped. Where there is a
@@ -233,10 +236,9 @@ class ChangePattern(_ChangeInCall):
         return shown.pattern()
 
     def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
-        n_heads = call.q.shape[1]
         slot, keys = new.split((new.shape[-1] - call.k.shape[2], call.k.shape[2]), -1)
         new = torch.cat((slot, keys * call.allowed()), -1)
-        return call.with_pattern(new, self.head_mask(call.layer, n_heads, n_heads).to(new.device))
+        return call.with_pattern(new, self.head_mask(call.layer, call.q.shape[1]).to(new.device))
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return length
@@ -247,7 +249,8 @@ class ChangePattern(_ChangeInCall):
         return replace(self, dims=[key + 1 for key in self.dims])
 
 
-class ChangeOutputs(_ChangeHeads):
+@dataclass(frozen=True)
+class ChangeOutputs(_ChangeHeads, OnHeads):
     """`operation` on what heads return, before they are mixed."""
 
     site = OUTPUT
@@ -257,10 +260,7 @@ class ChangeOutputs(_ChangeHeads):
 
     @override
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
-        return self._changed_heads(call, z)
-
-    def activations(self, shown: AttentionCall) -> Tensor:
-        return shown.output()
+        return self._changed_heads(call.layer, z)
 
 
 def _with_past(

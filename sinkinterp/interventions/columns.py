@@ -192,7 +192,7 @@ class ZeroKeySlot(OnHeads):
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
-        slot, heads = _slot_of(call), self.head_mask(call.layer, call.q.shape[1], call.q.shape[1])
+        slot, heads = _slot_of(call), self.head_mask(call.layer, call.q.shape[1])
         return replace(call, slot=_without_key(slot, heads.to(call.q.device)))
 
 

@@ -162,6 +162,7 @@ class Reads(TypedDict, total=False):
     """The keywords with which `Subject.run` is asked for reads. Each read has a name."""
 
     calls: Mapping[str, Callable[[AttentionCall], Tensor]]
+    outputs: Mapping[str, Callable[[Tensor], Tensor]]
     residuals: Mapping[str, Callable[[Tensor], Tensor]]
     mlps: Mapping[str, Callable[[Tensor], Tensor]]
 
@@ -211,7 +212,7 @@ KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _attention_layers)
 VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _attention_layers)
 WEIGHT_SITES = (QUERY_WEIGHTS, KEY_WEIGHTS, VALUE_WEIGHTS)  # in the order in which models keep the three maps
 CALL = Site(Edit.call, "attention call", _attention_layers, lambda name, read: {"calls": {name: read}})
-OUTPUT = Site(Edit.output, "attention output", _attention_layers, lambda name, read: {"calls": {name: read}})
+OUTPUT = Site(Edit.output, "attention output", _attention_layers, lambda name, read: {"outputs": {name: read}})
 MLP = Site(Edit.mlp, "feed-forward update", lambda shape: shape.mlp_layers, lambda name, read: {"mlps": {name: read}})
 
 

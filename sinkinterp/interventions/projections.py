@@ -4,29 +4,25 @@ These are not the paper's key biases k*, which are slots. Without rotary positio
 all scores of a query, and softmax cancels it: zeroing b_K is then a null control. With rotary positions it has effects.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool
-from torch import Tensor
 from typing_extensions import override
 
 from ..attention.shapes import ModelShape
 from ..errors import InputError
 from .edit import Edit, HeadWeights
-from .selectors import InLayers, OnHeads, OnKVHeads, check_chosen, draw_others, store_chosen
-
-HeadMask = Callable[[int, int], Bool[Tensor, " head"]]
+from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen, draw_others, store_chosen
 
 
-def _zeroed(edit: InLayers, layer: int, weights: HeadWeights, mask: HeadMask) -> HeadWeights:
-    """The weights with no bias in the heads of the mask, which counts this many of a layer."""
+def _zeroed(edit: OnPairs, layer: int, weights: HeadWeights) -> HeadWeights:
+    """The weights with no bias in the heads that the edit changes."""
     if not edit.acts_in(layer):
         return weights
     if weights.bias is None:
         raise InputError(f"layer {layer} has no such bias to zero; take a model with biases (GPT-2, OPT, Qwen2)")
-    heads = mask(layer, len(weights.bias)).to(weights.bias.device)
+    heads = edit.head_mask(layer, len(weights.bias)).to(weights.bias.device)
     return weights.with_bias(weights.bias.masked_fill(heads[:, None], 0))
 
 
@@ -35,28 +31,23 @@ class ZeroQueryBias(OnHeads):
 
     @override
     def query_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
-        return _zeroed(self, layer, weights, lambda layer, n: self.head_mask(layer, n, n))
+        return _zeroed(self, layer, weights)
 
 
-class _ZeroKVBias(OnKVHeads):
-    def _zeroed(self, layer: int, weights: HeadWeights) -> HeadWeights:
-        return _zeroed(self, layer, weights, self.kv_head_mask)
-
-
-class ZeroKeyBias(_ZeroKVBias):
+class ZeroKeyBias(OnKVHeads):
     """b_K = 0: a null control without rotary positions, since it then leaves the pattern unchanged."""
 
     @override
     def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
-        return self._zeroed(layer, weights)
+        return _zeroed(self, layer, weights)
 
 
-class ZeroValueBias(_ZeroKVBias):
+class ZeroValueBias(OnKVHeads):
     """b_V = 0, which shifts what every head returns by the same vector."""
 
     @override
     def value_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
-        return self._zeroed(layer, weights)
+        return _zeroed(self, layer, weights)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool
@@ -45,36 +45,66 @@ class InLayers(Edit):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnHeads(InLayers):
-    """Changes query heads `heads`, as (layer, head), or all heads of `layers`; all by default."""
+class OnPairs(InLayers):
+    """Changes the heads that the field `selector` names, as (layer, head), or all heads of `layers`; all by default."""
 
-    heads: Iterable[tuple[int, int]] | None = None
+    selector: ClassVar[str]
+
+    @property
+    def pairs(self) -> Sequence[tuple[int, int]] | None:
+        """The heads that are named; None for all."""
+        return getattr(self, self.selector)
+
+    def pairs_of(self, shape: ModelShape) -> list[tuple[int, int]]:
+        """The heads of a model that can be named, in order."""
+        raise NotImplementedError
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        store_chosen(self, "heads")
-        if self.layers is not None and self.heads is not None:
-            raise InputError("heads name their layers, as (layer, head); give heads or layers, not both")
+        store_chosen(self, self.selector)
+        if self.layers is not None and self.pairs is not None:
+            name = self.selector
+            raise InputError(f"{name} name their layers, as (layer, {name[:-1]}); give {name} or layers, not both")
 
     def check(self, shape: ModelShape, length: int) -> None:
         super().check(shape, length)
-        check_chosen(self.heads, _query_heads_of(shape), "head")
+        check_chosen(self.pairs, self.pairs_of(shape), self.selector[:-1])
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        if self.heads is None:
+        if self.pairs is None:
             return super().control(shape, length, generator)
-        return draw_others(self, "heads", _query_heads_of(shape), generator)
+        return draw_others(self, self.selector, self.pairs_of(shape), generator)
 
     def acts_in(self, layer: int) -> bool:
-        return super().acts_in(layer) and (self.heads is None or any(layer == of_head for of_head, _ in self.heads))
+        return super().acts_in(layer) and (self.pairs is None or any(layer == of_head for of_head, _ in self.pairs))
 
-    def head_mask(self, layer: int, n_heads: int, n_query_heads: int) -> Bool[Tensor, " head"]:
-        """Which of a layer's `n_heads` heads are changed; a kv head where any of its query heads is chosen."""
-        if self.heads is None:
-            return torch.ones(n_heads, dtype=torch.bool)
-        mask = torch.zeros(n_heads, dtype=torch.bool)
-        mask[[head * n_heads // n_query_heads for of_head, head in self.heads if of_head == layer]] = True
+    def head_mask(self, layer: int, n_heads: int) -> Bool[Tensor, " head"]:
+        """Which of a layer's heads are changed."""
+        mask = torch.full((n_heads,), self.pairs is None)
+        mask[[head for of_head, head in self.pairs or () if of_head == layer]] = True
         return mask
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnKVHeads(OnPairs):
+    """Changes heads of keys and values, `kv_heads`, as (layer, kv_head); each serves a group of query heads."""
+
+    selector = "kv_heads"
+    kv_heads: Iterable[tuple[int, int]] | None = None
+
+    def pairs_of(self, shape: ModelShape) -> list[tuple[int, int]]:
+        return [(layer, head) for layer in shape.attention_layers for head in range(shape.n_kv_heads)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnHeads(OnPairs):
+    """Changes query heads `heads`, as (layer, head)."""
+
+    selector = "heads"
+    heads: Iterable[tuple[int, int]] | None = None
+
+    def pairs_of(self, shape: ModelShape) -> list[tuple[int, int]]:
+        return [(layer, head) for layer in shape.attention_layers for head in range(shape.n_heads)]
 
     def on_heads(self, call: AttentionCall, edited: AttentionCall) -> AttentionCall:
         """`edited` on the chosen heads and `call` on the others, with one dense pattern for all; both have one slot."""
@@ -100,39 +130,7 @@ class OnHeads(InLayers):
         return replace(call, **fields) if call.set_pattern is None else self.rescored(call, **fields)
 
     def _chosen_heads(self, call: AttentionCall) -> Bool[Tensor, " head"]:
-        n_heads = call.q.shape[1]
-        return self.head_mask(call.layer, n_heads, n_heads).to(call.q.device)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OnKVHeads(InLayers):
-    """Changes key-value heads `kv_heads`, as (layer, kv head), or all of `layers`; all by default."""
-
-    kv_heads: Iterable[tuple[int, int]] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        store_chosen(self, "kv_heads")
-        if self.layers is not None and self.kv_heads is not None:
-            raise InputError("kv_heads name their layers, as (layer, kv_head); give kv_heads or layers, not both")
-
-    def check(self, shape: ModelShape, length: int) -> None:
-        super().check(shape, length)
-        check_chosen(self.kv_heads, _kv_heads_of(shape), "kv head")
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        if self.kv_heads is None:
-            return super().control(shape, length, generator)
-        return draw_others(self, "kv_heads", _kv_heads_of(shape), generator)
-
-    def acts_in(self, layer: int) -> bool:
-        return super().acts_in(layer) and (self.kv_heads is None or layer in dict(self.kv_heads))
-
-    def kv_head_mask(self, layer: int, n_kv_heads: int) -> Bool[Tensor, " head"]:
-        """Which of a layer's kv heads are changed."""
-        mask = torch.full((n_kv_heads,), self.kv_heads is None)
-        mask[[head for of_head, head in self.kv_heads or () if of_head == layer]] = True
-        return mask
+        return self.head_mask(call.layer, call.q.shape[1]).to(call.q.device)
 
 
 def draw_others(edit: Edit, selector: str, choices: Sequence[Any], generator: torch.Generator) -> Edit:
@@ -160,8 +158,9 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
         if given is None:
             continue
         name = f"{selector} of {type(edit).__name__}"
-        read = head_pair if selector.endswith("heads") else whole_number
-        chosen = tuple(read(choice, name) for choice, _ in zip(_several(given, name), range(MOST + 1), strict=False))
+        of_heads = selector.endswith("heads")
+        read, several = (_head_pair, _pairs(given)) if of_heads else (whole_number, given)
+        chosen = tuple(read(choice, name) for choice, _ in zip(_several(several, name), range(MOST + 1), strict=False))
         if len(chosen) > MOST:
             raise InputError(f"{name} name more than {MOST:,}; leave them out to change all")
         if not chosen or len(set(chosen)) < len(chosen):
@@ -181,7 +180,30 @@ def _several(given: Any, name: str) -> Iterable[Any]:
     return given
 
 
-def head_pair(choice: Any, name: str) -> tuple[int, int]:
+def named_heads(given: Any, name: str, layers: Sequence[int], n_heads: int) -> list[tuple[int, int]]:
+    """Heads of a model as pairs (layer, head), in order; one pair stands for itself.
+
+    Raises InputError for anything else, for heads that the attending layers do not have, and where none is named.
+    """
+    pairs = [_head_pair(pair, name) for pair in _several(_pairs(given), name)]
+    unknown = [(layer, head) for layer, head in pairs if layer not in layers or not 0 <= head < n_heads]
+    if unknown or not pairs:
+        what = f"no head {unknown[0][1]} of layer {unknown[0][0]}" if unknown else "no head that was asked for"
+        raise InputError(f"there is {what}; heads count from 0 to {n_heads - 1} in layers {layers}")
+    return sorted(set(pairs))
+
+
+def is_pair(given: Any) -> bool:
+    """Whether two whole numbers are given: the layer and the head of one head."""
+    is_row = isinstance(given, Sequence) or (isinstance(given, Tensor) and given.ndim == 1)
+    return is_row and len(given) == 2 and all(map(is_whole, given))
+
+
+def _pairs(given: Any) -> Any:
+    return [given] if is_pair(given) else given
+
+
+def _head_pair(choice: Any, name: str) -> tuple[int, int]:
     """A head as its layer and its index in it. Raises InputError for anything else."""
     if isinstance(choice, str) or not isinstance(choice, Iterable) or len(parts := tuple(choice)) != 2:
         raise InputError(f"{name} are pairs (layer, head), such as [(2, 0), (4, 3)]; got {choice!r:.40}")
@@ -194,11 +216,3 @@ def check_chosen(chosen: Iterable[Any] | None, choices: Sequence[Any], label: st
     if absent:
         span = f"{choices[0]} to {choices[-1]}" if choices else "none"
         raise InputError(f"there is no {label} {absent[0]}; this model and input have {span}")
-
-
-def _query_heads_of(shape: ModelShape) -> list[tuple[int, int]]:
-    return [(layer, head) for layer in shape.attention_layers for head in range(shape.n_heads)]
-
-
-def _kv_heads_of(shape: ModelShape) -> list[tuple[int, int]]:
-    return [(layer, head) for layer in shape.attention_layers for head in range(shape.n_kv_heads)]

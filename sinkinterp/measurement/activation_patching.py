@@ -27,20 +27,19 @@ from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.changes import Change, ChangePattern, ChangeResidual
 from ..interventions.operations import PutAt
-from ..interventions.selectors import OnHeads
+from ..interventions.selectors import OnKVHeads, OnPairs
 from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, estimate_cells, ratio
 from ..metrics.importance import VISIBLE, importance_and_raw
 from ..metrics.loss import target_loss
 from ..metrics.metric import PerSequence
-from ..report.columns import HEAD, LAYER, POSITION
+from ..report.columns import HEAD, KV_HEAD, LAYER, POSITION
 from ..report.restored import CONTROL, FIRST_ORDER, KEY, RESTORED, TOKEN, restored_figure
 from ..table import Cell, Table
 from .inputs import ModelLike, inputs_of, passes
 from .patching import Activations, activations, attribution
 
 Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
-AXES = (LAYER, HEAD, POSITION, KEY)
 WHOLE: Place = (-1, -1, -1, -1)  # in no layer, so nothing is patched
 LEAST_GAP = 1e-6  # of the larger, between the clean and the corrupted metric, for a share of it to mean anything
 
@@ -167,7 +166,8 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     `clean` and `corrupted` are prompts of equal lengths in tokens, one pair or several. `site` chooses what is
     patched: `ChangeResidual`, `ChangeMLP`, `ChangeOutputs` (what heads return), `ChangePattern`, `ChangeValues`, ...;
     its `layers` and `positions` narrow the map. `by`: the axes of the map, of "layer", "head", "position" (default:
-    layer and position, or layer and head for a site of heads; `ChangePattern` also has "key", for single edges of
+    layer and position, or layer and head for a site of heads; keys and values have "kv_head";
+    `ChangePattern` also has "key", for single edges of
     attention, whose rows are not normalised again). `metric` is one of this module's, or a function from logits to a
     number per sequence; default: KL from the clean run. A column "control" holds what the same place of a third prompt
     restores: the clean one of another pair, unless all of these are one of the two. The note says what a place drawn at
@@ -204,7 +204,7 @@ def restored(
             f"{runs.metric.name} is {whole.mean():.4g} on both prompts, up to {gap.mean().abs():.2g}, so nothing "
             "can be restored"
         )
-    places, n = _places(site, given, axes, subject.shape.n_heads), len(clean_tokens)
+    places, n = _places(site, given, axes), len(clean_tokens)
     with progress_of(progress, f"patching {subject.name}") as on_pass:
         answers = {RESTORED: runs.values(corrupted_tokens, given, places, on_pass)}
         other = _another(clean_tokens, corrupted_tokens)
@@ -218,8 +218,8 @@ def restored(
         f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
         f"a place drawn at random restores {ratio(effects[RESTORED].mean(0), gap)}",
     ]
-    if HEAD in axes and next(iter(given.values())).shape[1] < subject.shape.n_heads:
-        notes.append(f"heads: kv_heads, each of {subject.shape.n_heads // subject.shape.n_kv_heads} query heads")
+    if KV_HEAD in axes:
+        notes.append(f"each kv_head serves {subject.shape.n_heads // subject.shape.n_kv_heads} query heads")
     if first_order:
         effects[FIRST_ORDER] = _estimated(runs, corrupted_tokens, given, places)
         error = ((effects[FIRST_ORDER] - effects[RESTORED]).mean(1) / gap.mean()).abs()
@@ -232,7 +232,9 @@ def restored(
     ]
     words, rows = words_of(subject), []
     for i, place in enumerate(places):
-        row: dict[str, Cell] = {name: at for name, at in zip(AXES, place, strict=True) if at >= 0}
+        row: dict[str, Cell] = {
+            name: at for name, at in zip((LAYER, _head_axis(site), POSITION, KEY), place, strict=True) if at >= 0
+        }
         row |= {TOKEN: words(int(clean_tokens[0, place[2]]))} if place[2] >= 0 else {}
         for name, values in effects.items():
             row |= estimate_cells(name, ratio(values[i], gap))
@@ -352,9 +354,10 @@ def metric_of(metric: Any) -> PatchingMetric:
 
 def _axes(site: Change, by: Any) -> tuple[str, ...]:
     """The axes of the map, in their order."""
+    of_head = (_head_axis(site),) if isinstance(site, OnPairs) else ()
     if by is None:
-        by = (LAYER, HEAD) if isinstance(site, OnHeads) else (LAYER, POSITION)
-    axes: tuple[str, ...] = (LAYER, HEAD, POSITION) if isinstance(site, OnHeads) else (LAYER, POSITION)
+        by = (LAYER, *(of_head or (POSITION,)))
+    axes = (LAYER, *of_head, POSITION)
     axes += (KEY,) if isinstance(site, ChangePattern) else ()
     chosen = [*by] if isinstance(by, Iterable) and not isinstance(by, str) else [by]
     if LAYER not in chosen or not all(axis in axes for axis in chosen) or len(set(chosen)) < len(chosen):
@@ -362,14 +365,18 @@ def _axes(site: Change, by: Any) -> tuple[str, ...]:
     return tuple(axis for axis in axes if axis in chosen)
 
 
-def _places(site: Change, given: Activations, axes: Sequence[str], n_query_heads: int) -> list[Place]:
-    """Every place of a site, or those that it selects, without keys that a query does not see. Keys have kv_heads."""
+def _head_axis(site: Change) -> str:
+    return KV_HEAD if isinstance(site, OnKVHeads) else HEAD
+
+
+def _places(site: Change, given: Activations, axes: Sequence[str]) -> list[Place]:
+    """Every place of a site, or those that it selects, without keys that a query does not see."""
     x = next(iter(given.values()))
     of_site = [
         (layer, head)
         for layer in given
-        for head in (range(x.shape[1]) if HEAD in axes else (-1,))
-        if head < 0 or not isinstance(site, OnHeads) or site.head_mask(layer, x.shape[1], n_query_heads)[head]
+        for head in (range(x.shape[1]) if _head_axis(site) in axes else (-1,))
+        if head < 0 or not isinstance(site, OnPairs) or site.head_mask(layer, x.shape[1])[head]
     ]
     positions, keys = (range(x.shape[-2]) if some is None else some for some in (site.positions, site.dims))
     return [

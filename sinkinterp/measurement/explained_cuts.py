@@ -65,7 +65,7 @@ def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, C
 
     def directly(chosen: Sequence[int]) -> Sequence[Edit]:
         key = head.first_keys[:, chosen].sum(1, keepdim=True).expand(-1, n_kv_heads, -1)
-        return [path_edit({layer: key}, [(layer, head.head)], length)]
+        return [path_edit({layer: key}, [(layer, head.head * n_kv_heads // work.subject.shape.n_heads)], length)]
 
     ways: dict[str, Callable[[Sequence[int]], Sequence[Edit]]] = {IN_STREAM: in_stream}
     ways |= {} if on_slot else {DIRECTLY: directly}

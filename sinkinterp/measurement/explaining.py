@@ -21,12 +21,13 @@ from torch import Tensor
 
 from ..backends.frozen import frozen
 from ..backends.subject import Subject
-from ..checks import is_whole, keywords, whole_number
+from ..checks import keywords, whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokenSet, TokensLike
 from ..errors import InputError
 from ..interventions.columns import ZeroKeySlot
 from ..interventions.edit import Edit
+from ..interventions.selectors import named_heads
 from ..metrics.bootstrap import intervals
 from ..report.explained import Explanation, Head, HeadScore, Path
 from ..report.protocol import public_name
@@ -114,17 +115,7 @@ def _heads_of(subject: Subject, head: Any, report: Report, on_slot: bool) -> lis
         alpha = alpha_of(report, on_slot)[0].mean(0)
         strongest = alpha.flatten().argsort(descending=True)[:TOP].tolist()
         return sorted((layers[i // n_heads], i % n_heads) for i in strongest)
-    given = [head] if isinstance(head, tuple) and len(head) == 2 and isinstance(head[0], int) else head
-    if not isinstance(given, Sequence) or not given:
-        raise InputError(f"head is (layer, head), or a list of several; got {head!r:.40}")
-    for place in given:
-        is_pair = isinstance(place, Sequence) and len(place) == 2 and all(map(is_whole, place))
-        if not is_pair or place[0] not in layers or not 0 <= place[1] < n_heads:
-            raise InputError(
-                f"there is no head {place}; give (layer, head) with a layer of {layers[0]} to {layers[-1]} and a head "
-                f"of 0 to {n_heads - 1}"
-            )
-    return sorted({(int(layer), int(index)) for layer, index in given})
+    return named_heads(head, "head", layers, n_heads)
 
 
 def _scores(

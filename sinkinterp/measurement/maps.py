@@ -16,7 +16,7 @@ from ..checks import is_whole, keywords
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.edit import Edit, Edits, description, edits_of
-from ..interventions.selectors import head_pair
+from ..interventions.selectors import is_pair, named_heads
 from ..metrics.importance import importance, proxy
 from ..plots.theme import escaped
 from ..report.columns import COSINE, NORM_PRODUCT, SCORE, WEIGHT
@@ -46,7 +46,8 @@ def attention_map(
         si.attention_map("gpt2", "The cat sat on the mat.", layers=[5], heads=[1, 6])
 
     With `edits`, each map stands before them and after them. `heads` are numbers, of the chosen layers, or pairs
-    (layer, head). Without layers and heads the figure has those that look at the first token most, as many as it can
+    (layer, head); a tuple of two numbers is one pair.
+    Without layers and heads the figure has those that look at the first token most, as many as it can
     show pair by pair in 2 MB. A longer text is shown in cells, which hold the largest value of several tokens. Weights
     are proxies where rows do not sum to one. Takes what `measure` takes; several sequences of one length give mean
     maps. In place of a model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids.
@@ -136,6 +137,8 @@ def _alphas(subject: Subject, tokens: Tokens, heads: Heads, edits: Sequence[Edit
 def _asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any) -> Heads:
     """The heads that are meant, in order. Raises InputError for those that the attending layers do not have."""
     given = [heads] if is_whole(heads) else heads
+    if is_pair(given) and isinstance(given, tuple):
+        given = [given]
     for chosen in (layers, given):
         is_list = isinstance(chosen, Iterable) and not isinstance(chosen, str)
         if chosen is not None and not is_whole(chosen) and not is_list:
@@ -143,16 +146,10 @@ def _asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any) -> H
     if given is not None and not all(map(is_whole, given)):
         if layers is not None:
             raise InputError("heads that are pairs (layer, head) name their layers; leave layers= out")
-        pairs = [head_pair(pair, "heads") for pair in given]
-    else:
-        of_layers = attending if layers is None else [layers] if is_whole(layers) else layers
-        pairs = [(layer, head) for layer in of_layers for head in (range(n_heads) if given is None else given)]
-    every = {(layer, head) for layer in attending for head in range(n_heads)}
-    unknown = [pair for pair in pairs if pair not in every]
-    if unknown or not pairs:
-        what = f"no head {unknown[0][1]} of layer {unknown[0][0]}" if unknown else "no head that was asked for"
-        raise InputError(f"there is {what}; heads count from 0 to {n_heads - 1} in layers {attending}")
-    return sorted(set(pairs))
+        return named_heads(given, "heads", attending, n_heads)
+    of_layers = attending if layers is None else [layers] if is_whole(layers) else layers
+    pairs = [(layer, head) for layer in of_layers for head in (range(n_heads) if given is None else given)]
+    return named_heads(pairs, "heads", attending, n_heads)
 
 
 class ChosenHeads:

@@ -1,6 +1,6 @@
 """The path of the massive activation: which part writes it, which heads' keys read it, and what cutting each costs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -112,28 +112,30 @@ def followed(path: Path, subject: Subject, tokens: Tokens, reads: Mapping[int, R
     return replace(path, neurons=shown, n_neurons=count, covered=float(sums[count - 1]))
 
 
-def path_edit(keys: Mapping[int, Keys], heads: Sequence[Head], length: int) -> Edit:
-    """The edit that takes a part out of the first key of some heads, and leaves the residual as it is."""
+def path_edit(keys: Mapping[int, Keys], kv_heads: Collection[Head], length: int) -> Edit:
+    """The edit that takes a part out of the first key of some kv_heads, and leaves the residual as it is."""
     values = {}
-    for layer in {layer for layer, _ in heads}:
+    for layer in {layer for layer, _ in kv_heads}:
         values[layer] = keys[layer].new_zeros(*keys[layer].shape[:2], length, keys[layer].shape[2])
         values[layer][:, :, 0] = -keys[layer]
-    return ChangeKeys(Add(values), heads=heads)
+    return ChangeKeys(Add(values), kv_heads=sorted(kv_heads))
 
 
 def path_cuts(
     path: Path, reads: Mapping[int, Reads], length: int, generator: torch.Generator
 ) -> dict[str, Sequence[Edit]]:
     """What is cut of a path, and the control, vectors of the same lengths that point at random."""
-    keys, readers = {layer: of_layer.keys for layer, of_layer in reads.items()}, list(path.readers)
+    keys = {layer: of_layer.keys for layer, of_layer in reads.items()}
+    n_heads = path.n_heads // len(reads)  # of a layer
+    read = {(layer, head * keys[layer].shape[1] // n_heads) for layer, head in path.readers}
     drawn = {layer: torch.randn(x.shape, generator=generator) for layer, x in keys.items()}
     as_long = {layer: x * (keys[layer].norm(dim=-1) / x.norm(dim=-1))[..., None] for layer, x in drawn.items()}
     writer = (ChangeMLP if path.is_mlp else ChangeOutputs)(AS_OTHERS, layers=[path.at], positions=FIRST)
     return {
         "none": (),
-        "path: the readers' first keys": (path_edit(keys, readers, length),),
+        "path: the readers' first keys": (path_edit(keys, read, length),),
         "whole write": (writer,),
-        "control: random vectors as long": (path_edit(as_long, readers, length),),
+        "control: random vectors as long": (path_edit(as_long, read, length),),
     }
 
 

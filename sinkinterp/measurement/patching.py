@@ -22,7 +22,7 @@ from ..interventions.answers import per_sequence
 from ..interventions.changes import Change, ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
 from ..interventions.edit import Edit, Edits, edits_of
 from ..interventions.operations import Add, Put, Zero
-from ..interventions.selectors import OnHeads
+from ..interventions.selectors import OnPairs
 from .inputs import ModelLike, equal_inputs_of, passes
 
 Score = Callable[[Float[Tensor, "sequence pos vocab"], Tokens], Float[Tensor, " sequence"]]
@@ -60,9 +60,9 @@ def patches(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edit
     put = Put(activations(site, source, tokens, edits))
     positions = range(tokens.shape[1]) if site.positions is None else site.positions
     places: list[dict[str, Any]] = [{"layers": (layer,)} for layer in put.values]
-    if isinstance(site, OnHeads):
-        all_heads = [(layer, head) for layer in put.values for head in range(source.shape.n_heads)]
-        places = [{"layers": None, "heads": (head,)} for head in site.heads or all_heads]
+    if isinstance(site, OnPairs):
+        heads = [pair for pair in site.pairs_of(source.shape) if pair[0] in put.values]
+        places = [{"layers": None, site.selector: (pair,)} for pair in site.pairs or heads]
     return [replace(site, operation=put, positions=(p,), **place) for place in places for p in positions]
 
 

@@ -66,7 +66,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
 
     sender: `ChangeOutputs()` for heads, `ChangeMLP()` for feed-forward layers; its `layers` and `positions` narrow the
     map, whose rows are layers and heads, or layers and positions. receiver: `ChangeQueries`, `ChangeKeys` or
-    `ChangeValues` with `heads=[(layer, head)]`; None for the logits. Grouped query heads share keys and values. frozen:
+    `ChangeValues` with `heads=[(layer, head)]`, or `kv_heads` for keys and values; None for the logits. frozen:
     the sites that keep their corrupted values between the two; None for everything that blocks add. freeze_norms:
     whether the norms in front of the receiver keep the scale of the corrupted run; otherwise they are recomputed.
     Prompts, metric and errors are those of `activation_patching`. Also raises InputError, by default, for a model whose
@@ -77,7 +77,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
             "a sender is ChangeOutputs() or ChangeMLP(); a receiver ChangeQueries, ChangeKeys or ChangeValues with "
             f"heads=[(layer, head)], or None for the logits; got {sender!r:.40} and {receiver!r:.40}"
         )
-    heads, layers = (getattr(receiver, name, None) for name in ("heads", "layers"))
+    heads, layers = (getattr(receiver, name, None) for name in ("pairs", "layers"))
     if {layer for layer, _ in heads or ()} | {*(layers or ())} == {0}:
         raise InputError("nothing is sent to layer 0, which reads the embedding; take a receiver in a later layer")
     if freeze_norms and receiver is None:
@@ -142,7 +142,7 @@ class PathRuns(Runs):
 
     @property
     def protocol(self) -> str:
-        heads = [f"{layer}.{head}" for layer, head in getattr(self.receiver, "heads", None) or ()]
+        heads = [f"{layer}.{head}" for layer, head in getattr(self.receiver, "pairs", None) or ()]
         to = "the logits" if self.receiver is None else f"{type(self.receiver).__name__} {', '.join(heads)}".strip()
         for name in ("layers", "positions"):
             chosen = getattr(self.receiver, name, None)

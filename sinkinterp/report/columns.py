@@ -8,6 +8,7 @@ MODEL = "model"
 SEED = "seed"
 LAYER = "layer"
 HEAD = "head"
+KV_HEAD = "kv_head"  # of keys and values; several query heads share one
 BLOCK = "block"
 POSITION = "position"
 QUANTITY = "quantity"

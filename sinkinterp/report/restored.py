@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 from ..plots.theme import DIVERGING, escaped, themed
 from ..plots.traces import unique_values
 from ..table import Table
-from .columns import HEAD, LAYER, POSITION
+from .columns import HEAD, KV_HEAD, LAYER, POSITION
 from .maps import shown_word
 
 RESTORED, CONTROL, FIRST_ORDER, TOKEN, KEY = "restored", "control", "first order", "token", "key"
@@ -14,8 +14,8 @@ RESTORED, CONTROL, FIRST_ORDER, TOKEN, KEY = "restored", "control", "first order
 
 def restored_figure(table: Table) -> go.Figure:
     """The share restored as a heat map: layers downwards, positions with their words or heads to the right."""
-    across = next(name for name in (KEY, POSITION, HEAD) if name in table.columns)
-    down = [name for name in (LAYER, HEAD, POSITION) if name in table.columns and name != across]
+    across = next(name for name in (KEY, POSITION, HEAD, KV_HEAD) if name in table.columns)
+    down = [name for name in (LAYER, HEAD, KV_HEAD, POSITION) if name in table.columns and name != across]
     keys = [tuple(row[name] for name in down) for row in table.rows]
     lines = list(dict.fromkeys(keys))
     columns = unique_values(table, across)

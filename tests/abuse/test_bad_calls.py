@@ -478,7 +478,7 @@ OTHERS = {
     "heads to explain": lambda s: si.explain(s, TOKENS, heads=(0, 0)),
     "a graph of half a head": lambda s: si.explain(s, TOKENS, head=(0, 0)).plot(5),
     "a path to the first layer": lambda s: path_patching(
-        s, TOKENS, TOKENS + 1, receiver=edit.ChangeKeys(heads=[(0, 0)])
+        s, TOKENS, TOKENS + 1, receiver=edit.ChangeKeys(kv_heads=[(0, 0)])
     ),
     "a head of one number": lambda s: si.explain(s, TOKENS, head=(0,)),
     "a seed that is a word": lambda s: si.explain(s, TOKENS, seed="a"),

@@ -240,3 +240,16 @@ def test_a_large_bias_does_not_round_a_weight_away_in_bfloat16():
         for m, edits in ((model, [iv.BlindKeys(range(0, 48, 2))]), (own, []))
     )
     assert (found - expected).abs().mean() < 0.5  # one step of bfloat16 at 50 is 0.25
+
+
+class Bent(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).tanh()
+
+
+def test_a_map_that_is_not_linear_is_refused_by_name_where_its_weights_are_edited():
+    bent = replaced(model_of(NAME), lambda linear: Bent(linear.in_features, linear.out_features), maps=("k_proj",))
+    subject = load(bent)
+    subject.run(TOKENS, edits=[iv.ChangeKeys(iv.Zero()), iv.ZeroQueryBias()])
+    with pytest.raises(InputError, match=r"a Bent is not linear, off by .*; edit the call of its layer instead"):
+        subject.run(TOKENS, edits=[iv.ZeroKeyBias()])

@@ -21,11 +21,10 @@ from backends.encoder_decoders import (
 from transformers import BartForCausalLM, MarianForCausalLM, WhisperForCausalLM
 
 import sinkinterp as si
-from sinkinterp.backends.anatomy.projections import Projection
 from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, TokenIds
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.errors import InputError
-from sinkinterp.interventions.edit import Edit
+from sinkinterp.interventions.edit import KEY_WEIGHTS, Edit
 from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
 from sinkinterp.measurement.streaming import streaming_loss
 from sinkinterp.report.protocol import Protocol
@@ -239,8 +238,8 @@ def test_edits_of_calls_reach_the_attention_that_is_read():
     crossing, plain = subject.cross_attention(), subject.run(TOKENS).logits
     silenced = [each.run(TOKENS, edits=[Silent()]).logits for each in (subject, crossing)]
     assert not any(a.allclose(b, atol=1e-3) for a, b in ((silenced[0], plain), (silenced[1], plain), silenced))
-    weights = crossing.weights(1, Projection.KEY).weight
-    assert weights.flatten(0, 1).equal(subject.model.model.decoder.layers[1].encoder_attn.k_proj.weight)
+    (module,) = [module for module, found in crossing.maps() if (found.layer, found.site) == (1, KEY_WEIGHTS)]
+    assert module is subject.model.model.decoder.layers[1].encoder_attn.k_proj
 
 
 GPT2, BART = zoo.model_of("gpt2"), model_of("bart")

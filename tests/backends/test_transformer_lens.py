@@ -102,7 +102,7 @@ def test_a_model_that_transformer_lens_computes_differently_is_refused():
     odd = {"initializer_range": 0.5, "scale_attn_weights": False}
     config = GPT2Config(vocab_size=VOCAB, n_embd=48, n_layer=2, n_head=4, **odd)
     model = AutoModelForCausalLM.from_config(config).eval()
-    with pytest.raises(InputError, match="gives other logits than under transformers, off by .*; use the Hugging"):
+    with pytest.raises(InputError, match=r"gives other logits than under transformers, off by .*; use the Hugging"):
         bridge_of(model)
 
 

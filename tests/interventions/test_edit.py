@@ -62,7 +62,7 @@ def test_sites_know_the_layers_of_a_model():
 
 def test_an_edit_is_described_as_code_without_defaults():
     assert description(iv.SwapPositions(0, 4)) == "SwapPositions(0, 4)"
-    assert description(iv.ChangeKeys(iv.Zero(), heads=[(1, 2)])) == "ChangeKeys(Zero(), heads=[[1, 2]])"
+    assert description(iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 2)])) == "ChangeKeys(Zero(), kv_heads=[[1, 2]])"
     put = iv.ChangeResidual(iv.Put({3: torch.zeros(2, 5, 7)}), layers=[3])
     assert description(put) == "ChangeResidual(Put({3: tensor(2, 5, 7)}), layers=[3])"
 

@@ -17,11 +17,13 @@ ON_HEADS = (
     iv.ZeroQueryBias, iv.ClipPattern, iv.ZeroKeySlot, iv.RemoveColumn,
     lambda **on: iv.PatchNormalization(SOFTMAX, **on), lambda **on: iv.Temperature(2.0, **on),
     lambda **on: iv.BiasColumn(1.0, **on), lambda **on: iv.AttendSelfOnly(**{"positions": [1]} | on),
-    lambda **on: iv.ChangeQueries(iv.Zero(), **on), lambda **on: iv.ChangeKeys(iv.Zero(), **on),
-    lambda **on: iv.ChangeValues(iv.Zero(), **on), lambda **on: iv.ChangeOutputs(iv.Zero(), **on),
+    lambda **on: iv.ChangeQueries(iv.Zero(), **on), lambda **on: iv.ChangeOutputs(iv.Zero(), **on),
     lambda **on: iv.ChangePattern(iv.Zero(), **on),
 )  # fmt: skip
-ON_KV_HEADS = (iv.ZeroKeyBias, iv.ZeroValueBias)
+ON_KV_HEADS = (
+    iv.ZeroKeyBias, iv.ZeroValueBias,
+    lambda **on: iv.ChangeKeys(iv.Zero(), **on), lambda **on: iv.ChangeValues(iv.Zero(), **on),
+)  # fmt: skip
 IN_LAYERS = (
     *ON_HEADS, *ON_KV_HEADS, iv.RemoveKeySlot, iv.AddSinkLogit, lambda **on: iv.BlindKeys([3], **on),
     lambda **on: iv.ChangeResidual(iv.Zero(), **on), lambda **on: iv.ChangeMLP(iv.Zero(), **on),
@@ -100,19 +102,19 @@ def test_columns_positions_and_read_dimensions_must_exist():
 def test_any_iterable_names_what_a_tuple_does():
     edit = iv.ChangeResidual(iv.Zero(), layers=range(2, 5), dims=iter([7, 3]), positions={1})
     assert (edit.layers, edit.dims, edit.positions) == ((2, 3, 4), (7, 3), (1,))
-    assert iv.ChangeKeys(iv.Zero(), heads=iter([(1, 2), (4, 0)])).heads == ((1, 2), (4, 0))
+    assert iv.ChangeKeys(iv.Zero(), kv_heads=iter([(1, 2), (4, 0)])).kv_heads == ((1, 2), (4, 0))
     assert hash(iv.ChangeKeys(iv.Zero(), dims=[1, 2])) == hash(iv.ChangeKeys(iv.Zero(), dims=(1, 2)))
 
 
 CONTROLS = [  # an edit, and the narrowest of its selectors
     *((make(layers=[2, 8]), "layers") for make in IN_LAYERS[:5] + IN_LAYERS[-8:-5] + IN_LAYERS[-2:]),
-    *((make(heads=[(1, 2), (1, 3), (8, 6)]), "heads") for make in ON_HEADS[:3] + ON_HEADS[4:6] + ON_HEADS[-5:]),
+    *((make(heads=[(1, 2), (1, 3), (8, 6)]), "heads") for make in ON_HEADS[:3] + ON_HEADS[4:6] + ON_HEADS[-3:]),
     *((make(kv_heads=[(1, 2), (1, 3), (8, 6)]), "kv_heads") for make in ON_KV_HEADS),
     *((site(iv.Zero(), positions=[0, 4], layers=[2] if site not in SITES[:2] else None),
         "positions") for site in SITES),
     *((site(iv.Zero(), positions=[0, 4], dims=[3]), "dims") for site in SITES),
-    *((site(iv.Zero(), heads=[(4, 2)], positions=[0]), "positions") for site in SITES[4:]),
-    *((site(iv.Zero(), heads=[(4, 2)], positions=[0], dims=[5, 6]), "dims") for site in SITES[4:]),
+    *((site(iv.Zero(), positions=[0], **{site.selector: [(4, 2)]}), "positions") for site in SITES[4:]),
+    *((site(iv.Zero(), positions=[0], dims=[5, 6], **{site.selector: [(4, 2)]}), "dims") for site in SITES[4:]),
     *((make(positions=[0, 3], heads=[(4, 2)]), "positions") for make in COLUMNS),
     (iv.RemoveColumn(), "positions"), (iv.RemovePosition([0, 5]), "positions"),
     (iv.BlindKeys([3, 4], layers=[2]), "dims"),
@@ -176,7 +178,7 @@ def test_edits_that_choose_nothing_and_choices_without_others_have_no_control():
 
 
 PAIRS = r"pairs \(layer, head\), such as \[\(2, 0\), \(4, 3\)\]; got"
-MALFORMED = [("heads", heads, PAIRS) for heads in (["12"], [3], [(1, 2, 3)], [(1,)])]
+MALFORMED = [("kv_heads", heads, PAIRS) for heads in (["12"], [3], [(1, 2, 3)], [(1,)])]
 MALFORMED += [("layers", layers, "a list of whole numbers") for layers in ("12", b"12", 1.5, object())]
 
 
@@ -185,6 +187,12 @@ def test_a_head_is_a_pair_and_a_selector_a_list(selector, chosen, what, as_users
     with pytest.raises(InputError, match=rf"^{selector} of ChangeKeys are {what}"):
         iv.ChangeKeys(iv.Zero(), **{selector: chosen})
     assert iv.ChangeKeys(iv.Zero(), layers=3).layers == (3,)
+
+
+@pytest.mark.parametrize("pair", [(5, 3), [5, 3], torch.tensor([5, 3]), ((5, 3),)])
+def test_one_pair_is_one_head(pair):
+    assert iv.ChangeOutputs(iv.Zero(), heads=pair).heads == ((5, 3),)
+    assert iv.ChangeKeys(iv.Zero(), kv_heads=pair).kv_heads == ((5, 3),)
 
 
 def test_as_many_choices_as_the_limit_are_stored_and_one_more_is_refused(monkeypatch):

@@ -8,7 +8,16 @@ from transformer_lens import patching as theirs
 
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.errors import InputError
-from sinkinterp.interventions import ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual, ChangeValues, Put, PutAt
+from sinkinterp.interventions import (
+    ChangeKeys,
+    ChangeMLP,
+    ChangeOutputs,
+    ChangePattern,
+    ChangeResidual,
+    ChangeValues,
+    Put,
+    PutAt,
+)
 from sinkinterp.lm.model import build
 from sinkinterp.measurement.activation_patching import (
     activation_patching,
@@ -17,6 +26,7 @@ from sinkinterp.measurement.activation_patching import (
     logit_difference,
     loss_at,
 )
+from sinkinterp.measurement.patching import patch
 
 T, RIGHT, WRONG = 7, 11, 13
 GENERATOR = torch.Generator().manual_seed(5)
@@ -39,7 +49,7 @@ CASES = {
     "heads": (ChangeOutputs(), ("layer", "head"), theirs.get_act_patch_attn_head_out_all_pos),
     "heads and positions": (ChangeOutputs(), None, theirs.get_act_patch_attn_head_out_by_pos),
     "patterns": (ChangePattern(), ("layer", "head"), theirs.get_act_patch_attn_head_pattern_all_pos),
-    "values": (ChangeValues(), ("layer", "head"), theirs.get_act_patch_attn_head_v_all_pos),
+    "values": (ChangeValues(), ("layer", "kv_head"), theirs.get_act_patch_attn_head_v_all_pos),
 }
 
 
@@ -74,21 +84,27 @@ def test_what_every_pair_restores_wholly_has_no_interval(subject):
     assert cells == pytest.approx([1, 1, 1], abs=1e-4)
 
 
-def test_heads_of_values_are_kv_heads_and_query_heads_choose_theirs(subject):
-    shape = subject.shape
-    group = shape.n_heads // shape.n_kv_heads
-
+@pytest.mark.parametrize("site", [ChangeValues, ChangeKeys])
+def test_keys_and_values_are_addressed_by_kv_head_in_maps_and_in_edits(subject, site):
     def rows(site, by):
         return activation_patching(subject, CLEAN, CORRUPTED, site=site, by=by, metric=difference, progress=False).rows
 
-    every = {row["head"]: row["restored"] for row in rows(ChangeValues(layers=[1]), ("layer", "head"))}
-    assert set(every) == set(range(shape.n_kv_heads)) and len(set(every.values())) == len(every)
-    for head in range(shape.n_heads):
-        site = ChangeValues(heads=[(1, head)])
-        (by_head,), (by_layer,) = rows(site, ("layer", "head")), rows(site, ("layer",))
-        assert by_head["head"] == head // group
-        assert by_head["restored"] == pytest.approx(every[head // group], abs=1e-6)
-        assert by_layer["restored"] == pytest.approx(every[head // group], abs=1e-6)
+    every = {row["kv_head"]: row["restored"] for row in rows(site(layers=[1]), ("layer", "kv_head"))}
+    assert set(every) == set(range(subject.shape.n_kv_heads)) and len(set(every.values())) == len(every)
+    clean, corrupted = (difference(subject.run(tokens).logits) for tokens in (CLEAN, CORRUPTED))
+    for head, restored in every.items():
+        one = site(kv_heads=[(1, head)])
+        (row,) = rows(one, ("layer",))
+        by_hand = difference(subject.run(CORRUPTED, edits=[patch(one, subject, CLEAN)]).logits)
+        share = ((by_hand - corrupted).mean() / (clean - corrupted).mean()).item()
+        assert row["restored"] == pytest.approx(restored, abs=1e-6) == pytest.approx(share, abs=1e-4)
+
+
+def test_query_heads_of_keys_and_values_are_refused_with_their_name(subject):
+    with pytest.raises(InputError, match=r"kv_heads"):
+        ChangeValues(heads=[(0, 1)])
+    with pytest.raises(InputError, match="goes by layer, and by kv_head or position"):
+        activation_patching(subject, CLEAN, CORRUPTED, site=ChangeValues(), by=("layer", "head"), metric=difference)
 
 
 def test_metrics_are_those_worked_by_hand(subject):

@@ -110,7 +110,7 @@ def test_cut_directly_all_parts_leave_a_first_key_that_is_the_mean_of_the_others
         values = next(values for block, values, _ in parts_by_block(run) if block == layer)
         first_keys = head_pairs(run, layer, [1], values, on_slot=False).first_keys
     key = first_keys[:, 0].sum(1, keepdim=True).expand(-1, subject.shape.n_kv_heads, -1)
-    edit = path_edit({layer: key}, [(layer, 1)], 11)
+    edit = path_edit({layer: key}, [(layer, 1 // (subject.shape.n_heads // subject.shape.n_kv_heads))], 11)
     seen = {}
 
     def keys(name, head):

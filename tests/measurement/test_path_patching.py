@@ -33,6 +33,10 @@ FROZEN = (((ChangeOutputs(), ChangeMLP()), True, True), (ChangeOutputs(), True, 
 RECEIVERS = {"q": ChangeQueries, "k": ChangeKeys, "v": ChangeValues}
 
 
+def receiver_of(what, layer, head):
+    return RECEIVERS[what](**{RECEIVERS[what].selector: [(layer, head)]})
+
+
 def difference(logits):
     return logits[:, -1, 11] - logits[:, -1, 13]
 
@@ -100,7 +104,7 @@ def by_hooks(family, sender, what, receiver, frozen, freezes_mlps=True):
 @pytest.mark.parametrize("family", PARTS)
 @pytest.mark.parametrize("what", RECEIVERS)
 def test_a_path_equals_doing_it_by_hooks(family, what, as_users_run_it):
-    subject, receiver = load(model_of(family)), RECEIVERS[what](heads=[(2, 1)])
+    subject, receiver = load(model_of(family)), receiver_of(what, 2, 1)
     for sites, frozen, freezes_mlps in FROZEN:
         table = path_patching(
             subject, CLEAN, CORRUPTED, sender=ChangeOutputs(layers=[0, 1]), receiver=receiver, frozen=sites,
@@ -124,7 +128,7 @@ def test_direct_paths_equal_those_of_transformer_lens(what, as_users_run_it):
         )
     for head in range(N_HEADS):
         table = path_patching(
-            subject, CLEAN, CORRUPTED, sender=ChangeOutputs(layers=[0]), receiver=RECEIVERS[what](heads=[(1, head)]),
+            subject, CLEAN, CORRUPTED, sender=ChangeOutputs(layers=[0]), receiver=receiver_of(what, 1, head),
             metric=difference, progress=False,
         )  # fmt: skip
         expected = ((values[1, head] - corrupted) / (clean - corrupted)).item()

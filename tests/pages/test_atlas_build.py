@@ -132,8 +132,8 @@ def test_a_page_under_a_limit_has_exact_cells():
     ("tokens", "options", "message"),
     [
         (tokens_of(), {}, "one sequence"),
-        (TOKENS, {"heads": [(0, 99)]}, "no layer and head"),
-        (TOKENS, {"heads": []}, "no layer and head"),
+        (TOKENS, {"heads": [(0, 99)]}, "there is no head"),
+        (TOKENS, {"heads": []}, "there is no head"),
         (TOKENS, {"limit": 3}, "too few"),
     ],
 )

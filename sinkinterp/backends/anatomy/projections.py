@@ -18,6 +18,7 @@ from ...attention.shapes import ModelShape
 from ...errors import InputError
 from ...interventions.answers import Unchanged, alike
 from ...interventions.edit import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
+from ..gap import Gap, tolerance_of
 from ..recorder import Recorder
 from .modules import removed_after
 
@@ -48,9 +49,18 @@ class Linear:
 
 
 def linear_of(module: Any, x: Tensor, y: Tensor) -> Linear:
-    """The map that a module computes, as what it returns for other inputs shows it, whatever it keeps its weight in."""
+    """The map that a module computes, as what it returns for other inputs shows it, whatever it keeps its weight in.
+
+    Raises InputError for a module that is not linear: twice an input must give twice what is above the bias.
+    """
     nothing = x.new_zeros(*(1 for _ in x.shape[:-1]), x.shape[-1])
     bias = module.forward(nothing).flatten()
+    with torch.no_grad():
+        first = x.flatten(0, -2)[:1].view_as(nothing)
+        once, twice = (module.forward(times * first).flatten() for times in (1, 2))
+        gap = Gap.of(twice, 2 * once - bias)
+    if not gap.is_within(tolerance_of(x.dtype)):
+        raise InputError(f"a {type(module).__name__} is not linear, {gap}; edit the call of its layer instead")
 
     def weight() -> Tensor:
         each = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).view(*nothing.shape[:-2], *(x.shape[-1],) * 2)

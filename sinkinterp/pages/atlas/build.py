@@ -11,6 +11,7 @@ from ...backends.subject import Subject
 from ...data.tokens import Tokens, TokenSet
 from ...errors import InputError
 from ...interventions.edit import Edit
+from ...interventions.selectors import named_heads
 from ...measurement.measure import measure
 from ...metrics.instruments import Instruments
 from ...report.compare import compare
@@ -100,15 +101,9 @@ class Reader:
 
 def _maps(subject: Subject, heads: MapKeys | None) -> list[tuple[int, int]]:
     """The maps to show, sorted; by default those of all heads. Raises InputError for heads that do not exist."""
-    every = all_maps(subject)
-    unknown = sorted(set(heads or ()) - set(every))
-    if unknown or (heads is not None and not heads):
-        (first, _), (last, most) = every[0], every[-1]
-        raise InputError(
-            f"{subject.name} has no layer and head {unknown[0] if unknown else 'of none'}; attention layers go from "
-            f"{first} to {last}, heads from 0 to {most}"
-        )
-    return every if heads is None else sorted(set(heads))
+    if heads is None:
+        return all_maps(subject)
+    return named_heads(heads, "heads", subject.shape.attention_layers, subject.shape.n_heads)
 
 
 def all_maps(subject: Subject) -> list[tuple[int, int]]:

@@ -1,0 +1,57 @@
+"""A read after an edit returns what the edit put there, at every site, on every backend."""
+
+import pytest
+import torch
+from backends.own_modules import VOCAB as OWN_VOCAB
+from backends.own_modules import NanoGPT
+from backends.zoo import VOCAB, subject_of
+
+import sinkinterp as si
+from sinkinterp import interventions as iv
+from sinkinterp.backends.load import BACKENDS
+from sinkinterp.errors import InputError
+from sinkinterp.measurement.patching import activations, patch
+
+SITES = (iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries, iv.ChangeKeys, iv.ChangeValues, iv.ChangeOutputs)
+SUBJECTS = [(name, backend) for name in ("gpt2", "llama with grouped queries", "opt") for backend in BACKENDS]
+
+
+def given(name, backend):
+    """The subject, and 3 sequences of 7 ids."""
+    if backend == "own":
+        torch.manual_seed(0)
+        return si.load(NanoGPT().eval()), torch.randint(OWN_VOCAB, (3, 7), generator=torch.Generator().manual_seed(0))
+    return subject_of(name, backend), torch.randint(VOCAB, (3, 7), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("name", "backend"), [*SUBJECTS, ("nanoGPT", "own")])
+def test_a_read_returns_what_an_edit_put_there(name, backend):
+    subject, ids = given(name, backend)
+    for site in SITES:
+        plain = activations(site(), subject, ids)
+        assert all(x.abs().max() > 1e-3 for x in plain.values()), site
+        zeroed = activations(site(), subject, ids, edits=[site(iv.Zero())])
+        assert all(x.eq(0).all() for x in zeroed.values()), site
+        layer = sorted(plain)[-1]
+        constant = activations(site(), subject, ids, edits=[site(iv.SetTo(0.75), layers=[layer], positions=[2])])
+        assert constant[layer][..., 2, :].eq(0.75).all()
+        assert constant[layer][..., 1, :].equal(plain[layer][..., 1, :])
+    last = max(subject.shape.attention_layers)
+    pattern = activations(iv.ChangePattern(), subject, ids, edits=[iv.RemoveColumn(positions=[0], layers=[last])])
+    assert pattern[last][..., 1:, 0].eq(0).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_a_patch_takes_from_an_edited_run_is_edited(backend):
+    subject, ids = given("gpt2", backend)
+    zero, site = iv.ChangeOutputs(iv.Zero(), layers=[1]), iv.ChangeOutputs(layers=[1])
+    put = patch(site, subject, ids, edits=[zero])
+    patched = subject.run(ids, edits=[put]).logits
+    torch.testing.assert_close(patched, subject.run(ids, edits=[zero]).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_sites_that_no_read_sees_name_the_one_to_read():
+    subject, ids = given("gpt2", "huggingface")
+    for site in (iv.ChangeTokenEmbedding(), iv.ChangePositionEmbedding()):
+        with pytest.raises(InputError, match=r"is not read; take ChangeResidual\(layers=\[0\]\)"):
+            activations(site, subject, ids)
