@@ -135,7 +135,7 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
     Feed-forward layers and cross-attention then add nothing. Raises InputError for a model of another library, for one
     whose feed-forward updates are not found, and for norms that are not linear at a fixed scale.
     """
-    hf, calls, seen = _checked(subject), {}, {}
+    hf, calls, seen = freezable(subject), {}, {}
     blocks, tables = list(hf.modules.blocks), list(hf.modules.tables)
     silent = {m.module for m in hf.modules.mlps if m is not None} | {m for b in blocks for m in cross_attention(b)}
     norms = {m for b in blocks for m in b.modules() if "norm" in type(m).__name__.lower() and not list(m.children())}
@@ -156,7 +156,7 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
         watched = {*blocks, *tables, *silent, *norms}
         with removed_after([module.register_forward_hook(see, with_kwargs=True) for module in watched]):
             trace = hf.run(tokens, calls={"calls": keep}, residuals={"x": _same}, mlps={"mlp": _same})
-        for module in silent:
+        for module in silent & seen.keys():
             stack.enter_context(_forward_set_to(module, partial(_nothing_like, seen[module][2])))
         for module in norms & seen.keys():
             args, _, y = seen[module]
@@ -190,7 +190,8 @@ def _cross_attention_of(subject: Subject) -> set[nn.Module]:
     return {module for block in subject.modules.blocks for module in cross_attention(block)}
 
 
-def _checked(subject: Subject) -> HuggingFaceSubject:
+def freezable(subject: Subject) -> HuggingFaceSubject:
+    """The subject, where `frozen` can run it. Raises InputError, as there, for one whose parts are not found."""
     if not isinstance(subject, HuggingFaceSubject) or not subject.reads_caches:
         raise InputError(f"{subject.name} is read through another library; load it with backend='huggingface'")
     if not isinstance(subject.model, PreTrainedModel):

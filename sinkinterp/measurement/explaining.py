@@ -19,7 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..backends.frozen import frozen
+from ..attention.call import AttentionCall
+from ..attention.slots import SlotRow
+from ..backends.frozen import freezable, frozen
 from ..backends.subject import Subject
 from ..checks import keywords, whole_number
 from ..data.progress import OnProgress, progress_of
@@ -66,19 +68,23 @@ def explain(
         raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
     if tokens is None:
         token_set = replace(TokenSet.of(token_set.tokens[:TEXTS], token_set.source), bos=token_set.bos)
+    freezable(subject)
     ids = token_set.tokens
     with progress_of(progress, f"explaining {subject.name}") as on_pass:
         generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0))
         work = Work(subject, token_set, generator, on_pass, 7 + TOP * 2 * (1 + DRAWS))
         before = work.report()
-        on_slot = _draws_more(before)
+        on_slot = _draws_more(before) and _has_learned_keys(subject, ids)
         heads = _heads_of(subject, head, before, on_slot)
-        path, path_rows = None if on_slot else massive_path(subject, ids), []
+        found, path_rows = None if on_slot else massive_path(subject, ids), []
+        path, no_path = (found, None) if isinstance(found, Path) else (None, found)
         scores, reads = _scores(work, heads, path, before, on_slot)
         cuts = [row for score in scores for row in cut_rows(work, score, on_slot)]
         if path is not None:
             path = followed(path, subject, ids, reads)
-            edits = path_cuts(path, reads, ids.shape[1], generator) if path.readers else {}
+            edits = (
+                path_cuts(path, reads, subject.shape.attention_layers, ids.shape[1], generator) if path.readers else {}
+            )
             reports = {name: work.report(*cut) if cut else before for name, cut in edits.items()}
             path_rows = [path_row(name, report, before, list(path.readers)) for name, report in reports.items()]
     note = _note(before)
@@ -96,6 +102,7 @@ def explain(
         cuts=Table("What remains when the named parts are cut?", ablation, tuple(cuts)),
         path_cuts=Table("What does the path cost?", path_note, tuple(path_rows)),
         passes=work.passes,
+        no_path=no_path,
     )
 
 
@@ -107,6 +114,18 @@ def _note(report: Report) -> str:
 def _draws_more(report: Report) -> bool:
     """Whether slots draw more attention than the first token."""
     return report.slot_importance is not None and bool(report.slot_importance.mean() > report.alpha().mean())
+
+
+def _has_learned_keys(subject: Subject, tokens: Tensor) -> bool:
+    """Whether every slot is a key that can be explained, rather than a learned logit."""
+    seen: list[bool] = []
+
+    def see(call: AttentionCall) -> Tensor:
+        seen.append(isinstance(call.slot, SlotRow))
+        return call.q.new_zeros(len(call.q), 1)
+
+    subject.run(tokens[:1], calls={"slot": see})
+    return all(seen)
 
 
 def _heads_of(subject: Subject, head: Any, report: Report, on_slot: bool) -> list[Head]:

@@ -9,7 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.shapes import Residual
-from ..backends.frozen import FrozenRun
+from ..backends.anatomy.modules import token_mixer
+from ..backends.frozen import FrozenRun, freezable
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.neurons import neurons_of
 from ..backends.subject import Subject
@@ -19,14 +20,14 @@ from ..interventions.edit import Edit
 from ..interventions.operations import Add
 from ..metrics.bootstrap import difference, estimate_cells, mean_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS
+from ..metrics.residuals import is_massive, lifetime
 from ..report.columns import ALPHA_1
-from ..report.explained import CUT, READER, Head, Neuron, Path
+from ..report.explained import CUT, READER, STANDS_OUT, Head, Neuron, NoPath, Path
 from ..report.report import Report
 from ..table import Cell
 from .inputs import passes, reads_inputs
 from .score_parts import AS_OTHERS, FIRST, contrast_of, score_of, whole_score
 
-STANDS_OUT = 10  # times its mean size at other tokens, for the first token's largest entry to be followed
 COVERED = 0.8  # of the entry, by the neurons that are counted
 Keys = Float[Tensor, "sequence kv_head d_head"]
 
@@ -40,25 +41,43 @@ class Reads(NamedTuple):
 
 
 @reads_inputs
-def massive_path(subject: Subject, tokens: Tokens) -> Path | None:
-    """Who writes the first token's largest entry; None where none stands out, or the embedding makes it. One pass."""
-    answers = [
-        subject.run(batch, residuals={"first": _first, "others": _others}, mlps={"mlp": _first}).answers
-        for _, batch in passes(subject, tokens)
-    ]
-    first, others, mlp = (torch.cat([x[name] for x in answers]).mean(0) for name in ("first", "others", "mlp"))
-    block, dim = divmod(int(first[:-1].abs().argmax()), first.shape[1])
+def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
+    """Who writes the largest entry of the first token that stands out, of the inputs of all blocks. One pass.
+
+    An entry stands out where it is the largest of its block and `STANDS_OUT` times its mean size at other tokens.
+    Says that there is none, or that the embedding makes it, with the numbers of the block that comes nearest.
+    """
+    hf, reads = freezable(subject), {"first": _first, "others": _others, "massive": _massive}
+    answers = [hf.run(batch, residuals=reads, mlps={"mlp": _first}).answers for _, batch in passes(subject, tokens)]
+    first, others, massive, mlp = (torch.cat([x[name] for x in answers]).mean(0) for name in (*reads, "mlp"))
+    dims = first[:-1].abs().argmax(-1, keepdim=True)
+    sizes, means = (x[:-1].gather(1, dims)[:, 0] for x in (first.abs(), others))
+    times = sizes / means
+    stands_out = sizes >= STANDS_OUT * means
+    block = int((sizes.masked_fill(~stands_out, -1) if stands_out.any() else times.nan_to_num(0)).argmax())
+    dim = int(dims[block])
     entry, of_mlps = first[:, dim], mlp[:, dim]
     value = entry[block]
-    shares = torch.stack((entry.diff() - of_mlps, of_mlps), 1) / value  # of attention and of feed-forward layers
-    if not value.abs() >= STANDS_OUT * others[block, dim] or block == 0 or shares[:block].max() < entry[0] / value:
-        return None
+    shares = torch.stack((entry.diff() - of_mlps, of_mlps), 1) / value  # of what mixes tokens, and feed-forward layers
+    life = lifetime(massive[:, dim] > 0.5)
+    if not stands_out.any() or block == 0 or shares[:block].max() < entry[0] / value:
+        return NoPath(dim, block, float(value), float(times[block]), life, is_embedding=bool(stands_out.any()))
     at, is_mlp = divmod(int(shares[:block].argmax()), 2)
     last, of_last = divmod(int(shares[block:].argmin()), 2)
     erased = -float(shares[block + last, of_last])
-    eraser = (f"{('attention', 'MLP')[of_last]} {block + last}", erased) if erased >= 0.5 else None
+    eraser = (_part(hf, block + last, bool(of_last)), erased) if erased >= 0.5 else None
     share = float(shares[at, is_mlp])
-    return Path(dim, bool(is_mlp), at, share * float(value), share, eraser)
+    writer = _part(hf, at, bool(is_mlp))
+    return Path(dim, bool(is_mlp), at, share * float(value), share, eraser, writer, block, float(times[block]), life)
+
+
+def _part(subject: HuggingFaceSubject, block: int, is_mlp: bool) -> str:
+    mixer = token_mixer(subject.modules.blocks[block], block in subject.shape.attention_layers)
+    return f"{'MLP' if is_mlp else mixer} {block}"
+
+
+def _massive(x: Residual) -> Tensor:
+    return is_massive(x)[:, 0].float()
 
 
 def _first(x: Residual) -> Tensor:
@@ -122,19 +141,24 @@ def path_edit(keys: Mapping[int, Keys], kv_heads: Collection[Head], length: int)
 
 
 def path_cuts(
-    path: Path, reads: Mapping[int, Reads], length: int, generator: torch.Generator
+    path: Path, reads: Mapping[int, Reads], layers: Sequence[int], length: int, generator: torch.Generator
 ) -> dict[str, Sequence[Edit]]:
-    """What is cut of a path, and the control, vectors of the same lengths that point at random."""
+    """What is cut of a path, and the control, vectors of the same lengths that point at random.
+
+    layers: those that attend. A writer that is neither a feed-forward layer nor attention is cut in keys alone.
+    """
     keys = {layer: of_layer.keys for layer, of_layer in reads.items()}
     n_heads = path.n_heads // len(reads)  # of a layer
     read = {(layer, head * keys[layer].shape[1] // n_heads) for layer, head in path.readers}
     drawn = {layer: torch.randn(x.shape, generator=generator) for layer, x in keys.items()}
     as_long = {layer: x * (keys[layer].norm(dim=-1) / x.norm(dim=-1))[..., None] for layer, x in drawn.items()}
-    writer = (ChangeMLP if path.is_mlp else ChangeOutputs)(AS_OTHERS, layers=[path.at], positions=FIRST)
+    can_be_cut = path.is_mlp or path.at in layers
+    change = ChangeMLP if path.is_mlp else ChangeOutputs
+    writer = {"whole write": (change(AS_OTHERS, layers=[path.at], positions=FIRST),)} if can_be_cut else {}
     return {
         "none": (),
         "path: the readers' first keys": (path_edit(keys, read, length),),
-        "whole write": (writer,),
+        **writer,
         "control: random vectors as long": (path_edit(as_long, read, length),),
     }
 

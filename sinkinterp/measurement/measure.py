@@ -17,7 +17,7 @@ from ..interventions.answers import metric as named
 from ..interventions.edit import Edit, Edits, edits_of
 from ..metrics.importance import VISIBLE, Convention
 from ..metrics.instruments import INSTRUMENTS, Instruments
-from ..metrics.metric import CallMetric, LogitsMetric, Metric, ResidualMetric
+from ..metrics.metric import CallMetric, LogitsMetric, Metric, OutputMetric, ResidualMetric
 from ..report.report import Report
 from .core_metrics import core_fields, core_metrics, hides_first_key
 from .inputs import ModelLike, check_fits, inputs_of, passes, protocol_of
@@ -109,13 +109,14 @@ def _answers(subject: Subject, batch: Tokens, metrics: Sequence[Metric], edits: 
     """What one forward pass answered, sequence first."""
     calls = {metric.name: metric.read for metric in metrics if isinstance(metric, CallMetric)}
     residuals = {metric.name: metric.read for metric in metrics if isinstance(metric, ResidualMetric)}
-    trace = subject.run(batch, calls=calls, residuals=residuals, edits=edits)
+    outputs = {metric.name: metric.read for metric in metrics if isinstance(metric, OutputMetric)}
+    trace = subject.run(batch, calls=calls, residuals=residuals, outputs=outputs, edits=edits)
     logits = {
         metric.name: _read_logits(metric, trace.logits, batch.to(trace.logits.device, copy=True))
         for metric in metrics
         if isinstance(metric, LogitsMetric)
     }
-    return {name: value.cpu() for name, value in (trace.calls | trace.residuals | logits).items()}
+    return {name: value.cpu() for name, value in (trace.answers | logits).items()}
 
 
 def _read_logits(metric: LogitsMetric, logits: Tensor, tokens: Tokens) -> Tensor:

@@ -75,7 +75,7 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     if not isinstance(sender, SENDERS) or not isinstance(receiver, (*RECEIVERS, type(None))):
         raise InputError(
             "a sender is ChangeOutputs() or ChangeMLP(); a receiver ChangeQueries, ChangeKeys or ChangeValues with "
-            f"heads=[(layer, head)], or None for the logits; got {sender!r:.40} and {receiver!r:.40}"
+            f"heads=[(layer, head)] or kv_heads, or None for the logits; got {sender!r:.40} and {receiver!r:.40}"
         )
     heads, layers = (getattr(receiver, name, None) for name in ("pairs", "layers"))
     if {layer for layer, _ in heads or ()} | {*(layers or ())} == {0}:

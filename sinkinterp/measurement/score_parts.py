@@ -12,6 +12,7 @@ from ..attention.call import AttentionCall
 from ..attention.kernels import Identity
 from ..attention.shapes import Residual
 from ..attention.slots import SlotRow
+from ..backends.anatomy.modules import cross_attention, token_mixer
 from ..backends.frozen import FrozenRun
 from ..errors import InputError
 from ..interventions.changes import ChangeMLP, ChangeOutputs, ChangePositionEmbedding, ChangeTokenEmbedding
@@ -19,6 +20,7 @@ from ..interventions.edit import Edit
 from ..interventions.operations import MeanOfOthers
 
 AS_OTHERS, FIRST = MeanOfOthers(1), (0,)  # what a part becomes where it is cut, and where that is
+ROUNDING = 1e-4  # of the residual; differences between tokens that are smaller are no part
 OWN_BIAS, SLOT, POSITION_BIAS = "own bias", "k*", "position bias"
 Parts = tuple[int, dict[str, Residual], dict[str, Edit]]
 Contrast = Float[Tensor, "#batch 1 query key"]
@@ -42,7 +44,7 @@ def parts_by_block(run: FrozenRun) -> Iterator[Parts]:
     """For every block, the parts of its input, which sum to it, and the edits that cut them; biases have none.
 
     A cut part becomes, at the first token, its mean over the others. What a block adds beside its heads and its
-    feed-forward layer (output biases, cross-attention) is its "bias".
+    feed-forward layer has the name of what it is: cross-attention, a convolution, another mixer, or a bias.
     """
     x, mlps = run.trace.residuals["x"], run.trace.mlps["mlp"]
     values: dict[str, Residual] = {"embedding": x[:, 0]}
@@ -56,8 +58,19 @@ def parts_by_block(run: FrozenRun) -> Iterator[Parts]:
         for head, written in enumerate(run.writes(block) if block in run.calls else ()):
             values[f"head {block}.{head}"], rest = written, rest - written
             cuts[f"head {block}.{head}"] = ChangeOutputs(AS_OTHERS, heads=[(block, head)], positions=FIRST)
-        values |= {f"bias {block}": rest, f"MLP {block}": mlps[:, block]}
+        values |= {f"{_rest_name(run, block, rest)} {block}": rest, f"MLP {block}": mlps[:, block]}
         cuts[f"MLP {block}"] = ChangeMLP(AS_OTHERS, layers=[block], positions=FIRST)
+
+
+def _rest_name(run: FrozenRun, block: int, rest: Residual) -> str:
+    """What a block adds beside its heads and its feed-forward layer; a bias where it is the same at every token."""
+    module = run.subject.modules.blocks[block]
+    if block not in run.calls:
+        return token_mixer(module, attends=False)
+    varies = (rest - rest[:, :1]).abs().max() > ROUNDING * run.trace.residuals["x"][:, block : block + 2].abs().max()
+    if not varies:
+        return "bias"
+    return "cross-attention" if cross_attention(module) else token_mixer(module, attends=False)
 
 
 def head_pairs(

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..attention.shapes import Residual
+from ..attention.shapes import HeadOutput, Residual
 from ..data.tokens import Tokens
 
 Logits = Float[Tensor, "sequence pos vocab"]
@@ -37,6 +37,13 @@ class CallMetric(Metric):
     """A metric of every attention call: `sequence ...` of a call, `sequence layer ...` in a report."""
 
     read: Callable[[AttentionCall], Tensor]
+
+
+@dataclass(frozen=True)
+class OutputMetric(Metric):
+    """A metric of what the heads of every attention call return: `sequence ...`, `sequence layer ...` in a report."""
+
+    read: Callable[[HeadOutput], Tensor]
 
 
 @dataclass(frozen=True)

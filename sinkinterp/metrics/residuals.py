@@ -43,10 +43,11 @@ class Steps:
 
 
 def steps(ratio: Float[Tensor, " block"], least: float = 2.0) -> Steps | None:
-    """Where the first token's norm ratio makes its largest step up and, after it, its largest step down.
+    """Where the first token's norm ratio makes its largest step up, and from where on it is down again for good.
 
-    A step is a factor of at least `least` from one block's input to the next; None without a step up. Raises
-    InputError unless `least` exceeds 1. Source: step-up and step-down blocks as in Wong et al., arXiv 2512.22213.
+    A step up is a factor of at least `least` from one block's input to the next; None without one. Down is below the
+    geometric mean of the ratio before the step and the largest after it. Raises InputError unless `least` exceeds 1.
+    Source: step-up and step-down blocks as in Wong et al., arXiv 2512.22213.
     """
     if not least > 1:
         raise InputError(f"least is the factor of a step, above 1; got {least}")
@@ -54,9 +55,9 @@ def steps(ratio: Float[Tensor, " block"], least: float = 2.0) -> Steps | None:
     if not len(factors) or not factors.max() >= least:
         return None
     up = int(factors.argmax()) + 1
-    falls = factors[up:]
-    is_falling = len(falls) > 0 and bool(falls.min() <= 1 / least)
-    return Steps(up, up + int(falls.argmin()) + 1 if is_falling else None)
+    half = (ratio[up - 1] * ratio[up:].max()).sqrt()
+    down = up + int((ratio[up:] >= half).nonzero()[-1]) + 1
+    return Steps(up, down if down < len(ratio) else None)
 
 
 KEPT = 5  # entries per sequence and block that TOP_ENTRIES keeps

@@ -8,8 +8,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
+from ..attention.shapes import HeadOutput
 from ..errors import InputError
-from .metric import CallMetric
+from .metric import CallMetric, OutputMetric
 
 Matrices = Float[Tensor, "matrix n n"]
 SQUARINGS, STEPS = 2, 6
@@ -68,9 +69,9 @@ def key_rank(call: AttentionCall) -> Float[Tensor, "batch kv_head"]:
     return stable_rank(call.k)
 
 
-def update_rank(call: AttentionCall) -> Float[Tensor, "batch head"]:
+def update_rank(z: HeadOutput) -> Float[Tensor, "batch head"]:
     """Stable rank of what the heads return; 1 where they write one direction to all positions."""
-    return stable_rank(call.output())
+    return stable_rank(z)
 
 
 def is_nop(value_ratio: Float[Tensor, "*stack"], limit: float = 0.2) -> Bool[Tensor, "*stack"]:
@@ -96,5 +97,5 @@ def is_broadcast(value_ratio: Float[Tensor, "*stack"], low: float = 0.8, high: f
 
 
 KEY_RANK = CallMetric("key_rank", key_rank)
-UPDATE_RANK = CallMetric("update_rank", update_rank)
+UPDATE_RANK = OutputMetric("update_rank", update_rank)
 METRICS = (KEY_RANK, UPDATE_RANK)

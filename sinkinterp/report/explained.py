@@ -13,6 +13,7 @@ from ..errors import InputError
 from ..interventions.edit import Edit
 from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.metric import PerSequence
+from ..metrics.residuals import Lifetime
 from ..table import Cell, Table
 from .columns import HEAD, LAYER
 from .explained_graph import SHARE, CutMap, Edge, graph
@@ -21,6 +22,7 @@ NAMED = 0.1  # the least share of a score for a part to be named
 MOST_NAMED = 5
 SHOWN = 0.01  # the least share of a neuron in the graph
 COVERED = 0.9  # of the score, by the parts that are named
+STANDS_OUT = 10  # times its mean size at other tokens, for an entry of the first token to be followed
 READER = 0.5  # the least share of a head's score for it to count as a reader
 PART, QUERY_PART, KEY_PART, AS_KEY, AS_QUERY = "part", "query part", "key part", "as key", "as query"
 CUT, REMOVED, RANDOM, IN_STREAM, DIRECTLY = "cut", "removed", "random parts", "in the stream", "directly"
@@ -111,6 +113,8 @@ class Path:
 
     dim: of the entry. is_mlp, at: whether a feed-forward layer writes most of it, and in which block. value, share:
     what it adds, and its share. eraser: the part that takes most of it away, and its share; None where none takes half.
+    writer: its name. block, times: where the entry is largest, and how many times its mean size at the other tokens.
+    life: the blocks where most sequences have it massive, by the criterion of `measure`.
     readers: by (layer, head), the writer's share of the head's score. n_heads: how many heads come after the writer.
     neurons: the largest, and how many make `covered` of it.
     """
@@ -121,21 +125,21 @@ class Path:
     value: float
     share: float
     eraser: tuple[str, float] | None
+    writer: str
+    block: int
+    times: float
+    life: Lifetime | None = None
     readers: Mapping[Head, float] = field(default_factory=dict)
     n_heads: int = 0
     neurons: tuple[Neuron, ...] = ()
     n_neurons: int = 0
     covered: float = 0.0
 
-    @property
-    def writer(self) -> str:
-        """The name of the part that writes."""
-        return f"{'MLP' if self.is_mlp else 'attention'} {self.at}"
-
     def sentence(self) -> str:
         """The path in words."""
         words = f"At the first token, {self.writer} writes {self.value:.4g} into dimension {self.dim} "
-        words += f"({self.share:.0%} of the entry)"
+        words += f"({self.share:.0%} of the entry, at block {self.block} {self.times:.0f} times its mean at the others"
+        words += f"{_of_life(self.life)})"
         if self.neurons:
             some = "1 neuron makes" if self.n_neurons == 1 else f"{self.n_neurons} neurons make"
             words += f"; {some} {self.covered:.0%} of it"
@@ -147,11 +151,43 @@ class Path:
         return f"{words}; {self.eraser[0]} erases {self.eraser[1]:.0%} of it." if self.eraser else f"{words}."
 
 
+@dataclass(frozen=True)
+class NoPath:
+    """In place of a path: at no block an entry of the first token stands out, or the embedding makes the one that does.
+
+    dim, block, value: the entry that comes nearest. times: its mean size at the other tokens. life: as in `Path`.
+    """
+
+    dim: int
+    block: int
+    value: float
+    times: float
+    life: Lifetime | None
+    is_embedding: bool
+
+    def sentence(self) -> str:
+        """The absence in words, with what was compared."""
+        where = (
+            f"dimension {self.dim} at block {self.block}, {self.value:.4g}, {self.times:.3g} times its mean size there"
+        )
+        if self.is_embedding:
+            return f"The embedding makes the entry of the first token that stands out: {where}{_of_life(self.life)}."
+        return (
+            f"At no block does the first token's largest entry reach {STANDS_OUT} times its mean size at the other "
+            f"tokens (nearest: {where}{_of_life(self.life)})."
+        )
+
+
+def _of_life(life: Lifetime | None) -> str:
+    return "" if life is None else f"; massive from block {life.first} to {life.last}, as `measure` counts"
+
+
 @dataclass(frozen=True, repr=False)
 class Explanation:
     """Where sinks come from: the scores of some heads in parts, the path of the massive activation, and cuts.
 
     note: the protocol. target: what is explained, the first token or the slot. path: None where no entry stands out.
+    no_path: then what came nearest; None where a slot is explained, and no entry was looked for.
     cuts: what becomes of heads whose named parts are set to their mean, and of random ones. passes: forward passes.
     """
 
@@ -162,6 +198,7 @@ class Explanation:
     cuts: Table
     path_cuts: Table
     passes: int
+    no_path: NoPath | None = None
 
     def __repr__(self) -> str:
         return f"<Explanation of {', '.join(head.name for head in self.heads)}: {self.sentence}>"
@@ -172,8 +209,8 @@ class Explanation:
     @property
     def sentence(self) -> str:
         """The answer in plain words."""
-        path = self.path.sentence() if self.path else "No entry of the first token's residual stands out."
-        return "\n".join([*map(self._of_head, self.heads), path])
+        found = self.path or self.no_path
+        return "\n".join([*map(self._of_head, self.heads), *([found.sentence()] if found else [])])
 
     def _of_head(self, head: HeadScore) -> str:
         shares = head.shares()
@@ -192,12 +229,15 @@ class Explanation:
         if not head.is_above_null:
             return " That is not above uniform attention, so cuts have nothing to remove."
         removed = {str(row[CUT]).rpartition(", ")[2]: float(row[REMOVED] or 0) for row in rows}
+        uncut = [name for i in head.named() if (name := head.parts[i]) not in head.cuts]
+        without = f" No edit cuts {' or '.join(uncut)} alone." if uncut else ""
         if not removed:
-            return ""
+            return without
         words = " and ".join(f"{share:.0%} {way}" for way, share in removed.items())
         short = [way for way, share in removed.items() if share < ENOUGH]
         warning = f"; {' and '.join(short)}, these parts alone do not explain it" if short else ""
-        return f" Cutting them removes {words} of what is above uniform attention{warning}."
+        cut = "the others" if uncut else "them"
+        return f"{without} Cutting {cut} removes {words} of what is above uniform attention{warning}."
 
     def tables(self) -> Sequence[Table]:
         """All tables: parts, pairs, cuts, and those of the path."""

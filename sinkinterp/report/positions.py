@@ -20,6 +20,7 @@ from .readings import Readings, TokenText, of_report, protocol_note
 
 FOLLOWERS = 8  # queries that can see a later position, its own among them, for it to be judged
 EPSILONS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+MARGIN = 0.05  # of attention above the null, for a token to be attended to
 MOST_FOLLOWING = 20  # tokens that the table of secondary sinks shows
 ALPHA, NULL_ALPHA, LARGEST_OTHER = "alpha", "null alpha", "largest other"
 
@@ -101,24 +102,34 @@ def sinks_by_token(report: Readings, epsilon: float = 0.3, token_text: TokenText
 def secondary_by_token(
     report: Readings, epsilon: float = 0.3, token_text: TokenText = str, cosine: float = 0.9
 ) -> Table:
-    """Tokens whose residual follows the first token's between its steps (Wong et al., arXiv 2512.22213).
+    """Later tokens that queries attend to above the null, and whether their residual explains it.
 
-    No rows where the first token's norm makes no step. Raises InputError where the instrument MASSIVE was not measured.
+    A token counts where its importance, mean over heads, exceeds that of uniform attention by `MARGIN`, and where
+    `FOLLOWERS` queries can follow it. It follows the first token where its residual points the same way between the
+    first token's steps (Wong et al., arXiv 2512.22213). Raises InputError where the instrument MASSIVE or some
+    positions were not measured.
     """
+    report.alpha(report.protocol.length - 1)
     cosines, steps = report.extra(COSINE_TO_FIRST), report.steps()
-    title, note = "Secondary sinks", f"{protocol_note(report, epsilon)}; cosine above {cosine}"
-    if steps is None:
-        return Table(title, f"{note}; the first token's norm makes no step of a factor of 2 between blocks", ())
-    last = cosines.shape[1] - 1 if steps.down is None else steps.down - 1
-    follows = secondary_sinks(cosines, steps.up, max(steps.up, last), cosine)
-    ids, counts = report.tokens[follows].unique(return_counts=True)
+    alpha, null = (x.float().mean((1, 2)) for x in (report.importance, report.null.expand_as(report.importance)))
+    attended = (alpha - null > MARGIN) & followed(report)
+    attended[:, 0] = False
+    title, note = "Secondary sinks", f"{protocol_note(report, epsilon)}; mean over heads above the null by {MARGIN}"
+    follows = torch.zeros_like(attended)
+    if steps is not None:
+        last = cosines.shape[1] - 1 if steps.down is None else steps.down - 1
+        follows = secondary_sinks(cosines, steps.up, max(steps.up, last), cosine)
+        fall = "never" if steps.down is None else f"at block {steps.down}"
+        note = f"{note}; follows: cosine above {cosine} while the first token's norm is up, from block {steps.up}, "
+        note += f"down {fall}"
+    ids, counts = report.tokens[attended].unique(return_counts=True)
     most_frequent = sorted(zip(counts.tolist(), ids.tolist(), strict=True), reverse=True)[:MOST_FOLLOWING]
-    rows: list[dict[str, Cell]] = [
-        {"token": i, "text": token_text(i), "times": n, "of": int((report.tokens[:, 1:] == i).sum())}
-        for n, i in most_frequent
-    ]
-    fall = "never" if steps.down is None else f"at block {steps.down}"
-    note = f"{note}; the first token's norm steps up at block {steps.up}, down {fall}"
+    rows: list[dict[str, Cell]] = []
+    for n, i in most_frequent:
+        here = attended & (report.tokens == i)
+        rows.append({"token": i, "text": token_text(i), "times": n, "of": int((report.tokens[:, 1:] == i).sum())})
+        means = {ALPHA: alpha[here].mean().item(), NULL_ALPHA: null[here].mean().item()}
+        rows[-1] |= means | {"follows": follows[here].float().mean().item()}
     return Table(title, note, tuple(rows))
 
 

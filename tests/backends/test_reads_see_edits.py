@@ -11,6 +11,7 @@ from sinkinterp import interventions as iv
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.patching import activations, patch
+from sinkinterp.metrics.writes import UPDATE_RANK
 
 SITES = (iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries, iv.ChangeKeys, iv.ChangeValues, iv.ChangeOutputs)
 SUBJECTS = [(name, backend) for name in ("gpt2", "llama with grouped queries", "opt") for backend in BACKENDS]
@@ -55,3 +56,13 @@ def test_sites_that_no_read_sees_name_the_one_to_read():
     for site in (iv.ChangeTokenEmbedding(), iv.ChangePositionEmbedding()):
         with pytest.raises(InputError, match=r"is not read; take ChangeResidual\(layers=\[0\]\)"):
             activations(site, subject, ids)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_heads_that_an_edit_makes_write_one_direction_have_an_update_of_rank_one(backend):
+    subject, ids = given("llama with grouped queries", backend)
+    edits = [iv.ChangeOutputs(iv.SetTo(0.5))]
+    report = si.measure(subject, ids, instruments=si.metrics.instruments.GEOMETRY, edits=edits)
+    rank = report.extra(UPDATE_RANK)
+    torch.testing.assert_close(rank, torch.ones_like(rank))
+    assert si.measure(subject, ids, instruments=si.metrics.instruments.GEOMETRY).extra(UPDATE_RANK).mean() > 1.3

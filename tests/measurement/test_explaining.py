@@ -4,9 +4,11 @@ import pytest
 import torch
 from backends import encoder_decoders, test_alibi
 from backends.zoo import model_of, subject_of, tokens_of
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import BambaConfig, BambaForCausalLM, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
+from sinkinterp.backends.anatomy.modules import removed_after
+from sinkinterp.backends.encoder.encoder_input import NoEncoder
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
@@ -73,6 +75,8 @@ def adds_up(subject, tokens, last_part=None, is_crossed=False):
             assert last_part is None or (names[-1] == last_part and pairs[..., -1, -1].abs().max() > 0)
         rest = [v - v[:, :1] for name, v in values.items() if name.startswith("bias")]
         assert is_crossed or all(v.abs().max() < 1e-5 for v in rest)  # a block's biases are the same everywhere
+        crossed = [name for name in values if name.startswith("cross-attention")]
+        assert len(crossed) == (subject.shape.n_layers - 1 if is_crossed else 0)
     assert subject.run(tokens).logits.equal(before)  # the model is as it was
 
 
@@ -186,6 +190,123 @@ def test_the_toy_twins_are_explained_by_what_was_planted(name):
     shares = dict(zip(head.parts, head.shares(), strict=True))
     assert shares.pop(SHIPPED[name]) > 0.9 and max(map(abs, shares.values())) < 0.1
     assert answer.cuts.rows[0]["removed"] > 0.8 and abs(answer.cuts.rows[1]["removed"]) < 0.1
+
+
+def middle_model(dim=7, is_embedded=False):
+    """A Llama with a large entry at token 3 alone from block 1 on, and larger ones at all tokens from block 3 on."""
+    config = LlamaConfig(
+        vocab_size=31, hidden_size=24, intermediate_size=13, num_hidden_layers=5, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=32, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        model.model.embed_tokens.weight.normal_(std=0.05)[:, 0] = 1
+        model.model.embed_tokens.weight[:, 1] = 0
+        model.model.embed_tokens.weight[3, 1] = 4 if not is_embedded else 400
+        for block in model.model.layers:
+            for matrix in (block.self_attn.o_proj, block.mlp.gate_proj, block.mlp.up_proj, block.mlp.down_proj):
+                matrix.weight.mul_(1e-4)
+        writer, of_all = model.model.layers[0].mlp, model.model.layers[2].mlp
+        for mlp, read, written, size in ((writer, 1, dim, 1.0), (of_all, 0, 11, 5e6)):
+            mlp.gate_proj.weight[2, read] = mlp.up_proj.weight[2, read] = 4
+            mlp.down_proj.weight[written, 2] = size
+    return model
+
+
+@pytest.mark.parametrize("is_embedded", [False, True])
+def test_an_entry_that_stands_out_in_a_middle_block_is_found_where_a_later_block_has_larger_ones_of_all_tokens(
+    is_embedded,
+):
+    tokens = torch.randint(4, 31, (5, 13), generator=torch.Generator().manual_seed(2))
+    tokens[:, 0] = 3
+    subject = load(middle_model(dim=7, is_embedded=is_embedded))
+    report = si.measure(subject, tokens, instruments=si.measurement.instruments.MASSIVE, progress=False)
+    answer, x = si.explain(subject, tokens, head=(3, 1), progress=False), residuals(subject, tokens)
+    first, others = x[:, :, 0].mean(0).abs(), x[:, :, 1:].abs().mean((0, 2))
+    assert first[-2].argmax() == 11 or is_embedded  # the largest of all is that of every token
+    if is_embedded:
+        assert answer.path is None and "The embedding makes" in answer.sentence
+        return
+    path = answer.path
+    assert (path.dim, path.writer) == (7, "MLP 0") and "MLP 0 writes" in answer.sentence
+    assert path.times == pytest.approx(float(first[path.block, 7] / others[path.block, 7]), rel=1e-4)
+    massive = (x[:, :, 0, 7].abs() > 100) & (x[:, :, 0, 7].abs() >= 1000 * medians(x))
+    blocks = (massive.float().mean(0) > 0.5).nonzero().flatten().tolist()
+    assert (path.life.first, path.life.last) == (blocks[0], blocks[-1] + 1)  # the last output is normed in `x`
+    if blocks:  # `measure` finds them too
+        assert (report.extra("massive_entries")[:, blocks] >= 1).all()
+
+
+def residuals(subject, tokens):
+    """`sequence block pos d_model`, by transformers alone but for the last, which it norms."""
+    with torch.no_grad():
+        states = subject.model(tokens, output_hidden_states=True).hidden_states
+    return torch.stack(states[:-1], 1)
+
+
+def medians(x):
+    """Lower median of every sequence and block, by sorting."""
+    flat = x.abs().flatten(2).sort(-1).values
+    return flat[..., (flat.shape[-1] - 1) // 2]
+
+
+def test_that_nothing_stands_out_is_said_of_all_blocks_with_the_one_that_comes_nearest():
+    subject, tokens = subject_of("gpt2"), tokens_of(11)
+    answer, x = si.explain(subject, tokens, head=(1, 3), progress=False), residuals(subject, tokens)
+    first, others = x[:, :, 0].mean(0).abs(), x[:, :, 1:].abs().mean((0, 2))
+    dims = first.argmax(-1)
+    times = torch.tensor([first[b, d] / others[b, d] for b, d in enumerate(dims)])
+    assert answer.path is None and times.max() < 10
+    assert (answer.no_path.block, answer.no_path.dim) == (int(times.argmax()), int(dims[times.argmax()]))
+    assert answer.no_path.times == pytest.approx(float(times.max()), rel=1e-4)
+    assert "At no block" in answer.sentence
+
+
+def test_parts_that_no_edit_cuts_have_the_name_of_what_they_are():
+    tokens = tokens_of(11) % 61
+    tokens[:, 0] = 3
+    subject = load(hybrid_with_a_massive_mixer(tokens))
+    answer = si.explain(subject, tokens, head=(3, 1), progress=False)
+    names = set(answer.heads[0].parts)
+    assert {"mixer 0", "mixer 2", "bias 1"} <= names and not {"bias 0", "bias 2"} & names
+    assert answer.path.writer == "mixer 2" and "mixer 2 writes" in answer.sentence
+    assert "whole write" not in answer.path_cuts.column("cut")
+
+
+def hybrid_with_a_massive_mixer(tokens):
+    """A Bamba whose second Mamba block writes 3,000 into dimension 5 at the first token, and nothing at the others."""
+    torch.manual_seed(0)
+    config = BambaConfig(
+        vocab_size=61, hidden_size=32, intermediate_size=48, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=2, attn_layer_indices=[1, 3], mamba_n_heads=4, mamba_d_state=8, mamba_d_head=16,
+        mamba_expand=2, mamba_n_groups=1, pad_token_id=None, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model, given = BambaForCausalLM(config).eval(), []
+    projection = model.model.layers[2].mamba.out_proj
+    with torch.no_grad():
+        with removed_after([projection.register_forward_pre_hook(lambda module, args: given.append(args[0]))]):
+            model(tokens)
+        wanted = torch.zeros(tokens.shape, dtype=torch.double)
+        wanted[:, 0] = 3000
+        solved = torch.linalg.pinv(given[0].flatten(0, 1).double()) @ wanted.flatten()
+        projection.weight[5] = solved.float()
+    return model
+
+
+def test_a_model_whose_slot_is_a_logit_is_explained_by_its_first_token():
+    model = model_of("gpt-oss with sink logits")
+    for block in model.model.layers:
+        block.self_attn.sinks.data.fill_(9)
+    report = si.measure(model, tokens_of(11), progress=False)
+    assert report.slot_importance.mean() > report.alpha().mean()  # the logit takes most
+    answer = si.explain(model, tokens_of(11), head=(1, 0), progress=False)
+    assert answer.target == "the first token" and answer.heads[0].error < 1e-3
+
+
+def test_a_decoder_whose_encoder_is_off_is_explained_and_its_cross_attention_is_none():
+    subject = load(encoder_decoders.model_of("whisper"), encoder=NoEncoder())
+    answer = si.explain(subject, tokens_of(11) % encoder_decoders.VOCAB, head=(2, 1), progress=False)
+    assert not any(name.startswith("cross-attention") for name in answer.heads[0].parts)
 
 
 def planted_gpt2(neuron=5, dim=7):

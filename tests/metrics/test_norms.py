@@ -46,9 +46,10 @@ def test_a_ratio_of_padded_norms_is_that_without_the_padding(position):
 @pytest.mark.parametrize(
     ("ratio", "found"),
     [
-        ([1.0, 1.5, 30.0, 45.0, 3.0, 1.0], Steps(2, 4)),  # factors 1.5, 20, 1.5, 1/15, 1/3
+        ([1.0, 1.5, 30.0, 45.0, 3.0, 1.0], Steps(2, 4)),  # half way, on a scale of factors: 8.2
+        ([1.0, 15.0, 5.0, 5.0, 7.0, 16.0, 9.0, 4.5, 3.8, 2.0], Steps(1, 8)),  # as Gemma 3: it dips, and stays above 4
         ([1.0, 9.0, 1.0, 27.0, 9.0, 1.0], Steps(3, 5)),  # the fall before the largest rise does not count
-        ([1.0, 8.0, 8.0, 5.0], Steps(1, None)),  # never falls by a factor of 2
+        ([1.0, 8.0, 8.0, 5.0], Steps(1, None)),  # stays above 2.8
         ([1.0, 1.0, 8.0], Steps(2, None)),  # rises at the end
         ([1.0, 2.0, 1.0], Steps(1, 2)),  # a factor of just `least` is a step, either way
         ([1.0, 1.9, 3.6], None),  # no step is as large
@@ -61,7 +62,7 @@ def test_steps_worked_by_hand(ratio, found):
 
 
 def test_a_smaller_threshold_finds_smaller_steps():
-    assert steps(torch.tensor([1.0, 1.9, 3.6, 2.0]), least=1.5) == Steps(1, 3)
+    assert steps(torch.tensor([1.0, 1.9, 3.6, 1.5]), least=1.5) == Steps(1, 3)
 
 
 @pytest.mark.parametrize("least", [1.0, 0.5, float("nan")])

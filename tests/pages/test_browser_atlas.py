@@ -314,8 +314,8 @@ def pixel(page, x, y):
     return page.evaluate(script, shot)
 
 
-def colour_of(share):
-    stops = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in LIGHT.sequential])
+def colour_of(share, palette=LIGHT.sequential):
+    stops = np.array([[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in palette])
     return [np.interp(share, np.linspace(0, 1, len(stops)), part) for part in stops.T]
 
 
@@ -327,17 +327,36 @@ def test_known_cells_have_the_colours_of_their_weights(exact):
     assert pixel(exact, *spot(exact, 1, 5)) == [255, 255, 255]
 
 
+def small_spot(page, query, key, map=4):
+    """Where a cell of a small map stands in the window."""
+    return page.evaluate(
+        "([q, k, map]) => { const c = document.getElementById('thumbs'); c.scrollIntoView({block: 'center'}); "
+        "const b = c.getBoundingClientRect(), [x, y] = grid.corners[map]; "
+        "return [b.left + x + grid.size * (k + 0.5) / 7, b.top + y + grid.size * (q + 0.5) / 7]; }",
+        [query, key, map],
+    )
+
+
 def test_small_maps_have_the_colours_of_their_weights(exact):
     _, dense = small_atlas()
     for query, key in ((0, 0), (5, 2), (6, 6)):
-        x, y = exact.evaluate(
-            "([q, k]) => { const c = document.getElementById('thumbs'); c.scrollIntoView({block: 'center'}); "
-            "const b = c.getBoundingClientRect(), [x, y] = grid.corners[4]; "
-            "return [b.left + x + grid.size * (k + 0.5) / 7, b.top + y + grid.size * (q + 0.5) / 7]; }",
-            [query, key],
-        )
         share = dense[0][4][query, key] / np.nanmax(dense[0])
-        assert pixel(exact, x, y) == pytest.approx(colour_of(share), abs=4)
+        assert pixel(exact, *small_spot(exact, query, key)) == pytest.approx(colour_of(share), abs=4)
+
+
+def test_small_maps_show_the_state_that_is_chosen_and_the_change_as_after_less_before(changed):
+    _, dense = small_atlas(states=("before", "after"), slot=True)
+    before, after = (np.asarray(maps) for maps in dense)
+    change = after - before
+    of_change = 0.5 + change / (2 * np.nanmax(np.abs(change)))
+    highest = np.nanmax(np.asarray(dense))
+    expected = ((before / highest, LIGHT.sequential), (after / highest, LIGHT.sequential), (of_change, LIGHT.diverging))
+    for state, (shares, palette) in enumerate(expected):
+        changed.select_option("#state", str(state))
+        changed.wait_for_selector(f"#maps[data-drawn='linear-false-{state}']")
+        for query, key in ((0, 0), (5, 2), (6, 6)):
+            colour = colour_of(shares[4][query, key], palette)
+            assert pixel(changed, *small_spot(changed, query, key)) == pytest.approx(colour, abs=6), (state, query, key)
 
 
 def test_tokens_are_text(exact):

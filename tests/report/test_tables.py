@@ -105,12 +105,17 @@ def test_the_end_of_a_short_text_does_not_count_beside_a_longer_one():
     assert "position 5" not in str(report.summary())
 
 
-def test_secondary_sinks_lie_between_the_steps_of_the_norm():
-    (row,) = secondary_by_token(REPORT).rows
-    assert (row["token"], row["times"], row["of"]) == (int(TOKENS[1, 5]), 1, 1)
-    assert "steps up at block 1, down at block 3" in secondary_by_token(REPORT).note
+def test_a_secondary_sink_is_attended_to_above_the_null_and_its_residual_is_the_explanation():
+    (row,) = secondary_by_token(REPORT).rows  # (.9 + 3 x .05) / 4 where uniform attention gives .1
+    assert (row["token"], row["times"], row["of"]) == (int(TOKENS[0, 2]), 1, 1)
+    assert [row[name] for name in ("alpha", "null alpha", "follows")] == pytest.approx([0.2625, 0.1, 0])
+    assert "from block 1, down at block 3" in secondary_by_token(REPORT).note
+    along = COSINES.clone()
+    along[:, 1] = 0.95  # all tokens point the first token's way, and nobody looks at them
+    (row,) = secondary_by_token(replace(REPORT, extras={**REPORT.extras, "cosine_to_first": along})).rows
+    assert (row["token"], row["follows"]) == (int(TOKENS[0, 2]), 1)
     flat = secondary_by_token(replace(REPORT, residual_norms=torch.ones_like(RATIOS)))
-    assert flat.rows == () and "makes no step" in flat.note
+    assert [row["follows"] for row in flat.rows] == [0] and "follows:" not in flat.note
 
 
 def test_the_grid_falls_with_epsilon_beside_its_null():

@@ -69,6 +69,14 @@ def cross_attention(block: nn.Module) -> set[nn.Module]:
     return {m for m, causal in is_causal.items() if not causal} if any(is_causal.values()) else set()
 
 
+def token_mixer(block: nn.Module, attends: bool) -> str:
+    """What a block moves between tokens with, in words: attention, cross-attention, a convolution or another mixer."""
+    if attends:
+        return "attention and cross-attention" if cross_attention(block) else "attention"
+    is_convolution = any("conv" in type(child).__name__.lower() for child in block.children())
+    return "convolution" if is_convolution else "mixer"
+
+
 @dataclass(frozen=True)
 class FeedForward:
     """The last module of a block's feed-forward branch, and what the block multiplies its output by.

@@ -18,20 +18,36 @@ let latestDrawing = 0; // an earlier drawing stops when a later one begins
 
 async function drawThumbnails() {
   if (maps.length === 1) return;
-  const drawing = ++latestDrawing, ratio = window.devicePixelRatio || 1, state = view.state === 1 ? 1 : 0;
+  const drawing = ++latestDrawing, ratio = window.devicePixelRatio || 1, shown = `${view.scale}-${view.mean}-${view.state}`;
   const oldSize = grid.size;
   grid = gridOfMaps();
   const context = clearedCanvas(ratio), pixels = Math.round(grid.size * ratio);
   if (grid.size !== oldSize) scrollToSink();
-  for (let map = 0; map < maps.length; map++) {
-    const cells = await cellsOf(WEIGHT, state, map, view.mean);
-    if (drawing !== latestDrawing) return;
-    const image = thumbnail(view.scale === "rank" ? ranked(cells) : cells, pixels);
-    context.putImageData(image, ...grid.corners[map].map((at) => Math.round(at * ratio)));
-    if (map % 64 === 63) await new Promise((resolve) => setTimeout(resolve)); // the page answers meanwhile
-  }
+  let most = 0; // the largest change of all maps
+  const forEachMap = async (act) => {
+    for (let map = 0; map < maps.length && drawing === latestDrawing; map++) {
+      const values = await smallMap(map, pixels);
+      if (drawing === latestDrawing) act(values, map);
+      if (map % 64 === 63) await new Promise((resolve) => setTimeout(resolve)); // the page answers meanwhile
+    }
+  };
+  if (view.state === 2) await forEachMap((values) => { most = values.reduce((a, x) => (Math.abs(x) > a ? Math.abs(x) : a), most); });
+  await forEachMap((values, map) =>
+    context.putImageData(thumbnail(values, pixels, most), ...grid.corners[map].map((at) => Math.round(at * ratio))));
+  if (drawing !== latestDrawing) return;
   sayLayersInView();
-  $("maps").dataset.drawn = `${view.scale}-${view.mean}`;
+  $("maps").dataset.drawn = shown;
+}
+
+/** What a small map shows: weights, or ranks, of one state, or their change; `pixels` x `pixels`, NaN where nothing is. */
+async function smallMap(map, pixels) {
+  const ofState = async (state) => {
+    const cells = await cellsOf(WEIGHT, state, map, view.mean);
+    return joinedPixels(view.scale === "rank" ? ranked(cells) : cells, pixels);
+  };
+  if (view.state < 2) return ofState(view.state);
+  const [before, after] = [await ofState(0), await ofState(1)];
+  return after.map((value, i) => value - before[i]);
 }
 
 /** The canvas with nothing but the names of layers and heads. */
@@ -94,20 +110,30 @@ function shareOfScale(value) {
   return Math.log(Math.max(value, logFloor) / logFloor) / Math.log(highestWeight / logFloor);
 }
 
-/** A map as an image of `pixels` x `pixels`; clear where there is no value. */
-function thumbnail(cells, pixels) {
-  const image = new ImageData(pixels, pixels), palette = paletteOf(theme().sequential);
+/** Cells joined to `pixels` x `pixels`. */
+function joinedPixels(cells, pixels) {
+  const values = new Float32Array(pixels * pixels);
   const edges = (n) => Array.from({ length: pixels + 1 }, (_, i) => Math.floor((i * n) / pixels));
   const down = edges(rows), across = edges(columns);
   for (let y = 0, at = 0; y < pixels; y++) {
-    for (let x = 0; x < pixels; x++, at += 4) {
+    for (let x = 0; x < pixels; x++, at++) {
       const box = [down[y], Math.max(down[y + 1], down[y] + 1), across[x], Math.max(across[x + 1], across[x] + 1)];
-      const value = joined(cells, box, view.mean);
-      if (value !== value) continue; // NaN
-      image.data.set(palette[Math.max(0, Math.min(255, Math.round(255 * shareOfScale(value))))], at);
-      image.data[at + 3] = 255;
+      values[at] = joined(cells, box, view.mean);
     }
   }
+  return values;
+}
+
+/** A map as an image; clear where there is no value. Changes stand between -`most` and `most`. */
+function thumbnail(values, pixels, most) {
+  const image = new ImageData(pixels, pixels), isChange = view.state === 2;
+  const palette = paletteOf(isChange ? theme().diverging : theme().sequential);
+  const shareOf = (value) => (isChange ? 0.5 + value / (2 * most || 1) : shareOfScale(value));
+  values.forEach((value, i) => {
+    if (value !== value) return; // NaN
+    image.data.set(palette[Math.max(0, Math.min(255, Math.round(255 * shareOf(value))))], 4 * i);
+    image.data[4 * i + 3] = 255;
+  });
   return image;
 }
 
