@@ -19,7 +19,7 @@ from .anatomy.modules import removed_after
 from .exclusive import exclusive, lock_of
 from .hooks import PATCHED, RECORDING, Recording, inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
-from .layout import Layout, layout_of
+from .layout import Group, Layout, layout_of
 from .load import load
 from .module.module_subject import ModuleSubject
 from .recorder import Recorder, edits_for
@@ -37,8 +37,11 @@ def patched(model: Any, *edits: Edits) -> Iterator[Any]:
     subject, where `si.load` needs more than the module. Hooks that are added inside the block see
     what the edits made. A pattern that is cached holds the weights that multiply the values, without a slot's column.
     Positions count the real tokens of each sequence from its first: behind padding, position 0 is its first real token.
-    It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. Raises InputError
-    for edits that do not fit, and, before the first token is generated, for those that read what a cache does not hold.
+    It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. An edit names
+    positions that every sequence has when its first pass ends: a prompt in chunks ends it with the first chunk. Static
+    caches of GPT-Neo and of Falcon with ALiBi are wrong or refused in transformers, also without edits. Raises
+    InputError for edits that do not fit, and, before the first token is generated, for those that read what a cache
+    does not hold.
     Until the block ends, whatever measures, loads or patches the model in another thread waits: two threads that each
     patch one model and then measure the other's wait for ever.
     """
@@ -138,7 +141,7 @@ class _Patch:
         if past and not self.subject.reads_caches:
             raise InputError("hooks of a bridge do not show the keys of a cache; leave past_key_values out")
         for group in layout.groups:
-            self.subject.check_edits(edits_for(self.edits, group, layout), len(group.columns))
+            self._check_group(group, layout, is_whole=cache is None and layout.is_plain)
         changed: dict[str, Any] = self._positions(inputs, layout, named.get("position_ids"))
         if changed and mask is None:
             changed["attention_mask"] = torch.ones(batch, layout.n, dtype=torch.long, device=inputs.device)
@@ -177,6 +180,17 @@ class _Patch:
     def _end_pass(self) -> None:
         RECORDING.reset(self.recordings_before.pop())
         self.turn.release()
+
+    def _check_group(self, group: Group, layout: Layout, is_whole: bool) -> None:
+        """Raises InputError for an edit that does not fit sequences which are as long as they are after this pass."""
+        n = len(group.columns)
+        try:
+            self.subject.check_edits(edits_for(self.edits, group, layout), n)
+        except InputError as error:
+            if is_whole:
+                raise
+            row, fix = int(group.rows[0]), "name positions that it has by then, and leave prefill_chunk_size out"
+            raise InputError(f"{error}; sequence {row} has {n} tokens when its first pass ends: {fix}") from error
 
     def _positions(self, inputs: Tensor, layout: Layout, given: Tensor | None) -> dict[str, Tensor]:
         """The positions that edits give to the tokens of a pass; empty where they change none."""

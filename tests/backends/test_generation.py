@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from backends import test_own_attention as own
 from backends.zoo import VOCAB, model_of
 
 import sinkinterp as si
@@ -80,3 +81,61 @@ def test_what_a_later_pass_cannot_do_is_refused_before_the_first_token(edit, way
         model.register_forward_hook(lambda *_: passes.append(1))
         generated(model, PADDED[:1], MASK[:1], **WAYS[way])
     assert not passes
+
+
+# with a static cache, transformers refuses Falcon with ALiBi, and GPT-Neo's window is wrong without edits too
+OWN = [(name, way) for name in own.CONFIGS for way in ("dynamic", "static")]
+OWN = [one for one in OWN if one not in (("falcon with alibi", "static"), ("gpt-neo", "static"))]
+
+
+@pytest.mark.parametrize(("name", "way"), OWN)
+def test_families_with_attention_of_their_own_generate_as_whole_passes_do(name, way):
+    model = own.model_of(name)
+    with si.patched(model, *EDITS[0]):
+        output = generated(model, PADDED, MASK, new=4, **WAYS[way])
+        assert_equal_to_whole_passes(model, output, MASK)
+
+
+@pytest.mark.parametrize("way", ["dynamic", "static"])
+@pytest.mark.parametrize("name", ["llama", "mistral with a window", "gpt-oss with sink logits"])
+@torch.no_grad()
+def test_patterns_behind_padding_and_caches_are_those_of_whole_passes(name, way):
+    model = model_of(name)
+    model.set_attn_implementation("eager")
+    for edits in EDITS:
+        with si.patched(model, *edits):
+            output = generated(model, PADDED, MASK, output_attentions=True, **WAYS[way])
+            for row, text in enumerate(output.sequences):
+                start = int((MASK[row] == 0).sum())
+                for n, patterns in enumerate(output.attentions, MASK.shape[1]):
+                    whole = model(text[None, start:n], use_cache=False, output_attentions=True).attentions
+                    for pattern, right in zip(patterns, whole, strict=True):
+                        assert_same_weights(pattern[row, :, -1], right[0, :, -1], n, start)
+
+
+def assert_same_weights(pattern, right, n, start):
+    """On the keys that the cache has: a sliding one the last, a static one also room for later ones."""
+    first = max(n - pattern.shape[-1], 0)
+    kept = max(first, start)
+    torch.testing.assert_close(pattern[:, kept - first : n - first], right[:, kept - start :], rtol=0, atol=2e-4)
+    assert pattern[:, n - first :].eq(0).all() and pattern[:, : kept - first].eq(0).all()
+
+
+@torch.no_grad()
+def test_without_a_cache_object_the_model_makes_one_that_later_passes_read():
+    model = model_of("llama")
+    with si.patched(model, *EDITS[0]):
+        start = model(PADDED[:, :4], use_cache=True)
+        rest = model(PADDED[:, 4:], past_key_values=start.past_key_values)
+        whole = model(PADDED, use_cache=False)
+    torch.testing.assert_close(torch.cat((start.logits, rest.logits), 1), whole.logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("mask", "how", "words"), [
+    (MASK, {}, "sequence 2 has 4 tokens when its first pass ends"),
+    (torch.ones_like(MASK), {"prefill_chunk_size": 3}, "sequence 0 has 3 tokens when its first pass ends"),
+])  # fmt: skip
+def test_a_position_that_a_sequence_lacks_is_refused_by_the_sequence(mask, how, words):
+    model = model_of("llama")
+    with si.patched(model, iv.ChangeValues(iv.Zero(), positions=[5])), pytest.raises(InputError, match=words):
+        generated(model, PADDED, mask, **how)
