@@ -35,7 +35,7 @@ _MEANT = {  # words -> what to write; `place: word` is for one function or kind 
     "text texts prompt prompts": "the text stands second: si.measure(model, text)",
     "column": 'give the file with it: subject.tokens(FILE, column="...")',
     "epsilon": "it is chosen afterwards: report.summary(epsilon), report.sink(epsilon=0.3)",
-    "layer head measure:layers measure:heads": _HEAD,
+    "measure:layer measure:head alpha:layer alpha:head sink:layer sink:head measure:layers measure:heads": _HEAD,
     "attention_map:layer attention_map:head": "write layers=3, heads=5, or heads=[(layer, head)]",
     "plot:layer plot:head": "si.attention_map(model, text, layers=3, heads=5) draws heads",
     "heads:layer": "write report.heads().where(layer=3)",
