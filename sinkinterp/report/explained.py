@@ -138,8 +138,7 @@ class Path:
     def sentence(self) -> str:
         """The path in words."""
         words = f"At the first token, {self.writer} writes {self.value:.4g} into dimension {self.dim} "
-        words += f"({self.share:.0%} of the entry, at block {self.block} {self.times:.0f} times its mean at the others"
-        words += f"{_of_life(self.life)})"
+        words += f"({self.share:.0%} of the entry)"
         if self.neurons:
             some = "1 neuron makes" if self.n_neurons == 1 else f"{self.n_neurons} neurons make"
             words += f"; {some} {self.covered:.0%} of it"
@@ -148,7 +147,10 @@ class Path:
             words += "heads read it"
         else:
             words += "; no later head has half of its score from it"
-        return f"{words}; {self.eraser[0]} erases {self.eraser[1]:.0%} of it." if self.eraser else f"{words}."
+        if self.eraser:
+            words += f"; {self.eraser[0]} erases {self.eraser[1]:.0%} of it"
+        where = f"At block {self.block} the entry is {self.times:.0f} times its mean at the others"
+        return f"{words}. {where}{_of_life(self.life)}."
 
 
 @dataclass(frozen=True)
