@@ -337,7 +337,7 @@ SAYS = {  # lines whose error says what to type
     f"view {GOOD} --text the": "at least 2",
     f"view {GOOD} --text {{files}}/absent.txt": "there is no file",
     f"view {SHIPPED} --head 3": "such as 3.7",
-    f"view {SHIPPED} --head 9.9": "no layer and head",
+    f"view {SHIPPED} --head 9.9": "there is no head",
     f"view {SHIPPED} --swap 3 3": "two different positions",
     f"view {SHIPPED} --text 'hello world'": "leave the text out",
 }
