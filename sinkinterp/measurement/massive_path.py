@@ -42,33 +42,43 @@ class Reads(NamedTuple):
 
 @reads_inputs
 def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
-    """Who writes the largest entry of the first token that stands out, of the inputs of all blocks. One pass.
+    """Who writes an entry of the first token that stands out, in the inputs of all blocks. One pass.
 
-    An entry stands out where it is the largest of its block and `STANDS_OUT` times its mean size at other tokens.
-    Says that there is none, or that the embedding makes it, with the numbers of the block that comes nearest.
+    An entry stands out where it is the largest of its block and `STANDS_OUT` times its mean size at other tokens. The
+    largest of all blocks is followed if it does, else the one that does most; one that the embedding makes is followed
+    nowhere. Where nothing is left, this says so, with the numbers of the one that comes nearest.
     """
     hf, reads = freezable(subject), {"first": _first, "others": _others, "massive": _massive}
     answers = [hf.run(batch, residuals=reads, mlps={"mlp": _first}).answers for _, batch in passes(subject, tokens)]
     first, others, massive, mlp = (torch.cat([x[name] for x in answers]).mean(0) for name in (*reads, "mlp"))
     dims = first[:-1].abs().argmax(-1, keepdim=True)
     sizes, means = (x[:-1].gather(1, dims)[:, 0] for x in (first.abs(), others))
-    times = sizes / means
-    stands_out = sizes >= STANDS_OUT * means
-    block = int((sizes.masked_fill(~stands_out, -1) if stands_out.any() else times.nan_to_num(0)).argmax())
-    dim = int(dims[block])
-    entry, of_mlps = first[:, dim], mlp[:, dim]
+    times, stands_out = (sizes / means).nan_to_num(0), sizes >= STANDS_OUT * means
+    in_order = [int(sizes.argmax()), *times.argsort(descending=True).tolist()]
+    lives = [lifetime(massive[:, dim] > 0.5) for dim in dims[:, 0].tolist()]
+    found = [block for block in in_order if stands_out[block]]
+    for block in found:
+        dim = int(dims[block])
+        path = _path_to(hf, block, dim, first[:, dim], mlp[:, dim])
+        if path is not None:
+            return replace(path, times=float(times[block]), life=lives[block])
+    nearest = (found or in_order[1:])[0]
+    dim, is_embedding = int(dims[nearest]), bool(found)
+    return NoPath(dim, nearest, float(first[nearest, dim]), float(times[nearest]), lives[nearest], is_embedding)
+
+
+def _path_to(hf: HuggingFaceSubject, block: int, dim: int, entry: Tensor, of_mlps: Tensor) -> Path | None:
+    """Who writes and erases an entry, by its values and what feed-forward layers add; None where the embedding does."""
     value = entry[block]
     shares = torch.stack((entry.diff() - of_mlps, of_mlps), 1) / value  # of what mixes tokens, and feed-forward layers
-    life = lifetime(massive[:, dim] > 0.5)
-    if not stands_out.any() or block == 0 or shares[:block].max() < entry[0] / value:
-        return NoPath(dim, block, float(value), float(times[block]), life, is_embedding=bool(stands_out.any()))
+    if block == 0 or shares[:block].max() < entry[0] / value:
+        return None
     at, is_mlp = divmod(int(shares[:block].argmax()), 2)
     last, of_last = divmod(int(shares[block:].argmin()), 2)
     erased = -float(shares[block + last, of_last])
     eraser = (_part(hf, block + last, bool(of_last)), erased) if erased >= 0.5 else None
     share = float(shares[at, is_mlp])
-    writer = _part(hf, at, bool(is_mlp))
-    return Path(dim, bool(is_mlp), at, share * float(value), share, eraser, writer, block, float(times[block]), life)
+    return Path(dim, bool(is_mlp), at, share * float(value), share, eraser, _part(hf, at, bool(is_mlp)), block)
 
 
 def _part(subject: HuggingFaceSubject, block: int, is_mlp: bool) -> str:

@@ -113,7 +113,7 @@ class Path:
 
     dim: of the entry. is_mlp, at: whether a feed-forward layer writes most of it, and in which block. value, share:
     what it adds, and its share. eraser: the part that takes most of it away, and its share; None where none takes half.
-    writer: its name. block, times: where the entry is largest, and how many times its mean size at the other tokens.
+    writer: its name. block, times: where the entry is followed, and how many times its mean size at the other tokens.
     life: the blocks where most sequences have it massive, by the criterion of `measure`.
     readers: by (layer, head), the writer's share of the head's score. n_heads: how many heads come after the writer.
     neurons: the largest, and how many make `covered` of it.
@@ -127,7 +127,7 @@ class Path:
     eraser: tuple[str, float] | None
     writer: str
     block: int
-    times: float
+    times: float = 0.0
     life: Lifetime | None = None
     readers: Mapping[Head, float] = field(default_factory=dict)
     n_heads: int = 0

@@ -210,6 +210,10 @@ def middle_model(dim=7, is_embedded=False):
         for mlp, read, written, size in ((writer, 1, dim, 1.0), (of_all, 0, 11, 5e6)):
             mlp.gate_proj.weight[2, read] = mlp.up_proj.weight[2, read] = 4
             mlp.down_proj.weight[written, 2] = size
+        second = model.model.layers[1].mlp  # adds a little to the entry, and much of it to the other tokens'
+        for neuron, read, slope, size in ((2, 0, 4, 0.055), (3, dim, 1, 0.5)):
+            second.gate_proj.weight[neuron, read] = second.up_proj.weight[neuron, read] = slope
+            second.down_proj.weight[dim, neuron] = size
     return model
 
 
@@ -229,6 +233,7 @@ def test_an_entry_that_stands_out_in_a_middle_block_is_found_where_a_later_block
         return
     path = answer.path
     assert (path.dim, path.writer) == (7, "MLP 0") and "MLP 0 writes" in answer.sentence
+    assert path.block == 1 and first[2, 7] > first[1, 7] > 10 * others[2, 7]  # it stands out most before it is largest
     assert path.times == pytest.approx(float(first[path.block, 7] / others[path.block, 7]), rel=1e-4)
     massive = (x[:, :, 0, 7].abs() > 100) & (x[:, :, 0, 7].abs() >= 1000 * medians(x))
     blocks = (massive.float().mean(0) > 0.5).nonzero().flatten().tolist()
