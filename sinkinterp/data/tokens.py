@@ -272,7 +272,8 @@ def items_of(given: Any) -> list[Any]:
     """The items of a list, a tuple, or a column of a dataset or a data frame."""
     if isinstance(given, Tensor | np.ndarray):
         return list(given) if given.ndim == 1 else [given]
-    if isinstance(given, Mapping) or getattr(given, "ndim", 1) > 1:  # whose items are names of columns
+    has_names = hasattr(given, "keys") and not hasattr(given, "ndim")  # an ActivationCache, but no column of pandas
+    if has_names or getattr(given, "ndim", 1) > 1:  # whose items are names
         what = f"a {type(given).__name__} of columns" if hasattr(given, "columns") else f"a {type(given).__name__}"
         raise InputError(f"{what} is neither a text nor token ids; give one of its columns; {WORKS}")
     if not isinstance(given, Sized) or not isinstance(given, Iterable) or isinstance(given, bytes | bytearray | Set):

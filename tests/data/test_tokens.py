@@ -3,6 +3,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 from torch.utils.data import DataLoader
 
 from sinkinterp.data.tokens import PAD, TokenSet, token_set_of
@@ -14,6 +15,32 @@ def test_token_sets_are_named_by_their_tokens():
     assert TokenSet.of(tokens).sha256 == TokenSet.of(tokens.int()).sha256 == TokenSet.of(tokens.T.contiguous().T).sha256
     assert TokenSet.of(tokens).sha256 != TokenSet.of(tokens + 1).sha256
     assert TokenSet.of(tokens).tokens is tokens
+
+
+class Named:
+    """Iterates the names of what it holds, as an ActivationCache does, and is no Mapping."""
+
+    def __init__(self, held):
+        self.held = held
+        self.keys = held.keys
+
+    def __len__(self):
+        return len(self.held)
+
+    def __iter__(self):
+        return iter(self.held)
+
+
+@pytest.mark.parametrize("kind", [Named, nn.ModuleDict, nn.ParameterDict])
+def test_names_of_what_an_object_holds_are_not_its_texts(kind):
+    held = {"blocks one": nn.Parameter(torch.ones(3))} if kind is not nn.ModuleDict else {"blocks one": nn.Identity()}
+    with pytest.raises(InputError, match=f"a {kind.__name__} is neither a text nor token ids"):
+        token_set_of(kind(held), lambda texts: TokenSet.of_rows([[1, 2] for _ in texts]))
+
+
+def test_a_column_of_pandas_is_its_values():
+    pandas = pytest.importorskip("pandas")
+    assert token_set_of(pandas.Series([4, 7, 9], index=["a", "b", "c"]), None).tokens.tolist() == [[4, 7, 9]]
 
 
 RAGGED = [[5, 6, 7], [8, 9, 10, 11, 12], [13, 14], [15, 16, 17], [18, 19]]
