@@ -136,13 +136,16 @@ def _cells(file: Path) -> Iterator[Row]:
         header = next(rows, [])
         if len(set(header)) < len(header):
             raise InputError(f"{file} has two columns of one name, {', '.join(header)}; rename one")
+        if len(header) == 1 and not {";", "\t"}.isdisjoint(header[0]):
+            raise InputError(f"the cells of {file} are not divided by commas, {header[0]!r:.60}; save it with commas")
         for cells in rows:
-            if len(cells) > len(header):
-                fix = 'put "..." around a text that holds commas'
+            if cells and len(cells) != len(header):
+                has_more = len(cells) > len(header)
+                fix = 'put "..." around a text that holds commas' if has_more else "give it a cell for each column"
                 names = f"{len(header)} columns ({', '.join(header)})"
                 raise InputError(f"{file}, line {rows.line_num}: {len(cells)} cells for {names}; {fix}")
             if cells:
-                yield dict(zip(header, cells, strict=False))
+                yield dict(zip(header, cells, strict=True))
 
 
 _READERS: dict[str, Callable[[Path], Iterator[Row]]] = {

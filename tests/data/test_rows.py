@@ -21,11 +21,29 @@ def test_a_paragraph_neither_begins_nor_ends_with_a_line_end(tmp_path, between):
     assert list(texts_of(file)) == ["one\n  line", "two"]
 
 
-@pytest.mark.parametrize("content", ["text\nwhat, then\n", 'text,b\n"a","b"\n1,2,3\n', "text,b\n1,2,\n"])
-def test_a_row_with_more_cells_than_the_header_is_refused_with_its_line(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "fix"),
+    [
+        ("text\nwhat, then\n", "put"),
+        ('text,b\n"a","b"\n1,2,3\n', "put"),
+        ("text,b\n1,2,\n", "put"),
+        ("text,b,c\n1,2,3\n4,5\n", "give it a cell"),
+        ("b,text\n1\n", "give it a cell"),
+    ],
+)
+def test_a_row_with_other_cells_than_the_header_is_refused_with_its_line(tmp_path, content, fix):
     (tmp_path / "a.csv").write_text(content)
-    with pytest.raises(InputError, match=rf"a\.csv, line {content.count(chr(10))}: . cells for . columns .text.*put"):
+    with pytest.raises(InputError, match=rf"line {content.count(chr(10))}: . cells for . columns .*text.*{fix}"):
         list(texts_of(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("divider", [";", "\t"])
+def test_a_file_whose_cells_are_not_divided_by_commas_is_no_column_of_whole_lines(tmp_path, divider):
+    (tmp_path / "a.csv").write_text(f"id{divider}text\n1{divider}one\n")
+    with pytest.raises(InputError, match="not divided by commas"):
+        list(texts_of(tmp_path / "a.csv"))
+    (tmp_path / "a.csv").write_text(f"id,text\n1,one{divider}two\n")
+    assert list(texts_of(tmp_path / "a.csv")) == [f"one{divider}two"]
 
 
 @pytest.mark.parametrize(
