@@ -47,6 +47,22 @@ def test_a_file_whose_cells_are_not_divided_by_commas_is_no_column_of_whole_line
 
 
 @pytest.mark.parametrize(
+    ("rows", "fix"),
+    [
+        ([{"text": "one", "id": "a"}, {"text": None, "id": "b"}], "leave out rows"),
+        ([{"text": None}], "leave out rows"),
+        ([{"text": 5}], "as strings"),
+        ([{"text": ["one", "two"]}], "as strings"),
+        ([{"text": 5, "body": "one"}], "column='body'"),
+    ],
+)
+def test_a_row_without_a_text_names_a_fix_that_is_there(tmp_path, rows, fix):
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match=rf"no string in 'text'.*; .*{fix}[^;]*$"):
+        list(texts_of(tmp_path / "a.jsonl"))
+
+
+@pytest.mark.parametrize(
     ("content", "why"),
     [("text,text\na,b\n", "two columns"), ('text,b\n"a,b\nc,d\n', "unexpected end"), ("b\na\n", "b")],
 )
