@@ -55,7 +55,7 @@ def test_a_sound_that_cannot_be_read_names_the_fix(tmp_path):
     (tmp_path / "b.wav").write_bytes(b"no sound")
     for file, message in {
         wav(tmp_path / "a.wav", 2, rate=44_100): "holds 44100 samples a second; .* ffmpeg -i a.wav -ar 16000",
-        wav(tmp_path / "c.wav", 2, samples=[]): "holds no samples",
+        wav(tmp_path / "c.wav", 2, samples=[]): "holds no samples; give a file with sound",
         tmp_path / "b.wav": "cannot read .*b.wav: .*; give a .wav file of plain",
     }.items():
         with pytest.raises(InputError, match=message):

@@ -169,10 +169,11 @@ class Sound(_SoundInput):
                 named, data = sound.getnframes() * width * channels, sound.readframes(sound.getnframes())
         except (OSError, EOFError, wave.Error) as error:
             raise InputError(f"cannot read {self.file}: {error}; give a .wav file of plain (PCM) samples") from error
-        if rate != SAMPLING_RATE or not data:
-            seen = f"{rate} samples a second" if data else "no samples"
+        if not data:
+            raise InputError(f"{self.file} holds no samples; give a file with sound")
+        if rate != SAMPLING_RATE:
             fix = f"convert it: ffmpeg -i {self.file.name} -ar {SAMPLING_RATE} converted.wav"
-            raise InputError(f"{self.file} holds {seen}; the model takes {SAMPLING_RATE}; {fix}")
+            raise InputError(f"{self.file} holds {rate} samples a second; the model takes {SAMPLING_RATE}; {fix}")
         if len(data) < named:
             raise InputError(f"{self.file} ends after {len(data):,} of {named:,} bytes of sound; copy it again, whole")
         return _decoded(data, width).view(-1, channels).mean(1)
