@@ -163,17 +163,16 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
 ) -> Table:
     """The share of a behaviour that each activation of a site restores, with its interval over pairs of prompts.
 
-    `clean` and `corrupted` are prompts of equal lengths in tokens, one pair or several. `site` chooses what is
-    patched: `ChangeResidual`, `ChangeMLP`, `ChangeOutputs` (what heads return), `ChangePattern`, `ChangeValues`, ...;
-    its `layers` and `positions` narrow the map. `by`: the axes of the map, of "layer", "head", "position" (default:
-    layer and position, or layer and head for a site of heads; keys and values have "kv_head";
-    `ChangePattern` also has "key", for single edges of
-    attention, whose rows are not normalised again). `metric` is one of this module's, or a function from logits to a
-    number per sequence; default: KL from the clean run. A column "control" holds what the same place of a third prompt
-    restores: the clean one of another pair, unless all of these are one of the two. The note says what a place drawn at
-    random restores. `first_order` adds what `attribution` estimates, by one pass forward and one back, and its error.
-    One pass reads the clean run, and the patches are batched. Raises InputError for prompts that do not fit, and where
-    both prompts behave alike.
+    `clean` and `corrupted` are prompts of equal lengths in tokens, one pair or several. `site` chooses what is patched:
+    `ChangeResidual`, `ChangeMLP`, `ChangeOutputs` (what heads return), `ChangePattern`, `ChangeValues`, ...; its
+    `layers` and `positions` narrow the map. `by`: the axes of the map, of "layer", "head", "position" (default: layer
+    and position, or layer and head for a site of heads; keys and values have "kv_head"; `ChangePattern` also has "key",
+    for single edges of attention, whose rows are not normalised again). `metric` is one of this module's, or a function
+    from logits to a number per sequence; default: KL from the clean run. A column "control" holds what the same place
+    of a third prompt restores: the clean one of another pair, unless all of these are one of the two. The note says
+    what a place drawn at random restores. `first_order` adds what `attribution` estimates, by one pass forward and one
+    back, and its error. One pass reads the clean run, and the patches are batched. Raises InputError for prompts that
+    do not fit, and where both prompts behave alike.
     """
     if not isinstance(site, Change):
         raise InputError(f"site is a change of one site, such as ChangeResidual() or ChangeOutputs(); got {site!r:.40}")

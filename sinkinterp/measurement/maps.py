@@ -46,12 +46,11 @@ def attention_map(
         si.attention_map("gpt2", "The cat sat on the mat.", layers=[5], heads=[1, 6])
 
     With `edits`, each map stands before them and after them. `heads` are numbers, of the chosen layers, or pairs
-    (layer, head); a tuple of two numbers is one pair.
-    Without layers and heads the figure has those that look at the first token most, as many as it can
-    show pair by pair in 2 MB. A longer text is shown in cells, which hold the largest value of several tokens. Weights
-    are proxies where rows do not sum to one. Takes what `measure` takes; several sequences of one length give mean
-    maps. In place of a model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids.
-    Raises InputError also for heads that are not there.
+    (layer, head); a tuple of two numbers is one pair. Without layers and heads the figure has those that look at the
+    first token most, as many as it can show pair by pair in 2 MB. A longer text is shown in cells, which hold the
+    largest value of several tokens. Weights are proxies where rows do not sum to one. Takes what `measure` takes;
+    several sequences of one length give mean maps. In place of a model, it takes the attention weights that `si.sinks`
+    takes, with the tokens as texts or ids. Raises InputError also for heads that are not there.
     """
     if holds_attention(model):
         return _held_map(model, text, layers, heads, edits_of(edits))

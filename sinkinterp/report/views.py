@@ -90,7 +90,7 @@ VIEWS = (
     View(_of(massive_by_block), "massive", (MASSIVE_ENTRIES,), _whole, in_json=True, heading="Massive activations"),
     View(largest_entries, needs=(TOP_ENTRIES,), heading="Largest residual entries"),
     View(entries_of_surface, "surface", (ALL_ENTRIES,), heading="Residual stream"),
-    View(secondary_by_token, needs=(COSINE_TO_FIRST,), in_terminal=_whole),
+    View(secondary_by_token, needs=(COSINE_TO_FIRST,), in_terminal=_whole, fits=_has_all_positions),
     View(_of(loss_by_position), needs=(NEXT_TOKEN_LOSS,), in_json=True),
     View(_of(sinks_by_own_length), "lengths"),
     View(maps_of_strongest, "attention", (PATTERNS,)),

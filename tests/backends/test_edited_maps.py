@@ -219,7 +219,7 @@ def test_the_weight_of_a_map_is_computed_only_where_an_edit_asks_for_it():
         run = attention.k_proj.forward
         attention.k_proj.forward = lambda x, run=run: (rows.append(x.shape[:-1].numel()), run(x))[1]
     subject, n = load(model), TOKENS.numel()
-    for edit, expected in ((iv.ZeroKeyBias(), {n, 1}), (iv.BlindKeys([3]), {n, 1, 48})):
+    for edit, expected in ((iv.ZeroKeyBias(), {n, 3}), (iv.BlindKeys([3]), {n, 3, 48})):
         rows.clear()
         subject.run(TOKENS, edits=[edit])
         assert set(rows) == expected

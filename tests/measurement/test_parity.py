@@ -1,10 +1,12 @@
 from pathlib import Path
 
 import pytest
+import torch
 from backends.zoo import CONFIGS, model_of
 from typer.testing import CliRunner
 
 from sinkinterp.backends.files.model_files import load_model
+from sinkinterp.backends.gap import Gap
 from sinkinterp.backends.nnsight import NNsightSubject
 from sinkinterp.cli.main import app
 from sinkinterp.measurement import parity as gate
@@ -34,6 +36,16 @@ def test_a_backend_that_is_wrong_is_found_and_the_command_fails(monkeypatch, tmp
     model_of("llama").save_pretrained(tmp_path)
     result = CliRunner().invoke(app, ["check", str(tmp_path)])
     assert result.exit_code == 1 and "DIFFERS" in result.output
+
+
+def test_a_layer_of_small_numbers_is_not_excused_by_one_of_large_numbers():
+    right = torch.stack([torch.full((3, 2, 5), size) for size in (1.0, 1e5)], 1)  # sequence layer head pos
+    for layer, off, gap in ((0, 0.1, Gap(0.1, 1.0)), (1, 0.1, Gap(0.1, 1e5))):
+        given = right.clone()
+        given[1, layer, 1, 4] += off
+        found = gate._worst_gap(given, right)
+        assert (found.difference, found.size) == pytest.approx((gap.difference, gap.size), rel=0.1)
+        assert found.is_within(gate.TOLERANCE) == (layer == 1)
 
 
 def test_the_command_prints_agreement(tmp_path):

@@ -8,6 +8,7 @@ from report.test_tables import REPORT
 
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.residuals import MASSIVE_ENTRIES
 from sinkinterp.report.views import NAMED, VIEWS, tables_as_json, view_of, views_of
 
 EVERYTHING = replace(REPORT, extras=REPORT.extras | PAIRED.extras | WITH.extras)
@@ -27,6 +28,16 @@ def test_every_view_makes_a_table_that_is_shown_somewhere():
             assert table.rows and "n=3, T=11" in table.note
             assert not view.name or table.plot().data
     assert len(NAMED) == sum(view.name != "" for view in VIEWS)  # no name stands twice
+
+
+def test_a_report_of_some_positions_has_the_views_that_these_positions_make():
+    columns = ("importance", "raw_importance", "null", "bias_null")
+    for positions in ((0,), (0, 2)):
+        some = {name: getattr(EVERYTHING, name)[..., list(positions)] for name in columns}
+        report = replace(EVERYTHING, positions=positions, **some)
+        shown = [view for view in views_of(report) if view.name != "lengths"]
+        assert all(view.table(report, 0.3, str).rows for view in shown)
+        assert {MASSIVE_ENTRIES, NEXT_TOKEN_LOSS} <= {metric for view in shown for metric in view.needs}
 
 
 def test_a_view_that_needs_another_instrument_names_it():

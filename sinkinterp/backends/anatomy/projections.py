@@ -53,17 +53,14 @@ def linear_of(module: Any, x: Tensor, y: Tensor) -> Linear:
 
     Raises InputError for a module that is not linear: twice an input must give twice what is above the bias.
     """
-    nothing = x.new_zeros(*(1 for _ in x.shape[:-1]), x.shape[-1])
-    bias = module.forward(nothing).flatten()
-    with torch.no_grad():
-        first = x.flatten(0, -2)[:1].view_as(nothing)
-        once, twice = (module.forward(times * first).flatten() for times in (1, 2))
-        gap = Gap.of(twice, 2 * once - bias)
+    ones, first = (1,) * (x.ndim - 2), x.detach().flatten(0, -2)[0]
+    bias, once, twice = module.forward(torch.stack((0 * first, first, 2 * first)).view(*ones, 3, -1)).flatten(0, -2)
+    gap = Gap.of(twice.detach(), (2 * once - bias).detach())
     if not gap.is_within(tolerance_of(x.dtype)):
         raise InputError(f"a {type(module).__name__} is not linear, {gap}; edit the call of its layer instead")
 
     def weight() -> Tensor:
-        each = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).view(*nothing.shape[:-2], *(x.shape[-1],) * 2)
+        each = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device).view(*ones, *(x.shape[-1],) * 2)
         return ((module.forward(each * _LARGE).flatten(0, -2) - bias) / _LARGE).T
 
     is_biased = isinstance(getattr(module, "bias", None), Tensor) or bool(bias.any())

@@ -7,10 +7,8 @@ from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 
-from filelock import FileLock
-
 from ...errors import InputError
-from ...files import cache_folder, remove_drafts, replacing
+from ...files import cache_folder, replacing
 from ...seals import seal
 
 _KEPT: ContextVar[bool] = ContextVar("_KEPT", default=True)
@@ -33,13 +31,14 @@ def converted(file: Path, convert: Callable[[Path], None]) -> Path | None:
     """
     if not _KEPT.get():
         return None
+    from filelock import FileLock  # here, because it takes a while to import
+
     folder = cache_folder() / "gguf" / _sha256(file, file.stat().st_mtime_ns)
     if folder.is_dir():
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
-            remove_drafts(folder.parent)
             if not folder.is_dir():
                 _write(folder, convert)
     except (OSError, InputError):
