@@ -24,6 +24,7 @@ from ..interventions.edit import (
     Edit,
     Site,
 )
+from .gap import Gap
 from .layout import Group, Layout, Parts, changed
 from .subject import CallRead, OutputRead, ResidualRead
 
@@ -146,7 +147,7 @@ class Recorder:
             outputs.append(self._edited_call(blind, edits).output())
             if not hidden.any():
                 return
-        if not torch.allclose(outputs[0], outputs[1], rtol=1e-3, atol=1e-5):
+        if not Gap.of(*outputs).is_within(1e-5):
             why = f"an edit reads keys or values of layer {call.layer} that its cache forgets"
             raise InputError(f"{why}; generate with use_cache=False")
 
