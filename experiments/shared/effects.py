@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import torch
 
+from sinkinterp.attention.sites import Edit
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.progress import OnProgress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
-from sinkinterp.interventions.edit import Edit
 from sinkinterp.measurement.measure import measure
 from sinkinterp.metrics import sink
 from sinkinterp.metrics.bootstrap import mean_cells

@@ -7,23 +7,21 @@
 The second pass runs `N_COPIES` copies of one sequence. Edits change some copies and leave the last two alone::
 
     copies      what happens to them                                            what they show
-    0, 1        the input of all even blocks, of all odd blocks, becomes 1 - x  edits of residuals reach the model
-    2           values of calls become 1 - v, their weights become equal        edits of calls do
-    3           what heads return becomes 1 - z                                 edits of outputs do
-    4           feed-forward updates become 1 - x                               edits of updates do
-    5           nothing, but it enters every block as copy 20, as 0 to 4 do     rounding in a block
-    6 to 11     they enter a block as what copies 0 to 5, compared with copy    the size of that change
-                20, have changed in the block before
-    12 to 15    heads return nothing, updates are doubled                       updates are what blocks add
-    16          positions run backwards                                         position ids change the logits
-    17, 18      heads return nothing; the positions of 17 run backwards         positions reach nothing but embeddings
+    changed     the input of all even blocks, of all odd blocks, becomes 1 - x; edits of residuals reach the model
+                at each other site of blocks x becomes 1 - x, one copy a site;  edits of that site do
+                the last enters every block as the reference, as all of them do rounding in a block
+    records     they enter a block as what the changed ones, compared with the  the size of that change
+                reference, have changed in the block before
+    doubled     heads return nothing, updates are doubled                       updates are what blocks add
+    backwards   positions run backwards                                         position ids change the logits
+    isolated    heads return nothing; the positions of the first run backwards  positions reach nothing but embeddings
                                                                                 and attention
-    19          nothing                                                         rounding in the whole model
-    20          nothing                                                         what all others are compared with
+    noise       nothing                                                         rounding in the whole model
+    reference   nothing                                                         what all others are compared with
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 import torch
@@ -33,11 +31,24 @@ from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Residual
+from ..attention.sites import (
+    ATTENTION_INPUT,
+    BLOCK_SITES,
+    CALL,
+    MLP,
+    NEURONS,
+    OUTPUT,
+    RESIDUAL,
+    TAPPED,
+    Edit,
+    Neurons,
+    Read,
+    Site,
+)
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import CALL, MLP, OUTPUT, RESIDUAL, Edit, Site
 from .gap import TOLERANCE, Gap, tolerance_of
-from .subject import CallRead, Logits, ResidualRead
+from .subject import Logits
 
 Finding = TypeVar("Finding", covariant=True)
 Copies = Float[Tensor, "copy pos d_model"]
@@ -60,9 +71,7 @@ class Check(Generic[Finding]):
 
     tokens: Tokens
     verify: Callable[[Mapping[str, Tensor], Logits], Finding]
-    calls: Mapping[str, CallRead] = field(default_factory=dict)
-    residuals: Mapping[str, ResidualRead] = field(default_factory=dict)
-    mlps: Mapping[str, ResidualRead] = field(default_factory=dict)
+    reads: Mapping[str, Read]
     edits: Sequence[Edit] = ()
     position_ids: Int[Tensor, "sequence pos"] | None = None
 
@@ -111,8 +120,9 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check[EarlyBias]:
                 raise InputError(f"{name} cannot be measured: {failure}")
         return bias[0]
 
-    reads: Mapping[str, CallRead] = {"excess": row_excess, "sizes": head_sizes, "bias": early_bias}
-    return Check(torch.cat((tokens, other_ending)), verify, calls=reads, residuals={"width": width})
+    of_calls = {"excess": row_excess, "sizes": head_sizes, "bias": early_bias}
+    reads = {name: CALL.read(read) for name, read in of_calls.items()}
+    return Check(torch.cat((tokens, other_ending)), verify, {**reads, "width": RESIDUAL.read(width)})
 
 
 def row_excess(call: AttentionCall) -> Float[Tensor, " sequence"]:
@@ -146,42 +156,51 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 # 2. The edits
 
-_CHANGED = slice(0, 6)  # a residual in even blocks and in odd ones, a call, an output, an update; nothing
-_CALL, _OUTPUT, _MLP, _UNCHANGED = 2, 3, 4, 5
-_RECORDS = slice(6, 12)
-_DOUBLED = slice(12, 16)
-_BACKWARDS = 16
-_ISOLATED = slice(17, 19)
-_NOISE, _REFERENCE = 19, 20
-N_COPIES = 21
-_COPY_OF: Mapping[Site, int] = {CALL: _CALL, OUTPUT: _OUTPUT, MLP: _MLP}
+_COPY_OF: Mapping[Site, int] = {site: 2 + i for i, site in enumerate(BLOCK_SITES[1:])}  # behind residuals
+_UNCHANGED = 2 + len(_COPY_OF)
+_CHANGED = slice(0, _UNCHANGED + 1)
+_RECORDS = slice(_CHANGED.stop, 2 * _CHANGED.stop)
+_DOUBLED = slice(_RECORDS.stop, _RECORDS.stop + 4)
+_BACKWARDS = _DOUBLED.stop
+_ISOLATED = slice(_BACKWARDS + 1, _BACKWARDS + 3)
+_NOISE, _REFERENCE, N_COPIES = (_ISOLATED.stop + i for i in range(3))
 
 
 @dataclass(frozen=True)
 class Abilities:
     """What a subject can do beside what it must.
 
-    mlp_layers: the blocks whose feed-forward update is read as what the block adds to the residual stream.
+    taps: the sites of modules at which an edit of any block reaches the model. The feed-forward update is one where
+    it is what every block adds to the residual stream.
     takes_positions: whether position ids change the logits. positions_are_plain: whether they count from 0, and reach
     nothing but the input of the first block and attention.
     """
 
-    mlp_layers: tuple[int, ...]
+    taps: frozenset[Site]
     takes_positions: bool
     positions_are_plain: bool
 
 
 def edits_check(
-    name: str, shape: ModelShape, bare: Logits, bias: EarlyBias, length: int, gives_positions: bool
+    name: str,
+    shape: ModelShape,
+    taps: Container[Site],
+    bare: Logits,
+    bias: EarlyBias,
+    length: int,
+    gives_positions: bool,
 ) -> Check[Abilities]:
     """The pass of equal sequences. It verifies that an edit at any site of any block changes what the block returns.
 
     Feed-forward updates that are not what their block adds to the residual stream count as not found. The pass also
     verifies that later tokens do not change the bias of the first scores: it is `bias`, which a longer pass has found.
     Where the model counts positions itself (`gives_positions` false), the pass also verifies that the weights and
-    values of calls make up the logits. length: how much of `sample_tokens` is taken.
+    values of calls make up the logits. taps: the sites of modules that every block has. length: how much of `sample_tokens` is taken.
     """
     tokens = sample_tokens(shape.vocab)[:1, :length].expand(N_COPIES, -1).contiguous()
+
+    changes: Mapping[Site, Edit] = {ATTENTION_INPUT: _ChangeInput(), NEURONS: _ChangeNeurons(), MLP: _ChangeUpdate()}
+    tapped = [edit for site, edit in changes.items() if site in taps]
 
     def verify(answers: Mapping[str, Tensor], logits: Logits) -> Abilities:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -190,10 +209,12 @@ def edits_check(
         is_plain = gap.is_within(weight_tolerance(expected.dtype))
         if not (is_plain or gives_positions):
             raise InputError(f"{name} cannot be measured: its queries, keys and values do not give its logits, {gap}")
-        able = _abilities(answers, logits, shape.mlp_layers, is_plain)
-        readable = replace(shape, mlp_layers=able.mlp_layers)
-        for site, block in _lost_changes(answers["changes"], logits, readable):
-            raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
+        lost = _lost_changes(answers["changes"], logits, shape)
+        for site, block in lost.items():
+            if site not in TAPPED:
+                raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
+        able = _abilities(answers, logits, shape, is_plain)
+        able = replace(able, taps=able.taps - lost.keys())
         gap = Gap.of(answers["bias"][_REFERENCE], bias)
         if not gap.is_within(TOLERANCE[torch.float32]):
             raise InputError(f"{name} cannot be measured: later tokens change the bias of earlier scores, {gap}")
@@ -202,10 +223,13 @@ def edits_check(
     return Check(
         tokens,
         verify,
-        calls={"bias": early_bias},
-        residuals={"changes": largest_changes, "stream": doubled_copies},
-        mlps={"update": doubled_copies} if shape.mlp_layers else {},
-        edits=(_ChangeAndRecord(), _ChangeCall(), _ChangeOutput(), _ChangeUpdate(), _DoubleUpdates(), _Isolate()),
+        reads={
+            "bias": CALL.read(early_bias),
+            "changes": RESIDUAL.read(largest_changes),
+            "stream": RESIDUAL.read(doubled_copies),
+            "update": MLP.read(doubled_copies),
+        },
+        edits=(_ChangeAndRecord(), _ChangeCall(), _ChangeOutput(), *tapped, _DoubleUpdates(), _Isolate()),
         position_ids=_position_ids(tokens) if gives_positions else None,
     )
 
@@ -217,12 +241,12 @@ def _position_ids(tokens: Tokens) -> Int[Tensor, "sequence pos"]:
     return ids
 
 
-# Does an edit reach the model? Each block is tested by itself: copies 0 to 5 enter it as the reference does.
+# Does an edit reach the model? Each block is tested by itself: the changed copies enter it as the reference does.
 
 
 @dataclass(frozen=True)
 class _ChangeAndRecord(Edit):
-    """Records what the copies 0 to 5 have changed in the block before, and changes the next block's input in one."""
+    """Records what the changed copies have changed in the block before, and changes the next block's input in one."""
 
     @override
     def residual(self, block: int, x: Residual) -> Residual:
@@ -240,28 +264,42 @@ class _ChangeCall(Edit):
     @override
     def call(self, call: AttentionCall) -> AttentionCall:
         weights = call.pattern()
-        weights[_CALL] = 1 / weights.shape[-1]
+        weights[_COPY_OF[CALL]] = 1 / weights.shape[-1]
         weights[..., -call.k.shape[2] :] *= call.allowed()
-        return replace(call, v=_changed(call.v, _CALL)).with_pattern(weights)
+        return replace(call, v=_changed(call.v, CALL)).with_pattern(weights)
 
 
 @dataclass(frozen=True)
 class _ChangeOutput(Edit):
     @override
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
-        return _changed(z, _OUTPUT)
+        return _changed(z, OUTPUT)
+
+
+@dataclass(frozen=True)
+class _ChangeInput(Edit):
+    @override
+    def attention_input(self, layer: int, x: Residual) -> Residual:
+        return _changed(x, ATTENTION_INPUT)
+
+
+@dataclass(frozen=True)
+class _ChangeNeurons(Edit):
+    @override
+    def neurons(self, block: int, x: Neurons) -> Neurons:
+        return _changed(x, NEURONS)
 
 
 @dataclass(frozen=True)
 class _ChangeUpdate(Edit):
     @override
     def mlp(self, block: int, x: Residual) -> Residual:
-        return _changed(x, _MLP)
+        return _changed(x, MLP)
 
 
-def _changed(x: Tensor, copy: int) -> Tensor:
-    """1 - x in one copy."""
-    x = x.clone()
+def _changed(x: Tensor, site: Site) -> Tensor:
+    """1 - x in the copy of a site."""
+    x, copy = x.clone(), _COPY_OF[site]
     x[copy] = 1 - x[copy]
     return x
 
@@ -271,35 +309,37 @@ def largest_changes(x: Residual) -> Float[Tensor, " copy"]:
     return x[_RECORDS].abs().amax((1, 2))
 
 
-def _lost_changes(changes: Float[Tensor, "copy block"], logits: Logits, shape: ModelShape) -> list[tuple[Site, int]]:
-    """The sites and blocks whose change is lost: the block returns what it does without it, up to rounding.
+def _lost_changes(changes: Float[Tensor, "copy block"], logits: Logits, shape: ModelShape) -> dict[Site, int]:
+    """The sites whose change is lost in a block: it returns what it does without the change, up to rounding.
 
     changes: the answers to `largest_changes`.
     """
     sizes = changes[:, 1:].tolist()
     sites = [(RESIDUAL, block, block % 2) for block in range(shape.n_layers)]
     sites += [(site, block, copy) for site, copy in _COPY_OF.items() for block in site.layers(shape)]
-    lost = [(site, block) for site, block, copy in sites if not sizes[copy][block] > 10 * sizes[_UNCHANGED][block]]
+    lost = {site: block for site, block, copy in sites if not sizes[copy][block] > 10 * sizes[_UNCHANGED][block]}
     last = shape.n_layers  # its residual is what the last block returns, and changes the logits
     change, rounding = (_distance(logits[copy], logits[_REFERENCE]) for copy in (last % 2, _UNCHANGED))
-    return lost if change > 10 * rounding else [*lost, (RESIDUAL, last)]
+    return lost if change > 10 * rounding else {**lost, RESIDUAL: last}
 
 
 # What else can the subject do?
 
 
-def _abilities(answers: Mapping[str, Tensor], logits: Logits, mlp_layers: Sequence[int], is_plain: bool) -> Abilities:
-    """The abilities of a subject. mlp_layers: the blocks whose updates were read.
+def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape, is_plain: bool) -> Abilities:
+    """The abilities of a subject, before it is known at which sites changes are lost.
 
     is_plain: whether the logits of the reference are those of the model that counts positions itself.
     """
     eps, stream = torch.finfo(answers["stream"].dtype).eps, answers["stream"].cpu().double()
-    updates = answers["update"].cpu().double().unbind(1) if mlp_layers else ()
-    read = zip(mlp_layers, updates, strict=True)
+    updates = answers["update"].cpu().double().unbind(1) if "update" in answers else ()
+    are_added = len(updates) == shape.n_layers and all(
+        _is_added(update, stream[:, block], stream[:, block + 1], eps) for block, update in enumerate(updates)
+    )
     reference = logits[_REFERENCE]
     rounding = 10 * _distance(logits[_NOISE], reference) + 1e-6 * reference[-1].abs().max().item()
     return Abilities(
-        mlp_layers=tuple(i for i, update in read if _is_added(update, stream[:, i], stream[:, i + 1], eps)),
+        taps=frozenset(TAPPED) if are_added else frozenset(TAPPED) - {MLP},
         takes_positions=_distance(logits[_BACKWARDS], reference) > rounding,
         positions_are_plain=is_plain and not _distance(*logits[_ISOLATED]) > rounding,
     )
@@ -307,7 +347,7 @@ def _abilities(answers: Mapping[str, Tensor], logits: Logits, mlp_layers: Sequen
 
 @dataclass(frozen=True)
 class _Isolate(Edit):
-    """Heads return nothing in the copies 12 to 15, 17 and 18; the last two enter the first block as the reference."""
+    """Heads return nothing in the doubled and isolated copies; the latter enter the first block as the reference."""
 
     @override
     def residual(self, block: int, x: Residual) -> Residual:
@@ -320,7 +360,7 @@ class _Isolate(Edit):
 
 @dataclass(frozen=True)
 class _DoubleUpdates(Edit):
-    """Of the copies 12 to 15,
+    """Of the doubled copies,
 
     - the first runs as it is;
     - the second enters every block as the first does, and its feed-forward update is twice the first's;

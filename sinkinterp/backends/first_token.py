@@ -9,9 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention.shapes import Residual
+from ..attention.sites import Edit
 from ..checks import whole_number
 from ..data.tokens import Tokens
-from ..interventions.edit import Edit
 from ..metrics.importance import importance
 from ..metrics.qk import qk_angles, qk_norm_products
 from ..metrics.residuals import is_massive, vector_norms

@@ -20,7 +20,7 @@ from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.shapes import HeadOutput
 from ..errors import InputError
 from .anatomy import own_attention
-from .anatomy.modules import FeedForward, StreamModules, blocks_of, removed_after
+from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
 from .exclusive import raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder
@@ -108,16 +108,16 @@ for _base in BASES:
 
 
 @dataclass(frozen=True)
-class _BeforeBlock:
-    """A hook that shows a block's input to the recorder, whose result replaces it."""
+class _Before:
+    """A hook that shows a module's input to `record`, whose result replaces it."""
 
-    recorder: Recorder
+    record: Record
 
-    def __call__(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         raise_if_interrupted()
         if args:
-            return (self.recorder.residual(args[0]), *args[1:]), kwargs
-        return args, kwargs | {"hidden_states": self.recorder.residual(kwargs["hidden_states"])}
+            return (self.record(args[0]), *args[1:]), kwargs
+        return args, kwargs | {"hidden_states": self.record(kwargs["hidden_states"])}
 
 
 @dataclass(frozen=True)
@@ -137,38 +137,42 @@ class _After:
 
 @contextmanager
 def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: bool = False) -> Iterator[None]:
-    """Inside, the recorder is shown embeddings, residuals and feed-forward updates, and its result replaces them.
+    """Inside, the recorder is shown embeddings, residuals and what is at the taps, and its result replaces them.
 
     comes_first: whether hooks of other libraries see what the recorder made; by default it sees what they made.
     """
-    entering = _BeforeBlock(recorder)
-    handles = [
-        block.register_forward_pre_hook(entering, prepend=comes_first, with_kwargs=True) for block in modules.blocks
-    ]
+    inputs: list[tuple[nn.Module, Record]] = [(block, recorder.residual) for block in modules.blocks]
     outputs: list[tuple[nn.Module, Record]] = [
         (modules.embedding, recorder.token_embedding),
         (modules.blocks[-1], recorder.residual),
     ]
     outputs += [(table, recorder.position_embedding) for table in modules.tables]
-    for block, mlp in enumerate(modules.mlps):
-        if mlp is not None:
-            outputs += _recorded_update(mlp, partial(recorder.mlp, block, factor=mlp.factor))
+    for site, taps in modules.taps.items():
+        for block, tap in enumerate(taps):
+            if tap is not None:
+                record = partial(recorder.update, site, block, factor=tap.factor)
+                inputs += [(tap.module, record)] if tap.is_input else []
+                outputs += [] if tap.is_input else _recorded_update(tap, record)
+    handles = [
+        module.register_forward_pre_hook(_Before(record), prepend=comes_first, with_kwargs=True)
+        for module, record in inputs
+    ]
     handles += [module.register_forward_hook(_After(record), prepend=comes_first) for module, record in outputs]
     with removed_after(handles):
         yield
 
 
-def _recorded_update(mlp: FeedForward, record: Record) -> list[tuple[nn.Module, Record]]:
-    """The modules of a feed-forward branch, and what shows their outputs to `record`."""
-    if mlp.beside is None:
-        return [(mlp.module, record)]
+def _recorded_update(tap: Tap, record: Record) -> list[tuple[nn.Module, Record]]:
+    """The modules whose outputs make up what is at a site, and what shows them to `record`."""
+    if tap.beside is None:
+        return [(tap.module, record)]
     kept: list[Tensor] = []
 
     def keep(x: Tensor) -> Tensor:
         kept[:] = [x]
         return x
 
-    return [(mlp.beside, keep), (mlp.module, lambda x: recorded_sum(record, kept[0], x))]
+    return [(tap.beside, keep), (tap.module, lambda x: recorded_sum(record, kept[0], x))]
 
 
 def recorded_sum(record: Record, other: Tensor, x: Tensor) -> Tensor:

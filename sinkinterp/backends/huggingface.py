@@ -10,20 +10,22 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..attention.answers import Unchanged, alike, metric, per_sequence
 from ..attention.shapes import ModelShape
+from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
 from ..checks import keywords
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
-from ..interventions.answers import Unchanged, alike, metric, per_sequence
-from ..interventions.edit import MLP, POSITION_EMBEDDING, WEIGHT_SITES, Edit, Edits, edits_of
+from ..interventions.edit import Edits, edits_of
 from . import contract
 from .anatomy.modules import (
     StreamModules,
+    Taps,
     blocks_of,
     cross_attention,
-    feed_forwards_of,
     position_tables,
     running_device,
+    taps_of,
 )
 from .anatomy.own_attention import family_of, note_of
 from .anatomy.projections import HeadMap, maps_edited, maps_of
@@ -31,8 +33,8 @@ from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
 from .exclusive import exclusive
 from .hooks import BASES, PATCHED, RECORDING, Recording, attention_set_to, eval_mode, recorded_stream
-from .recorder import Answers, Recorder, check_reads, stacked
-from .subject import CallRead, Logits, OutputRead, ReadsText, ResidualRead, Trace
+from .recorder import Recorder
+from .subject import Logits, ReadsText, Trace
 
 # what configurations call the longest sequence
 _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
@@ -67,7 +69,7 @@ class HuggingFaceSubject(ReadsText):
         bare, tables = self._bare_pass(contract.sample_tokens(self._embedding.num_embeddings))
         blocks = blocks_of(model)
         self.attention_note = note_of(blocks)
-        self.modules = StreamModules(self._embedding, tables, blocks, feed_forwards_of(blocks))
+        self.modules = StreamModules(self._embedding, tables, blocks, taps_of(blocks))
         if any(map(cross_attention, blocks)):  # as in WhisperForCausalLM, which leaves the encoder out
             self.encoder = NoEncoder.description
         self._check_contract(bare)
@@ -106,29 +108,30 @@ class HuggingFaceSubject(ReadsText):
         check = contract.logits_check(self.name, bare, self._embedding.num_embeddings)
         recorder, logits = self._checking_pass(check)
         self.shape = self._shape_of(recorder)
-        self._early_bias = check.verify(self._answers_by_name(recorder), logits)
+        self.modules = replace(self.modules, taps=_whole(self.modules.taps, self.shape))
+        self._early_bias = check.verify(recorder.answered(self.shape, self.device), logits)
         whole = bare.shape[1]
         self._abilities = self._abilities_found(bare, 3)
         if not self._abilities.positions_are_plain:  # a prefix mask shows early positions what comes after the third
             self._abilities = self._abilities_found(bare, whole)
         if not self._abilities.positions_are_plain:
             self._abilities_found(bare, whole, gives_positions=False)
-        able = self._abilities.mlp_layers
-        if len(able) < len(self.modules.mlps):  # an edit of all updates must reach all
-            able = ()
-        self.shape = replace(self.shape, mlp_layers=able)
-        mlps = [mlp if block in able else None for block, mlp in enumerate(self.modules.mlps)]
-        self.modules = replace(self.modules, mlps=mlps)
+        able = {site: taps for site, taps in self.modules.taps.items() if site in self._abilities.taps}
+        self.modules = replace(self.modules, taps=able)
+        if MLP not in able:
+            self.shape = replace(self.shape, mlp_layers=())
 
     def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
         """What `contract.edits_check` finds."""
-        check = contract.edits_check(self.name, self.shape, bare, self._early_bias, length, gives_positions)
+        check = contract.edits_check(
+            self.name, self.shape, self.modules.taps, bare, self._early_bias, length, gives_positions
+        )
         recorder, logits = self._checking_pass(check)
-        return check.verify(self._answers_by_name(recorder), logits)
+        return check.verify(recorder.answered(self.shape, self.device), logits)
 
     def _checking_pass(self, check: Check[Any]) -> tuple[Recorder, Logits]:
         """What a check's forward pass was shown, and its logits."""
-        recorder = Recorder(check.calls, check.residuals, check.mlps, check.edits)
+        recorder = Recorder(check.reads, check.edits)
         return recorder, self._pass(check.tokens, recorder, **self._ids_of(check))
 
     def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:
@@ -139,19 +142,12 @@ class HuggingFaceSubject(ReadsText):
             return {}
         return {"position_ids": check.position_ids.to(self.device)}
 
-    def _answers_by_name(self, recorder: Recorder) -> Answers:
-        calls, residuals, mlps, outputs = self._answers(recorder)
-        return calls | residuals | mlps | outputs
-
     @keywords
     def run(
         self,
         tokens: TokensLike | Any,
         *,
-        calls: Mapping[str, CallRead] = {},
-        residuals: Mapping[str, ResidualRead] = {},
-        mlps: Mapping[str, ResidualRead] = {},
-        outputs: Mapping[str, OutputRead] = {},
+        reads: Reads = {},
         edits: Edits = (),
         gradients: bool = False,
     ) -> Trace:
@@ -160,10 +156,9 @@ class HuggingFaceSubject(ReadsText):
         self._check_tokens(tokens)
         edits = edits_of(edits)
         self.check_edits(edits, tokens.shape[1])
-        if mlps:
-            self._check_updates()
-        check_reads(calls=calls, residuals=residuals, mlps=mlps, outputs=outputs)
-        recorder = Recorder(calls, residuals, mlps, edits, gradients, outputs=outputs)
+        recorder = Recorder(reads_of(reads), edits, gradients)
+        for read in recorder.reads.values():
+            self._check_tapped(read.site)
         positions = self.positions(edits, tokens.shape[1])
         with exclusive(self.model):  # another thread waits here for the end of a patched block
             self._check_not_patched()
@@ -173,8 +168,7 @@ class HuggingFaceSubject(ReadsText):
     def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor]) -> Trace:
         """The trace of one forward pass that is shown to `recorder`."""
         logits = self._pass(tokens, recorder, **positions)
-        calls, residuals, mlps, outputs = self._answers(recorder)
-        trace = Trace(calls, residuals, mlps, logits, outputs)
+        trace = Trace(recorder.answered(self.shape, self.device), logits)
         if logits[:, -1].isnan().any():
             raise InputError(f"{self.name} returns logits that are not numbers; check the weights of its head")
         for name, answer in trace.answers.items():
@@ -185,23 +179,6 @@ class HuggingFaceSubject(ReadsText):
         """The logits of one forward pass that is shown to `recorder`."""
         with recorded_stream(self.modules, recorder):
             return self._forward(tokens, recorder, gradients=recorder.gradients, **positions)
-
-    def _answers(self, recorder: Recorder) -> tuple[Answers, Answers, Answers, Answers]:
-        """What reads of calls, residuals, feed-forward updates and outputs of heads returned, stacked over layers.
-
-        Raises InputError where the recorder was not shown all layers.
-        """
-        recorder.check(self.shape)
-        calls, layers = recorder.call_answers, self.shape.attention_layers
-        if tuple(sorted(calls)) != layers:
-            raise InputError(f"{self.name}: layers {sorted(calls)} attended, not {layers}")
-        mlps = [recorder.mlp_answers[block] for block in self.shape.mlp_layers] if recorder.mlps else []
-        return (
-            stacked([calls[layer] for layer in layers], self.device),
-            stacked(recorder.residual_answers, self.device),
-            stacked(mlps, self.device),
-            stacked([recorder.output_answers[layer] for layer in layers], self.device) if recorder.outputs else {},
-        )
 
     def maps(self) -> Iterable[tuple[nn.Module, HeadMap]]:
         """The modules that make queries, keys and values, where they are known."""
@@ -260,13 +237,14 @@ class HuggingFaceSubject(ReadsText):
 
     def _shape_of(self, recorder: Recorder) -> ModelShape:
         """The sizes of the model, from a pass with the reads `sizes` and `width`."""
-        sizes = {layer: answers["sizes"] for layer, answers in recorder.call_answers.items()}
+        sizes = {layer: answers["sizes"] for layer, answers in recorder.answers[CALL].items()}
         if not sizes:
             raise InputError(
                 f"{type(self.model).__name__} has no attention, or computes it outside transformers' attention "
                 f"interface, so its calls cannot be read here; {self._fix}"
             )
-        if not recorder.residual_answers:
+        residuals = recorder.answers[RESIDUAL]
+        if not residuals:
             raise InputError(f"{self.name} cannot be measured: its residuals are not found")
         n_heads, n_kv_heads, d_head, d_value = next(iter(sizes.values())).tolist()
         embedding = self._embedding
@@ -276,10 +254,10 @@ class HuggingFaceSubject(ReadsText):
             n_heads=n_heads,
             n_kv_heads=n_kv_heads,
             d_head=d_head,
-            d_model=int(recorder.residual_answers[0]["width"].item()),
+            d_model=int(residuals[0]["width"].item()),
             vocab=embedding.num_embeddings,
             n_ctx=self._n_ctx,
-            mlp_layers=tuple(i for i, mlp in enumerate(self.modules.mlps) if mlp is not None),
+            mlp_layers=tuple(range(len(self.modules.blocks))) if all(self.modules.taps.get(MLP, [None])) else (),
             d_embedding=embedding.embedding_dim,
             d_value=d_value,
         )
@@ -325,8 +303,8 @@ class HuggingFaceSubject(ReadsText):
     def check_edits(self, edits: Sequence[Edit], length: int) -> None:
         """Raises InputError for an edit that does not fit the model, or sequences of this length."""
         for edit in edits:
-            if MLP.touched_by(edit):
-                self._check_updates()
+            for site in filter(lambda site: site.touched_by(edit), TAPPED):
+                self._check_tapped(site)
             edit.check(self.shape, length)
             if POSITION_EMBEDDING.touched_by(edit) and not self.modules.tables:
                 raise InputError(f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)")
@@ -335,12 +313,11 @@ class HuggingFaceSubject(ReadsText):
         if self.model in PATCHED:
             raise InputError(f"{self.name} is inside si.patched(...); measure it outside, with edits=... instead")
 
-    def _check_updates(self) -> None:
-        if not self.shape.mlp_layers:
+    def _check_tapped(self, site: Site) -> None:
+        if site in TAPPED and site not in self.modules.taps:
             raise InputError(
-                f"{self.name}: what its feed-forward layers add to the residual stream is not found in every block (a "
-                "norm after the sum or a scaled stream hides it), so it cannot be read or edited; take residuals "
-                "(ChangeResidual) or another family"
+                f"{self.name}: the {site.label} is not found in every block (a norm after the sum, a scaled stream or "
+                "experts hide it), so it cannot be read or edited; take residuals (ChangeResidual) or another family"
             )
 
     def _check_in_memory(self) -> None:
@@ -364,6 +341,15 @@ class HuggingFaceSubject(ReadsText):
         limit = self.shape.n_ctx
         if limit is not None and tokens.shape[1] > limit:
             raise InputError(f"{tokens.shape[1]} tokens exceed {self.name}'s context of {limit}; use length={limit}")
+
+
+def _whole(taps: Taps, shape: ModelShape) -> Taps:
+    """The taps at sites that every layer of the model has: an edit of all layers must reach all."""
+    return {
+        site: of_blocks
+        for site, of_blocks in taps.items()
+        if site.layers(shape) and all(of_blocks[block] for block in site.layers(shape))
+    }
 
 
 def check_encoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:

@@ -10,14 +10,16 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from ..attention.call import call_of_interface, is_causal_call
+from ..attention.sites import ATTENTION_INPUT, MLP, NEURONS, OUTPUT, POSITION_EMBEDDING, TOKEN_EMBEDDING, Site
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING
+from .anatomy.modules import StreamModules
 from .hooks import eval_mode, recorded_sum
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Logits
 
+_BEHIND = (NEURONS, MLP)  # the taps that attention comes before
 _OPERATION = "attention_interface_"  # as transformers' own models call it; the last such operation is the call itself
 
 
@@ -60,20 +62,35 @@ class NNsightSubject(HuggingFaceSubject):
             _replace_output(place(modules.embedding), recorder.token_embedding)
         if recorder.edits_at(POSITION_EMBEDDING):
             _replace_output(place(modules.tables[0]), recorder.position_embedding)
-        for layer, (block, mlp) in enumerate(zip(modules.blocks, modules.mlps, strict=True)):
-            x = place(block).input
-            edited = recorder.residual(x)
-            if edited is not x:
-                place(block).input = edited
+        for layer, block in enumerate(modules.blocks):
+            _replace_input(place(block), recorder.residual)
+            _visit_tap(ATTENTION_INPUT, layer, modules, recorder, place)
             attention = next((module for module in block.modules() if _calls_interface(type(module).forward)), None)
             if attention is not None:
                 _attend(place(attention), layer, recorder, self.attention)
-            if mlp is not None and (recorder.mlps or recorder.edits_at(MLP)):
-                record: Callable[[Tensor], Tensor] = partial(recorder.mlp, layer, factor=mlp.factor)
-                if mlp.beside is not None:
-                    record = partial(recorded_sum, record, place(mlp.beside).output)
-                _replace_output(place(mlp.module), record)
+            for site in _BEHIND:
+                _visit_tap(site, layer, modules, recorder, place)
         _replace_output(place(modules.blocks[-1]), recorder.residual)
+
+
+def _visit_tap(site: Site, layer: int, modules: StreamModules, recorder: Recorder, place: Callable[..., Any]) -> None:
+    """Shows the recorder what is at a site of a layer, where it reads or edits it and the layer has it."""
+    tap = modules.taps.get(site, {layer: None})[layer]
+    if tap is None or not recorder.uses(site):
+        return
+    record: Callable[[Tensor], Tensor] = partial(recorder.update, site, layer, factor=tap.factor)
+    if tap.beside is not None:
+        record = partial(recorded_sum, record, place(tap.beside).output)
+    replace = _replace_input if tap.is_input else _replace_output
+    replace(place(tap.module), record)
+
+
+def _replace_input(module: Any, record: Callable[[Tensor], Tensor]) -> None:
+    """The first tensor that a module is given becomes what `record` makes of it."""
+    x = module.input
+    edited = record(x)
+    if edited is not x:
+        module.input = edited
 
 
 def _replace_output(module: Any, record: Callable[[Tensor], Tensor]) -> None:
@@ -95,7 +112,7 @@ def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
     edited = recorder.attend(call)
     if edited is not call or (edited.is_fused and (base == "sdpa" or "kernel" in extra)):
         operation.skip((recorder.output(edited, edited.output()).transpose(1, 2).contiguous(), None))
-    elif recorder.shows_outputs:
+    elif recorder.uses(OUTPUT):
         z, *others = operation.output
         shown = z.transpose(1, 2)
         if (new := recorder.output(edited, shown)) is not shown:

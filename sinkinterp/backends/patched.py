@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from ..attention.sites import Edit
 from ..errors import InputError
-from ..interventions.edit import Edit, Edits, edits_of
+from ..interventions.edit import Edits, edits_of
 from .anatomy.modules import removed_after
 from .exclusive import exclusive, lock_of
 from .hooks import PATCHED, RECORDING, Recording, inside_compiled, uncompiled

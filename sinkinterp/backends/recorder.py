@@ -1,61 +1,52 @@
 """Recorder: the reads and edits of one forward pass, and what the reads have returned so far."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..attention.answers import Unchanged, alike, metric, with_axes
 from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
-from ..checks import finite_number
-from ..errors import InputError
-from ..interventions.answers import Unchanged, alike, metric, with_axes
-from ..interventions.edit import (
+from ..attention.sites import (
+    BLOCK_SITES,
     CALL,
-    MLP,
     OUTPUT,
     POSITION_EMBEDDING,
     RESIDUAL,
     TOKEN_EMBEDDING,
     WEIGHT_SITES,
     Edit,
+    Read,
     Site,
 )
+from ..checks import finite_number
+from ..errors import InputError
 from .gap import Gap
 from .layout import Group, Layout, Parts, changed
-from .subject import CallRead, OutputRead, ResidualRead
 
 Answers = dict[str, Tensor]  # by the name of the read
 
 
 @dataclass
 class Recorder:
-    """Every backend shows it, in forward order, the embeddings and all residuals, calls and feed-forward updates.
+    """Every backend shows it, in forward order, what flows through the sites that it reads or edits.
 
     gradients: whether edits are to be differentiated. layout: where the tokens of a pass stand; None for whole
     sequences without padding. Edits are shown NaN in place of positions that a cache holds, so that positions count
     from the first token of each sequence.
-    call_answers: of the reads of calls, by attention layer. residual_answers: of the reads of residuals, by block, then
-    of the last output. mlp_answers: of the reads of feed-forward updates, by block. output_answers: of the reads of
-    what heads return, by attention layer.
-    finite: for each residual, whether all its entries are. size: how many sequences and positions the residuals have.
-    mapped: the sites of weights, by layer, whose edits were made.
+    answers: of the reads of every site, by block. finite: for each residual, whether all its entries are. size: how
+    many sequences and positions the residuals have. mapped: the sites of weights, by layer, whose edits were made.
     """
 
-    calls: Mapping[str, CallRead] = field(default_factory=dict)
-    residuals: Mapping[str, ResidualRead] = field(default_factory=dict)
-    mlps: Mapping[str, ResidualRead] = field(default_factory=dict)
+    reads: Mapping[str, Read] = field(default_factory=dict)
     edits: Sequence[Edit] = ()
     gradients: bool = False
     layout: Layout | None = None
-    outputs: Mapping[str, OutputRead] = field(default_factory=dict)
-    call_answers: dict[int, Answers] = field(default_factory=dict)
-    residual_answers: list[Answers] = field(default_factory=list)
-    mlp_answers: dict[int, Answers] = field(default_factory=dict)
-    output_answers: dict[int, Answers] = field(default_factory=dict)
+    answers: dict[Site, dict[int, Answers]] = field(default_factory=lambda: defaultdict(dict))
     finite: list[Tensor] = field(default_factory=list)
     mapped: set[tuple[Site, int]] = field(default_factory=set)
     size: tuple[int, int] = (0, 0)
@@ -63,9 +54,16 @@ class Recorder:
     def begin(self, edits: Sequence[Edit], layout: Layout) -> None:
         """Starts another forward pass, under these edits, differentiated where gradients are on."""
         self.edits, self.layout, self.gradients = edits, layout, torch.is_grad_enabled()
-        kept = (self.call_answers, self.residual_answers, self.mlp_answers, self.output_answers)
-        for answers in (*kept, self.finite, self.mapped):
-            answers.clear()
+        for seen in (self.answers, self.finite, self.mapped):
+            seen.clear()
+
+    def reads_at(self, site: Site) -> dict[str, Read]:
+        """The reads of this site, by name."""
+        return {name: read for name, read in self.reads.items() if read.site is site}
+
+    def uses(self, site: Site) -> bool:
+        """Whether anything reads or edits what is at this site."""
+        return bool(self.reads_at(site)) or self.edits_at(site)
 
     def edits_at(self, site: Site) -> bool:
         """Whether any edit changes what is at this site."""
@@ -92,31 +90,41 @@ class Recorder:
                 "models (Gemma3n) cannot be read"
             )
         self.size = (x.shape[0], x.shape[1])
-        x = self._edited(RESIDUAL, x, len(self.residual_answers))
-        with torch.no_grad():
-            self.finite.append(x.sum(dtype=torch.float32).isfinite())  # an infinity or NaN anywhere reaches the sum
-            self.residual_answers.append(_answers(self.residuals, x))
+        block = len(self.answers[RESIDUAL])
+        x = self._edited(RESIDUAL, x, block)
+        self.finite.append(x.detach().sum(dtype=torch.float32).isfinite())  # an infinity or NaN anywhere reaches it
+        self._answer(RESIDUAL, block, x)
         return x
+
+    def _answer(self, site: Site, block: int, value: Tensor | AttentionCall) -> None:
+        """Keeps what the reads of a site return. Raises InputError for answers that are not tensors with an axis."""
+        answers = self.answers[site][block] = Answers()
+        if reads := self.reads_at(site):
+            shown = Unchanged(value)
+            with torch.no_grad():
+                for name, read in reads.items():
+                    answers[name] = with_axes(shown.shown_to(read.function, metric(name)), metric(name))
+
+    def _check_first(self, call: AttentionCall) -> None:
+        if call.layer in self.answers[CALL]:
+            raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
 
     def parts(self, call: AttentionCall) -> Parts | None:
         """What a layer's edited call is made of, behind padding or a cache that has forgotten keys; None elsewhere."""
         layout = self.layout
         if layout is None or not layout.takes(call) or not (self.edits_at(CALL) or self.edits_at(OUTPUT)):
             return None
-        if call.layer in self.call_answers:
-            raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
-        self.call_answers[call.layer] = {}
+        self._check_first(call)
+        self.answers[CALL][call.layer] = {}
         return self._parts(call, layout)
 
     def attend(self, call: AttentionCall) -> AttentionCall:
         """A layer's call after the edits; `call` itself where they do not change it."""
-        if call.layer in self.call_answers:
-            raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
+        self._check_first(call)
         if self.layout is not None and self.edits_at(CALL):
             self._rehearse(call, self.layout, self.edits)
         call = self._edited_call(call, self.edits)
-        with torch.no_grad():
-            self.call_answers[call.layer] = _answers(self.calls, call)
+        self._answer(CALL, call.layer, call)
         return call
 
     def _edited_call(self, call: AttentionCall, edits: Sequence[Edit]) -> AttentionCall:
@@ -124,7 +132,7 @@ class Recorder:
             for edit in edits:
                 if CALL.touched_by(edit):
                     call = _edited_call(edit, call)
-            if self.calls:
+            if self.reads_at(CALL):
                 _ = call.is_fused  # its output is computed now: with gradients, and before a read could change it
         return call
 
@@ -162,26 +170,21 @@ class Recorder:
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
         """What the heads of `call` return, `batch head pos d_value`, after the edits."""
         edited = self._edited(OUTPUT, z, call)
-        with torch.no_grad():
-            self.output_answers[call.layer] = _answers(self.outputs, edited)
+        self._answer(OUTPUT, call.layer, edited)
         return edited
 
-    @property
-    def shows_outputs(self) -> bool:
-        """Whether anything reads or edits what heads return."""
-        return bool(self.outputs) or self.edits_at(OUTPUT)
-
-    def mlp(self, block: int, x: Tensor, factor: float = 1.0) -> Tensor:
-        """A block's feed-forward output after the edits, which change `factor` times it: what the block adds.
+    def update(self, site: Site, block: int, x: Tensor, factor: float = 1.0) -> Tensor:
+        """What a block's module returns at a site after the edits, which change `factor` times it.
 
         In OPT `x` has its sequences flattened.
         """
-        update = x.view(*self.size, -1) if factor == 1 else x.view(*self.size, -1) * factor
-        edited = self._edited(MLP, update, block)
-        with torch.no_grad():
-            shown = edited.clone() if self.mlps else edited  # Falcon then adds to it in place
-            self.mlp_answers[block] = _answers(self.mlps, shown)
-        if edited is update:
+        if not self.uses(site):
+            return x
+        scaled = x.view(*self.size, -1) if factor == 1 else x.view(*self.size, -1) * factor
+        edited = self._edited(site, scaled, block)
+        shown = edited.clone() if self.reads_at(site) else edited  # Falcon then adds to it in place
+        self._answer(site, block, shown)
+        if edited is scaled:
             return x
         return edited.reshape(x.shape) if factor == 1 else edited.reshape(x.shape) / factor
 
@@ -229,16 +232,18 @@ class Recorder:
             raise InputError(f"{why}; generate with use_cache=False")
         return shown
 
+    def answered(self, shape: ModelShape, device: torch.device) -> Answers:
+        """What all reads returned, stacked over the layers of their sites. Raises InputError as `check` does."""
+        self.check(shape)
+        of_sites = (stacked([x[block] for block in sorted(x)], device) for x in self.answers.values() if x)
+        return {name: answer for answers in of_sites for name, answer in answers.items()}
+
     def check(self, shape: ModelShape) -> None:
-        """Raises InputError where a residual is not finite, or a residual or feed-forward update was not shown."""
-        if len(self.residual_answers) != shape.n_layers + 1:
-            raise InputError(
-                f"{len(self.residual_answers)} residuals were read of {shape.n_layers + 1}; a hook did not fire"
-            )
-        if (self.mlps or self.edits_at(MLP)) and tuple(sorted(self.mlp_answers)) != shape.mlp_layers:
-            raise InputError(
-                f"of the feed-forward layers {shape.mlp_layers}, only {sorted(self.mlp_answers)} were seen"
-            )
+        """Raises InputError where a residual is not finite, or a site that every block has was not shown."""
+        for site in BLOCK_SITES:
+            seen, layers = sorted(self.answers[site]), list(site.layers(shape))
+            if seen != layers and (site in (RESIDUAL, CALL) or self.uses(site)):
+                raise InputError(f"the {site.label} of blocks {seen} was seen, not of {layers}; a hook did not fire")
         for site in filter(self.edits_at, WEIGHT_SITES):
             for layer in shape.attention_layers:
                 if (site, layer) not in self.mapped:
@@ -250,17 +255,6 @@ class Recorder:
                     f"activations after {where} are not finite; check the {'edits, the ' if self.edits else ''}"
                     "weights, or load with dtype float32 or bfloat16 (float16 overflows above 65,504)"
                 )
-
-
-def _answers(reads: Mapping[str, Callable[[Any], Tensor]], value: Tensor | AttentionCall) -> Answers:
-    """What the reads return for a residual, an update or a call.
-
-    Raises InputError, which names the read, for what is not a tensor with an axis, and where it changes the value.
-    """
-    if not reads:
-        return {}
-    shown = Unchanged(value)
-    return {name: with_axes(shown.shown_to(read, metric(name)), metric(name)) for name, read in reads.items()}
 
 
 def _edited_call(edit: Edit, call: AttentionCall) -> AttentionCall:
@@ -287,23 +281,16 @@ def edits_for(edits: Sequence[Edit], group: Group, layout: Layout) -> Sequence[E
     return edits if layout.is_plain else [edit.for_sequences(group.rows) for edit in edits]
 
 
-def check_reads(**reads: Any) -> None:
-    """Raises InputError unless each of these is a dictionary of functions, by the names of reads."""
-    for name, given in reads.items():
-        if not isinstance(given, Mapping) or not all(map(callable, given.values())):
-            raise InputError(f"{name} are a dictionary of functions, {{'x': lambda x: x}}; got {given!r:.60}")
-
-
 def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:
     """Answers stacked over layers, `sequence layer ...`, from those of each layer, which may be on any device.
 
     Raises InputError where layers answer with different shapes.
     """
-    for name in layers[0] if layers else ():
+    for name in layers[0]:
         shapes = {tuple(layer[name].shape) for layer in layers}
         if len(shapes) > 1:
             raise InputError(
                 f"layers answer {name} with different shapes, {' and '.join(map(str, sorted(shapes)))}, so they cannot "
                 "be put side by side; their heads differ in number or size"
             )
-    return {name: torch.stack([layer[name].to(device) for layer in layers], 1) for name in layers[0]} if layers else {}
+    return {name: torch.stack([layer[name].to(device) for layer in layers], 1) for name in layers[0]}

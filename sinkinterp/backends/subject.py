@@ -1,7 +1,7 @@
 """What a measurement needs of a model, whichever library runs it, and how text becomes its tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import HeadOutput, ModelShape, Residual
+from ..attention.shapes import ModelShape
+from ..attention.sites import Edit, Reads
 from ..checks import fix_of, keywords, whole_number
 from ..data.choices import Bos
 from ..data.padding import said_of_padding
@@ -20,41 +20,33 @@ from ..data.token_sources import from_chats, from_texts, from_whole_texts
 from ..data.token_texts import labels_of
 from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, of_source, token_set_of
 from ..errors import InputError
-from ..interventions.edit import Edit, Edits, edits_of
+from ..interventions.edit import Edits, edits_of
 from .exclusive import lock_of
 from .first_token import FirstToken, first_token
 
 Logits = Float[Tensor, "sequence pos vocab"]
-CallRead = Callable[[AttentionCall], Tensor]
-ResidualRead = Callable[[Residual], Tensor]
-OutputRead = Callable[[HeadOutput], Tensor]
 
 
 @dataclass(frozen=True, repr=False)
 class Trace:
     """What the reads returned during one forward pass, and the logits of the model.
 
-    calls: read name -> `sequence layer ...`, over attention layers.
-    residuals: read name -> `sequence block ...`: the input of every block, then the output of the last one, before
-    the final norm.
-    mlps: read name -> `sequence block ...`: what every block's feed-forward layer adds to the residual stream.
-    outputs: read name -> `sequence layer ...`: what the heads of every attention layer return, before they are mixed.
+    answers: by the name of the read, `sequence layer ...` over the layers of its site. Those of calls and of what
+    heads return are the attention layers. Residuals are the input of every block, then the output of the last one,
+    before the final norm.
     """
 
-    calls: dict[str, Tensor]
-    residuals: dict[str, Tensor]
-    mlps: dict[str, Tensor]
+    answers: dict[str, Tensor]
     logits: Logits
-    outputs: dict[str, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self.answers:
+            raise InputError(f"no read is called {name!r}; there are {', '.join(self.answers) or 'no reads'}")
+        return self.answers[name]
 
     def __repr__(self) -> str:
         answers = ", ".join(f"{name} {tuple(value.shape)}" for name, value in self.answers.items())
         return f"<Trace: {answers or 'no reads'}; logits {tuple(self.logits.shape)}>"
-
-    @property
-    def answers(self) -> dict[str, Tensor]:
-        """What all reads returned, by name, whatever they saw."""
-        return self.calls | self.residuals | self.mlps | self.outputs
 
 
 @runtime_checkable
@@ -84,14 +76,11 @@ class Subject(Protocol):
         self,
         tokens: Tokens,
         *,
-        calls: Mapping[str, CallRead] = {},
-        residuals: Mapping[str, ResidualRead] = {},
-        mlps: Mapping[str, ResidualRead] = {},
-        outputs: Mapping[str, OutputRead] = {},
+        reads: Reads = {},
         edits: Sequence[Edit] = (),
         gradients: bool = False,
     ) -> Trace:
-        """One forward pass. Reads are pure functions, evaluated during it and after the edits; nothing else is kept.
+        """One forward pass. Reads are evaluated during it and after the edits; nothing else is kept.
 
         With `gradients`, logits can be differentiated by tensors that edits hold.
         """

@@ -15,10 +15,10 @@ from transformers import PreTrainedModel
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import Pattern
+from ..attention.sites import OUTPUT, WEIGHT_SITES
 from ..attention.slots import SinkLogit
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import WEIGHT_SITES
 from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import HeadMap, alone, rows_of
@@ -106,7 +106,7 @@ class BridgeLayer:
         original, edited = self._both_calls()
         self.has_output = True
         self._forget()
-        if edited is original and not self.recorder.shows_outputs:
+        if edited is original and not self.recorder.uses(OUTPUT):
             return None
         heads = rearrange(tensor.flatten(2), "batch pos (head d) -> batch head pos d", head=original.q.shape[1])
         z = self.recorder.output(edited, heads if edited is original else self._edited_heads(original, edited, heads))

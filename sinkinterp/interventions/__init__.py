@@ -2,6 +2,7 @@
 
 from typing import NoReturn
 
+from ..attention.sites import Edit, HeadWeights
 from ..checks import fix_of
 from .changes import (
     Change,
@@ -27,7 +28,6 @@ from .columns import (
     SpreadEvenly,
     ZeroKeySlot,
 )
-from .edit import Edit, HeadWeights
 from .heavy_hitters import First, KeepHeaviest
 from .normalisation import ClipPattern, PatchNormalization, Temperature
 from .operations import (

@@ -18,11 +18,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from typing_extensions import override
 
+from ..attention.answers import Unchanged, alike
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Residual
+from ..attention.sites import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Reads, Site
 from ..errors import InputError
-from .answers import Unchanged, alike
-from .edit import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Reads, Site
 from .operations import Apply, Keep, NotGiven, Operation
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen, draw_others, store_chosen
 

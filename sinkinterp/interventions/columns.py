@@ -15,9 +15,9 @@ from typing_extensions import override
 from ..attention.call import AttentionCall
 from ..attention.masks import Prefix, Window
 from ..attention.shapes import ModelShape, Pattern
+from ..attention.sites import Edit
 from ..attention.slots import SinkLogit, SlotRow
 from ..errors import InputError
-from .edit import Edit
 from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chosen
 
 Removed = Float[Tensor, "batch head query 1"]

@@ -9,9 +9,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..attention.call import AttentionCall
+from ..attention.sites import Edit
 from ..checks import whole_number
 from ..errors import InputError
-from .edit import Edit
 
 
 class First(Enum):

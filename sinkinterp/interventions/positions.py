@@ -10,8 +10,8 @@ import torch
 from typing_extensions import override
 
 from ..attention.shapes import ModelShape, Residual
+from ..attention.sites import Edit, PositionIds
 from ..errors import InputError
-from .edit import Edit, PositionIds
 from .selectors import check_chosen, draw_others, store_chosen
 
 

@@ -11,8 +11,8 @@ import torch
 from typing_extensions import override
 
 from ..attention.shapes import ModelShape
+from ..attention.sites import Edit, HeadWeights
 from ..errors import InputError
-from .edit import Edit, HeadWeights
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen, draw_others, store_chosen
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
+from ..attention.sites import Edit
 from ..checks import is_whole, whole_number
 from ..errors import InputError
-from .edit import Edit
 
 MOST = 2**20  # of layers, heads, positions or dimensions that are named
 

@@ -1,8 +1,8 @@
 """What becomes of heads' attention maps and of the loss when a named part is cut, for a page that computes nothing."""
 
+from ..attention.sites import Edit
 from ..data.tokens import TokensLike
 from ..errors import InputError
-from ..interventions.edit import Edit
 from ..metrics.instruments import LOSS
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.metric import CallMetric

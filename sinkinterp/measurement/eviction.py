@@ -8,13 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.call import AttentionCall
+from ..attention.sites import Edit
 from ..backends.huggingface import HuggingFaceSubject
 from ..checks import finite_number, whole_numbers
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.columns import Evict
-from ..interventions.edit import Edit
 from ..interventions.heavy_hitters import First, KeepHeaviest
 from ..metrics.bootstrap import intervals, mean_cells
 from ..metrics.metric import PerSequence

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from ..attention.sites import Edit
 from ..backends.subject import Subject
 from ..data.progress import OnProgress
 from ..data.tokens import TokenSet
-from ..interventions.edit import Edit
 from ..metrics.bootstrap import estimate_cells, mean_cells, ratio
 from ..metrics.instruments import LOSS
 from ..metrics.metric import PerSequence

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ..attention.call import AttentionCall
+from ..attention.sites import Edit
 from ..attention.slots import SlotRow
 from ..backends.frozen import freezable, frozen
 from ..backends.subject import Subject
@@ -28,7 +29,6 @@ from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokenSet, TokensLike
 from ..errors import InputError
 from ..interventions.columns import ZeroKeySlot
-from ..interventions.edit import Edit
 from ..interventions.selectors import named_heads
 from ..metrics.bootstrap import intervals
 from ..report.explained import Explanation, Head, HeadScore, Path

@@ -12,6 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ..attention.masks import BLOCK
+from ..attention.sites import Edit
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.subject import Subject, token_set_for, tokenizer_of
 from ..checks import check_memory, keywords
@@ -21,7 +22,7 @@ from ..data.token_sources import from_texts
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
 from ..files import cache_folder
-from ..interventions.edit import Edit, description
+from ..interventions.edit import description
 from ..metrics.importance import Convention
 from ..report.protocol import Protocol
 

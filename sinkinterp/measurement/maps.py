@@ -11,11 +11,12 @@ from torch import Tensor
 
 from ..attention import maps
 from ..attention.call import AttentionCall
+from ..attention.sites import Edit
 from ..backends.subject import CallRead, Subject, words_of
 from ..checks import is_whole, keywords
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
-from ..interventions.edit import Edit, Edits, description, edits_of
+from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import is_pair, named_heads
 from ..metrics.importance import importance, proxy
 from ..plots.theme import escaped

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.shapes import Residual
+from ..attention.sites import Edit
 from ..backends.anatomy.modules import token_mixer
 from ..backends.frozen import FrozenRun, freezable
 from ..backends.huggingface import HuggingFaceSubject
@@ -16,7 +17,6 @@ from ..backends.neurons import neurons_of
 from ..backends.subject import Subject
 from ..data.tokens import Tokens
 from ..interventions.changes import ChangeKeys, ChangeMLP, ChangeOutputs
-from ..interventions.edit import Edit
 from ..interventions.operations import Add
 from ..metrics.bootstrap import difference, estimate_cells, mean_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS

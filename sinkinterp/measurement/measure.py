@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..attention.answers import Unchanged, called, per_sequence
+from ..attention.answers import metric as named
+from ..attention.sites import Edit
 from ..backends.subject import Subject
 from ..checks import keywords, nearest, whole_numbers
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
-from ..interventions.answers import Unchanged, called, per_sequence
-from ..interventions.answers import metric as named
-from ..interventions.edit import Edit, Edits, edits_of
+from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import VISIBLE, Convention
 from ..metrics.instruments import INSTRUMENTS, Instruments
 from ..metrics.metric import CallMetric, LogitsMetric, Metric, OutputMetric, ResidualMetric

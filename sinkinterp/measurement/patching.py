@@ -13,14 +13,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..attention.answers import per_sequence
+from ..attention.sites import Edit
 from ..backends.load import subject_of
 from ..backends.subject import Subject
 from ..checks import accepting, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
-from ..interventions.answers import per_sequence
 from ..interventions.changes import Change, ChangeOutputs, ChangeResidual, ChangeTokenEmbedding
-from ..interventions.edit import Edit, Edits, edits_of
+from ..interventions.edit import Edits, edits_of
 from ..interventions.operations import Add, Put, Zero
 from ..interventions.selectors import OnPairs
 from .inputs import ModelLike, equal_inputs_of, passes

@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.shapes import Residual
+from ..attention.sites import Edit
 from ..backends.frozen import cross_attention_kept
 from ..backends.frozen import frozen as with_frozen_norms
 from ..backends.subject import Subject, Trace
@@ -36,7 +37,6 @@ from ..interventions.changes import (
     ChangeResidual,
     ChangeValues,
 )
-from ..interventions.edit import Edit
 from ..interventions.operations import Add, Put, PutAt
 from ..report.columns import HEAD, LAYER, POSITION
 from ..table import Table

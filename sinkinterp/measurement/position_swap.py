@@ -7,11 +7,11 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..attention.sites import Edit
 from ..backends.load import subject_of
 from ..checks import whole_numbers
 from ..data.tokens import TokenSet, TokensLike
 from ..errors import InputError
-from ..interventions.edit import Edit
 from ..interventions.positions import ReplacePosition, SwapPositions
 from ..metrics.bootstrap import estimate_cells, intervals
 from ..plots.theme import GREY, colour, escaped, themed

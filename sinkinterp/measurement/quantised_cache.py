@@ -11,12 +11,12 @@ from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
+from ..attention.sites import Edit
 from ..backends.huggingface import HuggingFaceSubject
 from ..checks import whole_number, whole_numbers
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.edit import Edit
 from ..interventions.selectors import check_chosen, store_chosen
 from ..metrics.bootstrap import intervals, mean_cells
 from ..report.caches import ADDED, ALL, BITS, BUT_FIRST, BUT_SECOND, CHANGE, ROUNDED, SCALES, quantised_figure

@@ -8,12 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..attention.sites import Edit
 from ..backends.huggingface import HuggingFaceSubject
 from ..checks import whole_number, whole_numbers
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.columns import Evict
-from ..interventions.edit import Edit
 from ..metrics.bootstrap import estimate
 from ..metrics.loss import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of

@@ -6,13 +6,14 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from ..attention.answers import called
+from ..attention.sites import Edit
 from ..backends.subject import Subject
 from ..checks import is_whole, keywords
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
 from ..errors import InputError
-from ..interventions.answers import called
-from ..interventions.edit import Edit, Edits, description, edits_of
+from ..interventions.edit import Edits, description, edits_of
 from ..metrics import sink
 from ..metrics.bootstrap import estimate, estimate_cells, intervals, mean_cells
 from ..metrics.importance import VISIBLE

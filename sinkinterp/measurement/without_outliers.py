@@ -13,6 +13,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ..attention.shapes import Residual, numbers
+from ..attention.sites import Edit
 from ..backends.anatomy.maps import linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
@@ -21,7 +22,6 @@ from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.changes import ChangeResidual
-from ..interventions.edit import Edit
 from ..metrics.bootstrap import Estimate, estimate_cells, intervals, mean_cells, ratio
 from ..report import leaving_out as shown
 from ..report.leaving_out import ADDED, DEAD, ERROR, EXPLAINED, EXPLAINED_ALL, LEFT_OUT, SPLICED, WHAT

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..attention.sites import Edit
 from ..errors import InputError
-from ..interventions.edit import Edit
 from ..metrics.bootstrap import estimate, estimate_cells, mean_cells, ratio
 from ..metrics.metric import PerSequence
 from ..metrics.residuals import Lifetime

@@ -7,10 +7,10 @@ import torch
 from backends.zoo import ATTENTION_LAYERS, model_of, subject_of, tokens_of
 
 from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
+from sinkinterp.attention.sites import Edit
 from sinkinterp.backends import hooks
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.errors import InputError
-from sinkinterp.interventions.edit import Edit
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.metrics.importance import importance, slot_importance

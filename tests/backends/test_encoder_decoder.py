@@ -21,10 +21,10 @@ from backends.encoder_decoders import (
 from transformers import BartForCausalLM, MarianForCausalLM, WhisperForCausalLM
 
 import sinkinterp as si
+from sinkinterp.attention.sites import KEY_WEIGHTS, Edit
 from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, TokenIds
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.errors import InputError
-from sinkinterp.interventions.edit import KEY_WEIGHTS, Edit
 from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
 from sinkinterp.measurement.streaming import streaming_loss
 from sinkinterp.report.protocol import Protocol

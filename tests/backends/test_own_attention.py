@@ -19,12 +19,12 @@ from transformers import (
     XGLMConfig,
 )
 
+from sinkinterp.attention.sites import Edit
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.patched import patched
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.columns import RemoveColumn
-from sinkinterp.interventions.edit import Edit
 from sinkinterp.interventions.positions import SwapPositions
 from sinkinterp.interventions.projections import BlindKeys
 from sinkinterp.measurement.measure import measure

@@ -7,11 +7,11 @@ import torch
 from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
+from sinkinterp.attention.answers import called
 from sinkinterp.attention.call import AttentionCall
+from sinkinterp.attention.sites import Edit
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put
-from sinkinterp.interventions.answers import called
-from sinkinterp.interventions.edit import Edit
 from sinkinterp.measurement.patching import attribution, mean_patch
 from sinkinterp.metrics.metric import CallMetric, LogitsMetric, ResidualMetric
 

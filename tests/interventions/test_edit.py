@@ -8,9 +8,10 @@ import torch
 
 from sinkinterp import interventions as iv
 from sinkinterp.attention.shapes import ModelShape
+from sinkinterp.attention.sites import CALL
 from sinkinterp.backends.subject import Subject, Trace
 from sinkinterp.errors import InputError
-from sinkinterp.interventions.edit import CALL, description, edits_of
+from sinkinterp.interventions.edit import description, edits_of
 
 SITES = {name: value for name, value in vars(iv.edit).items() if isinstance(value, iv.edit.Site)}
 EDITS = {  # one that changes each site, and nothing else

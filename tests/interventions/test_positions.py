@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from sinkinterp.attention.shapes import ModelShape
+from sinkinterp.attention.sites import Edit
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
-from sinkinterp.interventions.edit import Edit
 
 IDS = torch.arange(7)
 SHAPE = ModelShape(3, (0, 1, 2), 5, 5, 2, 11, 97)

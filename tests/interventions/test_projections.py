@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from sinkinterp import interventions as iv
+from sinkinterp.attention.sites import HeadWeights
 from sinkinterp.backends.anatomy.projections import LazyWeights
 from sinkinterp.errors import InputError
-from sinkinterp.interventions.edit import HeadWeights
 
 WEIGHTS = HeadWeights(torch.randn(3, 5, 7), torch.ones(3, 5), group=2)
 SITES = [

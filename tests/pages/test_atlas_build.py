@@ -6,10 +6,10 @@ import torch
 from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
+from sinkinterp.attention.sites import Edit
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.token_sources import from_text
 from sinkinterp.errors import InputError
-from sinkinterp.interventions.edit import Edit
 from sinkinterp.pages.atlas import cells as detail
 from sinkinterp.pages.atlas.build import atlas
 from sinkinterp.pages.atlas.cells import Detail, richest

@@ -1,6 +1,6 @@
 """The modules of a transformers model that attend, read or write its residual stream, or hold learned positions."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 from transformers import PreTrainedModel
 
+from ...attention.sites import ATTENTION_INPUT, MLP, NEURONS, Site
 from ...errors import InputError
 from . import own_attention
 
@@ -29,6 +30,13 @@ _FEED_FORWARD = (
     "block_sparse_moe",
     "fc2",
     "layer.2.DenseReluDense",
+)
+# what attention and the last matrix of a feed-forward layer are called in a block
+_ATTENTION = ("self_attn", "attn", "attention", "self_attention", "layer.0.SelfAttention", "norm_attn_norm.attn")
+_OUTPUT_MATRIX = tuple(
+    f"{layer}.{matrix}" if layer else matrix
+    for layer in ("mlp", "feed_forward", "ffn", "layer.2.DenseReluDense", "layer.1.DenseReluDense", "shared_mlp", "")
+    for matrix in ("down_proj", "c_proj", "fc_out", "dense_4h_to_h", "fc2", "w2", "wo", "output_linear")
 )
 _BESIDE = {"shared_mlp": "block_sparse_moe"}  # a module that runs before it, whose output the block adds to its own
 
@@ -78,24 +86,44 @@ def token_mixer(block: nn.Module, attends: bool) -> str:
 
 
 @dataclass(frozen=True)
-class FeedForward:
-    """The last module of a block's feed-forward branch, and what the block multiplies its output by.
+class Tap:
+    """The module of a block whose output, times `factor`, is at a site. With `is_input` its input is.
 
     beside: a module that runs before it and whose output is added to its own, as that of experts; None without one.
     """
 
     module: nn.Module
-    factor: float
+    factor: float = 1.0
     beside: nn.Module | None = None
+    is_input: bool = False
 
 
-def feed_forwards_of(blocks: Sequence[nn.Module]) -> list[FeedForward | None]:
-    """The feed-forward branch of every block; None where unknown."""
+Taps = Mapping[Site, Sequence[Tap | None]]
+
+
+def taps_of(blocks: Sequence[nn.Module]) -> Taps:
+    """The tap of every block at each site that modules show, in forward order; None where it is unknown."""
     inner = [getattr(block, "original_component", block) for block in blocks]  # TransformerLens wraps it
-    return list(map(_feed_forward, inner))
+    return {
+        ATTENTION_INPUT: list(map(_attention, blocks)),
+        NEURONS: list(map(_output_matrix, inner)),
+        MLP: list(map(_feed_forward, inner)),
+    }
 
 
-def _feed_forward(block: nn.Module) -> FeedForward | None:
+def _attention(block: nn.Module) -> Tap | None:
+    name = next((name for name in _ATTENTION if name in dict(block.named_modules())), None)
+    return None if name is None else Tap(block.get_submodule(name), is_input=True)
+
+
+def _output_matrix(block: nn.Module) -> Tap | None:
+    modules = dict(block.named_modules())
+    name = next((name for name in _OUTPUT_MATRIX if name in modules), None)
+    has_experts = any("experts" in name or "moe" in name for name in modules)
+    return None if name is None or has_experts else Tap(modules[name], is_input=True)
+
+
+def _feed_forward(block: nn.Module) -> Tap | None:
     family = own_attention.family_of(block)
     modules = dict(block.named_modules())
     names = _FEED_FORWARD if family is None or family.feed_forward is None else (family.feed_forward,)
@@ -103,21 +131,21 @@ def _feed_forward(block: nn.Module) -> FeedForward | None:
     factor = float(next((getattr(block, name) for name in _FACTORS if hasattr(block, name)), 1))
     if name is None:
         return None
-    return FeedForward(modules[name], factor, modules[_BESIDE[name]] if _BESIDE.get(name) in modules else None)
+    return Tap(modules[name], factor, modules[_BESIDE[name]] if _BESIDE.get(name) in modules else None)
 
 
 @dataclass(frozen=True)
 class StreamModules:
     """The modules of a model that read and write its residual stream.
 
-    tables: those of learned positions. mlps: of every block; None where it is not to be read. is_cross: whether
-    cross-attention is read, in place of self-attention.
+    tables: those of learned positions. taps: at the sites that are read and edited. is_cross: whether cross-attention
+    is read, in place of self-attention.
     """
 
     embedding: nn.Module
     tables: tuple[nn.Module, ...]
     blocks: Sequence[nn.Module]
-    mlps: Sequence[FeedForward | None]
+    taps: Taps
     is_cross: bool = False
 
     @cached_property

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from ...attention.answers import Unchanged, alike
 from ...attention.shapes import ModelShape
+from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
 from ...errors import InputError
-from ...interventions.answers import Unchanged, alike
-from ...interventions.edit import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
 from ..gap import Gap, tolerance_of
 from ..recorder import Recorder
 from .modules import removed_after

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
 from typing_extensions import override
 
+from ...attention.sites import ATTENTION_INPUT, MLP
 from ...data.tokens import Tokens
 from ...errors import InputError
 from .. import contract
@@ -87,7 +88,8 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         crossing = copy.copy(self)
         crossing.name = f"{self.name}, cross-attention"
         crossing.n_keys = self._encoded.last_hidden_state.shape[1]
-        crossing.modules = replace(self.modules, is_cross=True)
+        taps = {site: taps for site, taps in self.modules.taps.items() if site is not ATTENTION_INPUT}
+        crossing.modules = replace(self.modules, is_cross=True, taps=taps)
         tokens = contract.sample_tokens(self.shape.vocab)
         with exclusive(self.model):
             crossing._check_contract(self._forward(tokens, None))
@@ -113,7 +115,8 @@ class EncoderDecoderSubject(HuggingFaceSubject):
             with without_cross_attention(self.model):
                 alone = self._forward(contract.sample_tokens(self.shape.vocab), None)
         except Exception:  # T5Gemma and LongT5 need an encoder, so that their updates cannot be checked
-            return replace(super()._abilities_found(bare, length, gives_positions), mlp_layers=())
+            able = super()._abilities_found(bare, length, gives_positions)
+            return replace(able, taps=able.taps - {MLP})
         with without_cross_attention(self.model):
             return super()._abilities_found(alone, length, gives_positions)
 

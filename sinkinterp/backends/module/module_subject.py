@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from typing_extensions import override
 
+from ...attention.sites import MLP
 from ...checks import accepting
 from ...data.tokens import Tokens
 from ...errors import InputError
 from .. import contract
-from ..anatomy.modules import FeedForward, StreamModules
+from ..anatomy.modules import StreamModules, Tap
 from ..anatomy.projections import HeadMap
 from ..contract import Check
 from ..exclusive import exclusive
@@ -80,9 +81,9 @@ class ModuleSubject(HuggingFaceSubject):
             bare = self.logits(tokens)
             with described(self.model, self._described, self.name, checks=True):
                 self.logits(tokens)
-        updates = [None if update is None else FeedForward(self.model, update.factor) for update in found.updates]
+        updates = [None if update is None else Tap(self.model, update.factor) for update in found.updates]
         tables = (self.model,) if found.positions else ()
-        self.modules = StreamModules(self.model, tables, [self.model] * len(updates), updates)
+        self.modules = StreamModules(self.model, tables, [self.model] * len(updates), {MLP: updates})
         self._check_contract(bare)
 
     @property
@@ -125,7 +126,7 @@ class ModuleSubject(HuggingFaceSubject):
     def _shown(self, recorder: Recorder, position_ids: Tensor | None = None) -> Iterator[None]:
         """Inside, one pass of the module is shown to the recorder."""
         found = self.anatomy
-        are_read = zip(found.updates, self.modules.mlps, strict=True)
+        are_read = zip(found.updates, self.modules.taps.get(MLP, [None] * len(found.updates)), strict=True)
         updates = {block: update for block, (update, mlp) in enumerate(are_read) if update is not None and mlp}
         tables = {turn.source: self.tensor(turn.source) for turn in found.turns if turn.is_table}
         showing = Showing(self.name, found, recorder, updates, position_ids, tables)

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from ...attention.call import AttentionCall
 from ...attention.shapes import ModelShape
+from ...attention.sites import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING
 from ...errors import InputError
-from ...interventions.edit import POSITION_EMBEDDING, TOKEN_EMBEDDING
 from ..anatomy.projections import HeadMap, Linear
 from ..exclusive import raise_if_interrupted
 from ..recorder import Recorder
@@ -59,7 +59,7 @@ class Showing(Listener):
             rows = partial(_shown, recorder.position_embedding, learned.pos_axis == 1)
             self.operands[learned.place].append((learned.index, lambda x: rows(with_axes(x, 3))))
         for block, update in updates.items():
-            shown = partial(_shown, partial(recorder.mlp, block, factor=update.factor), anatomy.is_batch_first)
+            shown = partial(_shown, partial(recorder.update, MLP, block, factor=update.factor), anatomy.is_batch_first)
             self.operands[update.place].append((update.index, shown))
         super().__init__(name, {function for _, function, _ in (*self.results, *self.operands)})
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from ...attention.call import AttentionCall
-from ...interventions.edit import WEIGHT_SITES
+from ...attention.sites import WEIGHT_SITES
 from ..anatomy.projections import HeadMap, Linear, Rows
 from .listening import SDPA, Listener, Place
 

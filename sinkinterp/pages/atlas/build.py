@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from ...attention.sites import Edit
 from ...backends.subject import Subject
 from ...data.tokens import Tokens, TokenSet
 from ...errors import InputError
-from ...interventions.edit import Edit
 from ...interventions.selectors import named_heads
 from ...measurement.measure import measure
 from ...metrics.instruments import Instruments

@@ -7,10 +7,10 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...attention import maps as attention_maps
+from ...attention.sites import Edit
 from ...backends.subject import CallRead, Subject
 from ...data.tokens import TokenSet
 from ...errors import InputError
-from ...interventions.edit import Edit
 from ...measurement.maps import ChosenHeads
 from ...metrics.importance import proxy
 from .contents import CHANNELS, SCORE, WEIGHT, Channel, Maps

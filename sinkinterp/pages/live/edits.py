@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from ...attention.kernels import Sigmoid
 from ...attention.shapes import ModelShape
+from ...attention.sites import Edit
 from ...errors import InputError
 from ...interventions.changes import ChangeResidual
 from ...interventions.columns import AddSinkLogit, RemoveColumn
-from ...interventions.edit import Edit
 from ...interventions.normalisation import PatchNormalization
 from ...interventions.operations import Zero
 from ...interventions.positions import SwapPositions

@@ -1,0 +1,214 @@
+"""Sites: places in a model that are read and edited. Edit: the base of every intervention.
+
+A read and an edit are the same thing seen from two sides. Both name a site, and hold a function of what flows there:
+
+    subject.run(tokens, reads={"norms": RESIDUAL.read(vector_norms)}, edits=[ChangeResidual(Zero(), dims=[447])])
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from inspect import isfunction
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from ..checks import Told, check_fields
+from ..errors import InputError
+from .answers import called
+from .call import AttentionCall
+from .shapes import HeadOutput, ModelShape, Residual
+
+PositionIds = Int[Tensor, " pos"]
+Neurons = Float[Tensor, "batch pos neuron"]
+
+
+@dataclass(frozen=True, repr=False)
+class HeadWeights:
+    """The linear map from a block's normed residual to the queries, keys or values of its heads.
+
+    For keys and values, `head` counts kv heads, each shared by `group` query heads. `bias` is None where the map has
+    none.
+    """
+
+    weight: Float[Tensor, "head d_head d_model"]
+    bias: Float[Tensor, "head d_head"] | None
+    group: int = 1
+
+    def with_bias(self, bias: Float[Tensor, "head d_head"]) -> "HeadWeights":
+        """The same weight with another bias; `weight` is not computed for it."""
+        changed = copy(self)
+        vars(changed)["bias"] = bias
+        return changed
+
+    def __repr__(self) -> str:
+        bias = "no bias" if self.bias is None else "a bias"
+        return f"<HeadWeights {tuple(self.weight.shape)} with {bias}>"
+
+
+@dataclass(frozen=True)
+class Edit(metaclass=Told):
+    """What changes while a model runs. Override the method of each site that changes; the other methods change nothing.
+
+    Edits are applied in the order in which they are given, and reads see the result. A method that changes nothing
+    returns its argument, the very same object. The model's own weights stay: an edit of weights changes what their map
+    returns.
+    """
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def position_ids(self, ids: PositionIds) -> PositionIds:
+        """The position that each token is given: a row of a table, or the angle of a rotation."""
+        return ids
+
+    def token_embedding(self, x: Residual) -> Residual:
+        """What the table of tokens returns."""
+        return x
+
+    def position_embedding(self, x: Residual) -> Residual:
+        """What the table of learned positions returns."""
+        return x
+
+    def residual(self, block: int, x: Residual) -> Residual:
+        """The input of a block: block 0 reads token embedding plus position, block `n_layers` is the last output."""
+        return x
+
+    def query_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
+        """How an attention layer makes queries, before norms and rotation."""
+        return weights
+
+    def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
+        """How an attention layer makes keys, before norms and rotation."""
+        return weights
+
+    def value_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
+        """How an attention layer makes values."""
+        return weights
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        """What an attention layer computes from; `with_pattern` of a call sets its pattern itself.
+
+        Where a cache holds the beginning, `call.k` and `call.v` have all positions and `call.q` only the new ones: the
+        first query then stands at position `call.k.shape[2] - call.q.shape[2]`.
+        """
+        return call
+
+    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
+        """What an attention layer's heads return, before they are mixed."""
+        return z
+
+    def attention_input(self, layer: int, x: Residual) -> Residual:
+        """What an attention layer reads: the residual behind the norm before it, where it has one."""
+        return x
+
+    def neurons(self, block: int, x: Neurons) -> Neurons:
+        """What the activation of a block's feed-forward layer returns, times its gate: its output matrix reads it."""
+        return x
+
+    def mlp(self, block: int, x: Residual) -> Residual:
+        """What a block's feed-forward layer adds to the residual stream."""
+        return x
+
+    def check(self, shape: ModelShape, length: int) -> None:
+        """Raises InputError where the edit does not fit a model of this shape, or sequences of this length."""
+
+    def check_sequences(self, count: int) -> None:
+        """Raises InputError where the edit does not fit a measurement of so many sequences."""
+
+    def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> "Edit":
+        """The edit for the chosen sequences of a measurement; itself where it treats all sequences alike."""
+        return self
+
+    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> "Edit":
+        """The same edit of as many other heads, positions or dimensions, drawn at random.
+
+        Raises InputError for an edit that has no such control.
+        """
+        raise InputError(
+            f"{type(self).__name__} chooses nothing that could be drawn at random; run it without a control"
+        )
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in a model that is read and edited.
+
+    method: the method of `Edit` that changes it. label: its name in messages. layers: the blocks of a model that have
+    it. instead: the site to read in its place, where no read sees it.
+    """
+
+    method: Callable[..., Any]
+    label: str
+    layers: Callable[[ModelShape], Sequence[int]]
+    instead: str = ""
+
+    def read(self, function: Callable[[Any], Tensor]) -> "Read":
+        """A read of this site: `function` is shown what is there in every layer, and returns `sequence ...`.
+
+        Raises InputError for a site that no read sees.
+        """
+        if self.instead:
+            raise InputError(f"the {self.label} is not read; take {self.instead}")
+        return Read(self, function)
+
+    def touched_by(self, edit: Edit) -> bool:
+        """Whether an edit overrides the method of this site."""
+        return getattr(type(edit), self.method.__name__) is not self.method
+
+    def name_of(self, edit: Edit) -> str:
+        """An edit's method, for messages."""
+        return f"{type(edit).__name__}.{self.method.__name__}"
+
+    def apply(self, edit: Edit, *arguments: Any) -> Any:
+        """What the edit's method returns for these arguments."""
+        return called(getattr(edit, self.method.__name__), self.name_of(edit), *arguments)
+
+
+@dataclass(frozen=True)
+class Read:
+    """A pure function of what is at a site, evaluated during a pass and after its edits."""
+
+    site: Site
+    function: Callable[[Any], Tensor]
+
+
+Reads = Mapping[str, Read | Callable[[AttentionCall], Tensor]]  # a plain function reads attention calls
+
+
+def reads_of(reads: Any) -> dict[str, Read]:
+    """The reads of a pass by name. Raises InputError for anything else than a dictionary of reads and functions."""
+    if not isinstance(reads, Mapping) or not all(isinstance(x, Read) or callable(x) for x in reads.values()):
+        fix = '{"x": si.sites.RESIDUAL.read(lambda x: x[:, 0])}'
+        raise InputError(f"reads are a dictionary of reads, {fix}, or of functions of calls; got {reads!r:.60}")
+    return {name: read if isinstance(read, Read) else CALL.read(read) for name, read in reads.items()}
+
+
+def _first_block(shape: ModelShape) -> Sequence[int]:
+    return (0,)
+
+
+def _attention_layers(shape: ModelShape) -> Sequence[int]:
+    return shape.attention_layers
+
+
+_TABLES = "ChangeResidual(layers=[0]), which both tables make"
+_MAPS = "the call, or what the heads return"
+TOKEN_EMBEDDING = Site(Edit.token_embedding, "token embedding", _first_block, _TABLES)
+POSITION_EMBEDDING = Site(Edit.position_embedding, "position embedding", _first_block, _TABLES)
+RESIDUAL = Site(Edit.residual, "residual", lambda shape: range(shape.n_layers + 1))
+QUERY_WEIGHTS = Site(Edit.query_weights, "query weights", _attention_layers, _MAPS)
+KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _attention_layers, _MAPS)
+VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _attention_layers, _MAPS)
+WEIGHT_SITES = (QUERY_WEIGHTS, KEY_WEIGHTS, VALUE_WEIGHTS)  # in the order in which models keep the three maps
+CALL = Site(Edit.call, "attention call", _attention_layers)
+OUTPUT = Site(Edit.output, "attention output", _attention_layers)
+ATTENTION_INPUT = Site(Edit.attention_input, "attention input", _attention_layers)
+NEURONS = Site(Edit.neurons, "neurons", lambda shape: range(shape.n_layers))
+MLP = Site(Edit.mlp, "feed-forward update", lambda shape: shape.mlp_layers)
+BLOCK_SITES = (RESIDUAL, ATTENTION_INPUT, CALL, OUTPUT, NEURONS, MLP)  # while blocks run, in forward order
+TAPPED = (ATTENTION_INPUT, NEURONS, MLP)  # what a module of every block is given or returns; a model may lack them
+_OTHERS = ("check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing
+CHANGES = tuple(name for name, x in vars(Edit).items() if isfunction(x) and name[0] != "_" and name not in _OTHERS)
