@@ -33,7 +33,7 @@ subjects = [si.load(name) for name in sys.argv[1:]] or [si.load(random_model(c),
 for subject in subjects:
     tokens = random_tokens(subject.shape.vocab, length=32, sequences=25).tokens
     patterns = {"pattern": lambda call: call.pattern()}
-    before = subject.run(tokens, calls=patterns).calls["pattern"]
+    before = subject.run(tokens, reads=patterns)["pattern"]
     for label, edit in {"b_K = 0": ZeroKeyBias(), "b_Q = 0": ZeroQueryBias()}.items():
-        change = (subject.run(tokens, calls=patterns, edits=[edit]).calls["pattern"] - before).abs()
+        change = (subject.run(tokens, reads=patterns, edits=[edit])["pattern"] - before).abs()
         print(f"{subject.name:24} {label}: largest change of a weight {estimate(change.amax((1, 2, 3, 4)))}")

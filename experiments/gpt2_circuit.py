@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from sinkinterp.attention.shapes import Residual
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
@@ -26,7 +27,7 @@ from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.measurement.patching import swap_effective_position, swap_raw_position
 from sinkinterp.measurement.sweep import SEEDS, importance
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells, ratio
-from sinkinterp.metrics.metric import ResidualMetric
+from sinkinterp.metrics.metric import Metric
 from sinkinterp.plots.series import beside_published
 from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
@@ -71,7 +72,7 @@ def _first(x: Residual) -> Tensor:
     return x[:, 0]
 
 
-FIRST_RESIDUAL = ResidualMetric("first", _first)
+FIRST_RESIDUAL = Metric("first", RESIDUAL, _first)
 
 
 @dataclass(frozen=True)

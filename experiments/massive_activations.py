@@ -6,12 +6,13 @@ import plotly.graph_objects as go
 from jaxtyping import Float
 from torch import Tensor
 
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
-from sinkinterp.metrics.metric import ResidualMetric
+from sinkinterp.metrics.metric import Metric
 from sinkinterp.metrics.residuals import is_massive, lifetime, median_size
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.report.columns import BLOCK, INPUT
@@ -44,7 +45,7 @@ MODELS: dict[Scale, list[Model]] = {
 }
 TOP = 3  # dimensions with a row each
 ENTRY = "input, dimension"
-MEDIAN = ResidualMetric("median", median_size)
+MEDIAN = Metric("median", RESIDUAL, median_size)
 
 
 def measure(case: Case, progress: Progress) -> Table:
@@ -60,7 +61,7 @@ def measure(case: Case, progress: Progress) -> Table:
     def massive(x: Tensor) -> Float[Tensor, "batch dim pos"]:
         return is_massive(x)[:, :, dims].float().transpose(1, 2)
 
-    metrics = (ResidualMetric("values", values), ResidualMetric("massive", massive), MEDIAN)
+    metrics = (Metric("values", RESIDUAL, values), Metric("massive", RESIDUAL, massive), MEDIAN)
     rows: list[dict[str, Cell]] = []
     for done, (name, token_set) in enumerate(token_sets.items()):
         on_row(done, len(token_sets))

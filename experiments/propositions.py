@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from sinkinterp.attention.call import AttentionCall
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.token_sources import repeated_token
@@ -107,13 +108,13 @@ def rows(scope: Scope) -> Table:
 
 def _measured(subject: Subject, distance: Callable[[AttentionCall], Tensor]) -> dict[str, Cell]:
     tokens = repeated_token(subject.shape.vocab, LENGTH, SEQUENCES)
-    calls = {"distance": distance, "alpha": lambda call: call.pattern()[..., 0].mean(-1)}
-    trace = subject.run(tokens.tokens, calls=calls, residuals={"apart": _states_differ})
+    reads = {"distance": distance, "alpha": lambda call: call.pattern()[..., 0].mean(-1)}
+    trace = subject.run(tokens.tokens, reads={**reads, "apart": RESIDUAL.read(_states_differ)})
     return {
-        DISTANCE: trace.calls["distance"].max().item(),
-        STATES: trace.residuals["apart"].max().item(),
-        ALPHA_HEAD: trace.calls["alpha"].max().item(),
-        SINK_1: (trace.calls["alpha"] > 0.3).double().mean().item(),
+        DISTANCE: trace["distance"].max().item(),
+        STATES: trace["apart"].max().item(),
+        ALPHA_HEAD: trace["alpha"].max().item(),
+        SINK_1: (trace["alpha"] > 0.3).double().mean().item(),
     }
 
 

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from .runs.trained import trained as trained
     from .train.recipe import Recipe as Recipe
 
-_MODULES = {  # of the public names; each is imported when its name is first used, since torch takes seconds
+_MODULES = {
+    "sites": "attention",  # of the public names; each is imported when its name is first used, since torch takes seconds
     "load": "backends.load",
     "AttentionOf": "backends.module.attention_of",
     "measure": "measurement.measure",

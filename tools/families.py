@@ -157,7 +157,7 @@ def _measured(family: str, model: PreTrainedModel) -> dict[str, Cell]:
     """The row of a model that runs. Raises InputError where it is refused."""
     subject, tokens = load(model, name=family), sample_tokens(VOCAB)
     measure(subject, tokens)
-    ours = subject.run(tokens, calls={"pattern": _on_tokens}).calls["pattern"]
+    ours = subject.run(tokens, reads={"pattern": _on_tokens})["pattern"]
     try:
         theirs = dense_patterns(model, tokens)
         is_comparable = ours.shape == theirs.shape and _eager_runs_alike(model)

@@ -6,15 +6,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.subject import Subject
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure
-from sinkinterp.metrics.metric import ResidualMetric
+from sinkinterp.metrics.metric import Metric
 from sinkinterp.metrics.residuals import is_massive
 
 SEARCHED = 32  # sequences in which they are looked for
-FIRST = ResidualMetric("first", lambda x: x[:, 0].float())
-FIRST_IS_MASSIVE = ResidualMetric("first_is_massive", lambda x: is_massive(x)[:, 0].float())
+FIRST = Metric("first", RESIDUAL, lambda x: x[:, 0].float())
+FIRST_IS_MASSIVE = Metric("first_is_massive", RESIDUAL, lambda x: is_massive(x)[:, 0].float())
 
 
 @dataclass(frozen=True)

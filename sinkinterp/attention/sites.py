@@ -175,7 +175,8 @@ class Read:
     function: Callable[[Any], Tensor]
 
 
-Reads = Mapping[str, Read | Callable[[AttentionCall], Tensor]]  # a plain function reads attention calls
+CallRead = Callable[[AttentionCall], Tensor]
+Reads = Mapping[str, Read | CallRead]  # a plain function reads attention calls
 
 
 def reads_of(reads: Any) -> dict[str, Read]:

@@ -195,7 +195,8 @@ def edits_check(
     Feed-forward updates that are not what their block adds to the residual stream count as not found. The pass also
     verifies that later tokens do not change the bias of the first scores: it is `bias`, which a longer pass has found.
     Where the model counts positions itself (`gives_positions` false), the pass also verifies that the weights and
-    values of calls make up the logits. taps: the sites of modules that every block has. length: how much of `sample_tokens` is taken.
+    values of calls make up the logits. taps: the sites of modules that every block has. length: how much of
+    `sample_tokens` is taken.
     """
     tokens = sample_tokens(shape.vocab)[:1, :length].expand(N_COPIES, -1).contiguous()
 

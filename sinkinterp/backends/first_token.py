@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention.shapes import Residual
-from ..attention.sites import Edit
+from ..attention.sites import CALL, RESIDUAL, Edit
 from ..checks import whole_number
 from ..data.tokens import Tokens
 from ..metrics.importance import importance
@@ -62,19 +62,20 @@ def first_token(run: Callable[..., Any], tokens: Tokens, position: int, edits: S
         others = torch.cat((norms[:, :position], norms[:, position + 1 :]), 1)
         return torch.stack((norms[:, position], others.mean(1)), -1)
 
-    calls = {
+    of_calls = {
         "importance": lambda call: importance(call, call.keys[position : position + 1])[..., 0],
         "qk_cosines": lambda call: qk_angles(call, position),
         "qk_norms": lambda call: qk_norm_products(call, position),
         "key_norms": lambda call: vector_norms(call.k[:, :, position]),
         "value_norms": lambda call: vector_norms(call.v[:, :, position]),
     }
-    residuals = {
+    of_residuals = {
         "hidden_states": lambda x: x[:, position].clone(),
         "lengths": lengths,
         "massive": lambda x: is_massive(x)[:, position],
     }
-    trace = run(tokens, calls=calls, residuals=residuals, edits=edits)
-    answers = trace.calls | trace.residuals
+    reads = {name: CALL.read(read) for name, read in of_calls.items()}
+    reads |= {name: RESIDUAL.read(read) for name, read in of_residuals.items()}
+    answers = run(tokens, reads=reads, edits=edits).answers
     norms, others = answers.pop("lengths").unbind(-1)
     return FirstToken(norms=norms, norms_of_others=others, **answers)

@@ -23,6 +23,7 @@ from transformers import PreTrainedModel
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, Residual
+from ..attention.sites import CALL, MLP, RESIDUAL
 from ..data.tokens import Tokens
 from ..errors import InputError
 from .anatomy.modules import cross_attention, removed_after
@@ -109,7 +110,7 @@ class FrozenRun:
 
     def writes(self, layer: int) -> Float[Tensor, "head batch pos d_model"]:
         """What every head of a layer adds to the residual stream, without the output bias."""
-        z, x = self.calls[layer].output(), self.trace.residuals["x"][:, layer]  # gates of heads read the residual
+        z, x = self.calls[layer].output(), self.trace["x"][:, layer]  # gates of heads read the residual
         chosen = torch.eye(z.shape[1]).to(z)[:, :, None, None]
         nothing = self._output(layer, x, _OneBlock(z=0 * z))
         return torch.stack([self._output(layer, x, _OneBlock(z=z * only)) - nothing for only in chosen])
@@ -155,7 +156,7 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
         stack.enter_context(eval_mode(hf.model))
         watched = {*blocks, *tables, *silent, *norms}
         with removed_after([module.register_forward_hook(see, with_kwargs=True) for module in watched]):
-            trace = hf.run(tokens, calls={"calls": keep}, residuals={"x": _same}, mlps={"mlp": _same})
+            trace = hf.run(tokens, reads={"calls": CALL.read(keep), "x": RESIDUAL.read(_same), "mlp": MLP.read(_same)})
         for module in silent & seen.keys():
             stack.enter_context(_forward_set_to(module, partial(_nothing_like, seen[module][2])))
         for module in norms & seen.keys():

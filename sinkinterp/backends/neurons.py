@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from ..attention.sites import MLP
 from ..data.tokens import Tokens
 from .anatomy.modules import removed_after
 from .huggingface import HuggingFaceSubject
@@ -42,7 +43,7 @@ def neurons_of(subject: HuggingFaceSubject, tokens: Tokens, block: int, dim: int
 
     linears = {n: m for n, m in subject.modules.blocks[block].named_modules() if isinstance(m, nn.Linear | Conv1D)}
     with removed_after([module.register_forward_hook(keep(name)) for name, module in linears.items()]):
-        update = subject.run(tokens, mlps={"mlp": _first}).mlps["mlp"][:, subject.shape.mlp_layers.index(block)]
+        update = subject.run(tokens, reads={"mlp": MLP.read(_first)})["mlp"][:, subject.shape.mlp_layers.index(block)]
     _, down, hidden, output = seen[-1]
     if output.shape[-1] != update.shape[-1] or not _is_alike(output[:, 0], update):
         return None

@@ -21,7 +21,7 @@ from typing_extensions import override
 from ..attention.answers import Unchanged, alike
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Residual
-from ..attention.sites import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Reads, Site
+from ..attention.sites import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Read, Site
 from ..errors import InputError
 from .operations import Apply, Keep, NotGiven, Operation
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen, draw_others, store_chosen
@@ -73,18 +73,14 @@ class Change(InLayers):
     def layers_of(self, shape: ModelShape) -> Sequence[int]:
         return self.site.layers(shape)
 
-    def reads(self, name: str) -> Reads:
-        """The keyword of `Subject.run` that reads, under this name, the activations that the edit changes.
+    def read(self) -> Read:
+        """The read of the activations that the edit changes.
 
         Raises InputError for embeddings, which are not read, and for an operation, which reading would leave out.
         """
         if not isinstance(self.operation, Keep):
             raise InputError(f"a site is where something is read or put; leave {self.operation!r:.40} out")
-        if self.site.reads is None:
-            raise InputError(
-                f"{type(self).__name__} is not read; take ChangeResidual(layers=[0]), which both tables make"
-            )
-        return self.site.reads(name, self.activations)
+        return self.site.read(self.activations)
 
     def activations(self, shown: Any) -> Tensor:
         """The activations that the edit changes, from what a read of its site is shown."""

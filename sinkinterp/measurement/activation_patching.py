@@ -10,7 +10,7 @@ clean one, and 0 where it behaves as the corrupted one. For noising, swap the pr
 Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.05262 (causal tracing).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -20,7 +20,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.call import AttentionCall
-from ..backends.subject import CallRead, Logits, Subject, Trace, words_of
+from ..attention.sites import Reads
+from ..backends.subject import Logits, Subject, Trace, words_of
 from ..checks import LARGEST, accepting, keywords, whole_number, whole_numbers
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
@@ -60,11 +61,11 @@ class Scene:
 
 @dataclass(frozen=True)
 class PatchingMetric:
-    """A number per sequence of a patched run. `calls`: what it reads of attention calls."""
+    """A number per sequence of a patched run. `reads`: what it reads while the model runs."""
 
     name: str
     of: Callable[[Scene], PerSequence]
-    calls: Mapping[str, CallRead]
+    reads: Reads
 
 
 def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, position: int = -1) -> PatchingMetric:
@@ -136,7 +137,7 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
     layer, head = (None if place is None else whole_number(place, "a layer or a head", 0) for place in (layer, head))
 
     def of(scene: Scene) -> PerSequence:
-        alpha = scene.trace.calls["alpha"]
+        alpha = scene.trace["alpha"]
         if any(place is not None and place >= n for place, n in zip((layer, head), alpha.shape[1:], strict=False)):
             n_layers, n_heads = alpha.shape[1:3]
             raise InputError(f"there is no such head; {n_layers} layers attend, each with {n_heads} heads, from 0")
@@ -253,14 +254,14 @@ def _estimated(
     runs: "Runs", corrupted: Tokens, given: Activations, places: Sequence[Place]
 ) -> Float[Tensor, "place pair"]:
     """To first order, what each patch changes in the metric. Raises InputError for a metric of attention calls."""
-    if runs.metric.calls or places[0][3] >= 0:
+    if runs.metric.reads or places[0][3] >= 0:
         what = "maps by key are not estimated" if places[0][3] >= 0 else f"{runs.metric.name} reads attention"
         raise InputError(f"first_order differentiates logits by layer, head and position, and {what}; leave it out")
     parts = []
     for rows, batch in passes(runs.subject, corrupted):
 
         def score(logits: Logits, tokens: Tokens, rows: Tensor = rows) -> PerSequence:
-            return runs.metric.of(runs.scene(Trace({}, {}, {}, logits), rows))
+            return runs.metric.of(runs.scene(Trace({}, logits), rows))
 
         source = {layer: x[rows.to(x.device)] for layer, x in given.items()}
         changes = attribution(runs.site, runs.subject, batch, source, score)
@@ -292,7 +293,7 @@ class Runs:
 
     def trace(self, tokens: Tokens, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
         """The run of some pairs, with what `put` puts into the site."""
-        return self.subject.run(tokens[pairs], calls=self.metric.calls, edits=[replace(self.site, operation=put)])
+        return self.subject.run(tokens[pairs], reads=self.metric.reads, edits=[replace(self.site, operation=put)])
 
     def values(
         self, tokens: Tokens, given: Activations, places: Sequence[Place], on_pass: OnProgress = no_progress

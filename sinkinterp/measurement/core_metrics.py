@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import KeyIndex
+from ..attention.sites import CALL, RESIDUAL
 from ..metrics.importance import (
     Convention,
     hidden_queries,
@@ -17,17 +18,17 @@ from ..metrics.importance import (
     uniform_and_content_free,
     uniform_slot_importance,
 )
-from ..metrics.metric import CallMetric, Metric, ResidualMetric
+from ..metrics.metric import Metric
 from ..metrics.residuals import vector_norms
 
 _IMPORTANCES, _NULLS = "importances", "nulls"
-_SLOT_IMPORTANCE = CallMetric("slot_importance", slot_importance)
-_SLOT_NULL = CallMetric("slot_null", uniform_slot_importance)
-_OFF_SEQUENCE = CallMetric("off_sequence", off_sequence)
-_HIDDEN_QUERIES = CallMetric("hidden_queries", hidden_queries)
-_KEY_NORMS = CallMetric("key_norms", lambda call: vector_norms(call.k))
-_VALUE_NORMS = CallMetric("value_norms", lambda call: vector_norms(call.v))
-_RESIDUAL_NORMS = ResidualMetric("residual_norms", vector_norms)
+_SLOT_IMPORTANCE = Metric("slot_importance", CALL, slot_importance)
+_SLOT_NULL = Metric("slot_null", CALL, uniform_slot_importance)
+_OFF_SEQUENCE = Metric("off_sequence", CALL, off_sequence)
+_HIDDEN_QUERIES = Metric("hidden_queries", CALL, hidden_queries)
+_KEY_NORMS = Metric("key_norms", CALL, lambda call: vector_norms(call.k))
+_VALUE_NORMS = Metric("value_norms", CALL, lambda call: vector_norms(call.v))
+_RESIDUAL_NORMS = Metric("residual_norms", RESIDUAL, vector_norms)
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class _AtPositions:
 def core_metrics(positions: KeyIndex, convention: Convention) -> tuple[Metric, ...]:
     """The metrics of every report, with importance at `positions`."""
     return (
-        CallMetric(_IMPORTANCES, _AtPositions(importance_and_raw, positions, convention)),
-        CallMetric(_NULLS, _AtPositions(uniform_and_content_free, positions, convention)),
+        Metric(_IMPORTANCES, CALL, _AtPositions(importance_and_raw, positions, convention)),
+        Metric(_NULLS, CALL, _AtPositions(uniform_and_content_free, positions, convention)),
         _SLOT_IMPORTANCE,
         _SLOT_NULL,
         _OFF_SEQUENCE,

@@ -1,11 +1,11 @@
 """What becomes of heads' attention maps and of the loss when a named part is cut, for a page that computes nothing."""
 
-from ..attention.sites import Edit
+from ..attention.sites import CALL, Edit
 from ..data.tokens import TokensLike
 from ..errors import InputError
 from ..metrics.instruments import LOSS
 from ..metrics.loss import NEXT_TOKEN_LOSS
-from ..metrics.metric import CallMetric
+from ..metrics.metric import Metric
 from ..report.explained import Explanation, Head
 from ..report.explained_graph import NOTHING, CutMap
 from ..report.protocol import public_name
@@ -23,7 +23,7 @@ def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[
     if not isinstance(answer, Explanation) or not answer.note.startswith(f"{public_name(subject.name)}: "):
         raise InputError(f"answer is what si.explain said of {subject.name} on these tokens; got {answer!r:.60}")
     layers, heads = subject.shape.attention_layers, sorted({score.head for score in answer.heads})
-    pattern = CallMetric("pattern", lambda call: call.pattern()[:, heads])
+    pattern = Metric("pattern", CALL, lambda call: call.pattern()[:, heads])
     cuts: dict[str, list[Edit]] = {NOTHING: []}
     cuts |= {name: [edit] for score in answer.heads for name, edit in score.named_cuts().items()}
     maps: dict[Head, list[CutMap]] = {(score.layer, score.head): [] for score in answer.heads}

@@ -124,7 +124,7 @@ def _has_learned_keys(subject: Subject, tokens: Tensor) -> bool:
         seen.append(isinstance(call.slot, SlotRow))
         return call.q.new_zeros(len(call.q), 1)
 
-    subject.run(tokens[:1], calls={"slot": see})
+    subject.run(tokens[:1], reads={"slot": see})
     return all(seen)
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..attention.shapes import numbers
+from ..attention.sites import RESIDUAL
 from ..backends.subject import Subject, words_of
 from ..checks import keywords, whole_number
 from ..data.tokens import Tokens, TokensLike
@@ -117,6 +118,10 @@ def norm_limit(norms: Float[Tensor, "..."], times: float = TIMES) -> float:
     return times * norms.float().flatten().median().item()
 
 
+def _mean_squares(x: Residual) -> Tensor:
+    return x.float().square().mean(1)
+
+
 @keywords
 def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TIMES) -> Mask:
     """The tokens and dimensions of every block whose norm exceeds `times` the median.
@@ -126,8 +131,8 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
     different lengths, and unless `times` exceeds 1.
     """
     subject, given = equal_inputs_of(model, tokens)
-    reads = {"norms": lambda x: x.float().norm(dim=-1), "energy": lambda x: x.float().square().mean(1)}
-    answers = [subject.run(batch, residuals=reads).residuals for _, batch in passes(subject, given)]
+    reads = {"norms": RESIDUAL.read(lambda x: x.float().norm(dim=-1)), "energy": RESIDUAL.read(_mean_squares)}
+    answers = [subject.run(batch, reads=reads) for _, batch in passes(subject, given)]
     norms = torch.cat([answer["norms"].cpu() for answer in answers])  # sequence block pos
     sizes = torch.cat([answer["energy"].cpu() for answer in answers]).mean(0).sqrt()  # block d_model
     limits = tuple(norm_limit(norms[:, i], times) for i in range(norms.shape[1]))

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..attention import maps
 from ..attention.call import AttentionCall
-from ..attention.sites import Edit
-from ..backends.subject import CallRead, Subject, words_of
+from ..attention.sites import CallRead, Edit
+from ..backends.subject import Subject, words_of
 from ..checks import is_whole, keywords
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -114,8 +114,10 @@ def head_maps(
     reads = {name: chosen.read(_largest(quantity, side), n, n) for name, quantity in QUANTITIES.items()}
     reads["slot"] = chosen.read(lambda call: maps.slot_cells(proxy(call), side)[:, :, 0], n)
     reads["alpha"] = chosen.read(lambda call: importance(call, call.keys[:1])[..., 0])
-    calls = subject.run(rows, calls=reads, edits=edits_of(edits)).calls
-    answers = {name: chosen.of_maps(answer.mean(0), subject.shape.attention_layers) for name, answer in calls.items()}
+    trace = subject.run(rows, reads=reads, edits=edits_of(edits))
+    answers = {
+        name: chosen.of_maps(answer.mean(0), subject.shape.attention_layers) for name, answer in trace.answers.items()
+    }
     slot, alpha = answers.pop("slot"), answers.pop("alpha")
     return HeadMaps(
         chosen.maps, answers, rows.shape[1], None if np.isnan(slot).all() else slot, side, tuple(alpha.tolist())
@@ -129,7 +131,7 @@ def _largest(quantity: maps.Quantity, side: int) -> CallRead:
 def _alphas(subject: Subject, tokens: Tokens, heads: Heads, edits: Sequence[Edit]) -> dict[tuple[int, int], float]:
     """Importance of the first token in each head."""
     reads = {"alpha": lambda call: importance(call, call.keys[:1])[..., 0]}
-    alpha = subject.run(tokens, calls=reads, edits=edits).calls["alpha"].mean(0).tolist()
+    alpha = subject.run(tokens, reads=reads, edits=edits)["alpha"].mean(0).tolist()
     layers = subject.shape.attention_layers
     return {(layer, head): alpha[layers.index(layer)][head] for layer, head in heads}
 

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.shapes import Residual
-from ..attention.sites import Edit
+from ..attention.sites import MLP, RESIDUAL, Edit
 from ..backends.anatomy.modules import token_mixer
 from ..backends.frozen import FrozenRun, freezable
 from ..backends.huggingface import HuggingFaceSubject
@@ -48,9 +48,10 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
     largest of all blocks is followed if it does, else the one that does most; one that the embedding makes is followed
     nowhere. Where nothing is left, this says so, with the numbers of the one that comes nearest.
     """
-    hf, reads = freezable(subject), {"first": _first, "others": _others, "massive": _massive}
-    answers = [hf.run(batch, residuals=reads, mlps={"mlp": _first}).answers for _, batch in passes(subject, tokens)]
-    first, others, massive, mlp = (torch.cat([x[name] for x in answers]).mean(0) for name in (*reads, "mlp"))
+    hf, of_residuals = freezable(subject), {"first": _first, "others": _others, "massive": _massive}
+    reads = {**{name: RESIDUAL.read(read) for name, read in of_residuals.items()}, "mlp": MLP.read(_first)}
+    traces = [hf.run(batch, reads=reads) for _, batch in passes(subject, tokens)]
+    first, others, massive, mlp = (torch.cat([trace[name] for trace in traces]).mean(0) for name in reads)
     dims = first[:-1].abs().argmax(-1, keepdim=True)
     sizes, means = (x[:-1].gather(1, dims)[:, 0] for x in (first.abs(), others))
     times, stands_out = (sizes / means).nan_to_num(0), sizes >= STANDS_OUT * means
@@ -100,7 +101,7 @@ def _others(x: Residual) -> Tensor:
 
 def reads_of(run: FrozenRun, path: Path) -> dict[int, Reads]:
     """How the layers behind the writer read what it adds at the first token."""
-    x, written = run.trace.residuals["x"], run.trace.mlps["mlp"][:, path.at].clone()
+    x, written = run.trace["x"], run.trace["mlp"][:, path.at].clone()
     if not path.is_mlp:
         written = x[:, path.at + 1] - x[:, path.at] - written
     written[:, 1:] = 0

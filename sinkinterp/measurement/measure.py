@@ -18,7 +18,7 @@ from ..errors import InputError
 from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import VISIBLE, Convention
 from ..metrics.instruments import INSTRUMENTS, Instruments
-from ..metrics.metric import CallMetric, LogitsMetric, Metric, OutputMetric, ResidualMetric
+from ..metrics.metric import AnyMetric, LogitsMetric, Metric
 from ..report.report import Report
 from .core_metrics import core_fields, core_metrics, hides_first_key
 from .inputs import ModelLike, check_fits, inputs_of, passes, protocol_of
@@ -62,7 +62,7 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
     chosen = torch.arange(length) if positions is None else torch.tensor(_inside(positions, length))
     check_fits(subject, token_set.tokens, len(chosen))
 
-    def metrics_at(length: int) -> Sequence[Metric]:
+    def metrics_at(length: int) -> Sequence[AnyMetric]:
         return (*core_metrics(chosen[chosen < (subject.n_keys or length)], convention), *metrics)
 
     with progress_of(progress, f"measuring {subject.name}") as on_batch:
@@ -80,7 +80,7 @@ def measure(  # noqa: PLR0913  everything that a measurement takes
 def _answers_of_all(
     subject: Subject,
     token_set: TokenSet,
-    metrics_at: Callable[[int], Sequence[Metric]],
+    metrics_at: Callable[[int], Sequence[AnyMetric]],
     edits: Sequence[Edit],
     on_batch: OnProgress,
 ) -> Answers:
@@ -105,12 +105,10 @@ def _batches(subject: Subject, token_set: TokenSet) -> Iterator[tuple[Tensor, Te
             yield rows[part], batch
 
 
-def _answers(subject: Subject, batch: Tokens, metrics: Sequence[Metric], edits: Sequence[Edit]) -> Answers:
+def _answers(subject: Subject, batch: Tokens, metrics: Sequence[AnyMetric], edits: Sequence[Edit]) -> Answers:
     """What one forward pass answered, sequence first."""
-    calls = {metric.name: metric.read for metric in metrics if isinstance(metric, CallMetric)}
-    residuals = {metric.name: metric.read for metric in metrics if isinstance(metric, ResidualMetric)}
-    outputs = {metric.name: metric.read for metric in metrics if isinstance(metric, OutputMetric)}
-    trace = subject.run(batch, calls=calls, residuals=residuals, outputs=outputs, edits=edits)
+    reads = {metric.name: metric.site.read(metric.read) for metric in metrics if isinstance(metric, Metric)}
+    trace = subject.run(batch, reads=reads, edits=edits)
     logits = {
         metric.name: _read_logits(metric, trace.logits, batch.to(trace.logits.device, copy=True))
         for metric in metrics
@@ -138,9 +136,9 @@ def _padded(part: Tensor, sizes: Sequence[int]) -> Tensor:
     return torch.nn.functional.pad(part, [n for size in reversed(missing) for n in (0, size)], value=torch.nan)
 
 
-def _distinct_metrics(instruments: Any) -> tuple[Metric, ...]:
+def _distinct_metrics(instruments: Any) -> tuple[AnyMetric, ...]:
     """All metrics of the instruments, each once. Raises InputError where two have one name, or a report's own."""
-    by_name: dict[str, Metric] = {}
+    by_name: dict[str, AnyMetric] = {}
     taken = {metric.name for metric in core_metrics(torch.arange(0), VISIBLE)} | {
         field.name for field in fields(Report)
     }
@@ -152,9 +150,9 @@ def _distinct_metrics(instruments: Any) -> tuple[Metric, ...]:
     return tuple(by_name.values())
 
 
-def _metrics_in(instruments: Any) -> Iterator[Metric]:
+def _metrics_in(instruments: Any) -> Iterator[AnyMetric]:
     """The metrics of one instrument or of several. Raises InputError for what is not an instrument."""
-    if isinstance(instruments, Metric):
+    if isinstance(instruments, AnyMetric):
         yield instruments
     elif isinstance(instruments, list | tuple):
         for part in instruments:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.answers import per_sequence
-from ..attention.sites import Edit
+from ..attention.sites import RESIDUAL, Edit
 from ..backends.load import subject_of
 from ..backends.subject import Subject
 from ..checks import accepting, whole_number
@@ -42,7 +42,7 @@ def activations(site: Change, subject: ModelLike, tokens: TokensLike | Any, edit
     site.check_site(subject.shape, tokens.shape[1])
     parts = []
     for _, batch in passes(subject, tokens):
-        parts.append(subject.run(batch, **site.reads("site"), edits=edits_of(edits)).answers["site"])
+        parts.append(subject.run(batch, reads={"site": site.read()}, edits=edits_of(edits))["site"])
     return _by_layer(site, subject, torch.cat(parts))
 
 
@@ -109,7 +109,9 @@ def attribution(
 def _first_order(site: Change, subject: Subject, tokens: Tokens, patched: Activations, score: Score) -> Activations:
     """`attribution` of the sequences of one pass."""
     zeros = {layer: torch.zeros_like(x, requires_grad=True) for layer, x in patched.items()}
-    trace = subject.run(tokens, **site.reads("site"), edits=[replace(site, operation=Add(zeros))], gradients=True)
+    trace = subject.run(
+        tokens, reads={"site": site.read()}, edits=[replace(site, operation=Add(zeros))], gradients=True
+    )
     present = _by_layer(site, subject, trace.answers["site"].detach())
     total = per_sequence(score(trace.logits, tokens.to(trace.logits.device)), len(tokens), "the score").sum()
     gradients = torch.autograd.grad(total, list(zeros.values()))
@@ -139,7 +141,7 @@ def _exchange(subject: Subject, first: int, second: int, length: int, block: int
     first, second = (whole_number(position, "a position", 0, length - 1) for position in (first, second))
     tokens = torch.zeros(1, length, dtype=torch.long)
     positions_alone = [ChangeTokenEmbedding(Zero()), ChangeOutputs(Zero(), layers=[0])]
-    x = subject.run(tokens, residuals={"x": lambda x: x}, edits=positions_alone).residuals["x"][:, block]
+    x = subject.run(tokens, reads={"x": RESIDUAL.read(lambda x: x)}, edits=positions_alone)["x"][:, block]
     added = torch.zeros_like(x)
     added[:, first] = x[:, second] - x[:, first]
     added[:, second] = -added[:, first]

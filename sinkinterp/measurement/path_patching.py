@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..attention.shapes import Residual
-from ..attention.sites import Edit
+from ..attention.sites import RESIDUAL, Edit
 from ..backends.frozen import cross_attention_kept
 from ..backends.frozen import frozen as with_frozen_norms
 from ..backends.subject import Subject, Trace
@@ -112,7 +112,7 @@ def _stream(subject: Subject, tokens: Tokens) -> Stream:
     largest = min(_PROBE * float(x[:1].abs().max()), torch.finfo(x.dtype).max / 1e3)
     probe = largest * torch.randn(x[:1, 0].shape, generator=torch.Generator().manual_seed(0)).to(x)
     edits.append(ChangeResidual(Add({0: probe}), layers=[0]))
-    moved = subject.run(tokens[:1], residuals={"x": _same}, edits=edits).residuals["x"] - x[:1]
+    moved = subject.run(tokens[:1], reads={"x": RESIDUAL.read(_same)}, edits=edits)["x"] - x[:1]
     errors = (moved.float() - probe[:, None].float()).flatten(2).norm(dim=-1)[0] / probe.float().norm()
     if not (errors <= _TOLERANCE).all():
         block = int((errors > _TOLERANCE).int().argmax()) - 1
@@ -162,15 +162,15 @@ class PathRuns(Runs):
         if self.stream is not None:
             edits = [self._shifted(mine, self.stream[pairs], put.places[:, 0], edits)]
         if self.receiver is None:
-            return self.subject.run(mine, calls=self.metric.calls, edits=edits)
+            return self.subject.run(mine, reads=self.metric.reads, edits=edits)
         of_norms = self._with_scales if self.freeze_norms else partial(activations, self.receiver, self.subject)
         put_into = replace(self.receiver, operation=Put(of_norms(mine, edits)))
-        return self.subject.run(mine, calls=self.metric.calls, edits=[put_into])
+        return self.subject.run(mine, reads=self.metric.reads, edits=[put_into])
 
     def _shifted(self, tokens: Tokens, stream: Stream, layers: Int[Tensor, " row"], edits: Sequence[Edit]) -> Edit:
         """Puts the corrupted residuals, and behind the block of each row's sender what the sender changes in them."""
         with cross_attention_kept(self.subject, tokens):
-            x = self.subject.run(tokens, residuals={"x": _same}, edits=edits).residuals["x"]
+            x = self.subject.run(tokens, reads={"x": RESIDUAL.read(_same)}, edits=edits)["x"]
         behind = (layers + 1).to(x.device)
         rows, blocks = torch.arange(len(x), device=x.device), torch.arange(x.shape[1], device=x.device)
         change = (x - stream.to(x))[rows, behind]
@@ -181,11 +181,11 @@ class PathRuns(Runs):
     def _with_scales(self, tokens: Tokens, edits: Sequence[Edit]) -> Activations:
         """What the receiver is given where norms keep the scale of the untouched run."""
         assert self.receiver is not None
-        x = self.subject.run(tokens, residuals={"x": _same}, edits=edits).residuals["x"]
+        x = self.subject.run(tokens, reads={"x": RESIDUAL.read(_same)}, edits=edits)["x"]
         received: Activations = {}
         with with_frozen_norms(self.subject, tokens) as run:
             for layer in filter(self.receiver.acts_in, run.calls):
-                change = x[:, layer] - run.trace.residuals["x"][:, layer]
+                change = x[:, layer] - run.trace["x"][:, layer]
                 before, *given = run.calls[layer], run.call(layer, change), run.call(layer, torch.zeros_like(change))
                 was, plus, minus = map(self.receiver.activations, (before, *given))
                 received[layer] = was + plus - minus

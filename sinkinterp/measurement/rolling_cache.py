@@ -125,8 +125,8 @@ def check_stream(
     start = tokens[:1, : window + 3]
     if subject.shape.n_ctx is not None:
         start = start[:, : subject.shape.n_ctx]
-    masked = subject.run(start, edits=[Evict(window, sinks)], calls={"biased": _is_biased})
-    if sinks and masked.calls["biased"].any():
+    masked = subject.run(start, edits=[Evict(window, sinks)], reads={"biased": _is_biased})
+    if sinks and masked["biased"].any():
         raise InputError(
             f"{subject.name} biases scores by distance, which it counts between places in the cache; use rerotate=True"
         )

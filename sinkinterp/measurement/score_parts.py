@@ -46,7 +46,7 @@ def parts_by_block(run: FrozenRun) -> Iterator[Parts]:
     A cut part becomes, at the first token, its mean over the others. What a block adds beside its heads and its
     feed-forward layer has the name of what it is: cross-attention, a convolution, another mixer, or a bias.
     """
-    x, mlps = run.trace.residuals["x"], run.trace.mlps["mlp"]
+    x, mlps = run.trace["x"], run.trace["mlp"]
     values: dict[str, Residual] = {"embedding": x[:, 0]}
     cuts: dict[str, Edit] = {"embedding": ChangeTokenEmbedding(AS_OTHERS, positions=FIRST)}
     if run.position is not None:
@@ -67,7 +67,7 @@ def _rest_name(run: FrozenRun, block: int, rest: Residual) -> str:
     module = run.subject.modules.blocks[block]
     if block not in run.calls:
         return token_mixer(module, attends=False)
-    varies = (rest - rest[:, :1]).abs().max() > ROUNDING * run.trace.residuals["x"][:, block : block + 2].abs().max()
+    varies = (rest - rest[:, :1]).abs().max() > ROUNDING * run.trace["x"][:, block : block + 2].abs().max()
     if not varies:
         return "bias"
     return "cross-attention" if cross_attention(module) else token_mixer(module, attends=False)
@@ -84,7 +84,7 @@ def head_pairs(
     call, contrast = run.calls[layer], contrast_of(run.calls[layer], on_slot)
     if not isinstance(call.kernel.feature, Identity):
         raise InputError("queries and keys pass through a feature map, so scores are no sum of parts")
-    own = run.call(layer, torch.zeros_like(run.trace.residuals["x"][:, layer]))
+    own = run.call(layer, torch.zeros_like(run.trace["x"][:, layer]))
     kv_heads = [head * call.k.shape[1] // call.q.shape[1] for head in heads]
     queries, keys, first_keys = {}, {}, []
     for name, value in values.items():

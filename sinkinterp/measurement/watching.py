@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback
 
+from ..attention.sites import CALL, RESIDUAL
 from ..backends.anatomy.modules import removed_after
 from ..backends.hooks import BASES, attention_set_to, inside_compiled
 from ..backends.load import load
@@ -20,15 +21,15 @@ from ..errors import InputError
 from ..lm.attention import GateMap
 from ..metrics import residuals
 from ..metrics.importance import sink_logits
-from ..metrics.metric import CallMetric, ResidualMetric
+from ..metrics.metric import Metric
 from ..metrics.sink import check_epsilon
 from ..report.readings import Readings
 from .inputs import inputs_of
 from .measure import measure
 
 Numbers = dict[str, float]
-PEAK = ResidualMetric("peak", residuals.peak)
-SINK_LOGITS = CallMetric("sink_logits", sink_logits)
+PEAK = Metric("peak", RESIDUAL, residuals.peak)
+SINK_LOGITS = Metric("sink_logits", CALL, sink_logits)
 _SHARDED = ("full_tensor", "ds_id", "_is_flat_param")  # what only weights have that FSDP or DeepSpeed divided
 
 

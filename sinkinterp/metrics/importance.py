@@ -13,8 +13,9 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.masks import key_blocks
 from ..attention.shapes import KeyIndex, Pattern
+from ..attention.sites import CALL
 from ..attention.slots import SinkLogit
-from .metric import CallMetric, Importance
+from .metric import Importance, Metric
 
 QueryCounts = Int[Tensor, "#batch #head pos"]
 
@@ -170,4 +171,4 @@ def pattern(call: AttentionCall) -> Pattern:
     return proxy(call).pattern()
 
 
-PATTERNS = CallMetric("patterns", pattern)
+PATTERNS = Metric("patterns", CALL, pattern)

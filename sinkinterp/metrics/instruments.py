@@ -1,7 +1,7 @@
 """Instruments: groups of metrics that a measurement adds to importance and norms.
 
 A new metric of a family needs no line here: it joins METRICS in its family's file. Any tuple of metrics is an
-instrument, as in `si.measure(subject, tokens, instruments=[(ResidualMetric("first", first),)])`.
+instrument, as in `si.measure(subject, tokens, instruments=[(Metric("first", RESIDUAL, first),)])`.
 """
 
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 from ..checks import nearest
 from . import loss, qk, residuals, writes
 from .importance import PATTERNS
-from .metric import Metric
+from .metric import AnyMetric
 
-Instrument = tuple[Metric, ...]
+Instrument = tuple[AnyMetric, ...]
 Instruments = Instrument | Sequence[Any]  # one, or several in a list
 
 GEOMETRY: Instrument = (*qk.METRICS, *writes.METRICS)

@@ -2,7 +2,7 @@
 
 A family of metrics ends its file with them, in a tuple that `metrics.instruments` picks up:
 
-    KURTOSIS = ResidualMetric("kurtosis", kurtosis)
+    KURTOSIS = Metric("kurtosis", RESIDUAL, kurtosis)
     METRICS = (PEAK_OVER_MEDIAN, KURTOSIS)
 
 `report.extra(KURTOSIS)` is then the answer, and `report.has(KURTOSIS)` tells whether it was measured.
@@ -10,12 +10,12 @@ A family of metrics ends its file with them, in a tuple that `metrics.instrument
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.shapes import HeadOutput, Residual
+from ..attention.sites import Site
 from ..data.tokens import Tokens
 
 Logits = Float[Tensor, "sequence pos vocab"]
@@ -27,34 +27,19 @@ PerSequence = Float[Tensor, " batch"]
 
 @dataclass(frozen=True)
 class Metric:
-    """Something that a report keeps under `name`. The first axis of an answer is the sequence."""
+    """What a report keeps under `name`: the answers of `read` at a site, `sequence layer ...`."""
 
     name: str
+    site: Site
+    read: Callable[[Any], Tensor]
 
 
 @dataclass(frozen=True)
-class CallMetric(Metric):
-    """A metric of every attention call: `sequence ...` of a call, `sequence layer ...` in a report."""
-
-    read: Callable[[AttentionCall], Tensor]
-
-
-@dataclass(frozen=True)
-class OutputMetric(Metric):
-    """A metric of what the heads of every attention call return: `sequence ...`, `sequence layer ...` in a report."""
-
-    read: Callable[[HeadOutput], Tensor]
-
-
-@dataclass(frozen=True)
-class ResidualMetric(Metric):
-    """A metric of the residual stream before every block and after the last: `sequence block ...` in a report."""
-
-    read: Callable[[Residual], Tensor]
-
-
-@dataclass(frozen=True)
-class LogitsMetric(Metric):
+class LogitsMetric:
     """A metric of a model's logits and of the tokens that it was given: `sequence ...`."""
 
+    name: str
     read: Callable[[Logits, Tokens], Tensor]
+
+
+AnyMetric = Metric | LogitsMetric

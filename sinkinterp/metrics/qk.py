@@ -21,8 +21,9 @@ from ..attention import maps
 from ..attention.call import AttentionCall
 from ..attention.masks import ALL, key_blocks
 from ..attention.shapes import Keys, Queries, Scores, SomePairs
+from ..attention.sites import CALL
 from ..errors import InputError
-from .metric import CallMetric
+from .metric import Metric
 from .residuals import vector_norms
 
 Pair = Float[Tensor, "batch head 2"]
@@ -116,8 +117,8 @@ def _mean_over_queries(call: AttentionCall, pair: Float[Tensor, "batch head quer
     return (pair * sees_both[..., None]).sum(2) / sees_both.sum(2)[..., None]
 
 
-QK_ANGLES = CallMetric("qk_angles", qk_angles)
-QK_NORM_PRODUCTS = CallMetric("qk_norm_products", qk_norm_products)
+QK_ANGLES = Metric("qk_angles", CALL, qk_angles)
+QK_NORM_PRODUCTS = Metric("qk_norm_products", CALL, qk_norm_products)
 METRICS = (QK_ANGLES, QK_NORM_PRODUCTS)
 
 
@@ -188,10 +189,10 @@ def _histogram(
     return torch.bincount(counted_bins, minlength=n_batch * n_head * n).reshape(n_batch, n_head, n).float()
 
 
-COSINE_COUNTS = CallMetric("angle_counts", cosine_counts)
-NORM_PRODUCT_COUNTS = CallMetric("norm_counts", norm_product_counts)
+COSINE_COUNTS = Metric("angle_counts", CALL, cosine_counts)
+NORM_PRODUCT_COUNTS = Metric("norm_counts", CALL, norm_product_counts)
 DISTRIBUTIONS = (COSINE_COUNTS, NORM_PRODUCT_COUNTS)
-SCORE_MAP = CallMetric("score_maps", score_map)
-COSINE_MAP = CallMetric("cosine_maps", cosine_map)
-NORM_PRODUCT_MAP = CallMetric("norm_product_maps", norm_product_map)
+SCORE_MAP = Metric("score_maps", CALL, score_map)
+COSINE_MAP = Metric("cosine_maps", CALL, cosine_map)
+NORM_PRODUCT_MAP = Metric("norm_product_maps", CALL, norm_product_map)
 MAPS = (SCORE_MAP, COSINE_MAP, NORM_PRODUCT_MAP)

@@ -14,8 +14,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..attention.shapes import Residual
+from ..attention.sites import RESIDUAL
 from ..errors import InputError
-from .metric import PerSequence, ResidualMetric
+from .metric import Metric, PerSequence
 
 
 def vector_norms(x: Float[Tensor, "*stack d"]) -> Float[Tensor, "*stack"]:
@@ -207,10 +208,10 @@ def secondary_sinks(
     return follows
 
 
-COSINE_TO_FIRST = ResidualMetric("cosine_to_first", cosine_to_first)
-PEAK_OVER_MEDIAN = ResidualMetric("peak_over_median", peak_over_median)
-MASSIVE_ENTRIES = ResidualMetric("massive_entries", massive_count)
-KURTOSIS = ResidualMetric("kurtosis", kurtosis)
-TOP_ENTRIES = ResidualMetric("top_entries", _kept_entries)
+COSINE_TO_FIRST = Metric("cosine_to_first", RESIDUAL, cosine_to_first)
+PEAK_OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
+MASSIVE_ENTRIES = Metric("massive_entries", RESIDUAL, massive_count)
+KURTOSIS = Metric("kurtosis", RESIDUAL, kurtosis)
+TOP_ENTRIES = Metric("top_entries", RESIDUAL, _kept_entries)
 METRICS = (PEAK_OVER_MEDIAN, MASSIVE_ENTRIES, KURTOSIS, TOP_ENTRIES, COSINE_TO_FIRST)
-ALL_ENTRIES = ResidualMetric("residuals", _all_entries)  # large: `sequence block channel pos`
+ALL_ENTRIES = Metric("residuals", RESIDUAL, _all_entries)  # large: `sequence block channel pos`

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput
+from ..attention.sites import CALL, OUTPUT
 from ..errors import InputError
-from .metric import CallMetric, OutputMetric
+from .metric import Metric
 
 Matrices = Float[Tensor, "matrix n n"]
 SQUARINGS, STEPS = 2, 6
@@ -96,6 +97,6 @@ def is_broadcast(value_ratio: Float[Tensor, "*stack"], low: float = 0.8, high: f
     return (low <= value_ratio) & (value_ratio <= high)
 
 
-KEY_RANK = CallMetric("key_rank", key_rank)
-UPDATE_RANK = OutputMetric("update_rank", update_rank)
+KEY_RANK = Metric("key_rank", CALL, key_rank)
+UPDATE_RANK = Metric("update_rank", OUTPUT, update_rank)
 METRICS = (KEY_RANK, UPDATE_RANK)

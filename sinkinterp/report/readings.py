@@ -12,7 +12,7 @@ from ..checks import finite_number, keywords, nearest, whole_number
 from ..errors import InputError
 from ..metrics import sink
 from ..metrics.bootstrap import Estimate, estimate, intervals
-from ..metrics.metric import Alpha, Metric, PerHead
+from ..metrics.metric import Alpha, AnyMetric, PerHead
 from ..metrics.residuals import Steps, norm_ratio, steps
 from .protocol import Protocol, public_name
 
@@ -57,18 +57,18 @@ class Readings:
     protocol: Protocol
     extras: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def extra(self, metric: Metric | str) -> Tensor:
+    def extra(self, metric: AnyMetric | str) -> Tensor:
         """The answer to an instrument's metric, or to that of a name. Raises InputError where it was not measured."""
         if isinstance(metric, str) and metric in self.extras:
             return self.extras[metric]
-        if not isinstance(metric, Metric):
+        if not isinstance(metric, AnyMetric):
             fix = "give the metric itself, such as sinkinterp.metrics.loss.NEXT_TOKEN_LOSS, or read report.extras"
             raise InputError(f"{metric!r:.40} is not a metric{nearest(metric, self.extras)}; {fix}")
         if not self.has(metric):
             raise InputError(f"{metric.name} was not measured; measure with instruments=si.measurement.instruments.ALL")
         return self.extras[metric.name]
 
-    def has(self, metric: Metric) -> bool:
+    def has(self, metric: AnyMetric) -> bool:
         """Whether a metric of an instrument was measured."""
         return metric.name in self.extras
 

@@ -12,7 +12,7 @@ from ..errors import InputError
 from ..metrics.importance import PATTERNS
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.loss import NEXT_TOKEN_LOSS
-from ..metrics.metric import Metric
+from ..metrics.metric import AnyMetric
 from ..metrics.qk import COSINE_COUNTS, QK_ANGLES
 from ..metrics.residuals import ALL_ENTRIES, COSINE_TO_FIRST, MASSIVE_ENTRIES, TOP_ENTRIES
 from ..metrics.writes import UPDATE_RANK
@@ -41,7 +41,7 @@ class View:
 
     table: Tabulate
     name: str = ""
-    needs: Sequence[Metric] = ()
+    needs: Sequence[AnyMetric] = ()
     in_terminal: Callable[[Table], Table] | None = None
     in_json: bool = False
     heading: str = ""

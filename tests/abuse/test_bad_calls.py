@@ -49,7 +49,7 @@ from sinkinterp.measurement.maps import attention_map
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.measurement.position_swap import swap_table
 from sinkinterp.metrics import bootstrap, instruments
-from sinkinterp.metrics.metric import CallMetric, LogitsMetric, ResidualMetric
+from sinkinterp.metrics.metric import LogitsMetric
 from sinkinterp.pages.book import write_front_pages
 from sinkinterp.pages.chapters import chapters_in
 from sinkinterp.pages.live.page import serve_live

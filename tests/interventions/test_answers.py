@@ -9,11 +9,11 @@ from backends.zoo import model_of, tokens_of
 import sinkinterp as si
 from sinkinterp.attention.answers import called
 from sinkinterp.attention.call import AttentionCall
-from sinkinterp.attention.sites import Edit
+from sinkinterp.attention.sites import CALL, Edit
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put
 from sinkinterp.measurement.patching import attribution, mean_patch
-from sinkinterp.metrics.metric import CallMetric, LogitsMetric, ResidualMetric
+from sinkinterp.metrics.metric import LogitsMetric, Metric
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 TOKENS = tokens_of()[:4, :11]
@@ -126,7 +126,7 @@ def test_what_a_metric_does_to_normalisers_and_patterns_changes_no_other_number(
         return call.pattern().zero_().sum((1, 2, 3))
 
     plain = si.measure(subject, TOKENS, progress=False)
-    beside = si.measure(subject, TOKENS, instruments=CallMetric("spoil", spoil), progress=False)
+    beside = si.measure(subject, TOKENS, instruments=Metric("spoil", CALL, spoil), progress=False)
     assert beside.importance.equal(plain.importance) and beside.raw_importance.equal(plain.raw_importance)
 
 

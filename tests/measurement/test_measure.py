@@ -9,13 +9,14 @@ import torch
 from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.data.tokens import PAD, TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.measurement import inputs as batching
 from sinkinterp.metrics import instruments
 from sinkinterp.metrics.importance import PAPER, RELEASED, VISIBLE
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
-from sinkinterp.metrics.metric import ResidualMetric
+from sinkinterp.metrics.metric import Metric
 
 LENGTHS = (5, 17, 2, 11, 5)
 ROWS = [row[:n].tolist() for row, n in zip(tokens_of(), LENGTHS, strict=True)]
@@ -134,7 +135,7 @@ NO_TOKENS = (torch.zeros(5), torch.rand(2, 5), torch.ones(3, 1).long(), torch.on
 REFUSED = [
     *((tokens, {}, "whole numbers, `pos` or `sequence pos`") for tokens in NO_TOKENS),
     *((tokens_of(), {"positions": at}, "whole number") for at in ((), (17,), (-1,), (0, 40))),
-    *((tokens_of(), {"instruments": (instruments.LOSS, (ResidualMetric(name, lambda x: x.float().amax((1, 2))),))},
+    *((tokens_of(), {"instruments": (instruments.LOSS, (Metric(name, RESIDUAL, lambda x: x.float().amax((1, 2))),))},
        f"two metrics are named '{name}'; give .* another name")
       for name in ("importance", "importances", "tokens", "loss")),
 ]  # fmt: skip
@@ -147,7 +148,7 @@ def test_tokens_positions_and_names_of_metrics_that_cannot_be_are_refused(tokens
 
 
 def test_a_metric_of_ones_own_is_read_by_its_value():
-    first = ResidualMetric("first", lambda x: x[:, 0])
+    first = Metric("first", RESIDUAL, lambda x: x[:, 0])
     report = si.measure(subject_of("gpt2"), tokens_of(), instruments=[(first,)])
     assert report.has(first) and not report.has(NEXT_TOKEN_LOSS)
     torch.testing.assert_close(report.extra(first).norm(dim=-1), report.residual_norms[..., 0])

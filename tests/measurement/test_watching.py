@@ -9,10 +9,11 @@ from torch import nn
 from transformers import AttentionInterface, Trainer, TrainerCallback, TrainingArguments
 
 import sinkinterp as si
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.errors import InputError
 from sinkinterp.lm.model import build
 from sinkinterp.metrics import residuals
-from sinkinterp.metrics.metric import ResidualMetric
+from sinkinterp.metrics.metric import Metric
 
 TOKENS = tokens_of()
 ROWS = [{"input_ids": row, "labels": row} for row in torch.randint(VOCAB, (24, 11))]
@@ -64,7 +65,7 @@ def test_the_numbers_are_those_of_a_measurement_and_reach_history_and_reporters(
     trainer = watched(trainer_of(tmp_path), every=3, epsilon=0.2)
     trainer.train()
     row = rows_of(trainer)[-1]
-    peak = ResidualMetric("peak", residuals.peak)
+    peak = Metric("peak", RESIDUAL, residuals.peak)
     report = si.measure(trainer.model.eval(), TOKENS, instruments=[(peak,)])
     expected = {
         "alpha_1": report.alpha().mean().item(),

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...attention import maps as attention_maps
-from ...attention.sites import Edit
-from ...backends.subject import CallRead, Subject
+from ...attention.sites import CallRead, Edit
+from ...backends.subject import Subject
 from ...data.tokens import TokenSet
 from ...errors import InputError
 from ...measurement.maps import ChosenHeads
@@ -58,7 +58,7 @@ def read_cells(subject: Subject, token_set: TokenSet, maps: MapKeys, detail: Det
     )
     reads["pairs"] = lambda call: attention_maps.pairs(call, detail.side)
     layers = subject.shape.attention_layers
-    calls = subject.run(token_set.tokens, calls=reads, edits=edits).calls
+    calls = subject.run(token_set.tokens, reads=reads, edits=edits)
     slot = chosen.of_maps(calls["slot"][0], layers)
     return Cells(
         channels={channel: chosen.of_maps(calls[channel.name][0], layers) for channel in detail.channels},
