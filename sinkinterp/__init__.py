@@ -17,6 +17,7 @@ from .checks import fix_of, nearest
 from .lm.registration import register_with_transformers
 
 if TYPE_CHECKING:
+    from .attention import sites as sites
     from .backends.load import load as load
     from .backends.module.attention_of import AttentionOf as AttentionOf
     from .backends.patched import patched as patched
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from .runs.trained import trained as trained
     from .train.recipe import Recipe as Recipe
 
-_MODULES = {
-    "sites": "attention",  # of the public names; each is imported when its name is first used, since torch takes seconds
+_MODULES = {  # of the public names; each is imported when its name is first used, since torch takes seconds
+    "sites": "attention",
     "load": "backends.load",
     "AttentionOf": "backends.module.attention_of",
     "measure": "measurement.measure",

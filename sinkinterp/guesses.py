@@ -22,7 +22,7 @@ _MEANT = {  # words -> what to write; `place: word` is for one function or kind 
     "ablate ablate_head ablate_heads zero_ablate zero_ablation ZeroHead": _ABLATION.format("Zero"),
     "mean_ablate mean_ablation": _ABLATION.format("MeanOfOthers"),
     "intervention interventions": "write edits=...",
-    "hooks hook add_hook fwd_hooks": 'subject.run(tokens, reads={"x": si.sites.RESIDUAL.read(f)}) reads, and edits=... changes',
+    "hooks hook add_hook fwd_hooks": 'subject.run(tokens, reads={"x": si.sites.RESIDUAL.read(f)}), or edits=...',
     "calls residuals mlps outputs": 'write reads={"x": si.sites.RESIDUAL.read(f)}; a plain function reads calls',
     "tokenizer": "a model gets its tokenizer as it is loaded: si.load(model, tokenizer=...)",
     "prepend_bos add_bos add_special_tokens": 'subject.tokens(text, bos="always"), or bos="never"',

@@ -20,7 +20,7 @@ The second pass runs `N_COPIES` copies of one sequence. Edits change some copies
     reference   nothing                                                         what all others are compared with
 """
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -170,7 +170,7 @@ _NOISE, _REFERENCE, N_COPIES = (_ISOLATED.stop + i for i in range(3))
 class Abilities:
     """What a subject can do beside what it must.
 
-    taps: the sites of modules at which an edit of any block reaches the model. The feed-forward update is one where
+    d_mlp: how many neurons a block has; None where they are not found. taps: the sites of modules at which an edit of any block reaches the model. The feed-forward update is one where
     it is what every block adds to the residual stream.
     takes_positions: whether position ids change the logits. positions_are_plain: whether they count from 0, and reach
     nothing but the input of the first block and attention.
@@ -179,12 +179,13 @@ class Abilities:
     taps: frozenset[Site]
     takes_positions: bool
     positions_are_plain: bool
+    d_mlp: int | None = None
 
 
 def edits_check(
     name: str,
     shape: ModelShape,
-    taps: Container[Site],
+    taps: Collection[Site],
     bare: Logits,
     bias: EarlyBias,
     length: int,
@@ -216,6 +217,8 @@ def edits_check(
                 raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
         able = _abilities(answers, logits, shape, is_plain)
         able = replace(able, taps=able.taps - lost.keys())
+        if NEURONS in able.taps & {*taps}:
+            able = replace(able, d_mlp=int(answers["neurons"].flatten()[0]))
         gap = Gap.of(answers["bias"][_REFERENCE], bias)
         if not gap.is_within(TOLERANCE[torch.float32]):
             raise InputError(f"{name} cannot be measured: later tokens change the bias of earlier scores, {gap}")
@@ -229,6 +232,7 @@ def edits_check(
             "changes": RESIDUAL.read(largest_changes),
             "stream": RESIDUAL.read(doubled_copies),
             "update": MLP.read(doubled_copies),
+            **({"neurons": NEURONS.read(width)} if NEURONS in taps else {}),
         },
         edits=(_ChangeAndRecord(), _ChangeCall(), _ChangeOutput(), *tapped, _DoubleUpdates(), _Isolate()),
         position_ids=_position_ids(tokens) if gives_positions else None,

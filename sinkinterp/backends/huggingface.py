@@ -118,8 +118,8 @@ class HuggingFaceSubject(ReadsText):
             self._abilities_found(bare, whole, gives_positions=False)
         able = {site: taps for site, taps in self.modules.taps.items() if site in self._abilities.taps}
         self.modules = replace(self.modules, taps=able)
-        if MLP not in able:
-            self.shape = replace(self.shape, mlp_layers=())
+        mlp_layers = self.shape.mlp_layers if MLP in able else ()
+        self.shape = replace(self.shape, mlp_layers=mlp_layers, d_mlp=self._abilities.d_mlp)
 
     def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
         """What `contract.edits_check` finds."""

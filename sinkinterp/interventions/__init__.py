@@ -6,8 +6,10 @@ from ..attention.sites import Edit, HeadWeights
 from ..checks import fix_of
 from .changes import (
     Change,
+    ChangeAttentionInput,
     ChangeKeys,
     ChangeMLP,
+    ChangeNeurons,
     ChangeOutputs,
     ChangePattern,
     ChangePositionEmbedding,
@@ -49,8 +51,8 @@ from .positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPosi
 from .projections import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 
 __all__ = [
-    "Add", "AddSinkLogit", "Apply", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeKeys", "ChangeMLP",
-    "ChangeOutputs", "ChangePattern", "ChangePositionEmbedding", "ChangeQueries", "ChangeResidual",
+    "Add", "AddSinkLogit", "Apply", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeAttentionInput",
+    "ChangeKeys", "ChangeMLP", "ChangeNeurons", "ChangeOutputs", "ChangePattern", "ChangePositionEmbedding", "ChangeQueries", "ChangeResidual",
     "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern", "Dropped", "Edit", "Evict", "First",
     "HeadWeights", "Keep", "KeepHeaviest", "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put",
     "PutAt", "RemoveColumn", "RemoveKeySlot", "RemovePosition", "Renormalised", "ReplacePosition", "Scale", "SetTo",

@@ -21,7 +21,20 @@ from typing_extensions import override
 from ..attention.answers import Unchanged, alike
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Residual
-from ..attention.sites import CALL, MLP, OUTPUT, POSITION_EMBEDDING, RESIDUAL, TOKEN_EMBEDDING, Edit, Read, Site
+from ..attention.sites import (
+    ATTENTION_INPUT,
+    CALL,
+    MLP,
+    NEURONS,
+    OUTPUT,
+    POSITION_EMBEDDING,
+    RESIDUAL,
+    TOKEN_EMBEDDING,
+    Edit,
+    Neurons,
+    Read,
+    Site,
+)
 from ..errors import InputError
 from .operations import Apply, Keep, NotGiven, Operation
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen, draw_others, store_chosen
@@ -136,6 +149,29 @@ class ChangeResidual(Change):
 
     @override
     def residual(self, block: int, x: Residual) -> Residual:
+        return self._changed(block, x)
+
+
+class ChangeAttentionInput(Change):
+    """`operation` on what attention layers read: the residual behind the norm before them."""
+
+    site = ATTENTION_INPUT
+
+    @override
+    def attention_input(self, layer: int, x: Residual) -> Residual:
+        return self._changed(layer, x)
+
+
+class ChangeNeurons(Change):
+    """`operation` on what the activations of feed-forward layers return, times their gates; `dims` are neurons."""
+
+    site = NEURONS
+
+    def _width(self, shape: ModelShape, length: int) -> int:
+        return shape.d_mlp or 0
+
+    @override
+    def neurons(self, block: int, x: Neurons) -> Neurons:
         return self._changed(block, x)
 
 

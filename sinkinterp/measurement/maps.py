@@ -114,10 +114,8 @@ def head_maps(
     reads = {name: chosen.read(_largest(quantity, side), n, n) for name, quantity in QUANTITIES.items()}
     reads["slot"] = chosen.read(lambda call: maps.slot_cells(proxy(call), side)[:, :, 0], n)
     reads["alpha"] = chosen.read(lambda call: importance(call, call.keys[:1])[..., 0])
-    trace = subject.run(rows, reads=reads, edits=edits_of(edits))
-    answers = {
-        name: chosen.of_maps(answer.mean(0), subject.shape.attention_layers) for name, answer in trace.answers.items()
-    }
+    trace, layers = subject.run(rows, reads=reads, edits=edits_of(edits)), subject.shape.attention_layers
+    answers = {name: chosen.of_maps(answer.mean(0), layers) for name, answer in trace.answers.items()}
     slot, alpha = answers.pop("slot"), answers.pop("alpha")
     return HeadMaps(
         chosen.maps, answers, rows.shape[1], None if np.isnan(slot).all() else slot, side, tuple(alpha.tolist())
