@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
 from experiments.shared.effects import REASON
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.encoder.encoder_input import Silence
 from sinkinterp.cli import reproducing
 from sinkinterp.data.choices import Bos
@@ -377,7 +378,7 @@ def test_every_copy_of_a_repeated_token_has_the_same_entries(smoke):
     rows = smoke["massive_activations"].where(input="repeated")
     case = open_case(rows.rows[0]["model"])
     tokens = case.token_sets(case.size(), Bos.NEVER)["repeated"].tokens
-    x = case.subject.run(tokens, residuals={"x": lambda x: x}).residuals["x"][:, rows.rows[0]["block"]]
+    x = case.subject.run(tokens, reads={"x": RESIDUAL.read(lambda x: x)})["x"][:, rows.rows[0]["block"]]
     torch.testing.assert_close(x, x[:, :1].expand_as(x), atol=1e-4, rtol=1e-3)
     dims = rows.column("dimension")
     assert len(dims) == 3 and rows.numbers("first token") == pytest.approx(x[:, 0, dims].mean(0).tolist(), abs=1e-5)

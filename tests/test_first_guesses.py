@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.files.named_models import SHIPPED
 from sinkinterp.cli.main import app
 from sinkinterp.data import progress
@@ -150,7 +151,7 @@ def test_a_path_goes_in_as_it_is(tmp_path):
 
 def test_printing_is_short(subject, report):
     table = report.heads()
-    trace = subject.run(torch.tensor([[1, 2, 3]]), residuals={"x": lambda x: x})
+    trace = subject.run(torch.tensor([[1, 2, 3]]), reads={"x": RESIDUAL.read(lambda x: x)})
     patch = si.measurement.patching.patch(si.interventions.ChangeResidual(layers=[1]), subject, TEXT)
     tokens = subject.tokens(TEXTS)
     everything = (subject, report, table, trace, tokens, patch, report.summary(), si.VARIANTS, si.SwapPositions(0, 4))
@@ -444,7 +445,7 @@ def test_a_table_of_one_text_does_not_claim_intervals():
     subject, tokens = si.load("sinkinterp/repeats-softmax"), torch.arange(2, 15)[None]
     report = si.measure(subject, tokens, progress=False)
     notes = [
-        si.sinks(subject.run(tokens, calls={"p": lambda call: call.pattern()}).calls["p"][:, 0]).note,
+        si.sinks(subject.run(tokens, reads={"p": lambda call: call.pattern()})["p"][:, 0]).note,
         si.sweep(subject, tokens, [si.SwapPositions(0, 4)]).note,
         si.explain(subject, tokens, head=(2, 0), progress=False).note,
         si.measurement.eviction.heads_table(subject, tokens, 5).note,

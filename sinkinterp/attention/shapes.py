@@ -64,6 +64,6 @@ class ModelShape:
     vocab: int
     n_ctx: int | None = None
     mlp_layers: tuple[int, ...] = ()
-    d_mlp: int | None = None
     d_embedding: int | None = None
     d_value: int | None = None
+    d_mlp: int | None = None

@@ -170,8 +170,8 @@ _NOISE, _REFERENCE, N_COPIES = (_ISOLATED.stop + i for i in range(3))
 class Abilities:
     """What a subject can do beside what it must.
 
-    d_mlp: how many neurons a block has; None where they are not found. taps: the sites of modules at which an edit of any block reaches the model. The feed-forward update is one where
-    it is what every block adds to the residual stream.
+    taps: the sites of modules at which an edit of any block reaches the model. The feed-forward update is one where it
+    is what every block adds to the residual stream. d_mlp: how many neurons a block has; None where they are not found.
     takes_positions: whether position ids change the logits. positions_are_plain: whether they count from 0, and reach
     nothing but the input of the first block and attention.
     """

@@ -52,12 +52,12 @@ from .projections import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 
 __all__ = [
     "Add", "AddSinkLogit", "Apply", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeAttentionInput",
-    "ChangeKeys", "ChangeMLP", "ChangeNeurons", "ChangeOutputs", "ChangePattern", "ChangePositionEmbedding", "ChangeQueries", "ChangeResidual",
-    "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern", "Dropped", "Edit", "Evict", "First",
-    "HeadWeights", "Keep", "KeepHeaviest", "MatchedNoise", "MeanOfOthers", "Operation", "PatchNormalization", "Put",
-    "PutAt", "RemoveColumn", "RemoveKeySlot", "RemovePosition", "Renormalised", "ReplacePosition", "Scale", "SetTo",
-    "ShiftPositions", "SpreadEvenly", "SwapPositions", "SwapWith", "Temperature", "Zero", "ZeroKeyBias",
-    "ZeroKeySlot", "ZeroQueryBias", "ZeroValueBias",
+    "ChangeKeys", "ChangeMLP", "ChangeNeurons", "ChangeOutputs", "ChangePattern", "ChangePositionEmbedding",
+    "ChangeQueries", "ChangeResidual", "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern",
+    "Dropped", "Edit", "Evict", "First", "HeadWeights", "Keep", "KeepHeaviest", "MatchedNoise", "MeanOfOthers",
+    "Operation", "PatchNormalization", "Put", "PutAt", "RemoveColumn", "RemoveKeySlot", "RemovePosition",
+    "Renormalised", "ReplacePosition", "Scale", "SetTo", "ShiftPositions", "SpreadEvenly", "SwapPositions",
+    "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias", "ZeroValueBias",
 ]  # fmt: skip
 
 

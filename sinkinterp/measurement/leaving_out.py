@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from ..attention.shapes import numbers
+from ..attention.shapes import Residual, numbers
 from ..attention.sites import RESIDUAL
 from ..backends.subject import Subject, words_of
 from ..checks import keywords, whole_number

@@ -660,7 +660,7 @@ OWN_ARGUMENTS = {
     "rows that are none": lambda s: TokenSet.of_rows(5),
     "an attention mask that is none": lambda s: TokenSet.of(TOKENS, attention_mask=5),
     "an edit that overrides nothing": lambda s: si.measure(s, TOKENS, edits=Nothing()),
-    "reads that are none": lambda s: s.run(TOKENS, calls=5),
+    "reads that are none": lambda s: s.run(TOKENS, reads=5),
     "a task that is none": lambda s: held_out_tokens(None, 5),
     **{f"{n} sequences of a task": lambda s, n=n: held_out_tokens(si.Recipe().data, n) for n in (0, -1, 10**11, "5")},
     **{f"port {port!r}": lambda s, port=port: serve_live(s, port=port) for port in ("a", -1, 2**16)},
@@ -686,8 +686,12 @@ CALLS = {
         for given in NO_REPORTS
     },
     **{
-        f"{kind.__name__} {what}": lambda s, kind=kind, f=f: si.measure(s, TOKENS, instruments=[kind("own", f)])
-        for kind in (CallMetric, ResidualMetric, LogitsMetric)
+        f"a metric of {kind} {what}": lambda s, of=of, f=f: si.measure(s, TOKENS, instruments=[of(f)])
+        for kind, of in {
+            "calls": partial(Metric, "own", CALL),
+            "residuals": partial(Metric, "own", RESIDUAL),
+            "logits": partial(LogitsMetric, "own"),
+        }.items()
         for what, f in READS.items()
     },
     **{

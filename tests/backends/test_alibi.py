@@ -80,7 +80,7 @@ def bias_of(call):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_alibi_is_minus_slope_times_distance(name):
-    bias = subject_of(name).run(tokens_of(), calls={"bias": bias_of}).calls["bias"][0, 0]
+    bias = subject_of(name).run(tokens_of(), reads={"bias": bias_of})["bias"][0, 0]
     slopes = torch.tensor([2**-2, 2**-4, 2**-6, 2**-8])  # of four heads, by hand
     distance = torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)
     by_hand = -slopes[:, None, None] * distance * TIMES[name]

@@ -236,7 +236,7 @@ def test_a_large_bias_does_not_round_a_weight_away_in_bfloat16():
         for attention in attentions(own):
             attention.k_proj.weight[:, ::2] = 0
     found, expected = (
-        load(m).run(TOKENS, calls={"k": lambda call: call.k}, edits=edits).calls["k"][:, 0].float()
+        load(m).run(TOKENS, reads={"k": lambda call: call.k}, edits=edits)["k"][:, 0].float()
         for m, edits in ((model, [iv.BlindKeys(range(0, 48, 2))]), (own, []))
     )
     assert (found - expected).abs().mean() < 0.5  # one step of bfloat16 at 50 is 0.25

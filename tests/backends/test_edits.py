@@ -7,7 +7,7 @@ import torch
 from backends.zoo import ATTENTION_LAYERS, model_of, subject_of, tokens_of
 
 from sinkinterp.attention.kernels import Kernel, Sigmoid, Unit
-from sinkinterp.attention.sites import Edit
+from sinkinterp.attention.sites import RESIDUAL, Edit
 from sinkinterp.backends import hooks
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.errors import InputError
@@ -50,8 +50,8 @@ READS = {"alpha": lambda call: importance(call, POSITIONS), "slot": slot_importa
 
 
 def answers(subject, *edits):
-    trace = subject.run(tokens_of(), calls=READS, residuals={"norm": vector_norms}, edits=edits)
-    return {**trace.calls, **trace.residuals, "logits": trace.logits}
+    trace = subject.run(tokens_of(), reads={**READS, "norm": RESIDUAL.read(vector_norms)}, edits=edits)
+    return {**trace.answers, "logits": trace.logits}
 
 
 @pytest.mark.parametrize("name", NAMES)

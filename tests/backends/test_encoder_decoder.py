@@ -21,7 +21,7 @@ from backends.encoder_decoders import (
 from transformers import BartForCausalLM, MarianForCausalLM, WhisperForCausalLM
 
 import sinkinterp as si
-from sinkinterp.attention.sites import KEY_WEIGHTS, Edit
+from sinkinterp.attention.sites import KEY_WEIGHTS, MLP, RESIDUAL, Edit
 from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, TokenIds
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.errors import InputError
@@ -63,6 +63,9 @@ def test_importance_is_that_of_the_decoders_own_self_attention(name):
     assert report.attention_layers == tuple(range(DEPTH)) and report.importance.shape == (5, DEPTH, HEADS, 17)
 
 
+STREAM, UPDATES = {"all": RESIDUAL.read(lambda x: x)}, {"mlp": MLP.read(lambda x: x)}
+
+
 @every_model
 def test_logits_are_those_of_encoder_and_decoder_together(name):
     bare = eager_output(name).logits
@@ -72,13 +75,12 @@ def test_logits_are_those_of_encoder_and_decoder_together(name):
 @every_model
 def test_residuals_and_updates_are_the_decoders(name):
     subject = subject_of(name)
-    keep = {"all": lambda x: x}
-    assert subject.run(TOKENS, residuals=keep).residuals["all"].shape == (5, DEPTH + 1, 17, 24)
+    assert subject.run(TOKENS, reads=STREAM)["all"].shape == (5, DEPTH + 1, 17, 24)
     if name in ("whisper", "t5"):
-        assert subject.run(TOKENS, mlps=keep).mlps["all"].shape == (5, DEPTH, 17, 24)
+        assert subject.run(TOKENS, reads=UPDATES)["mlp"].shape == (5, DEPTH, 17, 24)
     else:  # BART and Marian normalise the sum; T5Gemma does not run alone, so that its updates cannot be checked
-        with pytest.raises(InputError, match="what its feed-forward layers add to the residual stream is not found"):
-            subject.run(TOKENS, mlps=keep)
+        with pytest.raises(InputError, match="feed-forward update is not found"):
+            subject.run(TOKENS, reads=UPDATES)
     assert subject.shape.n_layers == DEPTH and subject.shape.n_heads == HEADS
     assert subject.shape.n_ctx == (None if name == "t5" else 40)
 
@@ -92,17 +94,16 @@ class Silent(Edit):
 
 @pytest.mark.parametrize("name", ["whisper", "t5"])  # the others normalise the sum
 def test_without_attention_residuals_gain_the_updates_that_are_read_and_a_bias(name):
-    keep = {"all": lambda x: x}
-    trace = subject_of(name, NoEncoder()).run(TOKENS, residuals=keep, mlps=keep, edits=[Silent()])
-    gained = trace.residuals["all"].diff(dim=1) - trace.mlps["all"]
+    trace = subject_of(name, NoEncoder()).run(TOKENS, reads=STREAM | UPDATES, edits=[Silent()])
+    gained = trace["all"].diff(dim=1) - trace["mlp"]
     close(gained, gained[:1, :, :1].expand_as(gained), atol=1e-5)
-    assert trace.mlps["all"].std() > 0.01
+    assert trace["mlp"].std() > 0.01
 
 
 def test_the_relative_bias_of_t5_is_the_bias_of_its_calls():
     model = model_of("t5")
     read = {"bias": lambda call: call.bias.expand(len(call.q), -1, -1, -1)}
-    bias = si.load(model, encoder=source_of("t5")).run(TOKENS, calls=read).calls["bias"]
+    bias = si.load(model, encoder=source_of("t5")).run(TOKENS, reads=read)["bias"]
     table = model.decoder.block[0].layer[0].SelfAttention
     with torch.no_grad():
         assert bias.equal(table.compute_bias(17, 17)[:, None].expand(5, DEPTH, -1, -1, -1))

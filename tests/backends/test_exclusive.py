@@ -80,7 +80,7 @@ def loaded(model, edits):
 
 def refused(subject, edits):
     with pytest.raises((InputError, ZeroDivisionError)):
-        subject.run(TOKENS, edits=edits, calls={"x": lambda call: 1 / 0})
+        subject.run(TOKENS, edits=edits, reads={"x": lambda call: 1 / 0})
     return measured(subject, edits)
 
 

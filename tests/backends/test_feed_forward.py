@@ -13,6 +13,7 @@ from transformers import (
     Olmo2Config,
 )
 
+from sinkinterp.attention.sites import MLP, RESIDUAL
 from sinkinterp.backends.anatomy import modules
 from sinkinterp.backends.load import BACKENDS, load
 from sinkinterp.errors import InputError
@@ -39,9 +40,9 @@ def model_of(name: str):
 
 
 def reads(subject, *edits):
-    entries = {"residual": lambda x: x}
-    trace = subject.run(tokens_of(), residuals=entries, mlps={"update": lambda x: x}, edits=edits)
-    return trace.residuals["residual"], trace.mlps["update"]
+    entries = {"residual": RESIDUAL.read(lambda x: x), "update": MLP.read(lambda x: x)}
+    trace = subject.run(tokens_of(), reads=entries, edits=edits)
+    return trace["residual"], trace["update"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

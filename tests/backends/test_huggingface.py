@@ -56,9 +56,9 @@ def test_reads_leave_the_logits_bit_for_bit_and_the_model_as_it_was_even_after_a
     model.train()
     before = model.config._attn_implementation
     subject = HuggingFaceSubject(model)
-    assert subject.run(tokens, calls={"mass": lambda call: call.column_mass()}).logits.equal(bare)
+    assert subject.run(tokens, reads={"mass": lambda call: call.column_mass()}).logits.equal(bare)
     with pytest.raises(ZeroDivisionError):
-        subject.run(tokens, calls={"broken": lambda call: 1 / 0})
+        subject.run(tokens, reads={"broken": lambda call: 1 / 0})
     with pytest.raises(InputError, match=r"65 tokens exceed .* context of 64; use length=64"):
         measure(subject, tokens_of(65))
     assert model.training and model.config._attn_implementation == before and zoo.is_untouched(model, weights)
@@ -94,8 +94,8 @@ def test_swapping_positions_is_swapping_rows_of_the_position_table(name):
 
 @pytest.mark.parametrize("edit", [SwapPositions(0, 4), ReplacePosition(0, 4), ReplacePosition(4, 0)], ids=str)
 def test_swapped_positions_are_not_taken_for_packed_sequences(edit):
-    trace = subject_of("gpt2").run(tokens_of(), calls={"pattern": lambda call: call.pattern()}, edits=[edit])
-    assert (trace.calls["pattern"] > 0).eq(torch.ones(17, 17).tril().bool()).all()
+    trace = subject_of("gpt2").run(tokens_of(), reads={"pattern": lambda call: call.pattern()}, edits=[edit])
+    assert (trace["pattern"] > 0).eq(torch.ones(17, 17).tril().bool()).all()
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gemma2 with softcap"])

@@ -86,8 +86,8 @@ def is_null(edit: iv.Edit, name: str) -> bool:
 
 
 def run(subject, *edits: iv.Edit):
-    trace = subject.run(TOKENS, calls=READS, edits=edits)
-    return {**trace.calls, "logits": trace.logits}
+    trace = subject.run(TOKENS, reads=READS, edits=edits)
+    return {**trace.answers, "logits": trace.logits}
 
 
 def worst(first, second) -> float:
@@ -178,7 +178,7 @@ def test_what_is_outside_the_model_is_refused_before_anything_runs(backend):
     before, ran = state_of(subject.model), []
     for edit, message in OUTSIDE.items():
         with pytest.raises(InputError, match=message):
-            subject.run(TOKENS, calls={"x": lambda call: ran.append(call)}, edits=[iv.ZeroValueBias(), edit])
+            subject.run(TOKENS, reads={"x": lambda call: ran.append(call)}, edits=[iv.ZeroValueBias(), edit])
     assert not ran and has_weights(subject.model, before)
 
 
@@ -195,14 +195,14 @@ def test_edits_of_weights_write_nothing_into_a_model_whatever_happens(name, back
         during.append(has_weights(subject.model, before))
         return call.q.sum((1, 2, 3))
 
-    subject.run(TOKENS, calls={"look": look}, edits=edits)
+    subject.run(TOKENS, reads={"look": look}, edits=edits)
     assert all(during) and has_weights(subject.model, before)
 
     def fail(call):
         raise RuntimeError("a read that fails")
 
     with pytest.raises(Exception, match="a read that fails"):
-        subject.run(TOKENS, calls={"fail": fail}, edits=edits)
+        subject.run(TOKENS, reads={"fail": fail}, edits=edits)
     assert has_weights(subject.model, before)
     with pytest.raises(InputError, match="has no slot to change"):  # refused in the middle of the pass
         subject.run(TOKENS, edits=[*edits, iv.ZeroKeySlot()])
@@ -288,7 +288,7 @@ def test_key_biases_cancel_in_softmax_without_rotary_positions_only(name):
 
     def change(edit):
         before, after = (
-            subject.run(TOKENS, calls={"pattern": lambda call: call.pattern()}, edits=edits).calls["pattern"][:, 0]
+            subject.run(TOKENS, reads={"pattern": lambda call: call.pattern()}, edits=edits)["pattern"][:, 0]
             for edits in ((), (edit,))  # the first layer alone, since later ones read what it has written
         )
         return (after - before).abs().max()
@@ -303,9 +303,9 @@ def test_a_kv_head_is_that_of_the_query_heads_that_share_it(backend):
     subject = subject_of("llama with grouped queries", backend)
     edits = (iv.ChangeValues(iv.Zero(), kv_heads=[(1, head)]) for head in range(2))
     heads = {"z": lambda call: call.output()}
-    plain = subject.run(TOKENS, calls=heads).calls["z"][:, 1]
+    plain = subject.run(TOKENS, reads=heads)["z"][:, 1]
     for head, edit in enumerate(edits):
-        changed = subject.run(TOKENS, calls=heads, edits=[edit]).calls["z"][:, 1].sub(plain).abs().amax((0, 2, 3))
+        changed = subject.run(TOKENS, reads=heads, edits=[edit])["z"][:, 1].sub(plain).abs().amax((0, 2, 3))
         assert changed.gt(1e-4).tolist() == [head == other // 2 for other in range(4)]
         assert changed.gt(0).tolist() == changed.gt(1e-4).tolist()
 
@@ -323,7 +323,7 @@ def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
     subject = subject_of(name, backend)
     plain = run(subject)
     for site in SITES:
-        taken = subject.run(TOKENS, **site.reads("site")).answers["site"]
+        taken = subject.run(TOKENS, reads={"site": site.read()})["site"]
         values = {layer: taken[:, i] for i, layer in enumerate(site.layers_of(subject.shape))}
         for operation in (iv.Put(values), iv.Add({layer: torch.zeros_like(x) for layer, x in values.items()})):
             again = run(subject, replace(site, operation=operation))

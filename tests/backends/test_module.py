@@ -13,6 +13,7 @@ from torch import nn
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.errors import InputError
 
 ALL, IDS = tuple(range(LAYERS)), torch.randint(VOCAB, (2, 11), generator=torch.Generator().manual_seed(1))
@@ -73,13 +74,13 @@ def test_a_module_is_read_as_its_own_eager_computation(name, subjects):
         logits = bare(model)
     for hook in hooks:
         hook.remove()
-    trace = subject.run(IDS, calls={"p": lambda call: call.pattern()}, residuals={"x": lambda x: x.clone()})
+    trace = subject.run(IDS, reads={"p": lambda call: call.pattern(), "x": RESIDUAL.read(lambda x: x.clone())})
     torch.testing.assert_close(trace.logits, logits, rtol=1e-5, atol=5e-5)
     if patterns:
-        torch.testing.assert_close(trace.calls["p"], torch.stack(patterns, 1), rtol=1e-5, atol=5e-5)
+        torch.testing.assert_close(trace["p"], torch.stack(patterns, 1), rtol=1e-5, atol=5e-5)
     if stream:
         expected = torch.stack([x.transpose(0, 1) if x.shape[0] == IDS.shape[1] else x for x in stream], 1)
-        torch.testing.assert_close(trace.residuals["x"][:, :-1], expected, rtol=1e-5, atol=5e-5)
+        torch.testing.assert_close(trace["x"][:, :-1], expected, rtol=1e-5, atol=5e-5)
     shape, able = subject.shape, subject._abilities
     assert (shape.n_layers, shape.n_heads, shape.n_kv_heads, shape.d_model, shape.vocab) == (
         LAYERS, H, n_kv_heads, D, VOCAB,
@@ -279,8 +280,8 @@ def test_an_edit_of_one_of_the_blocks_that_share_weights_leaves_the_others_as_th
     model = peaked(shared_block)
     subject = si.load(model)
     reads = {part: lambda call, part=part: getattr(call, part).clone() for part in "qkv"}
-    plain = subject.run(IDS, calls=reads).calls
-    edited = subject.run(IDS, calls=reads, edits=[iv.BlindKeys(range(0, D, 2), layers=[1])]).calls
+    plain = subject.run(IDS, reads=reads)
+    edited = subject.run(IDS, reads=reads, edits=[iv.BlindKeys(range(0, D, 2), layers=[1])])
     assert edited["k"][:, 0].equal(plain["k"][:, 0]) and edited["q"][:, 1].equal(plain["q"][:, 1])
     assert (edited["k"][:, 1] - plain["k"][:, 1]).abs().max() > 1e-2
 
@@ -479,16 +480,16 @@ def test_unusual_attention_is_measured_as_it_is(name):
         logits = bare(model)
     trace = subject.run(
         IDS,
-        calls={
+        reads={
             "p": lambda call: call.pattern(),
             "seen": lambda call: call.allowed().float().mean(1).expand(len(IDS), -1, -1).sum((1, 2)),
         },
     )
     torch.testing.assert_close(trace.logits, logits, rtol=1e-5, atol=5e-5)
-    torch.testing.assert_close(trace.calls["p"], torch.stack(patterns, 1), rtol=1e-5, atol=5e-5)
+    torch.testing.assert_close(trace["p"], torch.stack(patterns, 1), rtol=1e-5, atol=5e-5)
     n = IDS.shape[1]
     seen = 4 * n - 6 if name == "a window" else n * (n + 1) // 2
-    assert trace.calls["seen"].eq(seen).all()
+    assert trace["seen"].eq(seen).all()
 
 
 class Flexible(zoo.FusedAttention):

@@ -47,7 +47,7 @@ for name in NAMES:
 def test_logits_with_reads_are_the_bare_models_bit_for_bit(name):
     model, tokens = model_of(name), tokens_of()
     bare = bare_logits(model, tokens)
-    assert NNsightSubject(model).run(tokens, calls={"mass": lambda call: call.column_mass()}).logits.equal(bare)
+    assert NNsightSubject(model).run(tokens, reads={"mass": lambda call: call.column_mass()}).logits.equal(bare)
 
 
 def test_the_backend_is_recognised_from_the_object():

@@ -19,7 +19,7 @@ from transformers import (
     XGLMConfig,
 )
 
-from sinkinterp.attention.sites import Edit
+from sinkinterp.attention.sites import MLP, RESIDUAL, Edit
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.backends.load import load
 from sinkinterp.backends.patched import patched
@@ -94,10 +94,10 @@ def test_reads_leave_the_logits_and_the_model_as_they_were_even_after_an_error(n
     subject, tokens = subject_of(name), tokens_of()
     model, before = subject.model, subject.model.config._attn_implementation
     bare, state = bare_logits(model, tokens), state_of(model)
-    logits = subject.run(tokens, calls={"mass": lambda call: call.column_mass()}).logits
+    logits = subject.run(tokens, reads={"mass": lambda call: call.column_mass()}).logits
     torch.testing.assert_close(logits, bare, rtol=0, atol=1e-5)
     with pytest.raises(ZeroDivisionError):
-        subject.run(tokens, calls={"broken": lambda call: 1 / 0})
+        subject.run(tokens, reads={"broken": lambda call: 1 / 0})
     assert model.config._attn_implementation == before and is_untouched(model, state)
     assert not any("forward" in vars(module) for module in model.modules())
 
@@ -105,7 +105,7 @@ def test_reads_leave_the_logits_and_the_model_as_they_were_even_after_an_error(n
 @every_family
 def test_only_alibi_is_a_bias_of_the_scores(name):
     biased = {"biased": lambda call: torch.full(call.q.shape[:1], call.bias is not None)}
-    assert subject_of(name).run(tokens_of(), calls=biased).calls["biased"].eq(name in WITH_ALIBI).all()
+    assert subject_of(name).run(tokens_of(), reads=biased)["biased"].eq(name in WITH_ALIBI).all()
 
 
 @every_family
@@ -126,11 +126,11 @@ def test_feed_forward_updates_and_attention_make_up_the_residual(name):
     if name == "openai-gpt":  # a norm follows the sum
         assert subject.shape.mlp_layers == ()
         return
-    reads = {"x": lambda x: x}
-    trace = subject.run(tokens_of(), residuals=reads, mlps=reads, edits=[NoAttention()])
-    steps = trace.residuals["x"].diff(dim=1)
+    reads = {"x": RESIDUAL.read(lambda x: x), "mlp": MLP.read(lambda x: x)}
+    trace = subject.run(tokens_of(), reads=reads, edits=[NoAttention()])
+    steps = trace["x"].diff(dim=1)
     bias = [p for n, p in model.named_parameters() if n.endswith(("out_proj.bias", "self_attention.dense.bias"))]
-    want = trace.mlps["x"] if not bias else trace.mlps["x"] + torch.stack(bias)[None, :, None]
+    want = trace["mlp"] if not bias else trace["mlp"] + torch.stack(bias)[None, :, None]
     torch.testing.assert_close(steps, want, rtol=0, atol=1e-4)
 
 
@@ -149,9 +149,9 @@ def test_positions_are_swapped_or_refused(name):
 def test_edits_of_key_weights_reach_keys_alone_or_are_refused(name):
     subject = subject_of(name)
     reads = {part: lambda call, part=part: getattr(call, part).clone() for part in "qkv"}
-    plain = subject.run(tokens_of(), calls=reads).calls
+    plain = subject.run(tokens_of(), reads=reads)
     try:
-        edited = subject.run(tokens_of(), calls=reads, edits=[BlindKeys(range(0, 48, 2))]).calls
+        edited = subject.run(tokens_of(), reads=reads, edits=[BlindKeys(range(0, 48, 2))])
     except InputError as refusal:
         assert name in ("codegen", "mpt", "falcon with one kv head", "falcon with two kv heads")
         assert "are not found; edit its call instead" in str(refusal)
@@ -177,16 +177,16 @@ def test_falcon_with_sdpa_adds_its_position_bias_once():
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config).eval()
     bias = [
-        HuggingFaceSubject(m).run(tokens_of(), calls={"bias": lambda call: call.bias[:1, :, -1].expand(5, -1, -1)})
+        HuggingFaceSubject(m).run(tokens_of(), reads={"bias": lambda call: call.bias[:1, :, -1].expand(5, -1, -1)})
         for m in (model, subject_of("falcon with alibi").model)
     ]
-    once, twice = (trace.calls["bias"][0, 0] for trace in bias)
+    once, twice = (trace["bias"][0, 0] for trace in bias)
     torch.testing.assert_close(2 * once, twice)
 
 
 def test_the_window_of_local_attention_is_in_the_mask():
     seen = {"seen": lambda call: call.columns_seen().amax((1, 2)).expand(5)}
-    assert subject_of("gpt-neo").run(tokens_of(), calls=seen).calls["seen"][0].tolist() == [17, 5, 17, 5]
+    assert subject_of("gpt-neo").run(tokens_of(), reads=seen)["seen"][0].tolist() == [17, 5, 17, 5]
 
 
 @every_family

@@ -191,14 +191,14 @@ INSIDE.append((eager_envoy, saved_in_a_trace, "qwen2"))
 def test_what_other_libraries_cache_inside_is_what_a_measurement_reads(wrap, run, name, as_users_run_it):
     model, read = wrap(model_of(name)), {"pattern": lambda call: call.pattern()[..., -call.k.shape[2] :]}
     subject, edits = si.load(model), [edit for edit in (*EVERY_EDIT, *MORE_EDITS) if not refusal(edit, name)]
-    measured = [subject.run(TOKENS, calls=read, edits=[edit]) for edit in edits]
+    measured = [subject.run(TOKENS, reads=read, edits=[edit]) for edit in edits]
     assert len(edits) > 30
     with si.patched(model, lambda call: call):
         for edit, expected in zip(edits, measured, strict=True):
             with si.patched(model, edit):
                 logits, patterns = run(model)
             found = torch.stack(list(patterns), 1)
-            torch.testing.assert_close(found, expected.calls["pattern"], rtol=0, atol=1e-5)
+            torch.testing.assert_close(found, expected["pattern"], rtol=0, atol=1e-5)
             torch.testing.assert_close(logits, expected.logits, rtol=1e-5, atol=1e-5)
 
 

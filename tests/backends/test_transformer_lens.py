@@ -39,10 +39,10 @@ def test_a_bridge_over_a_copy_shows_the_patterns_of_hugging_face_and_is_left_as_
     before, hooks = logits_of(bridge), hooks_of(bridge)
     ours, theirs = TransformerLensSubject(bridge), subject_of(name)
     assert ours.shape == theirs.shape and isinstance(ours, Subject)
-    traces = [subject.run(tokens_of(), calls={"pattern": lambda call: call.pattern()}) for subject in (ours, theirs)]
-    torch.testing.assert_close(*(trace.calls["pattern"] for trace in traces), rtol=0, atol=1e-5)
+    traces = [subject.run(tokens_of(), reads={"pattern": lambda call: call.pattern()}) for subject in (ours, theirs)]
+    torch.testing.assert_close(*(trace["pattern"] for trace in traces), rtol=0, atol=1e-5)
     with pytest.raises(ZeroDivisionError):
-        ours.run(tokens_of(), calls={"broken": lambda call: 1 / 0})
+        ours.run(tokens_of(), reads={"broken": lambda call: 1 / 0})
     assert hooks_of(bridge) == hooks
     attending = [block.attn for block in bridge.blocks if hasattr(block, "attn")]
     assert attending and all(attention._pattern is None for attention in attending)

@@ -9,7 +9,7 @@ from backends.zoo import model_of, tokens_of
 import sinkinterp as si
 from sinkinterp.attention.answers import called
 from sinkinterp.attention.call import AttentionCall
-from sinkinterp.attention.sites import CALL, Edit
+from sinkinterp.attention.sites import CALL, RESIDUAL, Edit
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ChangeResidual, ChangeValues, Operation, Put
 from sinkinterp.measurement.patching import attribution, mean_patch
@@ -101,23 +101,24 @@ def test_an_operation_that_does_not_fit_is_named(subject, wrong):
 
 
 BAD_METRICS = {
-    "rows of the vocabulary": (LogitsMetric, lambda logits, tokens: logits.mean(1).T),
-    "no axis of sequences": (ResidualMetric, lambda x: x.mean()),
-    "a sequence less": (CallMetric, lambda call: call.q[1:].mean((1, 2, 3))),
-    "None": (CallMetric, lambda call: None),
-    "a number": (ResidualMetric, lambda x: 3.0),
-    "changes queries": (CallMetric, lambda call: call.q.zero_().mean((1, 2, 3))),
-    "changes outputs": (CallMetric, lambda call: call.output().mul_(2).mean((1, 2, 3))),
-    "changes residuals": (ResidualMetric, lambda x: x.mul_(2).mean((1, 2))),
-    "changes logits": (LogitsMetric, lambda logits, tokens: logits.mul_(2).mean((1, 2))),
-    "changes tokens": (LogitsMetric, lambda logits, tokens: tokens.add_(1).float().mean(1)),
+    "rows of the vocabulary": (None, lambda logits, tokens: logits.mean(1).T),
+    "no axis of sequences": (RESIDUAL, lambda x: x.mean()),
+    "a sequence less": (CALL, lambda call: call.q[1:].mean((1, 2, 3))),
+    "None": (CALL, lambda call: None),
+    "a number": (RESIDUAL, lambda x: 3.0),
+    "changes queries": (CALL, lambda call: call.q.zero_().mean((1, 2, 3))),
+    "changes outputs": (CALL, lambda call: call.output().mul_(2).mean((1, 2, 3))),
+    "changes residuals": (RESIDUAL, lambda x: x.mul_(2).mean((1, 2))),
+    "changes logits": (None, lambda logits, tokens: logits.mul_(2).mean((1, 2))),
+    "changes tokens": (None, lambda logits, tokens: tokens.add_(1).float().mean(1)),
 }
 
 
-@pytest.mark.parametrize(("kind", "read"), BAD_METRICS.values(), ids=BAD_METRICS)
-def test_a_metric_that_does_not_fit_or_changes_what_it_reads_is_named(subject, kind, read):
+@pytest.mark.parametrize(("site", "read"), BAD_METRICS.values(), ids=BAD_METRICS)
+def test_a_metric_that_does_not_fit_or_changes_what_it_reads_is_named(subject, site, read):
+    metric = LogitsMetric("mine", read) if site is None else Metric("mine", site, read)
     with pytest.raises(InputError, match="the metric mine"):
-        si.measure(subject, TOKENS, instruments=kind("mine", read), progress=False)
+        si.measure(subject, TOKENS, instruments=metric, progress=False)
 
 
 def test_what_a_metric_does_to_normalisers_and_patterns_changes_no_other_number(subject):

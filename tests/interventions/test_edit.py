@@ -1,29 +1,30 @@
 """Sites as values, and edits as text."""
 
-import inspect
 from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
 from sinkinterp import interventions as iv
+from sinkinterp.attention import sites
 from sinkinterp.attention.shapes import ModelShape
-from sinkinterp.attention.sites import CALL
-from sinkinterp.backends.subject import Subject, Trace
+from sinkinterp.attention.sites import CALL, Read
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import description, edits_of
 
-SITES = {name: value for name, value in vars(iv.edit).items() if isinstance(value, iv.edit.Site)}
+SITES = {name: value for name, value in vars(sites).items() if isinstance(value, sites.Site)}
 EDITS = {  # one that changes each site, and nothing else
-    iv.edit.TOKEN_EMBEDDING: iv.ChangeTokenEmbedding(iv.Zero()),
-    iv.edit.POSITION_EMBEDDING: iv.ChangePositionEmbedding(iv.Zero()),
-    iv.edit.RESIDUAL: iv.ChangeResidual(iv.Zero()),
-    iv.edit.QUERY_WEIGHTS: iv.ZeroQueryBias(),
-    iv.edit.KEY_WEIGHTS: iv.BlindKeys([3]),
-    iv.edit.VALUE_WEIGHTS: iv.ZeroValueBias(),
-    iv.edit.CALL: iv.ChangeKeys(iv.Zero()),
-    iv.edit.OUTPUT: iv.ChangeOutputs(iv.Zero()),
-    iv.edit.MLP: iv.ChangeMLP(iv.Zero()),
+    sites.TOKEN_EMBEDDING: iv.ChangeTokenEmbedding(iv.Zero()),
+    sites.POSITION_EMBEDDING: iv.ChangePositionEmbedding(iv.Zero()),
+    sites.RESIDUAL: iv.ChangeResidual(iv.Zero()),
+    sites.QUERY_WEIGHTS: iv.ZeroQueryBias(),
+    sites.KEY_WEIGHTS: iv.BlindKeys([3]),
+    sites.VALUE_WEIGHTS: iv.ZeroValueBias(),
+    sites.CALL: iv.ChangeKeys(iv.Zero()),
+    sites.OUTPUT: iv.ChangeOutputs(iv.Zero()),
+    sites.ATTENTION_INPUT: iv.ChangeAttentionInput(iv.Zero()),
+    sites.NEURONS: iv.ChangeNeurons(iv.Zero()),
+    sites.MLP: iv.ChangeMLP(iv.Zero()),
 }
 
 
@@ -40,25 +41,25 @@ def test_a_site_applies_the_method_that_an_edit_overrides():
             return 2 * x + block
 
     x = torch.ones(1, 2, 3)
-    assert iv.edit.MLP.apply(Doubled(), 5, x).eq(7).all()
-    assert iv.edit.RESIDUAL.apply(Doubled(), 5, x) is x
+    assert sites.MLP.apply(Doubled(), 5, x).eq(7).all()
+    assert sites.RESIDUAL.apply(Doubled(), 5, x) is x
 
 
 @pytest.mark.parametrize("site", SITES.values(), ids=SITES)
-def test_reads_are_keywords_of_a_run_and_fields_of_its_trace(site):
-    if site.reads is None:
-        return
-    ((keyword, reads),) = site.reads("name", len).items()
-    assert reads == {"name": len}
-    assert keyword in inspect.signature(Subject.run).parameters and keyword in inspect.signature(Trace).parameters
+def test_a_read_holds_its_site_or_names_the_site_to_read(site):
+    if site.instead:
+        with pytest.raises(InputError, match="is not read; take "):
+            site.read(len)
+    else:
+        assert site.read(len) == Read(site, len)
 
 
 def test_sites_know_the_layers_of_a_model():
     shape = ModelShape(5, (1, 3), 2, 2, 3, 6, 97, mlp_layers=(0, 2, 4))
     layers = {site: tuple(site.layers(shape)) for site in SITES.values()}
-    assert layers[iv.edit.RESIDUAL] == (0, 1, 2, 3, 4, 5) and layers[iv.edit.MLP] == (0, 2, 4)
-    assert {layers[site] for site in (iv.edit.CALL, iv.edit.OUTPUT, iv.edit.KEY_WEIGHTS)} == {(1, 3)}
-    assert layers[iv.edit.TOKEN_EMBEDDING] == layers[iv.edit.POSITION_EMBEDDING] == (0,)
+    assert layers[sites.RESIDUAL] == (0, 1, 2, 3, 4, 5) and layers[sites.MLP] == (0, 2, 4)
+    assert {layers[site] for site in (sites.CALL, sites.OUTPUT, sites.KEY_WEIGHTS)} == {(1, 3)}
+    assert layers[sites.TOKEN_EMBEDDING] == layers[sites.POSITION_EMBEDDING] == (0,)
 
 
 def test_an_edit_is_described_as_code_without_defaults():

@@ -4,6 +4,7 @@ import pytest
 import torch
 from lm.family import SPECS
 
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.lm.model import build
 from sinkinterp.lm.positions import buckets, slopes
@@ -21,8 +22,8 @@ def patterns_of(model):
 
 @pytest.mark.parametrize("name", ["no_position", "alibi", "t5", "bucket_index", "llama"])
 def test_repeated_tokens_have_one_state_in_every_block(name):
-    trace = HuggingFaceSubject(build(SPECS[name])).run(REPEATED, residuals={"x": lambda x: x})
-    x = trace.residuals["x"]
+    trace = HuggingFaceSubject(build(SPECS[name])).run(REPEATED, reads={"x": RESIDUAL.read(lambda x: x)})
+    x = trace["x"]
     torch.testing.assert_close(x, x[:, :, :1].expand_as(x), rtol=1e-4, atol=1e-4)
 
 
@@ -52,10 +53,10 @@ def test_proposition_3_alibi_alone_makes_the_pattern_and_favours_the_last_key():
 def test_proposition_4_rotary_attention_is_bounded_by_the_norms_of_query_and_key():
     model = build(SPECS["llama"])
     calls = {"xi": lambda c: (c.q.norm(dim=-1) * c.k.norm(dim=-1)).amax(-1) * c.scale, "pattern": lambda c: c.pattern()}
-    trace = HuggingFaceSubject(model).run(REPEATED, calls=calls)
-    factor = (2 * trace.calls["xi"]).exp()[..., None]
+    trace = HuggingFaceSubject(model).run(REPEATED, reads=calls)
+    factor = (2 * trace["xi"]).exp()[..., None]
     bound = factor / (factor + torch.arange(T))  # row t of equation 28, t counted from 1
-    largest = trace.calls["pattern"].amax(-1)
+    largest = trace["pattern"].amax(-1)
     assert (largest <= bound * (1 + 1e-5)).all() and (bound[..., -1] < 1).all()
 
 

@@ -153,9 +153,9 @@ def test_an_edge_of_attention_is_one_weight_and_first_order_its_derivative(subje
         progress=False,
     )  # fmt: skip
     assert len(table.rows) == subject.shape.n_heads * T and table.plot().data[0].z.shape == (subject.shape.n_heads, T)
-    clean, corrupted = (subject.run(t, calls={"p": lambda call: call.pattern()}) for t in (CLEAN, CORRUPTED))
-    patterns = corrupted.calls["p"][:, 1].clone()
-    patterns[:, 2, T - 1, 3] = clean.calls["p"][:, 1, 2, T - 1, 3]
+    clean, corrupted = (subject.run(t, reads={"p": lambda call: call.pattern()}) for t in (CLEAN, CORRUPTED))
+    patterns = corrupted["p"][:, 1].clone()
+    patterns[:, 2, T - 1, 3] = clean["p"][:, 1, 2, T - 1, 3]
     patched = subject.run(CORRUPTED, edits=[ChangePattern(Put({1: patterns}), layers=[1])]).logits
     ends = [difference(run.logits).mean() for run in (clean, corrupted)]
     expected = ((difference(patched).mean() - ends[1]) / (ends[0] - ends[1])).item()

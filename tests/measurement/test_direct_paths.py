@@ -67,6 +67,6 @@ def test_blocks_that_scale_the_stream_have_no_direct_path():
 @pytest.mark.parametrize("name", ["gated_elements", "afmoe"])
 def test_what_gated_heads_write_and_the_update_make_up_what_a_block_adds(name):
     with frozen(SUBJECTS[name](), CLEAN) as run:
-        layer, x = 1, run.trace.residuals["x"]
-        added, written = (x[:, layer + 1] - x[:, layer]) - run.trace.mlps["mlp"][:, layer], run.writes(layer).sum(0)
+        layer, x = 1, run.trace["x"]
+        added, written = (x[:, layer + 1] - x[:, layer]) - run.trace["mlp"][:, layer], run.writes(layer).sum(0)
     torch.testing.assert_close(written, added, rtol=1e-4, atol=1e-5 * float(x.abs().max()))

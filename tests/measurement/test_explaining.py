@@ -63,7 +63,7 @@ def adds_up(subject, tokens, last_part=None, is_crossed=False):
     before = subject.run(tokens).logits
     with frozen(subject, tokens) as run:
         for layer, values, cuts in parts_by_block(run):
-            torch.testing.assert_close(sum(values.values()), run.trace.residuals["x"][:, layer], atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(sum(values.values()), run.trace["x"][:, layer], atol=1e-5, rtol=1e-5)
             call, heads = run.calls[layer], list(range(subject.shape.n_heads))
             names, pairs, score, first_keys = head_pairs(run, layer, heads, values, on_slot=False)
             direct = by_hand(call)
@@ -102,7 +102,7 @@ def by_hand(call):
 
 def first_keys_by_hand(run, call):
     """The first key of every head less the mean of the others, without what biases alone make, with loops."""
-    own = run.call(call.layer, torch.zeros_like(run.trace.residuals["x"][:, call.layer]))
+    own = run.call(call.layer, torch.zeros_like(run.trace["x"][:, call.layer]))
     made = (call.k - own.k).repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
     others = sum(made[:, :, j] for j in range(1, made.shape[2])) / (made.shape[2] - 1)
     return made[:, :, 0] - others
@@ -125,8 +125,8 @@ def test_cut_directly_all_parts_leave_a_first_key_that_is_the_mean_of_the_others
 
         return read
 
-    subject.run(tokens, calls={"keys": keys("before", 1)})
-    subject.run(tokens, calls={"keys": keys("after", 1)}, edits=[edit])
+    subject.run(tokens, reads={"keys": keys("before", 1)})
+    subject.run(tokens, reads={"keys": keys("after", 1)}, edits=[edit])
     mean = torch.stack([seen["before"][:, j] for j in range(1, 11)]).mean(0)
     torch.testing.assert_close(seen["after"][:, 0], mean, rtol=1e-4, atol=1e-5)
     assert seen["after"][:, 1:].equal(seen["before"][:, 1:])
@@ -341,9 +341,9 @@ def test_the_published_cuts_of_gpt2_are_parts_that_explain_finds():
 
     def scores_and_alpha(cut):
         (edit,) = cut if isinstance(cut, list) else cuts[cut](circuit)
-        trace = subject.run(tokens, calls={"s": lambda call: whole_score(call, False)}, edits=[edit])
+        trace = subject.run(tokens, reads={"s": lambda call: whole_score(call, False)}, edits=[edit])
         report = si.measure(subject, tokens, edits=[edit], positions=(0,), progress=False)
-        return trace.calls["s"][:, 1, 1], report.alpha()[:, 1, 1].mean().item(), trace.logits
+        return trace["s"][:, 1, 1], report.alpha()[:, 1, 1].mean().item(), trace.logits
 
     answer = si.explain(subject, tokens, head=(1, 1), progress=False)
     (head,), path = answer.heads, answer.path

@@ -7,6 +7,7 @@ import torch
 from backends.zoo import subject_of, tokens_of
 
 import sinkinterp as si
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.without_outliers import (
     BOTH,
@@ -57,7 +58,7 @@ def test_a_token_and_a_dimension_planted_in_a_model_are_found_where_they_are(pla
     assert found.tokens[:, 0].equal(tokens == LONG)
     plain = si.mask(subject, tokens[[0, 2, 4]])
     assert plain.dims[0] == (3,) and not plain.tokens[:, 0].any()
-    x = subject.run(tokens, residuals={"x": lambda x: x}).residuals["x"][:, 0]
+    x = subject.run(tokens, reads={"x": RESIDUAL.read(lambda x: x)})["x"][:, 0]
     assert found.keep(0)(x).equal(tokens != LONG) and found.keep(0)(x[1]).equal(tokens[1] != LONG)
     block = found.to_dict()["blocks"][0]
     assert block["tokens"] == [[1, 4], [3, 0]] and "first tokens" in found.answer()
@@ -76,7 +77,7 @@ def test_random_ones_are_as_many_and_never_the_chosen():
 def test_what_is_left_out_of_a_quantisation_stays_and_rounds_nothing_else(planted):
     subject, tokens = planted
     found = si.mask(subject, tokens)
-    x = subject.run(tokens, residuals={"x": lambda x: x}).residuals["x"][:, 0]
+    x = subject.run(tokens, reads={"x": RESIDUAL.read(lambda x: x)})["x"][:, 0]
     long, edits = tokens == LONG, {n: Quantise(4, (-2, -1), left) for n, left in left_out(found).items()}
     kept = edits[TOKENS].residual(0, x)
     assert kept[long].equal(x[long]) and not kept[~long].equal(x[~long])

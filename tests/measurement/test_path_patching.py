@@ -7,6 +7,7 @@ import torch
 from backends.zoo import model_of
 from transformer_lens import patching as theirs
 
+from sinkinterp.attention.sites import MLP, RESIDUAL
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
@@ -21,6 +22,7 @@ from sinkinterp.interventions import (
 from sinkinterp.measurement.path_patching import path_patching
 
 T, N_HEADS, D_HEAD = 7, 4, 12
+READS = {"x": RESIDUAL.read(lambda x: x), "mlp": MLP.read(lambda x: x)}
 GENERATOR = torch.Generator().manual_seed(5)
 CLEAN, CORRUPTED = (torch.randint(89, (3, T), generator=GENERATOR) for _ in range(2))
 # by family: the block list, and in a block the output map, the feed-forward layer, and what makes queries, keys, values
@@ -140,13 +142,11 @@ def test_the_direct_path_to_the_logits_is_what_is_worked_by_hand():
     subject = load(model)
     table = path_patching(subject, CLEAN, CORRUPTED, sender=ChangeMLP(), metric=difference, progress=False)
     cells = {(row["layer"], row["position"]): row["restored"] for row in table.rows}
-    runs = [
-        subject.run(tokens, residuals={"x": lambda x: x}, mlps={"mlp": lambda x: x}) for tokens in (CLEAN, CORRUPTED)
-    ]
+    runs = [subject.run(tokens, reads=READS) for tokens in (CLEAN, CORRUPTED)]
     clean, corrupted = (difference(run.logits) for run in runs)
     for layer in range(3):
-        x = runs[1].residuals["x"][:, -1].clone()
-        x[:, -1] += (runs[0].mlps["mlp"] - runs[1].mlps["mlp"])[:, layer, -1]
+        x = runs[1]["x"][:, -1].clone()
+        x[:, -1] += (runs[0]["mlp"] - runs[1]["mlp"])[:, layer, -1]
         with torch.no_grad():
             patched = difference(model.lm_head(model.transformer.ln_f(x)))
         expected = ((patched - corrupted).mean() / (clean - corrupted).mean()).item()
@@ -161,13 +161,11 @@ def test_a_frozen_norm_makes_the_query_linear_in_what_the_sender_writes():
         receiver=ChangeQueries(heads=[(1, 2)]), freeze_norms=True, progress=False,
     )  # fmt: skip
     subject, seen = load(model), {}
-    runs = [
-        subject.run(tokens, residuals={"x": lambda x: x}, mlps={"mlp": lambda x: x}) for tokens in (CLEAN, CORRUPTED)
-    ]
+    runs = [subject.run(tokens, reads=READS) for tokens in (CLEAN, CORRUPTED)]
     norm, q_proj = model.model.layers[1].input_layernorm, model.model.layers[1].self_attn.q_proj
-    x = runs[1].residuals["x"][:, 1]
+    x = runs[1]["x"][:, 1]
     change = torch.zeros_like(x)
-    change[:, -1] = (runs[0].mlps["mlp"] - runs[1].mlps["mlp"])[:, 0, -1]
+    change[:, -1] = (runs[0]["mlp"] - runs[1]["mlp"])[:, 0, -1]
     scale = (x.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
     with torch.no_grad():
         seen["q"] = q_proj((x + change) * scale * norm.weight)[..., 24:36]

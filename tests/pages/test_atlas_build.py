@@ -25,12 +25,12 @@ subject_of = cache(lambda name: si.load(model_of(name)))
 def patterns_of(subject, edits=()):
     """Dense patterns of all attention layers, keys only: `layer head query key`."""
     read = {"pattern": lambda call: call.pattern()[..., -call.k.shape[2] :]}
-    return subject.run(TOKENS, calls=read, edits=edits).calls["pattern"][0]
+    return subject.run(TOKENS, reads=read, edits=edits)["pattern"][0]
 
 
 def masks_of(subject):
     read = {"mask": lambda call: call.allowed().expand(1, 1, -1, -1)}
-    return subject.run(TOKENS, calls=read).calls["mask"][0]
+    return subject.run(TOKENS, reads=read)["mask"][0]
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pages.test_schema import fields
 
 from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import tokenizer_of, words_of
 from sinkinterp.errors import InputError
@@ -182,7 +183,7 @@ def test_the_largest_entries_say_which_dimension_to_zero(gpt2):
     massive = gpt2.answer({"prompt": IDS})["massive"]
     assert [row["times"] for row in massive] == sorted((row["times"] for row in massive), reverse=True)
     tokens = torch.tensor([[int(word) for word in IDS.split()]])
-    x = gpt2.subject.run(tokens, residuals={"x": lambda x: x}).residuals["x"][0, :-1].abs()
+    x = gpt2.subject.run(tokens, reads={"x": RESIDUAL.read(lambda x: x)})["x"][0, :-1].abs()
     for row in massive:
         at_place = x[:, row["position"], row["dim"]]
         assert (at_place / x.flatten(1).sort().values[:, (x[0].numel() - 1) // 2]).max() == pytest.approx(row["times"])
