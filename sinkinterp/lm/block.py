@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -82,8 +81,7 @@ class SinkBlock(nn.Module):
     def as_slot(self, x: Residual, position: Position, ids: PositionIds) -> tuple[SlotRow, Residual]:
         """A slot of this layer, made from a single token that sees only itself, and the token after the block."""
         slot, update = self.self_attn.as_slot(self.norm_placement.enter(x, self.input_layernorm), position, ids)
-        mlp_without_hooks = partial(type(self.mlp).forward, self.mlp)  # hooks are for tokens of the sequence
-        return slot, self._finish(x, update, mlp_without_hooks)
+        return slot, self._finish(x, update, self.mlp.without_hooks)
 
     def _finish(self, x: Residual, update: Residual, mlp: Callable[[Residual], Residual]) -> Residual:
         x = self.norm_placement.leave(x, update, self.input_layernorm)

@@ -76,7 +76,24 @@ class GatedFFN(_OfWidth):
         return GatedLayer(dims.d_model, self)
 
 
-class Layer(nn.Module):
+class _Layer(nn.Module):
+    """A feed-forward layer: an output projection of its neurons."""
+
+    down_proj: nn.Linear
+
+    def neurons(self, x: Residual) -> Hidden:
+        """What the activation returns, times the gate where there is one: `batch pos neuron`."""
+        raise NotImplementedError
+
+    def forward(self, x: Residual) -> Residual:
+        return self.down_proj(self.neurons(x))
+
+    def without_hooks(self, x: Residual) -> Residual:
+        """The same for what is not a token of the sequence, so that no hook sees it."""
+        return type(self.down_proj).forward(self.down_proj, self.neurons(x))
+
+
+class Layer(_Layer):
     """The module of `FFN`. Its projections have Llama's names."""
 
     def __init__(self, d_model: int, spec: FFN) -> None:
@@ -85,15 +102,15 @@ class Layer(nn.Module):
         self.up_proj = nn.Linear(d_model, spec.width, bias=False)
         self.down_proj = nn.Linear(spec.width, d_model, bias=False)
 
-    def forward(self, x: Residual) -> Residual:
-        return self.down_proj(self.act(self.up_proj(x)))
+    def neurons(self, x: Residual) -> Hidden:
+        return self.act(self.up_proj(x))
 
 
 class SwishDown(nn.Linear):
     """The down projection of a SwiGLU layer, a class of its own because `WrittenInit` draws it differently."""
 
 
-class GatedLayer(nn.Module):
+class GatedLayer(_Layer):
     """The module of `GatedFFN`."""
 
     def __init__(self, d_model: int, spec: GatedFFN) -> None:
@@ -104,5 +121,5 @@ class GatedLayer(nn.Module):
         down = SwishDown if spec.act == Swish() else nn.Linear
         self.down_proj = down(spec.width, d_model, bias=False)
 
-    def forward(self, x: Residual) -> Residual:
-        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+    def neurons(self, x: Residual) -> Hidden:
+        return self.act(self.gate_proj(x)) * self.up_proj(x)

@@ -85,7 +85,7 @@ def test_edits_follow_each_other_and_reads_see_the_last(backend):
 
 def test_a_model_that_is_deaf_to_an_edit_is_refused_with_the_layer(monkeypatch):
     honest = hooks.Recorder.output
-    monkeypatch.setattr(hooks.Recorder, "output", lambda self, call, z: z if call.layer == 2 else honest(self, call, z))
+    monkeypatch.setattr(hooks.Recorder, "output", lambda self, call, z: (honest(self, call, z), z)[call.layer == 2])
     with pytest.raises(InputError, match="a change of the attention output of block 2 is lost"):
         load(model_of("llama"))
 

@@ -1,5 +1,9 @@
 """A read after an edit returns what the edit put there, at every site, on every backend."""
 
+import copy
+from collections import defaultdict
+from functools import partial
+
 import pytest
 import torch
 from backends.own_modules import VOCAB as OWN_VOCAB
@@ -8,12 +12,14 @@ from backends.zoo import VOCAB, subject_of
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
+from sinkinterp.backends.anatomy.modules import blocks_of
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.patching import activations, patch
 from sinkinterp.metrics.writes import UPDATE_RANK
 
 SITES = (iv.ChangeResidual, iv.ChangeMLP, iv.ChangeQueries, iv.ChangeKeys, iv.ChangeValues, iv.ChangeOutputs)
+OF_MODULES = (iv.ChangeAttentionInput, iv.ChangeNeurons)  # found by the names that modules have in transformers
 SUBJECTS = [(name, backend) for name in ("gpt2", "llama with grouped queries", "opt") for backend in BACKENDS]
 
 
@@ -28,7 +34,7 @@ def given(name, backend):
 @pytest.mark.parametrize(("name", "backend"), [*SUBJECTS, ("nanoGPT", "own")])
 def test_a_read_returns_what_an_edit_put_there(name, backend):
     subject, ids = given(name, backend)
-    for site in SITES:
+    for site in SITES if backend == "own" else SITES + OF_MODULES:
         plain = activations(site(), subject, ids)
         assert all(x.abs().max() > 1e-3 for x in plain.values()), site
         zeroed = activations(site(), subject, ids, edits=[site(iv.Zero())])
@@ -40,6 +46,48 @@ def test_a_read_returns_what_an_edit_put_there(name, backend):
     last = max(subject.shape.attention_layers)
     pattern = activations(iv.ChangePattern(), subject, ids, edits=[iv.RemoveColumn(positions=[0], layers=[last])])
     assert pattern[last][..., 1:, 0].eq(0).all()
+
+
+@pytest.mark.parametrize(("name", "attention", "matrix"), [
+    ("gpt2", "attn", "mlp.c_proj"), ("llama with grouped queries", "self_attn", "mlp.down_proj"),
+    ("opt", "self_attn", "fc2"),
+])  # fmt: skip
+def test_attention_reads_its_input_and_the_output_matrix_the_neurons_on_every_backend(name, attention, matrix):
+    model, seen = copy.deepcopy(subject_of(name, "huggingface").model), defaultdict(list)
+    ids = given(name, "huggingface")[1]
+
+    def keep(module, args, kwargs, site):
+        seen[site].append(args[0] if args else kwargs["hidden_states"])
+
+    for block in blocks_of(model):
+        for site, module in {iv.ChangeAttentionInput: attention, iv.ChangeNeurons: matrix}.items():
+            block.get_submodule(module).register_forward_pre_hook(partial(keep, site=site), with_kwargs=True)
+    with torch.no_grad():
+        model(ids)
+    for backend in BACKENDS:
+        subject = subject_of(name, backend)
+        for site in OF_MODULES:
+            read = subject.run(ids, reads={"x": site().read()})["x"]
+            expected = torch.stack([x.view(*ids.shape, -1) for x in seen[site]], 1)
+            torch.testing.assert_close(read, expected, rtol=1e-5, atol=1e-5)
+        assert subject.shape.d_mlp == seen[iv.ChangeNeurons][0].shape[-1]
+        with pytest.raises(InputError, match="dimension"):
+            subject.run(ids, edits=[iv.ChangeNeurons(iv.Zero(), dims=[subject.shape.d_mlp])])
+
+
+def test_without_neurons_an_update_is_the_bias_of_its_output_matrix():
+    subject, ids = given("gpt2", "huggingface")
+    bias = torch.stack([block.mlp.c_proj.bias for block in subject.model.transformer.h])
+    update = subject.run(ids, reads={"x": iv.ChangeMLP().read()}, edits=[iv.ChangeNeurons(iv.Zero())])["x"]
+    torch.testing.assert_close(update, bias[None, :, None].expand_as(update))
+
+
+@pytest.mark.parametrize("site", OF_MODULES)
+def test_a_site_that_a_model_does_not_show_is_refused_by_name(site):
+    subject, ids = given("", "own")
+    for wanted in ({"reads": {"x": site().read()}}, {"edits": [site(iv.Zero())]}):
+        with pytest.raises(InputError, match=f"{site.site.label} is not found in every block"):
+            subject.run(ids, **wanted)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

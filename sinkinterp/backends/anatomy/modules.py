@@ -103,27 +103,38 @@ Taps = Mapping[Site, Sequence[Tap | None]]
 
 def taps_of(blocks: Sequence[nn.Module]) -> Taps:
     """The tap of every block at each site that modules show, in forward order; None where it is unknown."""
-    inner = [getattr(block, "original_component", block) for block in blocks]  # TransformerLens wraps it
     return {
         ATTENTION_INPUT: list(map(_attention, blocks)),
-        NEURONS: list(map(_output_matrix, inner)),
-        MLP: list(map(_feed_forward, inner)),
+        NEURONS: list(map(_output_matrix, blocks)),
+        MLP: list(map(_feed_forward, blocks)),
     }
 
 
+def _named_modules(block: nn.Module) -> dict[str, nn.Module]:
+    """The modules of a block by their names in transformers: TransformerLens wraps a module, and the wrapper counts."""
+    modules: dict[str, nn.Module] = {}
+    for name, module in block.named_modules():
+        modules.setdefault(name.replace("_original_component.", "").removesuffix("_original_component"), module)
+    return modules
+
+
+def _tap(block: nn.Module, names: Sequence[str]) -> Tap | None:
+    """The tap at the input of the first of these modules that a block has."""
+    modules = _named_modules(block)
+    return next((Tap(modules[name], is_input=True) for name in names if name in modules), None)
+
+
 def _attention(block: nn.Module) -> Tap | None:
-    name = next((name for name in _ATTENTION if name in dict(block.named_modules())), None)
-    return None if name is None else Tap(block.get_submodule(name), is_input=True)
+    return _tap(block, _ATTENTION)
 
 
 def _output_matrix(block: nn.Module) -> Tap | None:
-    modules = dict(block.named_modules())
-    name = next((name for name in _OUTPUT_MATRIX if name in modules), None)
-    has_experts = any("experts" in name or "moe" in name for name in modules)
-    return None if name is None or has_experts else Tap(modules[name], is_input=True)
+    has_experts = any("experts" in name or "moe" in name for name, _ in block.named_modules())
+    return None if has_experts else _tap(block, _OUTPUT_MATRIX)
 
 
 def _feed_forward(block: nn.Module) -> Tap | None:
+    block = getattr(block, "original_component", block)
     family = own_attention.family_of(block)
     modules = dict(block.named_modules())
     names = _FEED_FORWARD if family is None or family.feed_forward is None else (family.feed_forward,)
