@@ -25,7 +25,7 @@ LAYERS: tuple[dict[str, str], ...] = (
     {"lm": "our model family", "metrics": "calls -> numbers", "interventions": "what changes"},
     {"backends": "how a library's model is read", "train": "the trainer", "report": "numbers, tables, figures"},
     {"measurement": "tokens -> report"},
-    {"runs": "trained models, experiments"},
+    {"applications": "what caches may forget", "runs": "trained models, experiments"},
     {"pages": "HTML that shows results"},
     {"cli": "the command line"},
 )

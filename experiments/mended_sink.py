@@ -9,6 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 import torch
 
+from sinkinterp.applications.streaming import loss_of
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.tokens import TokenSet
@@ -17,7 +18,6 @@ from sinkinterp.lm.attention import AttentionSpec
 from sinkinterp.lm.model import SinkForCausalLM, build
 from sinkinterp.lm.variants import VARIANTS
 from sinkinterp.measurement.measure import measure
-from sinkinterp.measurement.streaming import loss_of
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.report.columns import ALPHA_1, EDIT, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
 from sinkinterp.runs.arm_figures import by_model

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from sinkinterp.applications.cache_tables import ADDED, ALL, BUT_FIRST, BUT_SECOND, CHANGE, ROUNDED, SCALES
+from sinkinterp.applications.quantised_cache import GRAINS, quantised_table
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.measurement.measure import measure
-from sinkinterp.measurement.quantised_cache import GRAINS, quantised_table
 from sinkinterp.metrics.bootstrap import Estimate, estimate_cells
 from sinkinterp.plots.theme import GREY, colour, themed
-from sinkinterp.report.caches import ADDED, ALL, BUT_FIRST, BUT_SECOND, CHANGE, ROUNDED, SCALES
 from sinkinterp.report.columns import ALPHA_1, MODEL, RESIDUAL_RATIO, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope

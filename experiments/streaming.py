@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 import plotly.graph_objects as go
 
+from sinkinterp.applications.streaming import streaming_table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.errors import InputError
-from sinkinterp.measurement.streaming import streaming_table
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale

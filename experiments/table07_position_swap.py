@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
+from sinkinterp.applications.position_swap import REPORTED as REPORTED
+from sinkinterp.applications.position_swap import swap_chart, swap_table
 from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
-from sinkinterp.measurement.position_swap import REPORTED as REPORTED
-from sinkinterp.measurement.position_swap import swap_chart, swap_table
 from sinkinterp.report.columns import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET
 from sinkinterp.runs.case import Case, Encoded, Model
 from sinkinterp.runs.catalogue import Scale

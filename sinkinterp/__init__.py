@@ -17,6 +17,7 @@ from .checks import fix_of, nearest
 from .lm.registration import register_with_transformers
 
 if TYPE_CHECKING:
+    from .applications.outliers import mask as mask
     from .attention import sites as sites
     from .backends.load import load as load
     from .backends.module.attention_of import AttentionOf as AttentionOf
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from .interventions.positions import SwapPositions as SwapPositions
     from .lm.variants import VARIANTS as VARIANTS
     from .measurement.activation_patching import activation_patching as activation_patching
-    from .measurement.explaining import explain as explain
-    from .measurement.leaving_out import mask as mask
+    from .measurement.explain.explaining import explain as explain
     from .measurement.maps import attention_map as attention_map
     from .measurement.measure import measure as measure
     from .measurement.sweep import sink_rate as sink_rate
@@ -49,11 +49,11 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "attention_map": "measurement.maps",
     "view": "pages.report",
     "sinks": "report.patterns",
-    "mask": "measurement.leaving_out",
+    "mask": "applications.outliers",
     "sweep": "measurement.sweep",
     "sink_rate": "measurement.sweep",
     "activation_patching": "measurement.activation_patching",
-    "explain": "measurement.explaining",
+    "explain": "measurement.explain.explaining",
     "patched": "backends.patched",
     "SinkCallback": "measurement.watching",
     "SwapPositions": "interventions.positions",
@@ -90,8 +90,14 @@ def _fix(name: str) -> str:
 
 def _places() -> list[str]:
     """Where people look for a name: the first places that have it are those that the documents write."""
-    measurement = iter_modules(import_module(".measurement", __name__).__path__, "measurement.")
-    return ["interventions", "attention.kernels", "metrics.instruments", *(module.name for module in measurement)]
+    packages = ("measurement", "measurement.explain", "applications")
+    found = [iter_modules(import_module(f".{name}", __name__).__path__, f"{name}.") for name in packages]
+    return [
+        "interventions",
+        "attention.kernels",
+        "metrics.instruments",
+        *(x.name for modules in found for x in modules),
+    ]
 
 
 def _is_of(place: str, name: str) -> bool:

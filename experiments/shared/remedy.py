@@ -5,15 +5,15 @@ import time
 import torch
 from torch import Tensor
 
+from sinkinterp.applications.streaming import loss_of
+from sinkinterp.applications.without_outliers import GRAINS, SIDES, Quantise, nothing, quantised_weights, relative_error
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.tokens import Tokens
 from sinkinterp.interventions.changes import ChangeResidual
 from sinkinterp.interventions.columns import Evict
 from sinkinterp.measurement.measure import measure
 from sinkinterp.measurement.patching import activations
-from sinkinterp.measurement.streaming import loss_of
 from sinkinterp.measurement.watching import PEAK
-from sinkinterp.measurement.without_outliers import GRAINS, SIDES, Quantise, nothing, quantised_weights, relative_error
 from sinkinterp.metrics.bootstrap import estimate, estimate_cells
 from sinkinterp.metrics.residuals import KURTOSIS
 from sinkinterp.table import Cell

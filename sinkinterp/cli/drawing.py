@@ -172,7 +172,7 @@ def demo(
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
     with progress_bars() as progress:
-        from ..measurement.position_swap import from_zero
+        from ..applications.position_swap import from_zero
         from ..pages.demo import demo_page, run
         from ..train.recipes import DEMO_STEPS, DEMO_TWINS
 

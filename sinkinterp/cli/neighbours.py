@@ -43,10 +43,10 @@ def cache(
 ) -> None:
     """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
     with progress_bars() as progress:
-        from ..measurement import eviction
-        from ..measurement.generation import generation_table
-        from ..measurement.quantised_cache import quantised_table
-        from ..report.caches import needs_table, quantised_answer
+        from ..applications import eviction
+        from ..applications.cache_tables import needs_table, quantised_answer
+        from ..applications.generation import generation_table
+        from ..applications.quantised_cache import quantised_table
         from ..runs.inputs import Inputs
 
         subject = _subject(model, dtype, device_map)
@@ -87,9 +87,9 @@ def mask(
 ) -> None:
     """Which tokens and dimensions should a dictionary or a quantiser leave out? Measure what it changes."""
     with progress_bars() as progress:
+        from ..applications import outliers
+        from ..applications import without_outliers as without
         from ..interventions.changes import ChangeResidual
-        from ..measurement import leaving_out
-        from ..measurement import without_outliers as without
         from ..measurement.patching import activations
         from ..runs.inputs import Inputs
 
@@ -101,7 +101,7 @@ def mask(
         )
         if len(read) < 2:
             raise InputError("it fits on one half of the texts and tests on the other, and there is one; give more")
-        found = leaving_out.mask(subject, read, times=times)
+        found = outliers.mask(subject, read, times=times)
         x = activations(ChangeResidual(layers=[found.tallest]), subject, read)[found.tallest].cpu().float()
         tables = [
             found.table(),

@@ -148,8 +148,8 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
 
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> None:
+    from ..applications.position_swap import from_zero
     from ..files import check_writable
-    from ..measurement.position_swap import from_zero
     from ..pages.book import verdict_table, write_chapter
     from ..pages.chapters import Chapter, stem_of
     from ..runs.commit import provenance

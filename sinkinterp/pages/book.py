@@ -6,8 +6,8 @@ from pathlib import Path
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
+from ..applications.position_swap import from_zero
 from ..files import write_json, write_text
-from ..measurement.position_swap import from_zero
 from ..runs.rules import standing
 from ..seals import signed
 from ..table import Table

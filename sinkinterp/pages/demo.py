@@ -6,13 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..applications.position_swap import swap_table
 from ..backends.subject import Subject
 from ..data.backcopy import BigramBackcopy
 from ..data.token_sources import random_tokens, repeated_token
 from ..data.tokens import TokenSet
 from ..measurement.maps import head_maps
 from ..measurement.measure import measure
-from ..measurement.position_swap import swap_table
 from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate_cells
 from ..plots.traces import unique_values
 from ..report.columns import BLOCK, MODEL

@@ -291,7 +291,7 @@ class Explanation:
     def plot(self, head: tuple[int, int] | None = None, maps: Sequence[CutMap] = ()) -> go.Figure:
         """The plotly figure of the path: layers downwards, lines as wide as their shares; of all heads, or of one.
 
-        `maps`, which `measurement.cut_maps` returns for one head, stand beside it: a click on a part shows the one
+        `maps`, which `measurement.explain.cuts` returns for one head, stand beside it: a click on a part shows the one
         where it is cut. Raises InputError for a head that was not explained.
         """
         place = tuple(head) if isinstance(head, Sequence) else head

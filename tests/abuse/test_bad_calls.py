@@ -21,6 +21,8 @@ import sinkinterp as si
 import sinkinterp.measurement
 import sinkinterp.report
 from sinkinterp import interventions as edit
+from sinkinterp.applications import eviction, generation, streaming, without_outliers
+from sinkinterp.applications.position_swap import swap_table
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.backends.encoder import encoder_input
 from sinkinterp.backends.files.model_files import check_fits_memory
@@ -35,19 +37,10 @@ from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.lm.config import LMSpec, SinkConfig
 from sinkinterp.lm.model import build
-from sinkinterp.measurement import (
-    activation_patching,
-    eviction,
-    generation,
-    patching,
-    streaming,
-    sweep,
-    without_outliers,
-)
-from sinkinterp.measurement.cut_maps import cut_maps
+from sinkinterp.measurement import activation_patching, patching, sweep
+from sinkinterp.measurement.explain.cuts import cut_maps
 from sinkinterp.measurement.maps import attention_map
 from sinkinterp.measurement.path_patching import path_patching
-from sinkinterp.measurement.position_swap import swap_table
 from sinkinterp.metrics import bootstrap, instruments
 from sinkinterp.metrics.metric import LogitsMetric
 from sinkinterp.pages.book import write_front_pages

@@ -12,9 +12,9 @@ from backends.zoo import model_of
 from nnsight import NNsight
 
 import sinkinterp as si
+from sinkinterp.applications.position_swap import swap_table
 from sinkinterp.backends.transformer_lens import bridge_of
 from sinkinterp.errors import InputError
-from sinkinterp.measurement.position_swap import swap_table
 
 IDS = torch.randint(60, (1, 7), generator=torch.Generator().manual_seed(3))
 TEXT = "Language models pour attention onto their first token."

@@ -21,12 +21,12 @@ from backends.encoder_decoders import (
 from transformers import BartForCausalLM, MarianForCausalLM, WhisperForCausalLM
 
 import sinkinterp as si
+from sinkinterp.applications.streaming import streaming_loss
 from sinkinterp.attention.sites import KEY_WEIGHTS, MLP, RESIDUAL, Edit
 from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, TokenIds
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPositions
-from sinkinterp.measurement.streaming import streaming_loss
 from sinkinterp.report.protocol import Protocol
 
 every_model = pytest.mark.parametrize("name", MODELS)

@@ -7,11 +7,11 @@ from backends.zoo import CONFIGS, model_of, tokens_of
 from transformer_lens.model_bridge import sources
 
 import sinkinterp as si
+from sinkinterp.applications.rolling_cache import check_stream
 from sinkinterp.backends.gap import Gap
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.parity import parity
-from sinkinterp.measurement.rolling_cache import check_stream
 
 SCALES = (1e3, 1e-3)
 every_scale = pytest.mark.parametrize("scale", SCALES)

@@ -3,7 +3,7 @@
 import pytest
 from plots.test_figures import RESIDUALS, SWAPS, TRAINING, bars, interval
 
-from sinkinterp.measurement.position_swap import swap_chart
+from sinkinterp.applications.position_swap import swap_chart
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.plots.theme import GREY, caption_of, faded
 from sinkinterp.plots.traces import positive_axis

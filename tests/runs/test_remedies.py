@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from sinkinterp.applications.streaming import loss_of
+from sinkinterp.applications.without_outliers import fake_quantised
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.interventions.columns import Evict
 from sinkinterp.lm.variants import VARIANTS
-from sinkinterp.measurement.streaming import loss_of
-from sinkinterp.measurement.without_outliers import fake_quantised
 from sinkinterp.report.columns import LOSS, MODEL, SEED
 from sinkinterp.runs import trained
 from sinkinterp.runs.catalogue import Scale, load_module

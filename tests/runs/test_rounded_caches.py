@@ -2,8 +2,8 @@
 
 import pytest
 
+from sinkinterp.applications.quantised_cache import quantised_table
 from sinkinterp.backends.load import load
-from sinkinterp.measurement.quantised_cache import quantised_table
 from sinkinterp.report.columns import ALPHA_1, MODEL, RESIDUAL_RATIO, SEED
 from sinkinterp.runs.catalogue import Scale, load_module
 from sinkinterp.runs.experiment import Scope

@@ -16,12 +16,12 @@ from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.columns import Evict
 from ..interventions.heavy_hitters import First, KeepHeaviest
+from ..measurement.inputs import passes, reads_inputs, run_note
 from ..metrics.bootstrap import intervals, mean_cells
 from ..metrics.metric import PerSequence
-from ..report.caches import ADDED, CACHE, FEWEST, IN_CACHE, IN_TEXT, NATS, PAIRED, Losses, heads_figure, memory_figure
 from ..report.columns import HEAD, LAYER
 from ..table import Cell, Table
-from .inputs import passes, reads_inputs, run_note
+from .cache_tables import ADDED, CACHE, FEWEST, IN_CACHE, IN_TEXT, NATS, PAIRED, Losses, heads_figure, memory_figure
 from .streaming import Loss, check_window, loss_of, streaming_loss
 
 FIRST_TOKENS = (0, 1, 2, 4, 8)

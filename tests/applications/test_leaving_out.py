@@ -7,9 +7,7 @@ import torch
 from backends.zoo import subject_of, tokens_of
 
 import sinkinterp as si
-from sinkinterp.attention.sites import RESIDUAL
-from sinkinterp.errors import InputError
-from sinkinterp.measurement.without_outliers import (
+from sinkinterp.applications.without_outliers import (
     BOTH,
     DIMS,
     NOTHING,
@@ -31,6 +29,8 @@ from sinkinterp.measurement.without_outliers import (
     weights_table,
     worth_trying,
 )
+from sinkinterp.attention.sites import RESIDUAL
+from sinkinterp.errors import InputError
 
 LONG = 5  # a token id
 
@@ -128,7 +128,7 @@ def test_rounding_in_half_precision_is_that_of_full_precision():
 def test_a_model_without_maps_in_floating_point_is_refused():
     subject, tokens = subject_of("gpt2"), tokens_of()
     found = si.mask(subject, tokens)
-    maps = "sinkinterp.measurement.without_outliers.linear_maps"
+    maps = "sinkinterp.applications.without_outliers.linear_maps"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="without quantisation"):
         patch.setattr(maps, lambda block: iter(()))
         weights_table(subject, tokens, found)

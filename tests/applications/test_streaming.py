@@ -4,9 +4,9 @@ import pytest
 import torch
 from backends.zoo import subject_of, tokens_of
 
+from sinkinterp.applications.streaming import masked_loss, streaming_loss, streaming_table
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
-from sinkinterp.measurement.streaming import masked_loss, streaming_loss, streaming_table
 from sinkinterp.metrics.bootstrap import estimate
 from sinkinterp.runs.inputs import Inputs
 

@@ -19,24 +19,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.sites import Edit
-from ..attention.slots import SlotRow
-from ..backends.frozen import freezable, frozen
-from ..backends.subject import Subject
-from ..checks import keywords, whole_number
-from ..data.progress import OnProgress, progress_of
-from ..data.tokens import TokenSet, TokensLike
-from ..errors import InputError
-from ..interventions.columns import ZeroKeySlot
-from ..interventions.selectors import named_heads
-from ..metrics.bootstrap import intervals
-from ..report.explained import Explanation, Head, HeadScore, Path
-from ..report.protocol import public_name
-from ..report.report import Report
-from ..table import Table
-from .explained_cuts import DRAWS, Work, alpha_of, cut_rows
-from .inputs import ModelLike, inputs_of
+from ...attention.call import AttentionCall
+from ...attention.sites import Edit
+from ...attention.slots import SlotRow
+from ...backends.frozen import freezable, frozen
+from ...backends.subject import Subject
+from ...checks import keywords, whole_number
+from ...data.progress import OnProgress, progress_of
+from ...data.tokens import TokenSet, TokensLike
+from ...errors import InputError
+from ...interventions.columns import ZeroKeySlot
+from ...interventions.selectors import named_heads
+from ...metrics.bootstrap import intervals
+from ...report.explained import Explanation, Head, HeadScore, Path
+from ...report.protocol import public_name
+from ...report.report import Report
+from ...table import Table
+from ..inputs import ModelLike, inputs_of
+from .cuts import DRAWS, Work, alpha_of, cut_rows
 from .massive_path import Reads, followed, massive_path, path_cuts, path_row, reads_of
 from .score_parts import SLOT, head_pairs, parts_by_block
 

@@ -12,6 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 import torch
 from jaxtyping import Bool, Float
+from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..attention.shapes import Residual, numbers
@@ -20,11 +21,14 @@ from ..backends.subject import Subject, words_of
 from ..checks import keywords, whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
+from ..measurement.inputs import ModelLike, equal_inputs_of, passes, run_note
+from ..plots.theme import colour, themed
 from ..report.columns import BLOCK
-from ..report.leaving_out import DELIMITERS, DIMS, FIRST, LONGEST, OTHERS, REPEATS, TOKENS_BY_KIND, outliers_figure
 from ..table import Cell, Table
-from .inputs import ModelLike, equal_inputs_of, passes, run_note
 
+TOKENS_BY_KIND = ("first", "delimiters", "repeats", "other tokens")
+FIRST, DELIMITERS, REPEATS, OTHERS = range(len(TOKENS_BY_KIND))
+DIMS, LONGEST = "dimensions", "longest / median"
 TIMES = 10.0  # the multiple that dictionary_learning advises for its buffer of activations
 Keep = Callable[[Float[Tensor, "*stack d_model"]], Bool[Tensor, "*stack"]]
 
@@ -35,7 +39,7 @@ class Mask:
 
     limits: the norm above which a token is an outlier, by block. dims: the outlier dimensions, by block. tokens: which
     tokens of the texts are outliers, `sequence block pos`. kinds: first token, delimiter, repeat or other, an index
-    of `report.leaving_out.TOKENS_BY_KIND`. longest: the longest token over the median, by block.
+    of `TOKENS_BY_KIND`. longest: the longest token over the median, by block.
     """
 
     limits: tuple[float, ...]
@@ -156,3 +160,16 @@ def _kinds(subject: Subject, tokens: Tokens) -> Tensor:
     kinds[torch.isin(tokens, torch.tensor(bare, dtype=tokens.dtype))] = DELIMITERS
     kinds[:, 0] = FIRST
     return kinds
+
+
+def outliers_figure(table: Table) -> go.Figure:
+    """Outlier tokens of every kind, and how long the longest token is, by block."""
+    figure = make_subplots(1, 2, subplot_titles=("outlier tokens, share of the kind", LONGEST))
+    for i, kind in enumerate(TOKENS_BY_KIND):
+        bar = {"x": table.column(BLOCK), "y": table.numbers(kind), "name": kind, "marker": {"color": colour(i)}}
+        figure.add_bar(**bar, row=1, col=1)
+    line = {"color": colour(4)}
+    figure.add_scatter(x=table.column(BLOCK), y=table.numbers(LONGEST), name=LONGEST, line=line, row=1, col=2)
+    figure.update_xaxes(title="block (0: embedding)").update_yaxes(tickformat=".0%", range=[0, 1.03], col=1)
+    figure.update_yaxes(type="log", exponentformat="power", col=2)
+    return themed(figure, table.title, 440, table.note)

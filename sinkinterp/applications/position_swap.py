@@ -13,14 +13,14 @@ from ..checks import whole_numbers
 from ..data.tokens import TokenSet, TokensLike
 from ..errors import InputError
 from ..interventions.positions import ReplacePosition, SwapPositions
+from ..measurement.inputs import ModelLike, inputs_of
+from ..measurement.measure import measure
 from ..metrics.bootstrap import estimate_cells, intervals
 from ..plots.theme import GREY, colour, escaped, themed
 from ..plots.traces import BAR_ERROR, error_bars, unique_values
 from ..report.columns import EDIT, INPUT, SINK_1, SINK_T, TARGET
 from ..report.report import Report
 from ..table import NULL, Cell, Table, published
-from .inputs import ModelLike, inputs_of
-from .measure import measure
 
 REPORTED: dict[str, dict[int, tuple[float, float | None]]] = {
     # Gu et al. 2025, Table 7: GPT2-XL, 100 sequences of 64 repeated tokens, epsilon=0.3; t: (Sink_1, Sink_t)

@@ -14,8 +14,8 @@ from ..metrics.metric import PerSequence
 from ..plots.series import sweep_figure
 from ..plots.theme import MAGNITUDE, themed
 from ..plots.traces import unique_values
+from ..report.columns import HEAD, LAYER
 from ..table import Cell, Table, high_of
-from .columns import HEAD, LAYER
 
 KEPT, WINDOW, PLACES, CACHE = "first tokens kept", "window", "positions", "cache"
 FEWEST = "fewest first tokens"

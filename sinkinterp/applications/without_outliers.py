@@ -22,13 +22,12 @@ from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.changes import ChangeResidual
+from ..measurement.inputs import reads_inputs
+from ..measurement.patching import activations
 from ..metrics.bootstrap import Estimate, estimate_cells, intervals, mean_cells, ratio
-from ..report import leaving_out as shown
-from ..report.leaving_out import ADDED, DEAD, ERROR, EXPLAINED, EXPLAINED_ALL, LEFT_OUT, SPLICED, WHAT
+from ..plots.series import sweep_figure
 from ..table import Table
-from .inputs import reads_inputs
-from .leaving_out import Keep, Mask
-from .patching import activations
+from .outliers import Keep, Mask
 from .streaming import Loss, loss_of
 
 RANK, FEATURES, ACTIVE, BATCH, SEEDS = 16, 1024, 16, 256, 5
@@ -155,7 +154,7 @@ def pca_table(x: Texts, mask: Mask, rank: int = RANK) -> Table:
         cells |= estimate_cells(EXPLAINED_ALL, explained(tested, reconstruction, torch.ones_like(ordinary)))
         rows.append({LEFT_OUT: name, **cells})
     note = f"{_note(mask, len(x[1::2]))}; {rank} components; null: 0, the mean alone"
-    return Table("What do principal components explain?", note, tuple(rows), shown.pca_figure)
+    return Table("What do principal components explain?", note, tuple(rows), pca_figure)
 
 
 @reads_inputs
@@ -182,7 +181,7 @@ def dictionary_table(
         f"mean over {SEEDS} seeds; {DEAD}: active for no training token; spliced in at ordinary tokens, nats a token; "
         "null: 0"
     )
-    return Table("What does a top-k dictionary explain?", note, tuple(rows), shown.dictionary_figure)
+    return Table("What does a top-k dictionary explain?", note, tuple(rows), dictionary_figure)
 
 
 def explained(
@@ -368,4 +367,20 @@ def _quantised(title: str, what: str, mask: Mask, ways: Iterable[Way], full: Los
         f"added loss in nats a token; "
         f"control: as many random ones left out; null: 0, nothing quantised; {intervals(len(full))}"
     )
-    return Table(title, note, tuple(rows), shown.quantisation_figure)
+    return Table(title, note, tuple(rows), quantisation_figure)
+
+
+def pca_figure(table: Table) -> go.Figure:
+    """Explained variance by what was left out of the fit."""
+    return sweep_figure(table, LEFT_OUT, (EXPLAINED,))
+
+
+def dictionary_figure(table: Table) -> go.Figure:
+    """Explained variance, dead features and added loss of dictionaries by what was left out of their training."""
+    return sweep_figure(table, LEFT_OUT, (EXPLAINED, DEAD, SPLICED))
+
+
+def quantisation_figure(table: Table) -> go.Figure:
+    """Error and added loss: a colour for what is left out, a line for every way to quantise."""
+    figure = sweep_figure(table, WHAT, (ERROR, ADDED), by=LEFT_OUT)
+    return figure.update_xaxes(type="log", exponentformat="power", col=1)

@@ -1,23 +1,28 @@
-"""What cuts remove of the attention to the first token: of named parts, and of random ones."""
+"""What cuts of named parts remove of the attention to the first token, beside random ones; and maps of what is left."""
 
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from ..attention.sites import Edit
-from ..backends.subject import Subject
-from ..data.progress import OnProgress
-from ..data.tokens import TokenSet
-from ..metrics.bootstrap import estimate_cells, mean_cells, ratio
-from ..metrics.instruments import LOSS
-from ..metrics.metric import PerSequence
-from ..report.columns import ALPHA_1, HEAD
-from ..report.explained import CUT, DIRECTLY, IN_STREAM, RANDOM, REMOVED, HeadScore
-from ..report.report import Report
-from ..table import Cell, high_of, low_of
+from ...attention.sites import CALL, Edit
+from ...backends.subject import Subject
+from ...data.progress import OnProgress
+from ...data.tokens import TokenSet, TokensLike
+from ...errors import InputError
+from ...metrics.bootstrap import estimate_cells, mean_cells, ratio
+from ...metrics.instruments import LOSS
+from ...metrics.loss import NEXT_TOKEN_LOSS
+from ...metrics.metric import Metric, PerSequence
+from ...report.columns import ALPHA_1, HEAD
+from ...report.explained import CUT, DIRECTLY, IN_STREAM, RANDOM, REMOVED, Explanation, Head, HeadScore
+from ...report.explained_graph import NOTHING, CutMap
+from ...report.protocol import public_name
+from ...report.report import Report
+from ...table import Cell, high_of, low_of
+from ..inputs import ModelLike, equal_inputs_of
+from ..measure import measure
 from .massive_path import path_edit
-from .measure import measure
 from .score_parts import SLOT
 
 DRAWS = 2  # of random parts
@@ -84,3 +89,26 @@ def _removed(head: HeadScore, after: PerSequence) -> dict[str, Cell]:
     if not head.is_above_null:
         return dict.fromkeys((REMOVED, low_of(REMOVED), high_of(REMOVED)))
     return estimate_cells(REMOVED, ratio(head.alpha - after, head.alpha - head.null))
+
+
+def cut_maps(model: ModelLike, tokens: TokensLike, answer: Explanation) -> dict[Head, list[CutMap]]:
+    """Per explained head, its mean attention map and the loss as the model is, and with each named part cut by itself.
+
+    A part is cut in the stream: at the first token it becomes its mean over the other tokens. Tokens are those of the
+    explanation, of one length; a run for each part. Raises InputError as `explain` does, and for another model.
+    """
+    subject, ids = equal_inputs_of(model, tokens)
+    if not isinstance(answer, Explanation) or not answer.note.startswith(f"{public_name(subject.name)}: "):
+        raise InputError(f"answer is what si.explain said of {subject.name} on these tokens; got {answer!r:.60}")
+    layers, heads = subject.shape.attention_layers, sorted({score.head for score in answer.heads})
+    pattern = Metric("pattern", CALL, lambda call: call.pattern()[:, heads])
+    cuts: dict[str, list[Edit]] = {NOTHING: []}
+    cuts |= {name: [edit] for score in answer.heads for name, edit in score.named_cuts().items()}
+    maps: dict[Head, list[CutMap]] = {(score.layer, score.head): [] for score in answer.heads}
+    for name, edits in cuts.items():
+        report = measure(subject, ids, edits=edits, positions=(0,), instruments=[*LOSS, (pattern,)], progress=False)
+        loss, weights = report.extra(NEXT_TOKEN_LOSS).nanmean().item(), report.extra(pattern).mean(0)
+        for layer, head in maps:
+            weights_of_head = weights[layers.index(layer), heads.index(head)].numpy()
+            maps[layer, head].append(CutMap(name, weights_of_head, loss))
+    return maps

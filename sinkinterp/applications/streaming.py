@@ -14,10 +14,10 @@ from ..checks import whole_number, whole_numbers
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.columns import Evict
+from ..measurement.inputs import passes, reads_inputs, run_note
 from ..metrics.bootstrap import estimate
 from ..metrics.loss import next_token_loss, target_loss
 from ..table import Cell, Table, high_of, low_of
-from .inputs import passes, reads_inputs, run_note
 from .rolling_cache import SinkCache, check_stream, streamed
 
 Loss = Float[Tensor, "sequence token"]

@@ -5,12 +5,12 @@ import torch
 from backends.zoo import LEARNED_POSITIONS, model_of, tokens_of
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
+from sinkinterp.applications.rolling_cache import SinkCache, SinkLayer, check_stream, rotation_of, streamed
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.columns import Evict
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import BASE, variants
-from sinkinterp.measurement.rolling_cache import SinkCache, SinkLayer, check_stream, rotation_of, streamed
 
 STREAMS = ("gpt2", "opt", "pythia", "llama", "llama with grouped queries", "qwen2", "qwen3 with normed queries")
 ROTARY = tuple(name for name in STREAMS if name not in LEARNED_POSITIONS)

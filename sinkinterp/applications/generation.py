@@ -14,11 +14,11 @@ from ..backends.huggingface import HuggingFaceSubject
 from ..checks import LARGEST, check_memory, whole_number
 from ..data.tokens import Tokens
 from ..errors import InputError
+from ..measurement.inputs import dtype_of, passes, reads_inputs
 from ..metrics.bootstrap import intervals, mean_cells
 from ..metrics.sink import check_epsilon
-from ..report.caches import ALPHA, GENERATED, MOVED, SINKS, STAYS, generation_figure
 from ..table import NULL, Cell, Table
-from .inputs import dtype_of, passes, reads_inputs
+from .cache_tables import ALPHA, GENERATED, MOVED, SINKS, STAYS, generation_figure
 
 PARTS = 4  # of the generated tokens
 

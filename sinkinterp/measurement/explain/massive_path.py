@@ -8,24 +8,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention.shapes import Residual
-from ..attention.sites import MLP, RESIDUAL, Edit
-from ..backends.anatomy.modules import token_mixer
-from ..backends.frozen import FrozenRun, freezable
-from ..backends.huggingface import HuggingFaceSubject
-from ..backends.neurons import neurons_of
-from ..backends.subject import Subject
-from ..data.tokens import Tokens
-from ..interventions.changes import ChangeKeys, ChangeMLP, ChangeOutputs
-from ..interventions.operations import Add
-from ..metrics.bootstrap import difference, estimate_cells, mean_cells
-from ..metrics.loss import NEXT_TOKEN_LOSS
-from ..metrics.residuals import is_massive, lifetime
-from ..report.columns import ALPHA_1
-from ..report.explained import CUT, READER, STANDS_OUT, Head, Neuron, NoPath, Path
-from ..report.report import Report
-from ..table import Cell
-from .inputs import passes, reads_inputs
+from ...attention.shapes import Residual
+from ...attention.sites import MLP, RESIDUAL, Edit
+from ...backends.anatomy.modules import token_mixer
+from ...backends.frozen import FrozenRun, freezable
+from ...backends.huggingface import HuggingFaceSubject
+from ...backends.neurons import neurons_of
+from ...backends.subject import Subject
+from ...data.tokens import Tokens
+from ...interventions.changes import ChangeKeys, ChangeMLP, ChangeOutputs
+from ...interventions.operations import Add
+from ...metrics.bootstrap import difference, estimate_cells, mean_cells
+from ...metrics.loss import NEXT_TOKEN_LOSS
+from ...metrics.residuals import is_massive, lifetime
+from ...report.columns import ALPHA_1
+from ...report.explained import CUT, READER, STANDS_OUT, Head, Neuron, NoPath, Path
+from ...report.report import Report
+from ...table import Cell
+from ..inputs import passes, reads_inputs
 from .score_parts import AS_OTHERS, FIRST, contrast_of, score_of, whole_score
 
 COVERED = 0.8  # of the entry, by the neurons that are counted

@@ -8,16 +8,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..attention.call import AttentionCall
-from ..attention.kernels import Identity
-from ..attention.shapes import Residual
-from ..attention.sites import Edit
-from ..attention.slots import SlotRow
-from ..backends.anatomy.modules import cross_attention, token_mixer
-from ..backends.frozen import FrozenRun
-from ..errors import InputError
-from ..interventions.changes import ChangeMLP, ChangeOutputs, ChangePositionEmbedding, ChangeTokenEmbedding
-from ..interventions.operations import MeanOfOthers
+from ...attention.call import AttentionCall
+from ...attention.kernels import Identity
+from ...attention.shapes import Residual
+from ...attention.sites import Edit
+from ...attention.slots import SlotRow
+from ...backends.anatomy.modules import cross_attention, token_mixer
+from ...backends.frozen import FrozenRun
+from ...errors import InputError
+from ...interventions.changes import ChangeMLP, ChangeOutputs, ChangePositionEmbedding, ChangeTokenEmbedding
+from ...interventions.operations import MeanOfOthers
 
 AS_OTHERS, FIRST = MeanOfOthers(1), (0,)  # what a part becomes where it is cut, and where that is
 ROUNDING = 1e-4  # of the residual; differences between tokens that are smaller are no part

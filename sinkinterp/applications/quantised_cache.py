@@ -18,10 +18,10 @@ from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.selectors import check_chosen, store_chosen
+from ..measurement.inputs import reads_inputs, run_note
 from ..metrics.bootstrap import intervals, mean_cells
-from ..report.caches import ADDED, ALL, BITS, BUT_FIRST, BUT_SECOND, CHANGE, ROUNDED, SCALES, quantised_figure
 from ..table import Cell, Table
-from .inputs import reads_inputs, run_note
+from .cache_tables import ADDED, ALL, BITS, BUT_FIRST, BUT_SECOND, CHANGE, ROUNDED, SCALES, quantised_figure
 from .streaming import loss_of
 from .without_outliers import fake_quantised
 

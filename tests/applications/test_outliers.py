@@ -1,9 +1,9 @@
 import pytest
 import torch
 
+from sinkinterp.applications.outliers import norm_limit
+from sinkinterp.applications.without_outliers import fake_quantised
 from sinkinterp.errors import InputError
-from sinkinterp.measurement.leaving_out import norm_limit
-from sinkinterp.measurement.without_outliers import fake_quantised
 
 
 def outlier_tokens(x, times=10.0):
