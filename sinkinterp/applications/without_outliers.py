@@ -7,6 +7,7 @@ from itertools import groupby, product
 from operator import itemgetter
 from typing import Any
 
+import plotly.graph_objects as go
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
