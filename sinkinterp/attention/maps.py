@@ -121,7 +121,7 @@ def _blocks(call: AttentionCall, side: int) -> Iterator[tuple[KeyIndex, slice]]:
     for start in range(0, call.q.shape[2], span):
         rows = slice(start, min(start + span, call.q.shape[2]))
         for keys in call.keys.split(span):
-            if call.scoring.visibility.has_pairs(keys, rows):
+            if call.visibility.has_pairs(keys, rows):
                 yield keys, rows
 
 

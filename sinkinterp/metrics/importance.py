@@ -79,7 +79,7 @@ class Convention:
         return alpha.expand(*call.q.shape[:2], -1)
 
     def _causal(self, call: AttentionCall) -> Bool[Tensor, "1 1 query key"]:
-        return replace(call.scoring.visibility, mask=None).allowed()
+        return replace(call.visibility, mask=None).allowed()
 
 
 VISIBLE = Convention("queries that can see the key", queries_that_see)

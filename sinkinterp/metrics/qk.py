@@ -87,7 +87,7 @@ def _with_chosen_and_others(
     if not 0 <= position < n or n < 2:
         raise InputError(f"position counts from 0 to {n - 1}, among at least 2 keys; got {position} of {n}")
     chosen = call.keys[position : position + 1]
-    n_others = call.scoring.visibility.n_visible - call.allowed(chosen)[..., 0].long()
+    n_others = call.visibility.n_visible - call.allowed(chosen)[..., 0].long()
     by_kv_head = q.unflatten(1, (k.shape[1], -1))  # batch kv_head group query d
     to_chosen = by_kv_head @ k[:, :, None, chosen].mT
     sums = _sum_of_visible_keys(call, k.index_fill(2, chosen, 0))
@@ -112,7 +112,7 @@ def _sum_of_visible_keys(call: AttentionCall, k: Keys) -> Float[Tensor, "batch k
 def _mean_over_queries(call: AttentionCall, pair: Float[Tensor, "batch head query 2"], position: int) -> Pair:
     """The mean over the queries that can see the chosen key and another."""
     sees_chosen = call.allowed(call.keys[position : position + 1])[..., 0]
-    sees_both = sees_chosen & (call.scoring.visibility.n_visible > 1)
+    sees_both = sees_chosen & (call.visibility.n_visible > 1)
     return (pair * sees_both[..., None]).sum(2) / sees_both.sum(2)[..., None]
 
 
