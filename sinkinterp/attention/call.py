@@ -115,7 +115,12 @@ class AttentionCall(Scoring):
         return torch.where(heads.to(kept.device)[:, None, None], kept, self.computed_pattern(columns))
 
     def proxy(self) -> "AttentionCall":
-        """The call whose weights are |w| / sum |w|, slots counted; zeros where a row has no weight."""
+        """The call whose weights are |w| / sum |w|, slots counted; the call itself where it is normalised.
+
+        A row without weights has zeros.
+        """
+        if self.is_normalised:
+            return self
         if self.set_pattern is None and not self.kernel.clips:
             return replace(self, kernel=self.kernel.proxy)
         size = self.pattern().float().abs()

@@ -130,17 +130,17 @@ PairCounts = Float[Tensor, "batch head 2 bin"]  # of pairs with the first key, a
 
 def cosine_map(call: AttentionCall) -> Scores:
     """cos(q_i, k_j), -1..1; NaN where the query cannot see the key."""
-    return _visible(call, maps.cosines)
+    return maps.visible(call, maps.COSINE)
 
 
 def norm_product_map(call: AttentionCall) -> Scores:
     """`|q_i| |k_j| * scale`; NaN where the query cannot see the key."""
-    return _visible(call, maps.norm_products)
+    return maps.visible(call, maps.NORM_PRODUCT)
 
 
 def score_map(call: AttentionCall) -> Scores:
     """What the kernel turns into weights, with bias and softcap; NaN where the query cannot see the key."""
-    return _visible(call, maps.scores)
+    return maps.visible(call, maps.SCORE)
 
 
 def cosine_counts(call: AttentionCall) -> PairCounts:
@@ -148,30 +148,26 @@ def cosine_counts(call: AttentionCall) -> PairCounts:
 
     Only queries that see the first key and another count. Raises InputError for a single key.
     """
-    return _counts(call, maps.cosines, COSINES)
+    return _counts(call, maps.COSINE, COSINES)
 
 
 def norm_product_counts(call: AttentionCall) -> PairCounts:
     """As `cosine_counts`, of `|q_i| |k_j| * scale` in the bins of `NORMS`."""
-    return _counts(call, maps.norm_products, NORMS)
-
-
-def _visible(call: AttentionCall, quantity: maps.Quantity) -> Scores:
-    return quantity(call, call.keys, ALL).masked_fill(~call.allowed(), torch.nan)
+    return _counts(call, maps.NORM_PRODUCT, NORMS)
 
 
 def _counts(call: AttentionCall, quantity: maps.Quantity, edges: tuple[float, ...]) -> PairCounts:
     if len(call.keys) < 2:
         raise InputError("a single key has no others to be compared with; give at least 2 tokens")
     inner_edges = torch.tensor(edges[1:-1], device=call.k.device)
-    first_key = call.keys[:1]
+    values_at, first_key = quantity.values_of(call), call.keys[:1]
     sees_first = call.allowed(first_key)
     sees_others, others = torch.zeros_like(sees_first), call.k.new_zeros(1)
     for keys in key_blocks(call.keys[1:]):
         allowed = call.allowed(keys)
         sees_others = sees_others | allowed.any(-1, keepdim=True)
-        others = others + _histogram(quantity(call, keys, ALL), allowed & sees_first, inner_edges)
-    first = _histogram(quantity(call, first_key, ALL), sees_first & sees_others, inner_edges)
+        others = others + _histogram(values_at(keys, ALL), allowed & sees_first, inner_edges)
+    first = _histogram(values_at(first_key, ALL), sees_first & sees_others, inner_edges)
     return torch.stack((first, others), 2)
 
 
