@@ -87,7 +87,7 @@ def calls(size: Size, dtype: torch.dtype) -> Mapping[str, tuple[AttentionCall, s
 def kernel_difference(call: AttentionCall, device: str, path: str | None) -> float:
     """The largest difference from fp64 on the CPU. Raises RuntimeError where the call takes another path."""
     there = _moved(call, lambda tensor: tensor.to(device))
-    taken = paths.path_of(there.scoring, there.v)
+    taken = paths.path_of(there)
     if path is not None and (taken is None or taken[0] != path):
         raise RuntimeError(f"took {'blocks' if taken is None else taken[0]}, not {path}")
     exact = _moved(call, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)

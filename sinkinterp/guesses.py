@@ -54,7 +54,7 @@ _MEANT = {  # words -> what to write; `place: word` is for one function or kind 
     "run_with_cache": "give si.load the TransformerLens bridge, and call it there: bridge.run_with_cache(...)",
     "to_html": "si.pages.report.write(report, path) writes its page",
     "show": "in a notebook it shows itself; report.plot().show() and table.plot().show() open a figure",
-    "to_csv": 'report.save("numbers.csv") writes all, report.heads().to_pandas().to_csv(...) a table',
+    "to_csv": 'report.save("numbers.csv") writes all, report.heads().to_csv(...) a table',
     "to_json": 'report.save("report.json") writes all',
     "to_latex": "report.summary().table.to_pandas().to_latex() writes a table",
     "df to_df dataframe to_dataframe pandas": "to_pandas() makes a data frame",

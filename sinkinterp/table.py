@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from .checks import fix_of, nearest
+from .checks import fix_of, is_whole, nearest, whole_number
 from .errors import InputError
 
 Cell = str | float | int | None
@@ -59,6 +60,38 @@ class Table:
 
     def __iter__(self) -> Iterator[Mapping[str, Cell]]:
         return iter(self.rows)
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self.rows)
+
+    def __bool__(self) -> bool:
+        return True  # also without rows, as a title and a note are there
+
+    @overload
+    def __getitem__(self, key: str) -> list[Cell]: ...
+    @overload
+    def __getitem__(self, key: slice) -> "Table": ...
+    @overload
+    def __getitem__(self, key: int) -> Mapping[str, Cell]: ...
+    def __getitem__(self, key: str | slice | int) -> Any:
+        """A column by its name, a row by its number (from 0, or from the end), or some rows as a table.
+
+        Raises InputError for a name that no column has, and for anything else; IndexError where there is no such row.
+        """
+        if isinstance(key, str):
+            return self.column(key)
+        if isinstance(key, slice):
+            return self.with_rows(self.rows[key])
+        if not is_whole(key):
+            raise InputError(f"table[0] is a row, table[:3] some rows, table['name'] a column; got {key!r:.40}")
+        if not -len(self) <= key < len(self):
+            raise IndexError(f"there is no row {key}; rows count from 0, and {self!r}")
+        return self.rows[key]
+
+    def head(self, n: int = 5) -> "Table":
+        """The first `n` rows, as a table."""
+        return self[: whole_number(n, "n", 0)]
 
     def plot(self) -> Any:
         """The plotly figure that shows this table. Raises InputError where it has none."""
@@ -131,6 +164,10 @@ class Table:
         frame = pandas.DataFrame([dict(row) for row in self.rows])
         frame.attrs = {"title": self.title, "note": self.note}
         return frame
+
+    def to_csv(self, path: Path | str | None = None) -> str | None:
+        """The rows as CSV text; with a path, they are written there instead, over the file of that name."""
+        return self.to_pandas().to_csv(path, index=False)
 
     def to_html(self) -> str:
         """The rows as an HTML table without title and note. All text is escaped."""

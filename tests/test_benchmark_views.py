@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 from benchmarks import views
-from sinkinterp.pages.atlas.contents import WEIGHT
+from sinkinterp.attention.maps import WEIGHT
 
 has_browser = any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome")))
 

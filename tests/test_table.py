@@ -1,7 +1,9 @@
 import math
 
+import pandas
 import pytest
 
+from sinkinterp.errors import InputError
 from sinkinterp.table import Table
 
 ROWS = (
@@ -82,3 +84,25 @@ def test_a_dict_of_a_table_is_a_copy():
     assert plain == {"title": "rates", "note": "n=3", "rows": list(ROWS)}
     plain["rows"][0]["n"] = 7
     assert TABLE.rows[0]["n"] == 3
+
+
+def test_a_table_has_the_rows_columns_and_slices_of_a_list_of_rows():
+    assert len(TABLE) == 3 and [*TABLE] == [*ROWS] and (TABLE[0], TABLE[-1]) == (ROWS[0], ROWS[2])
+    assert TABLE["n"] == [3, 1000, 5] and TABLE[1:].rows == ROWS[1:] and TABLE[::-1].rows == ROWS[::-1]
+    assert TABLE.head(2).rows == ROWS[:2] and TABLE.head().rows == ROWS and TABLE.head(0).rows == ()
+    assert bool(Table("empty", "", ()))
+    for number in (3, -4):
+        with pytest.raises(IndexError):
+            TABLE[number]
+    for wrong in ("ratee", None, 1.0, True, ("n", 0)):
+        with pytest.raises(InputError):
+            TABLE[wrong]
+    with pytest.raises(InputError, match="n is a whole number"):
+        TABLE.head(-1)
+
+
+def test_pandas_makes_of_a_table_what_to_pandas_does_and_reads_its_csv_back(tmp_path):
+    pandas.testing.assert_frame_equal(pandas.DataFrame(TABLE), TABLE.to_pandas())
+    assert TABLE.to_csv(tmp_path / "x.csv") is None and (tmp_path / "x.csv").read_text() == TABLE.to_csv()
+    back = pandas.read_csv(tmp_path / "x.csv")
+    pandas.testing.assert_frame_equal(back, TABLE.to_pandas(), check_dtype=False)

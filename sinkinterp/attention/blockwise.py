@@ -10,8 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from .call import AttentionCall
 from .kernels import Unit
 from .masks import key_blocks
-from .scoring import Scoring
-from .shapes import HeadOutput, KeyIndex, Values
+from .shapes import HeadOutput, KeyIndex
 from .slots import SlotRow
 
 LONG = 512  # keys; below, the dense pattern is faster and small
@@ -24,29 +23,27 @@ def is_worth_it(call: AttentionCall) -> bool:
 
 def output(call: AttentionCall, block: int = 128) -> HeadOutput:
     """What the heads return, under a kernel without normalisation, `block` keys at a time."""
-    scoring = call.scoring
-    scoring.scaled_queries  # noqa: B018  computed here, so that the checkpoints below do not compute it again
+    call.scaled_queries  # noqa: B018  computed here, so that the checkpoints below do not compute it again
     z = _slot_part(call)
     for keys in key_blocks(call.keys, block):
-        first = scoring.visibility.regions(keys)[0].start or 0  # the first query that may see any of the keys
-        part = checkpoint(_block_part, scoring, call.v, keys, slice(first, None), use_reentrant=False)
+        first = call.visibility.regions(keys)[0].start or 0  # the first query that may see any of the keys
+        part = checkpoint(_block_part, call, keys, slice(first, None), use_reentrant=False)
         z = torch.cat((z[:, :, :first], z[:, :, first:] + part), 2) if first else z + part
     return z.to(call.v.dtype)
 
 
-def _block_part(scoring: Scoring, v: Values, keys: KeyIndex, rows: slice) -> HeadOutput:
+def _block_part(call: AttentionCall, keys: KeyIndex, rows: slice) -> HeadOutput:
     """What a run of queries receives from some of the keys."""
-    allowed = scoring.visibility.allowed(keys, rows)
-    weights = scoring.kernel.pattern(scoring.scores(keys, rows), allowed, scoring.queries(rows))
-    v = v[:, :, keys].float()
+    weights = call.kernel.pattern(call.scores(keys, rows), call.allowed(keys, rows), call.queries(rows))
+    v = call.v[:, :, keys].float()
     weights = weights.unflatten(1, (v.shape[1], -1))
     return torch.einsum("bkgij,bkjd->bkgid", weights, v).flatten(1, 2)
 
 
 def _slot_part(call: AttentionCall) -> HeadOutput:
     z = call.q.new_zeros((*call.q.shape[:3], call.v.shape[-1]), dtype=torch.float)
-    scores = call.scoring.slot_scores()
+    scores = call.slot_scores()
     if scores is None or not isinstance(call.slot, SlotRow):
         return z
-    weights = call.kernel.pattern(scores, torch.ones_like(scores, dtype=torch.bool), call.scoring.queries())
+    weights = call.kernel.pattern(scores, torch.ones_like(scores, dtype=torch.bool), call.queries())
     return z + torch.einsum("bhij,hjd->bhid", weights, call.slot.value.float())

@@ -1,63 +1,65 @@
-"""AttentionCall: what one attention operation consumes, in every architecture and every backend.
+"""AttentionCall: what one attention operation consumes, in every architecture and every backend, and what it gives.
 
-`call_of_interface` makes it of the arguments of transformers' attention interface.
+`scoring.py` computes the scores, and `paths.py` says which fused kernel computes the output. `call_of_interface` makes
+a call of the arguments of transformers' attention interface.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from ..errors import InputError
-from .kernels import SOFTMAX, Kernel
-from .masks import ALL
+from . import paths
+from .kernels import SOFTMAX, SignedLog
+from .masks import ALL, BLOCK, key_blocks
 from .scoring import Scoring
-from .shapes import (
-    Allowed,
-    HeadOutput,
-    KeyIndex,
-    KeyMass,
-    Keys,
-    Pattern,
-    PerQuery,
-    Queries,
-    SomeAllowed,
-    SomePairs,
-    Values,
-)
-from .slots import SinkLogit, Slot, SlotRow
-from .weights import KernelWeights, SetPattern
+from .shapes import HeadOutput, KeyIndex, KeyMass, Pattern, PerQuery, SomePairs
+from .slots import SinkLogit, SlotRow
+
+_SCORED = tuple(field.name for field in fields(Scoring) if field.name not in ("layer", "v"))
 
 
-@dataclass(frozen=True, repr=False)
-class AttentionCall:
-    """Queries, keys and values after norms and rotation; keys are not repeated for grouped queries.
+@dataclass(frozen=True, eq=False)
+class SetPattern:
+    """Dense weights of one layer that an edit set. For small T.
 
-    layer: index among all blocks of the model.
-    mask: pairs that may attend; None is causal, the last query aligned with the last key.
-    bias: added to the scaled scores (ALiBi, T5), a function of the distance between query and key.
-    softcap: scores become softcap * tanh(score / softcap).
-    slot: a column left of the first key that belongs to no token.
+    weights: the slot's column comes first where there is a slot.
+    replaced: the inputs from which other weights were computed.
+    heads: those whose weights differ from the computed ones; None for all.
+    """
+
+    weights: Pattern
+    replaced: Scoring
+    heads: Bool[Tensor, " head"] | None = None
+
+    def check_computes(self, heads: Bool[Tensor, " head"]) -> None:
+        """Raises InputError unless the weights of these heads are still those that their scores give."""
+        if self.heads is None or (self.heads & heads).any():
+            raise self.lost()
+
+    def lost(self) -> InputError:
+        """The error of an edit of scores that no weight depends on any more."""
+        return InputError(
+            f"the pattern of layer {self.replaced.layer} was set by an edit before, so its scores no longer matter; "
+            "give edits of scores first, and one for all heads that it is to change"
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionCall(Scoring):
+    """The inputs of one attention operation (see `Scoring`), its weights and its output.
+
     set_pattern: weights that an edit set, in place of those that the kernel computes; see `with_pattern`.
 
     Edits change a call by `dataclasses.replace`. Where the pattern was set, replacing anything that scores are made of
-    raises InputError.
+    raises InputError, since the weights no longer depend on it.
     """
 
-    layer: int
-    q: Queries
-    k: Keys
-    v: Values
-    scale: float
-    mask: Allowed | None = None
-    bias: Float[Tensor, "#batch #head query key"] | None = None
-    softcap: float | None = None
-    slot: Slot = None
-    kernel: Kernel = SOFTMAX
     set_pattern: SetPattern | None = None
 
     def __repr__(self) -> str:
@@ -66,8 +68,9 @@ class AttentionCall:
         return f"<AttentionCall of layer {self.layer}: {batch} x {n_queries} queries, {self.k.shape[2]} keys, {heads}>"
 
     def __post_init__(self) -> None:
-        if self.set_pattern is not None:
-            self.set_pattern.check_replaces(self)
+        fixed = self.set_pattern
+        if fixed and any(getattr(self, name) is not getattr(fixed.replaced, name) for name in _SCORED):
+            raise fixed.lost()
 
     def with_pattern(self, weights: Pattern | None, heads: Bool[Tensor, " head"] | None = None) -> "AttentionCall":
         """The call with these weights, dense, the slot's column first; with None, with those its kernel computes.
@@ -79,49 +82,24 @@ class AttentionCall:
             return replace(self, set_pattern=None)
         if not isinstance(weights, Tensor):
             raise InputError(f"a pattern is a tensor of weights; got a {type(weights).__name__}")
-        if self.set_pattern is not None:
-            heads = self.set_pattern.also(heads)
+        n_keys = self.k.shape[2]
+        shape = (*self.q.shape[:3], n_keys + (self.slot is not None))
+        if tuple(weights.shape) != shape:
+            raise InputError(f"a pattern of layer {self.layer} has the shape {shape}; got {tuple(weights.shape)}")
         if not weights.isfinite().all():
             fix = 'numbers of float16 end at 65,504: load it with dtype="bfloat16" or dtype="float32"'
             raise InputError(f"weights of layer {self.layer} are not finite; {fix}")
-        call = replace(self, set_pattern=SetPattern(self.layer, weights.float(), self.scoring, heads))
-        if (weights[..., -self.k.shape[2] :] * ~self.allowed()).any():
+        if (weights[..., -n_keys:] * ~self.allowed()).any():
             raise InputError("a query cannot see all these keys; multiply by call.allowed()")
-        return call
-
-    @cached_property
-    def scoring(self) -> Scoring:
-        """What the weights are made of."""
-        return Scoring(**{field.name: getattr(self, field.name) for field in fields(Scoring)})
-
-    @cached_property
-    def _weights(self) -> KernelWeights | SetPattern:
-        return KernelWeights(self.scoring, self.v) if self.set_pattern is None else self.set_pattern
-
-    @property
-    def keys(self) -> KeyIndex:
-        """Indices of all keys."""
-        return torch.arange(self.k.shape[2], device=self.k.device)
-
-    def scores(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
-        """Scores of a run of queries with the chosen keys (default all), masked pairs included; fp32."""
-        return self.scoring.scores(keys, rows)
-
-    def allowed(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomeAllowed:
-        """Which of a run of queries may attend to the chosen keys (default all)."""
-        return self.scoring.visibility.allowed(keys, rows)
-
-    def watchers(self, keys: KeyIndex) -> Int[Tensor, "#batch #head some_key"]:
-        """How many queries can see each of the chosen keys."""
-        return self.scoring.visibility.watchers(keys)
-
-    def columns_seen(self) -> Int[Tensor, "#batch #head query"]:
-        """How many columns each query can see, its slot included."""
-        return self.scoring.visibility.n_visible + (self.slot is not None)
+        replaced: Scoring = self
+        if self.set_pattern is not None:
+            replaced, before = self.set_pattern.replaced, self.set_pattern.heads
+            heads = None if heads is None or before is None else before | heads
+        return replace(self, set_pattern=SetPattern(weights.float(), replaced, heads))
 
     def pattern(self) -> Pattern:
         """Dense attention weights, the slot's column first where there is a slot. For small T."""
-        return self._weights.pattern()
+        return self.computed_pattern() if self.set_pattern is None else self.set_pattern.weights
 
     def pattern_without(self, columns: Bool[Tensor, " column"]) -> Pattern:
         """The pattern where some columns have no score. Up to a factor for each row, the others keep their weights.
@@ -129,7 +107,32 @@ class AttentionCall:
         Their weights may be below what fp32 holds beside a column that is very strong. Of heads whose pattern
         an edit set, the columns become 0.
         """
-        return self._weights.pattern_without(columns)
+        if self.set_pattern is None:
+            return self.computed_pattern(columns)
+        kept, heads = self.set_pattern.weights * ~columns, self.set_pattern.heads
+        if heads is None:
+            return kept
+        return torch.where(heads.to(kept.device)[:, None, None], kept, self.computed_pattern(columns))
+
+    def proxy(self) -> "AttentionCall":
+        """The call whose weights are |w| / sum |w|, slots counted; the call itself where it is normalised.
+
+        A row without weights has zeros.
+        """
+        if self.is_normalised:
+            return self
+        if self.set_pattern is None and not self.kernel.clips:
+            return replace(self, kernel=self.kernel.proxy)
+        size = self.pattern().float().abs()
+        return self.with_pattern(size / size.sum(-1, keepdim=True).clamp(min=torch.finfo(size.dtype).tiny))
+
+    @cached_property
+    def is_normalised(self) -> bool:
+        """Whether rows of the pattern are non-negative and sum to one, slots counted; up to 1e-5 if an edit set it."""
+        if self.set_pattern is None:
+            return self.kernel.is_normalised
+        weights = self.set_pattern.weights
+        return bool((weights >= 0).all() and ((weights.sum(-1) - 1).abs() < 1e-5).all())
 
     def mix(self, pattern: Pattern) -> HeadOutput:
         """Values averaged by a pattern. A column before the first token's is the slot's."""
@@ -141,50 +144,89 @@ class AttentionCall:
 
     def output(self) -> HeadOutput:
         """What the heads return, by a fused kernel where one computes the same thing."""
-        z = self._weights.fused_output()
+        if self._fused is not None:
+            return self._fused[0]
+        z = paths.output_alone(self) if self.set_pattern is None else None
         return self.mix(self.pattern()) if z is None else z
 
     @property
     def is_fused(self) -> bool:
         """Whether `output` and `log_normaliser` come from one fused kernel."""
-        return self._weights.is_fused
+        return self._fused is not None
 
-    @property
-    def is_normalised(self) -> bool:
-        """Whether rows of the pattern are non-negative and sum to one, slots counted."""
-        return self._weights.is_normalised
-
-    def proxy(self) -> "AttentionCall":
-        """The call whose weights are |w| / sum |w|, slots counted."""
-        if self.set_pattern is None and not self.kernel.clips:
-            return replace(self, kernel=self.kernel.proxy)
-        dense = self if self.set_pattern is not None else self.with_pattern(self.pattern())
-        assert dense.set_pattern is not None
-        return dense.with_pattern(dense.set_pattern.shares())
+    @cached_property
+    def _fused(self) -> tuple[HeadOutput, PerQuery] | None:
+        return paths.attended(self) if self.set_pattern is None else None
 
     def log_normaliser(self) -> PerQuery:
         """log Z of every row: what divides its weights. For softmax, the log-sum-exp of its scores; fp32.
 
         Raises InputError where an edit set the pattern.
         """
-        return self._weights.log_normaliser().clone()  # the other is kept for all weights
+        return self._log_normaliser.clone()  # the other is kept for all weights
+
+    @cached_property
+    def _log_normaliser(self) -> PerQuery:
+        if self.set_pattern is not None:
+            raise InputError(f"the pattern of layer {self.layer} was set by an edit, so its normaliser is not defined")
+        if self._fused is not None:
+            return self._fused[1]
+        return self.kernel.log_normaliser(self._signed_logs(), self.queries())
+
+    def _signed_logs(self) -> Iterator[SignedLog]:
+        slot = self.slot_scores()
+        if slot is not None:
+            yield self.kernel.signed_log(slot, self.queries())
+        for keys in key_blocks(self.keys):
+            log_sim, sign = self.kernel.signed_log(self.scores(keys), self.queries())
+            yield log_sim.masked_fill(~self.allowed(keys), -torch.inf), sign
 
     def weights_at(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
         """Attention of a run of queries to the chosen keys (default all), without the rest of the pattern."""
-        return self._weights.at(keys, rows)
+        if self.set_pattern is None:
+            return self.kernel.alpha * self._allowed_weights(keys, rows)
+        tokens = self.set_pattern.weights[:, :, rows, -self.k.shape[2] :]
+        return tokens if keys is None else tokens[..., keys]
 
     def slot_weights(self) -> PerQuery | None:
         """Every query's attention to the slot; None without a slot."""
-        return self._weights.of_slot()
-
-    def column_mass(self, keys: KeyIndex | None = None) -> KeyMass:
-        """Attention that each chosen key (default all) receives, summed over queries; no T x T map is made."""
-        return self._weights.column_mass(self.keys if keys is None else keys)
+        scores = self.slot_scores()
+        if scores is None:
+            return None
+        if self.set_pattern is not None:
+            return self.set_pattern.weights[..., 0]
+        weights = self.kernel.weights_over_alpha(scores, self._log_normaliser, self.queries())
+        return self.kernel.alpha * weights[..., 0]
 
     def slot_mass(self) -> Float[Tensor, "batch head"]:
         """Attention that the slot receives, summed over queries; 0 without a slot."""
         weights = self.slot_weights()
         return self.q.new_zeros(self.q.shape[:2]).float() if weights is None else weights.sum(2)
+
+    def column_mass(self, keys: KeyIndex | None = None) -> KeyMass:
+        """Attention that each chosen key (default all) receives, summed over queries; no T x T map is made."""
+        keys = self.keys if keys is None else keys
+        if self.set_pattern is not None:
+            return self.weights_at().sum(2)[..., keys]
+        if len(keys) > BLOCK and paths.takes_all_columns(self):
+            masses = paths.column_masses(self.q, self.k, self._log_normaliser, self.scale)
+            if masses is not None:
+                return masses.index_select(-1, keys)
+        return torch.cat([self._block_mass(block) for block in key_blocks(keys)], -1)
+
+    def _block_mass(self, keys: KeyIndex) -> KeyMass:
+        sees_some, sees_all = self.visibility.regions(keys)  # drawn at `Visibility.regions`
+        triangle = self._allowed_weights(keys, sees_some)
+        rectangle = self._weights_over_alpha(keys, sees_all)
+        return self.kernel.alpha * (triangle.sum(2) + rectangle.sum(2))
+
+    def _allowed_weights(self, keys: KeyIndex | None, rows: slice) -> SomePairs:
+        return self._weights_over_alpha(keys, rows).masked_fill_(~self.allowed(keys, rows), 0)
+
+    def _weights_over_alpha(self, keys: KeyIndex | None, rows: slice) -> SomePairs:
+        """Weights over alpha of every pair, masked or not."""
+        log_z = self._log_normaliser[..., rows]
+        return self.kernel.weights_over_alpha(self.scores(keys, rows), log_z, self.queries(rows))
 
 
 def call_of_interface(

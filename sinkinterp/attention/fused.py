@@ -26,7 +26,7 @@ _EFFICIENT = getattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", 
 _CUDNN = getattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", None)
 PRIVATE = ("_CHOICE", "_FLASH_ON_CPU", "_FLASH", "_EFFICIENT", "_CUDNN")  # None where this torch has no such operator
 FLASH, EFFICIENT, CUDNN = 1, 2, 3  # as in torch.nn.attention.SDPBackend, whose members do not equal numbers
-_ALIGNED = 8  # CUDA's flash kernel takes heads, and its memory-efficient one rows of masks, in multiples of so many
+ALIGNED = 8  # CUDA's flash kernel takes heads, and its memory-efficient one rows of masks, in multiples of so many
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,14 +75,14 @@ class Plain:
         return replace(self, k=k, v=v)
 
 
-def plain(scoring: Scoring, v: Values) -> Plain:
+def plain(call: Scoring) -> Plain:
     """The kernels' arguments, without soft cap and sink logit."""
-    q, k, mask, bias, scale = scoring.q, scoring.k, scoring.mask, scoring.bias, scoring.scale
-    if not isinstance(scoring.slot, SlotRow):
+    q, k, v, mask, bias, scale = call.q, call.k, call.v, call.mask, call.bias, call.scale
+    if not isinstance(call.slot, SlotRow):
         return Plain(q, k, v, mask, bias, scale)
     mask = _causal(q.shape[2], k.shape[2], q.device) if mask is None else mask
     allowed = F.pad(mask, (1, 0), value=True)
-    k, v = (_with_slot(row, t, q.shape[1]) for row, t in ((scoring.slot.key, k), (scoring.slot.value, v)))
+    k, v = (_with_slot(row, t, q.shape[1]) for row, t in ((call.slot.key, k), (call.slot.value, v)))
     return Plain(q, k, v, allowed, None if bias is None else F.pad(bias, (1, 0)), scale)
 
 
@@ -142,7 +142,7 @@ def _chosen(given: Plain, added: Tensor | None) -> int:
 def _flash(given: Plain, added: Tensor | None) -> _Returned | None:
     if _FLASH is None or added is not None:
         return None
-    missing = -given.q.shape[-1] % _ALIGNED
+    missing = -given.q.shape[-1] % ALIGNED
     q, k, v = (F.pad(t, (0, missing)) if missing else t for t in (given.q, given.k, given.v))
     z, log_sum, *_ = _FLASH(q, k, v, 0.0, given.is_causal, False, scale=given.scale)
     return z.narrow(-1, 0, given.v.shape[-1]), log_sum
@@ -153,7 +153,7 @@ def _efficient(given: Plain, added: Tensor | None) -> _Returned | None:
         return None
     if added is not None:  # its rows must start at aligned addresses, and it does not broadcast
         n_keys = added.shape[-1]
-        added = F.pad(added, (0, -n_keys % _ALIGNED)).narrow(-1, 0, n_keys).expand(*given.q.shape[:3], n_keys)
+        added = F.pad(added, (0, -n_keys % ALIGNED)).narrow(-1, 0, n_keys).expand(*given.q.shape[:3], n_keys)
     z, log_sum, *_ = _EFFICIENT(given.q, given.k, given.v, added, True, 0.0, given.is_causal, scale=given.scale)
     return z, log_sum
 

@@ -2,10 +2,14 @@
 
 No T x T map is made. A map is cut into squares of `side` x `side` pairs. The last row and the last column of squares
 may be cut short.
+
+A pair has four quantities. Weights are proxies where rows do not sum to one. Scores are what the kernel turns into
+weights, with bias and softcap. Cosines and norm products are of queries and keys after the feature map: a vector of
+zeros has cosine 0, and a norm product times the scale is the score at a cosine of 1, without bias and softcap.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -15,48 +19,58 @@ from torch import Tensor
 
 from ..errors import InputError
 from .call import AttentionCall
-from .shapes import KeyIndex, SomePairs
+from .masks import ALL
+from .shapes import KeyIndex, Scores, SomePairs
 
-Quantity = Callable[[AttentionCall, KeyIndex, slice], SomePairs]
 Cells = Float[Tensor, "batch head 2 row column"]
 SPAN = 512  # at most so many queries and keys in a block, unless `side` is more: 26 MB of fp32 scores for 25 heads
 
 
-def weights(call: AttentionCall, keys: KeyIndex, rows: slice) -> SomePairs:
-    """Attention weights."""
-    return call.weights_at(keys, rows)
+@dataclass(frozen=True)
+class Quantity:
+    """A number of every pair of a query and a key.
+
+    values_of: given a call, the function of some keys and a run of queries that returns their values.
+    low, high: the bounds of the values; None where there is none. decimals: how many a picture shows.
+    """
+
+    name: str
+    title: str
+    values_of: Callable[[AttentionCall], Callable[[KeyIndex, slice], SomePairs]]
+    low: float | None = None
+    high: float | None = None
+    decimals: int = 2
 
 
-def scores(call: AttentionCall, keys: KeyIndex, rows: slice) -> SomePairs:
-    """Scores: what the kernel turns into weights, with bias and softcap."""
-    return call.scores(keys, rows)
+def _cosines(call: AttentionCall) -> Callable[[KeyIndex, slice], SomePairs]:
+    q, k = (F.normalize(call.kernel.feature(t.float()), dim=-1) for t in (call.q, call.k))
+    return AttentionCall(call.layer, q, k, k, 1.0).scores
 
 
-def cosines(call: AttentionCall, keys: KeyIndex, rows: slice) -> SomePairs:
-    """cos(q_i, k_j) after the feature map, -1..1; a vector of zeros has cosine 0."""
-    feature = call.kernel.feature
-    q, k = (F.normalize(feature(t.float()), dim=-1) for t in (call.q[:, :, rows], call.k[:, :, keys]))
-    return _products(call, q, k, 1.0)
+def _norm_products(call: AttentionCall) -> Callable[[KeyIndex, slice], SomePairs]:
+    q, k = (call.kernel.feature(t.float()).norm(dim=-1, keepdim=True) for t in (call.q, call.k))
+    return AttentionCall(call.layer, q, k, k, call.scale).scores
 
 
-def norm_products(call: AttentionCall, keys: KeyIndex, rows: slice) -> SomePairs:
-    """|q_i| |k_j| * scale: the score at a cosine of 1, without bias and softcap."""
-    feature = call.kernel.feature
-    q, k = (feature(t.float()).norm(dim=-1, keepdim=True) for t in (call.q[:, :, rows], call.k[:, :, keys]))
-    return _products(call, q, k, call.scale)
+WEIGHT = Quantity("weight", "attention weight", lambda call: call.proxy().weights_at, 0.0, 1.0, decimals=4)
+SCORE = Quantity("score", "score", lambda call: call.scores)
+COSINE = Quantity("cosine", "cosine of query and key", _cosines, -1.0, 1.0)
+NORM_PRODUCT = Quantity("norm product", "|q| |k| x scale", _norm_products, 0.0)
+QUANTITIES = (WEIGHT, SCORE, COSINE, NORM_PRODUCT)
 
 
-def cells(call: AttentionCall, side: int, quantity: Quantity = weights) -> Cells:
+def cells(call: AttentionCall, side: int, quantity: Quantity = WEIGHT) -> Cells:
     """[largest, mean] value of each square over the pairs that may attend; NaN where none may.
 
-    quantity: what gives the values: `weights`, `scores`, `cosines` or `norm_products`. Exact up to fp32 sums. For the
-    slot, see `slot_cells`. Raises InputError unless `side` is at least 1.
+    quantity: one of `QUANTITIES`. Exact up to fp32 sums. For the slot, see `slot_cells`. Raises InputError unless
+    `side` is at least 1.
     """
     n_rows, n_columns = _grid(call, side)
     squares = call.q.new_full((*call.q.shape[:2], 2, n_rows, n_columns), torch.nan, dtype=torch.float)
+    values_at = quantity.values_of(call)
     for keys, rows in _blocks(call, side):
         allowed = call.allowed(keys, rows)
-        values = quantity(call, keys, rows)
+        values = values_at(keys, rows)
         count = _squares(allowed.float(), side).sum((-2, -1))
         largest = _squares(values.masked_fill(~allowed, -torch.inf), side, -torch.inf).amax((-2, -1))
         mean = _squares(values.masked_fill(~allowed, 0), side).sum((-2, -1)) / count.clamp(min=1)
@@ -78,13 +92,24 @@ def pairs(call: AttentionCall, side: int) -> Int[Tensor, "batch row column"]:
 
 
 def slot_cells(call: AttentionCall, side: int) -> Float[Tensor, "batch head 2 row"]:
-    """[largest, mean] attention to the slot over each run of `side` queries; NaN without a slot."""
+    """[largest, mean] weight, or proxy, of the slot over each run of `side` queries; NaN without a slot."""
     n_rows, _ = _grid(call, side)
-    column = call.slot_weights()
+    column = call.proxy().slot_weights()
     if column is None:
         return call.q.new_full((*call.q.shape[:2], 2, n_rows), torch.nan, dtype=torch.float)
     runs = [column[..., i : i + side] for i in range(0, column.shape[-1], side)]
     return torch.stack([torch.stack((run.amax(-1), run.mean(-1)), -1) for run in runs], -1)
+
+
+def visible(call: AttentionCall, quantity: Quantity) -> Scores:
+    """The quantity of all pairs; NaN where the query cannot see the key. For small T."""
+    return quantity.values_of(call)(call.keys, ALL).masked_fill(~call.allowed(), torch.nan)
+
+
+def pooled(values: Float[Tensor, "*map row column"], side: int) -> Float[Tensor, "*map some_row some_column"]:
+    """The largest value of each square of `side` x `side`; NaN where there is none."""
+    largest = _squares(values.masked_fill(values.isnan(), -torch.inf), side, -torch.inf).amax((-2, -1))
+    return largest.masked_fill(largest == -torch.inf, torch.nan)
 
 
 def of_heads(call: AttentionCall, heads: Sequence[int]) -> AttentionCall:
@@ -105,10 +130,6 @@ def of_heads(call: AttentionCall, heads: Sequence[int]) -> AttentionCall:
     return fewer.with_pattern(weights)
 
 
-def _products(call: AttentionCall, q: Tensor, k: Tensor, scale: float) -> Tensor:
-    return AttentionCall(call.layer, q, k, k, scale).scores()
-
-
 def _grid(call: AttentionCall, side: int) -> tuple[int, int]:
     if side < 1:
         raise InputError(f"side is how many tokens a cell covers, at least 1; got {side}")
@@ -121,12 +142,12 @@ def _blocks(call: AttentionCall, side: int) -> Iterator[tuple[KeyIndex, slice]]:
     for start in range(0, call.q.shape[2], span):
         rows = slice(start, min(start + span, call.q.shape[2]))
         for keys in call.keys.split(span):
-            if call.scoring.visibility.has_pairs(keys, rows):
+            if call.visibility.has_pairs(keys, rows):
                 yield keys, rows
 
 
-def _squares(values: Tensor, side: int, fill: float = 0.0) -> Shaped[Tensor, "#batch #head row column side side"]:
+def _squares(values: Tensor, side: int, fill: float = 0.0) -> Shaped[Tensor, "*map row column side side"]:
     """Pairs in squares of `side` x `side`; what the last squares lack is `fill`."""
     down, right = (-length % side for length in values.shape[-2:])
     values = F.pad(values, (0, right, 0, down), value=fill)
-    return rearrange(values, "b h (row i) (column j) -> b h row column i j", i=side, j=side)
+    return rearrange(values, "... (row i) (column j) -> ... row column i j", i=side, j=side)

@@ -1,52 +1,47 @@
-"""Which kernel computes a call's output and log-sum-exp: the one table of paths.
+"""Which fused kernel computes what of a call: its output and log-sum-exp, or what every key receives.
 
 `attended` tries the paths of `PATHS` from the top. Where none takes a call, its log-sum-exp is gathered in blocks of
-keys, and its output comes from `output_alone` or, for small T, from the dense pattern. `docs/concepts/kernels.md` shows
-`KINDS`, and a test sends a call of every kind down its path.
+keys. Its output then comes from `output_alone` or, for small T, from the dense pattern. `docs/concepts/kernels.md`
+shows `KINDS`, and a test sends a call of every kind down its path.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from . import flex, fused
-from .fused import Attended
+from .fused import Attended, Plain
 from .scoring import Scoring
-from .shapes import HeadOutput, Values
+from .shapes import HeadOutput, Keys, PerQuery, Queries
 from .slots import SinkLogit, SlotRow
 
 
-@dataclass(frozen=True)
-class Path:
-    """A way to get output and log-sum-exp from one kernel; `attend` returns None where it does not take a call."""
-
-    name: str
-    attend: Callable[[Scoring, Values], Attended | None]
-
-
-def _by_torch(scoring: Scoring, v: Values) -> Attended | None:
+def _by_torch(call: Scoring) -> Attended | None:
     """By PyTorch's kernels, which know no soft cap, and hold a bias in the precision of the queries."""
-    bias = scoring.bias
-    rounds_bias = bias is not None and torch.promote_types(bias.dtype, scoring.q.dtype) != scoring.q.dtype
-    if scoring.softcap is not None or rounds_bias:
+    bias = call.bias
+    rounds_bias = bias is not None and torch.promote_types(bias.dtype, call.q.dtype) != call.q.dtype
+    if call.softcap is not None or rounds_bias:
         return None
-    return fused.attend(fused.plain(scoring, v))
+    return fused.attend(fused.plain(call))
 
 
-def _by_flex(scoring: Scoring, v: Values) -> Attended | None:
-    """By FlexAttention, where no gradient is asked for, and no slot's row, whose score has no soft cap, beside one."""
-    if _has_gradient(scoring, v) or (scoring.softcap is not None and isinstance(scoring.slot, SlotRow)):
+def _by_flex(call: Scoring) -> Attended | None:
+    """By FlexAttention. It takes no gradients, and no slot's row beside a soft cap, since that row has none."""
+    if _has_gradient(call) or (call.softcap is not None and isinstance(call.slot, SlotRow)):
         return None
-    return flex.attend(fused.plain(scoring, v), scoring.softcap)
+    return flex.attend(fused.plain(call), call.softcap)
 
 
-PATHS = (Path("PyTorch's kernel", _by_torch), Path("FlexAttention", _by_flex))
+TORCH, FLEX, BLOCKS = "PyTorch's kernel", "FlexAttention", "blocks"
+PATHS: Mapping[str, Callable[[Scoring], Attended | None]] = {TORCH: _by_torch, FLEX: _by_flex}
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of softmax call, and the name of its path on each device; "blocks" where no kernel takes it."""
+    """A kind of softmax call, and the name of its path on each device; `BLOCKS` where no kernel takes it."""
 
     calls: str
     cpu: str
@@ -54,7 +49,6 @@ class Kind:
     fallback: str
 
 
-TORCH, FLEX, BLOCKS = PATHS[0].name, PATHS[1].name, "blocks"
 THEN_FLEX = "FlexAttention on CUDA, then SDPA for the output and blocks for the log-sum-exp"
 THEN_BLOCKS = "the dense pattern for the output, blocks for the log-sum-exp"
 KINDS = (
@@ -69,48 +63,85 @@ KINDS = (
 )
 
 
-def attended(scoring: Scoring, v: Values) -> Attended | None:
+def attended(call: Scoring) -> Attended | None:
     """What the heads return and the log-sum-exp of every row, by one kernel; None where none computes both."""
-    taken = path_of(scoring, v)
+    taken = path_of(call)
     return None if taken is None else taken[1]
 
 
-def path_of(scoring: Scoring, v: Values) -> tuple[str, Attended] | None:
+def path_of(call: Scoring) -> tuple[str, Attended] | None:
     """The name of the path that takes a call, and what it computes."""
-    if not scoring.kernel.is_softmax or _trains_what_kernels_do_not(scoring, v):
+    if not call.kernel.is_softmax or _trains_what_kernels_do_not(call):
         return None
-    logit = scoring.slot if isinstance(scoring.slot, SinkLogit) else None
-    tokens = scoring if logit is None else replace(scoring, slot=None)
-    for path in PATHS:
-        result = path.attend(tokens, v)
+    logit = call.slot if isinstance(call.slot, SinkLogit) else None
+    tokens = call if logit is None else replace(call, slot=None)
+    for name, attend in PATHS.items():
+        result = attend(tokens)
         if result is not None:
-            return path.name, result if logit is None else _with_logit(*result, logit)
+            return name, result if logit is None else _with_logit(*result, logit)
     return None
 
 
-def output_alone(scoring: Scoring, v: Values) -> HeadOutput | None:
+def output_alone(call: Scoring) -> HeadOutput | None:
     """The output by the public `scaled_dot_product_attention` off the CPU, where that computes the call; else None."""
-    is_plain = scoring.kernel.is_softmax and scoring.bias is None and scoring.softcap is None
-    if scoring.q.device.type == "cpu" or not is_plain or isinstance(scoring.slot, SinkLogit):
+    is_plain = call.kernel.is_softmax and call.bias is None and call.softcap is None
+    if call.q.device.type == "cpu" or not is_plain or isinstance(call.slot, SinkLogit):
         return None
-    return fused.sdpa(fused.plain(scoring, v))
+    return fused.sdpa(fused.plain(call))
 
 
-def _with_logit(z: HeadOutput, log_sum: torch.Tensor, slot: SinkLogit) -> Attended:
+def _with_logit(z: HeadOutput, log_sum: Tensor, slot: SinkLogit) -> Attended:
     """Output and log-sum-exp with one more column, whose value is zero."""
     total = torch.logaddexp(log_sum, slot.logit.to(log_sum.dtype).view(1, -1, 1))
     share = (log_sum - total).exp().unsqueeze(-1)
     return (z * share).to(z.dtype), total
 
 
-def _trains_what_kernels_do_not(scoring: Scoring, v: Values) -> bool:
+def _trains_what_kernels_do_not(call: Scoring) -> bool:
     """Whether a gradient is asked for through the log-sum-exp or to a bias, which kernels do not give."""
-    trains_bias = scoring.bias is not None and scoring.bias.requires_grad and torch.is_grad_enabled()
-    return trains_bias or (isinstance(scoring.slot, SinkLogit) and _has_gradient(scoring, v))
+    trains_bias = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
+    return trains_bias or (isinstance(call.slot, SinkLogit) and _has_gradient(call))
 
 
-def _has_gradient(scoring: Scoring, v: Values) -> bool:
-    logit = [scoring.slot.logit] if isinstance(scoring.slot, SinkLogit) else []
-    rows = [scoring.slot.key, scoring.slot.value] if isinstance(scoring.slot, SlotRow) else []
-    bias = [] if scoring.bias is None else [scoring.bias]
-    return torch.is_grad_enabled() and any(t.requires_grad for t in (scoring.q, scoring.k, v, *logit, *rows, *bias))
+def _has_gradient(call: Scoring) -> bool:
+    logit = [call.slot.logit] if isinstance(call.slot, SinkLogit) else []
+    rows = [call.slot.key, call.slot.value] if isinstance(call.slot, SlotRow) else []
+    bias = [] if call.bias is None else [call.bias]
+    return torch.is_grad_enabled() and any(t.requires_grad for t in (call.q, call.k, call.v, *logit, *rows, *bias))
+
+
+def takes_all_columns(call: Scoring) -> bool:
+    """Whether `column_masses` computes these weights faster than blocks of keys: on CUDA, where nothing is trained."""
+    is_bare = call.kernel.is_softmax and call.mask is call.bias is call.softcap is None
+    is_square = call.q.shape[2] == call.k.shape[2] > 1
+    is_trained = torch.is_grad_enabled() and (call.q.requires_grad or call.k.requires_grad)
+    return call.q.device.type == "cuda" and is_bare and is_square and not is_trained
+
+
+def column_masses(q: Queries, k: Keys, log_sum: PerQuery, scale: float) -> PerQuery | None:
+    """Attention that every key receives, summed over the queries from its own on; None where no kernel gives it.
+
+    Key j receives the sum over i >= j of exp(scale q_i.k_j - lse_i). That is exp of a log-sum-exp again, of an
+    attention in which keys ask and queries answer. Read from the last token to the first it is causal. -lse_i / scale
+    becomes part of the answering vectors, where the asking ones have a 1: one number in fp32, and in half precision
+    three that sum to it.
+
+    log_sum: of every row, slots counted. fp32; relative error up to 1e-5 in fp32 and 1e-4 in bf16.
+    """
+    parts = _as_sum(-log_sum / scale, q.dtype)
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
+    answering, asking = (
+        F.pad(torch.cat((t, more), -1), (0, -(t.shape[-1] + more.shape[-1]) % fused.ALIGNED)).flip(2)
+        for t, more in ((q, parts), (k, torch.ones_like(parts)))
+    )
+    result = fused.attend(Plain(asking, answering, answering, None, None, scale))
+    return None if result is None else result[1].flip(-1).exp()
+
+
+def _as_sum(values: PerQuery, dtype: torch.dtype) -> Tensor:
+    """Numbers of a precision, in a new last axis, that sum to fp32 values."""
+    parts = []
+    for _ in range(1 if dtype.itemsize >= values.dtype.itemsize else 3):
+        parts.append(values.to(dtype))
+        values = values - parts[-1]
+    return torch.stack(parts, -1)

@@ -52,18 +52,19 @@ def print_line(text: str, **style: Any) -> None:
 
 
 def print_table(table: Table) -> None:
-    """Prints a table with its title above and its note below."""
+    """Prints a table with its title above, and its note below in lines as wide as the terminal."""
     rows = table.display_rows()
     texts = {name: [name, *(row[name] for row in rows)] for name in (rows[0] if rows else ())}
     widths = _widths(texts, console.width - 1)
     left_out = "; ".join(name for name in texts if name not in widths)
     note = f"\nNot shown, since {console.width} columns of text are too few: {left_out}" if left_out else ""
-    grid = RichTable(title=table.title, caption=table.note + note, title_justify="left", caption_justify="left")
+    grid = RichTable(title=table.title, title_justify="left")
     for name, width in widths.items():
         grid.add_column(name, justify="left" if table.is_text(name) else "right", width=width)
     for row in rows:
         grid.add_row(*(escape(row[name]) for name in widths))
     console.print(grid)
+    console.print(escape(table.note + note), style="table.caption", highlight=False)
 
 
 def _widths(texts: dict[str, list[str]], room: int) -> dict[str, int]:

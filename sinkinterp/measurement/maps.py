@@ -1,6 +1,6 @@
 """Attention maps: the cells of many heads, read in one forward pass, and the figure that shows them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,20 +18,12 @@ from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import is_pair, named_heads
-from ..metrics.importance import importance, proxy
+from ..metrics.importance import importance
 from ..plots.theme import escaped
-from ..report.columns import COSINE, NORM_PRODUCT, SCORE, WEIGHT
-from ..report.maps import HeadMaps, Heads, attention_figure, detail, pooled, which_heads
+from ..report.maps import HeadMaps, Heads, attention_figure, detail, which_heads
 from ..report.patterns import holds_attention, patterns_of
 from ..report.protocol import short_name
 from .inputs import ModelLike, equal_inputs_of
-
-QUANTITIES: Mapping[str, maps.Quantity] = {
-    WEIGHT: lambda call, keys, rows: maps.weights(proxy(call), keys, rows),
-    SCORE: maps.scores,
-    COSINE: maps.cosines,
-    NORM_PRODUCT: maps.norm_products,
-}
 
 
 @keywords
@@ -82,10 +74,10 @@ def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any, edits: Sequen
     shown, side = detail(alphas, length, 1, all_of_them=layers is not None or heads is not None)
     weights = torch.stack([held[layer][:, head].mean(0) for layer, head in shown])
     unseen = torch.ones(length, length, dtype=torch.bool).triu(1)
-    values = pooled(weights.masked_fill(unseen, torch.nan).numpy(), side)
-    maps = HeadMaps(shown, {WEIGHT: values}, length, None, side, tuple(alphas[head] for head in shown))
+    values = maps.pooled(weights.masked_fill(unseen, torch.nan), side).numpy()
+    drawn = HeadMaps(shown, {maps.WEIGHT.name: values}, length, None, side, tuple(alphas[head] for head in shown))
     words = _words_held(tokens, n, length)
-    return attention_figure({"": maps}, f"Attention: {which_heads(shown, len(asked))}", f"n={n}, T={length}", words)
+    return attention_figure({"": drawn}, f"Attention: {which_heads(shown, len(asked))}", f"n={n}, T={length}", words)
 
 
 def _words_held(tokens: Any, n: int, length: int) -> list[str] | None:
@@ -111,8 +103,8 @@ def head_maps(
     subject, rows = equal_inputs_of(model, tokens)
     chosen = ChosenHeads(_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads))
     n = -(-rows.shape[1] // side)
-    reads = {name: chosen.read(_largest(quantity, side), n, n) for name, quantity in QUANTITIES.items()}
-    reads["slot"] = chosen.read(lambda call: maps.slot_cells(proxy(call), side)[:, :, 0], n)
+    reads = {each.name: chosen.read(_largest(each, side), n, n) for each in maps.QUANTITIES}
+    reads["slot"] = chosen.read(lambda call: maps.slot_cells(call, side)[:, :, 0], n)
     reads["alpha"] = chosen.read(lambda call: importance(call, call.keys[:1])[..., 0])
     trace, layers = subject.run(rows, reads=reads, edits=edits_of(edits)), subject.shape.attention_layers
     answers = {name: chosen.of_maps(answer.mean(0), layers) for name, answer in trace.answers.items()}

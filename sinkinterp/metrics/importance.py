@@ -20,11 +20,6 @@ from .metric import Importance, Metric
 QueryCounts = Int[Tensor, "#batch #head pos"]
 
 
-def proxy(call: AttentionCall) -> AttentionCall:
-    """The call whose weights are |sim| / sum |sim|: itself where rows sum to one already (section 7.2)."""
-    return call if call.is_normalised else call.proxy()
-
-
 def queries_that_see(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
     """How many queries can see each position; 1 where none can, so that its importance is 0."""
     return call.watchers(positions).clamp(min=1)
@@ -80,7 +75,7 @@ class Convention:
         return alpha.expand(*call.q.shape[:2], -1)
 
     def _causal(self, call: AttentionCall) -> Bool[Tensor, "1 1 query key"]:
-        return replace(call.scoring.visibility, mask=None).allowed()
+        return replace(call.visibility, mask=None).allowed()
 
 
 VISIBLE = Convention("queries that can see the key", queries_that_see)
@@ -90,7 +85,7 @@ RELEASED = Convention("T - k + 1, in bfloat16", queries_from, dtype=torch.bfloat
 
 def importance(call: AttentionCall, positions: KeyIndex, convention: Convention = VISIBLE) -> Importance:
     """alpha_k: the mean attention, or proxy score, that each position receives from the queries that can see it."""
-    return convention.importance(proxy(call), positions)
+    return convention.importance(call.proxy(), positions)
 
 
 def raw_importance(call: AttentionCall, positions: KeyIndex, convention: Convention = VISIBLE) -> Importance:
@@ -103,12 +98,12 @@ def importance_and_raw(
 ) -> Float[Tensor, "batch 2 head pos"]:
     """`importance` beside `raw_importance`, computed once where they are the same."""
     alpha = importance(call, positions, convention)
-    return torch.stack((alpha, alpha if proxy(call) is call else raw_importance(call, positions, convention)), 1)
+    return torch.stack((alpha, alpha if call.is_normalised else raw_importance(call, positions, convention)), 1)
 
 
 def slot_importance(call: AttentionCall) -> Float[Tensor, "batch head"]:
     """alpha_*: the mean attention that the slot receives from all queries; 0 without a slot."""
-    return proxy(call).slot_mass() / call.q.shape[2]
+    return call.proxy().slot_mass() / call.q.shape[2]
 
 
 def off_sequence(call: AttentionCall) -> Float[Tensor, "batch head"]:
@@ -168,7 +163,7 @@ def sink_logits(call: AttentionCall) -> Float[Tensor, "batch head"]:
 
 def pattern(call: AttentionCall) -> Pattern:
     """Every head's pattern, proxy scores where rows do not sum to one; the slot's column first."""
-    return proxy(call).pattern()
+    return call.proxy().pattern()
 
 
 PATTERNS = Metric("patterns", CALL, pattern)

@@ -88,7 +88,7 @@ def _with_chosen_and_others(
     if not 0 <= position < n or n < 2:
         raise InputError(f"position counts from 0 to {n - 1}, among at least 2 keys; got {position} of {n}")
     chosen = call.keys[position : position + 1]
-    n_others = call.scoring.visibility.n_visible - call.allowed(chosen)[..., 0].long()
+    n_others = call.visibility.n_visible - call.allowed(chosen)[..., 0].long()
     by_kv_head = q.unflatten(1, (k.shape[1], -1))  # batch kv_head group query d
     to_chosen = by_kv_head @ k[:, :, None, chosen].mT
     sums = _sum_of_visible_keys(call, k.index_fill(2, chosen, 0))
@@ -113,7 +113,7 @@ def _sum_of_visible_keys(call: AttentionCall, k: Keys) -> Float[Tensor, "batch k
 def _mean_over_queries(call: AttentionCall, pair: Float[Tensor, "batch head query 2"], position: int) -> Pair:
     """The mean over the queries that can see the chosen key and another."""
     sees_chosen = call.allowed(call.keys[position : position + 1])[..., 0]
-    sees_both = sees_chosen & (call.scoring.visibility.n_visible > 1)
+    sees_both = sees_chosen & (call.visibility.n_visible > 1)
     return (pair * sees_both[..., None]).sum(2) / sees_both.sum(2)[..., None]
 
 
@@ -131,17 +131,17 @@ PairCounts = Float[Tensor, "batch head 2 bin"]  # of pairs with the first key, a
 
 def cosine_map(call: AttentionCall) -> Scores:
     """cos(q_i, k_j), -1..1; NaN where the query cannot see the key."""
-    return _visible(call, maps.cosines)
+    return maps.visible(call, maps.COSINE)
 
 
 def norm_product_map(call: AttentionCall) -> Scores:
     """`|q_i| |k_j| * scale`; NaN where the query cannot see the key."""
-    return _visible(call, maps.norm_products)
+    return maps.visible(call, maps.NORM_PRODUCT)
 
 
 def score_map(call: AttentionCall) -> Scores:
     """What the kernel turns into weights, with bias and softcap; NaN where the query cannot see the key."""
-    return _visible(call, maps.scores)
+    return maps.visible(call, maps.SCORE)
 
 
 def cosine_counts(call: AttentionCall) -> PairCounts:
@@ -149,30 +149,26 @@ def cosine_counts(call: AttentionCall) -> PairCounts:
 
     Only queries that see the first key and another count. Raises InputError for a single key.
     """
-    return _counts(call, maps.cosines, COSINES)
+    return _counts(call, maps.COSINE, COSINES)
 
 
 def norm_product_counts(call: AttentionCall) -> PairCounts:
     """As `cosine_counts`, of `|q_i| |k_j| * scale` in the bins of `NORMS`."""
-    return _counts(call, maps.norm_products, NORMS)
-
-
-def _visible(call: AttentionCall, quantity: maps.Quantity) -> Scores:
-    return quantity(call, call.keys, ALL).masked_fill(~call.allowed(), torch.nan)
+    return _counts(call, maps.NORM_PRODUCT, NORMS)
 
 
 def _counts(call: AttentionCall, quantity: maps.Quantity, edges: tuple[float, ...]) -> PairCounts:
     if len(call.keys) < 2:
         raise InputError("a single key has no others to be compared with; give at least 2 tokens")
     inner_edges = torch.tensor(edges[1:-1], device=call.k.device)
-    first_key = call.keys[:1]
+    values_at, first_key = quantity.values_of(call), call.keys[:1]
     sees_first = call.allowed(first_key)
     sees_others, others = torch.zeros_like(sees_first), call.k.new_zeros(1)
     for keys in key_blocks(call.keys[1:]):
         allowed = call.allowed(keys)
         sees_others = sees_others | allowed.any(-1, keepdim=True)
-        others = others + _histogram(quantity(call, keys, ALL), allowed & sees_first, inner_edges)
-    first = _histogram(quantity(call, first_key, ALL), sees_first & sees_others, inner_edges)
+        others = others + _histogram(values_at(keys, ALL), allowed & sees_first, inner_edges)
+    first = _histogram(values_at(first_key, ALL), sees_first & sees_others, inner_edges)
     return torch.stack((first, others), 2)
 
 

@@ -21,8 +21,8 @@ from ..report.patterns import holds_attention, sinks
 from ..report.protocol import short_name
 from ..report.readings import TokenText
 from ..report.report import Report
-from ..report.summary import protocol_table, sink_verdict
-from ..report.views import View, overview_tables, views_of
+from ..report.summary import protocol_table, sink_verdict, with_short_note
+from ..report.views import overview_tables, views_of
 from ..table import Table
 from .atlas.build import atlas
 from .atlas.page import atlas_page
@@ -93,17 +93,23 @@ def _in_notebook() -> bool:
 
 
 def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> str:
-    """The page that `sinkinterp measure --html` writes: the summary first, the protocol last.
+    """The page that `sinkinterp measure --html` writes: the verdict, the map of heads, the numbers, the protocol last.
 
     `word` gives token ids their text. Figures of what was not measured are left out.
     """
-    summary, *others = overview_tables(report, epsilon, word)
+    summary, *others = (with_short_note(table, report, epsilon) for table in overview_tables(report, epsilon, word))
     protocol = protocol_table(report, epsilon)
+    heads, *figures = (
+        _shown(view.heading, with_short_note(view.table(report, epsilon, word), report, epsilon))
+        for view in views_of(report)
+        if view.heading
+    )
     sections = [
-        Section(summary.title, summary.note, tables=[summary]),
-        *(_shown(view, view.table(report, epsilon, word)) for view in views_of(report) if view.heading),
-        *(Section(table.title, table.note, tables=[table]) for table in others),
-        Section("Every head in numbers", summary.note, tables=[sinks_by_head(report, epsilon)]),
+        heads,
+        _in_numbers(summary),
+        *figures,
+        *map(_in_numbers, others),
+        Section("Every head in numbers", "", tables=[sinks_by_head(report, epsilon)]),
         Section(
             protocol.title,
             "Positions count from 0; Sink_1 and alpha_1 are those of position 0, the first token.",
@@ -113,7 +119,10 @@ def measurement_page(report: Report, epsilon: float, word: TokenText = str) -> s
     return page(f"{short_name(report.protocol.model)}: attention sinks", sink_verdict(report, epsilon, word), sections)
 
 
-def _shown(view: View, table: Table) -> Section:
+def _in_numbers(table: Table) -> Section:
+    return Section(table.title, table.note, tables=[table])
+
+
+def _shown(heading: str, table: Table) -> Section:
     """A section with the figure of a table, whose caption says what it shows; with the table where it has none."""
-    heading = view.heading
     return Section(heading, table.note, tables=[table]) if table.draw is None else Section(heading, "", [table.plot()])

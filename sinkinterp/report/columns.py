@@ -4,6 +4,8 @@ A column that one figure alone reads stands in the figure's own file. Either way
 imports the name from `plots`, so that a name is changed in one place and the type checker finds its users.
 """
 
+from ..attention import maps
+
 MODEL = "model"
 SEED = "seed"
 LAYER = "layer"
@@ -38,7 +40,5 @@ ALPHA_THERE = "alpha there"  # at the strongest position
 NULL_THERE = "null there"
 ONSET = "onset step"
 
-WEIGHT = "weight"
-SCORE = "score"
-COSINE = "cosine"
-NORM_PRODUCT = "norm product"
+COSINE = maps.COSINE.name
+NORM_PRODUCT = maps.NORM_PRODUCT.name

@@ -88,7 +88,7 @@ THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5)
 
 def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | float = THRESHOLDS) -> Table:
     """Sink_1 over T for several epsilons beside uniform attention's, a report per length (Gu et al. 2025, Figure 3)."""
-    reports = [*reports] if isinstance(reports, Iterable) else [reports]
+    reports = [reports] if isinstance(reports, Readings) else [*reports] if isinstance(reports, Iterable) else [reports]
     for report in reports:
         check_report(report, "sinks_by_length")
     if not reports:

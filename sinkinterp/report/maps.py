@@ -1,6 +1,5 @@
 """Attention maps: what every query of a head gives to every key, and the score, cosine and norm product behind it."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isnan
@@ -8,15 +7,17 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
+import torch
 from jaxtyping import Float, Int
 from plotly.subplots import make_subplots
+from torch import Tensor
 
+from ..attention.maps import QUANTITIES, SCORE, WEIGHT, Quantity, pooled
 from ..metrics.importance import PATTERNS
 from ..metrics.metric import Metric
-from ..metrics.qk import COSINE_MAP, NORM_PRODUCT_MAP, SCORE_MAP
+from ..metrics.qk import MAPS
 from ..plots.theme import DIVERGING, MAGNITUDE, escaped, themed
 from ..table import Table
-from .columns import COSINE, NORM_PRODUCT, SCORE, WEIGHT
 from .heads import sinks_by_head, top_heads
 from .readings import Readings, TokenText, of_report
 
@@ -30,39 +31,14 @@ SLOT, GAP = "slot *", " "  # labels of the columns left of the first key
 LOWEST, HIGHEST = 260, 640  # pixels of height of a map
 
 
-@dataclass(frozen=True)
-class MapQuantity:
-    """A number that every pair of a query and a key has: how it is rounded and coloured, and what a report calls it."""
-
-    name: str
-    title: str
-    decimals: int
-    colours: Mapping[str, Any]
-    metric: Metric
-
-
-_AUTO = {"cmin": None, "cmax": None, "cauto": True}
-_QUANTITIES = (
-    MapQuantity(
-        WEIGHT, "attention weight", 4,
-        {"colorscale": MAGNITUDE, "cmid": None, "cauto": False, "cmin": 0, "cmax": 1}, PATTERNS,
-    ),
-    MapQuantity(SCORE, "score", 2, {"colorscale": DIVERGING, **_AUTO, "cmid": 0}, SCORE_MAP),
-    MapQuantity(
-        COSINE, "cosine of query and key", 2,
-        {"colorscale": DIVERGING, "cmid": None, "cauto": False, "cmin": -1, "cmax": 1}, COSINE_MAP,
-    ),
-    MapQuantity(
-        NORM_PRODUCT, "|q| |k| x scale", 2, {"colorscale": MAGNITUDE, **_AUTO, "cmid": None}, NORM_PRODUCT_MAP
-    ),
-)  # fmt: skip
+_METRICS = dict(zip(QUANTITIES, (PATTERNS, *MAPS), strict=True))
 
 
 @dataclass(frozen=True, repr=False)
 class HeadMaps:
     """Maps of some heads, mean over sequences, in one run of a model.
 
-    heads: layer and head of each map. values: by quantity, of `columns.WEIGHT` at least; NaN where no query sees a key.
+    heads: layer and head of each map. values: by name of the quantity; NaN where no query sees a key.
     length: of the sequences. slot: attention to the column that belongs to no token, if there is one. side: how many
     queries and keys a cell covers; of several it holds the largest value. alpha: importance of the first token.
     """
@@ -112,13 +88,13 @@ def attention_figure(
     traces: list[go.Heatmap] = []
     columns: list[int] = []
     traces_of: list[int] = []  # the map that each trace shows
-    quantities = [q for q in _QUANTITIES if all(q.name in maps.values for maps in panels.values())]
+    quantities = [q for q in QUANTITIES if all(q.name in maps.values for maps in panels.values())]
     data: dict[str, list[Any]] = {quantity.name: [] for quantity in quantities}
     for column, maps in enumerate(panels.values()):
         for i in range(len(maps.heads)):
             for quantity in quantities:
                 data[quantity.name].append(_rows(maps.values[quantity.name][i], quantity.decimals))
-            traces.append(_heatmap(data[WEIGHT][-1], _hover(maps, i), labels, i == shown))
+            traces.append(_heatmap(data[WEIGHT.name][-1], _hover(maps, i), labels, i == shown))
             columns.append(column + 1)
             traces_of.append(i)
     n_maps = len(traces_of)
@@ -138,7 +114,7 @@ def attention_figure(
         buttons = [_quantity_button(quantity, data[quantity.name], list(range(n_maps))) for quantity in quantities]
         menus.append(_menu(len(menus), 0, buttons))
     colour_bar = {"colorbar": {"title": quantities[0].name}}
-    figure.update_layout(coloraxis={**quantities[0].colours, **colour_bar}, updatemenus=menus)
+    figure.update_layout(coloraxis={**_colours(quantities[0]), **colour_bar}, updatemenus=menus)
     themed(figure, title, height + 190 + 40 * len(menus), f"{_caption(first, has_slot)} {note}".strip())
     return figure.update_layout(margin={"t": 90 + 40 * len(menus)})
 
@@ -183,7 +159,7 @@ def _ranks(weights: Float[np.ndarray, "row column"]) -> Int[np.ndarray, "row col
 
 def _hover(maps: HeadMaps, i: int) -> list[Any]:
     """[weight, score, rank] of every cell, or [weight, rank] where scores are not known."""
-    weights, scores = maps.values[WEIGHT][i], maps.values.get(SCORE)
+    weights, scores = maps.values[WEIGHT.name][i], maps.values.get(SCORE.name)
     parts = [_rows(weights, 4)] if scores is None else [_rows(weights, 4), _rows(scores[i], 2)]
     ranks = _ranks(weights).tolist()
     return [[[*values, rank] for *values, rank in zip(*rows, strict=False)] for rows in zip(*parts, ranks, strict=True)]
@@ -198,15 +174,15 @@ def _heatmap(z: Any, hover: Any, labels: Sequence[str], visible: bool) -> go.Hea
         y=labels,
         customdata=hover,
         coloraxis="coloraxis",
-        hovertemplate=_template(_QUANTITIES[0], has_scores),
+        hovertemplate=_template(WEIGHT, has_scores),
         hoverongaps=False,
     )
 
 
-def _template(quantity: MapQuantity, has_scores: bool) -> str:
+def _template(quantity: Quantity, has_scores: bool) -> str:
     """What stands beside the pointer."""
     scores = "<br>score %{customdata[1]}" if has_scores else ""
-    value = f"<br>{quantity.title} %{{z}}" if quantity.name not in (WEIGHT, SCORE) else ""
+    value = f"<br>{quantity.title} %{{z}}" if quantity not in (WEIGHT, SCORE) else ""
     rank = f"<br>rank %{{customdata[{1 + has_scores}]}} among the keys of this query"
     return f"query <b>%{{y}}</b><br>key <b>%{{x}}</b><br>weight %{{customdata[0]}}{scores}{value}{rank}<extra></extra>"
 
@@ -266,14 +242,22 @@ def _head_button(label: str, chosen: int, traces_of: Sequence[int]) -> dict[str,
     return {"label": label, "method": "restyle", "args": [{"visible": [i == chosen for i in traces_of]}]}
 
 
-def _quantity_button(quantity: MapQuantity, values: list[Any], traces: list[int]) -> dict[str, Any]:
-    colours = {f"coloraxis.{name}": value for name, value in quantity.colours.items()}
+def _quantity_button(quantity: Quantity, values: list[Any], traces: list[int]) -> dict[str, Any]:
+    colours = {f"coloraxis.{name}": value for name, value in _colours(quantity).items()}
     maps = {"z": values, "hovertemplate": _template(quantity, has_scores=True)}
     return {
         "label": quantity.title,
         "method": "update",
         "args": [maps, colours | {"coloraxis.colorbar.title.text": quantity.name}, traces],
     }
+
+
+def _colours(quantity: Quantity) -> dict[str, Any]:
+    """The colour axis of a quantity, from its lower to its upper bound, or as its values need."""
+    scale = MAGNITUDE if quantity.low == 0 else DIVERGING
+    if quantity.high is not None:
+        return {"colorscale": scale, "cmid": None, "cauto": False, "cmin": quantity.low, "cmax": quantity.high}
+    return {"colorscale": scale, "cmin": None, "cmax": None, "cauto": True, "cmid": None if quantity.low == 0 else 0}
 
 
 def _caption(maps: HeadMaps, has_slot: bool) -> str:
@@ -297,19 +281,18 @@ def maps_of_strongest(report: Readings, epsilon: float = 0.3, token_text: TokenT
     heads, side = detail(alphas, length, 1, all_of_them=False)
     places = [report.attention_layers.index(layer) for layer, _ in heads], [head for _, head in heads]
 
-    def mean(metric: Metric) -> Maps:
-        return report.extra(metric).nanmean(0).numpy()[places]
+    def mean(metric: Metric) -> Float[Tensor, "map row column"]:
+        return report.extra(metric).nanmean(0)[places]
 
-    measured = [quantity for quantity in _QUANTITIES if report.has(quantity.metric)]
-    pairs = {quantity.name: mean(quantity.metric)[..., -length:] for quantity in measured}
-    unseen = np.isnan(pairs[SCORE]) if SCORE in pairs else np.triu(np.ones((length, length), dtype=bool), 1)
-    pairs[WEIGHT] = np.where(unseen, np.nan, pairs[WEIGHT])
+    pairs = {each: mean(metric)[..., -length:] for each, metric in _METRICS.items() if report.has(metric)}
+    unseen = pairs[SCORE].isnan() if SCORE in pairs else torch.ones(length, length, dtype=torch.bool).triu(1)
+    pairs[WEIGHT] = pairs[WEIGHT].masked_fill(unseen, torch.nan)
     slot = mean(PATTERNS)[..., :-length]
     maps = HeadMaps(
         heads,
-        {name: pooled(values, side) for name, values in pairs.items()},
+        {each.name: pooled(values, side).numpy() for each, values in pairs.items()},
         length,
-        slot=pooled(slot, side)[..., 0] if slot.size else None,
+        slot=pooled(slot, side).numpy()[..., 0] if slot.numel() else None,
         side=side,
         alpha=[alphas[head] for head in heads],
     )
@@ -323,13 +306,3 @@ def which_heads(shown: Heads, of: int) -> str:
     if len(shown) == 1:
         return f"layer {shown[0][0]}, head {shown[0][1]}"
     return f"{of} heads" if len(shown) == of else f"the {len(shown)} of {of} heads with the strongest sinks"
-
-
-def pooled(values: Maps, side: int) -> Maps:
-    """The largest value of each square, NaN where there is none."""
-    n, n_columns = values.shape[-2:]
-    padded = np.pad(values, ((0, 0), (0, -n % side), (0, -n_columns % side)), constant_values=np.nan)
-    squares = padded.reshape(len(values), padded.shape[1] // side, side, padded.shape[2] // side, side)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # squares in which no query sees a key
-        return np.nanmax(squares, (2, 4))

@@ -1,6 +1,6 @@
 """Report: what was read of one model on some tokens, and how. A value that can be shown, saved, loaded and compared."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -12,7 +12,7 @@ from ..checks import fix_of, keywords, whole_number
 from ..files import check_ours
 from ..table import Table
 from . import formats
-from .heads import heads_svg, sinks_by_head, top_heads
+from .heads import sinks_by_head, top_heads
 from .readings import Readings, TokenText
 from .summary import Summary, summary
 from .views import view_of
@@ -77,6 +77,10 @@ class Report(Readings):
         """The inverse of `to_dict`. Raises InputError for anything else."""
         return formats.from_dict(plain, Report)
 
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The rows of `to_pandas`, which pandas.DataFrame(report) makes a frame of."""
+        yield from self.to_pandas().to_dict("records")
+
     def to_pandas(self) -> Any:
         """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
         return formats.to_pandas(self)
@@ -87,9 +91,5 @@ class Report(Readings):
             raise AttributeError(f"a report has no attribute {name!r}{fix_of(name, 'report', dir(type(self)))}")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the verdict, the grid of heads, the summary. All text is escaped."""
-        if 0 not in self.positions:
-            return f"<p><b>{escape(repr(self))}</b></p>"
-        shown = self.summary()
-        grid = heads_svg(sinks_by_head(self))
-        return f"<p>{escape(shown.sentence)}</p>{grid}{shown.table._repr_html_()}"
+        """What a notebook shows: the summary. All text is escaped."""
+        return self.summary()._repr_html_() if 0 in self.positions else f"<p><b>{escape(repr(self))}</b></p>"

@@ -1,6 +1,6 @@
 """Is there a sink? The numbers that show it, a table of them, and a sentence; how they were made."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from math import isnan
 
@@ -13,7 +13,7 @@ from ..metrics.metric import PerSequence
 from ..metrics.sink import sink_positions, sink_rate
 from ..table import NULL, Cell, Table
 from .columns import QUANTITY
-from .heads import strongest_head
+from .heads import heads_svg, sinks_by_head, strongest_head
 from .positions import followed
 from .protocol import public_name
 from .readings import Readings, TokenText, of_report, protocol_note
@@ -127,10 +127,11 @@ def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
 
 @dataclass(frozen=True)
 class Summary:
-    """One sentence, and the table behind it. It prints as both."""
+    """A sentence, and the table behind it. It prints as both. A notebook also shows the map of heads, `picture`."""
 
     sentence: str
     table: Table
+    picture: str = ""
 
     def __repr__(self) -> str:
         return self.sentence
@@ -139,13 +140,15 @@ class Summary:
         return f"{self.sentence}\n\n{self.table.to_markdown()}"
 
     def _repr_html_(self) -> str:
-        return f"<p>{escape(self.sentence)}</p>{self.table._repr_html_()}"
+        """What a notebook shows: the sentence, the map of heads, the numbers, the protocol. All text is escaped."""
+        return f"<p>{escape(self.sentence)}</p>{self.picture}{self.table._repr_html_()}"
 
 
 @of_report
 def summary(report: Readings, epsilon: float = 0.3) -> Summary:
-    """Whether there is a sink on the first token: a sentence and a table."""
-    return Summary(sink_verdict(report, epsilon), sink_summary(report, epsilon))
+    """Whether there is a sink on the first token: a sentence, a table and a map of heads."""
+    picture = heads_svg(sinks_by_head(report, epsilon))
+    return Summary(sink_verdict(report, epsilon), sink_summary(report, epsilon), picture)
 
 
 @of_report
@@ -187,6 +190,13 @@ def protocol_table(report: Readings, epsilon: float = 0.3) -> Table:
         if value not in (None, "")
     )
     return Table("Protocol", "", rows)
+
+
+def with_short_note(table: Table, report: Readings, epsilon: float = 0.3) -> Table:
+    """The table with n, T, BOS, edits and epsilon in place of the whole protocol, for pages that show that once."""
+    short = report.protocol.line("dtype", "attention", "source", "texts_too_short", "revision")
+    note = table.note.replace(protocol_note(report, epsilon), f"{short}, epsilon={epsilon}")
+    return replace(table, note=note.replace(report.protocol.line(), short))
 
 
 def _claim(rate_exceeds: bool | None, mean_exceeds: bool) -> str:

@@ -106,7 +106,7 @@ def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense
     leaves = [call.q, call.k, call.v] + ([call.slot.key, call.slot.value] if call.slot else [])
     for leaf in leaves:
         leaf.requires_grad_()
-    by_pattern, by_kernel = call.mix(call.pattern()), fused.sdpa(fused.plain(call.scoring, call.v))
+    by_pattern, by_kernel = call.mix(call.pattern()), fused.sdpa(fused.plain(call))
     torch.testing.assert_close(by_kernel, by_pattern)
     weights = torch.randn_like(by_pattern)
     wanted, computed = (torch.autograd.grad((z * weights).sum(), leaves) for z in (by_pattern, by_kernel))
@@ -116,8 +116,8 @@ def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense
 
 @pytest.mark.parametrize(("fields", "patterns"), [(PLAIN["key slot"], 0), (FIELDS["softcap"], 1)])
 def test_off_the_cpu_plain_softmax_makes_no_pattern(make_call, monkeypatch, fields, patterns):
-    made, pattern = [], Scoring.pattern
-    monkeypatch.setattr(Scoring, "pattern", lambda scoring: made.append(scoring) or pattern(scoring))
+    made, pattern = [], Scoring.computed_pattern
+    monkeypatch.setattr(Scoring, "computed_pattern", lambda scoring: made.append(scoring) or pattern(scoring))
     slot = SlotRow(SLOT.key.to("meta"), SLOT.value.to("meta")) if "slot" in fields else None
     call = make_call(**fields | {"slot": slot})
     elsewhere = replace(call, **{name: getattr(call, name).to("meta") for name in "qkv"})

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sinkinterp.attention import columns, fused
+from sinkinterp.attention import fused, paths
+from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.kernels import SOFTMAX
 from sinkinterp.attention.masks import BLOCK
 from sinkinterp.attention.slots import SinkLogit, SlotRow
-from sinkinterp.attention.weights import KernelWeights
 
 T = 2 * BLOCK + 3
 ERRORS = {torch.float32: 1e-5, torch.bfloat16: 2e-4}
@@ -33,8 +33,8 @@ def exact(call):
 @pytest.mark.parametrize("dtype", ERRORS, ids=str)
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
 def test_one_pass_gives_what_every_key_receives(make_call, monkeypatch, fields, dtype):
-    monkeypatch.setattr(columns, "takes", lambda scoring: True)
-    monkeypatch.setattr(KernelWeights, "_block_mass", None)
+    monkeypatch.setattr(paths, "takes_all_columns", lambda call: True)
+    monkeypatch.setattr(AttentionCall, "_block_mass", None)
     call = make_call(queries=T, **fields)
     call = replace(call, **{name: getattr(call, name).to(dtype) for name in "qkv"})
     want = exact(call)
@@ -49,7 +49,7 @@ def test_the_kernel_is_given_heads_of_a_multiple_of_eight_dimensions(monkeypatch
     given = []
     monkeypatch.setattr(fused, "attend", given.append)
     q, k = (torch.randn(2, n, T, d_head, dtype=dtype) for n in (6, 3))
-    assert columns.masses(q, k, torch.randn(2, 6, T), 0.5) is None
+    assert paths.column_masses(q, k, torch.randn(2, 6, T), 0.5) is None
     n_parts = {torch.float32: 1, torch.bfloat16: 3}[dtype]
     assert given[0].q.shape == given[0].k.shape == (2, 6, T, -(-(d_head + n_parts) // 8) * 8)
 
@@ -57,15 +57,15 @@ def test_the_kernel_is_given_heads_of_a_multiple_of_eight_dimensions(monkeypatch
 def test_without_a_kernel_the_masses_come_in_blocks(make_call, monkeypatch):
     call = make_call(queries=T)
     want = call.column_mass()
-    monkeypatch.setattr(columns, "takes", lambda scoring: True)
+    monkeypatch.setattr(paths, "takes_all_columns", lambda call: True)
     monkeypatch.setattr(fused, "_CHOICE", None)
     torch.testing.assert_close(replace(call).column_mass(), want)
 
 
 def test_only_bare_causal_softmax_on_cuda_takes_the_pass(make_call):
-    assert not columns.takes(make_call().scoring)
+    assert not paths.takes_all_columns(make_call())
     there = {name: torch.empty(getattr(make_call(), name).shape, device="meta") for name in "qkv"}
-    assert not columns.takes(replace(make_call(), **there).scoring)
+    assert not paths.takes_all_columns(replace(make_call(), **there))
 
 
 @pytest.mark.parametrize(("queries", "keys", "taken"), [(5, 5, True), (3, 5, False), (1, 1, False)])
@@ -76,8 +76,8 @@ def test_on_cuda_the_pass_is_taken_where_every_query_has_its_key(queries, keys, 
     )
     bare = SimpleNamespace(kernel=SOFTMAX, q=q, k=k, mask=None, bias=None, softcap=None)
     with torch.no_grad():
-        assert columns.takes(bare) == taken
-    assert not columns.takes(bare)  # where weights are trained
+        assert paths.takes_all_columns(bare) == taken
+    assert not paths.takes_all_columns(bare)  # where weights are trained
 
 
 @needs_gpu
@@ -86,5 +86,5 @@ def test_a_gpus_masses_are_the_cpus(make_call, dtype):
     call = make_call(queries=T, d_head=64)
     here, there = ({name: getattr(call, name).to(place, dtype) for name in "qkv"} for place in ("cpu", "cuda"))
     got = replace(call, **there)
-    assert columns.takes(got.scoring) and got.is_fused
+    assert paths.takes_all_columns(got) and got.is_fused
     torch.testing.assert_close(got.column_mass().cpu(), replace(call, **here).column_mass(), rtol=5e-4, atol=1e-5)

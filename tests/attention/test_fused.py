@@ -58,18 +58,18 @@ def test_the_public_kernel_returns_what_the_dense_pattern_does(make_call, querie
     mask[1, 4, 2] = False  # a query that sees nothing
     for fields in ({}, {"mask": mask}):
         call = make_call(queries=queries, keys=keys, **fields)
-        z = fused.sdpa(fused.plain(call.scoring, call.v))
+        z = fused.sdpa(fused.plain(call))
         torch.testing.assert_close(z, call.mix(call.pattern()))
     assert z[1, 4, 2].eq(0).all()
 
 
 def test_another_device_without_a_path_uses_the_public_kernel(make_call):
     call = make_call(slot=SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5)))
-    assert paths.output_alone(call.scoring, call.v) is None
+    assert paths.output_alone(call) is None
     q, k, v, key, value = (t.to("meta") for t in (call.q, call.k, call.v, call.slot.key, call.slot.value))
     there = replace(call, q=q, k=k, v=v, slot=SlotRow(key, value))
-    assert paths.output_alone(there.scoring, there.v).shape == call.output().shape
-    assert paths.output_alone(replace(there, softcap=3.0).scoring, there.v) is None
+    assert paths.output_alone(there).shape == call.output().shape
+    assert paths.output_alone(replace(there, softcap=3.0)) is None
 
 
 def test_a_total_over_blocks_is_the_log_sum_of_all(make_call):

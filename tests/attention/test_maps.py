@@ -49,7 +49,7 @@ def side(request):
 def test_cells_are_the_largest_and_the_mean_of_the_dense_pattern(make_call, monkeypatch, fields, side):
     monkeypatch.setattr(maps, "SPAN", 5)
     call = make_call(queries=T, **fields)
-    dense = call.pattern()[..., -call.k.shape[2] :].double().numpy()
+    dense = call.proxy().pattern()[..., -call.k.shape[2] :].double().numpy()
     oracle = expected(dense, call.allowed().numpy(), side)
     np.testing.assert_allclose(maps.cells(call, side).numpy(), oracle, rtol=1e-4, atol=1e-6)
 
@@ -61,7 +61,7 @@ def test_slot_cells_are_those_of_the_patterns_first_column(make_call, fields, si
     if call.slot is None:
         assert np.isnan(cells).all() and cells.shape == (2, 6, 2, -(-T // side))
     else:
-        column = call.pattern()[..., :1].double().numpy()
+        column = call.proxy().pattern()[..., :1].double().numpy()
         oracle = expected(column.repeat(side, 3), np.ones_like(column, bool).repeat(side, 3), side)[..., 0]
         np.testing.assert_allclose(cells, oracle, rtol=1e-4)
 
@@ -81,9 +81,7 @@ def test_pairs_count_what_may_attend(make_call, monkeypatch, fields, side):
 @pytest.mark.parametrize("name", ["causal", "window", "key slot", "after a cache"])
 def test_the_score_is_cosine_times_norm_product(make_call, name):
     call = make_call(queries=T, **CALLS[name])
-    score, cosine, product = (
-        maps.cells(call, 1, tile)[:, :, 1] for tile in (maps.scores, maps.cosines, maps.norm_products)
-    )
+    score, cosine, product = (maps.cells(call, 1, tile)[:, :, 1] for tile in maps.QUANTITIES[1:])
     torch.testing.assert_close(score, cosine * product, equal_nan=True, rtol=1e-4, atol=1e-5)
     seen = call.allowed().expand_as(score)
     torch.testing.assert_close(score[seen], call.scores()[seen])
@@ -105,12 +103,20 @@ def test_some_heads_keep_their_own_keys_masks_and_slots(make_call, shared):
 def test_a_pattern_that_an_edit_set_has_cells_too(make_call):
     call = make_call(queries=T, slot=SinkLogit(torch.randn(6)))
     given = torch.rand(2, 6, T, T + 1).tril(1)
+    given = given / given.sum(-1, keepdim=True)
     fixed = call.with_pattern(given)
     oracle = expected(given[..., 1:].double().numpy(), fixed.allowed().numpy(), 4)
     np.testing.assert_allclose(maps.cells(fixed, 4).numpy(), oracle, rtol=1e-5)
     torch.testing.assert_close(slot_cells(of_heads(fixed, [4]), T)[:, 0, 0, 0], given[:, 4, :, 0].amax(-1))
     assert fixed.slot_mass().equal(given[..., 0].sum(2))
     assert not replace(call, slot=None).with_pattern(given[..., 1:]).slot_mass().any()
+
+
+def test_the_largest_of_each_square_is_that_of_the_cells_and_squares_without_a_pair_stay_empty(make_call, side):
+    call = make_call(queries=T, mask=CALLS["mask of each head"]["mask"])
+    for quantity in maps.QUANTITIES:
+        largest = maps.pooled(maps.visible(call, quantity), side)
+        torch.testing.assert_close(largest, maps.cells(call, side, quantity)[:, :, 0], equal_nan=True)
 
 
 def test_no_map_of_all_pairs_is_made(make_call, monkeypatch):

@@ -53,17 +53,17 @@ NO_SOFT_CAP = {name: fields for name, fields in FIELDS.items() if "softcap" not 
 
 def in_blocks(call):
     """Output and log-sum-exp without any kernel."""
-    return call.mix(call.pattern()), call._weights._log_normaliser
+    return call.mix(call.pattern()), call._log_normaliser
 
 
 @pytest.fixture
 def no_kernels(monkeypatch):
-    monkeypatch.setattr(paths, "PATHS", ())
+    monkeypatch.setattr(paths, "PATHS", {})
 
 
 def wanted(call):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paths, "PATHS", ())
+        patch.setattr(paths, "PATHS", {})
         return in_blocks(replace(call))
 
 
@@ -73,10 +73,10 @@ def wanted(call):
 def test_flex_attention_gives_the_dense_output_and_log_sum(make_call, monkeypatch, fields, dtype):
     """Uncompiled: on a CPU the compiler has no log-sum-exp. There bf16 scores are rounded; on a GPU they are not."""
     monkeypatch.setattr(flex, "attend", lambda given, softcap: flex.run(given, softcap, flex_attention))
-    monkeypatch.setattr(paths, "PATHS", paths.PATHS[1:])
+    monkeypatch.setattr(paths, "PATHS", {paths.FLEX: paths.PATHS[paths.FLEX]})
     call = make_call(**fields)
     call = replace(call, **{name: getattr(call, name).to(dtype) for name in "qkv"})
-    name, got = paths.path_of(call.scoring, call.v)
+    name, got = paths.path_of(call)
     assert name == paths.FLEX and got[0].dtype == dtype and got[1].dtype == torch.float32
     uncapped = replace(call, softcap=None).scores().abs().max().item()
     close = {"rtol": 0, "atol": 2e-6 if dtype is torch.float32 else 2**-8 * (uncapped + 1)}
@@ -132,7 +132,7 @@ def imitated(request, monkeypatch):
 @pytest.mark.parametrize("fields", [*NO_SOFT_CAP.values(), {"d_head": 11}], ids=[*NO_SOFT_CAP, "wider heads"])
 def test_what_cudas_kernels_return_is_cut_to_the_dense_output_and_log_sum(make_call, imitated, fields):
     call = make_call(**fields)
-    name, got = paths.path_of(call.scoring, call.v)
+    name, got = paths.path_of(call)
     assert name == paths.TORCH
     torch.testing.assert_close(got, wanted(call), rtol=0, atol=4e-6)
 
@@ -163,8 +163,8 @@ def test_on_fake_cuda_tensors_kernels_return_the_calls_shape_and_precision(
     call = make_call(**fields)
     with FakeTensorMode(allow_non_fake_inputs=True):
         call = there(call, dtype)
-        needs_mask = fused.plain(call.scoring, call.v).additive() is not None
-        result = paths.path_of(call.scoring, call.v)
+        needs_mask = fused.plain(call).additive() is not None
+        result = paths.path_of(call)
     if kernel == fused.FLASH and needs_mask:  # it takes none
         assert result is None
         return
@@ -222,7 +222,7 @@ def test_a_call_takes_the_path_that_the_table_names(make_call, monkeypatch, kind
         assert without == (paths.FLEX if kind.cuda != paths.BLOCKS else paths.BLOCKS)
         monkeypatch.setattr(flex, "has_triton_package", lambda: False)
         assert taken(call) == paths.BLOCKS
-        z = paths.output_alone(call.scoring, call.v)
+        z = paths.output_alone(call)
         assert (z is not None) == (kind in paths.KINDS[:2]) and (z is None or z.shape == call.q.shape)
 
 
@@ -234,7 +234,7 @@ def trained(call):
 
 
 def taken(call):
-    path = paths.path_of(call.scoring, call.v)
+    path = paths.path_of(call)
     return paths.BLOCKS if path is None else path[0]
 
 

@@ -42,18 +42,16 @@ def test_weights_are_normalised_where_none_is_negative_and_rows_sum_to_one():
     even, signed = (torch.ones(2, 6, 7, 7).tril() / torch.arange(1, 8)[:, None]), torch.zeros(2, 6, 7, 7)
     signed[..., 0], signed[..., 1] = 1.5, -0.5
     signed[..., 0, :2] = torch.tensor([1.0, 0.0])
-    of = [
-        random_call(slot=None).with_pattern(weights).set_pattern.is_normalised for weights in (even, 2 * even, signed)
-    ]
+    of = [random_call(slot=None).with_pattern(weights).is_normalised for weights in (even, 2 * even, signed)]
     assert of == [True, False, False]
 
 
 def test_columns_that_are_left_out_are_zero_and_the_others_stay_as_they_were_set():
     call, heads = random_call(slot=None), torch.arange(6) < 2
     set_to, without = torch.rand(2, 6, 7, 7).tril(), torch.arange(7) == 3
-    every, some = (call.with_pattern(set_to, chosen).set_pattern.pattern_without(without) for chosen in (None, heads))
+    every, some = (call.with_pattern(set_to, chosen).pattern_without(without) for chosen in (None, heads))
     assert every.equal(set_to.masked_fill(without, 0)) and some[:, :2].equal(every[:, :2])
-    torch.testing.assert_close(some[:, 2:], call.scoring.pattern(without)[:, 2:])
+    torch.testing.assert_close(some[:, 2:], call.computed_pattern(without)[:, 2:])
 
 
 def test_what_was_set_is_what_is_read():

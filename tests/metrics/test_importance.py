@@ -16,7 +16,6 @@ from sinkinterp.metrics.importance import (
     importance,
     importance_and_raw,
     off_sequence,
-    proxy,
     raw_importance,
     slot_importance,
     uniform_importance,
@@ -94,12 +93,12 @@ def test_importance_is_the_column_sum_of_the_dense_pattern_over_the_queries_that
 def test_the_proxy_is_the_magnitude_of_a_weight_over_its_rows_total(call):
     pattern = call.pattern().abs()
     shares = pattern / pattern.sum(-1, keepdim=True)
-    torch.testing.assert_close(proxy(call).pattern(), shares, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(call.proxy().pattern(), shares, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["causal", "window", "key slot", "sink logit", "softcap"])
 def test_a_call_whose_rows_sum_to_one_is_its_own_proxy(name):
-    assert proxy(CALLS[name]) is CALLS[name]
+    assert CALLS[name].proxy() is CALLS[name]
 
 
 def test_values_do_not_matter_not_even_their_width():

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from sinkinterp.pages.atlas.contents import SCORE, SLOT, WEIGHT, Atlas, State
+from sinkinterp.attention.maps import SCORE, WEIGHT
+from sinkinterp.pages.atlas.contents import SLOT, Atlas, State
 from sinkinterp.table import Table
 
 NASTY = ("<s>", "<script>window.__pwned=1</script>", '"&<>', "\n", " the", "</script>", "<img src=x onerror=__pwned=1>")

@@ -13,9 +13,9 @@ from pages.atlases import NASTY, small_atlas
 from pages.test_page import WORDS, Reader
 from plotly.offline import get_plotlyjs
 
+from sinkinterp.attention.maps import SCORE, WEIGHT
 from sinkinterp.pages.atlas import page as atlases
 from sinkinterp.pages.atlas.codes import Scale
-from sinkinterp.pages.atlas.contents import SCORE, WEIGHT
 from sinkinterp.pages.atlas.encode import encode
 from sinkinterp.pages.atlas.page import atlas_page
 from sinkinterp.pages.document import in_script

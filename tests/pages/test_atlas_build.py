@@ -6,6 +6,7 @@ import torch
 from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
+from sinkinterp.attention.maps import COSINE, NORM_PRODUCT, QUANTITIES, SCORE, WEIGHT
 from sinkinterp.attention.sites import Edit
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.token_sources import from_text
@@ -13,7 +14,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.pages.atlas import cells as detail
 from sinkinterp.pages.atlas.build import atlas
 from sinkinterp.pages.atlas.cells import Detail, richest
-from sinkinterp.pages.atlas.contents import CHANNELS, COSINE, NORM_PRODUCT, SCORE, SLOT, WEIGHT
+from sinkinterp.pages.atlas.contents import SLOT
 from sinkinterp.pages.atlas.page import atlas_page
 
 MODELS = ("gpt2", "mistral with a window", "gpt-oss with sink logits", "jamba with mamba layers")
@@ -41,7 +42,7 @@ def test_an_atlas_holds_every_pair_of_a_short_text(name):
     allowed = masks_of(subject).expand(-1, subject.shape.n_heads, -1, -1).flatten(0, 1)
     expected = dense.masked_fill(~allowed, torch.nan).numpy()
     (state,) = drawn.states
-    assert (drawn.side, drawn.bits, tuple(state.channels)) == (1, 16, CHANNELS)
+    assert (drawn.side, drawn.bits, tuple(state.channels)) == (1, 16, QUANTITIES)
     np.testing.assert_allclose(state.channels[WEIGHT][:, 0], expected, atol=1e-5)
     products = state.channels[COSINE] * state.channels[NORM_PRODUCT]
     np.testing.assert_allclose(state.channels[SCORE], products, rtol=1e-3, atol=1e-4)
@@ -108,7 +109,7 @@ def test_patterns_that_an_edit_sets_are_drawn_as_they_are():
 def test_a_smaller_limit_gives_fewer_numbers_and_then_larger_cells():
     sides = [richest(1024, 1200, limit).side for limit in (detail.LIMIT, 10**8, 10**9)]
     assert sides == [13, 4, 1]
-    assert richest(64, 144) == Detail(1, 16, CHANNELS)
+    assert richest(64, 144) == Detail(1, 16, QUANTITIES)
 
 
 @pytest.mark.parametrize(("length", "maps", "limit"), [(1024, 1200, 8_500_000), (16_384, 1, 8_500_000), (97, 7, 5000)])

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pages.atlases import NASTY, cells_of, pairs_of, patterns, small_atlas
 
-from sinkinterp.pages.atlas.contents import SCORE, WEIGHT, State
+from sinkinterp.attention.maps import SCORE, WEIGHT
+from sinkinterp.pages.atlas.contents import State
 from sinkinterp.pages.atlas.page import atlas_page
 from sinkinterp.pages.document import in_script
 from sinkinterp.plots.theme import DARK, LIGHT

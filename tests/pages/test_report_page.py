@@ -14,6 +14,7 @@ from sinkinterp.report.summary import sink_verdict
 NASTY = "</script><img src=x onerror=alert(1)>"
 
 
+NUMBERS = "Is there a sink on the first token?"
 BARE = replace(REPORT, extras={})
 
 
@@ -27,17 +28,19 @@ def headings(name):
     return read(name).inside("h2")
 
 
-def test_the_verdict_comes_first_and_the_protocol_last():
+def test_the_order_is_sentence_figure_numbers_and_the_protocol_once():
     assert read("whole").inside("p")[0] == sink_verdict(REPORT, 0.3)
-    assert headings("whole")[0] == "Is there a sink on the first token?" and headings("whole")[-1] == "Protocol"
+    assert headings("whole")[:2] == ["Heads", NUMBERS] and headings("whole")[-1] == "Protocol"
+    html = measurement_page(REPORT, 0.3).replace(PLOTLY, "")
+    assert html.count("queries that can see the key") == html.count(REPORT.protocol.source) == 1
 
 
 def test_only_what_was_measured_is_shown():
     norms = ["Norms by kind of token", "Norm of the first token's residual"]
-    always = ["Heads", "Positions", "Thresholds", *norms]
-    assert headings("bare")[1:6] == always
+    always = ["Heads", NUMBERS, "Positions", "Thresholds", *norms]
+    assert headings("bare")[:6] == always
     assert not {"Angle or length?", "Massive activations"} & set(headings("bare"))
-    assert headings("whole")[1:9] == [
+    assert headings("whole")[:9] == [
         *always,
         "Angle or length?",
         "Massive activations",
@@ -50,7 +53,7 @@ def test_only_what_was_measured_is_shown():
 def test_a_first_position_alone_has_no_curve_over_positions():
     part = {name: getattr(REPORT, name)[..., :1] for name in ("importance", "raw_importance", "null", "bias_null")}
     html = measurement_page(replace(BARE, positions=(0,), **part), 0.3).replace(PLOTLY, "")
-    assert Reader(html).inside("h2")[1:4] == ["Heads", "Thresholds", "Norms by kind of token"]
+    assert Reader(html).inside("h2")[:4] == ["Heads", NUMBERS, "Thresholds", "Norms by kind of token"]
 
 
 def test_every_figure_says_n_t_epsilon_and_bos():

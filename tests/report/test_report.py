@@ -1,6 +1,8 @@
 import json
 from dataclasses import fields, replace
+from html import escape
 
+import pandas
 import pytest
 import torch
 from backends.zoo import model_of, tokens_of
@@ -133,6 +135,17 @@ def test_a_table_of_rows_holds_every_head_of_every_position_but_no_padding(full)
         for name in columns[4:]:
             column = full.positions.index(row.position)
             assert getattr(row, name) == getattr(full, name)[row.sequence, row.layer, row.head, column].item()
+
+
+def test_pandas_makes_of_a_report_what_to_pandas_does(full):
+    pandas.testing.assert_frame_equal(pandas.DataFrame(full), full.to_pandas(), check_dtype=False)
+
+
+def test_a_card_shows_sentence_map_and_numbers_in_this_order_and_the_protocol_once(full):
+    card, note = full._repr_html_(), escape(full.summary().table.note)
+    places = [card.index(part) for part in (escape(full.summary().sentence), "<svg", "<table", note)]
+    assert places == sorted(places) and card.count(note) == 1 and str(full.summary()).count(escape(note)) <= 1
+    assert full.summary()._repr_html_() == card
 
 
 def test_rows_name_the_layers_that_attend():

@@ -7,13 +7,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from ...attention import maps as attention_maps
+from ...attention.maps import QUANTITIES, SCORE, WEIGHT, Quantity
 from ...attention.sites import CallRead, Edit
 from ...backends.subject import Subject
 from ...data.tokens import TokenSet
 from ...errors import InputError
 from ...measurement.maps import ChosenHeads
-from ...metrics.importance import proxy
-from .contents import CHANNELS, SCORE, WEIGHT, Channel, Maps
+from .contents import Maps
 
 MapKeys = Sequence[tuple[int, int]]  # layer and head of each map
 LIMIT = 8_000_000  # bytes of codes: a page of 1,200 heads stays below 12 MB
@@ -26,7 +26,7 @@ class Detail:
 
     side: int
     bits: int
-    channels: tuple[Channel, ...]
+    channels: tuple[Quantity, ...]
 
     @property
     def stats(self) -> int:
@@ -43,7 +43,7 @@ class Detail:
 class Cells:
     """What was read of some maps: cells by channel, the slot's column if there is one, and each layer's pairs."""
 
-    channels: dict[Channel, Maps]
+    channels: dict[Quantity, Maps]
     slot: Float[np.ndarray, "map stat row"] | None
     pairs: dict[int, Int[np.ndarray, "row column"]]
 
@@ -53,9 +53,7 @@ def read_cells(subject: Subject, token_set: TokenSet, maps: MapKeys, detail: Det
     chosen, stats = ChosenHeads(maps), detail.stats
     n = -(-token_set.tokens.shape[1] // detail.side)
     reads = {channel.name: chosen.read(_cells_of(channel, detail), stats, n, n) for channel in detail.channels}
-    reads["slot"] = chosen.read(
-        lambda call: attention_maps.slot_cells(proxy(call), detail.side)[:, :, :stats], stats, n
-    )
+    reads["slot"] = chosen.read(lambda call: attention_maps.slot_cells(call, detail.side)[:, :, :stats], stats, n)
     reads["pairs"] = lambda call: attention_maps.pairs(call, detail.side)
     layers = subject.shape.attention_layers
     calls = subject.run(token_set.tokens, reads=reads, edits=edits)
@@ -67,14 +65,14 @@ def read_cells(subject: Subject, token_set: TokenSet, maps: MapKeys, detail: Det
     )
 
 
-def _cells_of(channel: Channel, detail: Detail) -> CallRead:
-    return lambda call: attention_maps.cells(call, detail.side, channel.read)[:, :, : detail.stats]
+def _cells_of(channel: Quantity, detail: Detail) -> CallRead:
+    return lambda call: attention_maps.cells(call, detail.side, channel)[:, :, : detail.stats]
 
 
 def _richest_first(length: int) -> Iterator[Detail]:
     """Every pair with all its numbers, then with fewer, then larger and larger cells of weights."""
-    yield Detail(1, 16, CHANNELS)
-    yield Detail(1, 8, CHANNELS)
+    yield Detail(1, 16, QUANTITIES)
+    yield Detail(1, 8, QUANTITIES)
     yield Detail(1, 8, (WEIGHT, SCORE))
     for side in range(1, length + 1):
         yield Detail(side, 8, (WEIGHT,))

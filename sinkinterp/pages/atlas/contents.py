@@ -1,62 +1,17 @@
-"""What an atlas shows: texts, and the numbers of every map as arrays, one `Channel` for each kind of number."""
+"""What an atlas shows: texts, and the numbers of every map as arrays, by the `Quantity` that they are."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from ...attention import maps
-from ...metrics.importance import proxy
+from ...attention.maps import Quantity
 from ...table import Table
-from .codes import Scale, Values, linear, logarithmic
 
 SLOT = -1  # among `places`: the column that belongs to no token
 
 Maps = Float[np.ndarray, "map stat row column"]
-
-
-def _from_zero_to_one(scale: Scale) -> tuple[float, float]:
-    return 0.0, max(1.0, scale.high)
-
-
-def _from_zero(scale: Scale) -> tuple[float, float]:
-    return 0.0, scale.high
-
-
-def _around_zero(scale: Scale) -> tuple[float, float]:
-    largest = max(abs(scale.low), abs(scale.high))
-    return -largest, largest
-
-
-@dataclass(frozen=True)
-class Channel:
-    """A number of every pair of query and key.
-
-    title: what stands beside the colours. read: its values in a block of a call. scale_of: how values are stored.
-    colour_range: the values at the two ends of the colours.
-    """
-
-    name: str
-    title: str
-    read: maps.Quantity
-    scale_of: Callable[[Values, int], Scale]
-    colour_range: Callable[[Scale], tuple[float, float]]
-
-
-WEIGHT = Channel(
-    "weight",
-    "attention weight",
-    lambda call, keys, rows: maps.weights(proxy(call), keys, rows),
-    logarithmic,
-    _from_zero_to_one,
-)
-SCORE = Channel("score", "score", maps.scores, linear, _around_zero)
-COSINE = Channel("cosine", "cos(q, k)", maps.cosines, linear, lambda scale: (-1.0, 1.0))
-NORM_PRODUCT = Channel("norm product", "|q| |k| × scale", maps.norm_products, linear, _from_zero)
-
-
-CHANNELS = (WEIGHT, SCORE, COSINE, NORM_PRODUCT)
 
 
 @dataclass(frozen=True)
@@ -71,7 +26,7 @@ class State:
     """
 
     name: str
-    channels: Mapping[Channel, Maps]
+    channels: Mapping[Quantity, Maps]
     importance: Float[np.ndarray, "layer head place"]
     slot: Float[np.ndarray, "map stat row"] | None = None
     received: Float[np.ndarray, " pos"] | None = None

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...attention.maps import WEIGHT, Quantity
 from ...plots.theme import DARK, LIGHT, Theme
 from ...table import Table
-from .codes import Scale, logarithmic, packed, text_of
-from .contents import WEIGHT, Atlas, Channel, State
+from .codes import Scale, linear, logarithmic, packed, text_of
+from .contents import Atlas, State
 from .schema import (
     CaptionData,
     ChannelData,
@@ -24,7 +25,7 @@ CELLS = (
     "Queries look at keys; positions count from 0, * is a column that belongs to no token. Weights are those that "
     "multiply the values, or proxy scores |w| / sum |w| where rows do not sum to one. Drag to zoom."
 )
-Scales = Mapping[Channel, Scale]
+Scales = Mapping[Quantity, Scale]
 
 
 @dataclass
@@ -71,15 +72,15 @@ def encode(atlas: Atlas) -> tuple[PageData, Mapping[str, str]]:
     return data, blocks.texts
 
 
-def _scales(atlas: Atlas) -> dict[Channel, Scale]:
+def _scales(atlas: Atlas) -> dict[Quantity, Scale]:
     """One scale for each channel, weights first. States share it, so that their colours and codes can be compared."""
     return {
-        channel: channel.scale_of(_extremes(atlas, channel), atlas.bits)
+        channel: (logarithmic if channel is WEIGHT else linear)(_extremes(atlas, channel), atlas.bits)
         for channel in sorted(atlas.states[0].channels, key=lambda channel: channel is not WEIGHT)
     }
 
 
-def _extremes(atlas: Atlas, channel: Channel) -> np.ndarray:
+def _extremes(atlas: Atlas, channel: Quantity) -> np.ndarray:
     """The smallest value, the smallest above zero and the largest one of a channel in every state."""
     parts = [state.channels[channel] for state in atlas.states]
     if channel is WEIGHT:
@@ -110,7 +111,7 @@ def _received(state: State) -> list[float]:
     return [] if state.received is None else [float(f"{value:.3g}") for value in state.received]
 
 
-def _channel(atlas: Atlas, channel: Channel, scale: Scale, blocks: Blocks) -> ChannelData:
+def _channel(atlas: Atlas, channel: Quantity, scale: Scale, blocks: Blocks) -> ChannelData:
     name = channel.name.replace(" ", "-")
 
     def ids(i: int, state: State) -> dict[str, str]:
@@ -122,10 +123,17 @@ def _channel(atlas: Atlas, channel: Channel, scale: Scale, blocks: Blocks) -> Ch
     return ChannelData(
         channel.name,
         channel.title,
-        channel.colour_range(scale),
+        _colour_range(channel, scale),
         scale.data(),
         [ids(i, state) for i, state in enumerate(atlas.states)],
     )
+
+
+def _colour_range(quantity: Quantity, scale: Scale) -> tuple[float, float]:
+    """The values at the two ends of the colours: the quantity's bounds, or else the largest value and its negative."""
+    largest = max(abs(scale.low), abs(scale.high))
+    low = -largest if quantity.low is None else quantity.low
+    return float(low), float(largest if quantity.high is None else quantity.high)
 
 
 def _slots(atlas: Atlas, scale: Scale, blocks: Blocks) -> list[dict[str, str]]:
