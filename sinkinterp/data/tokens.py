@@ -85,6 +85,12 @@ class TokenSet:
         lengths = torch.tensor([len(row) for row in rows])
         return _of_lengths(pad_sequence(sequences, batch_first=True, padding_value=PAD), lengths, source)
 
+    def of_one_length(self) -> Tokens:
+        """The tokens. Raises InputError if sequences differ in length."""
+        if self.lengths is not None:
+            raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
+        return self.tokens
+
     def groups(self) -> Iterator[tuple[Int[Tensor, " group"], Int[Tensor, "group pos"]]]:
         """The sequences of each length, longest first: their rows in `tokens`, and their tokens without padding."""
         if self.lengths is None:
@@ -301,3 +307,33 @@ def _id(item: Any) -> int:
 
 def _refuse_texts(texts: Sequence[str]) -> TokenSet:
     raise InputError(f"input_ids are texts; {WORKS}")
+
+
+def said_of_padding(token_set: TokenSet, pads: Mapping[int, int]) -> TokenSet:
+    """The token set. Its source says if sequences begin or end with one id several times.
+
+    pads: the ids of padding, and how often each must be repeated to be known as such. Raises InputError for those.
+    """
+    runs = _runs(token_set)
+    for token, times in runs:
+        if times >= pads.get(token, times + 1):
+            raise InputError(
+                f"a sequence begins or ends with {times} of token {token}, the padding, and no mask marks it; "
+                "give the tokenizer's whole answer, with its attention_mask, or lists without padding"
+            )
+    repeated = [token for token, times in runs if times > 1]
+    if not repeated:
+        return token_set
+    what = f"{len(repeated)} beginnings or ends repeat one id, such as {repeated[0]}; read as tokens, not as padding"
+    return replace(token_set, source=f"{token_set.source} ({what})")
+
+
+def _runs(token_set: TokenSet) -> list[tuple[int, int]]:
+    """How often the first token of each sequence is repeated there, and the last; sequences of one token left out."""
+    runs: list[tuple[int, int]] = []
+    for _, group in token_set.groups():
+        group = group[(group != group[:, :1]).any(1)]
+        for side in (group, group.flip(1)):
+            times = (side == side[:, :1]).long().cumprod(1).sum(1)
+            runs += zip(side[:, 0].tolist(), times.tolist(), strict=True)
+    return runs

@@ -7,7 +7,7 @@ from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
 from sinkinterp.data.choices import Bos
-from sinkinterp.data.token_sources import from_text
+from sinkinterp.data.token_sources import TextToTokens
 from sinkinterp.errors import InputError
 from sinkinterp.interventions.edit import Edit
 from sinkinterp.pages.atlas import cells as detail
@@ -162,9 +162,9 @@ class Tokenizer:
     [(Bos.TOKENIZER, None, "\0abc"), (Bos.NEVER, None, "abc"), (Bos.ALWAYS, None, "\0abc"), (Bos.ALWAYS, 2, "\0a")],
 )
 def test_a_text_becomes_one_sequence_with_its_bos(bos, most, ids):
-    assert from_text("abc", Tokenizer(), bos, most).tokens.tolist() == [[ord(letter) for letter in ids]]
+    assert TextToTokens(Tokenizer(), bos).one("abc", most).tokens.tolist() == [[ord(letter) for letter in ids]]
 
 
 def test_a_text_of_one_token_is_an_input_error():
     with pytest.raises(InputError, match="at least 2"):
-        from_text("a", Tokenizer(), Bos.NEVER)
+        TextToTokens(Tokenizer(), Bos.NEVER).one("a")

@@ -280,10 +280,10 @@ def test_hostile_prompts_are_tokens(text):
 
 
 def test_an_id_may_begin_with_zeros_and_is_not_cut(demo):
-    assert demo._ids("0000000000012 3").tokens.tolist() == [[12, 3]]
+    assert demo._tokens("0000000000012 3").tokens.tolist() == [[12, 3]]
     for prompt in ("1 " + "9" * 400, "1 640000000000", "1 64"):
         with pytest.raises(InputError, match="ids from 0 to 63"):
-            demo._ids(prompt)
+            demo._tokens(prompt)
 
 
 def test_a_long_prompt_is_refused_and_the_longest_one_fits(demo):
