@@ -48,7 +48,7 @@ def test_ids_that_a_mask_marks_are_read_as_they_are(subject):
     assert si.measure(subject, TokenSet.of_rows(rows)).protocol.source == "tokens in memory"
 
 
-def test_where_no_padding_is_known_the_protocol_says_what_is_repeated():
+def test_without_known_padding_the_source_names_repeated_ids():
     rows = TokenSet.of_rows([[9, 9, 4, 5], [3, 4, 9, 9, 9], [7, 7]])
     assert (
         "3 " not in said_of_padding(rows, {}).source

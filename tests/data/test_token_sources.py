@@ -108,7 +108,7 @@ def test_rows_are_cut_and_short_ones_counted():
         ([[1, 2], [1], [4, 5, 6]], 5, 1, "of 3 texts 3 are shorter .* use length=3 or less"),
     ],
 )
-def test_what_cannot_be_made_names_the_fix(rows, length, sequences, message):
+def test_rows_that_are_too_few_or_too_short_name_the_fix(rows, length, sequences, message):
     with pytest.raises(InputError, match=message):
         from_rows(rows, length, sequences, "ids.json")
 

@@ -137,7 +137,7 @@ def test_a_page_under_a_limit_has_exact_cells():
         (TOKENS, {"limit": 3}, "too few"),
     ],
 )
-def test_what_cannot_be_drawn_is_an_input_error(tokens, options, message):
+def test_an_atlas_of_wrong_tokens_or_options_is_refused(tokens, options, message):
     with pytest.raises(InputError, match=message):
         atlas(subject_of("gpt2"), tokens, **options)
 

@@ -266,7 +266,7 @@ def test_a_mistake_is_named_in_one_line(demo, question, words):
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.fixed_dictionaries({}, optional={"prompt": st.text(max_size=20) | JSON, "edits": JSON}) | JSON)
-def test_whatever_is_asked_the_answer_is_json_or_a_mistake_in_one_line(text, question):
+def test_any_question_is_answered_in_json_or_refused_in_one_line(text, question):
     try:
         json.dumps(text.answer(question), allow_nan=False)
     except InputError as error:
