@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..files import sole_writer
 from ..seals import Damaged
 from ..spec import Spec, added_later
-from .changes import Sample, TokenChange
+from .token_changes import Sample, TokenChange
 from .draws import HELD_OUT, Split
 from .progress import OnProgress, no_progress
 from .sources import Embedded, Source

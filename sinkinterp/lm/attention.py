@@ -22,7 +22,7 @@ from ..attention.shapes import Keys, Queries, Residual, Values
 from ..attention.slots import KeySlot, LearnedRow, LogitSlot, NoSlots, Row, Slot, SlotRow, whole_row
 from ..errors import InputError
 from ..spec import Dims, Part, Spec, added_later
-from .positions import Position, PositionIds
+from .position_schemes import Position, PositionIds
 
 HeadVectors = Float[Tensor, "batch pos head d_head"]  # the order of axes outside the call, as in transformers
 MapVectors = Float[Tensor, "batch pos map d_value"]  # as `HeadVectors`, of the maps that share values

@@ -12,7 +12,7 @@ from ..attention.shapes import Residual
 from ..attention.slots import SlotRow
 from ..spec import Spec
 from .attention import SinkAttention
-from .positions import Position, PositionIds
+from .position_schemes import Position, PositionIds
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..spec import Dims, Spec
 from .attention import AttentionSpec
 from .block import NormPlacement, PreNorm
 from .ffn import FFN, GatedFFN, SwishDown
-from .positions import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
+from .position_schemes import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
 from .sink_token import Nothing, SinkToken
 
 

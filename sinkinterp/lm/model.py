@@ -23,8 +23,8 @@ from .attention import AttentionSpec, SinkAttention
 from .block import PreNorm, SinkBlock
 from .config import LMSpec, SinkConfig
 from .ffn import GatedFFN
-from .loss import blocked_loss
-from .positions import Bias, Position, PositionIds, Rotary
+from .blocked_loss import blocked_loss
+from .position_schemes import Bias, Position, PositionIds, Rotary
 from .sink_token import Nothing
 
 Allowed = Bool[Tensor, "#batch 1 pos key"]

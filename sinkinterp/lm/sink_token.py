@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..attention.shapes import Residual
 from ..attention.slots import Slot
 from ..spec import Dims, Part
-from .positions import Position
+from .position_schemes import Position
 
 
 class Prepended(nn.Module):

@@ -29,7 +29,7 @@ from .attention import Added, Differential, ElementGate, HeadGate, RMSQKNorm, Va
 from .block import PostNorm
 from .config import LMSpec, WrittenInit
 from .ffn import FFN, GatedFFN, Gelu, Relu, Swish
-from .positions import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
+from .position_schemes import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
 from .sink_token import SinkToken
 
 BASE = LMSpec(position=Learned())

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sinkinterp.data import corpus_folder, tokenisers
-from sinkinterp.data.changes import FixedAt, RandomAt
+from sinkinterp.data.token_changes import FixedAt, RandomAt
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source, Texts
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, pretrained_tokenizer

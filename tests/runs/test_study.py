@@ -8,7 +8,7 @@ from sinkinterp.data.packing import PackedText
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.errors import InputError
 from sinkinterp.lm.ffn import GatedFFN
-from sinkinterp.lm.positions import Rotary
+from sinkinterp.lm.position_schemes import Rotary
 from sinkinterp.report import columns as c
 from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of, tokens_per_second

@@ -5,7 +5,7 @@ import pytest
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.errors import InputError
-from sinkinterp.lm.positions import Rotary
+from sinkinterp.lm.position_schemes import Rotary
 from sinkinterp.spec import Spec
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipe_parts import CosineRate
