@@ -94,7 +94,7 @@ def check_one_bos(ids: Sequence[int], tokenizer: Any, text: str) -> None:
 
 
 def labels_of(tokenizer: Any) -> Callable[[int], str]:
-    """A function from a token id to its label: the text of `token_bytes`, with bytes that are no letter as \\xe4.
+    """A function from a token id to its label: the text of `token_bytes`, with bytes outside letters as \\xe4.
 
     The labels of a text's tokens, joined, are the text, but for a space that a tokenizer puts before it.
     """
@@ -111,8 +111,8 @@ def labels_of(tokenizer: Any) -> Callable[[int], str]:
 def token_bytes(tokenizer: Any, token: int) -> bytes:
     """The bytes of a token inside a text.
 
-    They are what the tokenizer's `decode` adds for the token after itself. Where that is not whole letters, they follow
-    from the token's name: <0xE4>, or the letters that stand for bytes in byte-level BPE.
+    The tokenizer's `decode` adds them for a second copy of the token. If they are not whole letters, they follow from the
+    token's name: <0xE4>, or the letters that name bytes in byte-level BPE.
     """
     piece = _piece(tokenizer, token)
     if isinstance(piece, bytes):

@@ -1,4 +1,4 @@
-"""Where token sets come from: texts and chats, by one class for every model, rows of token ids, or random numbers."""
+"""Makes token sets: of texts and chats by one class for every model, of rows of token ids, or at random."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence

@@ -79,7 +79,7 @@ class _ValueBias(OutputChange):
 
 
 class GateMap(nn.Linear):
-    """The values of a gate, between 0 and 1: the sigmoid of a linear map, a module of its own that hooks can read."""
+    """The values of a gate, between 0 and 1: the sigmoid of a linear map. It is a module so that hooks can read it."""
 
     def forward(self, x: Residual) -> Float[Tensor, "batch pos gate"]:
         return super().forward(x).sigmoid()
@@ -136,7 +136,7 @@ class Maps(nn.Module):
         return v
 
     def forward(self, z: MapVectors) -> Float[Tensor, "batch pos head d_value"]:
-        """What heads return, given what every map does."""
+        """The outputs of heads, given the outputs of their maps."""
         return z
 
 

@@ -1,4 +1,4 @@
-"""What every measurement takes: anything that is a model, and anything that is tokens."""
+"""Makes subjects and tokens of the arguments of every measurement: of any model, and of any tokens."""
 
 import importlib.metadata
 import os
@@ -122,7 +122,7 @@ def dtype_of(subject: Subject) -> str:
 
 
 def run_note(subject: Subject, tokens: Tokens) -> str:
-    """The beginning of the note of a table that no report stands behind: model, n, T, first tokens and dtype."""
+    """The beginning of the note of a table without a report: model, n, T, first tokens and dtype."""
     n, length = tokens.shape
     firsts = tokens[:, 0].unique().tolist()
     start = f"all begin with token {firsts[0]}" if len(firsts) == 1 else "first tokens differ"
