@@ -20,12 +20,12 @@ SCALES = {Scale.DEMO: "toys", Scale.TEXT: "text"}
 HEAD = """# The paper's claims, model by model
 
 `python docs/claims.py` makes these tables from the numbers in [figures/book](../figures/book/index.html). Numbers are
-means over the seeds that ended well; where some did not, their count stands beside. Sink_1 and Sink_* are shares of
-heads and sequences above epsilon .3. alpha_1 stands before its range over seeds and its
-null; loss is in nats. The paper's models have 60 million parameters and are read at T=64 without BOS. Toys: one layer
+means over the seeds that ended well. If some did not, the cell says how many. Sink_1 and Sink_* are shares of
+heads and sequences above epsilon .3. A cell of alpha_1 also has its range over seeds and its
+null. Loss is in nats. The paper's models have 60 million parameters and are read at T=64 without BOS. Toys: one layer
 of two heads, T=16, no BOS, n=512, fp32, five seeds. Text: five layers of one head, T=64, BOS first, n=256, fp32, three
-seeds, and five of the twins. Intervals are in the chapters, the words of verdicts in [the list of them](verdicts.md),
-what we make of it in [the results](../RESULTS.md).
+seeds, and five of the twins. Chapters give intervals, [the list of verdicts](verdicts.md) explains their words, and
+[the results](../RESULTS.md) discuss them.
 """
 
 

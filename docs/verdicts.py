@@ -18,7 +18,7 @@ HEAD = """# Every experiment and its verdicts
 each module say which numbers support its claim. **holds**: four of five seeds, all seeds of a comparison, or the
 whole interval, show it. **fails**: they show the opposite, or nothing. **undecided**: in between. **confounded**: the
 models differ in loss by more than 0.02 nats. **diverged**: a training failed. **not asked**: models of this scale
-cannot answer. **sink**, **no sink**: what a model has where no claim says what it should have. Numbers of scale
+cannot answer. **sink**, **no sink**: the model has one or not, and no claim says which is right. Numbers of scale
 `smoke` have no verdict, since they only check the path. A verdict is about our models at the scale that is named
 (`demo`: toys of one layer; `text`: small models of Python code; `real`: SmolLM2-135M-Instruct, Whisper tiny.en), not
 about the paper's.
@@ -29,11 +29,10 @@ about the paper's.
 PAPER = """
 ## The paper, row by row
 
-Every table and figure of Gu et al. (2025), the experiment that asks for it, what our models say, and the command that
-asks the paper's models. Those need the Hub, or GPUs and a text (`--text FILE`, or the name of a dataset): `--dry-run`
-says how many hours and gigabytes. **loopback**: a test runs this very command from the names to the verdicts, against
-a Hub on the loopback interface that serves tiny random models under the paper's names. **shrunken**: a test runs it
-at 2 layers and 2 steps.
+A row names a table or figure of Gu et al. (2025), our experiment for it, the verdicts on our models, and the command
+for the paper's models. That command needs the Hub, or GPUs and a text (`--text FILE`, or the name of a dataset).
+`--dry-run` says how many hours and gigabytes it takes. **loopback**: a test runs the whole command on tiny random
+models, which a local server offers under the paper's names. **shrunken**: a test runs it at 2 layers and 2 steps.
 
 | row of the paper | experiment | verdicts here | with the paper's models | tested |
 |---|---|---|---|---|
@@ -78,11 +77,10 @@ ROWS = (  # row of the paper, experiment, how its command at the paper's scale i
     ("GPT-2's circuit (arXiv:2604.14722)", "gpt2_circuit", HUB),
 )
 TAIL = """
-Figures 25 and 26, attention maps of Jamba: `sinkinterp view ai21labs/Jamba-v0.1 --text "a text"`, which needs the
-Hub; their heads' sinks are in Figure 27's command. Figures 4 (middle and right) and 30 and Figure 8 have no command
-of their own at the paper's sizes: the history of `reproduce table09 --scale paper` holds the curves of Figure 4, and
-the billion-parameter models of Figures 8 and 30 come from `sinkinterp train VARIANT --recipe paper-1b --text FILE`,
-then `sinkinterp finetune`.
+Figures 25 and 26 are attention maps of Jamba: `sinkinterp view ai21labs/Jamba-v0.1 --text "a text"`, which needs the
+Hub. The command of Figure 27 measures the sinks of their heads. The history of `reproduce table09 --scale paper` holds
+the curves of Figure 4 (middle and right). For the billion-parameter models of Figures 8 and 30, run
+`sinkinterp train VARIANT --recipe paper-1b --text FILE`, then `sinkinterp finetune`.
 """
 
 

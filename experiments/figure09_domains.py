@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.texts import domains_of
-from sinkinterp.data.token_sources import from_texts, random_tokens
+from sinkinterp.data.token_sources import TextToTokens, random_tokens
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
 from sinkinterp.measurement.measure import measure as measure_model
@@ -72,11 +72,12 @@ def _token_sets(case: Case, sequences: int, length: int, progress: Progress) -> 
     drawn = {NULL_KIND: random_tokens(case.subject.shape.vocab, length, sequences)}
     if tokenizer is None:
         return {"its task": case.tokens((sequences, length), progress)} | drawn
+    to_tokens = TextToTokens(tokenizer, case.start)
     texts: dict[str, Iterable[str]] = {**texts_by_kind(cache_folder(), progress(READING))}
     if case.text is not None:
         texts |= domains_of(case.text)
     kinds = {
-        name: from_texts(_of_other_beginnings(of, tokenizer), tokenizer, length, sequences, case.start, name)
+        name: to_tokens.of_length(_of_other_beginnings(of, tokenizer), length, sequences, name)
         for name, of in texts.items()
     }
     return kinds | drawn

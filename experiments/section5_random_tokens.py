@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from sinkinterp.data.changes import RandomAt
+from sinkinterp.data.token_changes import RandomAt
 from sinkinterp.report.columns import ALPHA_THERE, MODEL, NULL_THERE, STRONGEST
 from sinkinterp.runs.rules import MARGIN, FunctionRule, HasNoSink, HasSink, in_most_seeds
 from sinkinterp.runs.study import study

@@ -27,7 +27,7 @@ def test_every_row_has_a_figure_and_a_verdict_and_the_promises_are_those_that_we
     assert "measured earlier and not in this run" in " ".join(found["protocol"].split()) and "zoom to a tile" in printed
 
 
-def test_a_small_size_has_no_target_and_a_row_is_told_at_once(capsys):
+def test_a_small_size_has_no_target_and_its_row_is_printed_at_once(capsys):
     result = views.row("a page", 3.0, "MB", 2.0)
     assert views.told(result, quick=False) == result and result.verdict == "missed"
     small = views.told(result, quick=True)

@@ -31,7 +31,7 @@ def test_limits_are_inclusive_and_named(value):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "0.5", True, None, 10**400, 1j, torch.ones(2)])
-def test_what_is_not_finite_is_refused(value):
+def test_a_value_that_is_not_finite_is_refused(value):
     assert checks.finite_number(np.float32(0.5), "a scale") == 0.5
     with pytest.raises(InputError, match="a scale is a finite number; got "):
         checks.finite_number(value, "a scale")
@@ -44,7 +44,7 @@ def test_fields_are_checked_by_their_types_and_stored_as_pythons_numbers():
         Scale(float("nan"))
 
 
-def test_what_exceeds_the_memory_is_refused_with_the_estimate():
+def test_a_measurement_beyond_the_memory_is_refused_with_its_size():
     checks.check_memory(1, "it", "take less")
     with pytest.raises(InputError, match=r"a million models take about 2,000,000 GB .*; take less"):
         checks.check_memory(2 * 10**15, "a million models", "take less")

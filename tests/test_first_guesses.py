@@ -299,7 +299,7 @@ SAID = {  # what is tried, and what the one line says
 
 
 @pytest.mark.parametrize("what", SAID)
-def test_what_is_not_there_says_in_a_line_what_to_write(what, subject, report, capsys):
+def test_a_wrong_name_is_answered_with_the_right_one_in_one_line(what, subject, report, capsys):
     call, fix = SAID[what]
     with pytest.raises((InputError, AttributeError, SystemExit)) as error:
         call(subject, report)
@@ -343,7 +343,7 @@ def test_without_a_text_the_default_text_is_measured(subject):
     assert (protocol.source, protocol.sequences, protocol.length) == ("embedded docstrings", 100, 64)
 
 
-def test_what_was_read_is_found_by_its_name(subject, report):
+def test_a_read_is_found_by_its_name(subject, report):
     assert len(report) == len(TEXTS) and float(report.sink()) == report.sink().mean
     assert subject.run([TEXT]).logits.equal(subject.run(TEXT, edits=()).logits)
     assert report["importance"] is report.importance and report["loss"] is report.extra("loss")

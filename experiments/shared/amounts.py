@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sinkinterp.data.backcopy import BigramBackcopy
-from sinkinterp.data.changes import Limited
+from sinkinterp.data.token_changes import Limited
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.study import Arm, setting
 from sinkinterp.train.recipe import Recipe

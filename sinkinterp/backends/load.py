@@ -10,8 +10,7 @@ from transformers import PreTrainedModel
 
 from ..checks import keywords, nearest
 from ..data.choices import Dtype, dtype_name
-from ..data.plain_tokenizer import plain_tokenizer
-from ..data.token_sources import is_tokenizer
+from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from ..errors import InputError
 from .encoder.encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
 from .encoder.encoder_input import EncoderInput

@@ -14,11 +14,10 @@ from ..attention.shapes import ModelShape
 from ..attention.sites import Edit, Reads
 from ..checks import fix_of, keywords, whole_number
 from ..data.choices import Bos
-from ..data.padding import said_of_padding
+from ..data.given_tokenizer import labels_of
 from ..data.texts import is_path, names_file
-from ..data.token_sources import from_chats, from_texts, from_whole_texts
-from ..data.token_texts import labels_of
-from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, of_source, token_set_of
+from ..data.token_sources import UNLIMITED, TextToTokens
+from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, of_source, said_of_padding, token_set_of
 from ..errors import InputError
 from ..interventions.edit import Edits, edits_of
 from .exclusive import lock_of
@@ -94,7 +93,6 @@ class Subject(Protocol):
 
 
 BOS_RULES = {True: Bos.ALWAYS, False: Bos.NEVER} | {rule.value: rule for rule in Bos}
-UNLIMITED = 2**30  # tokens of a text, where the model has no limit of its own
 
 
 class ReadsText:
@@ -140,18 +138,18 @@ class ReadsText:
             return of_source(texts, partial(self.tokens, length=length, bos=rule), column)
         given: list[Any] = [texts] if isinstance(texts, str) or is_chat(texts) else items_of(texts)
         if given and all(map(is_chat, given)):
-            return from_chats(given, self._needed_tokenizer(), f"{len(given)} chats in memory")
+            return text_to_tokens(self).chats(given, f"{len(given)} chats in memory")
         if not given or not all(isinstance(text, str) for text in given):
             raise InputError('texts are strings; give one, or a list of at least one: subject.tokens(["one", "two"])')
         if name := next(filter(names_file, given), ""):
             raise InputError(f"{name.strip()} is a file; give the text that it holds, or the file alone to si.measure")
-        tokenizer = self._needed_tokenizer()
+        to_tokens = text_to_tokens(self, rule)
         source = "text in memory" if len(given) == 1 else f"{len(given)} texts in memory"
-        with lock_of(tokenizer):  # which keeps state between calls
+        most = self.shape.n_ctx or UNLIMITED
+        with lock_of(to_tokens.tokenizer):  # which keeps state between calls
             if length is None:
-                return from_whole_texts(given, tokenizer, rule, self.shape.n_ctx or UNLIMITED, source)
-            length = whole_number(length, "length", 2, self.shape.n_ctx or UNLIMITED)
-            return from_texts(given, tokenizer, length, None, rule, source)
+                return to_tokens.whole(given, most, source)
+            return to_tokens.of_length(given, whole_number(length, "length", 2, most), None, source)
 
     @keywords
     def first_token(self, tokens: TokensLike | Any, position: int = 0, edits: Edits = ()) -> FirstToken:
@@ -160,19 +158,11 @@ class ReadsText:
         `tokens` are what `si.measure` takes, of one length; `position` takes another token than the first. Raises
         InputError for anything else.
         """
-        token_set = token_set_for(self, tokens)
-        if token_set.lengths is not None:
-            raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
-        return first_token(self.run, token_set.tokens, position, edits_of(edits))
+        return first_token(self.run, token_set_for(self, tokens).of_one_length(), position, edits_of(edits))
 
     def ids_of(self, tokens: TokensLike | Any) -> Tokens:
         """The tokens as they are, or those of one text, or of several of one length."""
-        if isinstance(tokens, Tensor):
-            return tokens
-        token_set = token_set_for(self, tokens)
-        if token_set.lengths is not None:
-            raise InputError("a pass needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
-        return token_set.tokens
+        return tokens if isinstance(tokens, Tensor) else token_set_for(self, tokens).of_one_length()
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise InputError(
@@ -187,18 +177,15 @@ class ReadsText:
             fix = fix_of(name, "subject") or found or "; subject.model is the model itself"
             raise AttributeError(f"a subject has no attribute {name!r}{fix}")
 
-    def _needed_tokenizer(self) -> Any:
-        if self.tokenizer is None:
-            raise InputError(
-                f"{self.name} has no tokenizer, so it reads no text; load it with one, "
-                "si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
-            )
-        return self.tokenizer
-
 
 def tokenizer_of(subject: Subject) -> Any:
     """The tokenizer that a subject keeps, which is loaded once; None where it has none."""
     return subject.tokenizer if isinstance(subject, ReadsText) else None
+
+
+def text_to_tokens(subject: Any, bos: Bos = Bos.TOKENIZER) -> TextToTokens:
+    """What makes tokens of text for a subject. Raises InputError for a subject without a tokenizer."""
+    return TextToTokens(tokenizer_of(subject), bos, subject.name)
 
 
 def token_set_for(subject: Any, tokens: TokensLike | Any, column: str = "text") -> TokenSet:

@@ -3,7 +3,7 @@
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -29,11 +29,6 @@ from .options import (
 )
 from .places import OR_FORCE, Force
 from .terminal import console, print_table, print_written, progress_bars, quiet_libraries
-
-if TYPE_CHECKING:
-    from ..backends.subject import Subject
-    from ..data.tokens import TokenSet
-
 
 TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
 LENGTH = "Tokens at most, T. \\[default: all of the text; 64 without a text]"
@@ -61,7 +56,7 @@ def view(
 ) -> None:
     """Draw the attention maps of every head on a text: one page to click through, that needs no network."""
     with progress_bars() as progress:
-        from ..backends.subject import words_of
+        from ..backends.subject import text_to_tokens, words_of
         from ..interventions.positions import SwapPositions
         from ..pages.atlas.build import atlas
         from ..pages.atlas.page import atlas_page
@@ -74,7 +69,7 @@ def view(
             inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, bos)
             token_set = inputs.token_set(subject, model, progress("reading docstrings"))
         else:
-            token_set = _token_set(text, column, subject, bos, length)
+            token_set = text_to_tokens(subject, bos).one_in(text, column, length)
         shown = atlas(subject, token_set, words_of(subject), edits=edits, heads=heads, limit=int(limit * 1e6))
         html = atlas_page(shown)
     write_text(out, html)
@@ -97,20 +92,6 @@ def layer_and_head(name: str, option: str = "--head") -> tuple[int, int]:
     if len(parts) != 2 or not all(part.isascii() and part.isdecimal() for part in parts):
         raise InputError(f"{option} takes a layer and a head, such as 3.7; got {name!r}")
     return int(parts[0]), int(parts[1])
-
-
-def _token_set(text: str, column: str, subject: "Subject", bos: Bos, length: int | None) -> "TokenSet":
-    """The tokens of the text, of the .txt file that it names, or of the first text of another file or a folder."""
-    from ..data.texts import is_path, text_of_file, texts_of
-    from ..runs.inputs import one_text
-
-    if not is_path(text):
-        return one_text(text, subject, bos, length)
-    file = Path(text)
-    if not file.exists():
-        raise InputError(f"there is no file {file}; check the path, or give the text itself")
-    words = text_of_file(file) if file.suffix == ".txt" else next(iter(texts_of(file, column)))
-    return one_text(words, subject, bos, length, file.name)
 
 
 def serve(

@@ -151,11 +151,10 @@ def _measured(
     progress: "Progress",
 ) -> "Report":
     """The report on the inputs: on one whole text, on what was asked for, or on as many docstrings as are enough."""
-    from ..backends.subject import tokenizer_of
+    from ..backends.subject import text_to_tokens, tokenizer_of
     from ..measurement.enough import measure_enough
     from ..measurement.measure import measure as measure_sinks
     from ..metrics import instruments
-    from ..runs.inputs import one_text
 
     def measured(token_set: "TokenSet", why: str = "") -> "Report":
         n, longest = token_set.tokens.shape
@@ -169,7 +168,7 @@ def _measured(
         )
 
     if is_whole and inputs.text is not None:
-        return measured(one_text(inputs.text, subject, settings.bos, settings.length))
+        return measured(text_to_tokens(subject, settings.bos).one(inputs.text, settings.length))
     if inputs.given or not inputs.may_be_fewer or tokenizer_of(subject) is None:
         return measured(inputs.token_set(subject, model))
     on_file = progress("reading docstrings")

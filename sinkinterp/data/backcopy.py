@@ -17,10 +17,9 @@ BURN_IN = 32  # tokens of the chain after which its first token no longer matter
 
 @dataclass(frozen=True)
 class First(Spec):
-    """What the first token of a sequence is.
+    """The rule for the first token of a sequence.
 
-    `lead` is how many tokens are dropped at the beginning of the chain. `marks` is how many symbols stand at the first
-    position only.
+    `lead` tokens are dropped at the beginning of the chain. `marks` symbols occur at the first position only.
     """
 
     lead: ClassVar[int] = 0
@@ -61,8 +60,8 @@ class BosFirst(First):
 class BigramBackcopy(Spec):
     """A bigram chain over `vocab` symbols in which the token after a trigger repeats the token before the trigger.
 
-    `first` says how sequences begin. Where they are cut out of the middle of the chain, the token that the first
-    trigger repeats may lie before the cut. Symbols are numbered by their Zipf rank, and the first `n_triggers` of
+    `first` says how sequences begin. If they are cut out of the middle of the chain, the token that the first
+    trigger repeats may be before the cut. Symbols are numbered by their Zipf rank, and the first `n_triggers` of
     them are the triggers.
     """
 

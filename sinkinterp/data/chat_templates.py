@@ -20,7 +20,7 @@ class _TooSlow(BaseException):
 def messages_in(row: Any) -> Any:
     """The messages of a row: its `messages` or `conversations`, or the row itself; None where it has none.
 
-    Messages with `from` and `value` get a role and a content. What is no message is left as it is.
+    Messages with `from` and `value` get a role and a content. Other items are left as they are.
     """
     given = row.get("messages") or row.get("conversations") if isinstance(row, Mapping) else row
     return [_message(message) for message in given] if isinstance(given, list | tuple) else given
@@ -33,7 +33,7 @@ def _message(given: Any) -> Any:
 
 
 def rendered(chat: Sequence[Mapping[str, str]], tokenizer: Any, what: str, **options: Any) -> Any:
-    """What the tokenizer's `apply_chat_template` returns for a chat, which messages call `what`.
+    """The answer of the tokenizer's `apply_chat_template` for a chat. Error messages call the chat `what`.
 
     Raises InputError where the template refuses the chat, fails, or has not ended after 30 seconds. Only the main
     thread of a POSIX system can end it.

@@ -1,10 +1,10 @@
-"""What a user chooses by name: BOS, how random tokens are drawn, and the numbers that a model computes with."""
+"""Choices that a user names: the rule about BOS, how random tokens are drawn, and the dtype of a model."""
 
 from enum import StrEnum
 
 
 class Bos(StrEnum):
-    """When sequences begin with the beginning-of-sequence token. No other choice changes a sink as much."""
+    """When sequences begin with the beginning-of-sequence token. This choice changes a sink more than any other."""
 
     TOKENIZER = "tokenizer"
     ALWAYS = "always"

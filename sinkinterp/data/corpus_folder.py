@@ -29,7 +29,7 @@ FIX = "free some space and run it again: finished shards are kept"
 
 @dataclass(frozen=True)
 class Cursor:
-    """Where a shard ends: how many shards are written, and the document and its token that come next."""
+    """The end of a shard: the number of shards written, and the document and its token that come next."""
 
     shards: int = 0
     document: int = 0
@@ -186,7 +186,7 @@ def _write_record(
 
 
 def _has_words(chunks: Dataset, tokenizer: Any) -> bool:
-    """Whether some token of the chunks is more than white space, BOS and EOS apart."""
+    """Returns true if some token of the chunks, BOS and EOS apart, is more than white space."""
     ids = (int(i) for batch in chunks.iter(1 << 13) for i in np.unique(batch[COLUMN]))
     return any(tokenizer.decode([i], skip_special_tokens=True).strip() for i in ids)
 
@@ -194,7 +194,7 @@ def _has_words(chunks: Dataset, tokenizer: Any) -> bool:
 def _continued_from(folder: Path, fingerprint: str) -> tuple[Cursor, dict[str, str]]:
     """The end of the last whole shard, and the hashes of the shards up to there.
 
-    Where there is none, or the text has changed, or a file is damaged, the folder is emptied first.
+    The folder is emptied first if it has no whole shard, the text has changed, or a file is damaged.
     """
     file = folder / PROGRESS
     try:
@@ -215,7 +215,7 @@ def _write_progress(folder: Path, cursor: Cursor, fingerprint: str, files: dict[
 
 
 def _tokenizer_in(folder: Path, recipe: TokenizerRecipe, bos: bool, texts: Iterable[str]) -> Any:
-    """The tokenizer in the folder. Where there is none yet, it is made from the texts."""
+    """The tokenizer in the folder, which is made from the texts if it is missing."""
     place = folder / "tokenizer"
     if not place.is_dir():
         tokenizer = recipe.make(texts)

@@ -15,10 +15,10 @@ from ..errors import InputError
 from ..files import sole_writer
 from ..seals import Damaged
 from ..spec import Spec, added_later
-from .changes import Sample, TokenChange
 from .draws import HELD_OUT, Split
 from .progress import OnProgress, no_progress
 from .sources import Embedded, Source
+from .token_changes import Sample, TokenChange
 from .tokenisers import ByteBPE, TokenizerRecipe, beginning_with_bos
 from .tokens import Tokens
 
@@ -28,11 +28,11 @@ class PackedText(Spec):
     """A corpus cut into chunks of `length` tokens.
 
     Documents in one chunk can attend to each other. Tokens at the end that do not fill a chunk are dropped. With `bos`
-    every chunk begins with BOS. `held_out` is the share of chunks that training never sees. They lie in stretches whose
-    ends are left out, so that no document is both held out and trained on (unless every stretch lies within one
-    document, or a document comes twice). `share` is the part of the other chunks that training sees. A larger share
-    contains a smaller one. `edits` change every sample. `sha256` is the hash of all ids. Where it is given, another
-    text is refused; where it is empty, `prepare` fills it in.
+    every chunk begins with BOS. `held_out` is the share of chunks that training never sees. These chunks form stretches.
+    The ends of stretches are left out, so a document is not both held out and trained on. (It may be, if every stretch
+    is within one document, or if a document comes twice.) `share` is the part of the other chunks that training sees. A
+    larger share contains a smaller one. `edits` change every sample. `sha256` is the hash of all ids. If it is given,
+    another text is refused. If it is empty, `prepare` fills it in.
     """
 
     source: Source = Embedded()
@@ -49,7 +49,7 @@ class PackedText(Spec):
         if self.length < 2 + self.bos:
             raise InputError(f"a chunk needs 2 tokens beside BOS; got length={self.length}")
         if not (0 < self.held_out < 1 and 0 < self.share <= 1):
-            raise InputError(f"held_out and share lie between 0 and 1; got {self.held_out} and {self.share}")
+            raise InputError(f"held_out and share are between 0 and 1; got {self.held_out} and {self.share}")
         for change in self.edits:
             change.check(self.vocab, self.length)
 
@@ -60,7 +60,7 @@ class PackedText(Spec):
 
     @property
     def outside(self) -> str:
-        """What it reads that is not part of the installation: a file, a dataset, a tokenizer; empty for nothing."""
+        """The file, dataset or tokenizer that it reads from outside the installation; empty for none."""
         return self.source.outside or self.tokenizer.outside
 
     def folder(self, cache: Path) -> Path:

@@ -31,7 +31,7 @@ def ending_of(path: Path) -> str:
 
 
 def is_read(path: Path) -> bool:
-    """Whether files of this name are read, by their ending."""
+    """Returns true for files that are read, by their ending."""
     return ending_of(path) in _READERS
 
 
@@ -43,8 +43,8 @@ def is_saved_dataset(folder: Path) -> bool:
 def files_of(path: Path) -> list[Path]:
     """The text files in a folder and its subfolders, in the order of their paths. For a file, the file itself.
 
-    A folder of `save_to_disk` counts as a file. Hidden files and folders are left out. Raises InputError where there is
-    no text file.
+    A folder of `save_to_disk` counts as a file. Hidden files and folders are left out. Raises InputError for a
+    folder without text files.
     """
     if not path.is_dir() or is_saved_dataset(path):
         if not path.is_dir():
@@ -160,7 +160,7 @@ ENDINGS = ", ".join(list(_READERS)[:-1]) + " or " + list(_READERS)[-1]
 
 @lru_cache
 def _datasets_cache() -> str | None:
-    """Where `datasets` writes its locks: None for its own cache, or a temporary folder if that cache is read-only."""
+    """The folder for the locks of `datasets`: None for its cache, or a temporary folder if that cache is read-only."""
     from datasets import config
 
     own = Path(config.HF_DATASETS_CACHE)
@@ -182,5 +182,5 @@ def silence_datasets() -> None:
 
 
 def one_line(error: Exception) -> str:
-    """What an error says, in a line."""
+    """The message of an error in one line."""
     return textwrap.shorten(str(error), 300) or type(error).__name__

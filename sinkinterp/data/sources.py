@@ -1,4 +1,4 @@
-"""Where the texts of a corpus come from, as values that a recipe can hold; some are in every installation."""
+"""Sources of the texts of a corpus, as values that a recipe can hold. Some are in every installation."""
 
 import ast
 import hashlib
@@ -45,15 +45,15 @@ class Source(Spec):
         raise NotImplementedError
 
     def absolute(self) -> "Source":
-        """The same source wherever the program is started: a relative path is one of the folder of now."""
+        """The same source with absolute paths, so that it can be read from any folder."""
         return self
 
     def fingerprint(self) -> str:
-        """A hash of what the documents are read from, or an empty text where that is not on this machine."""
+        """A hash of the files or versions that are read; empty if they are not on this machine."""
         raise NotImplementedError
 
     def changed_since(self, fingerprint: str) -> bool:
-        """Whether the documents differ from those that had `fingerprint`, so that what was made of them is outdated."""
+        """Returns true if the documents differ from those that had `fingerprint`."""
         raise NotImplementedError
 
 
@@ -88,10 +88,10 @@ class PythonCode(Source):
 
 @dataclass(frozen=True)
 class Repeating(Source):
-    """The documents of another source, edited: they often repeat what was said just before.
+    """The documents of another source, edited so that they often repeat earlier text.
 
     After spans of 80 to 200 characters, with probability `share`, follow 40 to 110 characters that began 60 to 200
-    characters before. So a head that copies what followed earlier is often of use, and often of none.
+    characters before. So a head that copies earlier text is often useful, but not always.
     """
 
     source: Source = PythonCode()
@@ -100,7 +100,7 @@ class Repeating(Source):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.share <= 1:
-            raise InputError(f"share, of the spans that are followed by a copy, lies between 0 and 1; got {self.share}")
+            raise InputError(f"share, of the spans that are followed by a copy, is between 0 and 1; got {self.share}")
 
     @property
     def outside(self) -> str:

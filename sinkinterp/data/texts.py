@@ -24,11 +24,11 @@ _OR_LOCAL = f"or give a {ENDINGS} file, a folder of them, or no text at all for 
 def texts_of(source: Path | str, column: str = "text", split: str = "train") -> Iterator[str]:
     """The texts of a file, of the files in a folder and its subfolders (in the order of their paths), or of a dataset.
 
-    The texts of a .txt file are its paragraphs, with blank lines between them; .jsonl, .json, .parquet and .csv files,
-    and the folders of `save_to_disk`, whose `split` is read, hold texts in `column`. Files may be packed (.gz, .zst). A
-    string OWNER/NAME or OWNER/NAME:CONFIG that is not a path (see `is_path`) names a dataset
-    on the Hub, whose `split` is streamed. Any other string is one text itself. Raises InputError, when the first text
-    is read, where there is nothing to read.
+    The texts of a .txt file are its paragraphs, with blank lines between them. Other files (.jsonl, .json, .parquet,
+    .csv), and folders of `save_to_disk`, hold texts in `column`. `split` is read of a folder that has several. Files may
+    be packed (.gz, .zst). A string OWNER/NAME or OWNER/NAME:CONFIG that is not a path (see `is_path`) names a dataset
+    on the Hub, whose `split` is streamed. Any other string is one text itself. Raises InputError for a missing or
+    unreadable source, when the first text is read.
     """
     if is_text(source):
         yield str(source)
@@ -44,7 +44,7 @@ def texts_of(source: Path | str, column: str = "text", split: str = "train") -> 
 
 
 def check_readable(source: Path | str, column: str = "text") -> None:
-    """Raises InputError where there is no text that is not blank: call it before anything is written."""
+    """Raises InputError if all texts are blank. Call it before anything is written."""
     if all(map(is_blank, texts_of(source, column))):  # reads no further than the first that is not
         raise InputError(f"{source} holds no text, or nothing but white space; give a file with texts")
 
@@ -68,7 +68,7 @@ def is_text(source: Path | str) -> bool:
 
 
 def is_path(source: Path | str) -> bool:
-    """Whether `source` is a path and not a dataset: it is a Path, exists, or looks like a path or a text file."""
+    """Returns true for a path: a Path, a string that exists, or one that looks like a path or a text file."""
     if not isinstance(source, str | Path):
         what = f"a {type(source).__name__}"
         raise InputError(f"a source of texts is a file, a folder, the name of a dataset or the text itself; got {what}")
@@ -80,7 +80,7 @@ def is_path(source: Path | str) -> bool:
 
 
 def names_file(text: str) -> bool:
-    """Whether a text is the name of a file, such as essay.txt, and not what a file holds."""
+    """Returns true if a text is the name of a file, such as essay.txt."""
     path = Path(text.strip())
     return bool(path.suffix) and _exists(path) and path.is_file()
 
@@ -168,8 +168,8 @@ def domains_of(
     Several sources (files, folders or names of datasets; see `texts_of`) are a domain each, in the order given. The
     files and subfolders of a folder are a domain each, in the order of their names. Both are read when their texts are
     used. The rows of a single file name their domain in its column `field`. That file is read immediately, and its
-    domains are in the order in which they first occur. Raises InputError where there is no domain, two domains have
-    the same name, or a row of the file names no domain.
+    domains are in the order in which they first occur. Raises InputError for a source without domains, for two domains
+    of one name, and for a row that does not name its domain.
     """
     if not isinstance(source, Path | str):
         return _domain_per_source(list(source), column, limit)
@@ -189,7 +189,7 @@ def _domain_per_source(sources: Sequence[Path | str], column: str, limit: int | 
             raise InputError(f"two domains are named {name!r}; rename one of the files or folders")
         domains[name] = DomainTexts(source, column, limit)
     if not domains:
-        raise InputError("there is no domain; give at least one file, folder or name of a dataset")
+        raise InputError("the list of domains is empty; give at least one file, folder or name of a dataset")
     return domains
 
 

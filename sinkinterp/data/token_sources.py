@@ -1,9 +1,11 @@
-"""Where token sets come from: texts, rows of token ids, or random numbers."""
+"""Makes token sets: of texts and chats by one class for every model, of rows of token ids, or at random."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard, runtime_checkable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -11,26 +13,136 @@ from ..checks import LARGEST, check_memory, unicode_text, whole_number
 from ..errors import InputError
 from .chat_templates import messages_in, rendered
 from .choices import Bos
-from .plain_tokenizer import PlainTokenizer
-from .texts import is_blank
+from .given_tokenizer import appended_tokens, check_one_bos
+from .texts import is_blank, is_path, text_of_file, texts_of
 from .tokens import Tokens, TokenSet
 
 CHARACTERS = 64  # of a text are tokenised for every token that is asked for
+UNLIMITED = 2**30  # tokens of a text
 
 
-@runtime_checkable
-class Tokenizer(Protocol):
-    """The part of a transformers tokenizer that `from_texts` uses. `is_tokenizer` says whether an object has it."""
-
-    if TYPE_CHECKING:  # from Python 3.12 on isinstance does not see dynamic attributes, which transformers has
-        bos_token_id: int | None
-
-    def __call__(self, text: str, *, add_special_tokens: bool, truncation: bool, max_length: int) -> dict: ...
+class TooFewTexts(InputError):
+    """Fewer texts are long enough than were asked for."""
 
 
-def is_tokenizer(found: object) -> TypeGuard[Tokenizer]:
-    """Whether an object is a tokenizer."""
-    return callable(found) and hasattr(found, "bos_token_id")
+@dataclass(frozen=True)
+class TextToTokens:
+    """Makes token sets of texts and of chats with the tokenizer of one model, by one rule about BOS.
+
+    Raises InputError for a model without a tokenizer, and for `Bos.ALWAYS` if the tokenizer has no BOS.
+    """
+
+    tokenizer: Any
+    bos: Bos = Bos.TOKENIZER
+    model: str = "this model"
+
+    def __post_init__(self) -> None:
+        if self.tokenizer is None:
+            raise InputError(
+                f"{self.model} has no tokenizer, so it reads no text; load it with one, "
+                "si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
+            )
+        if self.bos is Bos.ALWAYS and self.tokenizer.bos_token_id is None:
+            raise InputError('this tokenizer has no BOS token; use bos="never" or bos="tokenizer"')
+
+    def of_length(self, texts: Iterable[str], length: int, sequences: int | None, source: str) -> TokenSet:
+        """The first `length` tokens of the first `sequences` texts that are long enough, one text per sequence.
+
+        `sequences` is None for all texts that are long enough. The hash is that of the texts that are used. Raises
+        TooFewTexts if fewer texts are long enough.
+        """
+        digest = hashlib.sha256()
+
+        def rows() -> Iterator[list[int]]:
+            for text in texts:
+                ids = self._first_ids(text, length, CHARACTERS * length)
+                if len(ids) == length:
+                    digest.update(hashlib.sha256(text.encode()).digest())
+                yield ids
+
+        tokens, too_short = _long_enough(rows(), length, sequences)
+        return TokenSet(tokens, source, digest.hexdigest(), self._beginning(tokens), too_short)
+
+    def at_most(self, texts: Sequence[str], most: int, source: str) -> TokenSet:
+        """The first `most` tokens of every text, or all of them if it is shorter.
+
+        Blank texts and those of fewer than two tokens are left out and counted. Raises InputError if no other is left.
+        """
+        if not texts:
+            raise InputError(f"{source} holds no text; give one or more")
+        rows = [self._first_ids(text, most) for text in texts]
+        kept = [row for row in rows if len(row) > 1]
+        if not kept:
+            name = "the text" if len(texts) == 1 else "text 0"
+            what = "is blank" if is_blank(texts[0]) else f"has {len(rows[0])} tokens, and attention needs at least 2"
+            raise InputError(f"{name} {what}; give a longer one")
+        token_set = TokenSet.of_rows(kept, source)
+        return replace(token_set, bos=self._beginning(token_set.tokens), too_short=len(rows) - len(kept))
+
+    def whole(self, texts: Sequence[str], most: int, source: str) -> TokenSet:
+        """All tokens of every text, as `at_most` returns them.
+
+        Raises InputError for a text of more than `most` tokens.
+        """
+        token_set = self.at_most(texts, most + 1, source)
+        if token_set.tokens.shape[1] > most:
+            too_long = next(i for i, text in enumerate(texts) if len(self._first_ids(text, most + 1)) > most)
+            fix = f"cut it, subject.tokens(texts, length={most})"
+            raise InputError(f"text {too_long} has more than the {most} tokens that the model takes; {fix}")
+        return token_set
+
+    def one(self, text: str, most: int | None = None, source: str = "text") -> TokenSet:
+        """The tokens of one text, the first `most` of them. Its hash is that of the text."""
+        digest = hashlib.sha256(hashlib.sha256(unicode_text(text, source).encode()).digest())
+        return replace(self.at_most([text], most or UNLIMITED, source), sha256=digest.hexdigest())
+
+    def one_in(self, source: str, column: str, most: int | None) -> TokenSet:
+        """The tokens of a text, of the .txt file that it names, or of the first text of another file or a folder."""
+        if not is_path(source):
+            return self.one(source, most)
+        file = Path(source)
+        is_whole = file.suffix == ".txt" and file.is_file()
+        text = text_of_file(file) if is_whole else next(texts_of(file, column), "")
+        return self.one(text, most, file.name)
+
+    def chats(self, chats: Sequence[Any], source: str, most: int | None = None) -> TokenSet:
+        """The tokens of every chat in the tokenizer's chat template, the first `most` of them.
+
+        Raises InputError if the tokenizer has no template, and for a chat that the template refuses.
+        """
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise InputError("this tokenizer has no chat template; give the text of the chat, or another model")
+        named = [(f"chat {i}", messages_in(chat)) for i, chat in enumerate(chats)]
+        rows = [rendered(chat, self.tokenizer, name, return_dict=False)[:most] for name, chat in named]
+        return replace(TokenSet.of_rows(rows, source), bos="chat template")
+
+    @cached_property
+    def _appended(self) -> int:
+        return appended_tokens(self.tokenizer) if self.bos is Bos.TOKENIZER else 0
+
+    def _first_ids(self, text: str, length: int, characters: int | None = None) -> list[int]:
+        """The first `length` ids of a text, BOS included, or fewer if the text is shorter.
+
+        The tokens that the tokenizer appends are left out. `characters` of the text are read; all of them for None.
+        """
+        if is_blank(text):
+            return []
+        beginning, most = unicode_text(text, "the text")[:characters], length + self._appended
+        adds = self.bos is Bos.TOKENIZER
+        answer = self.tokenizer(beginning, add_special_tokens=adds, truncation=True, max_length=most)
+        ids: list[int] = answer["input_ids"]
+        ids = ids[: len(ids) - self._appended]
+        if self.bos is Bos.ALWAYS:
+            ids = [self.tokenizer.bos_token_id, *ids][:length]
+        if self.bos is not Bos.NEVER:
+            check_one_bos(ids, self.tokenizer, text)
+        return ids
+
+    def _beginning(self, tokens: Tokens) -> str:
+        """How sequences begin: the rule, and the BOS that all of them begin with."""
+        first = self.tokenizer.bos_token_id
+        begins = first is not None and bool((tokens[:, 0] == first).all())
+        return f"{self.bos} (id {first} first)" if begins else f"{self.bos} (none)"
 
 
 def from_rows(rows: Sequence[Sequence[int]], length: int, sequences: int, source: str) -> TokenSet:
@@ -42,90 +154,16 @@ def from_rows(rows: Sequence[Sequence[int]], length: int, sequences: int, source
     return replace(TokenSet.of(tokens, source), bos="as given", too_short=too_short)
 
 
-def from_texts(
-    texts: Iterable[str], tokenizer: Tokenizer, length: int, sequences: int | None, bos: Bos, source: str
-) -> TokenSet:
-    """The first `length` tokens of the first `sequences` texts that are long enough, one text per sequence.
+def ids_in(text: str, vocab: int, source: str) -> TokenSet:
+    """One sequence of token ids from a text such as "3 17 5", for a model without a tokenizer.
 
-    Where `sequences` is None, these are all texts that are long enough. The hash is that of the texts that are used.
-    Raises InputError where fewer texts are long enough, and where BOS is always wanted but the tokenizer has none.
+    Raises InputError unless there are at least 2 ids of the vocabulary.
     """
-    _check_bos(tokenizer, bos)
-    digest = hashlib.sha256()
-    appended = appended_tokens(tokenizer) if bos is Bos.TOKENIZER else 0
-
-    def rows() -> Iterator[list[int]]:
-        for text in texts:
-            ids = _first_ids(text, tokenizer, length, bos, appended)
-            if len(ids) == length:
-                digest.update(hashlib.sha256(text.encode()).digest())
-            yield ids
-
-    tokens, too_short = _long_enough(rows(), length, sequences)
-    return TokenSet(tokens, source, digest.hexdigest(), _beginning(tokens, tokenizer, bos), too_short)
-
-
-def from_text(text: str, tokenizer: Tokenizer, bos: Bos, most: int | None = None, source: str = "text") -> TokenSet:
-    """The tokens of one text, the first `most` of them. Raises InputError where there are fewer than two."""
-    _check_words(text)
-    most = most or 2**30
-    ids = tokenizer(
-        unicode_text(text, source), add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most
-    )["input_ids"]
-    appended = appended_tokens(tokenizer) if bos is Bos.TOKENIZER else 0
-    length = min(len(ids) - appended + (bos is Bos.ALWAYS), most)
-    if length < 2:
-        raise InputError(f"the text has {length} tokens; give one of at least 2")
-    return from_texts([text], tokenizer, length, 1, bos, source)
-
-
-def from_whole_texts(
-    texts: Sequence[str], tokenizer: Tokenizer, bos: Bos, most: int, source: str, cut: bool = False
-) -> TokenSet:
-    """All tokens of every text, one text per sequence, each sequence as long as its text, or `cut` to `most` tokens.
-
-    Blank texts and those of fewer than two tokens are left out and counted. Raises InputError where none is left,
-    where a text has more than `most` tokens, and where BOS is always wanted but the tokenizer has none.
-    """
-    if not texts:
-        raise InputError(f"{source} holds no text; give one or more")
-    _check_bos(tokenizer, bos)
-    appended = appended_tokens(tokenizer) if bos is Bos.TOKENIZER else 0
-    rows = []
-    for i, text in enumerate(texts):
-        rows.append(_first_ids(text, tokenizer, most if cut else most + 1, bos, appended, characters=None))
-        if len(rows[-1]) > most:
-            fix = f"cut it, subject.tokens(texts, length={most})"
-            raise InputError(f"text {i} has more than the {most} tokens that the model takes; {fix}")
-    long_enough = [row for row in rows if len(row) > 1]
-    if not long_enough:
-        _check_words(texts[0])
-        raise InputError(f"text 0 has {len(rows[0])} tokens, and attention needs 2; give a longer one")
-    token_set, too_short = TokenSet.of_rows(long_enough, source), len(rows) - len(long_enough)
-    return replace(token_set, bos=_beginning(token_set.tokens, tokenizer, bos), too_short=too_short)
-
-
-def from_chats(chats: Sequence[Any], tokenizer: Any, source: str, most: int | None = None) -> TokenSet:
-    """The tokens of every chat in the tokenizer's chat template, the first `most` of them.
-
-    Raises InputError where there is no template, and for a chat that it refuses.
-    """
-    if not getattr(tokenizer, "chat_template", None):
-        raise InputError("this tokenizer has no chat template; give the text of the chat, or another model")
-    named = [(f"chat {i}", messages_in(chat)) for i, chat in enumerate(chats)]
-    rows = [rendered(chat, tokenizer, name, return_dict=False)[:most] for name, chat in named]
-    return replace(TokenSet.of_rows(rows, source), bos="chat template")
-
-
-def _check_bos(tokenizer: Tokenizer, bos: Bos) -> None:
-    if bos is Bos.ALWAYS and tokenizer.bos_token_id is None:
-        raise InputError('this tokenizer has no BOS token; use bos="never" or bos="tokenizer"')
-
-
-def _beginning(tokens: Tokens, tokenizer: Tokenizer, bos: Bos) -> str:
-    """How sequences begin: the rule, and the BOS that all of them begin with."""
-    begins = tokenizer.bos_token_id is not None and bool((tokens[:, 0] == tokenizer.bos_token_id).all())
-    return f"{bos} (id {tokenizer.bos_token_id} first)" if begins else f"{bos} (none)"
+    words = text.replace(",", " ").split()
+    ids = [int(word) if word.isascii() and word.isdecimal() and len(word) < 20 else vocab for word in words]
+    if len(ids) < 2 or max(ids) >= vocab:
+        raise InputError(f"this model has no tokenizer; give at least 2 token ids from 0 to {vocab - 1}, as 3 17 5")
+    return TokenSet.of(torch.tensor([ids]), source)
 
 
 def random_tokens(vocab: int, length: int, sequences: int, seed: int = 0, first: int | None = None) -> TokenSet:
@@ -158,63 +196,8 @@ def _checked(vocab: int, length: int, sequences: int, seed: int) -> tuple[int, t
     return vocab, torch.Generator().manual_seed(whole_number(seed, "seed", -LARGEST, LARGEST))
 
 
-def appended_tokens(tokenizer: Tokenizer) -> int:
-    """How many tokens the tokenizer puts after every text, such as T5's end token."""
-    if isinstance(tokenizer, PlainTokenizer):  # which adds none, and may not know an "a"
-        return 0
-    with_special, alone = (
-        tokenizer("a", add_special_tokens=special, truncation=True, max_length=64)["input_ids"]
-        for special in (True, False)
-    )
-    starts = [i for i in range(len(with_special)) if with_special[i : i + len(alone)] == alone]
-    begins = with_special[0] == tokenizer.bos_token_id  # which may also stand for an "a" that is unknown
-    return len(with_special) - len(alone) - starts[-1 if begins else 0] if starts else 0
-
-
-def _first_ids(
-    text: str, tokenizer: Tokenizer, length: int, bos: Bos, appended: int, characters: int | None = CHARACTERS
-) -> list[int]:
-    """The first `length` ids of a text, BOS included, or fewer where the text is shorter.
-
-    The last `appended` tokens of what the tokenizer returns do not belong to the text, and are left out. `characters`
-    of the text are read for each id, or all of the text if None.
-    """
-    if is_blank(text):  # it is counted among those that are too short
-        return []
-    most = length + appended
-    beginning = unicode_text(text, "the text")[: characters and characters * length]
-    ids: list[int] = tokenizer(beginning, add_special_tokens=bos is Bos.TOKENIZER, truncation=True, max_length=most)[
-        "input_ids"
-    ]
-    ids = ids[: len(ids) - appended]
-    ids = [tokenizer.bos_token_id or 0, *ids][:length] if bos is Bos.ALWAYS else ids
-    if bos is not Bos.NEVER:
-        check_one_bos(ids, tokenizer, text)
-    return ids
-
-
-def check_one_bos(ids: Sequence[int], tokenizer: Any, text: str) -> None:
-    """Raises InputError where a text begins with BOS itself, and the tokenizer puts another before it."""
-    first, spelt = getattr(tokenizer, "bos_token_id", None), str(getattr(tokenizer, "bos_token", ""))
-    is_spelt = text.lstrip().startswith(spelt)  # BOS may also be the token of what is unknown
-    if first is not None and is_spelt and list(ids[:2]) == [first, first]:
-        fix = 'take it out of the text, or use bos="never" for texts that begin with it'
-        raise InputError(f"the text {text[:30]!r} begins with BOS itself, and another is put before it; {fix}")
-
-
-def _check_words(text: str) -> None:
-    if is_blank(text):
-        raise InputError("the text is blank; give one with words")
-
-
-class TooFewTexts(InputError):
-    """Fewer texts are long enough than were asked for."""
-
-
 def _long_enough(rows: Iterable[list[int]], length: int, sequences: int | None) -> tuple[Tokens, int]:
     """The first `sequences` rows of `length` ids (or all), and how many shorter ones came before the last of them."""
-    if length < 2 or (sequences is not None and sequences < 1):
-        raise InputError(f"ask for at least 2 tokens and 1 sequence; got {length} and {sequences}")
     kept, too_short, longest = [], 0, 0
     for row in rows:
         longest = max(longest, len(row))

@@ -98,7 +98,7 @@ class Pretrained(TokenizerRecipe):
 
 
 def pretrained_tokenizer(source: str) -> Any:
-    """The transformers tokenizer of a name or folder. Raises InputError where there is none."""
+    """The transformers tokenizer of a name or folder. Raises InputError if it cannot be loaded."""
     from transformers import AutoTokenizer
 
     try:

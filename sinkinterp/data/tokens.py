@@ -80,10 +80,16 @@ class TokenSet:
         if not isinstance(rows, Sized):
             raise InputError(f"rows are lists of token ids; got a {type(rows).__name__}; {WORKS}")
         if not len(rows):
-            raise InputError("there are no sequences; give at least one")
-        sequences = [_row(row) for row in rows]
-        lengths = torch.tensor([len(row) for row in rows])
+            raise InputError("the list of sequences is empty; give at least one")
+        sequences = [torch.tensor(_ids(row), dtype=torch.long) for row in rows]
+        lengths = torch.tensor([len(row) for row in sequences])
         return _of_lengths(pad_sequence(sequences, batch_first=True, padding_value=PAD), lengths, source)
+
+    def of_one_length(self) -> Tokens:
+        """The tokens. Raises InputError if sequences differ in length."""
+        if self.lengths is not None:
+            raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
+        return self.tokens
 
     def groups(self) -> Iterator[tuple[Int[Tensor, " group"], Int[Tensor, "group pos"]]]:
         """The sequences of each length, longest first: their rows in `tokens`, and their tokens without padding."""
@@ -128,16 +134,6 @@ def _without_padding(tokens: Tokens, mask: Shaped[Tensor, "..."]) -> tuple[Int[T
             f"the attention_mask of sequence {int(has_hole.int().argmax())} has a hole; pad only before or after tokens"
         )
     return tokens.long().gather(1, moved_from).where(inside, PAD)[:, : lengths.max()], lengths
-
-
-def _row(ids: Sequence[int]) -> Int[Tensor, " pos"]:
-    try:
-        row = torch.tensor(ids)
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        row = torch.empty(0, dtype=torch.bool)
-    if len(ids) and row.dtype != torch.long:
-        raise InputError(f"token ids are whole numbers of 64 bits; got {ids!r:.60}")
-    return row.long()
 
 
 def _of_lengths(tokens: Tokens, lengths: Lengths, source: str) -> TokenSet:
@@ -195,7 +191,7 @@ def of_source(source: str | Path, encode: Encode, column: str = "text") -> Token
 
 
 def is_chat(given: Any) -> bool:
-    """Whether this is a list of messages, each with its role and its content, or with `from` and `value`."""
+    """Returns true for a list of messages. Each has a role and a content, or `from` and `value`."""
     given = messages_in(given)
     is_list = isinstance(given, list | tuple) and len(given) > 0
     return is_list and all(isinstance(item, Mapping) and {"role", "content"} <= item.keys() for item in given)
@@ -239,14 +235,14 @@ def _mask_of(given: Any, token_set: TokenSet, name: str = "attention_mask") -> S
 def _of_items(items: Sequence[Any], encode: Encode) -> TokenSet:
     """The token set of a list: of texts, of ids, or of lists of ids."""
     if not items:
-        raise InputError(f"there are no tokens in an empty {type(items).__name__}; {WORKS}")
+        raise InputError(f"an empty {type(items).__name__} holds no tokens; {WORKS}")
     if all(isinstance(item, str) for item in items) or is_chat(items) or all(map(is_chat, items)):
         return encode(items)
     if all(isinstance(item, Tensor | np.ndarray) and item.ndim == 2 for item in items):  # batches, as of a DataLoader
         items = [row for item in items for row in item]
     if not any(isinstance(item, str) or _is_many(item) for item in items):
-        return TokenSet.of_rows([_ids(items)])
-    return TokenSet.of_rows([_ids(items_of(item)) for item in items])
+        return TokenSet.of_rows([items])
+    return TokenSet.of_rows([items_of(item) for item in items])
 
 
 def _of_array(given: Tensor | np.ndarray | np.generic) -> Tokens:
@@ -285,19 +281,47 @@ def _is_many(item: Any) -> bool:
     return isinstance(item, Sized) and not (isinstance(item, Tensor | np.ndarray) and item.ndim == 0)
 
 
-def _ids(items: Sequence[Any]) -> list[int]:
+def _ids(items: Any) -> list[int]:
     """Token ids as Python's whole numbers."""
-    return [_id(item) for item in items]
-
-
-def _id(item: Any) -> int:
-    if not is_whole(item):
-        raise InputError(f"token ids are whole numbers; got a {type(item).__name__} among them; {WORKS}")
-    number = operator.index(item)
-    if not -LARGEST <= number <= LARGEST:
-        raise InputError(f"token id {number} is beyond 64 bits; give ids of the vocabulary")
-    return number
+    if not _is_many(items) or isinstance(items, str):
+        raise InputError(f"a row is a list of token ids; got {items!r:.60}; {WORKS}")
+    if others := [item for item in items if not is_whole(item)]:
+        raise InputError(f"token ids are whole numbers; got a {type(others[0]).__name__} among them; {WORKS}")
+    numbers = [operator.index(item) for item in items]
+    if beyond := [number for number in numbers if abs(number) > LARGEST]:
+        raise InputError(f"token id {beyond[0]} is beyond 64 bits; give ids of the vocabulary")
+    return numbers
 
 
 def _refuse_texts(texts: Sequence[str]) -> TokenSet:
     raise InputError(f"input_ids are texts; {WORKS}")
+
+
+def said_of_padding(token_set: TokenSet, pads: Mapping[int, int]) -> TokenSet:
+    """The token set. Its source says if sequences begin or end with one id several times.
+
+    pads: the ids of padding, and how often each must be repeated to be known as such. Raises InputError for those.
+    """
+    runs = _runs(token_set)
+    for token, times in runs:
+        if times >= pads.get(token, times + 1):
+            raise InputError(
+                f"a sequence begins or ends with {times} of token {token}, the padding, and no mask marks it; "
+                "give the tokenizer's whole answer, with its attention_mask, or lists without padding"
+            )
+    repeated = [token for token, times in runs if times > 1]
+    if not repeated:
+        return token_set
+    what = f"{len(repeated)} beginnings or ends repeat one id, such as {repeated[0]}; read as tokens, not as padding"
+    return replace(token_set, source=f"{token_set.source} ({what})")
+
+
+def _runs(token_set: TokenSet) -> list[tuple[int, int]]:
+    """How often the first token of each sequence is repeated there, and the last; sequences of one token left out."""
+    runs: list[tuple[int, int]] = []
+    for _, group in token_set.groups():
+        group = group[(group != group[:, :1]).any(1)]
+        for side in (group, group.flip(1)):
+            times = (side == side[:, :1]).long().cumprod(1).sum(1)
+            runs += zip(side[:, 0].tolist(), times.tolist(), strict=True)
+    return runs

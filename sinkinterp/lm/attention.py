@@ -22,7 +22,7 @@ from ..attention.shapes import Keys, Queries, Residual, Values
 from ..attention.slots import KeySlot, LearnedRow, LogitSlot, NoSlots, Row, Slot, SlotRow, whole_row
 from ..errors import InputError
 from ..spec import Dims, Part, Spec, added_later
-from .positions import Position, PositionIds
+from .position_schemes import Position, PositionIds
 
 HeadVectors = Float[Tensor, "batch pos head d_head"]  # the order of axes outside the call, as in transformers
 MapVectors = Float[Tensor, "batch pos map d_value"]  # as `HeadVectors`, of the maps that share values
@@ -79,7 +79,7 @@ class _ValueBias(OutputChange):
 
 
 class GateMap(nn.Linear):
-    """The values of a gate, between 0 and 1: the sigmoid of a linear map, a module of its own that hooks can read."""
+    """The values of a gate, between 0 and 1: the sigmoid of a linear map. It is a module so that hooks can read it."""
 
     def forward(self, x: Residual) -> Float[Tensor, "batch pos gate"]:
         return super().forward(x).sigmoid()
@@ -136,7 +136,7 @@ class Maps(nn.Module):
         return v
 
     def forward(self, z: MapVectors) -> Float[Tensor, "batch pos head d_value"]:
-        """What heads return, given what every map does."""
+        """The outputs of heads, given the outputs of their maps."""
         return z
 
 

@@ -11,7 +11,7 @@ from ..attention.shapes import Residual
 from ..attention.slots import SlotRow
 from ..spec import Spec
 from .attention import SinkAttention
-from .positions import Position, PositionIds
+from .position_schemes import Position, PositionIds
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class NormPlacement(Spec):
     """Where a residual branch has its norm: at its start or at its end."""
 
     def enter(self, x: Residual, norm: nn.Module) -> Residual:
-        """What the branch reads from the residual stream."""
+        """The input of the branch, from the residual stream."""
         raise NotImplementedError
 
     def leave(self, x: Residual, update: Residual, norm: nn.Module) -> Residual:
@@ -27,7 +27,7 @@ class NormPlacement(Spec):
         raise NotImplementedError
 
     def final(self, norm: nn.Module) -> nn.Module:
-        """What stands between the last block and the unembedding."""
+        """The module between the last block and the unembedding."""
         raise NotImplementedError
 
 
@@ -60,7 +60,7 @@ class PostNorm(NormPlacement):
 
 
 class SinkBlock(nn.Module):
-    """One block of the stack. Norms have Llama's names, whether they stand at the start or the end of a branch."""
+    """One block of the stack. Norms have Llama's names, at the start and at the end of a branch."""
 
     forward_methods: ClassVar[tuple[str, ...]] = ("as_slot",)  # methods other than `forward` that use the weights
 

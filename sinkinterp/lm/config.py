@@ -13,7 +13,7 @@ from ..spec import Dims, Spec
 from .attention import AttentionSpec
 from .block import NormPlacement, PreNorm
 from .ffn import FFN, GatedFFN, SwishDown
-from .positions import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
+from .position_schemes import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
 from .sink_token import Nothing, SinkToken
 
 
@@ -37,7 +37,7 @@ class TorchInit(Init):
 
 @dataclass(frozen=True)
 class WrittenInit(Init):
-    """What the release writes: N(0, 0.4 / fan_in) for linear layers and embeddings.
+    """The initialisation that the release writes: N(0, 0.4 / fan_in) for linear layers and embeddings.
 
     The down projection of SwiGLU is drawn from N(0, 1 / width / depth^2); no other feed-forward layer depends on depth.
     """
@@ -55,7 +55,7 @@ class WrittenInit(Init):
 class LMSpec(Spec):
     """A decoder-only language model. The default is exactly Llama, at toy size.
 
-    branch: where each residual branch has its norm. before: what stands before the first token of the text.
+    branch: where each residual branch has its norm. before: a sink token before the first token of the text, or nothing.
     Checkpoints and the keys of runs store the names of these fields.
     """
 

@@ -21,10 +21,10 @@ from ..checks import check_memory
 from ..errors import InputError
 from .attention import AttentionSpec, SinkAttention
 from .block import PreNorm, SinkBlock
+from .blocked_loss import blocked_loss
 from .config import LMSpec, SinkConfig
 from .ffn import GatedFFN
-from .loss import blocked_loss
-from .positions import Bias, Position, PositionIds, Rotary
+from .position_schemes import Bias, Position, PositionIds, Rotary
 from .sink_token import Nothing
 
 Allowed = Bool[Tensor, "#batch 1 pos key"]
@@ -56,20 +56,13 @@ class SinkPreTrainedModel(PreTrainedModel):
         self.lm.init.draw(module, self.lm.n_layers)
 
 
-def _check_fits(spec: LMSpec) -> None:
-    """Raises InputError for a model whose attention layers and embedding alone exceed the machine's memory in fp32."""
-    least = 4 * spec.d_model * (4 * spec.d_model * spec.n_layers + spec.vocab)
-    what = f"{spec.n_layers:,} layers of d_model {spec.d_model:,} and {spec.vocab:,} symbols"
-    check_memory(least, what, "take a smaller model")
-
-
 class SinkModel(SinkPreTrainedModel):
     """The decoder without its unembedding."""
 
     def __init__(self, config: SinkConfig) -> None:
         super().__init__(config)
         spec = self.lm
-        _check_fits(spec)
+        check_size(spec)
         self.embed_tokens = nn.Embedding(spec.vocab, spec.d_model)
         self.position: Position = spec.position.build(spec.dims)
         self.before = spec.before.build(spec.dims)

@@ -1,6 +1,6 @@
 """The learnable sink token: a trained vector before the first token (Gu et al. 2025, section 7.1; Xiao et al. 2023).
 
-It comes first, so it sees only itself, whatever the text is. In every layer it is therefore one key and one value that
+It comes first, so it sees only itself and is the same for every text. In every layer it is therefore one key and one value that
 depend only on parameters: a slot. We compute it once per batch. It is not in the cache and has no output position.
 A measurement reports the attention to it as slot importance, and position 0 stays the first token of the text, whose
 tokens all move up by one position. The logits are exactly those of a model that gets the vector as its first embedding,
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from ..attention.shapes import Residual
 from ..attention.slots import Slot
 from ..spec import Dims, Part
-from .positions import Position
+from .position_schemes import Position
 
 
 class Prepended(nn.Module):
-    """Nothing before the first token. It is the base of what may stand there."""
+    """Nothing before the first token. Base of the modules that put a token there."""
 
     def slots(self, blocks: Iterable[Any], position: Position) -> list[Slot]:
         """The slot of each block; None where a block gets none."""

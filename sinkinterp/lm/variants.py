@@ -29,7 +29,7 @@ from .attention import Added, Differential, ElementGate, HeadGate, RMSQKNorm, Va
 from .block import PostNorm
 from .config import LMSpec, WrittenInit
 from .ffn import FFN, GatedFFN, Gelu, Relu, Swish
-from .positions import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
+from .position_schemes import Alibi, BucketIndex, Learned, NoPosition, Rotary, Sinusoidal, T5Relative
 from .sink_token import SinkToken
 
 BASE = LMSpec(position=Learned())
@@ -49,7 +49,7 @@ def variants(base: LMSpec) -> Mapping[str, LMSpec]:
 
 @cache
 def families() -> Mapping[str, tuple[str, ...]]:
-    """The names of the architectures by what they change of the base."""
+    """The names of the architectures, by the part of the base that they change."""
     return MappingProxyType({title: tuple(family(BASE)) for title, family in _FAMILIES})
 
 
@@ -206,7 +206,7 @@ class Variants(dict[str, LMSpec]):
     """Specs by name. Raises InputError, which names what is near, for any other name."""
 
     def __missing__(self, name: str) -> LMSpec:
-        raise InputError(f"there is no variant {name!r}{nearest(name, self)}; si.VARIANTS holds {len(self)}")
+        raise InputError(f"{name!r} is not a variant{nearest(name, self)}; si.VARIANTS holds {len(self)}")
 
     if not TYPE_CHECKING:
 

@@ -1,4 +1,4 @@
-"""What every measurement takes: anything that is a model, and anything that is tokens."""
+"""Makes subjects and tokens of the arguments of every measurement: of any model, and of any tokens."""
 
 import importlib.metadata
 import os
@@ -14,13 +14,11 @@ from torch import Tensor
 from ..attention.masks import BLOCK
 from ..attention.sites import Edit
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
-from ..backends.subject import Subject, token_set_for, tokenizer_of
+from ..backends.subject import Subject, text_to_tokens, token_set_for
 from ..checks import check_memory, keywords
-from ..data.choices import Bos
 from ..data.sources import embedded_texts
-from ..data.token_sources import from_texts
+from ..data.token_sources import TextToTokens
 from ..data.tokens import Tokens, TokenSet, TokensLike
-from ..errors import InputError
 from ..files import cache_folder
 from ..interventions.edit import description
 from ..metrics.importance import Convention
@@ -41,31 +39,22 @@ def inputs_of(model: ModelLike, tokens: TokensLike | Any, column: str = "text") 
     Raises InputError for what is not a model, or not tokens.
     """
     check_no_bridge(model)
-    is_module = isinstance(model, torch.nn.Module)
-    if is_module and isinstance(tokens, str) and tokenizer_source(model)() is None:  # before the model runs
-        raise InputError(
-            f"a {type(model).__name__} without a tokenizer reads no text; load it with one, "
-            "si.load(model, tokenizer=...), or give token ids, such as [[5, 7, 9]]"
-        )
+    if isinstance(model, torch.nn.Module) and isinstance(tokens, str):
+        TextToTokens(tokenizer_source(model)(), model=f"a {type(model).__name__}")  # raises before the model runs
     subject = subject_of(model)
     return subject, _default(subject) if tokens is None else token_set_for(subject, tokens, column)
 
 
 def _default(subject: Subject) -> TokenSet:
     """What the command line measures a model of text on where it is given no text."""
-    tokenizer, length = tokenizer_of(subject), min(64, subject.shape.n_ctx or 64)
-    if tokenizer is None:
-        raise InputError(f"{subject.name} has no tokenizer; say what it reads, si.measure(model, [[5, 7, 9]])")
-    texts = embedded_texts(cache_folder())
-    return from_texts(texts, tokenizer, length, 100, Bos.TOKENIZER, "embedded docstrings")
+    length = min(64, subject.shape.n_ctx or 64)
+    return text_to_tokens(subject).of_length(embedded_texts(cache_folder()), length, 100, "embedded docstrings")
 
 
 def equal_inputs_of(model: ModelLike, tokens: TokensLike | Any) -> tuple[Subject, Tokens]:
     """As `inputs_of`, as one tensor. Raises InputError also for sequences of different lengths."""
     subject, token_set = inputs_of(model, tokens)
-    if token_set.lengths is not None:
-        raise InputError("this needs sequences of one length; cut the texts: subject.tokens(texts, length=...)")
-    return subject, token_set.tokens
+    return subject, token_set.of_one_length()
 
 
 def reads_inputs(
@@ -134,7 +123,7 @@ def dtype_of(subject: Subject) -> str:
 
 
 def run_note(subject: Subject, tokens: Tokens) -> str:
-    """The beginning of the note of a table that no report stands behind: model, n, T, first tokens and dtype."""
+    """The beginning of the note of a table without a report: model, n, T, first tokens and dtype."""
     n, length = tokens.shape
     firsts = tokens[:, 0].unique().tolist()
     start = f"all begin with token {firsts[0]}" if len(firsts) == 1 else "first tokens differ"

@@ -5,29 +5,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
-
-from transformers import PreTrainedTokenizerBase
 
 from ..backends.files.named_models import located
-from ..backends.subject import Subject, pads_of, tokenizer_of
+from ..backends.subject import Subject, pads_of, text_to_tokens, tokenizer_of
 from ..checks import LARGEST, check_memory, whole_number
 from ..data.choices import Bos, Drawn
-from ..data.padding import said_of_padding
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import embedded_texts
 from ..data.texts import domains_of, is_path, is_text, texts_of
-from ..data.token_sources import (
-    TooFewTexts,
-    from_chats,
-    from_rows,
-    from_text,
-    from_texts,
-    from_whole_texts,
-    random_tokens,
-    repeated_token,
-)
-from ..data.tokens import TokenSet
+from ..data.token_sources import TextToTokens, TooFewTexts, from_rows, random_tokens, repeated_token
+from ..data.tokens import TokenSet, said_of_padding
 from ..errors import InputError
 from ..files import cache_folder, path_of
 from ..train.chats import read_chats
@@ -88,38 +75,38 @@ class Inputs:
             first = tokenizer.bos_token_id if self.bos is Bos.ALWAYS and tokenizer is not None else None
             return _DRAW[self.drawn](subject.shape.vocab, self.length, self.sequences, self.seed, first)
         if self.chat is not None:
-            return self._from_chats(self.chat, needed_tokenizer(subject))
+            return self._from_chats(self.chat, text_to_tokens(subject))
         if tokenizer is None:
             return self._task_tokens(Path(located(source)))
+        to_tokens = text_to_tokens(subject, self.bos)
         if self.text is None:
-            return self._from_texts(embedded_texts(cache_folder(), on_file), tokenizer, "embedded docstrings")
+            return self._from_texts(embedded_texts(cache_folder(), on_file), to_tokens, "embedded docstrings")
         name = source_name(self.text)
         try:
-            return self._from_texts(texts_of(self.text, self.column), tokenizer, name)
+            return self._from_texts(texts_of(self.text, self.column), to_tokens, name)
         except TooFewTexts:
             if not (self.may_be_shorter or self.may_be_fewer):
                 raise
-            token_set = self._from_what_there_is(tokenizer, name)
+            token_set = self._from_what_there_is(to_tokens, name)
             if len(token_set.tokens) < self.sequences and not self.may_be_fewer:
                 raise
             return token_set
 
-    def _from_what_there_is(self, tokenizer: PreTrainedTokenizerBase, source: str) -> TokenSet:
+    def _from_what_there_is(self, to_tokens: TextToTokens, source: str) -> TokenSet:
         """The first texts at their own length, cut to `length`, or all of a length that the user gave."""
         texts = texts_of(self.text or "", self.column)
         if not self.may_be_shorter:
-            return from_texts(texts, tokenizer, self.length, None, self.bos, source)
-        first = list(islice(texts, self.sequences))
-        return from_whole_texts(first, tokenizer, self.bos, self.length, source, cut=True)
+            return to_tokens.of_length(texts, self.length, None, source)
+        return to_tokens.at_most(list(islice(texts, self.sequences)), self.length, source)
 
-    def _from_chats(self, given: str, tokenizer: PreTrainedTokenizerBase) -> TokenSet:
+    def _from_chats(self, given: str, to_tokens: TextToTokens) -> TokenSet:
         if not is_path(given):
             said = [{"role": "user", "content": given}]
-            return from_chats([said], tokenizer, "what a user says", self.length)
+            return to_tokens.chats([said], "what a user says", self.length)
         chats, _ = read_chats(given)
         if len(chats) < self.sequences and not self.may_be_fewer:
             raise InputError(f"{given} holds {len(chats)} chats; use sequences={len(chats)}")
-        return from_chats(chats[: self.sequences], tokenizer, Path(given).name, self.length)
+        return to_tokens.chats(chats[: self.sequences], Path(given).name, self.length)
 
     def _from_ids(self, rows: list[list[int]], source: str) -> TokenSet:
         fitting = [row[: self.length] for row in rows if self.may_be_shorter or len(row) >= self.length]
@@ -136,22 +123,20 @@ class Inputs:
 
         Domains are several files, folders or datasets, or the values of `field` in one file.
         """
-        tokenizer = tokenizer_of(subject)
-        if tokenizer is None:
-            raise InputError(f"{subject.name} has no tokenizer, so text by domain cannot be given to it")
+        to_tokens = text_to_tokens(subject, self.bos)
         source = sources[0] if len(sources) == 1 else list(sources)
         domains = domains_of(source, self.column, field, TEXTS_PER_SEQUENCE * self.sequences)
         token_sets: dict[str, TokenSet] = {}
         errors: dict[str, InputError] = {}
         for name, texts in domains.items():
             try:
-                token_sets[name] = self._from_texts(texts, tokenizer, name)
+                token_sets[name] = self._from_texts(texts, to_tokens, name)
             except InputError as error:
                 errors[name] = error
         return token_sets, errors
 
-    def _from_texts(self, texts: Iterable[str], tokenizer: PreTrainedTokenizerBase, source: str) -> TokenSet:
-        return from_texts(texts, tokenizer, self.length, self.sequences, self.bos, source)
+    def _from_texts(self, texts: Iterable[str], to_tokens: TextToTokens, source: str) -> TokenSet:
+        return to_tokens.of_length(texts, self.length, self.sequences, source)
 
     def _task_tokens(self, folder: Path) -> TokenSet:
         """Held-out sequences of the task that a checkpoint of ours was trained on."""
@@ -169,22 +154,6 @@ class Inputs:
         check_memory(3 * 8 * self.sequences * length, f"{self.sequences:,} sequences", "ask for fewer")
         token_set = held_out_tokens(task, self.sequences)
         return from_rows(token_set.tokens.tolist(), length, self.sequences, token_set.source)
-
-
-def one_text(text: str, subject: Subject, bos: Bos, most: int | None = None, source: str = "text") -> TokenSet:
-    """The tokens of one text, the first `most` of them.
-
-    Raises InputError for a subject without a tokenizer and for a text of fewer than two tokens.
-    """
-    return from_text(text, needed_tokenizer(subject), bos, most, source)
-
-
-def needed_tokenizer(subject: Subject) -> Any:
-    """The tokenizer of a subject. Raises InputError where it has none."""
-    tokenizer = tokenizer_of(subject)
-    if tokenizer is None:
-        raise InputError(f"{subject.name} has no tokenizer, so it reads no text; leave the text out, or give token ids")
-    return tokenizer
 
 
 def source_name(text: str) -> str:

@@ -15,7 +15,7 @@ from ..data.chat_templates import messages_in, rendered
 from ..data.draws import generator
 from ..data.rows import ending_of, is_saved_dataset, rows_of
 from ..errors import InputError
-from ..lm.loss import IGNORED
+from ..lm.blocked_loss import IGNORED
 from .distributed import Batch
 
 Messages = list[dict[str, str]]

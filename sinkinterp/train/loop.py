@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from ..data.draws import generator
 from ..errors import InputError
 from ..files import sole_writer
-from ..lm.loss import IGNORED
+from ..lm.blocked_loss import IGNORED
 from . import checkpoint, distributed
 from .checkpoint import History
 from .distributed import Batch

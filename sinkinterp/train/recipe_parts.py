@@ -9,7 +9,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..lm.loss import IGNORED
+from ..lm.blocked_loss import IGNORED
 from ..spec import Spec
 
 

@@ -713,7 +713,7 @@ def outcome(call):
     return message
 
 
-def test_a_wrapper_that_cannot_be_read_is_told_of_the_model_inside():
+def test_a_wrapper_is_refused_with_the_model_inside_it():
     class Wrapper(torch.nn.Module):
         def __init__(self):
             super().__init__()
@@ -726,7 +726,7 @@ def test_a_wrapper_that_cannot_be_read_is_told_of_the_model_inside():
     assert outcome(lambda: si.load(Wrapper())).endswith("or give its .base_model, which is a transformers model")
 
 
-def test_of_a_model_in_half_precision_norms_are_not_frozen():
+def test_norms_of_a_half_precision_model_are_not_frozen():
     assert "load it in float32" in outcome(lambda: si.explain(with_theta(1e4).to(torch.bfloat16), TOKENS, head=(0, 0)))
 
 
@@ -735,7 +735,7 @@ def test_a_report_with_a_layer_twice_is_refused():
     assert "not distinct" in outcome(lambda: changed(report, attention_layers=[1, 1]))
 
 
-def test_of_a_report_that_is_not_there_it_is_said(tmp_path):
+def test_a_missing_report_is_refused_by_its_name(tmp_path):
     assert "is not a file that is there" in outcome(lambda: si.Report.load(tmp_path / "nope.json"))
 
 

@@ -53,7 +53,7 @@ def contents(folder):
 
 @pytest.mark.timeout(600)
 @FORKS
-def test_of_three_processes_one_trains_and_one_packs_and_all_have_the_result(tmp_path):
+def test_three_processes_train_once_and_pack_once_and_share_the_result(tmp_path):
     command = [sys.executable, "-c", THREE_AT_ONCE, json.dumps(RECIPE.to_dict()), str(tmp_path)]
     subprocess.run(command, check=True)
     steps, documents, hashes = zip(*(json.loads((tmp_path / f"{i}.json").read_text()) for i in range(3)), strict=True)
@@ -137,7 +137,7 @@ def test_a_second_recipe_in_a_folder_waits_and_is_refused_by_the_checkpoint_of_t
 
 @FORKS
 @IN_THREADS
-def test_of_two_writers_of_one_file_each_leaves_it_whole(tmp_path):
+def test_each_of_two_writers_leaves_a_whole_file(tmp_path):
     file = tmp_path / "deep" / "er" / "file"
     versions = [bytes([i]) * 200_000 for i in range(3)]
 

@@ -105,7 +105,7 @@ TAKE_ATTENTION = {
 
 
 @pytest.mark.parametrize("function", {**TAKE_A_MODEL, **TAKE_ATTENTION})
-def test_what_is_neither_a_model_nor_attention_is_refused_in_one_line(function, held):
+def test_an_object_that_is_neither_model_nor_attention_is_refused_in_one_line(function, held):
     takes_attention = function in TAKE_ATTENTION
     call = {**TAKE_A_MODEL, **TAKE_ATTENTION}[function]
     for what, given in {**held.others, **({} if takes_attention else held.all)}.items():

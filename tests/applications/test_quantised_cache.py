@@ -109,7 +109,7 @@ def test_bits_that_no_integer_has_are_refused(bits):
     lambda: Scales((0, -2, -1)): "over positions",
     lambda: Scales((-1,), group=0): "group",
 }.items())  # fmt: skip
-def test_what_cannot_be_rounded_so_is_refused(edit, message):
+def test_a_cache_that_cannot_be_rounded_is_refused(edit, message):
     with pytest.raises(InputError, match=message):
         load("sinkinterp/demo-softmax").run(tokens_of(5) % 16, edits=[edit()])
 

@@ -115,7 +115,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("name", "stream", "tokens", "options", "fix"), REFUSED)
-def test_what_cannot_be_streamed_is_refused_in_one_line(name, stream, tokens, options, fix):
+def test_a_model_that_cannot_stream_is_refused_in_one_line(name, stream, tokens, options, fix):
     with pytest.raises(InputError, match=fix):
         stream(subject_of(name), tokens, **options)
 

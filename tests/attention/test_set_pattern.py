@@ -54,7 +54,7 @@ def test_columns_that_are_left_out_are_zero_and_the_others_stay_as_they_were_set
     torch.testing.assert_close(some[:, 2:], call.computed_pattern(without)[:, 2:])
 
 
-def test_what_was_set_is_what_is_read():
+def test_metrics_read_the_pattern_that_was_set():
     call = random_call(slot=None)
     weights = torch.zeros(2, 6, 7, 7)
     weights[..., 2:, 2] = 0.25

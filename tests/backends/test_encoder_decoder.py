@@ -182,7 +182,7 @@ def test_the_encoder_runs_once_and_the_model_is_left_as_it_was(name):
 
 
 @pytest.mark.parametrize("name", TEXT_MODELS)
-def test_what_the_encoder_reads_matters(name):
+def test_the_input_of_the_encoder_changes_the_numbers(name):
     reports = [si.measure(subject_of(name, TokenIds(ids)), TOKENS) for ids in (SOURCE, SOURCE[:4])]
     assert not reports[0].importance.equal(reports[1].importance)
     assert reports[0].protocol.encoder != reports[1].protocol.encoder

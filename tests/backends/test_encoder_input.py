@@ -11,7 +11,7 @@ import sinkinterp as si
 from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence, Sound, Text, TokenIds, encoder_input
 from sinkinterp.backends.files.model_files import load_tokenizer
 from sinkinterp.data.choices import Bos
-from sinkinterp.data.token_sources import from_text, from_texts
+from sinkinterp.data.token_sources import TextToTokens
 from sinkinterp.errors import InputError
 
 TEXT = "word7 word9 word50 word12"
@@ -122,16 +122,16 @@ def test_the_option_names_every_kind(tmp_path, monkeypatch):
 def test_bos_is_the_token_that_the_decoder_starts_with(bart):
     tokenizer = load_tokenizer(bart)
     assert tokenizer.bos_token_id == 2 and tokenizer.bos_token == "</s>"
-    token_set = from_texts([TEXT], tokenizer, 5, 1, Bos.ALWAYS, "a text")
+    token_set = TextToTokens(tokenizer, Bos.ALWAYS).of_length([TEXT], 5, 1, "a text")
     assert token_set.tokens.tolist() == [[2, 7, 9, 50, 12]] and token_set.bos == "always (id 2 first)"
 
 
 @pytest.mark.parametrize(("length", "texts"), [(3, [TEXT]), (5, [TEXT]), (5, ["word7 word9 word50", TEXT])])
 def test_no_text_ends_in_what_the_tokenizer_appends(bart, length, texts):
     tokenizer = load_tokenizer(bart)
-    token_set = from_texts(texts, tokenizer, length, 1, Bos.TOKENIZER, "texts")
+    token_set = TextToTokens(tokenizer).of_length(texts, length, 1, "texts")
     assert token_set.tokens.tolist() == [[1, 7, 9, 50, 12][:length]] and token_set.too_short == len(texts) - 1
-    assert from_text(TEXT, tokenizer, Bos.TOKENIZER).tokens.tolist() == [[1, 7, 9, 50, 12]]
+    assert TextToTokens(tokenizer).one(TEXT).tokens.tolist() == [[1, 7, 9, 50, 12]]
 
 
 def test_the_commands_measure_and_view_ask_for_an_encoder_input_and_take_it(call, bart):

@@ -173,7 +173,7 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_outside_the_model_is_refused_before_anything_runs(backend):
+def test_a_place_outside_the_model_is_refused_before_anything_runs(backend):
     subject = subject_of("gpt2", backend)
     before, ran = state_of(subject.model), []
     for edit, message in OUTSIDE.items():

@@ -417,7 +417,7 @@ WRONG = si.AttentionOf(
 )
 
 
-def test_what_the_user_says_of_a_module_is_what_is_found_without_it():
+def test_a_described_module_equals_the_one_that_is_found():
     model = peaked(zoo.NanoGPT)
     told = si.load(model, blocks="blocks", positions="wpe", forward=lambda module, ids: module(ids, ids)[0])
     found = si.load(model)
@@ -449,7 +449,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_proved_is_refused_by_name(name):
+def test_a_module_that_fails_a_check_is_refused_by_name(name):
     make, told, words = REFUSED[name]
     model = peaked(make)
     with pytest.raises(InputError, match=words) as refusal:

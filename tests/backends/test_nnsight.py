@@ -62,7 +62,7 @@ def test_a_folder_runs_on_either_backend(tmp_path):
     assert_equal_reports(*(si.measure(si.load(tmp_path, backend=b), tokens_of()) for b in ("nnsight", "huggingface")))
 
 
-def test_what_cannot_be_loaded_is_refused_by_name():
+def test_an_unknown_backend_and_a_wrong_one_are_refused_by_name():
     for model, backend, message in (
         (model_of("llama"), "jax", "cannot run on 'jax'; backends: huggingface, nnsight"),
         (NNsight(model_of("llama")), "huggingface", "cannot run on 'huggingface'"),

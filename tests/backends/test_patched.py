@@ -129,7 +129,7 @@ def test_gradients_pass_through_an_edited_model_as_through_one_that_was_built_so
     torch.testing.assert_close(edited, model.transformer.h[0].attn.c_attn.weight.grad, rtol=1e-4, atol=1e-5)
 
 
-def test_what_cannot_be_patched_is_refused_in_one_line_and_nothing_is_changed():
+def test_a_refused_patch_is_one_line_and_changes_nothing():
     model, state = model_of("gpt2"), state_of(model_of("gpt2"))
     implementation = model.config._attn_implementation
     refused = {
@@ -257,7 +257,7 @@ def test_hooks_of_a_user_around_a_measurement_compose_or_are_named():
         si.measure(subject, TOKENS)
 
 
-def test_what_is_learned_inside_stays():
+def test_training_inside_patched_stays_after_it():
     model = model_of("llama with biases")
     before, projection = state_of(model), model.get_decoder().layers[1].self_attn.k_proj
     with si.patched(model, iv.ZeroKeyBias()), torch.no_grad():

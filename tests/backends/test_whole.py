@@ -160,7 +160,7 @@ def test_a_model_of_our_family_is_read_whole_or_refused(name, tmp_path):
             load_model(written(tmp_path, {other: x for other, x in weights.items() if other != known}))
 
 
-def test_of_several_files_all_are_read_or_the_folder_is_refused(tmp_path):
+def test_a_sharded_model_is_read_whole_or_refused(tmp_path):
     model = model_of("llama")
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     files = sorted(tmp_path.glob("model-*.safetensors"))

@@ -51,7 +51,7 @@ def test_what_is_trimmed_from_a_stretch_is_in_neither_part():
     assert sorted(split.training.tolist()) == [*range(436), *range(500, 935)]
 
 
-def test_where_nothing_stays_of_any_stretch_nothing_is_taken_off():
+def test_stretches_that_would_be_trimmed_away_are_kept_whole():
     assert Split.of(11, 0.3, 1.0, lambda stretch: range(0)).held_out.equal(Split.of(11, 0.3, 1.0).held_out)
 
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from sinkinterp.data import corpus_folder, tokenisers
-from sinkinterp.data.changes import FixedAt, RandomAt
 from sinkinterp.data.packing import PackedText, trimmed
 from sinkinterp.data.sources import Source, Texts
+from sinkinterp.data.token_changes import FixedAt, RandomAt
 from sinkinterp.data.tokenisers import ByteBPE, Pretrained, beginning_with_bos, pretrained_tokenizer
 from sinkinterp.errors import InputError
 from sinkinterp.spec import Spec
@@ -296,7 +296,7 @@ def stop(*_):
     raise KeyboardInterrupt
 
 
-def test_what_cannot_be_packed_or_drawn_names_the_fix(prepared, tmp_path):
+def test_a_corpus_that_cannot_be_packed_or_drawn_names_the_fix(prepared, tmp_path):
     for length in (60, 10_000):
         with pytest.raises(InputError, match=f"chunks of {length} tokens.* smaller length"):
             replace(PACKED, source=SourceOfThisTest(2), length=length).prepare(tmp_path)

@@ -1,5 +1,7 @@
 """What a model would read as something else is refused or said: padding without a mask, a second BOS."""
 
+import json
+
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -7,9 +9,12 @@ from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import sinkinterp as si
-from sinkinterp.data.padding import said_of_padding
-from sinkinterp.data.tokens import TokenSet
+from sinkinterp.backends.subject import text_to_tokens
+from sinkinterp.data.choices import Bos
+from sinkinterp.data.tokens import TokenSet, said_of_padding
 from sinkinterp.errors import InputError
+from sinkinterp.pages.live.session import Session
+from sinkinterp.runs.inputs import Inputs
 
 WORDS = ["<s>", "</s>", "<pad>", "the", "cat", "sat"]
 
@@ -18,7 +23,7 @@ WORDS = ["<s>", "</s>", "<pad>", "the", "cat", "sat"]
 def subject():
     made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<s>"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    made.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    made.post_processor = TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
     marks = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<s>"}
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=7, bos_token_id=0, eos_token_id=1, **sizes)).eval()
@@ -43,7 +48,7 @@ def test_ids_that_a_mask_marks_are_read_as_they_are(subject):
     assert si.measure(subject, TokenSet.of_rows(rows)).protocol.source == "tokens in memory"
 
 
-def test_where_no_padding_is_known_the_protocol_says_what_is_repeated():
+def test_without_known_padding_the_source_names_repeated_ids():
     rows = TokenSet.of_rows([[9, 9, 4, 5], [3, 4, 9, 9, 9], [7, 7]])
     assert (
         "3 " not in said_of_padding(rows, {}).source
@@ -84,3 +89,23 @@ def test_conversations_are_chats(subject):
     shared = [{"from": "human", "value": "the cat"}, {"from": "gpt", "value": "sat"}]
     assert subject.tokens(shared).tokens.equal(subject.tokens(named).tokens)
     assert subject.tokens([shared, shared]).tokens.equal(subject.tokens([named, named]).tokens)
+
+
+@pytest.mark.parametrize("bos", Bos)
+def test_every_way_from_a_text_to_tokens_gives_the_same_ones(subject, bos, tmp_path):
+    text, file, rows = "the cat sat", tmp_path / "a.txt", tmp_path / "a.jsonl"
+    file.write_text(text)
+    rows.write_text(json.dumps({"text": text, "domain": "books"}))
+    to_tokens, length = text_to_tokens(subject, bos), 3 + (bos is not Bos.NEVER)
+    ways = {
+        "python": subject.tokens(text, bos=bos),
+        "python, a file": subject.tokens(file, bos=bos),
+        "view": to_tokens.one_in(text, "text", None),
+        "view, a file": to_tokens.one_in(str(file), "text", None),
+        "measure": Inputs(64, 1, bos, text, may_be_shorter=True).token_set(subject, "a model"),
+        "domains": Inputs(length, 1, bos).domain_token_sets(subject, [str(rows)], "domain")[0]["books"],
+        "the live page": Session(subject, subject.tokenizer, bos=bos)._tokens(text),
+    }
+    expected = [3, 4, 5] if bos is Bos.NEVER else [0, 3, 4, 5]
+    assert {way: found.tokens.tolist() for way, found in ways.items()} == {way: [expected] for way in ways}
+    assert len({found.bos for found in ways.values()}) == 1

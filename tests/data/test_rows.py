@@ -103,7 +103,7 @@ def test_a_saved_dataset_is_read_and_its_metadata_is_not(tmp_path):
     assert Texts(str(tmp_path)).fingerprint() != Texts(str(tmp_path / "saved")).fingerprint() != ""
 
 
-def test_of_saved_splits_one_is_read(tmp_path):
+def test_only_the_asked_split_of_a_saved_dataset_is_read(tmp_path):
     DatasetDict(train=Dataset.from_list(ROWS), test=Dataset.from_list(ROWS[:1])).save_to_disk(tmp_path / "saved")
     assert [len(list(rows_of(tmp_path / "saved", split))) for split in ("train", "test")] == [2, 1]
     assert list(texts_of(tmp_path)) == [row["text"] for row in ROWS]

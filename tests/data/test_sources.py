@@ -141,7 +141,7 @@ EMBEDDED = {
 
 
 @pytest.mark.parametrize(("files", "texts"), EMBEDDED.values(), ids=EMBEDDED)
-def test_what_is_embedded_in_any_order_of_the_files(embedded, files, texts):
+def test_embedded_texts_do_not_depend_on_the_order_of_files(embedded, files, texts):
     named = {f"{i}.py": text for i, text in enumerate(files)}
     found = embedded(named)
     assert sorted(found) == texts and found == embedded(named, cache="b", backwards=True)

@@ -122,7 +122,7 @@ def test_a_string_that_looks_like_a_path_is_no_dataset(text):
         next(texts_of(text))
 
 
-def test_what_exists_is_read_before_a_dataset_of_that_name(tmp_path, monkeypatch):
+def test_an_existing_file_is_read_before_a_dataset_of_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert not is_path("allenai/c4") and not is_path("allenai/c4:en") and not is_path("imdb")
     write_rows(tmp_path / "allenai" / "c4" / "a.jsonl")
@@ -325,7 +325,7 @@ def test_a_file_that_names_no_domains_says_which_columns_it_has(tmp_path, rows, 
         domains_of(write_rows(tmp_path / "a.jsonl", rows))
 
 
-def test_what_gives_no_domains_names_the_fix(folder):
+def test_a_source_without_domains_names_the_fix(folder):
     (folder / "law.txt").write_text("more law")
     for source, fix in (
         (folder / "empty", r"holds no .* file; give a folder with texts"),

@@ -8,8 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
 from sinkinterp.backends.subject import words_of
-from sinkinterp.data.plain_tokenizer import plain_tokenizer
-from sinkinterp.data.token_texts import labels_of
+from sinkinterp.data.given_tokenizer import labels_of, plain_tokenizer
 
 TEXTS = [
     "The cat's  sat\n\n on the mat, 17 times",

@@ -102,7 +102,7 @@ def test_an_exchange_of_two_positions_may_be_of_some_heads_only(make_call):
 
 
 @pytest.mark.parametrize("site", [*IN_CALL, iv.ChangePattern], ids=lambda site: site.__name__)
-def test_what_was_taken_is_put_back_bit_for_bit(site, make_call):
+def test_activations_put_back_leave_the_call_as_it_was(site, make_call):
     call = make_call(slot=SinkLogit(torch.randn(6)))
     taken = site(iv.Zero()).activations(call)
     again = site(iv.Put({LAYER: taken})).call(call)

@@ -13,7 +13,7 @@ from sinkinterp.lm.block import PostNorm
 from sinkinterp.lm.config import LMSpec, WrittenInit
 from sinkinterp.lm.ffn import GatedFFN, Gelu
 from sinkinterp.lm.model import SinkForCausalLM, build
-from sinkinterp.lm.positions import Alibi, T5Relative
+from sinkinterp.lm.position_schemes import Alibi, T5Relative
 from sinkinterp.lm.sink_token import SinkToken
 from sinkinterp.lm.variants import VARIANTS
 

@@ -10,7 +10,7 @@ from transformers import Trainer, TrainingArguments
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from sinkinterp.lm import loss as blocked
-from sinkinterp.lm.loss import IGNORED, blocked_loss
+from sinkinterp.lm.blocked_loss import IGNORED, blocked_loss
 from sinkinterp.lm.model import build
 
 VOCAB = 11

@@ -176,7 +176,7 @@ def test_first_order_is_exact_for_the_last_residual_and_a_linear_metric(subject,
     assert "a place drawn at random restores" in table.note and f"{2 * len(table.rows) + 5} runs" in table.note
 
 
-def test_what_does_not_fit_is_refused(subject):
+def test_arguments_that_do_not_fit_are_refused(subject):
     with pytest.raises(InputError, match="of one length in tokens"):
         activation_patching(subject, CLEAN, CORRUPTED[:, :5])
     with pytest.raises(InputError, match="nothing can be restored"):

@@ -40,7 +40,7 @@ def test_the_parts_of_a_decoder_add_up_beside_cross_attention(name):
     adds_up(subject, tokens_of(11) % encoder_decoders.VOCAB, POSITION_BIAS if name == "t5" else None, is_crossed=True)
 
 
-def test_of_a_head_that_is_not_above_uniform_attention_no_share_is_said_to_be_removed():
+def test_a_head_below_uniform_attention_has_no_share_removed():
     answers = [si.explain(subject_of("gpt2"), tokens_of(11), head=head) for head in ((0, 2), (1, 3), (2, 3))]
     for answer, is_above in zip(answers, (True, False, False), strict=True):
         score, removed = answer.heads[0], answer.cuts.column("removed")
@@ -255,7 +255,7 @@ def medians(x):
     return flat[..., (flat.shape[-1] - 1) // 2]
 
 
-def test_that_nothing_stands_out_is_said_of_all_blocks_with_the_one_that_comes_nearest():
+def test_without_a_massive_entry_the_nearest_block_is_named():
     subject, tokens = subject_of("gpt2"), tokens_of(11)
     answer, x = si.explain(subject, tokens, head=(1, 3), progress=False), residuals(subject, tokens)
     first, others = x[:, :, 0].mean(0).abs(), x[:, :, 1:].abs().mean((0, 2))
@@ -367,7 +367,7 @@ def test_the_published_cuts_of_gpt2_are_parts_that_explain_finds():
     assert scores_and_alpha("control: no first token")[1] > 0.9 * sink
 
 
-def test_what_cannot_be_explained_is_refused():
+def test_a_model_that_cannot_be_explained_is_refused():
     tokens = tokens_of(7)
     with pytest.raises(InputError, match="there is no head"):
         si.explain(subject_of("gpt2"), tokens, head=(9, 0), progress=False)

@@ -185,7 +185,7 @@ def test_a_frozen_norm_makes_the_query_linear_in_what_the_sender_writes():
     assert "norms frozen" in table.note
 
 
-def test_what_is_not_a_path_is_refused():
+def test_a_sender_and_a_receiver_of_another_site_are_refused():
     subject = load(model_of("gpt2"))
     with pytest.raises(InputError, match=r"a sender is ChangeOutputs\(\) or ChangeMLP\(\)"):
         path_patching(subject, CLEAN, CORRUPTED, sender=ChangeResidual())

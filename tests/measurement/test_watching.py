@@ -213,7 +213,7 @@ def test_another_model_is_loaded_anew_and_a_subject_is_taken_as_it_is():
     assert first != second and watch.step(si.load(models[0]), 3) == first
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="every, a number of steps"):
         si.SinkCallback(TOKENS, 0)
     with pytest.raises(InputError, match="most is a share of the time"):

@@ -246,7 +246,7 @@ def test_importances_are_the_proxys_beside_the_raw_ones(name, convention):
 
 
 @every_call
-def test_what_goes_off_the_sequence_is_what_the_dense_rows_lack(call):
+def test_attention_off_the_sequence_is_one_minus_the_dense_row_sum(call):
     expected = 1 - call.pattern()[..., -len(call.keys) :].sum(-1).mean(-1)
     torch.testing.assert_close(off_sequence(call), expected, rtol=1e-4, atol=1e-5)
 

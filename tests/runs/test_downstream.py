@@ -24,7 +24,7 @@ def test_short_texts_are_left_out_and_too_few_are_refused():
         endings(["too short", "word " * 30 + "-" * 900 + " word", *["word " * 80] * 7], 5)
 
 
-def test_without_a_tokenizer_or_the_harness_the_fix_is_said(monkeypatch):
+def test_a_missing_tokenizer_or_harness_names_the_fix(monkeypatch):
     with pytest.raises(InputError, match="has no tokenizer"):
         accuracy("sinkinterp/demo-softmax")
     monkeypatch.setitem(downstream.__dict__, "load_tokenizer", lambda source: object())

@@ -191,7 +191,7 @@ def test_a_file_without_chats_is_one_line(tmp_path, text, words):
         read_chats(str(tmp_path / "bad.jsonl"))
 
 
-def test_what_is_not_there_is_one_line(tmp_path):
+def test_missing_chats_or_tokenizers_are_refused_in_one_line(tmp_path):
     with pytest.raises(InputError, match="there is no file"):
         read_chats(str(tmp_path / "absent.jsonl"))
     with pytest.raises(InputError, match="cannot load the data set 'no/such'"):

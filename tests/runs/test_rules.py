@@ -144,7 +144,7 @@ def test_a_mean_above_its_null_is_a_sink_whatever_the_rate():
     assert HasNoSink("a").verdict(table).outcome is FAILS
 
 
-def test_where_nothing_is_claimed_a_model_has_a_sink_or_none():
+def test_a_model_without_a_claim_is_judged_sink_or_no_sink():
     table = runs(a=of_alpha(*[0.3] * 5), b=of_alpha(*[0.1] * 5), c=of_alpha(*[0.1] * 5, loss=3.0))
     outcomes = [SinkOrNone(name, baseline="a").verdict(table).outcome for name in "abc"]
     assert outcomes == [SINK, NO_SINK, CONFOUNDED]
@@ -260,7 +260,7 @@ def test_intervals_that_overlap_decide_nothing(other, options, outcome):
     assert rule.verdict(Table("", "", rows)).outcome is outcome
 
 
-def test_what_cannot_be_asked_says_why():
+def test_a_rule_that_is_not_asked_gives_its_reason():
     assert NotAsked("big models have more", "the toy is small").verdict(runs()).reason == "the toy is small"
     for shows, outcome in ((True, HOLDS), (False, FAILS), (None, UNDECIDED)):
         assert FunctionRule("", lambda table, shows=shows: (shows, "why")).verdict(runs()).outcome is outcome

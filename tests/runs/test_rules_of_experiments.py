@@ -40,7 +40,7 @@ def test_table_1_asks_of_repeated_tokens_what_the_kind_of_positions_makes_of_the
 
 
 @pytest.mark.parametrize(("chat", "outcome"), [(0.88, HOLDS), (0.70, FAILS), (0.80, UNDECIDED)])
-def test_of_two_given_models_the_second_is_judged_as_the_chat_model_of_the_first(chat, outcome):
+def test_the_second_of_two_models_is_judged_as_the_chat_model_of_the_first(chat, outcome):
     rows = [row for name, rate in (("base", 0.9), ("chat", chat)) for row in inputs_of(name, "no table", natural=rate)]
     assert outcomes("table01_inputs", rows)[-1] is outcome
     assert outcomes("table01_inputs", rows[:1])[-1] is NOT_ASKED

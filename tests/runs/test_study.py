@@ -8,7 +8,7 @@ from sinkinterp.data.packing import PackedText
 from sinkinterp.data.tokenisers import ByteBPE
 from sinkinterp.errors import InputError
 from sinkinterp.lm.ffn import GatedFFN
-from sinkinterp.lm.positions import Rotary
+from sinkinterp.lm.position_schemes import Rotary
 from sinkinterp.report import columns as c
 from sinkinterp.runs.catalogue import Scale, experiment_names
 from sinkinterp.runs.estimate import cost_of, tokens_per_second
@@ -75,7 +75,7 @@ def test_processes_make_the_rows_that_this_process_makes(table, tmp_path):
     assert list(rows) == [row for row in table.rows if row[c.MODEL] == "softmax"]
 
 
-def test_what_is_cached_is_not_trained_again(tmp_path, monkeypatch):
+def test_a_cached_run_is_not_trained_again(tmp_path, monkeypatch):
     scope = Scope(Scale.SMOKE, seeds=1, workers=Here(), cache=tmp_path)
     one = replace(STUDY, rows=replace(STUDY.rows, arms=STUDY.rows.arms[:1]))
     first = one.table(scope)

@@ -108,7 +108,7 @@ def test_losses_in_many_passes_are_those_in_one(monkeypatch):
     assert trained.valid_loss(subject, token_set).mean == pytest.approx(whole.mean, abs=1e-6)
 
 
-def test_who_gives_the_folder_of_a_run_is_told_its_newest_model(tmp_path):
+def test_the_folder_of_a_run_is_refused_with_its_newest_model(tmp_path):
     for step in (1, 2, 10):
         build(VARIANTS["softmax"]).save_pretrained(tmp_path / f"step-{step:07d}")
     with pytest.raises(InputError, match=r"give a model inside it, such as .*step-0000010"):

@@ -220,7 +220,7 @@ def poison(part, monkeypatch):
 
 
 @pytest.mark.parametrize(("part", "message"), [("gradient", "gradient norm is inf"), ("loss", "loss is nan")])
-def test_what_is_not_finite_stops_the_run_before_the_step_and_says_it(tmp_path, monkeypatch, part, message):
+def test_a_number_that_is_not_finite_stops_the_run_before_the_step(tmp_path, monkeypatch, part, message):
     recipe = replace(RECIPE, micro_batch=5)  # pieces are weighted by their targets
     job = job_of(recipe, recipe.data, evaluate)
 

@@ -15,7 +15,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.lm.config import LMSpec
 from sinkinterp.lm.ffn import FFN, Relu
 from sinkinterp.lm.model import build
-from sinkinterp.lm.positions import Learned
+from sinkinterp.lm.position_schemes import Learned
 from sinkinterp.lm.variants import VARIANTS, attn
 from sinkinterp.train.job import Task, prepared
 from sinkinterp.train.recipe import Recipe

@@ -5,7 +5,7 @@ import pytest
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.data.backcopy import BigramBackcopy, BosFirst
 from sinkinterp.errors import InputError
-from sinkinterp.lm.positions import Rotary
+from sinkinterp.lm.position_schemes import Rotary
 from sinkinterp.spec import Spec
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipe_parts import CosineRate
@@ -64,7 +64,7 @@ def test_a_kind_without_defaults_takes_its_fields_beside_it():
         ("=3", "a setting is key=value"),
     ],
 )
-def test_what_cannot_be_set_is_one_line_that_says_what_can(setting, message):
+def test_an_unknown_setting_is_one_line_with_the_known_ones(setting, message):
     with pytest.raises(InputError) as caught:
         changed(Recipe(), [setting])
     assert message in str(caught.value)

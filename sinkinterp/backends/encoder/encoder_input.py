@@ -15,8 +15,8 @@ from transformers.modeling_outputs import BaseModelOutput, ModelOutput
 from typing_extensions import override
 
 from ...checks import finite_number, unicode_text, whole_numbers
+from ...data.given_tokenizer import check_one_bos
 from ...data.texts import text_of_file
-from ...data.token_sources import check_one_bos
 from ...errors import InputError
 from ...files import path_of
 

@@ -10,7 +10,7 @@ import torch
 
 from ...backends.subject import Subject
 from ...data.choices import Bos
-from ...data.token_sources import Tokenizer, from_text
+from ...data.token_sources import TextToTokens, ids_in
 from ...data.tokens import TokenSet
 from ...errors import InputError
 from ...interventions.edit import description
@@ -44,7 +44,7 @@ class Session:
     """
 
     subject: Subject
-    tokenizer: Tokenizer | None
+    tokenizer: Any
     word: TokenText = str
     bos: Bos = Bos.TOKENIZER
     _lock: Lock = field(default_factory=Lock)
@@ -102,9 +102,10 @@ class Session:
         if len(prompt) > MOST_LETTERS:
             raise InputError(f"the prompt has {len(prompt):,} letters; give at most {MOST_LETTERS:,}")
         if self.tokenizer is None:
-            token_set = self._ids(prompt)
+            token_set = ids_in(prompt, self.subject.shape.vocab, "prompt")
         else:
-            token_set = from_text(_encodable(prompt), self.tokenizer, self.bos, self.most_tokens + 1, "prompt")
+            to_tokens = TextToTokens(self.tokenizer, self.bos, self.subject.name)
+            token_set = to_tokens.one(_encodable(prompt), self.most_tokens + 1, "prompt")
         if token_set.tokens.shape[1] > self.most_tokens:
             raise InputError(f"the prompt has more than {self.most_tokens} tokens; shorten it")
         return token_set
@@ -115,13 +116,6 @@ class Session:
             return []
         table = activation_patching(self.subject, clean, self._tokens(other), progress=False)
         return torch.tensor(table.numbers(RESTORED)).unflatten(0, (-1, clean.tokens.shape[1])).tolist()
-
-    def _ids(self, prompt: str) -> TokenSet:
-        words, vocab = prompt.replace(",", " ").split(), self.subject.shape.vocab
-        ids = [int(word) if word.isascii() and word.isdecimal() and len(word) < 20 else vocab for word in words]
-        if len(ids) < 2 or max(ids) >= vocab:
-            raise InputError(f"this model has no tokenizer; give at least 2 token ids from 0 to {vocab - 1}, as 3 17 5")
-        return TokenSet.of(torch.tensor([ids]), "prompt")
 
     def _suggestions(self, massive: Sequence[EntryData]) -> list[SuggestionData]:
         """Three edits that show something: by what the model has, and where its largest entry is."""

@@ -190,7 +190,7 @@ class T5Relative(_Buckets):
 
 @dataclass(frozen=True)
 class BucketIndex(_Buckets):
-    """The index of the bucket, not trained: the paper's equation 6, and what its release runs as relative positions.
+    """The index of the bucket, not trained: the paper's equation 6. The release runs it as relative positions.
 
     It grows with distance, so it favours the first key: with equal scores otherwise, alpha_1 is 0.334 at T = 64.
     """

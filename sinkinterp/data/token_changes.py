@@ -63,7 +63,7 @@ class RandomAt(TokenChange):
     def check(self, vocab: int, length: int) -> None:
         if not 0 <= self.start < self.stop <= length:
             raise InputError(
-                f"random tokens stand at positions from 0 to {length}, the length; got {self.start} to {self.stop}"
+                f"random tokens are at positions from 0 to {length}, the length; got {self.start} to {self.stop}"
             )
 
 

@@ -1,0 +1,152 @@
+"""Tokenizers that users give: of transformers or another library, two functions, or a dictionary of characters."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from ..errors import InputError
+
+Encode = Callable[[str], Any]
+Decode = Callable[[list[int]], str]
+_PIECES = ("decode_single_token_bytes", "id_to_token", "id_to_piece")  # of tiktoken, tokenizers, sentencepiece
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # how SentencePiece names the token of a byte
+_UNKNOWN = "\ufffd"
+
+
+def is_tokenizer(found: object) -> bool:
+    """Whether an object is a tokenizer."""
+    return callable(found) and hasattr(found, "bos_token_id")
+
+
+@dataclass(frozen=True, eq=False)
+class PlainTokenizer:
+    """The two functions of a tokenizer, called as a transformers tokenizer is. It adds no special tokens."""
+
+    encode: Encode
+    decode: Decode
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+    chat_template: None = None
+    piece: Callable[[int], str | bytes | None] | None = None  # what the vocabulary calls a token
+
+    def __call__(
+        self, text: str, *, add_special_tokens: bool = True, truncation: bool = False, max_length: int | None = None
+    ) -> dict[str, list[int]]:
+        """{"input_ids": the first `max_length` ids of the text}, all of them without truncation."""
+        encoded: Any = self.encode(text)
+        ids = [int(i) for i in getattr(encoded, "ids", encoded)]  # tokenizers returns an object
+        return {"input_ids": ids[:max_length] if truncation else ids}
+
+
+def plain_tokenizer(given: Any) -> PlainTokenizer | None:
+    """The tokenizer that an object, a pair of functions or a dictionary of characters is; None for anything else."""
+    if isinstance(given, Mapping):
+        return _of_characters(given)
+    functions = (getattr(given, "encode", None), getattr(given, "decode", None))
+    if isinstance(given, Sequence) and not isinstance(given, str) and len(given) == 2:
+        functions = (given[0], given[1])
+    encode, decode = functions
+    if not callable(encode) or not callable(decode):
+        return None
+    bos, eos = (getattr(given, f"{name}_token_id", None) for name in ("bos", "eos"))
+    piece = next((getattr(given, name) for name in _PIECES if callable(getattr(given, name, None))), None)
+    return PlainTokenizer(encode, decode, bos, eos, piece=piece)
+
+
+def _of_characters(ids: Mapping[Any, Any]) -> PlainTokenizer:
+    """Raises InputError unless the dictionary gives single characters different ids."""
+    characters = {i: character for character, i in ids.items()}
+    is_right = all(isinstance(c, str) and len(c) == 1 and isinstance(i, int) for i, c in characters.items())
+    if not ids or not is_right or len(characters) < len(ids):
+        raise InputError("a dictionary that is a tokenizer gives every character an id of its own, such as {'a': 0}")
+
+    def encode(text: str) -> list[int]:
+        unknown = sorted({character for character in text if character not in ids})
+        if unknown:
+            raise InputError(f"the tokenizer has no character {unknown[0]!r}; give a text without it")
+        return [ids[character] for character in text]
+
+    return PlainTokenizer(encode, lambda tokens: "".join(characters.get(int(i), "?") for i in tokens))
+
+
+def appended_tokens(tokenizer: Any) -> int:
+    """How many tokens the tokenizer puts after every text, such as T5's end token."""
+    if isinstance(tokenizer, PlainTokenizer):  # which adds none, and may not know an "a"
+        return 0
+    with_special, alone = (
+        tokenizer("a", add_special_tokens=special, truncation=True, max_length=64)["input_ids"]
+        for special in (True, False)
+    )
+    starts = [i for i in range(len(with_special)) if with_special[i : i + len(alone)] == alone]
+    begins = with_special[0] == tokenizer.bos_token_id  # which may also stand for an "a" that is unknown
+    return len(with_special) - len(alone) - starts[-1 if begins else 0] if starts else 0
+
+
+def check_one_bos(ids: Sequence[int], tokenizer: Any, text: str) -> None:
+    """Raises InputError where a text begins with BOS itself, and the tokenizer puts another before it."""
+    first, spelt = getattr(tokenizer, "bos_token_id", None), str(getattr(tokenizer, "bos_token", ""))
+    is_spelt = text.lstrip().startswith(spelt)  # BOS may also be the token of what is unknown
+    if first is not None and is_spelt and list(ids[:2]) == [first, first]:
+        fix = 'take it out of the text, or use bos="never" for texts that begin with it'
+        raise InputError(f"the text {text[:30]!r} begins with BOS itself, and another is put before it; {fix}")
+
+
+def labels_of(tokenizer: Any) -> Callable[[int], str]:
+    """A function from a token id to its label: the text of `token_bytes`, with bytes outside letters as \\xe4.
+
+    The labels of a text's tokens, joined, are the text, but for a space that a tokenizer puts before it.
+    """
+    added = {i: str(token) for i, token in getattr(tokenizer, "added_tokens_decoder", {}).items()}
+
+    @cache
+    def label(token: int) -> str:
+        data = added[token].encode() if token in added else token_bytes(tokenizer, token)
+        return data.decode("utf-8", "backslashreplace")
+
+    return label
+
+
+def token_bytes(tokenizer: Any, token: int) -> bytes:
+    """The bytes of a token inside a text.
+
+    The tokenizer's `decode` adds them for a second copy of the token. If they are not whole letters, they follow from the
+    token's name: <0xE4>, or the letters that name bytes in byte-level BPE.
+    """
+    piece = _piece(tokenizer, token)
+    if isinstance(piece, bytes):
+        return piece
+    alone, twice = _decoded(tokenizer, [token]), _decoded(tokenizer, [token, token])
+    ends_word = piece is not None and piece.endswith("</w>")
+    text = twice.removesuffix(alone) if ends_word else twice.removeprefix(alone)
+    byte = _BYTE.fullmatch(piece or "")
+    if byte and alone != piece:
+        return bytes([int(byte[1], 16)])
+    if _UNKNOWN in text and piece and set(piece) <= _BYTE_LETTERS.keys():
+        return bytes(_BYTE_LETTERS[letter] for letter in piece)
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _piece(tokenizer: Any, token: int) -> str | bytes | None:
+    """What the vocabulary calls a token; None where the tokenizer does not say."""
+    if isinstance(tokenizer, PlainTokenizer):
+        return None if tokenizer.piece is None else tokenizer.piece(token)
+    name_of = getattr(tokenizer, "convert_ids_to_tokens", None)
+    return None if name_of is None else name_of(token)
+
+
+def _decoded(tokenizer: Any, tokens: list[int]) -> str:
+    if isinstance(tokenizer, PlainTokenizer) or not hasattr(tokenizer, "convert_ids_to_tokens"):
+        return str(tokenizer.decode(tokens))
+    return str(tokenizer.decode(tokens, clean_up_tokenization_spaces=False))
+
+
+def _byte_letters() -> dict[str, int]:
+    """The byte of each letter in the vocabularies of byte-level BPE: letters that print stand for themselves."""
+    printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printed]
+    return {chr(byte): byte for byte in printed} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_LETTERS = _byte_letters()
