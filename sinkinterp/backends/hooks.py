@@ -1,13 +1,10 @@
 """How a transformers model shows a recorder its attention calls and its residual stream. Nothing is patched."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -21,24 +18,14 @@ from ..attention.shapes import HeadOutput
 from ..errors import InputError
 from .anatomy import own_attention
 from .anatomy.modules import FeedForward, StreamModules, blocks_of, removed_after
+from .contexts import RECORDING, Hook
 from .exclusive import raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder
 
 Record = Callable[[Tensor], Tensor]  # shows what a module returns; its result replaces it
+OURS = "sinkinterp_"  # before the name of an attention implementation of transformers that is recorded
 BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be recorded
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A recorder, and the block of every module whose calls it is shown. Calls of other modules are left alone."""
-
-    recorder: Recorder
-    layers: Mapping[nn.Module, int]
-
-
-PATCHED: WeakSet[nn.Module] = WeakSet()  # the models that `patched` blocks edit now
-RECORDING: ContextVar[Recording | None] = ContextVar("sinkinterp_recording", default=None)
 
 
 def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -102,46 +89,38 @@ def _attended(
 
 
 for _base in BASES:
-    AttentionInterface.register(f"sinkinterp_{_base}", _recorded(_base))
+    AttentionInterface.register(OURS + _base, _recorded(_base))
     # without a mask function of the same name, transformers passes no mask and the model is no longer causal
-    AttentionMaskInterface.register(f"sinkinterp_{_base}", ALL_MASK_ATTENTION_FUNCTIONS[_base])
+    AttentionMaskInterface.register(OURS + _base, ALL_MASK_ATTENTION_FUNCTIONS[_base])
 
 
-@dataclass(frozen=True)
-class _BeforeBlock:
-    """A hook that shows a block's input to the recorder, whose result replaces it."""
-
-    recorder: Recorder
-
-    def __call__(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        raise_if_interrupted()
-        if args:
-            return (self.recorder.residual(args[0]), *args[1:]), kwargs
-        return args, kwargs | {"hidden_states": self.recorder.residual(kwargs["hidden_states"])}
+def _shown_input(
+    recorder: Recorder, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a block is given, after the recorder."""
+    raise_if_interrupted()
+    if args:
+        return (recorder.residual(args[0]), *args[1:]), kwargs
+    return args, kwargs | {"hidden_states": recorder.residual(kwargs["hidden_states"])}
 
 
-@dataclass(frozen=True)
-class _After:
-    """A hook that shows a module's output to `record`, whose result replaces it."""
-
-    record: Record
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        has_others = isinstance(output, tuple | list)
-        x = output[0] if has_others else output
-        edited = self.record(x)
-        if edited is x:
-            return None  # leaves the output as it is
-        return (edited, *output[1:]) if has_others else edited
+def _shown_output(record: Record, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    """What a module returns, after `record`; None leaves it as it is."""
+    has_others = isinstance(output, tuple | list)
+    x = output[0] if has_others else output
+    edited = record(x)
+    if edited is x:
+        return None
+    return (edited, *output[1:]) if has_others else edited
 
 
 @contextmanager
 def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: bool = False) -> Iterator[None]:
-    """Inside, the recorder is shown embeddings, residuals and feed-forward updates, and its result replaces them.
+    """Inside, its own passes show the recorder embeddings, residuals and feed-forward updates, and it replaces them.
 
     comes_first: whether hooks of other libraries see what the recorder made; by default it sees what they made.
     """
-    entering = _BeforeBlock(recorder)
+    entering = Hook(recorder, partial(_shown_input, recorder))
     handles = [
         block.register_forward_pre_hook(entering, prepend=comes_first, with_kwargs=True) for block in modules.blocks
     ]
@@ -153,7 +132,9 @@ def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: boo
     for block, mlp in enumerate(modules.mlps):
         if mlp is not None:
             outputs += _recorded_update(mlp, partial(recorder.mlp, block, factor=mlp.factor))
-    handles += [module.register_forward_hook(_After(record), prepend=comes_first) for module, record in outputs]
+    for module, record in outputs:
+        after = Hook(recorder, partial(_shown_output, record))
+        handles.append(module.register_forward_hook(after, prepend=comes_first))
     with removed_after(handles):
         yield
 

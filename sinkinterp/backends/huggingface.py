@@ -27,10 +27,11 @@ from .anatomy.modules import (
 )
 from .anatomy.own_attention import family_of, note_of
 from .anatomy.projections import HeadMap, maps_edited, maps_of
+from .contexts import edits_around, recorded_by
 from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
 from .exclusive import exclusive
-from .hooks import BASES, PATCHED, RECORDING, Recording, attention_set_to, eval_mode, recorded_stream
+from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream
 from .recorder import Answers, Recorder, check_reads, stacked
 from .subject import CallRead, Logits, OutputRead, ReadsText, ResidualRead, Trace
 
@@ -61,7 +62,7 @@ class HuggingFaceSubject(ReadsText):
         check_encoder(model, self.name, self.has_encoder)
         self._check_not_patched()
         self.revision = getattr(model.config, "_commit_hash", None) or ""
-        self.attention = model.config._attn_implementation
+        self.attention = model.config._attn_implementation.removeprefix(OURS)  # another thread's block may be open
         if self.attention not in BASES:
             raise InputError(f"{self.name} runs {self.attention!r} attention; load it with attn_implementation='sdpa'")
         bare, tables = self._bare_pass(contract.sample_tokens(self._embedding.num_embeddings))
@@ -165,10 +166,9 @@ class HuggingFaceSubject(ReadsText):
         check_reads(calls=calls, residuals=residuals, mlps=mlps, outputs=outputs)
         recorder = Recorder(calls, residuals, mlps, edits, gradients, outputs=outputs)
         positions = self.positions(edits, tokens.shape[1])
-        with exclusive(self.model):  # another thread waits here for the end of a patched block
-            self._check_not_patched()
-            with self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
-                return self._trace(tokens, recorder, positions)
+        self._check_not_patched()
+        with exclusive(self.model), self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
+            return self._trace(tokens, recorder, positions)
 
     def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor]) -> Trace:
         """The trace of one forward pass that is shown to `recorder`."""
@@ -224,7 +224,7 @@ class HuggingFaceSubject(ReadsText):
     @property
     def recorded_attention(self) -> str:
         """The name of the attention implementation that shows every call to the recorder."""
-        return f"sinkinterp_{self.attention}"
+        return OURS + self.attention
 
     @contextmanager
     def shown_to(self, recorder: Recorder) -> Iterator[None]:
@@ -243,12 +243,13 @@ class HuggingFaceSubject(ReadsText):
         """Logits. Attention runs through the recorded function where there is a recorder, else through the model's."""
         tokens = tokens.to(self.device)
         function = None if recorder is None else self.recorded_attention
-        with torch.set_grad_enabled(gradients), eval_mode(self.model), attention_set_to(self.model, function):
-            token = RECORDING.set(None if recorder is None else Recording(recorder, self.modules.layers))
-            try:
-                return self._logits(tokens, **positions)
-            finally:
-                RECORDING.reset(token)
+        with (
+            torch.set_grad_enabled(gradients),
+            eval_mode(self.model),
+            attention_set_to(self.model, function),
+            nullcontext() if recorder is None else recorded_by(recorder, self.modules.layers),
+        ):
+            return self._logits(tokens, **positions)
 
     def _logits(self, tokens: Tokens, **positions: Tensor) -> Logits:
         """What the model returns for these tokens."""
@@ -332,7 +333,7 @@ class HuggingFaceSubject(ReadsText):
                 raise InputError(f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)")
 
     def _check_not_patched(self) -> None:
-        if self.model in PATCHED:
+        if edits_around(self.model):
             raise InputError(f"{self.name} is inside si.patched(...); measure it outside, with edits=... instead")
 
     def _check_updates(self) -> None:

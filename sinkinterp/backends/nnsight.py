@@ -13,6 +13,7 @@ from ..attention.call import call_of_interface, is_causal_call
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.edit import MLP, POSITION_EMBEDDING, TOKEN_EMBEDDING
+from .contexts import recorded_by
 from .hooks import eval_mode, recorded_sum
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
@@ -47,10 +48,11 @@ class NNsightSubject(HuggingFaceSubject):
 
         tokens = tokens.to(self.device)
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
-        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), self._envoy.trace(tokens, **inputs):
-            self._visit(recorder)
-            logits = nnsight.save(self._envoy.output.logits)
-        return logits  # noqa: RET504  the trace writes it here
+        with recorded_by(recorder), torch.set_grad_enabled(recorder.gradients), eval_mode(self.model):
+            with self._envoy.trace(tokens, **inputs):
+                self._visit(recorder)
+                logits = nnsight.save(self._envoy.output.logits)
+            return logits  # noqa: RET504  the trace writes it here
 
     def _visit(self, recorder: Recorder) -> None:
         """Inside a trace, shows the recorder all sites in forward order, and writes what it changed."""
