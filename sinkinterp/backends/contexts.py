@@ -60,9 +60,7 @@ class Attached:
     """What stands in a model for a while. A copy of the model would keep it for ever, so it refuses to be copied."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise InputError(
-            "a model is not copied or saved whole while it is patched or measured; copy it before or after"
-        )
+        raise InputError("a model that is patched or measured now cannot be copied or pickled; do it before or after")
 
 
 @dataclass(frozen=True, eq=False)

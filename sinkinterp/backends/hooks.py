@@ -1,8 +1,9 @@
 """How a transformers model shows a recorder its attention calls and its residual stream. Nothing is patched."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..errors import InputError
 from .anatomy import own_attention
 from .anatomy.modules import FeedForward, StreamModules, blocks_of, removed_after
 from .contexts import RECORDING, Hook
-from .exclusive import raise_if_interrupted
+from .exclusive import lock_of, raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder
 
@@ -165,18 +166,46 @@ def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iter
 
     A model outside transformers' attention interface shows its calls to the recorder instead; see `own_attention`.
     """
-    before = model.config._attn_implementation
-    blocks: Sequence[nn.Module] = ()
-    try:
-        if implementation is not None and model._can_set_attn_implementation():
-            model.set_attn_implementation(implementation)
-        elif implementation is not None:
-            blocks = blocks_of(model)
-        with own_attention.replaced(blocks, _attended):
+    if implementation is None:
+        yield
+    elif not model._can_set_attn_implementation():
+        with own_attention.replaced(blocks_of(model), _attended):
             yield
+    else:
+        with _configured(model, implementation):
+            yield
+
+
+@contextmanager
+def _configured(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """Sets the attention in the model's configuration. Models may share it, so this may end before what came later."""
+    lock, key, here = lock_of(type(model.config)), id(model.config), _Setting()
+    with lock:
+        here.before = model.config._attn_implementation
+        _SETTINGS.setdefault(key, []).append(here)
+    try:
+        model.set_attn_implementation(implementation)
+        yield
     finally:
-        if model.config._attn_implementation != before:
-            model.set_attn_implementation(before)
+        with lock:
+            later = _SETTINGS[key][_SETTINGS[key].index(here) + 1 :]
+            _SETTINGS[key].remove(here)
+            if later:
+                later[0].before = here.before
+            elif model.config._attn_implementation != here.before:
+                model.set_attn_implementation(here.before)
+            if not _SETTINGS[key]:
+                del _SETTINGS[key]
+
+
+@dataclass(eq=False)
+class _Setting:
+    """The attention implementation that a configuration had before it was set."""
+
+    before: str | None = None
+
+
+_SETTINGS: dict[int, list[_Setting]] = {}  # those of each configuration that have not ended, by its id
 
 
 def inside_compiled(model: Any) -> Any:

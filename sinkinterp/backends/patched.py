@@ -143,9 +143,8 @@ def _module_of(model: Any) -> nn.Module:
 class _Patch(Attached):
     """What makes the edits of all the `patched` blocks of a model, in every context those of its own blocks.
 
-    blocks: those that have been entered since none was open. attention: the implementation that the model had when
-    the first was entered, ours. undo: what leaves the model as it was. The recorder serves one pass at a time: a pass
-    holds the lock of the model.
+    blocks: those that are open. attention: the implementation that the model's configuration then names. undo: what
+    leaves the model as it was. The recorder serves one pass at a time, which holds the lock of the model.
     """
 
     subject: HuggingFaceSubject
@@ -162,14 +161,23 @@ class _Patch(Attached):
 
     def before_pass(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         """A forward pre-hook: starts the recorder, and gives the model the edited positions."""
-        edits = edits_around(self.subject.model)
-        if not edits:
+        if not edits_around(self.subject.model):
             self._check_is_ours()
             return args, kwargs
-        if (now := _attention_of(self.subject.model)) != self.attention:
-            raise InputError(
-                f"the attention of {self.subject.name} was set to {now!r} in a patched block; set it before"
-            )
+        with lock_of(self.subject.model):
+            edits = edits_around(self.subject.model)
+            self._check_is_edited(edits)
+            layout, args, kwargs = self._prepared(edits, model, args, kwargs)
+            lock_of(self.subject.model).acquire()
+            self.recorder.begin(edits, layout)
+            self.recordings_before.append(RECORDING.get())
+            RECORDING.set(Recording(self.recorder, self.subject.modules.layers))
+        return args, kwargs
+
+    def _prepared(
+        self, edits: Sequence[Edit], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Layout, tuple[Any, ...], dict[str, Any]]:
+        """Where the tokens of a pass stand, and its arguments with edited positions. Raises InputError for bad ones."""
         by_place = _by_name(model, args)
         named = by_place | kwargs
         given = (*args[:1], named.get("input_ids"), named.get("inputs_embeds"), *named.values())
@@ -200,11 +208,7 @@ class _Patch(Attached):
         if changed.keys() & by_place.keys() and not kwargs.keys() & by_place.keys():  # which Python refuses
             args, kwargs = args[len(by_place) :], named
         kwargs |= changed
-        lock_of(self.subject.model).acquire()
-        self.recorder.begin(edits, layout)
-        self.recordings_before.append(RECORDING.get())
-        RECORDING.set(Recording(self.recorder, self.subject.modules.layers))
-        return args, kwargs
+        return layout, args, kwargs
 
     def after_pass(self, model: Any, args: tuple[Any, ...], output: Any) -> None:
         """A forward hook, which is also called after an exception: its output is then None."""
@@ -238,6 +242,16 @@ class _Patch(Attached):
                 "context, contextvars.copy_context().run(function), or after it"
             )
 
+    def _check_is_edited(self, edits: Sequence[Edit]) -> None:
+        """Raises InputError where the pass would not be edited."""
+        name, now = self.subject.name, _attention_of(self.subject.model)
+        if not edits:
+            raise InputError(
+                f"the si.patched block of {name} ended while this pass waited; wait for it inside the block"
+            )
+        if now != self.attention:
+            raise InputError(f"{name} was set to {now!r} attention inside si.patched(...); set it before the block")
+
     def _check_group(self, edits: Sequence[Edit], group: Group, layout: Layout, is_whole: bool) -> None:
         """Raises InputError for an edit that does not fit sequences which are as long as they are after this pass."""
         n = len(group.columns)
@@ -256,11 +270,8 @@ class _Patch(Attached):
         ids = torch.zeros(inputs.shape[:2], dtype=torch.long, device=inputs.device)
         are_edited = False
         for group in layout.groups:
-            edited = (
-                self.subject.positions(edits_for(edits, group, layout), len(group.columns))
-                if self.subject.takes_position_ids
-                else {}
-            )
+            moved = edits_for(edits, group, layout) if self.subject.takes_position_ids else ()
+            edited = self.subject.positions(moved, len(group.columns))
             are_edited |= bool(edited)
             whole = edited.get("position_ids", torch.arange(len(group.columns), device=inputs.device)[None])
             places = whole[:, group.past :].expand(len(group.rows), -1)
