@@ -4,6 +4,7 @@ import asyncio
 import copy
 import os
 import pickle
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from contextvars import Context
@@ -11,16 +12,19 @@ from functools import partial
 
 import pytest
 import torch
+from backends.own_modules import Litgpt
 from backends.test_exclusive import state_of
 from backends.zoo import peaked
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
-from transformers import GPT2Config, GPT2LMHeadModel
+from nnsight import NNsight
+from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.backends.transformer_lens import bridge_of
 from sinkinterp.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
@@ -44,7 +48,8 @@ def tiny():
 
 @torch.no_grad()
 def logits_of(model):
-    return model(TOKENS).logits
+    output = model(TOKENS)
+    return getattr(output, "logits", output)
 
 
 def in_a_fork(work):
@@ -115,7 +120,7 @@ class Contexts(RuleBasedStateMachine):
 
     def check_pass(self, place, edits, run):
         """A pass of a place makes the edits of the blocks around it, or is refused."""
-        if edits if self.is_set_inside else self.open and not edits:
+        if self.open and (self.is_set_inside or not edits):
             with pytest.raises(InputError, match="set it before" if edits else r"copy_context\(\)\.run"):
                 place(run, self.model)
         else:
@@ -249,3 +254,70 @@ Contexts.TestCase.settings = settings(
     phases=[Phase.generate], suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 TestContexts = Contexts.TestCase
+
+
+KINDS = {  # how a model shows its passes, and the model that runs them
+    "attention of its own": lambda: peaked(
+        BloomForCausalLM(BloomConfig(vocab_size=17, hidden_size=8, n_head=2))
+    ).eval(),
+    "a bridge": lambda: bridge_of(tiny()),
+    "an envoy": lambda: NNsight(tiny()),
+    "a module": lambda: Litgpt().eval(),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_blocks_of_every_kind_of_model_may_overlap_and_it_is_measured_beside_them(kind):
+    model = KINDS[kind]()
+    subject, edits = si.load(model), [iv.ChangeMLP(iv.Scale(0.5)), iv.ChangeResidual(iv.Scale(2.0), layers=[1])]
+    before, right = state_of(subject.model), [subject.run(TOKENS, edits=some).logits for some in ([], *edits, edits)]
+    places, blocks = [Context(), Context()], [ExitStack(), ExitStack()]
+    for place, block, edit in zip(places, blocks, edits, strict=True):
+        place.run(block.enter_context, si.patched(model, edit))
+    for place, logits in zip(places, right[1:3], strict=True):
+        assert_same(place.run(logits_of, subject.model), logits)
+    assert_same(subject.run(TOKENS, edits=edits).logits, right[3])
+    places[1].run(blocks[0].close)
+    assert_same(places[1].run(logits_of, subject.model), right[2])
+    assert_same(si.load(model).run(TOKENS).logits, right[0])
+    places[0].run(blocks[1].close)
+    assert state_of(subject.model) == before
+    assert_same(logits_of(subject.model), right[0])
+
+
+def test_a_training_is_watched_while_other_threads_measure_and_patch_its_model():
+    model = tiny()
+    before, subject = state_of(model), si.load(model)
+    watches = [si.SinkCallback(TOKENS, 1, most=1.0) for _ in range(2)]
+    expected = watches[0].step(model, 1)
+
+    def patched():
+        with si.patched(model, EDITS[2]):
+            return logits_of(model)
+
+    ways = [*(partial(watch.step, model, 1) for watch in watches), partial(si.measure, model, TOKENS), patched]
+    ways += [lambda: si.load(model), partial(subject.run, TOKENS)]
+    with ThreadPoolExecutor(len(ways)) as pool:
+        jobs = [pool.submit(way) for _ in range(4) for way in ways]
+    assert [job.result() for job in jobs[::6]] == [expected] * 4
+    assert not [job.exception() for job in jobs if job.exception()]
+    assert state_of(model) == before
+
+
+def test_a_process_that_is_forked_while_a_thread_measures_does_not_wait_for_it():
+    model, taken, done = tiny(), threading.Event(), threading.Event()
+    subject = si.load(model)
+
+    def stop(call):
+        taken.set()
+        done.wait(60)
+        return call.q.new_zeros(len(call.q), 1)
+
+    thread = threading.Thread(target=lambda: subject.run(TOKENS, calls={"x": stop}))
+    thread.start()
+    taken.wait(60)
+    try:
+        assert in_a_fork(lambda: tuple(subject.run(TOKENS).logits.shape)) == "(2, 5, 17)"
+    finally:
+        done.set()
+        thread.join()

@@ -62,7 +62,7 @@ def state_of(model):
     hooks = [h for m in model.modules() for h in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())]
     modes = [module.training for module in model.modules()]
     weights = [value.numpy().tobytes() for value in model.state_dict().values()]
-    return hooks, modes, model.config._attn_implementation, weights
+    return hooks, modes, getattr(getattr(model, "config", None), "_attn_implementation", None), weights
 
 
 def measured(subject, edits):
