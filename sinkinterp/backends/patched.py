@@ -17,12 +17,13 @@ from transformers import PreTrainedModel
 from ..errors import InputError
 from ..interventions.edit import Edit, Edits, edits_of
 from .anatomy.modules import removed_after
-from .contexts import BLOCKS, RECORDING, Attached, Block, Recording, edits_around, is_recorded_by
+from .contexts import BLOCKS, Attached, Block, edits_around, is_recorded_by, recorded_by
 from .exclusive import exclusive, holds, lock_of
 from .hooks import inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
 from .layout import Group, Layout, layout_of
 from .load import load
+from .module.listening import computed_by
 from .module.module_subject import ModuleSubject
 from .recorder import Recorder, edits_for
 
@@ -73,7 +74,7 @@ def _enter(block: Block, model: Any, module: nn.Module) -> None:
         patch = _PATCHES.get(module) or _patch_of(inside_compiled(model))
         Context().run(patch.check, block.edits)  # as a measurement, whose passes are those of no block
         if not patch.blocks:
-            stack.enter_context(patch.hooked())
+            stack.enter_context(patch.attached())
             patch.attention = _attention_of(module)
             _PATCHES[module] = patch
             stack.callback(_PATCHES.pop, module)
@@ -91,7 +92,6 @@ def _leave(block: Block) -> None:
     if patch is not None:
         patch.blocks = [other for other in patch.blocks if other.model is not None]
         if not patch.blocks:
-            patch.end_passes()
             patch.undo.close()
 
 
@@ -141,7 +141,7 @@ def _module_of(model: Any) -> nn.Module:
 
 @dataclass(eq=False)
 class _Patch(Attached):
-    """What makes the edits of all the `patched` blocks of a model, in every context those of its own blocks.
+    """What runs in place of a model's `forward` while blocks are open: it makes the edits of those around a pass.
 
     blocks: those that are open. attention: the implementation that the model's configuration then names. undo: what
     leaves the model as it was. The recorder serves one pass at a time, which holds the lock of the model.
@@ -152,27 +152,41 @@ class _Patch(Attached):
     attention: str | None = None
     undo: ExitStack = field(default_factory=ExitStack)
     recorder: Recorder = field(default_factory=Recorder)
-    recordings_before: list[Recording | None] = field(default_factory=list)
 
     def check(self, edits: tuple[Edit, ...]) -> None:
         """Raises InputError for edits that do not fit the model."""
         self.subject.check_edits(edits, self.subject.shape.n_ctx or torch.iinfo(torch.int32).max)
         self.subject.check_maps(edits)
 
-    def before_pass(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        """A forward pre-hook: starts the recorder, and gives the model the edited positions."""
-        if not edits_around(self.subject.model):
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Inside, it runs in place of the model's `forward`."""
+        subject = self.subject
+        with ExitStack() as stack:
+            stack.enter_context(subject.shown_to(self.recorder))
+            stack.enter_context(subject.maps_shown_to(self.recorder))
+            parts = () if isinstance(subject, ModuleSubject) else subject.modules.blocks  # of one's own, names alone
+            checks = [block.register_forward_pre_hook(self.check_pass, prepend=True) for block in parts]
+            stack.enter_context(removed_after(checks))
+            self.__wrapped__ = subject.model.forward  # where `inspect.signature` looks
+            stack.enter_context(computed_by({subject.model: self}))
+            yield
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One forward pass: edited in a block, and refused where it is no measurement's elsewhere."""
+        model = self.subject.model
+        if not edits_around(model):
             self._check_is_ours()
-            return args, kwargs
-        with lock_of(self.subject.model):
-            edits = edits_around(self.subject.model)
+            return self.__wrapped__(*args, **kwargs)
+        with lock_of(model):
+            edits = edits_around(model)
             self._check_is_edited(edits)
             layout, args, kwargs = self._prepared(edits, model, args, kwargs)
-            lock_of(self.subject.model).acquire()
             self.recorder.begin(edits, layout)
-            self.recordings_before.append(RECORDING.get())
-            RECORDING.set(Recording(self.recorder, self.subject.modules.layers))
-        return args, kwargs
+            with recorded_by(self.recorder, self.subject.modules.layers):
+                output = self.__wrapped__(*args, **kwargs)
+            self.recorder.check(self.subject.shape)
+            return output
 
     def _prepared(
         self, edits: Sequence[Edit], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -210,29 +224,10 @@ class _Patch(Attached):
         kwargs |= changed
         return layout, args, kwargs
 
-    def after_pass(self, model: Any, args: tuple[Any, ...], output: Any) -> None:
-        """A forward hook, which is also called after an exception: its output is then None."""
-        if not is_recorded_by(self.recorder):  # the pass was refused, or is a measurement's
-            return
-        try:
-            if output is not None:
-                self.recorder.check(self.subject.shape)
-        finally:
-            self._end_pass()
-
     def check_pass(self, block: nn.Module, args: tuple[Any, ...]) -> None:
         """A forward pre-hook of a block. Raises InputError outside a pass of the whole model, which alone is edited."""
         if edits_around(self.subject.model) and not is_recorded_by(self.recorder):
             raise InputError(f"{self.subject.name} is patched as a whole: call the model itself, not a part of it")
-
-    def end_passes(self) -> None:
-        """Ends the pass of this thread that KeyboardInterrupt left, which calls no hook."""
-        while is_recorded_by(self.recorder):
-            self._end_pass()
-
-    def _end_pass(self) -> None:
-        RECORDING.set(self.recordings_before.pop())
-        lock_of(self.subject.model).release()
 
     def _check_is_ours(self) -> None:
         """Raises InputError for a pass of a thread or task that is in no block, unless it is a measurement's."""
@@ -281,20 +276,6 @@ class _Patch(Attached):
             if edited and here is not None and not (here == plain).all():
                 raise InputError("an edit sets the positions, and position_ids are not 0, 1, 2, ...; leave them out")
         return {"position_ids": ids} if are_edited else {}
-
-    @contextmanager
-    def hooked(self) -> Iterator[None]:
-        """Inside, every forward pass of the model in a block is shown to the recorder."""
-        subject, blocks = self.subject, self.subject.modules.blocks
-        with ExitStack() as stack:
-            stack.enter_context(subject.shown_to(self.recorder))
-            stack.enter_context(subject.maps_shown_to(self.recorder))
-            before = subject.model.register_forward_pre_hook(self.before_pass, with_kwargs=True)
-            after = subject.model.register_forward_hook(self.after_pass, always_call=True)
-            parts = () if isinstance(subject, ModuleSubject) else blocks  # of one's own module, names alone
-            checks = [block.register_forward_pre_hook(self.check_pass, prepend=True) for block in parts]
-            stack.enter_context(removed_after([before, after, *checks]))
-            yield
 
 
 def _by_name(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:

@@ -263,7 +263,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         with (
             recorded_stream(self.modules, recorder, comes_first=True),
             self._layers_shown(recorder, lambda call, pattern: None, shows_edits=True) as layers,
-            removed_after([self.model.register_forward_pre_hook(begin_layers)]),
+            removed_after([self.modules.blocks[0].register_forward_pre_hook(Hook(recorder, begin_layers))]),
         ):
             yield
 

@@ -13,7 +13,7 @@ from functools import partial
 import pytest
 import torch
 from backends.own_modules import Litgpt
-from backends.test_exclusive import state_of
+from backends.test_exclusive import lines_of, state_of
 from backends.zoo import peaked
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -31,12 +31,12 @@ pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
 TOKENS = torch.arange(10).reshape(2, 5)
 EDITS = (
     iv.SwapPositions(0, 3),
-    iv.ZeroKeyBias(layers=[1]),
+    iv.ZeroKeyBias(),
     iv.ChangeMLP(iv.Scale(0.5)),
     si.PatchNormalization(Sigmoid(), layers=[0]),
-    iv.ChangeResidual(iv.Scale(2.0), layers=[1], positions=[2]),
+    iv.ChangeResidual(iv.Scale(2.0), positions=[2]),
 )
-TINY = GPT2Config(vocab_size=17, n_positions=16, n_embd=8, n_layer=2, n_head=2, bos_token_id=None, eos_token_id=None)
+TINY = GPT2Config(vocab_size=17, n_positions=16, n_embd=8, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None)
 EXAMPLES = int(os.environ.get("SINKINTERP_CONTEXTS", "200"))  # make 20,000 of them once before a release
 
 
@@ -163,6 +163,15 @@ class Contexts(RuleBasedStateMachine):
         else:
             assert_same(self.at[at](work).logits, self.answer(edits))
 
+    @rule(at=st.integers(1, 2), line=st.integers(0, 1500))
+    def interrupt(self, at, line):
+        """Ctrl-C before a line of a pass, in a block or of a measurement."""
+        edits, subject = self.edits_at(self.at[at]), self.subject
+        pass_of = partial(logits_of, self.model) if edits else partial(subject.run, TOKENS)
+        with pytest.raises((KeyboardInterrupt, InputError) if self.is_set_inside else KeyboardInterrupt):
+            self.at[at](lines_of, pass_of, (line,))
+            raise KeyboardInterrupt  # it was over before that line
+
     @rule(at=places)
     def load(self, at):
         if not self.edits_at(self.at[at]):
@@ -253,7 +262,7 @@ Contexts.TestCase.settings = settings(
     max_examples=EXAMPLES, stateful_step_count=6, deadline=None, derandomize=True, database=None,
     phases=[Phase.generate], suppress_health_check=list(HealthCheck),
 )  # fmt: skip
-TestContexts = Contexts.TestCase
+TestContexts = pytest.mark.usefixtures("interruptible")(Contexts.TestCase)
 
 
 KINDS = {  # how a model shows its passes, and the model that runs them
