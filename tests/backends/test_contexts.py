@@ -17,7 +17,16 @@ from backends.test_exclusive import lines_of, state_of
 from backends.zoo import peaked
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
 from nnsight import NNsight
 from transformers import BloomConfig, BloomForCausalLM, GPT2Config, GPT2LMHeadModel
 
@@ -36,6 +45,7 @@ EDITS = (
     si.PatchNormalization(Sigmoid(), layers=[0]),
     iv.ChangeResidual(iv.Scale(2.0), positions=[2]),
 )
+WRONG = (iv.SwapPositions(0, 99), iv.ChangeMLP(iv.Zero(), layers=[77]), lambda call: None, lambda call: 1 / 0)
 TINY = GPT2Config(vocab_size=17, n_positions=16, n_embd=8, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None)
 EXAMPLES = int(os.environ.get("SINKINTERP_CONTEXTS", "200"))  # make 20,000 of them once before a release
 
@@ -91,7 +101,7 @@ class Place:
 
 
 class Contexts(RuleBasedStateMachine):
-    """A model that three places load, measure, patch, run, copy and fork, while its owner casts it and sets it."""
+    """A model that three places load, measure, patch, run, interrupt, copy and fork, while its owner changes it."""
 
     blocks, places, one_edit = Bundle("blocks"), st.integers(0, 2), st.integers(0, len(EDITS) - 1)
     model, answers, apart = None, {}, {}  # for all examples: each leaves the model as it was
@@ -125,6 +135,10 @@ class Contexts(RuleBasedStateMachine):
                 place(run, self.model)
         else:
             assert_same(place(run, self.model), self.answer(edits))
+
+    @initialize(target=blocks, entered=st.lists(st.tuples(places, one_edit), max_size=3))
+    def begin(self, entered):
+        return multiple(*(self.enter(*each) for each in entered))
 
     @precondition(lambda self: len(self.open) < 4)
     @rule(target=blocks, at=places, edit=one_edit)
@@ -162,6 +176,12 @@ class Contexts(RuleBasedStateMachine):
                 self.at[at](work)
         else:
             assert_same(self.at[at](work).logits, self.answer(edits))
+
+    @rule(at=places, wrong=st.sampled_from(WRONG))
+    def run_and_measure_wrongly(self, at, wrong):
+        for work in (partial(self.model, TOKENS + 10**6), partial(self.subject.run, TOKENS, edits=wrong)):
+            with pytest.raises((InputError, IndexError, ZeroDivisionError)):
+                self.at[at](work)
 
     @rule(at=st.integers(1, 2), line=st.integers(0, 1500))
     def interrupt(self, at, line):
@@ -208,6 +228,7 @@ class Contexts(RuleBasedStateMachine):
 
         asyncio.run(all_of_them())
 
+    @precondition(lambda self: self.open)
     @rule(at=places)
     def fork(self, at):
         """The process that is forked has the blocks of the thread that forks alone."""
@@ -259,7 +280,7 @@ class Contexts(RuleBasedStateMachine):
 
 
 Contexts.TestCase.settings = settings(
-    max_examples=EXAMPLES, stateful_step_count=6, deadline=None, derandomize=True, database=None,
+    max_examples=EXAMPLES, stateful_step_count=5, deadline=None, derandomize=True, database=None,
     phases=[Phase.generate], suppress_health_check=list(HealthCheck),
 )  # fmt: skip
 TestContexts = pytest.mark.usefixtures("interruptible")(Contexts.TestCase)
