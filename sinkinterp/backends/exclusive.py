@@ -1,5 +1,6 @@
 """One user of a model at a time: other threads wait, and Ctrl-C is raised where the model can be put back."""
 
+import os
 import signal
 import threading
 import time
@@ -16,6 +17,20 @@ PATIENCE = 2.0  # seconds after which another Ctrl-C is raised at once: a functi
 def lock_of(owner: Any) -> threading.RLock:
     """The lock of a model or a tokenizer, always the same one. A thread that holds it may take it again."""
     return _LOCKS.setdefault(owner, threading.RLock())  # its dictionary does this in one step, for all threads
+
+
+def holds(owner: Any) -> bool:
+    """Whether this thread has the lock of a model."""
+    return bool(lock_of(owner)._is_owned())  # type: ignore[attr-defined]  # which threading.Condition asks too
+
+
+def _forget_others() -> None:
+    """Drops the locks that threads hold which a forked process does not have."""
+    for owner in [owner for owner, lock in _LOCKS.items() if not lock._is_owned()]:  # type: ignore[attr-defined]
+        del _LOCKS[owner]
+
+
+os.register_at_fork(after_in_child=_forget_others)
 
 
 @contextmanager

@@ -27,8 +27,9 @@ from ..attention.sites import CALL, MLP, RESIDUAL
 from ..data.tokens import Tokens
 from ..errors import InputError
 from .anatomy.modules import cross_attention, removed_after
+from .contexts import recorded_by
 from .exclusive import exclusive
-from .hooks import RECORDING, Recording, attention_set_to, eval_mode
+from .hooks import attention_set_to, eval_mode
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Subject, Trace
@@ -118,14 +119,8 @@ class FrozenRun:
     def _output(self, layer: int, x: Residual, recorder: _OneBlock) -> Residual:
         args, kwargs = self._given[layer]
         inputs = (x, *args[1:]) if args else ()
-        token = RECORDING.set(Recording(recorder, self.subject.modules.layers))
-        try:
-            with torch.no_grad():
-                output = self.subject.modules.blocks[layer](
-                    *inputs, **kwargs if args else kwargs | {"hidden_states": x}
-                )
-        finally:
-            RECORDING.reset(token)
+        with torch.no_grad(), recorded_by(recorder, self.subject.modules.layers):
+            output = self.subject.modules.blocks[layer](*inputs, **kwargs if args else kwargs | {"hidden_states": x})
         return output[0] if isinstance(output, tuple | list) else output
 
 

@@ -1,13 +1,11 @@
 """How a transformers model shows a recorder its attention calls and its residual stream. Nothing is patched."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.nn.functional as F
@@ -21,24 +19,14 @@ from ..attention.shapes import HeadOutput
 from ..errors import InputError
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
-from .exclusive import raise_if_interrupted
+from .contexts import RECORDING, Hook
+from .exclusive import lock_of, raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder
 
 Record = Callable[[Tensor], Tensor]  # shows what a module returns; its result replaces it
+OURS = "sinkinterp_"  # before the name of an attention implementation of transformers that is recorded
 BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be recorded
-
-
-@dataclass(frozen=True)
-class Recording:
-    """A recorder, and the block of every module whose calls it is shown. Calls of other modules are left alone."""
-
-    recorder: Recorder
-    layers: Mapping[nn.Module, int]
-
-
-PATCHED: WeakSet[nn.Module] = WeakSet()  # the models that `patched` blocks edit now
-RECORDING: ContextVar[Recording | None] = ContextVar("sinkinterp_recording", default=None)
 
 
 def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -102,42 +90,34 @@ def _attended(
 
 
 for _base in BASES:
-    AttentionInterface.register(f"sinkinterp_{_base}", _recorded(_base))
+    AttentionInterface.register(OURS + _base, _recorded(_base))
     # without a mask function of the same name, transformers passes no mask and the model is no longer causal
-    AttentionMaskInterface.register(f"sinkinterp_{_base}", ALL_MASK_ATTENTION_FUNCTIONS[_base])
+    AttentionMaskInterface.register(OURS + _base, ALL_MASK_ATTENTION_FUNCTIONS[_base])
 
 
-@dataclass(frozen=True)
-class _Before:
-    """A hook that shows a module's input to `record`, whose result replaces it."""
-
-    record: Record
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        raise_if_interrupted()
-        if args:
-            return (self.record(args[0]), *args[1:]), kwargs
-        return args, kwargs | {"hidden_states": self.record(kwargs["hidden_states"])}
+def _shown_input(
+    record: Record, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a module is given, after `record`."""
+    raise_if_interrupted()
+    if args:
+        return (record(args[0]), *args[1:]), kwargs
+    return args, kwargs | {"hidden_states": record(kwargs["hidden_states"])}
 
 
-@dataclass(frozen=True)
-class _After:
-    """A hook that shows a module's output to `record`, whose result replaces it."""
-
-    record: Record
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-        has_others = isinstance(output, tuple | list)
-        x = output[0] if has_others else output
-        edited = self.record(x)
-        if edited is x:
-            return None  # leaves the output as it is
-        return (edited, *output[1:]) if has_others else edited
+def _shown_output(record: Record, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+    """What a module returns, after `record`; None leaves it as it is."""
+    has_others = isinstance(output, tuple | list)
+    x = output[0] if has_others else output
+    edited = record(x)
+    if edited is x:
+        return None
+    return (edited, *output[1:]) if has_others else edited
 
 
 @contextmanager
 def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: bool = False) -> Iterator[None]:
-    """Inside, the recorder is shown embeddings, residuals and what is at the taps, and its result replaces them.
+    """Inside, its own passes show the recorder embeddings, residuals and what is at the taps, and it replaces them.
 
     comes_first: whether hooks of other libraries see what the recorder made; by default it sees what they made.
     """
@@ -153,11 +133,13 @@ def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: boo
                 record = partial(recorder.update, site, block, factor=tap.factor)
                 inputs += [(tap.module, record)] if tap.is_input else []
                 outputs += [] if tap.is_input else _recorded_update(tap, record)
-    handles = [
-        module.register_forward_pre_hook(_Before(record), prepend=comes_first, with_kwargs=True)
-        for module, record in inputs
-    ]
-    handles += [module.register_forward_hook(_After(record), prepend=comes_first) for module, record in outputs]
+    handles = []
+    for module, record in inputs:
+        before = Hook(recorder, partial(_shown_input, record))
+        handles.append(module.register_forward_pre_hook(before, prepend=comes_first, with_kwargs=True))
+    for module, record in outputs:
+        after = Hook(recorder, partial(_shown_output, record))
+        handles.append(module.register_forward_hook(after, prepend=comes_first))
     with removed_after(handles):
         yield
 
@@ -188,18 +170,46 @@ def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iter
 
     A model outside transformers' attention interface shows its calls to the recorder instead; see `own_attention`.
     """
-    before = model.config._attn_implementation
-    blocks: Sequence[nn.Module] = ()
-    try:
-        if implementation is not None and model._can_set_attn_implementation():
-            model.set_attn_implementation(implementation)
-        elif implementation is not None:
-            blocks = blocks_of(model)
-        with own_attention.replaced(blocks, _attended):
+    if implementation is None:
+        yield
+    elif not model._can_set_attn_implementation():
+        with own_attention.replaced(blocks_of(model), _attended):
             yield
+    else:
+        with _configured(model, implementation):
+            yield
+
+
+@contextmanager
+def _configured(model: PreTrainedModel, implementation: str) -> Iterator[None]:
+    """Sets the attention in the model's configuration. Models may share it, so this may end before what came later."""
+    lock, key, here = lock_of(type(model.config)), id(model.config), _Setting()
+    with lock:
+        here.before = model.config._attn_implementation
+        _SETTINGS.setdefault(key, []).append(here)
+    try:
+        model.set_attn_implementation(implementation)
+        yield
     finally:
-        if model.config._attn_implementation != before:
-            model.set_attn_implementation(before)
+        with lock:
+            later = _SETTINGS[key][_SETTINGS[key].index(here) + 1 :]
+            _SETTINGS[key].remove(here)
+            if later:
+                later[0].before = here.before
+            elif model.config._attn_implementation != here.before:
+                model.set_attn_implementation(here.before)
+            if not _SETTINGS[key]:
+                del _SETTINGS[key]
+
+
+@dataclass(eq=False)
+class _Setting:
+    """The attention implementation that a configuration had before it was set."""
+
+    before: str | None = None
+
+
+_SETTINGS: dict[int, list[_Setting]] = {}  # those of each configuration that have not ended, by its id
 
 
 def inside_compiled(model: Any) -> Any:

@@ -29,10 +29,11 @@ from .anatomy.modules import (
 )
 from .anatomy.own_attention import family_of, note_of
 from .anatomy.projections import HeadMap, maps_edited, maps_of
+from .contexts import edits_around, recorded_by
 from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
 from .exclusive import exclusive
-from .hooks import BASES, PATCHED, RECORDING, Recording, attention_set_to, eval_mode, recorded_stream
+from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream
 from .recorder import Recorder
 from .subject import Logits, ReadsText, Trace
 
@@ -63,7 +64,7 @@ class HuggingFaceSubject(ReadsText):
         check_encoder(model, self.name, self.has_encoder)
         self._check_not_patched()
         self.revision = getattr(model.config, "_commit_hash", None) or ""
-        self.attention = model.config._attn_implementation
+        self.attention = model.config._attn_implementation.removeprefix(OURS)  # another thread's block may be open
         if self.attention not in BASES:
             raise InputError(f"{self.name} runs {self.attention!r} attention; load it with attn_implementation='sdpa'")
         bare, tables = self._bare_pass(contract.sample_tokens(self._embedding.num_embeddings))
@@ -160,10 +161,9 @@ class HuggingFaceSubject(ReadsText):
         for read in recorder.reads.values():
             self._check_tapped(read.site)
         positions = self.positions(edits, tokens.shape[1])
-        with exclusive(self.model):  # another thread waits here for the end of a patched block
-            self._check_not_patched()
-            with self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
-                return self._trace(tokens, recorder, positions)
+        self._check_not_patched()
+        with exclusive(self.model), self.maps_shown_to(recorder) if recorder.edits_weights else nullcontext():
+            return self._trace(tokens, recorder, positions)
 
     def _trace(self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor]) -> Trace:
         """The trace of one forward pass that is shown to `recorder`."""
@@ -201,7 +201,7 @@ class HuggingFaceSubject(ReadsText):
     @property
     def recorded_attention(self) -> str:
         """The name of the attention implementation that shows every call to the recorder."""
-        return f"sinkinterp_{self.attention}"
+        return OURS + self.attention
 
     @contextmanager
     def shown_to(self, recorder: Recorder) -> Iterator[None]:
@@ -220,12 +220,13 @@ class HuggingFaceSubject(ReadsText):
         """Logits. Attention runs through the recorded function where there is a recorder, else through the model's."""
         tokens = tokens.to(self.device)
         function = None if recorder is None else self.recorded_attention
-        with torch.set_grad_enabled(gradients), eval_mode(self.model), attention_set_to(self.model, function):
-            token = RECORDING.set(None if recorder is None else Recording(recorder, self.modules.layers))
-            try:
-                return self._logits(tokens, **positions)
-            finally:
-                RECORDING.reset(token)
+        with (
+            torch.set_grad_enabled(gradients),
+            eval_mode(self.model),
+            attention_set_to(self.model, function),
+            nullcontext() if recorder is None else recorded_by(recorder, self.modules.layers),
+        ):
+            return self._logits(tokens, **positions)
 
     def _logits(self, tokens: Tokens, **positions: Tensor) -> Logits:
         """What the model returns for these tokens."""
@@ -310,7 +311,7 @@ class HuggingFaceSubject(ReadsText):
                 raise InputError(f"{self.name} has no table of learned positions; take a model with one (GPT-2, OPT)")
 
     def _check_not_patched(self) -> None:
-        if self.model in PATCHED:
+        if edits_around(self.model):
             raise InputError(f"{self.name} is inside si.patched(...); measure it outside, with edits=... instead")
 
     def _check_tapped(self, site: Site) -> None:

@@ -14,6 +14,7 @@ from ..attention.sites import ATTENTION_INPUT, MLP, NEURONS, OUTPUT, POSITION_EM
 from ..data.tokens import Tokens
 from ..errors import InputError
 from .anatomy.modules import StreamModules
+from .contexts import recorded_by
 from .hooks import eval_mode, recorded_sum
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
@@ -49,10 +50,11 @@ class NNsightSubject(HuggingFaceSubject):
 
         tokens = tokens.to(self.device)
         inputs = {"attention_mask": torch.ones_like(tokens), "use_cache": False, **positions}
-        with torch.set_grad_enabled(recorder.gradients), eval_mode(self.model), self._envoy.trace(tokens, **inputs):
-            self._visit(recorder)
-            logits = nnsight.save(self._envoy.output.logits)
-        return logits  # noqa: RET504  the trace writes it here
+        with recorded_by(recorder), torch.set_grad_enabled(recorder.gradients), eval_mode(self.model):
+            with self._envoy.trace(tokens, **inputs):
+                self._visit(recorder)
+                logits = nnsight.save(self._envoy.output.logits)
+            return logits  # noqa: RET504  the trace writes it here
 
     def _visit(self, recorder: Recorder) -> None:
         """Inside a trace, shows the recorder all sites in forward order, and writes what it changed."""

@@ -1,11 +1,12 @@
 """A model that stays edited while its user generates with it, evaluates it, trains it, or caches what it computes."""
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from contextvars import Token
+from contextvars import Context
 from dataclasses import dataclass, field, replace
 from inspect import Parameter, signature
-from threading import RLock
+from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,11 +18,13 @@ from ..attention.sites import Edit
 from ..errors import InputError
 from ..interventions.edit import Edits, edits_of
 from .anatomy.modules import removed_after
-from .exclusive import exclusive, lock_of
-from .hooks import PATCHED, RECORDING, Recording, inside_compiled, uncompiled
+from .contexts import BLOCKS, Attached, Block, edits_around, is_recorded_by, recorded_by
+from .exclusive import exclusive, holds, lock_of
+from .hooks import inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
 from .layout import Group, Layout, layout_of
 from .load import load
+from .module.listening import computed_by
 from .module.module_subject import ModuleSubject
 from .recorder import Recorder, edits_for
 
@@ -43,39 +46,70 @@ def patched(model: Any, *edits: Edits) -> Iterator[Any]:
     caches of GPT-Neo and of Falcon with ALiBi are wrong or refused in transformers, also without edits. Raises
     InputError for edits that do not fit, and, before the first token is generated, for those that read what a cache
     does not hold.
-    Until the block ends, whatever measures, loads or patches the model in another thread waits: two threads that each
-    patch one model and then measure the other's wait for ever.
+    Edits belong to the thread or task that enters the block, and to those that it starts with its context: asyncio
+    tasks, `asyncio.to_thread`, `contextvars.copy_context().run`. Blocks may overlap and end in any order, and each ends
+    its own edits. Until the last one ends, threads and tasks outside of all blocks of the model may load, measure and
+    patch it. Their own passes of it are refused, and so are, from all, copies of it and other attention
+    implementations.
     """
     given = tuple(edit for several in edits for edit in edits_of(several))
     if not given:
         raise InputError("patched needs at least one edit")
     module = _module_of(model)
-    with lock_of(module), ExitStack() as stack:
+    block = Block(module, given)
+    with ExitStack() as stack:
+        stack.callback(_leave, block)  # also where Ctrl-C comes before the lock is held
         try:
             with exclusive(module):
-                stack.enter_context(uncompiled(model if isinstance(model, nn.Module) else module))
-                _enter(stack, inside_compiled(model), module, given)
+                _enter(block, model, module)
             yield model
         finally:
             with exclusive(module):
-                stack.close()
+                _leave(block)
 
 
-def _enter(stack: ExitStack, model: Any, module: nn.Module, edits: tuple[Edit, ...]) -> None:
-    """Edits the model until the stack is closed."""
-    is_outermost = module not in _PATCHES
-    patch = _patch_of(model) if is_outermost else _PATCHES[module]
-    patch.subject.check_edits(edits, patch.subject.shape.n_ctx or torch.iinfo(torch.int32).max)
-    patch.subject.check_maps(edits)
-    if is_outermost:
-        _PATCHES[module] = patch
-        stack.callback(_PATCHES.pop, module)
-        PATCHED.add(module)
-        stack.callback(PATCHED.discard, module)
-        stack.enter_context(_hooked(patch))
-        stack.callback(patch.end_passes)
-    stack.callback(setattr, patch, "edits", patch.edits)
-    patch.edits = (*patch.edits, *edits)
+def _enter(block: Block, model: Any, module: nn.Module) -> None:
+    """Adds a block to those around its model, whose hooks the first one adds. Raises InputError as `patched` does."""
+    with ExitStack() as stack:
+        stack.enter_context(uncompiled(model if isinstance(model, nn.Module) else module))
+        patch = _PATCHES.get(module) or _patch_of(inside_compiled(model))
+        Context().run(patch.check, block.edits)  # as a measurement, whose passes are those of no block
+        if not patch.blocks:
+            stack.enter_context(patch.attached())
+            patch.attention = _attention_of(module)
+            _PATCHES[module] = patch
+            stack.callback(_PATCHES.pop, module)
+        if not patch.blocks or model is not module:
+            patch.undo.push(stack.pop_all())
+        patch.blocks.append(block)
+        BLOCKS.set((*BLOCKS.get(), block))
+
+
+def _leave(block: Block) -> None:
+    """Ends the edits of a block, and leaves its model as it was where no other block is open."""
+    patch = None if block.model is None else _PATCHES.get(block.model)
+    block.model = None
+    BLOCKS.set(tuple(other for other in BLOCKS.get() if other.model is not None))
+    if patch is not None:
+        patch.blocks = [other for other in patch.blocks if other.model is not None]
+        if not patch.blocks:
+            patch.undo.close()
+
+
+def _leave_other_threads() -> None:
+    """In a forked process, which does not have the other threads: ends the blocks that they entered."""
+    for patch in [*_PATCHES.values()]:
+        for block in [*patch.blocks]:
+            if block.thread != get_ident() and block not in BLOCKS.get():
+                _leave(block)
+
+
+os.register_at_fork(after_in_child=_leave_other_threads)
+
+
+def _attention_of(model: nn.Module) -> str | None:
+    """The attention implementation that the configuration of a model names; None without one."""
+    return getattr(getattr(model, "config", None), "_attn_implementation", None)
 
 
 def _patch_of(model: Any) -> "_Patch":
@@ -106,21 +140,59 @@ def _module_of(model: Any) -> nn.Module:
     return module
 
 
-@dataclass
-class _Patch:
-    """The edits of all the `patched` blocks around a model, and the recorder that makes them in every forward pass.
+@dataclass(eq=False)
+class _Patch(Attached):
+    """What runs in place of a model's `forward` while blocks are open: it makes the edits of those around a pass.
 
-    turn: held during a pass, so that threads that run the model inside one block take turns.
+    blocks: those that are open. attention: the implementation that the model's configuration then names. undo: what
+    leaves the model as it was. The recorder serves one pass at a time, which holds the lock of the model.
     """
 
     subject: HuggingFaceSubject
-    edits: tuple[Edit, ...] = ()
+    blocks: list[Block] = field(default_factory=list)
+    attention: str | None = None
+    undo: ExitStack = field(default_factory=ExitStack)
     recorder: Recorder = field(default_factory=Recorder)
-    turn: RLock = field(default_factory=RLock)
-    recordings_before: list[Token[Recording | None]] = field(default_factory=list)
 
-    def before_pass(self, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
-        """A forward pre-hook: starts the recorder, and gives the model the edited positions."""
+    def check(self, edits: tuple[Edit, ...]) -> None:
+        """Raises InputError for edits that do not fit the model."""
+        self.subject.check_edits(edits, self.subject.shape.n_ctx or torch.iinfo(torch.int32).max)
+        self.subject.check_maps(edits)
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Inside, it runs in place of the model's `forward`."""
+        subject = self.subject
+        with ExitStack() as stack:
+            stack.enter_context(subject.shown_to(self.recorder))
+            stack.enter_context(subject.maps_shown_to(self.recorder))
+            parts = () if isinstance(subject, ModuleSubject) else subject.modules.blocks  # of one's own, names alone
+            checks = [block.register_forward_pre_hook(self.check_pass, prepend=True) for block in parts]
+            stack.enter_context(removed_after(checks))
+            self.__wrapped__ = subject.model.forward  # where `inspect.signature` looks
+            stack.enter_context(computed_by({subject.model: self}))
+            yield
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """One forward pass: edited in a block, and refused where it is no measurement's elsewhere."""
+        model = self.subject.model
+        if not edits_around(model):
+            self._check_is_ours()
+            return self.__wrapped__(*args, **kwargs)
+        with lock_of(model):
+            edits = edits_around(model)
+            self._check_is_edited(edits)
+            layout, args, kwargs = self._prepared(edits, model, args, kwargs)
+            self.recorder.begin(edits, layout)
+            with recorded_by(self.recorder, self.subject.modules.layers):
+                output = self.__wrapped__(*args, **kwargs)
+            self.recorder.check(self.subject.shape)
+            return output
+
+    def _prepared(
+        self, edits: Sequence[Edit], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Layout, tuple[Any, ...], dict[str, Any]]:
+        """Where the tokens of a pass stand, and its arguments with edited positions. Raises InputError for bad ones."""
         by_place = _by_name(model, args)
         named = by_place | kwargs
         given = (*args[:1], named.get("input_ids"), named.get("inputs_embeds"), *named.values())
@@ -142,8 +214,8 @@ class _Patch:
         if past and not self.subject.reads_caches:
             raise InputError("hooks of a bridge do not show the keys of a cache; leave past_key_values out")
         for group in layout.groups:
-            self._check_group(group, layout, is_whole=cache is None and layout.is_plain)
-        changed: dict[str, Any] = self._positions(inputs, layout, named.get("position_ids"))
+            self._check_group(edits, group, layout, is_whole=cache is None and layout.is_plain)
+        changed: dict[str, Any] = self._positions(edits, inputs, layout, named.get("position_ids"))
         if changed and mask is None:
             changed["attention_mask"] = torch.ones(batch, layout.n, dtype=torch.long, device=inputs.device)
         if not self.subject.reads_caches:
@@ -151,55 +223,51 @@ class _Patch:
         if changed.keys() & by_place.keys() and not kwargs.keys() & by_place.keys():  # which Python refuses
             args, kwargs = args[len(by_place) :], named
         kwargs |= changed
-        self.turn.acquire()
-        self.recorder.begin(self.edits, layout)
-        self.recordings_before.append(RECORDING.set(Recording(self.recorder, self.subject.modules.layers)))
-        return args, kwargs
-
-    def after_pass(self, model: Any, args: tuple[Any, ...], output: Any) -> None:
-        """A forward hook, which is also called after an exception: its output is then None."""
-        recording = RECORDING.get()
-        if recording is None or recording.recorder is not self.recorder:  # the pass was refused
-            return
-        try:
-            if output is not None:
-                self.recorder.check(self.subject.shape)
-        finally:
-            self._end_pass()
+        return layout, args, kwargs
 
     def check_pass(self, block: nn.Module, args: tuple[Any, ...]) -> None:
         """A forward pre-hook of a block. Raises InputError outside a pass of the whole model, which alone is edited."""
-        recording = RECORDING.get()
-        if recording is None or recording.recorder is not self.recorder:
+        if edits_around(self.subject.model) and not is_recorded_by(self.recorder):
             raise InputError(f"{self.subject.name} is patched as a whole: call the model itself, not a part of it")
 
-    def end_passes(self) -> None:
-        """Ends the pass of this thread that KeyboardInterrupt left, which calls no hook."""
-        while (recording := RECORDING.get()) is not None and recording.recorder is self.recorder:
-            self._end_pass()
+    def _check_is_ours(self) -> None:
+        """Raises InputError for a pass of a thread or task that is in no block, unless it is a measurement's."""
+        if not holds(self.subject.model):
+            raise InputError(
+                f"{self.subject.name} is inside si.patched(...) of another thread or task; start this one there in its "
+                "context, contextvars.copy_context().run(function), or after it"
+            )
 
-    def _end_pass(self) -> None:
-        RECORDING.reset(self.recordings_before.pop())
-        self.turn.release()
+    def _check_is_edited(self, edits: Sequence[Edit]) -> None:
+        """Raises InputError where the pass would not be edited."""
+        name, now = self.subject.name, _attention_of(self.subject.model)
+        if not edits:
+            raise InputError(
+                f"the si.patched block of {name} ended while this pass waited; wait for it inside the block"
+            )
+        if now != self.attention:
+            raise InputError(f"{name} was set to {now!r} attention inside si.patched(...); set it before the block")
 
-    def _check_group(self, group: Group, layout: Layout, is_whole: bool) -> None:
+    def _check_group(self, edits: Sequence[Edit], group: Group, layout: Layout, is_whole: bool) -> None:
         """Raises InputError for an edit that does not fit sequences which are as long as they are after this pass."""
         n = len(group.columns)
         try:
-            self.subject.check_edits(edits_for(self.edits, group, layout), n)
+            self.subject.check_edits(edits_for(edits, group, layout), n)
         except InputError as error:
             if is_whole:
                 raise
             row, fix = int(group.rows[0]), "name positions that it has by then, and leave prefill_chunk_size out"
             raise InputError(f"{error}; sequence {row} has {n} tokens when its first pass ends: {fix}") from error
 
-    def _positions(self, inputs: Tensor, layout: Layout, given: Tensor | None) -> dict[str, Tensor]:
+    def _positions(
+        self, edits: Sequence[Edit], inputs: Tensor, layout: Layout, given: Tensor | None
+    ) -> dict[str, Tensor]:
         """The positions that edits give to the tokens of a pass; empty where they change none."""
         ids = torch.zeros(inputs.shape[:2], dtype=torch.long, device=inputs.device)
         are_edited = False
         for group in layout.groups:
-            edits = edits_for(self.edits, group, layout)
-            edited = self.subject.positions(edits, len(group.columns)) if self.subject.takes_position_ids else {}
+            moved = edits_for(edits, group, layout) if self.subject.takes_position_ids else ()
+            edited = self.subject.positions(moved, len(group.columns))
             are_edited |= bool(edited)
             whole = edited.get("position_ids", torch.arange(len(group.columns), device=inputs.device)[None])
             places = whole[:, group.past :].expand(len(group.rows), -1)
@@ -218,18 +286,3 @@ def _by_name(model: nn.Module, args: tuple[Any, ...]) -> dict[str, Any]:
 
 
 _PATCHES: WeakKeyDictionary[nn.Module, _Patch] = WeakKeyDictionary()
-
-
-@contextmanager
-def _hooked(patch: _Patch) -> Iterator[None]:
-    """Inside, every forward pass of the model is shown to the patch's recorder."""
-    subject = patch.subject
-    with ExitStack() as stack:
-        stack.enter_context(subject.shown_to(patch.recorder))
-        stack.enter_context(subject.maps_shown_to(patch.recorder))
-        before = subject.model.register_forward_pre_hook(patch.before_pass, with_kwargs=True)
-        after = subject.model.register_forward_hook(patch.after_pass, always_call=True)
-        parts = () if isinstance(subject, ModuleSubject) else subject.modules.blocks  # of one's own module, names alone
-        blocks = [block.register_forward_pre_hook(patch.check_pass, prepend=True) for block in parts]
-        stack.enter_context(removed_after([before, after, *blocks]))
-        yield

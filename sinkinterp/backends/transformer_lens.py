@@ -22,6 +22,7 @@ from ..errors import InputError
 from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import HeadMap, alone, rows_of
+from .contexts import Hook, recorded_by
 from .gap import Gap, tolerance_of
 from .hooks import eval_mode, recorded_stream
 from .huggingface import HuggingFaceSubject
@@ -69,7 +70,8 @@ class BridgeLayer:
             "hook_pattern": self._compare_pattern,
             "hook_z": self._edit_output,
         }
-        return [(prefix + name, f) for name, f in functions.items() if prefix + name in bridge.hook_dict]
+        shown = {prefix + name: Hook(self.recorder, f) for name, f in functions.items()}
+        return [(name, hook) for name, hook in shown.items() if name in bridge.hook_dict]
 
     def begin(self) -> None:
         """Starts another forward pass."""
@@ -234,7 +236,7 @@ class TransformerLensSubject(HuggingFaceSubject):
                 )
             compare(call, pattern)
 
-        with self._layers_shown(recorder, check) as layers:
+        with recorded_by(recorder), self._layers_shown(recorder, check) as layers:
             logits = self._forward(tokens, None, gradients=recorder.gradients, **positions)
         if not layers or not all(layer.has_pattern and layer.has_output for layer in layers):
             raise InputError(f"{self.name} shows no pattern; boot it with eager attention (bridge_of), or {FIX}")
@@ -261,7 +263,7 @@ class TransformerLensSubject(HuggingFaceSubject):
         with (
             recorded_stream(self.modules, recorder, comes_first=True),
             self._layers_shown(recorder, lambda call, pattern: None, shows_edits=True) as layers,
-            removed_after([self.model.register_forward_pre_hook(begin_layers)]),
+            removed_after([self.modules.blocks[0].register_forward_pre_hook(Hook(recorder, begin_layers))]),
         ):
             yield
 

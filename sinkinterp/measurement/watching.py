@@ -12,7 +12,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallba
 
 from ..attention.sites import CALL, RESIDUAL
 from ..backends.anatomy.modules import removed_after
-from ..backends.hooks import BASES, attention_set_to, inside_compiled
+from ..backends.exclusive import exclusive, holds
+from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..checks import finite_number, keywords, whole_number
@@ -211,11 +212,13 @@ def _module_of(model: Any) -> nn.Module | None:
 def _as_before(module: nn.Module | None) -> Iterator[None]:
     """Inside, a model may be loaded and measured. Afterwards it and the random states are as they were."""
     with ExitStack() as stack:
+        if module is not None:
+            stack.enter_context(exclusive(module))
         gpus = {weight.device for weight in ([] if module is None else module.parameters()) if weight.is_cuda}
         stack.enter_context(torch.random.fork_rng(gpus))
         if module is not None and {"forward", "_original_forward"} <= vars(module).keys():  # accelerate's autocast
             stack.callback(setattr, module, "forward", vars(module).pop("forward"))
-        if isinstance(module, PreTrainedModel) and module.config._attn_implementation not in BASES:
+        if isinstance(module, PreTrainedModel) and module.config._attn_implementation.removeprefix(OURS) not in BASES:
             stack.enter_context(attention_set_to(module, "sdpa"))
         yield
 
@@ -227,7 +230,8 @@ def _gates_of(module: nn.Module | None) -> Iterator[list[tuple[Tensor, int]]]:
     gates = [part for part in ([] if module is None else module.modules()) if isinstance(part, GateMap)]
 
     def see(gate: nn.Module, args: Any, values: Tensor) -> None:
-        sums.append((values.sum(dtype=torch.float32), values.numel()))
+        if holds(module):  # else another thread runs the model
+            sums.append((values.sum(dtype=torch.float32), values.numel()))
 
     with removed_after([gate.register_forward_hook(see) for gate in gates]):
         yield sums

@@ -59,15 +59,18 @@ def note_of(blocks: Sequence[nn.Module]) -> str:
 @contextmanager
 def replaced(blocks: Sequence[nn.Module], attend: Callable[..., HeadOutput]) -> Iterator[None]:
     """Inside, the attention modules of these blocks leave attention to `attend`, whose first argument is the layer."""
-    modules = [(layer, module) for layer, module in enumerate(map(_attention_of, blocks)) if module is not None]
-    for layer, module in modules:
-        family = FAMILIES[_name_of(module)]
+    found = [(layer, module) for layer, module in enumerate(map(_attention_of, blocks)) if module is not None]
+    families = [FAMILIES[_name_of(module)] for _, module in found]
+    before = [vars(module).get(family.method) for (_, module), family in zip(found, families, strict=True)]
+    for (layer, module), family in zip(found, families, strict=True):
         setattr(module, family.method, partial(family.function, module, partial(attend, layer)))
     try:
         yield
     finally:
-        for _, module in modules:
-            delattr(module, FAMILIES[_name_of(module)].method)
+        for (_, module), family, kept in zip(found, families, before, strict=True):
+            delattr(module, family.method)
+            if kept is not None:  # of a block of `patched` around this pass
+                setattr(module, family.method, kept)
 
 
 def _attention_of(block: nn.Module) -> nn.Module | None:

@@ -18,6 +18,7 @@ from ...attention.answers import Unchanged, alike
 from ...attention.shapes import ModelShape
 from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
 from ...errors import InputError
+from ..contexts import Hook
 from ..gap import Gap, tolerance_of
 from ..recorder import Recorder
 from .modules import removed_after
@@ -196,8 +197,9 @@ def maps_edited(
             return None
         return head_map.edited(recorder, shape, linear_of(module, (*args, *kwargs.values())[0], y))
 
-    handles = [block.register_forward_pre_hook(partial(enter, i)) for i, block in enumerate(blocks)]
+    handles = [block.register_forward_pre_hook(Hook(recorder, partial(enter, i))) for i, block in enumerate(blocks)]
     for module, head_map in maps:
-        handles.append(module.register_forward_hook(partial(after, head_map), prepend=True, with_kwargs=True))
+        edited = Hook(recorder, partial(after, head_map))
+        handles.append(module.register_forward_hook(edited, prepend=True, with_kwargs=True))
     with removed_after(handles):
         yield

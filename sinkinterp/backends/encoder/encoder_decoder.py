@@ -20,9 +20,10 @@ from ...errors import InputError
 from .. import contract
 from ..anatomy.modules import blocks_of, cross_attention, positions_replaced, removed_after
 from ..anatomy.projections import HeadMap, maps_of
+from ..contexts import RECORDING
 from ..contract import Abilities, Check
 from ..exclusive import exclusive
-from ..hooks import RECORDING, eval_mode
+from ..hooks import eval_mode
 from ..huggingface import HuggingFaceSubject
 from ..subject import Logits, Subject
 from .encoder_input import EncoderInput

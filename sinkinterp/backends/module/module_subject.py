@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, wraps
 from operator import attrgetter
 from typing import Any
 
@@ -19,9 +19,10 @@ from ...errors import InputError
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
 from ..anatomy.projections import HeadMap
+from ..contexts import is_recorded_by
 from ..contract import Check
 from ..exclusive import exclusive
-from ..hooks import RECORDING, eval_mode
+from ..hooks import eval_mode
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
 from ..subject import Logits
@@ -141,9 +142,9 @@ class ModuleSubject(HuggingFaceSubject):
     def shown_to(self, recorder: Recorder) -> Iterator[None]:
         run = self.model.forward
 
+        @wraps(run)
         def forward(*args: Any, **kwargs: Any) -> Any:
-            recording = RECORDING.get()
-            if recording is None or recording.recorder is not recorder:
+            if not is_recorded_by(recorder):
                 return run(*args, **kwargs)
             ids = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
             with self._shown(recorder, **self.positions(recorder.edits, ids.shape[1])):
