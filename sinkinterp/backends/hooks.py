@@ -134,11 +134,11 @@ def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: boo
                 inputs += [(tap.module, record)] if tap.is_input else []
                 outputs += [] if tap.is_input else _recorded_update(tap, record)
     handles = []
-    for module, record in inputs:
-        before = Hook(recorder, partial(_shown_input, record))
+    for module, shown in inputs:
+        before = Hook(recorder, partial(_shown_input, shown))
         handles.append(module.register_forward_pre_hook(before, prepend=comes_first, with_kwargs=True))
-    for module, record in outputs:
-        after = Hook(recorder, partial(_shown_output, record))
+    for module, shown in outputs:
+        after = Hook(recorder, partial(_shown_output, shown))
         handles.append(module.register_forward_hook(after, prepend=comes_first))
     with removed_after(handles):
         yield
