@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..checks import unicode_text
 from ..data.choices import Dtype
 from ..errors import InputError
 from ..files import write_text
@@ -18,9 +17,7 @@ from .places import Force
 from .terminal import print_table, print_written, progress_bars
 
 if TYPE_CHECKING:
-    from ..backends.subject import Subject
     from ..interventions.changes import Change
-    from ..measurement.activation_patching import PatchingMetric
 
 
 class Patched(StrEnum):
@@ -83,13 +80,13 @@ def patch(
             if names_file(prompt):
                 raise InputError(f'{prompt} is a file; give the prompt itself, such as "$(cat {prompt})"')
         subject = load_subject(model, backend, None, dtype)
-        metric, on_run = _metric(subject, answer, instead, sink), progress("patching")
+        measured = _measured(answer, instead, sink) | {"progress": progress("patching")}
         if site is Patched.PATHS:
-            table = path_patching(subject, clean, corrupted, receiver=_receiver(to), metric=metric, progress=on_run)
+            table = path_patching(subject, clean, corrupted, receiver=_receiver(to), **measured)
         else:
             kind, by = _site(site, heads)
             table = activation_patching(
-                subject, clean, corrupted, site=kind, by=by, metric=metric, first_order=first_order, progress=on_run
+                subject, clean, corrupted, site=kind, by=by, first_order=first_order, **measured
             )
     strongest = sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0)))[:SHOWN]
     print_table(table.with_rows(strongest))
@@ -143,23 +140,10 @@ def _receiver(name: str | None) -> "Change | None":
     return ChangeValues(kv_heads=pair)
 
 
-def _metric(subject: "Subject", answer: str | None, instead: str | None, sink: bool) -> "PatchingMetric":
-    from ..measurement.activation_patching import divergence_from_clean, first_alpha, logit_difference
+def _measured(answer: str | None, instead: str | None, sink: bool) -> "dict[str, Any]":
+    """What is measured of a patched run, as keywords. Raises InputError for options that do not go together."""
+    from ..measurement.activation_patching import first_alpha
 
     if (answer is None) != (instead is None) or (sink and answer is not None):
         raise InputError("give --answer and --instead together, or --sink, or none of them")
-    if answer is None or instead is None:
-        return first_alpha() if sink else divergence_from_clean()
-    return logit_difference(_token(subject, answer), _token(subject, instead))
-
-
-def _token(subject: "Subject", text: str) -> int:
-    """The one token of a text. Raises InputError where it has several."""
-    from ..backends.subject import tokenizer_of
-
-    tokenizer = tokenizer_of(subject)
-    checked = unicode_text(text, "the answer")
-    ids = [] if tokenizer is None else tokenizer(checked, add_special_tokens=False)["input_ids"]
-    if len(ids) != 1:
-        raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a text of one token")
-    return int(ids[0])
+    return {"metric": first_alpha()} if sink else {"answer": answer, "instead": instead}

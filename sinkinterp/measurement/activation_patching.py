@@ -10,7 +10,7 @@ clean one, and 0 where it behaves as the corrupted one. For noising, swap the pr
 Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.05262 (causal tracing).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from ..attention.call import AttentionCall
 from ..attention.sites import Reads
-from ..backends.subject import Logits, Subject, Trace, words_of
-from ..checks import LARGEST, accepting, keywords, whole_number, whole_numbers
+from ..backends.subject import Logits, Subject, Trace, tokenizer_of, words_of
+from ..checks import LARGEST, accepting, keywords, unicode_text, whole_number, whole_numbers
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -158,6 +158,8 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     *,
     site: Change = ChangeResidual(),
     metric: PatchingMetric | Callable[[Logits], PerSequence] | None = None,
+    answer: str | None = None,
+    instead: str | None = None,
     by: Sequence[str] | None = None,
     first_order: bool = False,
     progress: bool | OnProgress = True,
@@ -169,7 +171,8 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     `layers` and `positions` narrow the map. `by`: the axes of the map, of "layer", "head", "position" (default: layer
     and position, or layer and head for a site of heads; keys and values have "kv_head"; `ChangePattern` also has "key",
     for single edges of attention, whose rows are not normalised again). `metric` is one of this module's, or a function
-    from logits to a number per sequence; default: KL from the clean run. A column "control" holds what the same place
+    from logits to a number per sequence; default: KL from the clean run. With `answer` and `instead` it is the
+    difference of the logits of two texts of one token, such as " Paris" and " Madrid". A column "control" holds what the same place
     of a third prompt restores: the clean one of another pair, unless all of these are one of the two. The note says
     what a place drawn at random restores. `first_order` adds what `attribution` estimates, by one pass forward and one
     back, and its error. One pass reads the clean run, and the patches are batched. Raises InputError for prompts that
@@ -178,68 +181,83 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     if not isinstance(site, Change):
         raise InputError(f"site is a change of one site, such as ChangeResidual() or ChangeOutputs(); got {site!r:.40}")
     subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)
-    runs = Runs(subject, site, metric_of(metric), clean_tokens, subject.run(clean_tokens).logits)
+    runs = Runs(
+        subject, site, metric_of(subject, metric, answer, instead), clean_tokens, subject.run(clean_tokens).logits
+    )
     return restored(runs, runs, corrupted_tokens, _axes(site, by), progress, first_order)
 
 
 def restored(
     plain: "Runs",
     runs: "Runs",
-    corrupted_tokens: Tokens,
+    corrupted: Tokens,
     axes: Sequence[str],
     progress: bool | OnProgress,
     first_order: bool = False,
 ) -> Table:
     """The table of the shares that the places of `runs` restore. `plain`: the runs that nothing is patched in."""
-    subject, site, clean_tokens = runs.subject, runs.site, runs.clean
-    given = activations(site, subject, clean_tokens)
-    whole, broken = (plain.values(tokens, {}, [WHOLE])[0] for tokens in (clean_tokens, corrupted_tokens))
-    gap = whole - broken
-    if gap.isnan().any():
-        pair = int(gap.isnan().int().argmax())
-        raise InputError(f"{runs.metric.name} is not a number for pair {pair}, from 0; leave it out")
-    size = torch.maximum(whole.abs(), broken.abs()).mean()
-    if not gap.mean().abs() > LEAST_GAP * size:
-        raise InputError(
-            f"{runs.metric.name} is {whole.mean():.4g} on both prompts, up to {gap.mean().abs():.2g}, so nothing "
-            "can be restored"
-        )
-    places, n = _places(site, given, axes), len(clean_tokens)
-    with progress_of(progress, f"patching {subject.name}") as on_pass:
-        answers = {RESTORED: runs.values(corrupted_tokens, given, places, on_pass)}
-        other = _another(clean_tokens, corrupted_tokens)
-        if other is not None:
-            others = {layer: x[other.to(x.device)] for layer, x in given.items()}
-            answers[CONTROL] = runs.values(corrupted_tokens, others, places, on_pass)
-    effects = {name: values - broken for name, values in answers.items()}
+    given = activations(runs.site, runs.subject, runs.clean)
+    whole, broken = (plain.values(tokens, {}, [WHOLE])[0] for tokens in (runs.clean, corrupted))
+    gap = _gap(runs.metric.name, whole, broken)
+    places = _places(runs.site, given, axes)
+    effects = {name: x - broken for name, x in _patched(runs, corrupted, given, places, progress).items()}
     notes = [
-        f"{subject.name}: n={n} pairs, T={clean_tokens.shape[1]}, {str(subject.dtype).removeprefix('torch.')}",
+        f"{runs.subject.name}: n={len(gap)} pairs, T={corrupted.shape[1]}, "
+        f"{str(runs.subject.dtype).removeprefix('torch.')}",
         runs.protocol,
         f"{runs.metric.name}: clean {whole.mean():.4g}, corrupted {broken.mean():.4g}",
         f"a place drawn at random restores {ratio(effects[RESTORED].mean(0), gap)}",
     ]
     if KV_HEAD in axes:
-        notes.append(f"each kv_head serves {subject.shape.n_heads // subject.shape.n_kv_heads} query heads")
+        notes.append(f"each kv_head serves {runs.subject.shape.n_heads // runs.subject.shape.n_kv_heads} query heads")
+    n_runs = len(places) * len(effects) + 4 + first_order
     if first_order:
-        effects[FIRST_ORDER] = _estimated(runs, corrupted_tokens, given, places)
+        effects[FIRST_ORDER] = _estimated(runs, corrupted, given, places)
         error = ((effects[FIRST_ORDER] - effects[RESTORED]).mean(1) / gap.mean()).abs()
         notes.append(f"first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most")
-    notes += [f"{len(places) * len(answers) + 4 + first_order} runs of each pair"] if plain is runs else []
+    notes += [f"{n_runs} runs of each pair"] if plain is runs else []
     notes += [
         "restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two",
-        "control: the same place of another pair" if other is not None else "no control: it takes a third prompt",
-        BY_SEQUENCE if n > 1 else "one pair, so no intervals",
+        "control: the same place of another pair" if CONTROL in effects else "no control: it takes a third prompt",
+        BY_SEQUENCE if len(gap) > 1 else "one pair, so no intervals",
     ]
-    words, rows = words_of(subject), []
+    return Table(runs.title, "; ".join(notes), _rows(runs, places, effects, gap), restored_figure)
+
+
+def _gap(name: str, whole: PerSequence, broken: PerSequence) -> PerSequence:
+    """The difference of the two prompts. Raises InputError if it is not a number, or too small to be restored."""
+    gap = whole - broken
+    if gap.isnan().any():
+        raise InputError(f"{name} is not a number for pair {int(gap.isnan().int().argmax())}, from 0; leave it out")
+    if not gap.mean().abs() > LEAST_GAP * torch.maximum(whole.abs(), broken.abs()).mean():
+        size = f"{whole.mean():.4g} on both prompts, up to {gap.mean().abs():.2g}"
+        raise InputError(f"{name} is {size}, so nothing can be restored")
+    return gap
+
+
+def _patched(
+    runs: "Runs", corrupted: Tokens, given: Activations, places: Sequence[Place], progress: bool | OnProgress
+) -> dict[str, Float[Tensor, "place pair"]]:
+    """The metric with each place patched: from the clean run, and from another pair's where there is one."""
+    sources, other = {RESTORED: given}, _another(runs.clean, corrupted)
+    if other is not None:
+        sources[CONTROL] = {layer: x[other.to(x.device)] for layer, x in given.items()}
+    with progress_of(progress, f"patching {runs.subject.name}") as on_pass:
+        return {name: runs.values(corrupted, source, places, on_pass) for name, source in sources.items()}
+
+
+def _rows(
+    runs: "Runs", places: Sequence[Place], effects: Mapping[str, Tensor], gap: PerSequence
+) -> tuple[dict[str, Cell], ...]:
+    """A row for each place: where it is, and what patches of it restore."""
+    words, rows, axes = words_of(runs.subject), [], (LAYER, _head_axis(runs.site), POSITION, KEY)
     for i, place in enumerate(places):
-        row: dict[str, Cell] = {
-            name: at for name, at in zip((LAYER, _head_axis(site), POSITION, KEY), place, strict=True) if at >= 0
-        }
-        row |= {TOKEN: words(int(clean_tokens[0, place[2]]))} if place[2] >= 0 else {}
+        row: dict[str, Cell] = {axis: at for axis, at in zip(axes, place, strict=True) if at >= 0}
+        row |= {TOKEN: words(int(runs.clean[0, place[2]]))} if place[2] >= 0 else {}
         for name, values in effects.items():
             row |= estimate_cells(name, ratio(values[i], gap))
         rows.append(row)
-    return Table(runs.title, "; ".join(notes), tuple(rows), restored_figure)
+    return tuple(rows)
 
 
 def _another(clean: Tokens, corrupted: Tokens) -> Int[Tensor, " pair"] | None:
@@ -340,8 +358,15 @@ def pairs_of(model: ModelLike, clean: Any, corrupted: Any) -> tuple[Subject, Tok
     return subject, first.tokens, second.tokens
 
 
-def metric_of(metric: Any) -> PatchingMetric:
-    """The metric that was given, or that of a function of logits; by default the divergence from the clean run."""
+def metric_of(subject: Subject, metric: Any, answer: str | None, instead: str | None) -> PatchingMetric:
+    """The metric that was given, of a function of logits or of two answers; by default the divergence from clean.
+
+    Raises InputError for a metric beside answers, for one answer alone, and for answers of several tokens.
+    """
+    if (answer is None) != (instead is None) or (answer is not None and metric is not None):
+        raise InputError("give answer= and instead= together, or a metric, or none of them")
+    if answer is not None:
+        return logit_difference(*(_token(subject, text) for text in (answer, instead)))
     if metric is None:
         return divergence_from_clean()
     if isinstance(metric, PatchingMetric):
@@ -350,6 +375,15 @@ def metric_of(metric: Any) -> PatchingMetric:
         accepting(metric, "a metric of patching, a function of logits,", None)
         return PatchingMetric(getattr(metric, "__name__", "metric"), lambda scene: metric(scene.trace.logits), {})
     raise InputError(f"a metric of patching is a function of logits, or one such as first_alpha(); got {metric!r:.40}")
+
+
+def _token(subject: Subject, text: Any) -> int:
+    """The one token of a text. Raises InputError where it has several."""
+    tokenizer, checked = tokenizer_of(subject), unicode_text(text, "the answer")
+    ids = [] if tokenizer is None else tokenizer(checked, add_special_tokens=False)["input_ids"]
+    if len(ids) != 1:
+        raise InputError(f"{text!r} is {len(ids)} tokens of {subject.name}, not one; give a text of one token")
+    return int(ids[0])
 
 
 def _axes(site: Change, by: Any) -> tuple[str, ...]:

@@ -60,6 +60,8 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     frozen: Change | Sequence[Change] | None = None,
     freeze_norms: bool = False,
     metric: PatchingMetric | Any = None,
+    answer: str | None = None,
+    instead: str | None = None,
     progress: bool | OnProgress = True,
 ) -> Table:
     """The share of a behaviour that goes from each sender to the receiver, with its interval over pairs of prompts.
@@ -69,8 +71,8 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     `ChangeValues` with `heads=[(layer, head)]`, or `kv_heads` for keys and values; None for the logits. frozen:
     the sites that keep their corrupted values between the two; None for everything that blocks add. freeze_norms:
     whether the norms in front of the receiver keep the scale of the corrupted run; otherwise they are recomputed.
-    Prompts, metric and errors are those of `activation_patching`. Also raises InputError, by default, for a model whose
-    blocks do not add to one stream, or whose feed-forward updates are not found. Three passes per sender, batched.
+    Prompts, metric, answers and errors are those of `activation_patching`. Also raises InputError, by default, for a
+    model whose blocks do not add to one stream, or whose feed-forward updates are not found. Three passes per sender, batched.
     """
     if not isinstance(sender, SENDERS) or not isinstance(receiver, (*RECEIVERS, type(None))):
         raise InputError(
@@ -83,7 +85,13 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     if freeze_norms and receiver is None:
         raise InputError("the norm in front of the logits is recomputed; freeze_norms needs a head as the receiver")
     subject, clean_tokens, corrupted_tokens = pairs_of(model, clean, corrupted)
-    fields = (subject, sender, metric_of(metric), clean_tokens, subject.run(clean_tokens).logits)
+    fields = (
+        subject,
+        sender,
+        metric_of(subject, metric, answer, instead),
+        clean_tokens,
+        subject.run(clean_tokens).logits,
+    )
     if frozen is None and not subject.shape.mlp_layers:
         raise InputError(
             f"{subject.name}: what its feed-forward layers add is not found in every block, so a direct path cannot be "
