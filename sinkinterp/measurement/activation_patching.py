@@ -172,11 +172,11 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     and position, or layer and head for a site of heads; keys and values have "kv_head"; `ChangePattern` also has "key",
     for single edges of attention, whose rows are not normalised again). `metric` is one of this module's, or a function
     from logits to a number per sequence; default: KL from the clean run. With `answer` and `instead` it is the
-    difference of the logits of two texts of one token, such as " Paris" and " Madrid". A column "control" holds what the same place
-    of a third prompt restores: the clean one of another pair, unless all of these are one of the two. The note says
-    what a place drawn at random restores. `first_order` adds what `attribution` estimates, by one pass forward and one
-    back, and its error. One pass reads the clean run, and the patches are batched. Raises InputError for prompts that
-    do not fit, and where both prompts behave alike.
+    difference of the logits of two texts of one token, such as " Paris" and " Madrid". A column "control" holds what
+    the same place of a third prompt restores: the clean one of another pair, unless all of these are one of the two.
+    The note says what a place drawn at random restores. `first_order` adds what `attribution` estimates, by one pass
+    forward and one back, and its error. One pass reads the clean run, and the patches are batched. Raises InputError
+    for prompts that do not fit, and where both prompts behave alike.
     """
     if not isinstance(site, Change):
         raise InputError(f"site is a change of one site, such as ChangeResidual() or ChangeOutputs(); got {site!r:.40}")

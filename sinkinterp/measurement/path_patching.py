@@ -72,7 +72,8 @@ def path_patching(  # noqa: PLR0913  sender, receiver, what is frozen, and how i
     the sites that keep their corrupted values between the two; None for everything that blocks add. freeze_norms:
     whether the norms in front of the receiver keep the scale of the corrupted run; otherwise they are recomputed.
     Prompts, metric, answers and errors are those of `activation_patching`. Also raises InputError, by default, for a
-    model whose blocks do not add to one stream, or whose feed-forward updates are not found. Three passes per sender, batched.
+    model whose blocks do not add to one stream, or whose feed-forward updates are not found. Three passes per sender,
+    batched.
     """
     if not isinstance(sender, SENDERS) or not isinstance(receiver, (*RECEIVERS, type(None))):
         raise InputError(
