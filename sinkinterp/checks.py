@@ -157,7 +157,7 @@ def _check_fit(name: str, signature: inspect.Signature, args: tuple[Any, ...], k
     except TypeError as error:
         names = [word for word in signature.parameters if word != "self"]
         unknown = next((word for word in kwargs if word not in signature.parameters), "")
-        fix = fix_of(unknown, name, names) if unknown else ""
+        fix = fix_of(unknown, name, names) or fix_of("", name)
         known = "" if fix.startswith(";") else f"; it takes {', '.join(names)}"
         raise InputError(f"{name}: {error}{known}{fix}") from None
 

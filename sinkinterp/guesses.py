@@ -41,6 +41,7 @@ _MEANT = {  # words -> what to write; `place: word` is for one function or kind 
     "plot:layer plot:head": "si.attention_map(model, text, layers=3, heads=5) draws heads",
     "heads:layer": "write report.heads().where(layer=3)",
     "heads:n": "write top=5",
+    "Report:": "si.measure(model, tokens) makes a report, and si.Report.load(path) reads one",
     "explain:heads": "write head=[(layer, head), ...]",
     "trained:steps": "write si.trained(si.Recipe(steps=...))",
     "view:out": "save the page: si.view(model, text).save(path)",

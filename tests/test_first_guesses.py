@@ -263,6 +263,8 @@ SAID = {  # what is tried, and what the one line says
     "layer of a sink": (lambda s, r: r.sink(layer=0), "report.alpha()[:, layer, head]"),
     "an estimate as a number": (lambda s, r: r.sink() > 0.2, "report.sink().low"),
     "half a swap": (lambda s, r: si.SwapPositions(1), "it takes first, second"),
+    "a report of a model": (lambda s, r: si.Report(s), "si.measure(model, tokens) makes a report"),
+    "a report of keywords": (lambda s, r: si.Report(model=s, tokens=TEXT), "si.measure(model, tokens) makes a report"),
     "a recipe's slip": (lambda s, r: si.Recipe(step=3), "did you mean 'steps'"),
     "plot": (lambda s, r: si.plot(r), "report.plot()"),
     "list_models": (lambda s, r: si.list_models(), "sinkinterp list models"),

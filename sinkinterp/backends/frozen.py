@@ -133,7 +133,8 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
     """
     hf, calls, seen = freezable(subject), {}, {}
     blocks, tables = list(hf.modules.blocks), list(hf.modules.tables)
-    silent = {m.module for m in hf.modules.taps[MLP] if m is not None} | {m for b in blocks for m in cross_attention(b)}
+    updates = [module for tap in hf.modules.taps[MLP] if tap is not None for module in (tap.module, tap.beside)]
+    silent = {module for module in updates if module is not None} | {m for b in blocks for m in cross_attention(b)}
     norms = {m for b in blocks for m in b.modules() if "norm" in type(m).__name__.lower() and not list(m.children())}
     norms -= {inner for module in silent for inner in module.modules()}
 

@@ -42,10 +42,11 @@ def patched(model: Any, *edits: Edits) -> Iterator[Any]:
     what the edits made. A pattern that is cached holds the weights that multiply the values, without a slot's column.
     Positions count the real tokens of each sequence from its first: behind padding, position 0 is its first real token.
     It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. An edit names
-    positions that every sequence has when its first pass ends: a prompt in chunks ends it with the first chunk. Static
-    caches of GPT-Neo and of Falcon with ALiBi are wrong or refused in transformers, also without edits. Raises
+    positions that every sequence has when its first pass ends: a prompt in chunks ends it with the first chunk. Raises
     InputError for edits that do not fit, and, before the first token is generated, for those that read what a cache
-    does not hold.
+    does not hold. Some models are wrong in transformers itself, also without edits. Static caches of GPT-Neo and of
+    Falcon with ALiBi are wrong or refused. With `prefill_chunk_size` above 1, Jamba's Mamba layers forget what came
+    before each chunk, and RecurrentGemma raises AttributeError: leave it out there.
     Edits belong to the thread or task that enters the block, and to those that it starts with its context: asyncio
     tasks, `asyncio.to_thread`, `contextvars.copy_context().run`. Blocks may overlap and end in any order, and each ends
     its own edits. Until the last one ends, threads and tasks outside of all blocks of the model may load, measure and
@@ -256,7 +257,7 @@ class _Patch(Attached):
         except InputError as error:
             if is_whole:
                 raise
-            row, fix = int(group.rows[0]), "name positions that it has by then, and leave prefill_chunk_size out"
+            row, fix = int(group.rows[0]), "name positions that it has by then, or leave prefill_chunk_size out"
             raise InputError(f"{error}; sequence {row} has {n} tokens when its first pass ends: {fix}") from error
 
     def _positions(

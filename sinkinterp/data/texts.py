@@ -99,8 +99,11 @@ def text_in(row: Mapping[str, object], column: str, source: Path | str) -> str:
         chats = next((name for name in CHATS if name in row), None)
         if chats is not None and column == "text":
             raise InputError(f"the rows of {source} hold chats, {chats!r}, and no text; give the messages of each row")
-        fitting = next((name for name, value in row.items() if isinstance(value, str)), None)
+        lengths = {name: len(value) for name, value in row.items() if isinstance(value, str)}
+        fitting = max(lengths, key=lengths.__getitem__, default=None)
         fix = "give its texts as strings" if fitting is None else f"name the column: column={fitting!r}"
+        if not is_text(source) and is_path(source) and ending_of(Path(source)) == ".csv":
+            fix += ", or begin the file with a line that names the columns"
         fix = "leave out rows without a text" if column in row and text is None else fix
         raise InputError(f"a row of {source} has no string in {column!r}, only {columns_in(row)}; {fix}")
     return unicode_text(text, f"a text of {source}")

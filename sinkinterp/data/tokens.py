@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ..checks import LARGEST, check_memory, is_whole
 from ..errors import InputError
 from .chat_templates import messages_in
-from .texts import is_path, is_text, texts_of
+from .texts import is_path, is_text, text_in, texts_of
 
 Tokens = Int[Tensor, "sequence pos"]
 Lengths = Int[Tensor, " sequence"]
@@ -164,8 +164,8 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
 
     `encode` makes the token set of texts. One list of ids is one sequence. Several lists may differ in length. A
     mapping is what a tokenizer returned: "input_ids" and, for padded ids, "attention_mask". A string or path that names
-    a file, a folder or a dataset (see `is_text`) stands for the first texts in its `column`. Raises InputError for
-    everything else.
+    a file, a folder or a dataset (see `is_text`), and a Dataset of `datasets`, stand for the first texts in the
+    `column`; rows without it may hold "input_ids". Raises InputError for everything else.
     """
     if isinstance(tokens, TokenSet):
         return tokens
@@ -173,6 +173,8 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
         return encode([tokens]) if is_text(tokens) else of_source(tokens, encode, column)  # type: ignore[list-item]
     if isinstance(tokens, Mapping):
         return _of_mapping(tokens)
+    if hasattr(tokens, "column_names") and isinstance(tokens, Iterable):
+        return _of_dataset(tokens, encode, column)
     if isinstance(tokens, np.ndarray) and tokens.dtype.kind in "OUST":
         tokens = tokens.tolist()
     if isinstance(tokens, Tensor | np.ndarray | np.generic):
@@ -182,12 +184,27 @@ def token_set_of(tokens: Any, encode: Encode, column: str = "text") -> TokenSet:
 
 def of_source(source: str | Path, encode: Encode, column: str = "text") -> TokenSet:
     """The token set of the first texts of a file, a folder or a dataset."""
-    texts = list(islice(texts_of(source, column), FIRST_TEXTS + 1))
-    if not texts:
-        raise InputError(f"{source} holds no text; give a file with texts")
     name = Path(source).name if is_path(source) else str(source)
-    name += f", its first {FIRST_TEXTS} texts" if len(texts) > FIRST_TEXTS else ""
-    return replace(encode(texts[:FIRST_TEXTS]), source=name)
+    return _of_first(texts_of(source, column), name, encode)
+
+
+def _of_dataset(dataset: Iterable[Any], encode: Encode, column: str) -> TokenSet:
+    """The token set of the first rows of a Dataset of `datasets`: of their texts, or of their ids."""
+    rows = list(islice(dataset, FIRST_TEXTS + 1))
+    if not all(isinstance(row, Mapping) for row in rows):
+        raise InputError(f"a {type(dataset).__name__} has no rows of texts or ids; give one of its parts; {WORKS}")
+    if rows and column not in rows[0] and "input_ids" in rows[0]:
+        return _of_mapping({name: [row[name] for row in rows[:FIRST_TEXTS]] for name in rows[0]})
+    return _of_first((text_in(row, column, "the dataset") for row in rows), "a dataset", encode)
+
+
+def _of_first(texts: Iterable[str], name: str, encode: Encode) -> TokenSet:
+    """The token set of the first texts of a source of this name. Raises InputError where there are none."""
+    first = list(islice(texts, FIRST_TEXTS + 1))
+    if not first:
+        raise InputError(f"{name} holds no text; give a source with texts")
+    name += f", its first {FIRST_TEXTS} texts" if len(first) > FIRST_TEXTS else ""
+    return replace(encode(first[:FIRST_TEXTS]), source=name)
 
 
 def is_chat(given: Any) -> bool:
@@ -200,7 +217,10 @@ def is_chat(given: Any) -> bool:
 def _of_mapping(given: Mapping[str, Any]) -> TokenSet:
     """The token set of a tokenizer's answer."""
     if "input_ids" not in given:
-        raise InputError(f"a mapping without input_ids holds no tokens; {WORKS}")
+        items = ", ".join(map(repr, islice(given, 3))) or "nothing"
+        raise InputError(
+            f"a {type(given).__name__} without input_ids holds no tokens; give an item of it ({items}); {WORKS}"
+        )
     if given.get("position_ids") is not None:
         raise InputError("position_ids are not read; edits change positions, such as edits=si.SwapPositions(0, 4)")
     if given.get("inputs_embeds") is not None:
@@ -270,8 +290,8 @@ def items_of(given: Any) -> list[Any]:
         return list(given) if given.ndim == 1 else [given]
     has_names = hasattr(given, "keys") and not hasattr(given, "ndim")  # an ActivationCache, but no column of pandas
     if has_names or getattr(given, "ndim", 1) > 1:  # whose items are names
-        what = f"a {type(given).__name__} of columns" if hasattr(given, "columns") else f"a {type(given).__name__}"
-        raise InputError(f"{what} is neither a text nor token ids; give one of its columns; {WORKS}")
+        fix = "give one of its columns; " if hasattr(given, "columns") else ""
+        raise InputError(f"a {type(given).__name__} is neither a text nor token ids; {fix}{WORKS}")
     if not isinstance(given, Sized) or not isinstance(given, Iterable) or isinstance(given, bytes | bytearray | Set):
         raise InputError(f"a {type(given).__name__} is neither a text nor token ids; {WORKS}")
     return list(given)

@@ -55,9 +55,13 @@ class OnPairs(InLayers):
         """The heads that are named; None for all."""
         return getattr(self, self.selector)
 
+    def n_of(self, shape: ModelShape) -> int:
+        """How many heads of this kind a layer has."""
+        raise NotImplementedError
+
     def pairs_of(self, shape: ModelShape) -> list[tuple[int, int]]:
         """The heads of a model that can be named, in order."""
-        raise NotImplementedError
+        return [(layer, head) for layer in shape.attention_layers for head in range(self.n_of(shape))]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -68,7 +72,7 @@ class OnPairs(InLayers):
 
     def check(self, shape: ModelShape, length: int) -> None:
         super().check(shape, length)
-        check_chosen(self.pairs, self.pairs_of(shape), self.selector[:-1])
+        check_heads(self.pairs or (), shape.attention_layers, self.n_of(shape), self.selector[:-1])
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
         if self.pairs is None:
@@ -92,8 +96,8 @@ class OnKVHeads(OnPairs):
     selector = "kv_heads"
     kv_heads: Iterable[tuple[int, int]] | None = None
 
-    def pairs_of(self, shape: ModelShape) -> list[tuple[int, int]]:
-        return [(layer, head) for layer in shape.attention_layers for head in range(shape.n_kv_heads)]
+    def n_of(self, shape: ModelShape) -> int:
+        return shape.n_kv_heads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,8 +107,8 @@ class OnHeads(OnPairs):
     selector = "heads"
     heads: Iterable[tuple[int, int]] | None = None
 
-    def pairs_of(self, shape: ModelShape) -> list[tuple[int, int]]:
-        return [(layer, head) for layer in shape.attention_layers for head in range(shape.n_heads)]
+    def n_of(self, shape: ModelShape) -> int:
+        return shape.n_heads
 
     def on_heads(self, call: AttentionCall, edited: AttentionCall) -> AttentionCall:
         """`edited` on the chosen heads and `call` on the others, with one dense pattern for all; both have one slot."""
@@ -183,20 +187,26 @@ def _several(given: Any, name: str) -> Iterable[Any]:
 def named_heads(given: Any, name: str, layers: Sequence[int], n_heads: int) -> list[tuple[int, int]]:
     """Heads of a model as pairs (layer, head), in order; one pair stands for itself.
 
-    Raises InputError for anything else, for heads that the attending layers do not have, and where none is named.
+    Raises InputError for anything else, for heads that the attending layers do not have, and if none is named.
     """
     pairs = [_head_pair(pair, name) for pair in _several(_pairs(given), name)]
-    unknown = [(layer, head) for layer, head in pairs if layer not in layers or not 0 <= head < n_heads]
-    if unknown or not pairs:
-        what = f"no head {unknown[0][1]} of layer {unknown[0][0]}" if unknown else "no head that was asked for"
-        raise InputError(f"there is {what}; heads count from 0 to {n_heads - 1} in layers {layers}")
+    if not pairs:
+        raise InputError(f"{name} names no head; give pairs (layer, head), such as [(2, 0), (4, 3)], or leave it out")
+    check_heads(pairs, layers, n_heads, "head")
     return sorted(set(pairs))
 
 
+def check_heads(pairs: Iterable[tuple[int, int]], layers: Sequence[int], n_heads: int, label: str) -> None:
+    """Raises InputError for a (layer, head) that the attending layers do not have. `label` is "head" or "kv_head"."""
+    for layer, head in pairs:
+        if layer not in layers or not 0 <= head < n_heads:
+            span = f"{label}s count from 0 to {n_heads - 1} in layers {', '.join(map(str, layers))}"
+            raise InputError(f"there is no {label} {head} of layer {layer}; {span}")
+
+
 def is_pair(given: Any) -> bool:
-    """Whether two whole numbers are given: the layer and the head of one head."""
-    is_row = isinstance(given, Sequence) or (isinstance(given, Tensor) and given.ndim == 1)
-    return is_row and len(given) == 2 and all(map(is_whole, given))
+    """Whether a tuple of two whole numbers is given: the layer and the head of one head. A list names several heads."""
+    return isinstance(given, tuple) and len(given) == 2 and all(map(is_whole, given))
 
 
 def _pairs(given: Any) -> Any:
@@ -205,14 +215,16 @@ def _pairs(given: Any) -> Any:
 
 def _head_pair(choice: Any, name: str) -> tuple[int, int]:
     """A head as its layer and its index in it. Raises InputError for anything else."""
-    if isinstance(choice, str) or not isinstance(choice, Iterable) or len(parts := tuple(choice)) != 2:
-        raise InputError(f"{name} are pairs (layer, head), such as [(2, 0), (4, 3)]; got {choice!r:.40}")
+    is_row = isinstance(choice, Iterable) and not isinstance(choice, str) and not is_whole(choice)
+    if not is_row or len(parts := tuple(choice)) != 2:
+        raise InputError(f"{name} are pairs (layer, head), such as (2, 0) or [(2, 0), (4, 3)]; got {choice!r:.40}")
     return whole_number(parts[0], name), whole_number(parts[1], name)
 
 
-def check_chosen(chosen: Iterable[Any] | None, choices: Sequence[Any], label: str) -> None:
+def check_chosen(chosen: Iterable[int] | None, choices: Sequence[int], label: str) -> None:
     """Raises InputError for a choice that is none of the `choices`, in order, that a model and its input have."""
     absent = [choice for choice in chosen or () if choice not in choices]
     if absent:
-        span = f"{choices[0]} to {choices[-1]}" if choices else "none"
+        has_gaps = not choices or choices[-1] - choices[0] >= len(choices)
+        span = (", ".join(map(str, choices)) or "none") if has_gaps else f"{choices[0]} to {choices[-1]}"
         raise InputError(f"there is no {label} {absent[0]}; this model and input have {span}")

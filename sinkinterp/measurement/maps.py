@@ -49,7 +49,7 @@ def attention_map(
         return _held_map(model, text, layers, heads, edits_of(edits))
     subject, tokens = equal_inputs_of(model, text)
     given_edits = edits_of(edits)
-    asked = _asked(subject.shape.attention_layers, subject.shape.n_heads, layers, heads)
+    asked = heads_asked(subject.shape.attention_layers, subject.shape.n_heads, layers, heads)
     runs: dict[str, Sequence[Edit]] = {"before": (), "after": given_edits} if given_edits else {"": ()}
     before = _alphas(subject, tokens, asked, ())
     shown, side = detail(before, tokens.shape[1], len(runs), all_of_them=layers is not None or heads is not None)
@@ -69,7 +69,7 @@ def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any, edits: Sequen
         raise InputError("attention weights cannot be edited any more; give the model: si.attention_map(model, text)")
     held = patterns_of(patterns)
     n, n_heads, length, _ = next(iter(held.values())).shape
-    asked = _asked(tuple(held), n_heads, layers, heads)
+    asked = heads_asked(tuple(held), n_heads, layers, heads)
     alphas = {(layer, head): held[layer][:, head, :, 0].mean().item() for layer, head in asked}
     shown, side = detail(alphas, length, 1, all_of_them=layers is not None or heads is not None)
     weights = torch.stack([held[layer][:, head].mean(0) for layer, head in shown])
@@ -101,7 +101,7 @@ def head_maps(
     Raises InputError for heads that are not there, and for sequences of different lengths.
     """
     subject, rows = equal_inputs_of(model, tokens)
-    chosen = ChosenHeads(_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads))
+    chosen = ChosenHeads(heads_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads))
     n = -(-rows.shape[1] // side)
     reads = {each.name: chosen.read(_largest(each, side), n, n) for each in maps.QUANTITIES}
     reads["slot"] = chosen.read(lambda call: maps.slot_cells(call, side)[:, :, 0], n)
@@ -126,10 +126,13 @@ def _alphas(subject: Subject, tokens: Tokens, heads: Heads, edits: Sequence[Edit
     return {(layer, head): alpha[layers.index(layer)][head] for layer, head in heads}
 
 
-def _asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any) -> Heads:
-    """The heads that are meant, in order. Raises InputError for those that the attending layers do not have."""
+def heads_asked(attending: Sequence[int], n_heads: int, layers: Any, heads: Any) -> Heads:
+    """The heads that are meant, in order, as (layer, head): numbers of the chosen layers, or pairs; all by default.
+
+    Raises InputError for those that the attending layers do not have.
+    """
     given = [heads] if is_whole(heads) else heads
-    if is_pair(given) and isinstance(given, tuple):
+    if is_pair(given):
         given = [given]
     for chosen in (layers, given):
         is_list = isinstance(chosen, Iterable) and not isinstance(chosen, str)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled
 from ..backends.load import load
 from ..backends.subject import Subject
 from ..checks import finite_number, keywords, whole_number
-from ..data.tokens import TokenSet, TokensLike
+from ..data.tokens import TokenSet, TokensLike, token_set_of
 from ..errors import InputError
 from ..lm.attention import GateMap
 from ..metrics import residuals
@@ -72,7 +73,7 @@ class SinkCallback(TrainerCallback):
     a run with the callback ends bit for bit as one without it. The model is measured in its own dtype, outside the
     autocast of accelerate. A Trainer that resumes from a checkpoint goes on with the history there. In other loops
     `state_dict` holds the history, as accelerate's `register_for_checkpointing` expects. Raises InputError where
-    `load` and `measure` do, and for weights that are divided among processes.
+    `load` and `measure` do, for what are not tokens, and for weights that are divided among processes.
     """
 
     @keywords
@@ -95,6 +96,8 @@ class SinkCallback(TrainerCallback):
         check_epsilon(epsilon)
         if log is not None and not callable(log):
             raise InputError(f"log is a function of the numbers, such as trainer.log; got a {type(log).__name__}")
+        if not isinstance(tokens, str | Path | None):  # which are read when the training begins
+            token_set_of(tokens, lambda texts: TokenSet.of_rows([[0, 0]]))
         self.tokens, self.epsilon, self.most, self.log, self.loading = tokens, epsilon, most, log, loading
         self.history: list[Numbers] = []
         self._prefix = f"{name}/" if name else ""

@@ -2,6 +2,7 @@
 
 import sys
 import webbrowser
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..interventions.edit import Edits, edits_of
 from ..measurement.inputs import ModelLike, inputs_of
 from ..measurement.maps import attention_map
 from ..report.heads import sinks_by_head
+from ..report.maps import Heads
 from ..report.patterns import holds_attention, sinks
 from ..report.protocol import short_name
 from ..report.readings import TokenText
@@ -56,27 +58,37 @@ class Page:
 
 
 @keywords
-def view(model: ModelLike, text: TokensLike | Any, edits: Edits = (), *, open_browser: bool = True) -> Page:
+def view(
+    model: ModelLike,
+    text: TokensLike | Any,
+    edits: Edits = (),
+    *,
+    heads: int | Sequence[int] | Heads | None = None,
+    open_browser: bool = True,
+) -> Page:
     """The page with the map of every head on a text, as `sinkinterp view` writes it; with `edits`, before and after.
 
-    A notebook shows the page. Elsewhere it is written to a temporary file, which the browser opens unless
-    `open_browser` is False. In place of a model, it takes the attention weights that `si.sinks` takes, with the tokens
-    as texts or ids. Raises InputError as `measure` does, and for several texts.
+    With `heads`, as `attention_map` takes them, it shows these heads only, in more detail. A notebook shows the page.
+    Elsewhere it is written to a temporary file, which the browser opens unless `open_browser` is False. In place of a
+    model, it takes the attention weights that `si.sinks` takes, with the tokens as texts or ids. Raises InputError
+    as `measure` does, for unknown heads, and for several texts.
     """
-    shown = _held_page(model, text, edits) if holds_attention(model) else _atlas_page(model, text, edits)
+    draw = _held_page if holds_attention(model) else _atlas_page
+    shown = draw(model, text, edits, heads)
     if open_browser and not _in_notebook():
         webbrowser.open(shown.save(Path(mkdtemp(prefix="sinkinterp-")) / "view.html").as_uri())
     return shown
 
 
-def _atlas_page(model: ModelLike, text: TokensLike | Any, edits: Edits) -> Page:
+def _atlas_page(model: ModelLike, text: TokensLike | Any, edits: Edits, heads: Any) -> Page:
     subject, token_set = inputs_of(model, text)
-    return Page(atlas_page(atlas(subject, token_set, words_of(subject), edits=edits_of(edits))), subject.name)
+    shown = atlas(subject, token_set, words_of(subject), edits=edits_of(edits), heads=heads)
+    return Page(atlas_page(shown), subject.name)
 
 
-def _held_page(patterns: Any, tokens: Any, edits: Edits) -> Page:
+def _held_page(patterns: Any, tokens: Any, edits: Edits, heads: Any) -> Page:
     """The page of the attention weights that someone holds."""
-    figure = attention_map(patterns, tokens, edits=edits)
+    figure = attention_map(patterns, tokens, heads=heads, edits=edits)
     table = sinks(patterns)
     sections = [Section("Where heads look", "", [figure]), Section(table.title, table.note, tables=[table])]
     return Page(page("Attention weights", "Every query of a head over the keys that it sees.", sections), "attention")

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from ..errors import InputError
+from ..interventions.selectors import check_heads
 from ..metrics.metric import Metric
 from ..metrics.qk import COSINE_COUNTS, COSINES, NORM_PRODUCT_COUNTS, NORMS, QK_ANGLES, QK_NORM_PRODUCTS
 from ..plots.theme import colour, faded, themed
@@ -68,8 +68,7 @@ def qk_distributions(report: Readings, layer: int, head: int, epsilon: float = 0
     Shares are of the pairs with the first key, and of those with others. Raises InputError where the instrument
     DISTRIBUTIONS was not measured, and for a head that is not there.
     """
-    if layer not in report.attention_layers or not 0 <= head < report.importance.shape[2]:
-        raise InputError(f"there is no head {head} of layer {layer}; layers that attend: {report.attention_layers}")
+    check_heads([(layer, head)], report.attention_layers, report.importance.shape[2], "head")
     i = report.attention_layers.index(layer)
     rows: list[dict[str, Cell]] = []
     for quantity in QUANTITIES:

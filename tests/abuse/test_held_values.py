@@ -75,6 +75,8 @@ def test_attention_that_someone_holds_is_drawn_as_it_is(form, held):
     assert list(table.rows)[1]["alpha_1"] == pytest.approx(list(whole.rows)[1]["alpha_1"], abs=1e-5)
     page = si.view(given, IDS[0].tolist(), open_browser=False)
     assert table.title in page.html and "<script" in page.html
+    with pytest.raises(InputError, match="there is no head 9 of layer 0"):
+        si.view(given, IDS[0].tolist(), heads=(0, 9), open_browser=False)
 
 
 @pytest.mark.parametrize("tokens", [TEXT, ["too", "few"], IDS[:, :5], None, 3])

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sinkinterp as si
@@ -45,3 +46,22 @@ def test_an_adapter_is_read_as_peft_runs_it(base, tmp_path):
     logits = si.load(tmp_path / "adapter").run(ids).logits
     torch.testing.assert_close(logits, expected)
     assert (logits - plain).abs().max() > 0.1
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:Found missing adapter keys")  # of peft
+def test_an_adapter_is_read_whole_or_refused(base, tmp_path):
+    peft = pytest.importorskip("peft", reason="needs peft: pip install 'sinkinterp[peft]'")
+    config = peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    peft.get_peft_model(LlamaForCausalLM.from_pretrained(base), config).save_pretrained(tmp_path / "adapter")
+    file = tmp_path / "adapter" / "adapter_model.safetensors"
+    weights = load_file(file)
+    first = min(weights)
+    damaged = {
+        f"it lacks {first}": {name: x for name, x in weights.items() if name != first},
+        "it lacks ": {name.replace("layers.1", "layers.7"): x for name, x in weights.items()},
+        "no part takes base_model.model.extra": weights | {"base_model.model.extra": torch.ones(3)},
+    }
+    for words, tensors in damaged.items():
+        save_file(tensors, file)
+        with pytest.raises(InputError, match=f"does not fit .*{words}"):
+            si.load(tmp_path / "adapter")

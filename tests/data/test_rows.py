@@ -109,3 +109,9 @@ def test_only_the_asked_split_of_a_saved_dataset_is_read(tmp_path):
     assert list(texts_of(tmp_path)) == [row["text"] for row in ROWS]
     with pytest.raises(InputError, match="holds train, test, and no 'dev'"):
         list(rows_of(tmp_path / "saved", "dev"))
+
+
+def test_of_a_csv_file_the_longest_cell_is_the_column_that_is_named_and_a_header_is_asked_for(tmp_path):
+    (tmp_path / "a.csv").write_text('id,body\n1,"The harbour, and a wall."\n')
+    with pytest.raises(InputError, match="column='body', or begin the file with a line that names the columns"):
+        list(texts_of(tmp_path / "a.csv"))

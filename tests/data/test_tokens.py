@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset, DatasetDict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.utils.data import DataLoader
 
-from sinkinterp.data.tokens import PAD, TokenSet, token_set_of
+from sinkinterp.data.tokens import FIRST_TEXTS, PAD, TokenSet, token_set_of
 from sinkinterp.errors import InputError
 
 
@@ -249,3 +250,23 @@ def test_a_mask_that_does_not_fit_its_ids_is_refused(ids, mask):
 def test_false_lengths_of_a_token_set_are_refused(lengths, as_users_run_it):
     with pytest.raises(InputError, match="lengths are a whole number per sequence"):
         TokenSet(torch.tensor([[5, 7, 9], [2, 3, PAD]]), "a source", "", lengths=torch.tensor(lengths))
+
+
+@pytest.mark.parametrize("kind", [lambda d: d, lambda d: d.to_iterable_dataset(), lambda d: d.with_format("torch")])
+def test_a_dataset_is_the_first_of_its_texts_or_its_ids(kind):
+    texts = [f"text {i}" for i in range(FIRST_TEXTS + 1)]
+    seen = []
+
+    def see(given):
+        seen.append(given)
+        return TokenSet.of_rows([[3, 5, 8]])
+
+    for column in ("text", "body"):
+        token_set = token_set_of(kind(Dataset.from_dict({column: texts})), see, column)
+        assert seen.pop() == texts[:FIRST_TEXTS] and token_set.source == f"a dataset, its first {FIRST_TEXTS} texts"
+    with pytest.raises(InputError, match="column='body'"):
+        token_set_of(kind(Dataset.from_dict({"body": texts})), see)
+    padded = {"input_ids": [[3, 5, 8], [7, 9, 0]], "attention_mask": [[1, 1, 1], [1, 1, 0]]}
+    assert token_set_of(kind(Dataset.from_dict(padded)), see).sha256 == TokenSet.of_rows([[3, 5, 8], [7, 9]]).sha256
+    with pytest.raises(InputError, match=r"give an item of it .'train'"):
+        token_set_of(DatasetDict(train=Dataset.from_dict(padded)), see)

@@ -41,6 +41,7 @@ CONFIGS = {
         **SIZES, num_key_value_heads=2, attn_layer_period=2, attn_layer_offset=1, num_experts=2, use_mamba_kernels=False
     ),
 }
+ADAPTER = "team/adapter"
 XL, OPT, GATED, DATASET = "openai-community/gpt2-xl", "facebook/opt-125m", "meta-llama/Llama-2-70b-hf", "team/harbours"
 TABLE_8 = load_module("figure04_scale_ladder").MODELS[Scale.PAPER]
 TABLE_1 = load_module("table01_inputs").MODELS[Scale.PAPER]
@@ -62,6 +63,8 @@ def folders(tmp_path_factory):
         torch.manual_seed(0)
         AutoModelForCausalLM.from_config(config).save_pretrained(parent / name)
         PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=EOS, eos_token=EOS).save_pretrained(parent / name)
+    (parent / "adapter").mkdir()
+    (parent / "adapter" / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": XL}))
     old = shutil.copytree(parent / "opt", parent / "opt without safetensors")
     (old / "model.safetensors").rename(old / "pytorch_model.bin")  # it is not read
     data = parent / "harbours" / "data"
@@ -81,6 +84,7 @@ def folders(tmp_path_factory):
 def hub(folders):
     served = {name: folders / KINDS.get(name.partition("/")[0], "llama") for name in (*TABLE_8, GATED)}
     served[OPT] = folders / "opt without safetensors"
+    served[ADAPTER] = folders / "adapter"
     made = Hub(served, {DATASET: folders / "harbours"}, converted={OPT: folders / "opt"}, closed={GATED})
     server = made.start()
     made.address = f"http://127.0.0.1:{server.server_port}"
@@ -117,6 +121,12 @@ def test_a_model_of_the_hub_is_loaded_by_its_name(ask, folders):
     assert answer["code"] == 0 and answer["said"] == XL
     logits = AutoModelForCausalLM.from_pretrained(folders / "gpt2")(torch.tensor(answer["tokens"])).logits
     assert answer["last"] == pytest.approx(logits[0, -1].tolist(), abs=1e-5)
+
+
+def test_an_adapter_of_the_hub_is_checked_as_that_of_a_folder(ask):
+    answer = ask("load", ADAPTER)
+    refused = ("is an adapter, which cannot be read without peft", "holds no adapter_model.safetensors")
+    assert answer["code"] == 2 and any(words in answer["said"] for words in refused)
 
 
 @pytest.mark.parametrize(

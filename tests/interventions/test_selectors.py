@@ -2,6 +2,7 @@
 
 from itertools import count
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,6 +10,8 @@ from sinkinterp import interventions as iv
 from sinkinterp.attention.kernels import SOFTMAX
 from sinkinterp.attention.shapes import ModelShape
 from sinkinterp.errors import InputError
+from sinkinterp.interventions.selectors import named_heads
+from sinkinterp.measurement.maps import heads_asked
 
 # blocks 1, 2, 4, 6 and 8 of 11 attend, 7 query heads over 7 key heads of 13; feed-forward layers all but block 10
 SHAPE = ModelShape(11, (1, 2, 4, 6, 8), 7, 7, 13, 91, 97, mlp_layers=tuple(range(10)))
@@ -46,7 +49,7 @@ def test_layers_must_be_named_once_and_exist(make):
         with pytest.raises(InputError, match="must name each of its layers once, and some"):
             make(layers=layers)
     make(layers=[1, 8]).check(SHAPE, LENGTH)
-    refused(make(layers=[1, 12]), "there is no layer 12; this model and input have [01] to")
+    refused(make(layers=[1, 12]), "there is no layer 12; this model and input have [01]")
     refused(make(layers=[-1]), "there is no layer -1")
 
 
@@ -54,7 +57,7 @@ def test_each_site_counts_its_own_layers():
     iv.ChangeResidual(iv.Zero(), layers=[0, 11]).check(SHAPE, LENGTH)  # the output of the last block is the eleventh
     iv.ChangeMLP(iv.Zero(), layers=[0, 9]).check(SHAPE, LENGTH)
     refused(iv.ChangeMLP(iv.Zero(), layers=[10]), "no layer 10; this model and input have 0 to 9")
-    refused(iv.ChangeKeys(iv.Zero(), layers=[3]), "no layer 3; this model and input have 1 to 8")
+    refused(iv.ChangeKeys(iv.Zero(), layers=[3]), "no layer 3; this model and input have 1, 2, 4, 6, 8")
     for site in (iv.ChangeTokenEmbedding, iv.ChangePositionEmbedding):
         site(iv.Zero(), layers=[0]).check(SHAPE, LENGTH)
         refused(site(iv.Zero(), layers=[1]), "no layer 1; this model and input have 0 to 0")
@@ -71,7 +74,7 @@ def test_heads_must_be_named_once_and_exist_and_bring_their_layers(make):
         make(heads=[(1, 2)], layers=[1])
     make(heads=[(1, 0), (8, 6)]).check(SHAPE, LENGTH)
     for heads in ([(1, 7)], [(3, 0)], [(1, -1)]):
-        refused(make(heads=heads), "there is no head .*; this model and input have \\(1, 0\\) to \\(8, 6\\)")
+        refused(make(heads=heads), "there is no head .*; heads count from 0 to 6 in layers 1, 2, 4, 6, 8")
 
 
 @pytest.mark.parametrize("site", SITES)
@@ -177,7 +180,7 @@ def test_edits_that_choose_nothing_and_choices_without_others_have_no_control():
             edit.control(SHAPE, LENGTH, generator)
 
 
-PAIRS = r"pairs \(layer, head\), such as \[\(2, 0\), \(4, 3\)\]; got"
+PAIRS = r"pairs \(layer, head\), such as \(2, 0\) or \[\(2, 0\), \(4, 3\)\]; got"
 MALFORMED = [("kv_heads", heads, PAIRS) for heads in (["12"], [3], [(1, 2, 3)], [(1,)])]
 MALFORMED += [("layers", layers, "a list of whole numbers") for layers in ("12", b"12", 1.5, object())]
 
@@ -189,10 +192,24 @@ def test_a_head_is_a_pair_and_a_selector_a_list(selector, chosen, what, as_users
     assert iv.ChangeKeys(iv.Zero(), layers=3).layers == (3,)
 
 
-@pytest.mark.parametrize("pair", [(5, 3), [5, 3], torch.tensor([5, 3]), ((5, 3),)])
-def test_one_pair_is_one_head(pair):
-    assert iv.ChangeOutputs(iv.Zero(), heads=pair).heads == ((5, 3),)
-    assert iv.ChangeKeys(iv.Zero(), kv_heads=pair).kv_heads == ((5, 3),)
+@pytest.mark.parametrize("pair", [(5, 3), ((5, 3),), [(5, 3)], [[5, 3]], torch.tensor([[5, 3]])])
+def test_a_tuple_of_two_numbers_is_one_head_and_a_list_names_several(pair):
+    edits = (iv.ChangeOutputs(iv.Zero(), heads=pair).heads, iv.ChangeKeys(iv.Zero(), kv_heads=pair).kv_heads)
+    assert edits == (((5, 3),), ((5, 3),))
+    assert named_heads(pair, "head", range(6), 4) == [(5, 3)]
+    assert heads_asked(range(6), 4, None, pair) == [(5, 3)]
+
+
+@pytest.mark.parametrize("numbers", [[2, 3], torch.tensor([2, 3]), np.array([2, 3]), range(2, 4), {2, 3}])
+def test_a_list_of_two_numbers_is_two_numbers_of_heads_and_never_a_layer_and_a_head(numbers):
+    for names_pairs in (
+        lambda: iv.ChangeOutputs(iv.Zero(), heads=numbers),
+        lambda: iv.ChangeKeys(iv.Zero(), kv_heads=numbers),
+        lambda: named_heads(numbers, "head", range(6), 4),
+    ):
+        with pytest.raises(InputError, match=PAIRS):
+            names_pairs()
+    assert heads_asked((1, 4), 5, None, numbers) == [(1, 2), (1, 3), (4, 2), (4, 3)]
 
 
 def test_as_many_choices_as_the_limit_are_stored_and_one_more_is_refused(monkeypatch):

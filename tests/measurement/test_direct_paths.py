@@ -64,9 +64,10 @@ def test_blocks_that_scale_the_stream_have_no_direct_path():
             path_patching(subject, CLEAN, CORRUPTED, metric=difference, progress=False)
 
 
-@pytest.mark.parametrize("name", ["gated_elements", "afmoe"])
-def test_what_gated_heads_write_and_the_update_make_up_what_a_block_adds(name):
-    with frozen(SUBJECTS[name](), CLEAN) as run:
+@pytest.mark.parametrize("name", ["gated_elements", "afmoe", "granitemoehybrid", "granitemoeshared", "granitemoe_swa"])
+def test_what_heads_write_and_the_update_make_up_what_a_block_adds(name):
+    subject = SUBJECTS.get(name, lambda: load(tiny_model(name)))()
+    with frozen(subject, CLEAN) as run:
         layer, x = 1, run.trace["x"]
         added, written = (x[:, layer + 1] - x[:, layer]) - run.trace["mlp"][:, layer], run.writes(layer).sum(0)
     torch.testing.assert_close(written, added, rtol=1e-4, atol=1e-5 * float(x.abs().max()))

@@ -220,6 +220,9 @@ def test_arguments_that_do_not_fit_are_refused():
         si.SinkCallback(TOKENS, most=0.0)
     with pytest.raises(InputError, match="epsilon is a share"):
         si.SinkCallback(TOKENS, epsilon=2.0)
+    for junk in (3, object(), {"a": 1}, [], lambda: 1, b"x", model_of("gpt2"), [[1.5, 2.5]]):
+        with pytest.raises(InputError):
+            si.SinkCallback(junk)
     model = model_of("gpt2")
     with pytest.raises(InputError, match="has no tokenizer"):
         si.SinkCallback("a text", 1).step(model, 1)

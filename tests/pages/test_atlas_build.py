@@ -1,3 +1,5 @@
+import json
+import re
 from functools import cache
 
 import numpy as np
@@ -134,7 +136,7 @@ def test_a_page_under_a_limit_has_exact_cells():
     [
         (tokens_of(), {}, "one sequence"),
         (TOKENS, {"heads": [(0, 99)]}, "there is no head"),
-        (TOKENS, {"heads": []}, "there is no head"),
+        (TOKENS, {"heads": []}, "names no head"),
         (TOKENS, {"limit": 3}, "too few"),
     ],
 )
@@ -169,3 +171,17 @@ def test_a_text_becomes_one_sequence_with_its_bos(bos, most, ids):
 def test_a_text_of_one_token_is_an_input_error():
     with pytest.raises(InputError, match="at least 2"):
         TextToTokens(Tokenizer(), Bos.NEVER).one("a")
+
+
+@pytest.mark.parametrize(
+    ("heads", "shown"),
+    [
+        (1, [[0, 1], [1, 1], [2, 1]]),
+        ([1, 3], [[layer, head] for layer in range(3) for head in (1, 3)]),
+        ((2, 3), [[2, 3]]),
+        ([(2, 3), (0, 1)], [[0, 1], [2, 3]]),
+    ],
+)
+def test_a_view_takes_heads_as_an_attention_map_does(heads, shown):
+    page = si.view(subject_of("gpt2"), TOKENS, heads=heads, open_browser=False)
+    assert json.loads(re.search(r'"maps":(\[\[.*?\]\])', page.html)[1]) == shown

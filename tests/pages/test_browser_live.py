@@ -198,7 +198,7 @@ def test_a_mistake_is_one_line_and_the_page_stays_as_it_was(opened):
     opened.select_option("#kind", "sigmoid_head")
     opened.locator("#numbers input").nth(0).fill("77")
     after(opened, lambda: opened.click("#add"))
-    assert "there is no head (77, 0)" in opened.inner_text("#status")
+    assert "there is no head 0 of layer 77" in opened.inner_text("#status")
     assert values(opened) == plain and opened.locator("#edits li").count() == 0
 
 

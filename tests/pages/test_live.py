@@ -253,7 +253,7 @@ def edits_of(*numbers, kind="swap"):
         (edits_of(10**30), "of ordinary size"),
         (edits_of(math.nan, 0, 0, kind="sink_logit"), "of ordinary size"),
         (edits_of(5, 5, kind="sigmoid"), "within 0 to 0; got 5 to 5"),
-        (edits_of(0, 5, kind="off_by_one_head"), "there is no head (0, 5)"),
+        (edits_of(0, 5, kind="off_by_one_head"), "there is no head 5 of layer 0"),
         (edits_of(0, 1, 0, kind="zero"), "from a first to a last one"),
         (edits_of(0, 0, 99, kind="zero"), "within 0 to 1"),
         (edits_of(10**5, 0, 0, kind="zero"), "there is no dimension"),

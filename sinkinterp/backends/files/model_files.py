@@ -26,7 +26,7 @@ from transformers import (
 from ...checks import check_memory, is_whole, nearest
 from ...errors import InputError
 from ...seals import verify, verifying
-from .adapters import base_of, merged
+from .adapters import adapter_folder, base_of, merged
 from .conversions import converted
 from .named_models import known_names, located, names_here, origin_in
 from .whole import check_read_whole, check_weights
@@ -148,8 +148,8 @@ def load_model(
     """
     given, source = source, located(source)
     _check_device(device_map)
-    if base := base_of(source):
-        return merged(load_model(base, dtype, device_map), Path(source))
+    if folder := adapter_folder(source):
+        return merged(load_model(base_of(folder), dtype, device_map), folder)
     if is_gguf(source):
         source = _conversion(Path(source)) or source
     if is_gguf(source):
@@ -210,9 +210,10 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
         source = _conversion(Path(source)) or source
     if Path(source).is_file() and not is_gguf(source):
         raise InputError(f"{source} is a file, and no .gguf; give the name or the folder of a model")
+    folder = adapter_folder(source)
+    source = folder or source
     if not _has_tokenizer(Path(source)):
-        base = base_of(source)
-        return load_tokenizer(base) if base else None
+        return load_tokenizer(base_of(folder)) if folder else None
     place = _gguf_arguments(Path(source)) if is_gguf(source) else {"pretrained_model_name_or_path": source}
     verify(Path(source), "*token*", "config.json")
     try:

@@ -11,6 +11,8 @@ import torch
 from huggingface_hub import try_to_load_from_cache
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 
 from ...checks import check_memory
 from ...errors import InputError
@@ -69,7 +71,7 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     """
     file = Path(source)
     shapes = dict.fromkeys(_names_in_gguf(file), ()) if file.is_file() else _shapes_of(source)
-    surplus = [*loading["unexpected_keys"], *_aliases(shapes, model), *_layers_beyond(shapes, model)]
+    surplus = [*loading["unexpected_keys"], *_layers_beyond(shapes, model)]
     surplus += _not_in_gguf_map(shapes, model) if file.is_file() else []
     surplus = sorted({name for name in surplus if not _is_constant(name, shapes, model)})
     surplus = [name for name in surplus if not _predicts_later_tokens(name, shapes, model.config)]
@@ -77,6 +79,9 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     absent = sorted({*loading["missing_keys"], *(key for key, *_ in loading["mismatched_keys"])})
     if absent and "lora_" not in "".join(surplus):
         raise InputError(f"{source} has no fitting weights for {', '.join(absent[:3])}; save the whole model again")
+    twice = next((names for names in _by_parameter(shapes, model).values() if len(names) > 1), None)
+    if twice:
+        raise InputError(f"{source} holds {' and '.join(twice)}, of which the model takes one; remove the other")
     if surplus:
         more = f" and {len(surplus) - 3} more" if len(surplus) > 3 else ""
         fix = "take the model's own weights, as safetensors" if file.is_file() else fix or _ITS_CONFIG
@@ -137,9 +142,17 @@ def _not_in_gguf_map(names: Shapes, model: PreTrainedModel) -> Iterator[str]:
     yield from (name for name in names if name not in known)
 
 
-def _aliases(names: Shapes, model: PreTrainedModel) -> Iterator[str]:
-    """Tensors that are there twice, also under the name with the prefix of the base model: one would be dropped."""
-    return (name for name in names if f"{model.base_model_prefix}.{name}" in names)
+def _by_parameter(names: Shapes, model: PreTrainedModel) -> dict[str, list[str]]:
+    """The tensors that transformers takes for each parameter, under any name; not those that it joins or divides."""
+    mapping, parameters = get_model_conversion_mapping(model), model.state_dict()
+    renamings = [change for change in mapping if isinstance(change, WeightRenaming)]
+    converters = [change for change in mapping if isinstance(change, WeightConverter)]
+    found: dict[str, list[str]] = {}
+    for name in names:
+        parameter, joined = rename_source_key(name, renamings, converters, model.base_model_prefix, parameters)
+        if joined is None and parameter in parameters:
+            found.setdefault(parameter, []).append(name)
+    return found
 
 
 def _layers_beyond(names: Shapes, model: PreTrainedModel) -> Iterator[str]:

@@ -168,9 +168,10 @@ def _scores(
         tensors = [torch.cat(chunks) for chunks in zip(*parts[layer, head], strict=True)]
         score = HeadScore(layer, head, names, cuts | slot, *tensors, *(x[:, i, head] for x in alphas))
         if not score.error <= TOLERANCE:
-            raise InputError(
-                f"the parts of head {score.name} miss its score by {score.error:.1%}: its queries or keys are not "
-                "linear in the residual, or the dtype rounds too much; load it in float32"
-            )
+            dtype = score.score.dtype
+            is_exact = dtype.itemsize >= 4
+            why = "its queries or keys are not linear in the residual" if is_exact else f"{dtype} rounds too much"
+            fix = "take another family" if is_exact else "load it in float32"
+            raise InputError(f"the parts of head {score.name} do not add up to its score: {why}; {fix}")
         scores.append(score)
     return scores, {layer: Reads(*map(torch.cat, zip(*chunks, strict=True))) for layer, chunks in reads.items()}

@@ -11,10 +11,11 @@ from ...attention.sites import Edit
 from ...backends.subject import Subject
 from ...data.tokens import Tokens, TokenSet
 from ...errors import InputError
-from ...interventions.selectors import named_heads
+from ...measurement.maps import heads_asked
 from ...measurement.measure import measure
 from ...metrics.instruments import Instruments
 from ...report.compare import compare
+from ...report.maps import Heads
 from ...report.protocol import public_name, short_name
 from ...report.readings import TokenText, protocol_note
 from ...report.report import Report
@@ -35,20 +36,21 @@ def atlas(
     word: TokenText = str,
     *,
     edits: Sequence[Edit] = (),
-    heads: MapKeys | None = None,
+    heads: int | Sequence[int] | Heads | None = None,
     limit: int = LIMIT,
 ) -> Atlas:
     """The attention map of every head on one sequence, which `atlas_page` makes a page of.
 
     `word` gives token ids their text. With `edits`, it holds each map before and after them, and the difference. With
-    `heads`, it holds the maps of these (layer, head) only, in more detail. `limit` is how many bytes the maps may take
-    before compression. Where pairs do not fit into it, cells that cover several pairs hold their largest and their
-    mean weight. Raises InputError for more than one sequence, and for heads that the model does not have.
+    `heads`, as `attention_map` takes them, it holds the maps of these heads only, in more detail. `limit` is how many
+    bytes the maps may take before compression. Where pairs do not fit into it, cells that cover several pairs hold
+    their largest and their mean weight. Raises InputError for
+    more than one sequence, and for heads that the model does not have.
     """
     token_set = tokens if isinstance(tokens, TokenSet) else TokenSet.of(tokens)
     if len(token_set.tokens) != 1:
         raise InputError(f"a map shows one sequence; got {len(token_set.tokens)}, so give one of them")
-    maps = _maps(subject, heads)
+    maps = maps_of(subject, heads)
     detail = richest(token_set.tokens.shape[1], len(maps) * (2 if edits else 1), limit)
     reader = Reader(subject, token_set, maps, detail)
     first = reader.run()
@@ -99,16 +101,9 @@ class Reader:
         )
 
 
-def _maps(subject: Subject, heads: MapKeys | None) -> list[tuple[int, int]]:
-    """The maps to show, sorted; by default those of all heads. Raises InputError for heads that do not exist."""
-    if heads is None:
-        return all_maps(subject)
-    return named_heads(heads, "heads", subject.shape.attention_layers, subject.shape.n_heads)
-
-
-def all_maps(subject: Subject) -> list[tuple[int, int]]:
-    """(layer, head) of every head."""
-    return [(layer, head) for layer in subject.shape.attention_layers for head in range(subject.shape.n_heads)]
+def maps_of(subject: Subject, heads: int | Sequence[int] | Heads | None = None) -> MapKeys:
+    """The heads whose maps are shown, as (layer, head); all by default. Raises InputError for unknown heads."""
+    return heads_asked(subject.shape.attention_layers, subject.shape.n_heads, None, heads)
 
 
 def _state(run: Run, places: Sequence[int], maps: MapKeys, name: str) -> State:

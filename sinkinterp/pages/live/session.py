@@ -22,7 +22,7 @@ from ...report.protocol import short_name
 from ...report.readings import TokenText
 from ...report.report import Report
 from ...report.restored import RESTORED
-from ..atlas.build import EPSILON, Reader, Run, all_maps
+from ..atlas.build import EPSILON, Reader, Run, maps_of
 from ..atlas.cells import richest
 from ..atlas.encode import encode
 from .edits import edit_of
@@ -70,7 +70,7 @@ class Session:
         edits = [edit_of(edit, self.subject.shape) for edit in asked.edits]
         with self._lock:  # tokenizers, too, keep state between calls
             token_set = self._tokens(asked.prompt)
-            maps = all_maps(self.subject)
+            maps = maps_of(self.subject)
             detail = richest(token_set.tokens.shape[1], 2 * len(maps), LIMIT)
             reader = Reader(self.subject, token_set, maps, detail)
             before = self._before(reader)
