@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from sinkinterp.cli import neighbours
 from sinkinterp.cli.main import app
-from sinkinterp.cli.options import PACKAGE
-from sinkinterp.files import check_ours
+from sinkinterp.cli.options import PACKAGE, Tables
+from sinkinterp.outputs import check_ours
 
 INPUTS = ("good/config.json", "good/model.safetensors", "a.txt", "tokens.json", "rows.jsonl", "chats.jsonl")
 SMALL = "--length 4 --sequences 2"
@@ -143,7 +143,7 @@ def test_what_sinkinterp_wrote_is_replaced_and_anything_with_force(files, tmp_pa
 
 
 def test_the_answer_of_a_command_is_ours(tmp_path):
-    neighbours._write("title", "answer", [], tmp_path / "mask.json", None)
+    neighbours._deliver("title", "answer", [], [], Tables(tmp_path / "mask.json"))
     check_ours([tmp_path / "mask.json"])
 
 
