@@ -77,9 +77,7 @@ def _is_ours(file: Path) -> bool:
 
 
 def _is_stamped(content: bytes) -> bool:
-    mark = _MARK.search(content[:_BEGIN])
-    digest = mark and hashlib.sha256(_with(content, STAMP.encode())).hexdigest()
-    return mark is not None and mark[1].decode() == digest
+    return _MARK.search(content[:_BEGIN]) is not None and content == stamped(_with(content, STAMP.encode()))
 
 
 def _is_signed(plain: Mapping[str, Any]) -> bool:

@@ -148,3 +148,11 @@ def test_the_answer_of_a_command_is_ours(tmp_path):
 
 
 WRITTEN = {"--save": ".safetensors", "--json": ".json", "--html": ".html"}
+
+
+def test_a_story_does_not_replace_another_page_of_its_book():
+    book = PACKAGE.parent / "figures" / "book"
+    page = book / "table03_positions.html"
+    before = page.read_bytes()
+    result = CliRunner().invoke(app, ["story", str(book), "--out", str(page), "--force"])
+    assert result.exit_code == 2 and "another page of the book" in result.stderr and page.read_bytes() == before
