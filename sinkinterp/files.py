@@ -7,7 +7,7 @@ import platform
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -17,10 +17,7 @@ from .errors import InputError
 
 _NAME_BYTES = 255  # the longest name that common file systems allow
 _DRAFT = ".draft-"  # a name that no other process shares follows
-_PAGE = b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" '
-_JSON_KEYS = ({"title", "note", "rows"}, {"answer", "tables"}, {"protocol", "tables"}, {"protocol", "tensors"})
-_PICTURE = b"\0\0\x10\0IDATx\1"  # what follows the size in a picture that plotly's browser drew
-_CSV = b"sequence,layer,head,position,importance,"
+_OUTPUT = 1  # the file descriptor of the standard output
 _SWEPT: set[Path] = set()  # folders in which this process has removed the drafts of dead ones
 
 
@@ -31,12 +28,17 @@ def cache_folder() -> Path:
 
 
 @contextmanager
-def replacing(path: Path | str, fix: str = "free some space or choose another place") -> Iterator[Path]:
+def replacing(
+    path: Path | str,
+    fix: str = "free some space or choose another place",
+    check: Callable[[], None] = lambda: None,
+) -> Iterator[Path]:
     """Yields a draft path. When the block ends, the file or folder written there takes the place of `path`.
 
     Missing parent folders are made, links are followed, and a file keeps its permissions. If the block fails, the
-    draft is removed and `path` stays as it was. A folder never replaces another one. A device or a pipe is written to
-    and not replaced. Raises InputError, which ends in `fix`, where the system refuses to write.
+    draft is removed and `path` stays as it was. A folder never replaces another one. A device, a pipe and the standard
+    output are written to and not replaced. `check` is called just before the draft takes its place, and may refuse.
+    Raises InputError, which ends in `fix`, where the system refuses to write.
     """
     with _write_errors(path, fix):
         target = _target(Path(path))
@@ -46,6 +48,8 @@ def replacing(path: Path | str, fix: str = "free some space or choose another pl
         try:
             yield draft
             _flush(draft)
+            if not _is_stream(target):
+                check()
             _publish(draft, target)
         finally:
             remove(draft)
@@ -87,15 +91,6 @@ def path_of(given: Any, what: str) -> Path:
     return Path(given)
 
 
-def check_ours(files: Iterable[Path], fix: str = "choose another place, or remove it", force: bool = False) -> None:
-    """Raises InputError for a folder or a pipe, and unless `force` for a file that sinkinterp did not write."""
-    for file in files:
-        if file.is_dir() or file.is_fifo() or file.is_socket():  # a pipe may never be read
-            raise InputError(f"{_shown(file)} is a {'folder' if file.is_dir() else 'pipe'}; choose another place")
-        if not force and file.is_file() and file.stat().st_size and not _is_ours(file):
-            raise InputError(f"{_shown(file)} exists, and sinkinterp did not write it; {fix}")
-
-
 @contextmanager
 def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[None]:
     """Makes a folder and locks it: other processes that call this with the same folder wait until the block ends.
@@ -114,7 +109,7 @@ def sole_writer(folder: Path, fix: str = "choose another place") -> Iterator[Non
             lock.release()
             lock.acquire()
     except OSError as error:
-        raise InputError(f"cannot write to {_shown(folder)}: {_reason(error)}; {fix}") from error
+        raise InputError(f"cannot write to {shown_path(folder)}: {_reason(error)}; {fix}") from error
     try:
         remove_drafts(folder)
         yield
@@ -151,35 +146,6 @@ def remove_drafts(folder: Path) -> None:
     """Removes the drafts that killed programs left in a folder. Only its one writer may call this."""
     for draft in folder.glob(f"{_DRAFT}*"):
         remove(draft)
-
-
-def _is_ours(file: Path) -> bool:
-    """Whether a file looks like one that sinkinterp writes."""
-    try:
-        begins = any(_begins(file, start, at) for start, at in ((_PAGE, 0), (_CSV, 0), (_PICTURE, 33)))
-        return begins or _is_report(file) or _is_json(file)
-    except (OSError, ValueError, RecursionError):
-        return False
-
-
-def _begins(file: Path, start: bytes, at: int) -> bool:
-    with file.open("rb") as content:
-        return content.read(at + len(start))[at:] == start
-
-
-def _is_report(file: Path) -> bool:
-    """Whether a .safetensors file is a saved report, by its header."""
-    with file.open("rb") as content:
-        size = int.from_bytes(content.read(8), "little")
-        is_header = file.suffix.lower() in ("", ".safetensors") and size < file.stat().st_size
-        return is_header and "sinkinterp" in json.loads(content.read(size)).get("__metadata__", {})
-
-
-def _is_json(file: Path) -> bool:
-    if file.suffix.lower() != ".json":
-        return False
-    content = json.loads(file.read_bytes())
-    return isinstance(content, Mapping) and any(keys <= content.keys() for keys in _JSON_KEYS)
 
 
 def _remove_drafts_of_the_dead(folder: Path) -> None:
@@ -222,7 +188,7 @@ def _write_errors(path: Path | str, fix: str) -> Iterator[None]:
         # safetensors and tokenizers are written in Rust; their errors are not OSErrors, but say "(os error 28)"
         if isinstance(error, InputError) or not (isinstance(error, OSError) or "(os error " in str(error)):
             raise
-        raise InputError(f"cannot write {_shown(Path(path))}: {_reason(error)}; {fix}") from error
+        raise InputError(f"cannot write {shown_path(Path(path))}: {_reason(error)}; {fix}") from error
 
 
 def _target(path: Path) -> Path:
@@ -252,8 +218,16 @@ def _draft(target: Path) -> Path:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether a path is neither a file nor a folder: a device, a pipe or a socket."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+    """Whether a path is a device, a pipe, a socket, or a file that is our standard output."""
+    return path.exists() and (is_output(path) or (not path.is_file() and not path.is_dir()))
+
+
+def is_output(path: Path) -> bool:
+    """Whether a path is the standard output of this program, such as /dev/stdout, wherever that is sent."""
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(_OUTPUT))
+    except (OSError, ValueError):  # no such file, or the standard output is closed
+        return False
 
 
 def _flush(draft: Path) -> None:
@@ -267,6 +241,11 @@ def _flush(draft: Path) -> None:
 
 def _publish(draft: Path, target: Path) -> None:
     """Puts a finished draft in its place."""
+    if is_output(target):
+        with draft.open("rb") as source, open(os.dup(_OUTPUT), "wb") as stream, suppress(BrokenPipeError):
+            shutil.copyfileobj(source, stream)
+            stream.flush()
+        return
     if _is_stream(target):
         with draft.open("rb") as source, target.open("wb") as stream:
             shutil.copyfileobj(source, stream)
@@ -306,7 +285,7 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 
-def _shown(path: Path) -> str:
+def shown_path(path: Path) -> str:
     """A path for an error message: on one line, and short enough to read."""
     text = str(path)
     if not text.isprintable():

@@ -7,19 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from ..data.choices import Bos, Dtype
+from ..data.choices import Bos
 from ..errors import InputError
-from ..files import check_ours, write_text
-from .loading import load_subject
+from ..outputs import check_ours, page_bytes
 from .options import (
     SEED,
     TOKENS,
-    Backend,
     Column,
-    DeviceMap,
-    Encoder,
+    Force,
+    Loading,
     Model,
-    Numbers,
     Out,
     Start,
     number,
@@ -27,8 +24,7 @@ from .options import (
     source,
     whole,
 )
-from .places import OR_FORCE, Force
-from .terminal import console, print_table, print_written, progress_bars, quiet_libraries
+from .terminal import OR_FORCE, deliver, print_text, print_written, progress_bars, quiet_libraries
 
 TEXT = "The text to show, or the path of a .txt file that holds it. Without it: what the model was trained on."
 LENGTH = "Tokens at most, T. \\[default: all of the text; 64 without a text]"
@@ -46,10 +42,7 @@ def view(
     head: Annotated[list[str], typer.Option("--head", metavar="LAYER.HEAD", help=HEAD)] = [],
     swap: Annotated[tuple[int, int] | None, typer.Option(help=SWAP, parser=whole(0))] = None,
     limit: Annotated[float, typer.Option(help=LIMIT, parser=number(0.0, 1e4))] = 8.0,
-    backend: Backend = "huggingface",
-    encoder: Encoder = None,
-    dtype: Numbers = Dtype.FLOAT32,
-    device_map: DeviceMap = None,
+    loading: Loading = Loading(),
     out: Out = Path("figures/view.html"),
     serve: Annotated[bool, typer.Option("--serve", help="Open the page in the browser, from this machine.")] = False,
     force: Force = False,
@@ -64,7 +57,7 @@ def view(
 
         heads = [layer_and_head(name) for name in head] or None
         edits = [SwapPositions(*swap)] if swap is not None else []
-        subject = load_subject(model, backend, encoder, dtype, device_map)
+        subject = loading.subject(model)
         if text is None:
             inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, bos)
             token_set = inputs.token_set(subject, model, progress("reading docstrings"))
@@ -72,8 +65,7 @@ def view(
             token_set = text_to_tokens(subject, bos).one_in(text, column, length)
         shown = atlas(subject, token_set, words_of(subject), edits=edits, heads=heads, limit=int(limit * 1e6))
         html = atlas_page(shown)
-    write_text(out, html)
-    print_written(out)
+    deliver([], (out, lambda: page_bytes(html)), force=force)
     if serve:
         from ..pages.serve import serve as serve_page
 
@@ -82,7 +74,7 @@ def view(
 
 
 def _open(address: str) -> None:
-    console.print(f"the page is at {address} (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+    print_text(f"the page is at {address} (Ctrl-C ends it)")
     webbrowser.open(address)
 
 
@@ -98,19 +90,16 @@ def serve(
     model: Model,
     bos: Start = Bos.TOKENIZER,
     port: Annotated[int, typer.Option(help="Port on this machine; 0 takes a free one.", parser=whole(0, 65535))] = 0,
-    backend: Backend = "huggingface",
-    encoder: Encoder = None,
-    dtype: Numbers = Dtype.FLOAT32,
-    device_map: DeviceMap = None,
+    loading: Loading = Loading(),
     browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
     """Serve a live page to this machine only: type a prompt, edit the model, see maps, sinks and next token change."""
     from ..pages.live.page import serve_live
 
-    subject = load_subject(model, backend, encoder, dtype, device_map)
+    subject = loading.subject(model)
 
     def on_ready(address: str) -> None:
-        console.print(f"the live page is at {address} (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+        print_text(f"the live page is at {address} (Ctrl-C ends it)")
         if browser:
             webbrowser.open(address)
 
@@ -139,10 +128,9 @@ def gallery(
             progress(f"measuring {name}")(1, 1)
 
         drawn = draw_gallery(on_model)
-    write_text(page, drawn.html)
-    print_written(page)
+    deliver([], (page, lambda: page_bytes(drawn.html)), force=force)
     previews = {out / f"{name}.png": figure for name, figure in drawn.previews.items()}
-    for written in save_pictures(previews) if pictures else ():
+    for written in save_pictures(previews, force=force) if pictures else ():
         print_written(written)
 
 
@@ -166,7 +154,5 @@ def demo(
 
         result = run(seed, on_step=on_step)
         html = demo_page(result)
-    for table in (result.twins, result.residuals, from_zero(result.swaps)):
-        print_table(table)
-    write_text(out, html)
-    print_written(out)
+    tables = (result.twins, result.residuals, from_zero(result.swaps))
+    deliver(tables, (out, lambda: page_bytes(html)), force=force)

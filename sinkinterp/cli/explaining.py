@@ -6,13 +6,12 @@ from typing import Annotated
 import typer
 
 from ..data.choices import Bos, Drawn, Dtype
-from ..files import write_text
+from ..outputs import page_bytes
 from .drawing import layer_and_head
 from .loading import load_subject
 from .measuring import DRAWN
-from .options import SEED, TOKENS, Column, Count, Encoder, Html, Model, Numbers, Start, Text
-from .places import Force
-from .terminal import print_line, print_table, print_written, progress_bars
+from .options import SEED, TOKENS, Column, Count, Encoder, Force, Html, Model, Numbers, Start, Text
+from .terminal import deliver, progress_bars
 
 EXPLAINED = "A head to explain: 3.7 for layer 3, head 7; repeatable. [default: the three strongest sinks]"
 LENGTH = "Tokens per sequence, T. [default: 64, or what the task has]"
@@ -49,14 +48,12 @@ def explain(
         )
         token_set = inputs.token_set(subject, model, progress("reading docstrings"))
         answer = explain_heads(subject, token_set, head=heads, seed=seed, progress=progress("explaining"))
-    for line in answer.sentence.splitlines():
-        print_line(line)
-    for table in answer.tables():
-        print_table(replace(table, note=table.note.removeprefix(answer.note).lstrip("; ")))
-    print_line(answer.note)
-    if html_out is not None:
-        maps = cut_maps(subject, token_set, answer)
+    maps = {} if html_out is None else cut_maps(subject, token_set, answer)
+
+    def as_page() -> bytes:
         sections = [Section(f"Head {layer}.{h}", "", [answer.plot((layer, h), maps[layer, h])]) for layer, h in maps]
         sections += [Section(table.title, table.note, [], [table]) for table in answer.tables()]
-        write_text(html_out, page(f"{short_name(subject.name)}: where the sink comes from", answer.sentence, sections))
-        print_written(html_out)
+        return page_bytes(page(f"{short_name(subject.name)}: where the sink comes from", answer.sentence, sections))
+
+    tables = [replace(table, note=table.note.removeprefix(answer.note).lstrip("; ")) for table in answer.tables()]
+    deliver([answer.sentence, *tables, answer.note], (html_out, as_page), force=force)

@@ -9,7 +9,7 @@ import typer
 
 from ..backends.files.named_models import MADE, downloaded, shipped
 from ..table import Cell, Table
-from .terminal import console, print_table
+from .terminal import print_table, print_text
 
 WHAT = "variants and recipes are for `train`, experiments for `reproduce`, checkpoints (which ship) and models for all."
 Row = dict[str, Cell]
@@ -37,7 +37,7 @@ def _print(what: Listed) -> None:
     if table.rows:
         print_table(table)
     else:
-        console.print(f"there are no {what} here; {note}", highlight=False, soft_wrap=True)
+        print_text(f"there are no {what} here; {note}")
 
 
 def _variants() -> list[Row]:

@@ -19,7 +19,7 @@ from .neighbours import cache, mask
 from .patching import patch
 from .places import checked
 from .reproducing import book, reproduce, story
-from .terminal import console, print_line
+from .terminal import print_line, print_text, streams
 from .training import finetune, train
 from .wording import in_options
 
@@ -56,29 +56,39 @@ class Program(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def main(self, *args: Any, **options: Any) -> Any:
-        """Runs a command line, or shows the help where it is empty, and exits: with 2 at a mistake of the user."""
+        """Runs a command line, or shows the help where it is empty, and exits: with 2 at a mistake of the user.
+
+        A reader that closes the standard output early, such as `head`, is not a mistake.
+        """
         given = options.pop("args", args[0] if args else None)
-        words = list(sys.argv[1:] if given is None else given) or ["--help"]
-        words = _written_out(words)
-        no_cache = NO_CACHE in words
-        words = [word for word in words if word != NO_CACHE]
-        for stream in (sys.stdout, sys.stderr):  # a terminal may lack letters of a table; both may be closed
-            getattr(stream, "reconfigure", lambda **how: None)(errors="backslashreplace")
         options |= {"prog_name": "sinkinterp", "standalone_mode": False}
+        words = _written_out(list(sys.argv[1:] if given is None else given) or ["--help"])
+        with streams() as output:
+            code = self._code_of([word for word in words if word != NO_CACHE], NO_CACHE in words, options)
+            if output is not None:
+                output.flush()
+                if output.error is not None and not isinstance(output.error, BrokenPipeError):
+                    fix = "free some space, or send it to another place"
+                    _print_error(f"cannot write the standard output: {output.error.strerror}; {fix}")
+                    code = code or 2
+        sys.exit(code)
+
+    def _code_of(self, words: list[str], no_cache: bool, options: dict[str, Any]) -> int:
+        """The exit code of a command line."""
         bars = BARS.set(False)  # commands show bars of their own
         try:
             with without_cache(no_cache):
                 code = super().main(words, **options)
         except (ClickException, InputError, MemoryError, OSError) as error:
-            print_line(f"error: {in_options(_message(error), self._options_of(words))}", style="red")
-            sys.exit(2)
+            _print_error(in_options(_message(error), self._options_of(words)))
+            return 2
         except (KeyboardInterrupt, typer.Abort):
             code = 130
         finally:
             BARS.reset(bars)
         if code == 130:
             print_line(INTERRUPTED)
-        sys.exit(code if isinstance(code, int) else 0)
+        return code if isinstance(code, int) else 0
 
     def _options_of(self, words: list[str]) -> dict[str, str]:
         """The options of the command that a line names, by their parameters."""
@@ -95,6 +105,10 @@ def _written_out(words: list[str]) -> list[str]:
     if words[1:] == ["help"]:
         return [words[0], "--help"]
     return ["list", LISTS[words[0]]] if words[1:] == ["list"] and words[0] in LISTS else words
+
+
+def _print_error(message: str) -> None:
+    print_line(f"error: {message}", style="red")
 
 
 def _message(error: Any) -> str:
@@ -122,7 +136,7 @@ def _print_version(is_asked: bool) -> bool:
     if is_asked:
         from .. import __version__
 
-        console.print(f"sinkinterp {__version__}", highlight=False)
+        print_text(f"sinkinterp {__version__}")
         raise typer.Exit
     return is_asked
 

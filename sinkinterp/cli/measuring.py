@@ -1,5 +1,6 @@
 """The commands that measure: one model, one model on several domains of text, and one model through every backend."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,12 +10,11 @@ import typer
 from ..data.choices import Bos, Drawn, Dtype
 from ..data.texts import is_text
 from ..errors import InputError
-from ..files import write_json, write_text
+from ..outputs import json_bytes, page_bytes
 from .loading import load_subject, offline_if_unreachable
 from .options import (
     BOS,
     COLUMN,
-    DTYPE,
     EPSILON,
     PRESETS,
     SEED,
@@ -23,22 +23,20 @@ from .options import (
     TOKENS,
     Backend,
     Column,
-    DeviceMap,
-    Encoder,
+    Force,
     Html,
     Json,
+    Loading,
     Model,
     Start,
     Text,
     TokenFile,
     beginning,
-    dtype_named,
     filled,
     output_file,
     source,
 )
-from .places import Force
-from .terminal import console, print_line, print_table, print_written, progress_bars, quiet_libraries
+from .terminal import Wanted, deliver, print_line, print_table, progress_bars, quiet_libraries
 
 if TYPE_CHECKING:
     from ..backends.subject import Subject
@@ -59,86 +57,136 @@ PRESET = "How published numbers were measured: paper, released-open-models or re
 FIRST_ONLY = "Measure position 0 and norms only: for long sequences."
 
 
-def measure(
-    model: Model,
-    text: Text = None,
-    column: Annotated[str | None, typer.Option(help=f"{COLUMN} \\[default: text]", parser=filled)] = None,
-    chat: Annotated[str | None, typer.Option(help=CHAT, parser=source)] = None,
-    tokens: TokenFile = None,
-    drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of drawn tokens. \\[default: 0]", parser=SEED)] = None,
-    length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None,
-    sequences: Annotated[int | None, typer.Option(help=COUNT, parser=SEQUENCES)] = None,
-    bos: Annotated[Bos | None, typer.Option(help=f"{BOS} \\[default: tokenizer]")] = None,
-    epsilon: Annotated[float | None, typer.Option(help=f"{EPSILON} \\[default: 0.3]", parser=SHARE)] = None,
-    preset: Annotated[str | None, typer.Option(help=PRESET, autocompletion=beginning(PRESETS))] = None,
-    backend: Backend = "huggingface",
-    encoder: Encoder = None,
-    dtype: Annotated[Dtype | None, typer.Option(help=f"{DTYPE} \\[default: float32]", parser=dtype_named)] = None,
-    device_map: DeviceMap = None,
-    first_only: Annotated[bool, typer.Option("--first-only", help=FIRST_ONLY)] = False,
-    save: Annotated[Path | None, typer.Option(help=SAVE, parser=output_file)] = None,
-    json_out: Json = None,
-    html_out: Html = None,
-    force: Force = False,
-) -> None:
+@dataclass(frozen=True)
+class Input:
+    """What `measure` measures a model on, and how much of it."""
+
+    text: Text = None
+    column: Annotated[str | None, typer.Option(help=f"{COLUMN} \\[default: text]", parser=filled)] = None
+    chat: Annotated[str | None, typer.Option(help=CHAT, parser=source)] = None
+    tokens: TokenFile = None
+    drawn: Annotated[Drawn | None, typer.Option(help=DRAWN)] = None
+    seed: Annotated[int | None, typer.Option(help="Seed of drawn tokens. \\[default: 0]", parser=SEED)] = None
+    length: Annotated[int | None, typer.Option(help=LENGTH, parser=TOKENS)] = None
+    sequences: Annotated[int | None, typer.Option(help=COUNT, parser=SEQUENCES)] = None
+    bos: Annotated[Bos | None, typer.Option(help=f"{BOS} \\[default: tokenizer]")] = None
+
+    @property
+    def is_one_text(self) -> bool:
+        return self.text is not None and is_text(self.text)
+
+    def check(self) -> None:
+        """Raises InputError for an option that has no effect on this input."""
+        _check_used("--seed", self.seed, "--drawn", self.drawn)
+        _check_used("--column", self.column, "a file of columns in --text", self._has_columns() or None)
+        _check_used("--bos", self.bos, "a text or drawn tokens", True if self.tokens is None else None)
+        if self.bos is not None and self.chat is not None:
+            raise InputError("a chat template decides about BOS; leave --bos out, or --chat")
+        if self.is_one_text and self.sequences not in (None, 1):
+            given = f"one text is one sequence, not {self.sequences}"
+            raise InputError(f"{given}; leave --sequences out, or give a file of texts")
+
+    def _has_columns(self) -> bool:
+        from ..data.rows import ending_of, files_of
+
+        if self.text is None or self.is_one_text:
+            return False
+        path = Path(self.text)
+        return any(ending_of(file) != ".txt" for file in (files_of(path) if path.is_dir() else [path]))
+
+    def inputs(self, settings: "Preset", is_default: bool) -> "Inputs":
+        """The inputs. Fewer and shorter ones will do where `is_default` and the user gives no size."""
+        from ..runs.inputs import Inputs
+
+        return Inputs(
+            settings.length,
+            settings.sequences,
+            settings.bos,
+            self.text,
+            self.column or "text",
+            self.tokens,
+            self.drawn,
+            self.seed or 0,
+            may_be_shorter=self.length is None and is_default,
+            may_be_fewer=self.sequences is None and not self.is_one_text and is_default,
+            chat=self.chat,
+        )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How `measure` measures."""
+
+    epsilon: Annotated[float | None, typer.Option(help=f"{EPSILON} \\[default: 0.3]", parser=SHARE)] = None
+    preset: Annotated[str | None, typer.Option(help=PRESET, autocompletion=beginning(PRESETS))] = None
+    first_only: Annotated[bool, typer.Option("--first-only", help=FIRST_ONLY)] = False
+
+    def over_preset(self, given: Input, dtype: Dtype | None) -> "Preset":
+        """The preset, or the default settings, with what the user gave."""
+        from ..measurement.presets import preset_of
+
+        sequences = 1 if given.is_one_text else given.sequences
+        options = {"length": given.length, "sequences": sequences, "bos": given.bos}
+        options |= {"epsilon": self.epsilon, "dtype": dtype}
+        return replace(preset_of(self.preset), **{name: value for name, value in options.items() if value is not None})
+
+
+@dataclass(frozen=True)
+class Results:
+    """The files that `measure` writes; None for a file that the user did not ask for."""
+
+    save: Annotated[Path | None, typer.Option(help=SAVE, parser=output_file)] = None
+    json_out: Json = None
+    html_out: Html = None
+    force: Force = False
+
+    def check(self) -> None:
+        """Raises InputError for a format in which a report is not saved."""
+        from ..report.formats import writer_of
+
+        if self.save is not None:
+            writer_of(self.save)
+
+    def files(self, report: "Report", epsilon: float, word: "TokenText") -> tuple[Wanted, ...]:
+        from ..pages.report import measurement_page
+        from ..report.formats import writer_of
+        from ..report.views import tables_as_json
+
+        return (
+            (self.save, lambda: writer_of(self.save or "")(report)),
+            (self.json_out, lambda: json_bytes(tables_as_json(report, epsilon))),
+            (self.html_out, lambda: page_bytes(measurement_page(report, epsilon, word))),
+        )
+
+
+def measure(model: Model, given: Input, how: Settings, loading: Loading, results: Results) -> None:
     """Measure the attention sinks of a model."""
     with progress_bars() as progress:
         from ..backends.subject import tokenizer_of, words_of
         from ..report.views import overview_tables
-        from ..runs.inputs import Inputs
 
-        output = _Output(save, json_out, html_out)
-        is_one_text = text is not None and is_text(text)
-        _check_used("--seed", seed, "--drawn", drawn)
-        _check_about_text(text, is_one_text, column, chat, tokens, bos)
-        if is_one_text:
-            sequences = _only_one(sequences)
-        settings = _settings(preset, length=length, sequences=sequences, bos=bos, epsilon=epsilon, dtype=dtype)
-        inputs = Inputs(
-            settings.length,
-            settings.sequences,
-            settings.bos,
-            text,
-            column or "text",
-            tokens,
-            drawn,
-            seed or 0,
-            may_be_shorter=length is None and preset is None,
-            may_be_fewer=sequences is None and preset is None,
-            chat=chat,
-        )
-        offline_if_unreachable(None if is_one_text else text)
-        subject = load_subject(model, backend, encoder, settings.dtype, device_map)
-        _check_used("--bos", bos, "a model with a tokenizer", tokenizer_of(subject))
-        is_whole = is_one_text and length is None
-        report = _measured(subject, model, inputs, settings, is_whole, first_only, progress)
+        results.check()
+        given.check()
+        settings = how.over_preset(given, loading.dtype)
+        inputs = given.inputs(settings, is_default=how.preset is None)
+        offline_if_unreachable(None if given.is_one_text else given.text)
+        subject = loading.subject(model, settings.dtype)
+        _check_used("--bos", given.bos, "a model with a tokenizer", tokenizer_of(subject))
+        is_whole = given.is_one_text and given.length is None
+        report = _measured(subject, model, inputs, settings, is_whole, how.first_only, progress)
         word = words_of(subject)
-        overview = overview_tables(report, settings.epsilon, word)
-    for table in overview:
-        print_table(table)
-    if report.protocol.texts_too_short:
-        skipped = f"{report.protocol.texts_too_short} texts shorter than {settings.length} tokens were passed over."
-        console.print(skipped)
-    if report.protocol.sequences == 1 and text is not None and not is_one_text:
+        shown = [*overview_tables(report, settings.epsilon, word), *_remarks(report, given)]
+    deliver(shown, *results.files(report, settings.epsilon, word), force=results.force)
+
+
+def _remarks(report: "Report", given: Input) -> Iterator[str]:
+    """What the user may not expect of the texts that were read."""
+    read = report.protocol
+    if read.texts_too_short:
+        yield f"{read.texts_too_short} texts shorter than {read.length} tokens were passed over."
+    if read.sequences == 1 and given.text is not None and not given.is_one_text:
         more = "--length reads more of it, and a .jsonl or a folder holds many"
-        console.print(f"{text} holds one text, read up to {report.protocol.length} tokens; {more}.")
-    output.write(report, settings.epsilon, word)
-
-
-def _check_about_text(
-    text: str | None, is_one_text: bool, column: str | None, chat: str | None, tokens: Path | None, bos: Bos | None
-) -> None:
-    """Raises InputError for options about texts that have no effect on the input that is given."""
-    from ..data.rows import ending_of, files_of
-
-    has_columns = text is not None and not is_one_text and ending_of(Path(text)) != ".txt"
-    if text is not None and has_columns and Path(text).is_dir():
-        has_columns = any(ending_of(file) != ".txt" for file in files_of(Path(text)))
-    _check_used("--column", column, "a file of columns in --text", has_columns or None)
-    _check_used("--bos", bos, "a text or drawn tokens", True if tokens is None else None)
-    if bos is not None and chat is not None:
-        raise InputError("a chat template decides about BOS; leave --bos out, or --chat")
+        yield f"{given.text} holds one text, read up to {read.length} tokens; {more}."
 
 
 def _measured(
@@ -180,55 +228,10 @@ def _measured(
     )
 
 
-def _settings(preset: str | None, **given: Any) -> "Preset":
-    """The preset, or the default settings, with what the user gave."""
-    from ..measurement.presets import preset_of
-
-    return replace(preset_of(preset), **{name: value for name, value in given.items() if value is not None})
-
-
 def _check_used(option: str, value: Any, needed: str, other: Any) -> None:
     """Raises InputError for an option that has no effect without another one."""
     if value is not None and other is None:
         raise InputError(f"{option} has no effect without {needed}; leave it out, or give {needed}")
-
-
-def _only_one(sequences: int | None) -> int:
-    """The number of sequences where the text itself is given."""
-    if sequences not in (None, 1):
-        raise InputError(f"one text is one sequence, not {sequences}; leave --sequences out, or give a file of texts")
-    return 1
-
-
-@dataclass(frozen=True)
-class _Output:
-    """The files to write; None for a file that the user did not ask for."""
-
-    report: Path | None
-    json: Path | None
-    html: Path | None
-
-    def __post_init__(self) -> None:
-        from ..report.formats import writer_of
-
-        if self.report is not None:
-            writer_of(self.report)  # before anything is measured
-
-    def write(self, report: "Report", epsilon: float, word: "TokenText") -> None:
-        from ..report.formats import write_file
-        from ..report.views import tables_as_json
-
-        if self.report is not None:
-            write_file(report, self.report)
-            print_written(self.report)
-        if self.json is not None:
-            write_json(self.json, tables_as_json(report, epsilon), indent=1)
-            print_written(self.json)
-        if self.html is not None:
-            from ..pages.report import measurement_page
-
-            write_text(self.html, measurement_page(report, epsilon, word))
-            print_written(self.html)
 
 
 FIELD = "The field of a single file that names the domain."
@@ -269,12 +272,9 @@ def domains(
         if not reports:
             raise InputError("; ".join(f"{name}: {error}" for name, error in errors.items()))
         table = sinks_by_domain(reports, epsilon)
-    print_table(table)
-    if json_out is not None:
-        write_json(json_out, table.to_dict(), indent=1)
-        print_written(json_out)
     for name, error in errors.items():
         print_line(f"left out: {name}: {error}")
+    deliver([table], (json_out, lambda: json_bytes(table.to_dict())), force=force)
     if errors:
         raise typer.Exit(1)
 

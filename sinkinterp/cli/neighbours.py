@@ -1,18 +1,17 @@
 """The commands for people who evict caches, train dictionaries or quantise: what to keep, and what to leave out."""
 
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from ..data.choices import Dtype
 from ..errors import InputError
-from ..files import write_json, write_text
+from ..outputs import json_bytes, page_bytes
 from .loading import load_subject
-from .options import Column, Count, DeviceMap, Html, Json, Length, Model, Numbers, Text, TokenFile, number, whole
-from .places import Force
-from .terminal import console, print_table, print_written, progress_bars
+from .options import Column, Count, DeviceMap, Length, Model, Numbers, Tables, Text, TokenFile, number, whole
+from .terminal import deliver, progress_bars
 
 if TYPE_CHECKING:
     from ..backends.huggingface import HuggingFaceSubject
@@ -37,9 +36,7 @@ def cache(
     tokens: TokenFile = None,
     dtype: Numbers = Dtype.FLOAT32,
     device_map: DeviceMap = None,
-    json_out: Json = None,
-    html_out: Html = None,
-    force: Force = False,
+    files: Tables = Tables(),
 ) -> None:
     """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
     with progress_bars() as progress:
@@ -65,9 +62,8 @@ def cache(
         if generate:
             tables.append(generation_table(subject, read[:, : max(2, min(32, window // 2))], generate))
         answer = f"{losses.answer()} {quantised_answer(rounded)}"
-    for table in tables:
-        print_table(needs_table(table) if table is heads else table)
-    _write(f"{subject.name}: how many first tokens must stay?", answer, tables, json_out, html_out)
+    shown = [needs_table(table) if table is heads else table for table in tables]
+    _deliver(f"{subject.name}: how many first tokens must stay?", answer, tables, shown, files)
 
 
 def mask(
@@ -81,9 +77,7 @@ def mask(
     tokens: TokenFile = None,
     dtype: Numbers = Dtype.FLOAT32,
     device_map: DeviceMap = None,
-    json_out: Json = None,
-    html_out: Html = None,
-    force: Force = False,
+    files: Tables = Tables(),
 ) -> None:
     """Which tokens and dimensions should a dictionary or a quantiser leave out? Measure what it changes."""
     with progress_bars() as progress:
@@ -110,10 +104,8 @@ def mask(
             without.activations_table(subject, read[1::2], found, progress),
             without.weights_table(subject, read[1::2], found, progress),
         ]
-    for table in tables:
-        print_table(table)
     title, more = f"{subject.name}: what should be left out?", {"mask": found.to_dict()}
-    _write(title, found.answer(), tables, json_out, html_out, more)
+    _deliver(title, found.answer(), tables, tables, files, more)
 
 
 def _subject(model: str, dtype: Dtype, device_map: str | None) -> "HuggingFaceSubject":
@@ -126,15 +118,14 @@ def _read(subject: "HuggingFaceSubject", model: str, inputs: "Inputs") -> "Token
     return fitting.token_set(subject, model).tokens
 
 
-def _write(
-    title: str, answer: str, tables: "list[Table]", json_out: Path | None, html_out: Path | None, more: Any = {}
+def _deliver(
+    title: str, answer: str, tables: "list[Table]", shown: "list[Table]", files: Tables, more: Mapping[str, Any] = {}
 ) -> None:
     from ..pages.page import Section, page
 
-    console.print(answer, highlight=False, markup=False)
-    if json_out is not None:
-        write_json(json_out, {"answer": answer, "tables": [table.to_dict() for table in tables], **more}, indent=1)
-        print_written(json_out)
-    if html_out is not None:
-        write_text(html_out, page(title, answer, [Section(table.title, "", [table.plot()]) for table in tables]))
-        print_written(html_out)
+    def as_page() -> bytes:
+        return page_bytes(page(title, answer, [Section(table.title, "", [table.plot()]) for table in tables]))
+
+    plain = {"answer": answer, "tables": [table.to_dict() for table in tables], **more}
+    json_file, html_file = (files.json_out, lambda: json_bytes(plain)), (files.html_out, as_page)
+    deliver([*shown, answer], json_file, html_file, force=files.force)

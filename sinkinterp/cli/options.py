@@ -11,13 +11,18 @@ import re
 import stat
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..backends.files.named_models import downloaded, shipped
 from ..data.choices import Bos, Dtype, dtype_name
+from .loading import load_subject
+
+if TYPE_CHECKING:
+    from ..backends.subject import Subject
 
 PACKAGE = Path(__file__).parents[1]
 MOST = 2**31 - 1  # of anything that is counted
@@ -257,3 +262,30 @@ TokenFile = Annotated[Path | None, typer.Option(help="A .json file: a list of li
 Settings = Annotated[list[str], typer.Option("--set", help="key=value, dotted: lr=1e-2, model.n_layers=4; repeatable.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, or auto: cuda if there is one.", parser=filled)]
 Log = Annotated[str | None, typer.Option(help="Also write the numbers of every step to wandb or tensorboard.")]
+
+FORCE = "Replace files that sinkinterp did not write, too. Inputs are never replaced."
+Force = Annotated[bool, typer.Option("--force", help=FORCE)]
+NumbersOrDefault = Annotated[Dtype | None, typer.Option(help=f"{DTYPE} \\[default: float32]", parser=dtype_named)]
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Where a command writes its tables and figures."""
+
+    json_out: Json = None
+    html_out: Html = None
+    force: Force = False
+
+
+@dataclass(frozen=True)
+class Loading:
+    """How a command loads its model."""
+
+    backend: Backend = "huggingface"
+    encoder: Encoder = None
+    dtype: NumbersOrDefault = None
+    device_map: DeviceMap = None
+
+    def subject(self, model: str, dtype: Dtype = Dtype.FLOAT32) -> "Subject":
+        """The model of that name or folder, which computes in `dtype` unless --dtype says otherwise."""
+        return load_subject(model, self.backend, self.encoder, self.dtype or dtype, self.device_map)

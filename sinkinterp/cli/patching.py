@@ -9,12 +9,11 @@ import typer
 
 from ..data.choices import Dtype
 from ..errors import InputError
-from ..files import write_text
+from ..outputs import page_bytes
 from .drawing import layer_and_head
 from .loading import load_subject
-from .options import Backend, Model, Numbers, Out, filled
-from .places import Force
-from .terminal import print_table, print_written, progress_bars
+from .options import Backend, Force, Model, Numbers, Out, filled
+from .terminal import deliver, progress_bars
 
 if TYPE_CHECKING:
     from ..interventions.changes import Change
@@ -89,11 +88,10 @@ def patch(
                 subject, clean, corrupted, site=kind, by=by, first_order=first_order, **measured
             )
     strongest = sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0)))[:SHOWN]
-    print_table(table.with_rows(strongest))
     lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."
     sections = [Section("The share of the clean run that each place restores", "", [table.plot()])]
-    write_text(out, page(f"{short_name(subject.name)}: activation patching", lead, sections))
-    print_written(out)
+    html = page(f"{short_name(subject.name)}: activation patching", lead, sections)
+    deliver([table.with_rows(strongest)], (out, lambda: page_bytes(html)), force=force)
 
 
 def _check(site: Patched, heads: Sequence[tuple[int, int]] | None, to: str | None, first_order: bool) -> None:

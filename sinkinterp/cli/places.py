@@ -3,22 +3,19 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from fnmatch import fnmatch
 from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from ..backends.files.named_models import SHIPPED, downloads, located
 from ..errors import InputError
-from ..files import cache_folder, check_ours
+from ..files import cache_folder, is_output
+from ..outputs import check_ours
 from .options import OUTPUT_FILES, input_file, output_folder, source
-
-OR_FORCE = "choose another place, or add --force"
-FORCE = "Replace files that sinkinterp did not write, too. Inputs are never replaced."
-Force = Annotated[bool, typer.Option("--force", help=FORCE)]
+from .terminal import OR_FORCE
 
 _RUN = ("lock", "step-*", "damaged-*", "model", "wandb", "tensorboard")  # in the folder of a run
 
@@ -37,7 +34,7 @@ class Places:
 
     def __post_init__(self) -> None:
         for output in (*self.files, *self.folders):
-            if output.is_fifo() or output.is_socket():
+            if (output.is_fifo() or output.is_socket()) and not is_output(output):
                 raise InputError(f"{output} is a pipe, which may never be read; choose another place for the output")
             for read in self.reads:
                 if output not in self.folders and _is_same(output, read):
@@ -65,10 +62,11 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
     """The command, which first checks its `Places`, and that the files that its options name are ours or new.
 
     Its options declare what they are by their parsers: `input_file` and `source`, `OUTPUT_FILES` and `output_folder`.
+    A parameter whose type is a dataclass stands for an option per field.
     """
-    parsers = {name: _parser(hint) for name, hint in command.__annotations__.items()}
-    if not {*OUTPUT_FILES, output_folder} & set(parsers.values()):
-        return command
+    groups = {name: hint for name, hint in command.__annotations__.items() if is_dataclass(hint)}
+    options = [option for parameter in signature(command).parameters.values() for option in _options_in(parameter)]
+    parsers = {option.name: _parser(option.annotation) for option in options}
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -78,9 +76,23 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
         reads = _paths_in(values(input_file, source))
         places = Places(tuple(reads), tuple(values(*OUTPUT_FILES)), tuple(values(output_folder)))
         check_ours(places.files, OR_FORCE, bool(given.get("force")))
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         command(**given)
 
+    run.__signature__ = Signature(options)  # type: ignore[attr-defined]
+    run.__annotations__ = {option.name: option.annotation for option in options}
     return run
+
+
+def _options_in(parameter: Parameter) -> Iterator[Parameter]:
+    """The options that a parameter of a command stands for."""
+    if not is_dataclass(parameter.annotation):
+        yield parameter.replace(kind=Parameter.KEYWORD_ONLY)
+        return
+    for field in fields(parameter.annotation):
+        default = Parameter.empty if field.default is MISSING else field.default
+        yield Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=field.type)
 
 
 def _parser(hint: Any) -> Any:

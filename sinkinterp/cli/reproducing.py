@@ -11,12 +11,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..errors import InputError
-from ..files import check_ours
+from ..outputs import check_ours, page_bytes
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
 from .loading import offline_if_unreachable
-from .options import SEEDS, DeviceMap, Encoder, Out, beginning, filled, output_folder, source
-from .places import OR_FORCE, Force
-from .terminal import console, print_line, print_table, print_written, progress_bars, quiet_libraries
+from .options import SEEDS, DeviceMap, Encoder, Force, Out, beginning, filled, output_folder, source
+from .terminal import (
+    OR_FORCE,
+    deliver,
+    print_line,
+    print_table,
+    print_text,
+    print_written,
+    progress_bars,
+    quiet_libraries,
+)
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -97,7 +105,7 @@ def reproduce(
                 if dry_run:
                     _print_cost(name, experiment, scope)
                 else:
-                    _write_chapter(name, experiment, scope, out, _command(name, scope, encoder))
+                    _write_chapter(name, experiment, scope, out, _command(name, scope, encoder), force)
             except InputError as error:  # of `all`, those that can run do
                 if not is_all:
                     raise
@@ -144,10 +152,10 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
     if cost.runs > cost.cached:
         words += f"; the others read {cost.tokens:,} tokens, {cost.hours:,.2f} hours one after the other {where}, "
         words += f"and leave {cost.gigabytes:.3g} GB of checkpoints"
-    console.print(words, highlight=False, soft_wrap=True)
+    print_text(words)
 
 
-def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> None:
+def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, force: bool) -> None:
     from ..applications.position_swap import from_zero
     from ..files import check_writable
     from ..pages.book import verdict_table, write_chapter
@@ -162,9 +170,10 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     made = {"command": command, "scale": scope.label, **provenance(), "seconds": seconds}
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
+    written = write_chapter(out, chapter, digest, experiment.draw(table), force)
     print_table(from_zero(digest))
     print_table(verdict_table(chapter))
-    for file in write_chapter(out, chapter, digest, experiment.draw(table)):
+    for file in written:
         print_written(file)
 
 
@@ -195,10 +204,10 @@ def book(
         judged = [_judged(chapter, folder) for chapter in chapters]  # all of them, before anything is written
         on_page = progress("drawing pages")
         for i, (chapter, digest, figure) in enumerate(judged, 1):
-            write_numbers(folder, chapter)
-            write_page(folder, chapter, digest, figure)
+            write_numbers(folder, chapter, force)
+            write_page(folder, chapter, digest, figure, force)
             on_page(i, len(chapters))
-        for page in write_front_pages(folder):
+        for page in write_front_pages(folder, force):
             print_written(page)
 
 
@@ -208,12 +217,15 @@ def story(
     force: Force = False,
 ) -> None:
     """Write the story that a book's numbers tell: one page with live figures, which needs no network."""
-    from ..files import write_text
+    from ..pages.book import STORY, files_of
     from ..pages.chapters import chapters_in
     from ..pages.story import story_page
 
-    write_text(out, story_page(chapters_in(folder)))
-    print_written(out)
+    chapters = chapters_in(folder)
+    others = [file for file in files_of(folder, [chapter.stem for chapter in chapters]) if file.name != STORY]
+    if out.resolve() in [file.resolve() for file in others]:
+        raise InputError(f"{out} is another page of the book; choose another place for the story")
+    deliver([], (out, lambda: page_bytes(story_page(chapters))), force=force)
 
 
 def _judged(written: "Chapter", folder: Path) -> tuple["Chapter", "Table", "go.Figure"]:

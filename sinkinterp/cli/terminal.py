@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from rich.console import Console
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table as RichTable
 
 from ..data.progress import OnProgress, Progress, no_progress, shown
+from ..errors import InputError
+from ..files import is_output
+from ..outputs import write_output
 from ..table import Table
 
 if TYPE_CHECKING:
@@ -22,9 +26,67 @@ if TYPE_CHECKING:
     from ..train.recipe import Recipe
 
 
+OR_FORCE = "choose another place, or add --force"
 PIPE_WIDTH = 120  # columns where standard output is a pipe or a file
-console = Console(emoji=False, width=None if sys.stdout is not None and sys.stdout.isatty() else PIPE_WIDTH)
-error_console = Console(stderr=True, emoji=False)
+
+
+class _Console(Console):
+    """Prints control characters in names and texts as escapes, such as \\x1b: a terminal would obey them."""
+
+    def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+console = _Console(emoji=False, width=None if sys.stdout is not None and sys.stdout.isatty() else PIPE_WIDTH)
+error_console = _Console(stderr=True, emoji=False)
+
+
+class Stream:
+    """A standard stream of a command. It keeps the first error of the system, and drops what is printed after it."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream, self.error = stream, None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        self._try(self.stream.write, text)
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self.stream.flush)
+
+    def close(self) -> None:
+        """Flushes what was printed; after an error, what is left goes nowhere."""
+        self.flush()
+        if self.error is not None:
+            with suppress(OSError), open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), self.stream.fileno())
+
+    def _try(self, act: Callable[..., Any], *given: str) -> None:
+        if self.error is None:
+            try:
+                act(*given)
+            except OSError as error:
+                self.error = error
+
+
+@contextmanager
+def streams() -> Iterator[Stream | None]:
+    """Lets no error of the standard streams end the block. Yields the standard output; None where it is closed."""
+    given = sys.stdout, sys.stderr
+    kept = [None if stream is None else Stream(stream) for stream in given]
+    for stream in given:  # a terminal may lack letters of a table
+        getattr(stream, "reconfigure", lambda **how: None)(errors="backslashreplace")
+    sys.stdout, sys.stderr = kept  # type: ignore[assignment]
+    try:
+        yield kept[0]
+    finally:
+        sys.stdout, sys.stderr = given
+        for stream in filter(None, kept):
+            stream.close()
 
 
 def progress_bars() -> AbstractContextManager[Progress]:
@@ -40,31 +102,41 @@ def quiet_libraries() -> None:
     set_verbosity_error()
 
 
+def visible(text: str) -> str:
+    """The text with all control characters but line ends as escapes."""
+    return "\n".join(map(on_one_line, text.split("\n")))
+
+
 def on_one_line(text: str) -> str:
-    """The text with line ends and other control characters escaped."""
+    """The text with line ends and other control characters as escapes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
+def print_text(text: str) -> None:
+    """Prints a text on standard output, as it is."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 def print_line(text: str, **style: Any) -> None:
-    """Prints one line on standard error, where that is not closed."""
-    with suppress(OSError):
-        error_console.print(on_one_line(text), markup=False, highlight=False, soft_wrap=True, **style)
+    """Prints one line on standard error."""
+    error_console.print(on_one_line(text), markup=False, highlight=False, soft_wrap=True, **style)
 
 
 def print_table(table: Table) -> None:
     """Prints a table with its title above, and its note below in lines as wide as the terminal."""
-    rows = table.display_rows()
+    rows = [{on_one_line(name): on_one_line(row[name]) for name in row} for row in table.display_rows()]
     texts = {name: [name, *(row[name] for row in rows)] for name in (rows[0] if rows else ())}
     widths = _widths(texts, console.width - 1)
     left_out = "; ".join(name for name in texts if name not in widths)
     note = f"\nNot shown, since {console.width} columns of text are too few: {left_out}" if left_out else ""
-    grid = RichTable(title=table.title, title_justify="left")
+    grid = RichTable(title=escape(on_one_line(table.title)), title_justify="left")
+    are_text = {on_one_line(name): table.is_text(name) for name in table.columns}
     for name, width in widths.items():
-        grid.add_column(name, justify="left" if table.is_text(name) else "right", width=width)
+        grid.add_column(escape(name), justify="left" if are_text[name] else "right", width=width)
     for row in rows:
         grid.add_row(*(escape(row[name]) for name in widths))
     console.print(grid)
-    console.print(escape(table.note + note), style="table.caption", highlight=False)
+    console.print(escape(visible(table.note) + note), style="table.caption", highlight=False)
 
 
 def _widths(texts: dict[str, list[str]], room: int) -> dict[str, int]:
@@ -83,7 +155,32 @@ def _widths(texts: dict[str, list[str]], room: int) -> dict[str, int]:
 def print_written(path: Path) -> None:
     """Prints that a file was written, and its size."""
     size = os.stat(os.path.realpath(path)).st_size  # as it was written: a/../b.json also where there is no folder a
-    console.print(f"wrote {on_one_line(str(path))} ({size / 1e6:.1f} MB)", highlight=False, markup=False)
+    print_text(f"wrote {on_one_line(str(path))} ({size / 1e6:.1f} MB)")
+
+
+Wanted = tuple[Path | None, Callable[[], bytes]]  # a file, None where nobody asked for it, and what makes its content
+
+
+def deliver(shown: Iterable[Table | str], *files: Wanted, force: bool) -> None:
+    """Writes the files, then prints tables and texts, unless the standard output is one of the files.
+
+    Raises InputError at the end for each file that could not be written, after the others and the prints.
+    """
+    wanted = {path: content for path, content in files if path is not None}
+    errors = {}
+    for path, content in wanted.items():
+        try:
+            write_output(path, content(), force, OR_FORCE)
+        except InputError as error:
+            errors[path] = str(error)
+    if not any(map(is_output, wanted)):
+        for part in shown:
+            print_table(part) if isinstance(part, Table) else print_text(part)
+        for path in wanted:
+            if path not in errors:
+                print_written(path)
+    if errors:
+        raise InputError("; ".join(errors.values()))
 
 
 StepMetrics = dict[str, Any]

@@ -1,7 +1,6 @@
 """The commands that train: a model of ours, and a chat model further."""
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,9 +8,22 @@ import typer
 
 from ..files import cache_folder
 from .loading import offline_if_unreachable
-from .options import RECIPES, SEED, VARIANTS, Device, Log, Model, Settings, beginning, filled, output_folder, source
-from .places import Force, check_run
-from .terminal import console, error_console, quiet_libraries, run_progress
+from .options import (
+    RECIPES,
+    SEED,
+    VARIANTS,
+    Device,
+    Force,
+    Log,
+    Model,
+    Settings,
+    beginning,
+    filled,
+    output_folder,
+    source,
+)
+from .places import check_run
+from .terminal import print_line, print_text, quiet_libraries, run_progress
 
 VARIANT = f"What is changed in the architecture: {', '.join(VARIANTS)}."
 RECIPE = f"The sizes and the schedule: {', '.join(RECIPES)}."
@@ -65,8 +77,8 @@ def train(
         run = trained.trained(chosen, on_step=on_step, folder=folder, device=device, on_data=on_data)
     if world.is_first:
         last = run.history()[-1]
-        console.print(f"loss {last['valid_loss']:.3f}  Sink_1 {last['sink_1']:.1%}", highlight=False)
-        console.print(f"trained: {run.folder}", highlight=False, soft_wrap=True)
+        print_text(f"loss {last['valid_loss']:.3f}  Sink_1 {last['sink_1']:.1%}")
+        print_text(f"trained: {run.folder}")
 
 
 def finetune(
@@ -92,7 +104,6 @@ def finetune(
 
     chosen = changed(ChatRecipe(model=model, data=data, seed=seed), settings)
     with joined(device) as world, run_progress(chosen, out, log, world.is_first, "chat") as (on_step, _):
-        warn = partial(error_console.print, highlight=False, markup=False, soft_wrap=True)
-        folder = finetuned(chosen, out, on_step, world, warn if world.is_first else lambda message: None)
+        folder = finetuned(chosen, out, on_step, world, print_line if world.is_first else lambda message: None)
     if world.is_first:
-        console.print(f"fine-tuned: {folder}", highlight=False, soft_wrap=True)
+        print_text(f"fine-tuned: {folder}")

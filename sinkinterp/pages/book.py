@@ -7,9 +7,9 @@ import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from ..applications.position_swap import from_zero
-from ..files import write_json, write_text
+from ..files import write_text
+from ..outputs import json_bytes, page_bytes, write_output
 from ..runs.rules import standing
-from ..seals import signed
 from ..table import Table
 from .chapters import NO_VERDICT, Chapter, chapters_in
 from .front import front_page, why_ours_differs
@@ -23,28 +23,32 @@ RULES_ARE = "A rule says which numbers support the claim; the module of the expe
 PLOTLY = "plotly.min.js"  # one for all pages of a book
 
 
-def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure) -> list[Path]:
-    """The files of a chapter, and of the front page that counts it, written to the folder of the book."""
-    return [write_numbers(folder, chapter), write_page(folder, chapter, digest, figure), *write_front_pages(folder)]
+def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure, force: bool = False) -> list[Path]:
+    """The files of a chapter, and of the front page that counts it, written to the folder of the book.
+
+    Raises InputError, as all that write here do, for a file that sinkinterp did not write, unless `force`.
+    """
+    numbers, html = write_numbers(folder, chapter, force), write_page(folder, chapter, digest, figure, force)
+    return [numbers, html, *write_front_pages(folder, force)]
 
 
-def write_numbers(folder: Path, chapter: Chapter) -> Path:
+def write_numbers(folder: Path, chapter: Chapter, force: bool = False) -> Path:
     """What the book keeps of a chapter."""
     numbers = folder / f"{chapter.stem}.json"
-    write_json(numbers, signed(chapter.to_dict()), indent=1)
+    write_output(numbers, json_bytes(chapter.to_dict()), force)
     return numbers
 
 
-def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure) -> Path:
+def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure, force: bool = False) -> Path:
     """The page of a chapter, and beside it the plotly that all pages of the book share."""
     html, library = folder / f"{chapter.stem}.html", folder / PLOTLY
     if not library.is_file():
         write_text(library, get_plotlyjs())
-    write_text(html, chapter_page(chapter, digest, figure))
+    write_output(html, page_bytes(chapter_page(chapter, digest, figure)), force)
     return html
 
 
-def write_front_pages(folder: Path) -> list[Path]:
+def write_front_pages(folder: Path, force: bool = False) -> list[Path]:
     """The front page of a book, and the story that its numbers tell, if they tell one."""
     chapters, folder = chapters_in(folder), Path(folder)
     has_story = bool(passages(chapters))
@@ -52,7 +56,7 @@ def write_front_pages(folder: Path) -> list[Path]:
     if has_story:
         pages[folder / STORY] = story_page(chapters, PLOTLY, INDEX)
     for file, html in pages.items():
-        write_text(file, html)
+        write_output(file, page_bytes(html), force)
     return list(pages)
 
 

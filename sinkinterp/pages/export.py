@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from ..errors import InputError
-from ..files import write_bytes
+from ..outputs import picture_bytes, write_output
 from ..plots.theme import json_ready
 
 SCALE = 2  # pixels of a PNG per point, for screens and print
@@ -21,19 +21,20 @@ WIDTH = 1100  # points
 END = 12  # bytes of the last chunk of a PNG file
 
 
-def save_pictures(figures: Mapping[Path, go.Figure], scale: int = SCALE) -> Iterator[Path]:
+def save_pictures(figures: Mapping[Path, go.Figure], scale: int = SCALE, force: bool = False) -> Iterator[Path]:
     """Writes PNG pictures, each whole or not at all, and gives the paths of those that it wrote, one by one.
 
     A picture that shows the same numbers already stays as it is: another browser would draw other bytes. scale: pixels
-    per point. Raises InputError where kaleido or a browser is missing.
+    per point. Raises InputError where kaleido or a browser is missing, and unless `force` for a file that sinkinterp
+    did not write.
     """
     paths = [path for path, figure in figures.items() if not _shows(path, _mark(figure, scale))]
     first, others = paths[:1], paths[1:]
     for path in first:  # which says in one line where the browser is missing
-        yield _saved(figures[path], path, scale)
+        yield _saved(figures[path], path, scale, force)
     with _one_browser() if others else nullcontext():
         for path in others:
-            yield _saved(figures[path], path, scale)
+            yield _saved(figures[path], path, scale, force)
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def _one_browser() -> Iterator[None]:
         kaleido.stop_sync_server(silence_warnings=True)
 
 
-def _saved(figure: go.Figure, path: Path, scale: int) -> Path:
+def _saved(figure: go.Figure, path: Path, scale: int, force: bool) -> Path:
     try:
         import_module("kaleido")
     except ImportError as error:
@@ -64,7 +65,7 @@ def _saved(figure: go.Figure, path: Path, scale: int) -> Path:
     except RuntimeError as error:
         fix = "install Chrome or Chromium, or run plotly_get_chrome, or leave the pictures out, pictures=False"
         raise InputError(f"a picture is drawn by a browser, and none could be started; {fix}") from error
-    write_bytes(path, content[:-END] + _mark(figure, scale) + content[-END:])
+    write_output(path, picture_bytes(content[:-END] + _mark(figure, scale) + content[-END:]), force)
     return path
 
 

@@ -13,10 +13,11 @@ from ..backends.subject import words_of
 from ..checks import keywords
 from ..data.tokens import TokensLike
 from ..errors import InputError
-from ..files import check_ours, path_of, write_text
+from ..files import path_of
 from ..interventions.edit import Edits, edits_of
 from ..measurement.inputs import ModelLike, inputs_of
 from ..measurement.maps import attention_map
+from ..outputs import page_bytes, write_output
 from ..report.heads import sinks_by_head
 from ..report.maps import Heads
 from ..report.patterns import holds_attention, sinks
@@ -48,8 +49,7 @@ class Page:
         """
         if path_of(path, "where a page is saved").suffix.lower() not in ("", ".html", ".htm"):
             raise InputError(f"a page is HTML; save it under a name that ends in .html, not in {Path(path).suffix}")
-        check_ours([Path(path)])
-        write_text(Path(path), self.html)
+        write_output(Path(path), page_bytes(self.html))
         return Path(path)
 
     def _repr_html_(self) -> str:

@@ -19,8 +19,9 @@ from torch import Tensor
 from ..checks import whole_number
 from ..data.tokens import PAD
 from ..errors import InputError
-from ..files import path_of, replacing
-from ..seals import SHA256, STAMP, Damaged, check_signed, check_stamp, signed, stamp
+from ..files import path_of
+from ..outputs import MARK, stamped, write_output
+from ..seals import SHA256, STAMP, Damaged, check_signed, check_stamp, signed
 from .protocol import Protocol
 from .readings import EXTRA, Readings, of_report
 
@@ -35,15 +36,16 @@ _NORMS = ("residual_norms", "key_norms", "value_norms")
 
 
 @of_report
-def write_file(readings: Readings, path: Path | str) -> None:
-    """Writes a file, whole or not at all, in the format of its suffix; a path without suffix is .safetensors."""
-    write = writer_of(path)
-    with replacing(path) as draft:
-        write(readings, draft)
+def write_file(readings: Readings, path: Path | str, force: bool = False) -> None:
+    """Writes a file, whole or not at all, in the format of its suffix; a path without suffix is .safetensors.
+
+    Raises InputError for a file that sinkinterp did not write, unless `force`.
+    """
+    write_output(Path(path), writer_of(path)(readings), force)
 
 
-def writer_of(path: Path | str) -> Callable[[Readings, Path], None]:
-    """What writes a report in the format of a path's suffix. Raises InputError for any other suffix."""
+def writer_of(path: Path | str) -> Callable[[Readings], bytes]:
+    """What makes the file of a report in the format of a path's suffix. Raises InputError for any other suffix."""
     suffix = path_of(path, "where a report is saved").suffix.lower() or ".safetensors"
     if suffix in (".html", ".htm"):
         raise InputError(f"its page is written by si.pages.report.write(report, {str(path)!r})")
@@ -52,27 +54,21 @@ def writer_of(path: Path | str) -> Callable[[Readings, Path], None]:
     return _WRITERS[suffix]
 
 
-def _write_safetensors(readings: Readings, draft: Path) -> None:
+def _safetensors(readings: Readings) -> bytes:
     """All tensors; positions, layers, protocol and a hash of the file are in its metadata."""
     metadata = {_METADATA: json.dumps({SHA256: STAMP} | _about(readings))}
-    # save_file would write a draft of its own beside ours, which a kill leaves there
-    draft.write_bytes(save({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, metadata))
-    stamp(draft)
+    return stamped(save({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, metadata))
 
 
-def _write_json(readings: Readings, draft: Path) -> None:
-    draft.write_text(json.dumps(to_dict(readings), allow_nan=False), encoding="utf-8")
+def _json(readings: Readings) -> bytes:
+    return json.dumps(to_dict(readings), allow_nan=False).encode()
 
 
-def _write_csv(readings: Readings, draft: Path) -> None:
-    to_pandas(readings).to_csv(draft, index=False)
+def _csv(readings: Readings) -> bytes:
+    return stamped(to_pandas(readings).assign(**{MARK: ""}).to_csv(index=False).encode())
 
 
-_WRITERS: Mapping[str, Callable[[Readings, Path], None]] = {
-    ".safetensors": _write_safetensors,
-    ".json": _write_json,
-    ".csv": _write_csv,
-}
+_WRITERS: Mapping[str, Callable[[Readings], bytes]] = {".safetensors": _safetensors, ".json": _json, ".csv": _csv}
 
 
 def read_file(path: Path | str, report_class: Callable[..., R]) -> R:

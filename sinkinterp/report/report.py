@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import plotly.graph_objects as go
 
 from ..checks import Told, fix_of, keywords, whole_number
-from ..files import check_ours
 from ..table import Table
 from . import formats
 from .heads import sinks_by_head, top_heads
@@ -57,10 +56,9 @@ class Report(Readings, metaclass=Told):
         """Writes the report to a file, whole or not at all; the suffix says in which format.
 
         .safetensors and .json hold every number and the protocol, and `load` reads them. .csv holds what `to_pandas`
-        gives. Raises InputError for another suffix, and for a file that sinkinterp did not write.
+        gives, and an empty column whose name is the file's mark. Raises InputError for another suffix, and for a file
+        that sinkinterp did not write.
         """
-        formats.writer_of(path)
-        check_ours([Path(path)])
         formats.write_file(self, path)
 
     @staticmethod

@@ -25,7 +25,7 @@ LINES = {
     "measure --html": f"{DRAWN} --html {{out}}/old --force",
     "view": "view sinkinterp/text-softmax --text some_words --out {out}/old --force",
     "domains": "domains {files}/good {files}/domains.jsonl --length 4 --sequences 1 --json {out}/old --force",
-    "reproduce": "reproduce table07 --scale smoke --out {out}",
+    "reproduce": "reproduce table07 --scale smoke --out {out} --force",
     "book": "book {out} --force",
     "gallery": "gallery --no-pictures --out {out} --force",
     "demo": "demo --out {out}/old --force",

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from sinkinterp.cli import neighbours
 from sinkinterp.cli.main import app
-from sinkinterp.cli.options import PACKAGE
-from sinkinterp.files import check_ours
+from sinkinterp.cli.options import PACKAGE, Tables
+from sinkinterp.outputs import check_ours
 
 INPUTS = ("good/config.json", "good/model.safetensors", "a.txt", "tokens.json", "rows.jsonl", "chats.jsonl")
 SMALL = "--length 4 --sequences 2"
@@ -143,8 +143,16 @@ def test_what_sinkinterp_wrote_is_replaced_and_anything_with_force(files, tmp_pa
 
 
 def test_the_answer_of_a_command_is_ours(tmp_path):
-    neighbours._write("title", "answer", [], tmp_path / "mask.json", None)
+    neighbours._deliver("title", "answer", [], [], Tables(tmp_path / "mask.json"))
     check_ours([tmp_path / "mask.json"])
 
 
 WRITTEN = {"--save": ".safetensors", "--json": ".json", "--html": ".html"}
+
+
+def test_a_story_does_not_replace_another_page_of_its_book():
+    book = PACKAGE.parent / "figures" / "book"
+    page = book / "table03_positions.html"
+    before = page.read_bytes()
+    result = CliRunner().invoke(app, ["story", str(book), "--out", str(page), "--force"])
+    assert result.exit_code == 2 and "another page of the book" in result.stderr and page.read_bytes() == before

@@ -1,0 +1,112 @@
+"""Files are written before anything is printed, whatever happens to the standard output."""
+
+import errno
+import io
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from abuse import bad_files
+from abuse.test_full_disk_commands import LINES, fill, quick  # noqa: F401
+
+from sinkinterp.cli.main import COMMANDS, app
+from sinkinterp.cli.options import OUTPUT_FILES, output_folder
+from sinkinterp.cli.places import checked
+
+IDS = "{files}/good --tokens {files}/tokens.json --length 8 --sequences 4"
+ALL = LINES | {
+    "cache": f"cache {IDS} --generate 0 --bits 8 --json {{out}}/old --force",
+    "mask": f"mask {IDS} --steps 1 --json {{out}}/old --force",
+    "patch": "patch {files}/good --clean 'the cat sat' --corrupted 'the sat sat' --out {out}/old --force",
+    "explain": "explain sinkinterp/demo-softmax --sequences 4 --length 16 --html {out}/old --force",
+    "story": "story {out} --out {out}/story.html --force",
+}
+
+
+@pytest.fixture(autouse=True)
+def no_passages(monkeypatch):
+    """The chapter of these tests has other columns than the story tells of."""
+    monkeypatch.setattr("sinkinterp.pages.book.passages", lambda chapters: [])
+    monkeypatch.setattr("sinkinterp.pages.book.front_page", lambda *parts: "a page")
+    monkeypatch.setattr("sinkinterp.pages.story.story_page", lambda chapters: "a page")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    bad_files.make(folder)
+    (folder / "domains.jsonl").write_text('{"domain": "cats", "text": "the cat sat the cat sat the cat"}\n' * 3)
+    (folder / "tokens.json").write_text(json.dumps([[3, 1, 4, 1, 5, 2, 6, 5]] * 4))
+    return folder
+
+
+class Failing(io.StringIO):
+    """A stream that takes nothing, and remembers which files were there when it was first written to."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        super().__init__()
+        self.number, self.folder, self.written = number, folder, None
+
+    def write(self, text: str) -> int:
+        if self.written is None:
+            self.written = contents(self.folder)
+        raise OSError(self.number, "no room" if self.number == errno.ENOSPC else "closed")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def run(line: list[str], stdout, monkeypatch) -> tuple[int, str]:
+    """The exit code of a command line that prints to a stream, and what it said on standard error."""
+    said = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(sys, "stderr", said)
+    with pytest.raises(SystemExit) as ended:
+        app(line)
+    return int(ended.value.code or 0), said.getvalue()
+
+
+def test_every_command_that_writes_is_tried_here():
+    hints = {command.__name__: checked(command).__annotations__.values() for command in COMMANDS}
+    writing = {
+        name for name, own in hints.items() if any(_parser(hint) in (*OUTPUT_FILES, output_folder) for hint in own)
+    }
+    assert writing == {line.split()[0] for line in ALL.values()}
+
+
+def _parser(hint):
+    return next((about.parser for about in getattr(hint, "__metadata__", ()) if hasattr(about, "parser")), None)
+
+
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC])
+@pytest.mark.parametrize("name", ALL)
+def test_a_command_whose_prints_go_nowhere_has_written_its_files_before(name, number, files, tmp_path, monkeypatch):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    fill(folder)
+    before = contents(folder)
+    stdout = Failing(number, folder)
+    code, said = run(shlex.split(ALL[name].format(out=folder, files=files)), stdout, monkeypatch)
+    after = contents(folder)
+    assert after != before and stdout.written in (after, None), said
+    errors = [line for line in said.splitlines() if line.startswith("error")]
+    assert (code, len(errors)) == ((0, 0) if number == errno.EPIPE else (2, 1)), said
+    assert all("standard output: no room" in line for line in errors)
+
+
+LINE = ["measure", "sinkinterp/demo-softmax", "--drawn", "random", "--length", "11", "--sequences", "3"]
+
+
+@pytest.mark.parametrize("rest", ["| true", "> /dev/full", "> all.txt", "| cat > all.txt"])
+def test_a_shell_that_takes_no_output_leaves_files_and_one_that_takes_json_gets_nothing_else(rest, tmp_path):
+    is_taken = "all.txt" in rest
+    out = "/dev/stdout" if is_taken else "numbers.json"
+    line = " ".join([sys.executable, "-m", "sinkinterp", *LINE, "--json", out, rest])
+    ended = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=tmp_path, capture_output=True, text=True)
+    assert "tables" in json.loads((tmp_path / ("all.txt" if is_taken else out)).read_text())
+    assert ended.returncode == (2 if "full" in rest else 0), ended
+    assert ended.stderr.count("\n") == (1 if "full" in rest else 0), ended.stderr
