@@ -6,7 +6,6 @@ import plotly.graph_objects as go
 
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.progress import Progress
-from sinkinterp.data.tokens import Tokens
 from sinkinterp.errors import InputError
 from sinkinterp.measurement.streaming import streaming_table
 from sinkinterp.plots.series import sweep_figure
@@ -15,6 +14,8 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import FunctionRule, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
+
+from .shared.long_texts import long_texts
 
 CLAIM = "A cache that forgets the first tokens breaks the model; keeping four of them is enough."
 RULE = (
@@ -40,7 +41,7 @@ def measure(case: Case, progress: Progress) -> Table:
     if not isinstance(case.subject, HuggingFaceSubject):
         raise InputError(f"{case.subject.name} has no cache of transformers; give a name or a folder")
     length = case.size(length=LENGTH)[1]
-    tokens, source = _long_texts(case, length, progress)
+    tokens, source = long_texts(case, (DOCUMENTS, length), JOINED, case.start, progress)
     on_text, window = progress(f"streaming {case.subject.name}"), length // PARTS
     table = streaming_table(case.subject, tokens, window=window, sinks=SINKS, one_pass=True, on_progress=on_text)
     weights = case.subject.revision or "as saved"
@@ -52,21 +53,6 @@ def draw(table: Table) -> go.Figure:
     """Perplexity before and after eviction begins, by cache, of the first model."""
     first = of_first_model(table, "Perplexity through a rolling cache")
     return sweep_figure(first, "cache", ("perplexity before", "perplexity after"))
-
-
-def _long_texts(case: Case, length: int, progress: Progress) -> tuple[Tokens, str]:
-    """`DOCUMENTS` texts of `length` tokens, and what they are: texts, or beginnings of texts, joined."""
-    try:
-        token_set = case.natural_tokens((DOCUMENTS, length), case.start, progress("reading docstrings"))
-        kind = "a text each"
-    except InputError:
-        part = min(length, JOINED)
-        size = DOCUMENTS * -(-length // part), part
-        token_set = case.natural_tokens(size, case.start, progress("reading docstrings"))
-        kind = f"each joined from the first {part} tokens of several texts"
-    if token_set is None:
-        raise InputError(f"{case.subject.name} has no tokenizer, so there is no text to stream; give a model with one")
-    return token_set.tokens.flatten()[: DOCUMENTS * length].view(DOCUMENTS, length), f"{token_set.source}, {kind}"
 
 
 def _added(table: Table, sinks: int) -> Mapping[str, Cell]:

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
 from experiments.shared.effects import REASON
+from experiments.shared.long_texts import long_texts
 from sinkinterp.backends.encoder.encoder_input import Silence
 from sinkinterp.cli import reproducing
 from sinkinterp.data.choices import Bos
@@ -435,9 +436,8 @@ def test_all_caches_agree_until_tokens_are_evicted(smoke):
 def test_texts_that_are_too_short_to_stream_are_joined(tmp_path):
     file = tmp_path / "mine.txt"
     file.write_text("\n\n".join(f"The harbour of town {i} was built by {i} monks." for i in range(9)))
-    streaming = load_module("streaming")
-    streaming.DOCUMENTS, streaming.JOINED = 1, 7
-    tokens, source = streaming._long_texts(open_case("sinkinterp/text-softmax-48k", text=str(file)), 45, silent)
+    case = open_case("sinkinterp/text-softmax-48k", text=str(file))
+    tokens, source = long_texts(case, (1, 45), joined=7, bos=case.start, progress=silent)
     assert tokens.shape == (1, 45) and source == "mine.txt, each joined from the first 7 tokens of several texts"
 
 
