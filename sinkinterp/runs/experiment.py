@@ -97,12 +97,12 @@ class OnModels:
     measure: Callable[[Case, Progress], Table]
 
     def __call__(self, scope: Scope) -> Table:
-        """The rows of every model, which is loaded, or trained where it is not in the cache."""
+        """The rows of every model, which is loaded, or trained where it is not in the cache; what notes share is once."""
         tables = []
         for model in self.chosen(scope):
             case = open_case(model, scope.progress, scope.cache, scope.device_map, scope.text)
             tables.append(self.measure(case, scope.progress))
-        note = "; ".join(dict.fromkeys(table.note for table in tables))
+        note = "; ".join(dict.fromkeys(part for table in tables for part in table.note.split("; ")))
         return Table("", note, tuple(row for table in tables for row in table.rows))
 
     def recipes(self, scope: Scope) -> list[Recipe]:
