@@ -71,7 +71,7 @@ def measure(case: Case, progress: Progress) -> Table:
     on_part(1, 1)
     note = (
         f"{protocol_note(report, EPSILON)}; ratios: first token over the others, mean over heads and layers; cosines: "
-        "of queries with the first key, and with others; massive: by |x| > 100 and 1,000 x the median, in most sequences; "
+        "of queries with the first key, and with others; massive: |x| > 100 and 1,000 x the median, in most sequences; "
         "entry: the one of the first token that stands out most, and who writes it; losses in nats above the model's "
         f"own: a column's attention given to the others; a cache of {tokens.shape[1] // 2} tokens after it began to "
         f"evict; to keep: the fewest of {', '.join(map(str, KEPT))} within {ENOUGH} nats of {KEPT[-1]}; int8 error: of "

@@ -12,9 +12,10 @@ from sinkinterp.plots.series import sweep_figure
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
+from .shared.genuine import Has, models_with
 from .shared.long_texts import long_texts
 
 CLAIM = "A cache that forgets the first tokens breaks the model; keeping four of them is enough."
@@ -28,7 +29,7 @@ REPORTED: dict[str, dict[str, float]] = {
 }
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "EleutherAI/pythia-160m"],
 }
 SINKS = (0, 1, 2, 4, 8)
@@ -41,7 +42,8 @@ def measure(case: Case, progress: Progress) -> Table:
     if not isinstance(case.subject, HuggingFaceSubject):
         raise InputError(f"{case.subject.name} has no cache of transformers; give a name or a folder")
     length = case.size(length=LENGTH)[1]
-    tokens, source = long_texts(case, (DOCUMENTS, length), JOINED, case.start, progress)
+    documents = min(DOCUMENTS, case.size(length=length)[0] // 4)
+    tokens, source = long_texts(case, (documents, length), JOINED, case.start, progress)
     on_text, window = progress(f"streaming {case.subject.name}"), length // PARTS
     table = streaming_table(case.subject, tokens, window=window, sinks=SINKS, one_pass=True, on_progress=on_text)
     weights = case.subject.revision or "as saved"
@@ -75,8 +77,8 @@ ADDED = "added loss"
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("without kept tokens the loss rises by half a nat more than with four", _breaks),
-    FunctionRule("eight kept tokens differ from four by less than .02 nats", _four_are_enough),
+    OfEach(FunctionRule("without kept tokens the loss rises by half a nat more than with four", _breaks)),
+    OfEach(FunctionRule("eight kept tokens differ from four by less than .02 nats", _four_are_enough)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)
