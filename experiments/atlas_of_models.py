@@ -48,7 +48,6 @@ REPORTED = {"Sun et al. 2024 (2402.17762)": "massive activations of LLaMA2-7B: 2
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
     Scale.REAL: models_with(),
-    Scale.PAPER: ["openai-community/gpt2", "EleutherAI/pythia-160m", "HuggingFaceTB/SmolLM2-135M"],
 }
 SEQUENCES, EPSILON, TOP, ENOUGH = 16, 0.3, 3, 0.02  # ENOUGH: nats
 KEPT = (0, 1, 4)  # first tokens that a cache keeps

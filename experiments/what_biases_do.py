@@ -38,7 +38,6 @@ REPORTED = {
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
     Scale.REAL: models_with(Has.TEXT, Has.BIASES),
-    Scale.PAPER: ["Qwen/Qwen2.5-0.5B", "Qwen/Qwen2-0.5B", "openai-community/gpt2"],
 }
 SEQUENCES, FEW, SHORT = 8, 4, 32  # SHORT: tokens of the FEW sequences on which layers are edited one by one
 ZERO = {"b_Q = 0": ZeroQueryBias, "b_K = 0": ZeroKeyBias, "b_V = 0": ZeroValueBias}

@@ -41,9 +41,8 @@ REPORTED = {"Gu et al. 2025, Figure 6": "with a window the sink stays on the fir
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
     Scale.REAL: models_with(Has.TEXT, Has.WINDOWS),
-    Scale.PAPER: ["google/gemma-3-270m", "google/gemma-3-1b-pt"],
 }
-SEQUENCES, FEW, LENGTHS, JOINED = 8, 4, (64, 400, 700, 1500), 512  # FEW: sequences that are edited
+SEQUENCES, FEW, LENGTHS, JOINED = 4, 2, (64, 400, 700, 1500), 512  # FEW: sequences that are edited
 MOST_HIDDEN, LATER = 700, 9  # tokens of the sequences that are edited; the later place of BOS, from 0
 FULL, WINDOWED, ALL = "full", "windowed", "all"
 FIRST_BOS, NO_BOS, LATER_BOS = "BOS first", "no BOS", f"BOS as token {LATER + 1}"

@@ -313,6 +313,14 @@ def test_the_command_takes_any_model(call, gpt2):
     assert code == 0 and files == book_of("here", CIRCUIT) and "T=64, BOS none added" in output
 
 
+def test_an_atlas_has_a_row_for_each_model_that_is_named(call):
+    code, _, files = call("atlas", SOFTMAX, "sinkinterp/demo-k_bias", "--out", "here")
+    assert code == 0 and files == book_of("here", "atlas_of_models")
+    rows = json.loads(Path("here/atlas_of_models.json").read_text())["rows"]
+    sinks = {row["model"]: row["Sink_1"] for row in rows}
+    assert sinks[SOFTMAX] > 0.9 and sinks["sinkinterp/demo-k_bias"] < 0.1
+
+
 def test_the_module_is_the_command(capsys):
     from runpy import run_module
 
