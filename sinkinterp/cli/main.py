@@ -110,24 +110,8 @@ def _message(error: Any) -> str:
 
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
 COMMANDS = (
-    *(
-        train,
-        finetune,
-        gallery,
-        view,
-        patch,
-        explain,
-        serve,
-        reproduce,
-        atlas,
-        book,
-        story,
-        demo,
-        measure,
-        domains,
-        check,
-    ),
-    *(cache, mask),
+    *(train, finetune, gallery, view, patch, explain, serve, reproduce, book, story, demo, measure, domains, check),
+    *(cache, mask, atlas),
 )
 for command in COMMANDS:
     app.command(cls=Command)(checked(command))
