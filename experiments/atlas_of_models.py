@@ -35,7 +35,7 @@ from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Above, Rule
-from sinkinterp.table import Cell, Table
+from sinkinterp.table import NULL, Cell, Table
 
 from .shared.genuine import models_with
 
@@ -50,26 +50,30 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.REAL: models_with(),
 }
 SEQUENCES, EPSILON, TOP, ENOUGH = 16, 0.3, 3, 0.02  # ENOUGH: nats
+STARTS = {Bos.NEVER: "without BOS", Bos.ALWAYS: "with BOS"}
 KEPT = (0, 1, 4)  # first tokens that a cache keeps
+RATES = tuple(f"{SINK_1} {start}" for start in STARTS.values())
 HIDDEN, CONTROL = "loss without the first token", "loss without the 11th"
 EVICTED = tuple(f"loss of a cache that keeps {kept}" for kept in KEPT)
 
 
 def measure(case: Case, progress: Progress) -> Table:
     """One row: the model's sinks, heads, massive entry, geometry, and what the first token is worth."""
-    token_set = case.tokens(case.size(SEQUENCES), progress, Bos.NEVER)
     on_part, subject = progress(f"measuring {case.subject.name}"), case.subject
     if not isinstance(subject, HuggingFaceSubject):
         raise InputError(f"{subject.name} is read through another library; give a name or a folder")
-    report = measure_model(subject, token_set, positions=(0,), instruments=[GEOMETRY, LOSS])
-    tokens, row = token_set.tokens, {**case.names, **_sinks(case, report, progress), **_geometry(report)}
+    reports = {bos: _report(case, bos, progress) for bos in {Bos.NEVER: 0, case.bos: 1}}
+    start = max(reports, key=lambda bos: reports[bos].sink_rate(0, EPSILON))
+    report = reports[start]
+    tokens, row = report.tokens, {**case.names, **_sinks(reports), "the rest": STARTS[start], **_geometry(report)}
     parts = (_massive, partial(_costs, full=report.extra(NEXT_TOKEN_LOSS)), _rounding)
     for done, part in enumerate(parts, 1):
         on_part(done, len(parts) + 1)
         row |= part(subject, tokens)
     on_part(1, 1)
     note = (
-        f"{protocol_note(report, EPSILON)}; ratios: first token over the others, mean over heads and layers; cosines: "
+        f"{protocol_note(report, EPSILON)}; the rest: of the start with the larger Sink_1, if they differ; null: uniform "
+        "attention; ratios: first token over the others, mean over heads and layers; cosines: "
         "of queries with the first key, and with others; massive: |x| > 100 and 1,000 x the median, in most sequences; "
         "entry: the one of the first token that stands out most, and who writes it; losses in nats above the model's "
         f"own: a column's attention given to the others; a cache of {tokens.shape[1] // 2} tokens after it began to "
@@ -79,24 +83,33 @@ def measure(case: Case, progress: Progress) -> Table:
     return Table(CLAIM, note, (row,))
 
 
-def _sinks(case: Case, report: Report, progress: Progress) -> dict[str, Cell]:
-    """Sink_1 without BOS and with it, and the strongest heads."""
-    with_bos: dict[str, Cell] = dict.fromkeys(mean_cells(f"{SINK_1} with BOS", torch.zeros(2)))
-    if case.bos is Bos.ALWAYS:
-        given = measure_model(case.subject, case.tokens(case.size(SEQUENCES), progress, Bos.ALWAYS), positions=(0,))
-        with_bos = mean_cells(f"{SINK_1} with BOS", sink_rate(given.alpha(), EPSILON))
-    alpha = report.alpha().mean(0)
-    strongest = alpha.flatten().argsort(descending=True)[:TOP].tolist()
-    named = [(report.attention_layers[i // alpha.shape[1]], i % alpha.shape[1], alpha.flatten()[i]) for i in strongest]
-    heads = ", ".join(f"{layer}.{head} ({value:.2f})" for layer, head, value in named)
-    cells = mean_cells(SINK_1, sink_rate(report.alpha(), EPSILON))
-    return {**cells, f"null {SINK_1}": report.null_sink_rate(0, EPSILON), **with_bos, "strongest heads": heads}
+def _report(case: Case, bos: Bos, progress: Progress) -> Report:
+    token_set = case.tokens(case.size(SEQUENCES), progress, bos)
+    return measure_model(case.subject, token_set, positions=(0,), instruments=[GEOMETRY, LOSS])
+
+
+def _sinks(reports: Mapping[Bos, Report]) -> dict[str, Cell]:
+    """Sink_1 without BOS and with it, empty where the tokenizer has none, beside uniform attention."""
+    cells: dict[str, Cell] = {}
+    for bos, start in STARTS.items():
+        name = f"{SINK_1} {start}"
+        cells |= (
+            mean_cells(name, sink_rate(reports[bos].alpha(), EPSILON))
+            if bos in reports
+            else dict.fromkeys(mean_cells(name, torch.zeros(2)))
+        )
+    null = max(report.null_sink_rate(0, EPSILON) for report in reports.values())
+    return {**cells, NULL: null}
 
 
 def _geometry(report: Report) -> dict[str, Cell]:
-    """Lengths of the first key and value over the others', and cosines of queries with the first key and the others."""
-    angles = report.extra(QK_ANGLES).nanmean((1, 2))
+    """The strongest heads, lengths of the first key and value over the others', and cosines of queries with keys."""
+    alpha, angles = report.alpha().mean(0), report.extra(QK_ANGLES).nanmean((1, 2))
+    strongest = alpha.flatten().argsort(descending=True)[:TOP].tolist()
+    named = [(report.attention_layers[i // alpha.shape[1]], i % alpha.shape[1], alpha.flatten()[i]) for i in strongest]
+    heads = ", ".join(f"{layer}.{head} ({value:.2f})" for layer, head, value in named)
     return {
+        "strongest heads": heads,
         **mean_cells(KEY_RATIO, report.key_ratio().mean((1, 2))),
         **mean_cells(VALUE_RATIO, report.value_ratio().mean((1, 2))),
         **mean_cells("cosine with the first key", angles[:, 0]),
@@ -150,12 +163,15 @@ def _first(block: int, x: Residual) -> Bool[Tensor, "1 pos 1"]:
 
 def draw(table: Table) -> go.Figure:
     """Sink_1, and what it costs to hide the first token and to evict it, by model."""
-    return sweep_figure(Table("Genuine models", table.note, table.rows), MODEL, (SINK_1, HIDDEN, EVICTED[0]))
+    return sweep_figure(Table("Genuine models", table.note, table.rows), MODEL, (*RATES, HIDDEN, EVICTED[0]))
 
 
 ANY: Mapping[str, Cell] = {}
 RULES: Sequence[Rule] = (
-    Above("Sink_1 lies .05 above uniform attention", SINK_1, ANY, ANY, shift=0.05, other_column=f"null {SINK_1}"),
+    *(
+        Above(f"{rate} lies .05 above uniform attention", rate, ANY, ANY, shift=0.05, other_column=NULL)
+        for rate in RATES
+    ),
     Above("to hide the first token costs more than to hide the 11th", HIDDEN, ANY, ANY, other_column=CONTROL),
     Above(
         "a cache without the first token loses more than one that keeps it",
