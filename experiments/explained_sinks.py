@@ -3,21 +3,21 @@
 from collections.abc import Sequence
 from functools import partial
 
-from sinkinterp.backends.encoder.encoder_input import Silence
 from sinkinterp.report.explained import DIRECTLY, IN_STREAM
 from sinkinterp.report.explained_graph import WHAT
-from sinkinterp.runs.case import Encoded, Model
+from sinkinterp.runs.case import Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import FunctionRule, Rule
 from sinkinterp.table import Table
 
 from .shared.explanations import CHECK, NUMBER, draw, removed, rows_of
+from .shared.genuine import models_with
 
 CLAIM = "A few parts of the residual make a head look at the first token: cutting them removes its sink."
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct", Encoded("local/whisper-tiny.en", Silence())],
+    Scale.REAL: models_with(),
 }
 EXACT = 1e-4  # of the largest of a score and its parts
 

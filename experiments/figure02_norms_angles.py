@@ -21,6 +21,7 @@ from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
+from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_LARGE, LLAMA2_7B, LLAMA3, MISTRAL
 
 CLAIM = (
@@ -36,7 +37,7 @@ REPORTED = {
 }
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: [LLAMA3, LLAMA2_7B, GPT2_LARGE, MISTRAL, "EleutherAI/pythia-1b"],  # Figures 2 and 11 to 18
 }
 EPSILON = 0.3

@@ -16,6 +16,7 @@ from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
+from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL
 
 CLAIM = "Sink_1 tends to decrease with larger token lengths T, and more so with larger thresholds epsilon."
@@ -28,7 +29,7 @@ REPORTED = {
 }
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: [GPT2_XL, MISTRAL, LLAMA2_7B, LLAMA3],  # our text of the paper does not name the figure's models
 }
 LENGTHS = (16, 32, 64, 128, 256)

@@ -18,6 +18,7 @@ from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Above, NotAsked, Rule, Verdict, Within
 from sinkinterp.table import NULL, Table, published
 
+from .shared.genuine import Has, models_with
 from .shared.papers_models import SINK_OF, TABLE_8
 from .shared.sizes import families
 
@@ -25,7 +26,7 @@ CLAIM = "Attention sinks emerge in small models, too, down to 14 million paramet
 REPORTED = SINK_OF  # Figure 4 has curves alone; numbers of some of its models stand in Table 1
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax", "sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: [*TABLE_8],
 }
 EPSILON = 0.3

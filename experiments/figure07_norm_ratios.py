@@ -15,6 +15,8 @@ from sinkinterp.runs.rules import FunctionRule, Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import demo_recipe
 
+from .shared.genuine import Has, models_with
+
 CLAIM = (
     "Massive activations exist in models with softmax attention; models with K biases, or with sigmoid attention "
     "without normalisation, have none."
@@ -29,7 +31,7 @@ REPORTED = {
 TEXT_TWINS = ("softmax", "softmax-48k", "k_bias", "sigmoid", "sigmoid_length")
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: [f"sinkinterp/text-{name}" for name in TEXT_TWINS],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.DEMO: [demo_recipe(variant, seed) for seed in range(5) for variant in ("softmax", "k_bias", "sigmoid")],
 }
 

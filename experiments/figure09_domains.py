@@ -22,6 +22,7 @@ from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import Cell, Table
 
+from .shared.genuine import Has, models_with
 from .shared.installed import texts_by_kind
 from .shared.papers_models import GPT2_XL, LLAMA2_7B, LLAMA3, MISTRAL
 
@@ -34,7 +35,7 @@ RULE = (
 REPORTED = {"Gu et al. 2025, Figure 9": "bars only, of 17 domains of the Pile"}
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: [GPT2_XL, MISTRAL, LLAMA2_7B, LLAMA3],  # for the paper's texts: --text FOLDER of the Pile's 17 domains
 }
 KIND = "text"

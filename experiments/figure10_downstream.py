@@ -18,6 +18,7 @@ from sinkinterp.runs.rules import Above, FunctionRule, NotAsked, Rule, Verdict
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.downstream import CHOICES, ENDINGS, accuracy
+from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2, LLAMA2_7B, LLAMA2_13B, LLAMA3, OPT, PYTHIA
 from .shared.sizes import families
 
@@ -26,12 +27,11 @@ CLAIM = (
     "mean a worse model."
 )
 REPORTED = {"Gu et al. 2025, Figure 10": "curves only, on HellaSwag"}
-REAL_MODEL = "local/smollm2-135m-instruct"
 PAPERS = (*GPT2, *PYTHIA, *OPT, LLAMA2_7B, LLAMA2_13B, LLAMA3)  # base models, as in the figure
 TWINS: list[Model] = [f"sinkinterp/text-{name}" for name in ("softmax", "sigmoid", "k_bias")]
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax"],
-    Scale.REAL: [REAL_MODEL, *TWINS],
+    Scale.REAL: [*models_with(Has.TEXT), *TWINS],
     Scale.PAPER: [*PAPERS],
 }
 EPSILON, DOCUMENTS = 0.3, 200

@@ -15,6 +15,7 @@ from sinkinterp.runs.experiment import of_first_model, on_models
 from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import Table
 
+from .shared.genuine import Has, models_with
 from .shared.papers_models import TABLE_8
 
 CLAIM = "Models have various distributions of sinks over heads, but less obvious sinks in earlier blocks."
@@ -24,7 +25,7 @@ REPORTED = {
 }
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: [*TABLE_8],
 }
 EPSILON = 0.3

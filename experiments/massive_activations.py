@@ -20,9 +20,10 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import NULL, Cell, Table
 
+from .shared.genuine import Has, models_with
 from .shared.massive import massive_dims
 
 CLAIM = (
@@ -40,7 +41,7 @@ REPORTED = {
 }
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "openai-community/gpt2", "HuggingFaceTB/SmolLM2-135M"],
 }
 TOP = 3  # dimensions with a row each
@@ -125,9 +126,13 @@ def _is_in_all_copies(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("at least one dimension of the first token of natural text is massive in most sequences", _is_massive),
-    FunctionRule("its standard deviation over texts is below a tenth of its mean", _is_constant),
-    FunctionRule("every copy of a repeated token has it, within 1% (rotary positions)", _is_in_all_copies),
+    OfEach(
+        FunctionRule(
+            "at least one dimension of the first token of natural text is massive in most sequences", _is_massive
+        )
+    ),
+    OfEach(FunctionRule("its standard deviation over texts is below a tenth of its mean", _is_constant)),
+    OfEach(FunctionRule("every copy of a repeated token has it, within 1% (rotary positions)", _is_in_all_copies)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

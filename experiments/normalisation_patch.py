@@ -20,6 +20,7 @@ from sinkinterp.runs.rules import Above, Rule, Within
 from sinkinterp.table import Cell, Table
 
 from .shared.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
+from .shared.genuine import Has, models_with
 
 CLAIM = (
     "The first token acts as a key bias: it holds extra attention and adds nothing to the values. A column without "
@@ -38,7 +39,7 @@ REPORTED = {
 }
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/demo-softmax"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "Qwen/Qwen2-0.5B"],
 }
 EPSILON, LOGIT = 0.3, 5.0

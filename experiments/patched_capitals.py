@@ -16,13 +16,15 @@ from sinkinterp.report.restored import CONTROL, FIRST_ORDER, RESTORED, TOKEN, re
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
+
+from .shared.genuine import Has, models_with
 
 CLAIM = "The residual at the country carries the answer up to a layer, where few heads move it to the last token."
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
 }
 CAPITALS = {
     "France": "Paris", "Spain": "Madrid", "Italy": "Rome", "Germany": "Berlin", "Japan": "Tokyo", "China": "Beijing",
@@ -42,7 +44,7 @@ def measure(case: Case, progress: Progress) -> Table:
         tokenizer(f"The capital of {name} is the city of", add_special_tokens=False)["input_ids"] for name in CAPITALS
     ]
     ids = [tokenizer(f" {name}", add_special_tokens=False)["input_ids"][0] for name in CAPITALS.values()]
-    if case.source in MODELS[Scale.REAL] and len(set(map(len, rows))) > 1:
+    if case.source in map(str, MODELS[Scale.REAL]) and len(set(map(len, rows))) > 1:
         raise InputError("a country has several tokens in this vocabulary; choose another model")
     clean, answers = torch.tensor([row[: min(map(len, rows))] for row in rows]), torch.tensor(ids)
     corrupted, metric = clean.roll(1, 0), logit_difference(ids, answers.roll(1).tolist())
@@ -100,8 +102,12 @@ def _is_near(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("one head restores at least half of the answer, a head drawn at random at most .05", _is_moved_by_few),
-    FunctionRule("first order is within .1 of the exact map in every cell", _is_near),
+    OfEach(
+        FunctionRule(
+            "one head restores at least half of the answer, a head drawn at random at most .05", _is_moved_by_few
+        )
+    ),
+    OfEach(FunctionRule("first order is within .1 of the exact map in every cell", _is_near)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -21,6 +21,7 @@ from sinkinterp.runs.rules import Above, Rule, Within
 from sinkinterp.table import Table
 
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
+from .shared.genuine import Has, models_with
 from .shared.massive import massive_dims
 
 CLAIM = (
@@ -36,7 +37,7 @@ REPORTED: dict[str, str] = {
 }
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2"],
 }
 LATER = 9  # the other position, from 0

@@ -17,10 +17,11 @@ from sinkinterp.report.columns import ALPHA_1, EDIT, SINK_1
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Above, FunctionRule, Rule, Within
+from sinkinterp.runs.rules import Above, FunctionRule, OfEach, Rule, Within
 from sinkinterp.table import Table
 
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
+from .shared.genuine import Has, models_with
 from .shared.massive import massive_dims
 
 CLAIM = (
@@ -37,7 +38,7 @@ REPORTED = {
 }
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "openai-community/gpt2"],
 }
 TO_ZERO, TO_MEAN = "massive entries to zero", "massive entries to their mean"
@@ -99,7 +100,7 @@ RULES: Sequence[Rule] = (
     *(Above(_FALLS.format(name), ALPHA_1, {EDIT: name}, {EDIT: TO_ZERO}, shift=0.05) for name in CONTROLS),
     Above(_COSTS.format(CONTROLS[0]), LOSS_CHANGE, {EDIT: TO_ZERO}, {EDIT: CONTROLS[0]}, shift=0.02),
     Within("to their mean: the loss changes by less than .02 nats", LOSS_CHANGE, {EDIT: TO_MEAN}, -0.02, 0.02),
-    FunctionRule("to their mean: alpha_1 changes by less than .05", _keeps_sink),
+    OfEach(FunctionRule("to their mean: alpha_1 changes by less than .05", _keeps_sink)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -7,14 +7,16 @@ import plotly.graph_objects as go
 from sinkinterp.applications.streaming import streaming_table
 from sinkinterp.backends.huggingface import HuggingFaceSubject
 from sinkinterp.data.progress import Progress
-from sinkinterp.data.tokens import Tokens
 from sinkinterp.errors import InputError
 from sinkinterp.plots.series import sweep_figure
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
+
+from .shared.genuine import Has, models_with
+from .shared.long_texts import long_texts
 
 CLAIM = "A cache that forgets the first tokens breaks the model; keeping four of them is enough."
 RULE = (
@@ -27,7 +29,7 @@ REPORTED: dict[str, dict[str, float]] = {
 }
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: ["HuggingFaceTB/SmolLM2-135M-Instruct", "HuggingFaceTB/SmolLM2-135M", "EleutherAI/pythia-160m"],
 }
 SINKS = (0, 1, 2, 4, 8)
@@ -40,7 +42,8 @@ def measure(case: Case, progress: Progress) -> Table:
     if not isinstance(case.subject, HuggingFaceSubject):
         raise InputError(f"{case.subject.name} has no cache of transformers; give a name or a folder")
     length = case.size(length=LENGTH)[1]
-    tokens, source = _long_texts(case, length, progress)
+    documents = min(DOCUMENTS, case.size(length=length)[0] // 4)
+    tokens, source = long_texts(case, (documents, length), JOINED, case.start, progress)
     on_text, window = progress(f"streaming {case.subject.name}"), length // PARTS
     table = streaming_table(case.subject, tokens, window=window, sinks=SINKS, one_pass=True, on_progress=on_text)
     weights = case.subject.revision or "as saved"
@@ -52,21 +55,6 @@ def draw(table: Table) -> go.Figure:
     """Perplexity before and after eviction begins, by cache, of the first model."""
     first = of_first_model(table, "Perplexity through a rolling cache")
     return sweep_figure(first, "cache", ("perplexity before", "perplexity after"))
-
-
-def _long_texts(case: Case, length: int, progress: Progress) -> tuple[Tokens, str]:
-    """`DOCUMENTS` texts of `length` tokens, and what they are: texts, or beginnings of texts, joined."""
-    try:
-        token_set = case.natural_tokens((DOCUMENTS, length), case.start, progress("reading docstrings"))
-        kind = "a text each"
-    except InputError:
-        part = min(length, JOINED)
-        size = DOCUMENTS * -(-length // part), part
-        token_set = case.natural_tokens(size, case.start, progress("reading docstrings"))
-        kind = f"each joined from the first {part} tokens of several texts"
-    if token_set is None:
-        raise InputError(f"{case.subject.name} has no tokenizer, so there is no text to stream; give a model with one")
-    return token_set.tokens.flatten()[: DOCUMENTS * length].view(DOCUMENTS, length), f"{token_set.source}, {kind}"
 
 
 def _added(table: Table, sinks: int) -> Mapping[str, Cell]:
@@ -89,8 +77,8 @@ ADDED = "added loss"
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("without kept tokens the loss rises by half a nat more than with four", _breaks),
-    FunctionRule("eight kept tokens differ from four by less than .02 nats", _four_are_enough),
+    OfEach(FunctionRule("without kept tokens the loss rises by half a nat more than with four", _breaks)),
+    OfEach(FunctionRule("eight kept tokens differ from four by less than .02 nats", _four_are_enough)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

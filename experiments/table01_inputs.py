@@ -19,6 +19,7 @@ from sinkinterp.runs.experiment import on_models
 from sinkinterp.runs.rules import Above, NotAsked, Rule, Verdict, Within
 from sinkinterp.table import Cell, Table, high_of, low_of, published
 
+from .shared.genuine import Has, models_with
 from .shared.papers_models import CHAT_OF, GPT2_XL, LLAMA2_7B, LLAMA2_13B, LLAMA3, MISTRAL
 
 CLAIM = (
@@ -40,7 +41,7 @@ REPORTED: dict[str, dict[str, float]] = {
 }
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
-    Scale.REAL: ["local/smollm2-135m-instruct"],
+    Scale.REAL: models_with(Has.TEXT),
     Scale.PAPER: [GPT2_XL, *(model for base in BASES for model in (base, CHAT_OF[base]))],
 }
 EPSILON, NO_BOS = 0.3, "none"

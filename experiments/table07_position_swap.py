@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 
 from sinkinterp.applications.position_swap import REPORTED as REPORTED
 from sinkinterp.applications.position_swap import swap_chart, swap_table
-from sinkinterp.backends.encoder.encoder_input import NoEncoder, Silence
+from sinkinterp.backends.encoder.encoder_input import NoEncoder
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.report.columns import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, TARGET
@@ -17,6 +17,7 @@ from sinkinterp.runs.rules import Above, Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import demo_recipe
 
+from .shared.genuine import Has, models_with
 from .shared.papers_models import GPT2_XL
 
 CLAIM = "Replacing p1 by p_t removes the sink; swapping p1 with p_t moves it to position t."
@@ -24,7 +25,7 @@ TARGETS = (5, 10, 15, 20, 25, 30)  # t, from 1
 MIN_QUERIES = 4  # that see position t, so that its importance is a mean over several queries
 MODELS: dict[Scale, list[Model]] = {
     Scale.SMOKE: ["sinkinterp/demo-softmax"],
-    Scale.REAL: [Encoded("local/whisper-tiny.en", Silence()), Encoded("local/whisper-tiny.en", NoEncoder())],
+    Scale.REAL: [*models_with(Has.TABLE), Encoded("local/whisper-tiny.en", NoEncoder())],
     Scale.DEMO: [demo_recipe("softmax", seed) for seed in range(5)],
     Scale.PAPER: [GPT2_XL, "openai-community/gpt2", "facebook/opt-125m"],  # the first is the paper's
 }

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 
 import sinkinterp as si
 from experiments.shared.effects import REASON
+from experiments.shared.long_texts import long_texts
 from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.backends.encoder.encoder_input import Silence
 from sinkinterp.cli import reproducing
@@ -313,6 +314,14 @@ def test_the_command_takes_any_model(call, gpt2):
     assert code == 0 and files == book_of("here", CIRCUIT) and "T=64, BOS none added" in output
 
 
+def test_an_atlas_has_a_row_for_each_model_that_is_named(call):
+    code, _, files = call("atlas", SOFTMAX, "sinkinterp/demo-k_bias", "--out", "here")
+    assert code == 0 and files == book_of("here", "atlas_of_models")
+    rows = json.loads(Path("here/atlas_of_models.json").read_text())["rows"]
+    sinks = {row["model"]: row["Sink_1 without BOS"] for row in rows}
+    assert sinks[SOFTMAX] > 0.9 and sinks["sinkinterp/demo-k_bias"] < 0.1
+
+
 def test_the_module_is_the_command(capsys):
     from runpy import run_module
 
@@ -436,9 +445,8 @@ def test_all_caches_agree_until_tokens_are_evicted(smoke):
 def test_texts_that_are_too_short_to_stream_are_joined(tmp_path):
     file = tmp_path / "mine.txt"
     file.write_text("\n\n".join(f"The harbour of town {i} was built by {i} monks." for i in range(9)))
-    streaming = load_module("streaming")
-    streaming.DOCUMENTS, streaming.JOINED = 1, 7
-    tokens, source = streaming._long_texts(open_case("sinkinterp/text-softmax-48k", text=str(file)), 45, silent)
+    case = open_case("sinkinterp/text-softmax-48k", text=str(file))
+    tokens, source = long_texts(case, (1, 45), joined=7, bos=case.start, progress=silent)
     assert tokens.shape == (1, 45) and source == "mine.txt, each joined from the first 7 tokens of several texts"
 
 

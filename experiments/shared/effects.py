@@ -1,7 +1,7 @@
 """What edits leave of a sink and of the loss: a row per named edit, for experiments."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
@@ -29,12 +29,13 @@ class Effects:
     """What is read of every run: sinks of `positions` (from 0), over the heads of `layers` (default: all), and loss.
 
     The predictions that are made at `positions` do not count in the loss: an edit there changes them directly, and
-    not by what others attend to.
+    not by what others attend to. more: other quantities of every sequence, by name.
     """
 
     positions: tuple[int, ...] = (0,)
     layers: tuple[int, ...] | None = None
     epsilon: float = 0.3
+    more: Mapping[str, Callable[[Report], PerSequence]] = field(default_factory=dict)
 
     def rows(
         self,
@@ -85,6 +86,7 @@ class Effects:
             }
         slot = report.slot_importance
         values[SLOT_RATE] = torch.zeros(len(report.tokens)) if slot is None else rate(slot)
+        values |= {name: quantity(report) for name, quantity in self.more.items()}
         return values | {LOSS_VALUE: self._loss(report)}
 
     def _loss(self, report: Report) -> PerSequence:

@@ -18,7 +18,7 @@ from .measuring import check, domains, measure
 from .neighbours import cache, mask
 from .patching import patch
 from .places import checked
-from .reproducing import book, reproduce, story
+from .reproducing import atlas, book, reproduce, story
 from .terminal import print_line, print_text, streams
 from .training import finetune, train
 from .wording import in_options
@@ -125,7 +125,7 @@ def _message(error: Any) -> str:
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
 COMMANDS = (
     *(train, finetune, gallery, view, patch, explain, serve, reproduce, book, story, demo, measure, domains, check),
-    *(cache, mask),
+    *(cache, mask, atlas),
 )
 for command in COMMANDS:
     app.command(cls=Command)(checked(command))

@@ -186,6 +186,22 @@ def _command(name: str, scope: "Scope", encoder: str | None) -> str:
     return shlex.join(("sinkinterp", "reproduce", name, *size, *text, *models, *given))
 
 
+ATLAS = "Models, one row each: Hugging Face names, folders, or ours, such as `smollm2`."
+
+
+def atlas(
+    models: Annotated[list[str], typer.Argument(help=ATLAS, parser=source)],
+    text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
+    out: Annotated[Path, typer.Option(help=OUT, parser=output_folder)] = Path("figures/atlas"),
+    force: Force = False,
+) -> None:
+    """Put models side by side: sinks, the massive entry and who writes it, and what the first token is worth.
+
+    Writes atlas_of_models.json and .html, as `reproduce atlas_of_models --model ...` does.
+    """
+    reproduce(["atlas_of_models"], model=models, text=text, out=out, force=force)
+
+
 BOOK = "Folder of the book: where `sinkinterp reproduce` wrote its numbers."
 
 

@@ -9,7 +9,7 @@ from plotly.offline import get_plotlyjs
 from ..applications.position_swap import from_zero
 from ..files import write_text
 from ..outputs import json_bytes, page_bytes, write_output
-from ..runs.rules import standing
+from ..runs.rules import Outcome, standing
 from ..table import Table
 from .chapters import NO_VERDICT, Chapter, chapters_in
 from .front import front_page, why_ours_differs
@@ -67,7 +67,7 @@ def files_of(folder: Path, stems: Sequence[str]) -> list[Path]:
 
 
 def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
-    """The page of one experiment: claim, figure, verdicts, digest, all rows, and how the numbers were made."""
+    """The page of one experiment: claim, what fails, figure, verdicts, digest, all rows, how the numbers were made."""
     command, rows = chapter.provenance.get("command"), from_zero(chapter.table)
     about = f"{RULES_ARE} {why_ours_differs(chapter)}" if chapter.verdicts else NO_VERDICT
     sections = [
@@ -78,7 +78,8 @@ def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
         Section("How these numbers were made", f"Make them again: {command}", tables=[_provenance(chapter)]),
     ]
     held = standing(chapter.verdicts)
-    lead = f"The claim: {chapter.table.title}" + (f" Here {held}." if held else "")
+    fails = (f" It fails that {v.claim} ({v.reason})." for v in chapter.verdicts if v.outcome is Outcome.FAILS)
+    lead = f"The claim: {chapter.table.title}" + (f" Here {held}.{''.join(fails)}" if held else "")
     return page(chapter.heading, lead, sections, PLOTLY)
 
 

@@ -25,9 +25,11 @@ LEAD = (
     "arXiv:2410.10781) and asked some more: on SmolLM2, Whisper, and small models that we trained."
 )
 GROUPS: Mapping[str, Sequence[str]] = {  # beginnings of the chapters' names
-    "What a sink is": ("table01", "figure19", "figure04_scale", "figure03", "figure09", "figure10"),
-    "What carries it": ("figure02", "massive", "removing", "patching", "figure07", "gpt2_circuit"),
-    "Where it stands": ("table07", "table03", "table10_fixed", "marked", "figure05_prefix", "figure06", "propositions"),
+    "What a sink is": ("table01", "figure19", "figure04_scale", "figure03", "figure09", "figure10", "atlas_of_models"),
+    "What carries it": ("figure02", "massive", "removing", "patching", "figure07", "gpt2_circuit", "what_biases"),
+    "Where it stands": (
+        "table07", "table03", "table10_fixed", "marked", "figure05_prefix", "figure06", "windows_and", "propositions",
+    ),
     "What takes its place": ("twins", "text_twins", "table04", "table05", "table13", "table12"),
     "What prevents it": ("table06", "table14", "figure29", "normalisation", "equation32", "streaming", "figure30"),
     "When it comes in training": (

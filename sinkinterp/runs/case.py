@@ -1,6 +1,6 @@
 """The case that an experiment measures: a model, ready to run, and what is known of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -37,7 +37,18 @@ class Encoded:
         return self.source
 
 
-Model = str | Recipe | Encoded  # a name or folder, or how a model of ours is trained
+@dataclass(frozen=True)
+class Fewer:
+    """A large model: its name or folder, and how many sequences it is measured on at most."""
+
+    source: str
+    sequences: int
+
+    def __str__(self) -> str:
+        return self.source
+
+
+Model = str | Recipe | Encoded | Fewer  # a name or folder, or how a model of ours is trained
 
 
 @dataclass(frozen=True)
@@ -45,13 +56,14 @@ class Case:
     """A model that an experiment measures: its name or folder, its subject, and its recipe if it is one of ours.
 
     text: the user's own text, as the option `text` names it; None for the model's natural input by default: English
-    docstrings, or the task of a model of ours.
+    docstrings, or the task of a model of ours. most: how many sequences it is measured on at most; None: no limit.
     """
 
     source: str
     subject: Subject
     recipe: Recipe | None
     text: str | None = None
+    most: int | None = None
 
     @property
     def variant(self) -> str | None:
@@ -89,7 +101,8 @@ class Case:
 
         Models of ours take 512 sequences. The length is at most the model's context.
         """
-        return OUR_SEQUENCES if self.recipe else sequences, min(length, self.subject.shape.n_ctx or length)
+        most = OUR_SEQUENCES if self.recipe else min(sequences, self.most or sequences)
+        return most, min(length, self.subject.shape.n_ctx or length)
 
     def natural_tokens(self, size: tuple[int, int], bos: Bos, on_file: OnProgress = no_progress) -> TokenSet | None:
         """The input that the model was made for: text, or the task of a model of ours. None where it is not known."""
@@ -131,6 +144,8 @@ def open_case(
         name = f"{model.source}, encoder {model.encoder.description}"
         subject = load(model.source, device_map=device_map, name=name, encoder=model.encoder)
         return Case(model.source, subject, None, text)
+    if isinstance(model, Fewer):
+        return replace(open_case(model.source, progress, cache, device_map, text), most=model.sequences)
     source = model if isinstance(model, str) else _train(model, progress, cache)
     folder = Path(located(source))
     recipe = trained.recipe_of(folder) if (folder / "recipe.json").is_file() else None

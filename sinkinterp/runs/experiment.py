@@ -21,6 +21,7 @@ from .rules import Rule, Verdict
 from .workers import Processes, Workers
 
 SEEDS = 5
+_DOWNLOADED = "local/"  # before the names of models that `make models` makes
 GIVEN = "given models"  # in place of a scale, where the user names models
 _NOT_BY_DEFAULT = {
     Scale.SMOKE: "its models are not here; `make models` downloads some, scale=paper takes others from the Hub",
@@ -97,27 +98,40 @@ class OnModels:
     measure: Callable[[Case, Progress], Table]
 
     def __call__(self, scope: Scope) -> Table:
-        """The rows of every model, which is loaded, or trained where it is not in the cache."""
+        """The rows of every model, which is trained first where the cache lacks it; what notes share is said once."""
         tables = []
         for model in self.chosen(scope):
             case = open_case(model, scope.progress, scope.cache, scope.device_map, scope.text)
             tables.append(self.measure(case, scope.progress))
-        note = "; ".join(dict.fromkeys(table.note for table in tables))
+        notes = [table.note for table in tables] + [f"not made here: {model}" for model in self._absent(scope)]
+        note = "; ".join(dict.fromkeys(part for note in notes for part in note.split("; ")))
         return Table("", note, tuple(row for table in tables for row in table.rows))
+
+    def _absent(self, scope: Scope) -> list[Model]:
+        """The models of the scale that `make models` makes, and has not; none where it made none of them."""
+        of_scale = [] if scope.models else self.models[scope.scale]
+        absent = [model for model in of_scale if str(model).startswith(_DOWNLOADED) and not _is_made(model)]
+        return absent if any(map(_is_made, of_scale)) else []
 
     def recipes(self, scope: Scope) -> list[Recipe]:
         """The models that are trained first."""
         return [model for model in self.chosen(scope) if isinstance(model, Recipe)]
 
     def default_scale(self) -> Scale:
-        """The real models where `make models` made them all, else those that ship."""
-        real = [Path(str(getattr(model, "source", model))).name for model in self.models.get(Scale.REAL, ())]
-        return Scale.REAL if real and all((downloads() / name).is_dir() for name in real) else Scale.SMOKE
+        """The real models where `make models` made one of them, else those that ship."""
+        return Scale.REAL if any(map(_is_made, self.models.get(Scale.REAL, ()))) else Scale.SMOKE
 
     def chosen(self, scope: Scope) -> list[Model]:
-        """The models that are named, or those of the scale with the first seeds."""
-        models = scope.models or self.models[scope.scale]
+        """The models that are named, or those of the scale that are here, with the first seeds."""
+        absent = self._absent(scope)
+        models = scope.models or [model for model in self.models[scope.scale] if model not in absent]
         return [model for model in models if not isinstance(model, Recipe) or model.seed < scope.seeds]
+
+
+def _is_made(model: Model) -> bool:
+    """Whether a model is one that `make models` makes, and has made."""
+    name = str(model)
+    return name.startswith(_DOWNLOADED) and (downloads() / name.removeprefix(_DOWNLOADED)).is_dir()
 
 
 def on_models(

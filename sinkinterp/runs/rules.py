@@ -138,7 +138,7 @@ class Above:
             value = Estimate(*_interval(high, self.column))
             outcomes.append(_beside(value.low > bound.high, value.high < bound.low))
             reasons.append(f"{value} against {bound}")
-        return _together(self.claim, outcomes, reasons)
+        return _together(self.claim, outcomes, _named([high for high, _ in pairs], reasons))
 
 
 @dataclass(frozen=True)
@@ -155,13 +155,13 @@ class Within:
         outcomes, reasons = [], []
         if failed := _failed(runs.where(**self.of).rows):
             return Verdict(self.claim, Outcome.DIVERGED, failed)
-        for row in runs.where(**self.of).rows:
-            if row[self.column] is not None:
-                value = Estimate(*_interval(row, self.column))
-                is_inside = self.low <= value.low and value.high <= self.high
-                outcomes.append(_beside(is_inside, value.low > self.high or value.high < self.low))
-                reasons.append(str(value))
-        return _together(self.claim, outcomes, reasons)
+        rows = [row for row in runs.where(**self.of).rows if row[self.column] is not None]
+        for row in rows:
+            value = Estimate(*_interval(row, self.column))
+            is_inside = self.low <= value.low and value.high <= self.high
+            outcomes.append(_beside(is_inside, value.low > self.high or value.high < self.low))
+            reasons.append(str(value))
+        return _together(self.claim, outcomes, _named(rows, reasons))
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class OfEach:
         verdicts = {name: self.rule.verdict(runs.where(**{MODEL: name})) for name in names}
         if len(verdicts) == 1:
             return next(iter(verdicts.values()))
-        reasons = [f"{name}: {verdict.reason}" for name, verdict in verdicts.items()]
+        reasons = [f"{name}, {verdict.reason}" for name, verdict in verdicts.items()]
         return _together(self.claim, [verdict.outcome for verdict in verdicts.values()], reasons)
 
 
@@ -210,6 +210,12 @@ class NotAsked:
         return Verdict(self.claim, Outcome.NOT_ASKED, self.why)
 
 
+def _named(rows: Sequence[Mapping[str, Cell]], reasons: Sequence[str]) -> list[str]:
+    """The reasons of rows after the names of their models, if these differ."""
+    names = [row.get(MODEL) for row in rows]
+    return [f"{name}, {why}" if len(set(names)) > 1 else why for name, why in zip(names, reasons, strict=True)]
+
+
 def _interval(row: Mapping[str, Cell], column: str) -> tuple[float, float, float]:
     """A cell and the ends of its interval; without an interval the cell itself is both ends."""
     value = _number_in(row, column)
@@ -222,13 +228,15 @@ def _beside(shows: bool, shows_opposite: bool) -> Outcome:
 
 
 def _together(claim: str, outcomes: Sequence[Outcome], reasons: Sequence[str]) -> Verdict:
-    """One verdict for several rows: it holds if it holds for all, and fails if it fails for one."""
+    """One verdict for several rows: it holds if it holds for all, and fails if it fails for one, which stands first."""
     if not outcomes:
         return Verdict(claim, Outcome.NOT_ASKED, "no row here can be asked")
     order = (Outcome.FAILS, Outcome.UNDECIDED, Outcome.HOLDS)
     outcome = next(outcome for outcome in order if outcome in outcomes)
     if len(reasons) <= MOST_REASONS:
-        return Verdict(claim, outcome, "; ".join(reasons))
+        in_order = sorted(zip(outcomes, reasons, strict=True), key=lambda pair: order.index(pair[0]))
+        differ = len(set(outcomes)) > 1
+        return Verdict(claim, outcome, "; ".join(f"{each}: {why}" if differ else why for each, why in in_order))
     counts = ", ".join(f"{each} in {outcomes.count(each)}" for each in order if each in outcomes)
     example = reasons[outcomes.index(outcome)]
     return Verdict(claim, outcome, f"{counts} of {len(outcomes)} comparisons; for example {example}")

@@ -289,4 +289,4 @@ def test_models_are_never_compared_with_each_other_and_many_comparisons_are_coun
     rows = tuple(with_interval(f"m{i}", "a", v, v, v) for i, v in enumerate([0.7, 0.8, 0.9, 0.2]))
     verdict = Within("", "x", {"edit": "a"}, low=0.5).verdict(Table("", "", rows))
     assert verdict.outcome is FAILS
-    assert verdict.reason == "fails in 1, holds in 3 of 4 comparisons; for example 0.2 [0.2, 0.2]"
+    assert verdict.reason == "fails in 1, holds in 3 of 4 comparisons; for example m3, 0.2 [0.2, 0.2]"

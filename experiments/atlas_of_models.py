@@ -1,0 +1,185 @@
+"""An atlas of genuine models: one row a model with its sink, its massive activation, and what both cost."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from sinkinterp.applications.streaming import loss_of
+from sinkinterp.applications.without_outliers import GRAINS, Quantise, nothing, relative_error
+from sinkinterp.attention.shapes import Residual
+from sinkinterp.backends.huggingface import HuggingFaceSubject
+from sinkinterp.data.choices import Bos
+from sinkinterp.data.progress import Progress
+from sinkinterp.data.tokens import Tokens
+from sinkinterp.errors import InputError
+from sinkinterp.interventions import ChangeResidual, RemoveColumn
+from sinkinterp.interventions.columns import Evict
+from sinkinterp.measurement.explain.massive_path import massive_path
+from sinkinterp.measurement.measure import measure as measure_model
+from sinkinterp.measurement.patching import activations
+from sinkinterp.metrics.bootstrap import mean_cells
+from sinkinterp.metrics.instruments import GEOMETRY, LOSS
+from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
+from sinkinterp.metrics.qk import QK_ANGLES
+from sinkinterp.metrics.sink import sink_rate
+from sinkinterp.plots.series import sweep_figure
+from sinkinterp.report.columns import KEY_RATIO, MODEL, SINK_1, VALUE_RATIO
+from sinkinterp.report.explained import Path
+from sinkinterp.report.readings import protocol_note
+from sinkinterp.report.report import Report
+from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import on_models
+from sinkinterp.runs.rules import Above, Rule
+from sinkinterp.table import NULL, Cell, Table
+
+from .shared.genuine import models_with
+
+CLAIM = "Genuine models of four families have one kind of sink: one first token, one massive entry, one token to keep."
+RULE = (
+    "of each model: Sink_1 without BOS lies .05 above uniform attention; to hide the first token costs more than to "
+    "hide the 11th; a rolling cache that keeps the first token loses less than one that does not"
+)
+REPORTED = {"Sun et al. 2024 (2402.17762)": "massive activations of LLaMA2-7B: 2,557 in dimensions 1415 and 2533"}
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: models_with(),
+}
+SEQUENCES, EPSILON, TOP, ENOUGH = 16, 0.3, 3, 0.02  # ENOUGH: nats
+STARTS = {Bos.NEVER: "without BOS", Bos.ALWAYS: "with BOS"}
+KEPT = (0, 1, 4)  # first tokens that a cache keeps
+RATES = tuple(f"{SINK_1} {start}" for start in STARTS.values())
+HIDDEN, CONTROL = "loss without the first token", "loss without the 11th"
+EVICTED = tuple(f"loss of a cache that keeps {kept}" for kept in KEPT)
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """One row: the model's sinks, heads, massive entry, geometry, and what the first token is worth."""
+    on_part, subject = progress(f"measuring {case.subject.name}"), case.subject
+    if not isinstance(subject, HuggingFaceSubject):
+        raise InputError(f"{subject.name} is read through another library; give a name or a folder")
+    reports = {bos: _report(case, bos, progress) for bos in {Bos.NEVER: 0, case.bos: 1}}
+    start = max(reports, key=lambda bos: reports[bos].sink_rate(0, EPSILON))
+    report = reports[start]
+    tokens, row = report.tokens, {**case.names, **_sinks(reports), "the rest": STARTS[start], **_geometry(report)}
+    parts = (_massive, partial(_costs, full=report.extra(NEXT_TOKEN_LOSS)), _rounding)
+    for done, part in enumerate(parts, 1):
+        on_part(done, len(parts) + 1)
+        row |= part(subject, tokens)
+    on_part(1, 1)
+    note = (
+        f"{protocol_note(report, EPSILON)}; the rest: of the start with the larger Sink_1, if they differ; null: uniform
+        " "attention; ratios: first token over the others, mean over heads and layers; cosines: " "of queries with the
+        first key, and with others; massive: |x| > 100 and 1,000 x the median, in most sequences; " "entry: the one of
+        the first token that stands out most, and who writes it; losses in nats above the model's " f"own: a column's
+        attention given to the others; a cache of {tokens.shape[1] // 2} tokens after it began to " f"evict; to keep:
+        the fewest of {', '.join(map(str, KEPT))} within {ENOUGH} nats of {KEPT[-1]}; int8 error: of " f"the residual,
+        one scale a text, squared over squared, of all tokens and without the first; rule: {RULE}"
+    )
+    return Table(CLAIM, note, (row,))
+
+
+def _report(case: Case, bos: Bos, progress: Progress) -> Report:
+    token_set = case.tokens(case.size(SEQUENCES), progress, bos)
+    return measure_model(case.subject, token_set, positions=(0,), instruments=[GEOMETRY, LOSS])
+
+
+def _sinks(reports: Mapping[Bos, Report]) -> dict[str, Cell]:
+    """Sink_1 without BOS and with it, empty where the tokenizer has none, beside uniform attention."""
+    cells: dict[str, Cell] = {}
+    for bos, start in STARTS.items():
+        name = f"{SINK_1} {start}"
+        cells |= (
+            mean_cells(name, sink_rate(reports[bos].alpha(), EPSILON))
+            if bos in reports
+            else dict.fromkeys(mean_cells(name, torch.zeros(2)))
+        )
+    null = max(report.null_sink_rate(0, EPSILON) for report in reports.values())
+    return {**cells, NULL: null}
+
+
+def _geometry(report: Report) -> dict[str, Cell]:
+    """The strongest heads, lengths of the first key and value over the others', and cosines of queries with keys."""
+    alpha, angles = report.alpha().mean(0), report.extra(QK_ANGLES).nanmean((1, 2))
+    strongest = alpha.flatten().argsort(descending=True)[:TOP].tolist()
+    named = [(report.attention_layers[i // alpha.shape[1]], i % alpha.shape[1], alpha.flatten()[i]) for i in strongest]
+    heads = ", ".join(f"{layer}.{head} ({value:.2f})" for layer, head, value in named)
+    return {
+        "strongest heads": heads,
+        **mean_cells(KEY_RATIO, report.key_ratio().mean((1, 2))),
+        **mean_cells(VALUE_RATIO, report.value_ratio().mean((1, 2))),
+        **mean_cells("cosine with the first key", angles[:, 0]),
+        **mean_cells("cosine with others", angles[:, 1]),
+    }
+
+
+def _massive(subject: HuggingFaceSubject, tokens: Tokens) -> dict[str, Cell]:
+    """The entry of the first token that stands out: where it is massive, its size, who writes and who erases it."""
+    path = massive_path(subject, tokens)
+    found = isinstance(path, Path)
+    return {
+        "dimension": path.dim,
+        "times the others": path.times,
+        "massive from": None if path.life is None else path.life.first,
+        "massive until": None if path.life is None else path.life.last,
+        "entry": path.value,
+        "written by": path.writer if found else "the embedding" if path.is_embedding else "no part",
+        "erased by": path.eraser[0] if found and path.eraser else None,
+    }
+
+
+def _costs(subject: HuggingFaceSubject, tokens: Tokens, full: Tensor) -> dict[str, Cell]:
+    """What it costs to hide a column, and to keep so many first tokens in a cache of half the text."""
+    half, row = tokens.shape[1] // 2, dict[str, Cell]()
+    for name, position in {HIDDEN: 0, CONTROL: 10}.items():
+        row |= mean_cells(name, (loss_of(subject, tokens, [RemoveColumn(positions=[position])]) - full)[:, 1:].mean(1))
+    means = []
+    for name, kept in zip(EVICTED, KEPT, strict=True):
+        added = (loss_of(subject, tokens, [Evict(half, kept)]) - full)[:, half:].mean(1)
+        row |= mean_cells(name, added)
+        means.append(added.mean().item())
+    fewest = next(kept for kept, mean in zip(KEPT, means, strict=True) if mean <= means[-1] + ENOUGH)
+    return row | {"first tokens to keep": fewest}
+
+
+def _rounding(subject: HuggingFaceSubject, tokens: Tokens) -> dict[str, Cell]:
+    """The error of int8 residuals with one scale a text, the first token among them, and as it is."""
+    x = {block: here.cpu().float() for block, here in activations(ChangeResidual(), subject, tokens).items()}
+    ways = {"int8 error": nothing, "int8 error, first left out": _first}
+    return {
+        key: cell
+        for name, left in ways.items()
+        for key, cell in mean_cells(name, relative_error(x, Quantise(8, GRAINS["tensor"], left), left)).items()
+    }
+
+
+def _first(block: int, x: Residual) -> Bool[Tensor, "1 pos 1"]:
+    return (torch.arange(x.shape[1], device=x.device) == 0)[None, :, None]
+
+
+def draw(table: Table) -> go.Figure:
+    """Sink_1, and what it costs to hide the first token and to evict it, by model."""
+    return sweep_figure(Table("Genuine models", table.note, table.rows), MODEL, (*RATES, HIDDEN, EVICTED[0]))
+
+
+ANY: Mapping[str, Cell] = {}
+RULES: Sequence[Rule] = (
+    *(
+        Above(f"{rate} lies .05 above uniform attention", rate, ANY, ANY, shift=0.05, other_column=NULL)
+        for rate in RATES
+    ),
+    Above("to hide the first token costs more than to hide the 11th", HIDDEN, ANY, ANY, other_column=CONTROL),
+    Above(
+        "a cache without the first token loses more than one that keeps it",
+        EVICTED[0],
+        ANY,
+        ANY,
+        other_column=EVICTED[1],
+    ),
+)
+
+EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -1,0 +1,38 @@
+"""The pretrained models that `make models` makes, and what each has: a chapter says what it needs."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sinkinterp.backends.encoder.encoder_input import Silence
+from sinkinterp.runs.case import Encoded, Fewer, Model
+
+
+class Has(StrEnum):
+    """What a claim may need of a model."""
+
+    TEXT = "it reads text without an encoder"
+    BIASES = "its queries, keys and values have biases"
+    WINDOWS = "some of its layers have a window"
+    TABLE = "a table of learned positions"
+
+
+@dataclass(frozen=True)
+class Genuine:
+    """A pretrained model and what it has."""
+
+    model: Model
+    has: frozenset[Has]
+
+
+FEW = 16  # sequences of the two larger models, so that a chapter takes minutes
+MODELS = (
+    Genuine("local/smollm2-135m-instruct", frozenset({Has.TEXT})),
+    Genuine(Fewer("local/gemma3-270m", FEW), frozenset({Has.TEXT, Has.WINDOWS})),
+    Genuine(Fewer("local/qwen2.5-coder-0.5b", FEW), frozenset({Has.TEXT, Has.BIASES})),
+    Genuine(Encoded("local/whisper-tiny.en", Silence()), frozenset({Has.TABLE})),
+)
+
+
+def models_with(*needed: Has) -> list[Model]:
+    """The models that have all that is needed, in the order of the list; all of them where nothing is."""
+    return [genuine.model for genuine in MODELS if genuine.has.issuperset(needed)]

@@ -1,0 +1,25 @@
+"""Texts of a length that few single texts have."""
+
+from sinkinterp.data.choices import Bos
+from sinkinterp.data.progress import Progress
+from sinkinterp.data.tokens import Tokens
+from sinkinterp.errors import InputError
+from sinkinterp.runs.case import READING, Case
+
+
+def long_texts(case: Case, size: tuple[int, int], joined: int, bos: Bos, progress: Progress) -> tuple[Tokens, str]:
+    """Texts of a size, how many and how long, and what they are: texts, or beginnings of `joined` tokens, joined.
+
+    Raises InputError for a model without a tokenizer, and where the texts are too few.
+    """
+    documents, length = size
+    try:
+        token_set = case.natural_tokens(size, bos, progress(READING))
+        kind = "a text each"
+    except InputError:
+        part = min(length, joined)
+        token_set = case.natural_tokens((documents * -(-length // part), part), bos, progress(READING))
+        kind = f"each joined from the first {part} tokens of several texts"
+    if token_set is None:
+        raise InputError(f"{case.subject.name} has no tokenizer, so it reads no long text; give a model with one")
+    return token_set.tokens.flatten()[: documents * length].view(documents, length), f"{token_set.source}, {kind}"

@@ -1,0 +1,179 @@
+"""What the biases of queries, keys and values do to a sink: each set to zero, and a score in its four parts."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from sinkinterp.backends.frozen import FrozenRun, frozen
+from sinkinterp.data.progress import Progress
+from sinkinterp.data.tokens import Tokens
+from sinkinterp.interventions import Edit, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
+from sinkinterp.measurement.explain.score_parts import contrast_of
+from sinkinterp.measurement.sweep import SEEDS
+from sinkinterp.metrics.bootstrap import BY_SEQUENCE, mean_cells
+from sinkinterp.plots.series import sweep_figure
+from sinkinterp.report.columns import ALPHA_1, EDIT, HEAD, KEY_RATIO
+from sinkinterp.runs.case import Case, Model
+from sinkinterp.runs.catalogue import Scale
+from sinkinterp.runs.experiment import of_first_model, on_models
+from sinkinterp.runs.rules import Above, FunctionRule, OfEach, Rule, number
+from sinkinterp.table import Cell, Table
+
+from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen
+from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
+from .shared.genuine import Has, models_with
+
+CLAIM = "The biases of queries and keys make the sink: most of what lifts the first key comes from them."
+RULE = (
+    "b_Q = 0 and b_K = 0 each lower alpha_1 by at least .05 more than their control, b_V = 0 changes it by less than "
+    ".05; in sink heads (alpha_1 above .3) the three parts with a bias make more than half of the lift"
+)
+REPORTED = {
+    "Gu et al. 2025, section 7": "key biases k* take the sink over; biases b_Q, b_K, b_V of projections are not studied"
+}
+MODELS: dict[Scale, list[Model]] = {
+    Scale.SMOKE: ["sinkinterp/text-softmax-48k"],
+    Scale.REAL: models_with(Has.TEXT, Has.BIASES),
+}
+SEQUENCES, FEW, SHORT = 8, 4, 32  # SHORT: tokens of the FEW sequences on which layers are edited one by one
+ZERO = {"b_Q = 0": ZeroQueryBias, "b_K = 0": ZeroKeyBias, "b_V = 0": ZeroValueBias}
+ALL_THREE, CONTROL = "all three = 0", "control of "
+LAYERS, ALL, EACH, WHAT, SINKS, LIFT = "layers", "all", "one by one", "row", "sink heads", "lift"
+ERROR, EXACT = "error", 1e-4
+EFFECTS = Effects(
+    more={KEY_RATIO: lambda r: r.key_ratio().mean((1, 2)), "first residual": lambda r: r.residual_norms[..., 0].amax(1)}
+)
+
+
+def measure(case: Case, progress: Progress) -> Table:
+    """A row per edit of all layers and of each layer, then a row per head with its score in four parts."""
+    token_set = case.tokens(case.size(SEQUENCES), progress, case.start)
+    short = case.tokens(case.size(FEW, SHORT), progress, case.start)
+    shape, on_run = case.subject.shape, progress(f"zeroing biases of {case.subject.name}")
+    places: list[tuple[str, str]] = [(EACH, NONE)]
+    runs: dict[str, Runs] = {}
+    for layer in shape.attention_layers:
+        for name, of_layer in edits_in([layer], 1).items():
+            runs[f"{layer}: {name}"] = of_layer
+            places.append((str(layer), name))
+    rows = [{LAYERS: ALL, **row} for row in EFFECTS.rows(case.subject, token_set, edits_in(None, SEEDS), on_run)]
+    of_layers = EFFECTS.rows(case.subject, short, runs, progress("layer by layer"))
+    rows += [row | {LAYERS: layer, EDIT: name} for (layer, name), row in zip(places, of_layers, strict=True)]
+    edits = [{WHAT: "edit", HEAD: None, **row} for row in without(rows, "raw ", "Sink_*")]
+    heads = head_rows(case, token_set.tokens[:FEW])
+    columns: dict[str, Cell] = dict.fromkeys(name for row in (*edits, *heads) for name in row)
+    n, length = token_set.tokens.shape
+    note = (
+        f"{case.subject.name} ({case.subject.revision or 'as saved'}): n={n}, T={length}, BOS {token_set.bos}, "
+        f"{token_set.source}, epsilon=0.3; {BY_SEQUENCE}; layers one by one: n={FEW}, T={short.tokens.shape[1]}; "
+        f"control: every head's bias moved as far, in a random direction, mean of {SEEDS} directions in all layers, "
+        f"one in each; parts of scores: the first {FEW} sequences; lift: the first key's scaled score less the mean of "
+        "the others, mean over queries; seen: standard deviation over the keys of a query; first residual: norm of the "
+        f"first token's residual in its longest block; loss in nats, without the prediction at position 0; rule: {RULE}"
+    )
+    return Table(CLAIM, note, tuple({**case.names, **columns, **row} for row in (*edits, *heads)))
+
+
+def edits_in(layers: Sequence[int] | None, seeds: int) -> dict[str, Runs]:
+    """Each bias set to zero in these layers, then all three, each before its control."""
+    zeroed: dict[str, list[Edit]] = {name: [zero(layers=layers)] for name, zero in ZERO.items()}
+    if layers is None:
+        zeroed[ALL_THREE] = [edit for edits in zeroed.values() for edit in edits]
+    found: dict[str, Runs] = {}
+    for name, edits in zeroed.items():
+        found[name] = [edits]
+        found[CONTROL + name] = [[AsFarAtRandom(edit, seed=seed) for edit in edits] for seed in range(seeds)]
+    return found
+
+
+def head_rows(case: Case, tokens: Tokens) -> list[dict[str, Cell]]:
+    """A row for all heads that look at the first token, mean over them, then a row per head."""
+    with frozen(case.subject, tokens) as run:
+        layers = {layer: _of_layer(run, layer) for layer in run.calls}
+    rows: list[dict[str, Cell]] = []
+    values = {name: torch.stack([of_layer[name] for of_layer in layers.values()], 1) for name in layers[min(layers)]}
+    is_sink = values[ALPHA_1].mean(0) > EFFECTS.epsilon
+    if is_sink.any():
+        means = {name: mean_cells(name, value[:, is_sink].mean(1)) for name, value in values.items()}
+        rows.append({WHAT: SINKS, LAYERS: ALL, HEAD: int(is_sink.sum()), **_joined(means.values())})
+    for i, layer in enumerate(layers):
+        for head in range(is_sink.shape[1]):
+            cells = {name: value[:, i, head].mean().item() for name, value in values.items()}
+            rows.append({WHAT: "head", LAYERS: str(layer), HEAD: head, **cells})
+    return rows
+
+
+def _of_layer(run: FrozenRun, layer: int) -> dict[str, Float[Tensor, "batch head"]]:
+    """alpha_1, the lift of the whole score and of its parts, and what softmax sees of each, by column."""
+    call, x = run.calls[layer], run.trace["x"][:, layer]
+    parts = four_parts(call, run.call(layer, torch.zeros_like(x)))
+    lifts = (contrast_of(call, on_slot=False) * parts).sum((-2, -1))
+    values = {ALPHA_1: call.weights_at(call.keys[:1]).mean((2, 3)), LIFT: lifts.sum(0)}
+    apart = (parts.sum(0) - call.scores()).abs() * call.allowed()
+    values[ERROR] = apart.amax((2, 3)) / (parts.abs() * call.allowed()).amax((0, 3, 4))
+    values |= {f"{LIFT} {name}": lift for name, lift in zip(PARTS, lifts, strict=True)}
+    return values | {f"seen {name}": value for name, value in zip(PARTS, seen(parts, call), strict=True)}
+
+
+def _joined(cells: Iterable[Mapping[str, Cell]]) -> dict[str, Cell]:
+    return {name: cell for part in cells for name, cell in part.items()}
+
+
+def digest(table: Table) -> Table:
+    """The edits of all layers, and the heads that look at the first token."""
+    rows = [row for row in table.rows if row[LAYERS] == ALL]
+    dropped = [name for name in table.columns if all(row[name] is None for row in rows)]
+    return Table(table.title, table.note, tuple(without(rows, *dropped)))
+
+
+def draw(table: Table) -> go.Figure:
+    """What zeroing each bias in all layers leaves of the sink, and what it costs, in the first model."""
+    first = of_first_model(table, "Biases set to zero").where(**{WHAT: "edit", LAYERS: ALL})
+    return sweep_figure(first, EDIT, (ALPHA_1, KEY_RATIO, LOSS_CHANGE))
+
+
+def _in_all(edit: str) -> dict[str, Cell]:
+    return {WHAT: "edit", LAYERS: ALL, EDIT: edit}
+
+
+def _value_bias_is_silent(table: Table) -> tuple[bool | None, str]:
+    before, after = (table.where(**_in_all(name)).numbers(ALPHA_1)[0] for name in (NONE, "b_V = 0"))
+    return None if after != after else abs(after - before) < 0.05, f"{before:.3f} before, {after:.3f} after"
+
+
+def _biases_make_the_lift(table: Table) -> tuple[bool | None, str]:
+    rows = table.where(**{WHAT: SINKS}).rows
+    if not rows:
+        return None, "no head looks at the first token"
+    lifts = {name: number(rows[0][f"{LIFT} {name}"]) for name in PARTS}
+    whole = number(rows[0][LIFT])
+    shown = ", ".join(f"{name} {lift:.2f}" for name, lift in lifts.items())
+    return whole - lifts["q.k"] > whole / 2, f"{shown}, together {whole:.2f}"
+
+
+def _adds_up(table: Table) -> tuple[bool | None, str]:
+    error = max(number(row[ERROR]) for row in table.rows if row[WHAT] == "head")
+    return error <= EXACT, f"largest error {error:.1e} of a query's largest part"
+
+
+RULES: Sequence[Rule] = (
+    *(
+        Above(
+            f"{name} lowers alpha_1 by .05 more than its control",
+            ALPHA_1,
+            _in_all(CONTROL + name),
+            _in_all(name),
+            shift=0.05,
+        )
+        for name in ("b_Q = 0", "b_K = 0")
+    ),
+    OfEach(FunctionRule("b_V = 0 changes alpha_1 by less than .05", _value_bias_is_silent)),
+    OfEach(FunctionRule("parts with a bias make more than half of the lift in sink heads", _biases_make_the_lift)),
+    FunctionRule("the four parts add up to the score within 1e-4 in every head", _adds_up),
+)
+
+EXPERIMENT = replace(on_models(CLAIM, MODELS, measure, draw, RULES), digest=digest)
