@@ -111,8 +111,8 @@ def labels_of(tokenizer: Any) -> Callable[[int], str]:
 def token_bytes(tokenizer: Any, token: int) -> bytes:
     """The bytes of a token inside a text.
 
-    The tokenizer's `decode` adds them for a second copy of the token. If they are not whole letters, they follow from the
-    token's name: <0xE4>, or the letters that name bytes in byte-level BPE.
+    The tokenizer's `decode` adds them for a second copy of the token. If they are not whole letters, they follow from
+    the token's name: <0xE4>, or the letters that name bytes in byte-level BPE.
     """
     piece = _piece(tokenizer, token)
     if isinstance(piece, bytes):
