@@ -1,7 +1,9 @@
 """The layers are part of the design: a package imports from layers above it in this list, and from the ground."""
 
 import ast
+import re
 import runpy
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -10,6 +12,10 @@ GROUND = {"checks", "errors", "files", "guesses", "lazy", "seals", "spec", "tabl
 PICTURE = PACKAGE.parent / "docs" / "layers.py"
 LAYERS = tuple(map(set, runpy.run_path(str(PICTURE))["LAYERS"]))
 WITHIN_A_LAYER: set[tuple[str, str]] = set()  # arrows between packages of one layer; none is needed
+NAMED_TWICE = {  # files whose names occur in several packages; take names out, put none in
+    *("columns", "explaining", "inputs", "leaving_out", "maps", "page", "patching", "positions", "projections"),
+    *("qk", "report", "schema", "weights"),
+}
 DOORS = {"__init__", "__main__"}  # they hand out what lies behind them
 
 
@@ -54,6 +60,18 @@ def allowed(part: str) -> set[str]:
 
 def test_the_root_holds_only_the_ground_and_the_doors():
     assert {path.stem for path in PACKAGE.glob("*.py")} == GROUND | DOORS
+
+
+def test_the_name_of_a_file_occurs_once_in_the_package():
+    counts = Counter(path.stem for path in FILES)
+    assert {name for name, times in counts.items() if times > 1} - {"__init__"} <= NAMED_TWICE
+
+
+def test_the_glossary_has_at_most_thirty_words_and_each_once():
+    page = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = page.partition("| word | meaning |")[2].partition("\n\n")[0]
+    words = [word for cell in re.findall(r"^\| ([a-z, ]+) \|", table, re.MULTILINE) for word in cell.split(", ")]
+    assert 0 < len(words) == len(set(words)) <= 30
 
 
 def test_every_package_has_its_layer():

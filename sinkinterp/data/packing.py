@@ -28,9 +28,9 @@ class PackedText(Spec):
     """A corpus cut into chunks of `length` tokens.
 
     Documents in one chunk can attend to each other. Tokens at the end that do not fill a chunk are dropped. With `bos`
-    every chunk begins with BOS. `held_out` is the share of chunks that training never sees. They form stretches.
-    The ends of stretches are left out, so a document is not both held out and trained on. (It may be, if every stretch
-    is within one document, or if a document comes twice.) `share` is the part of the other chunks that training sees. A
+    every chunk begins with BOS. `held_out` is the share of chunks that training never sees. These form stretches. The
+    ends of stretches are left out, so a document is not both held out and trained on. (It may be, if every stretch is
+    within one document, or if a document comes twice.) `share` is the part of the other chunks that training sees. A
     larger share contains a smaller one. `edits` change every sample. `sha256` is the hash of all ids. If it is given,
     another text is refused. If it is empty, `prepare` fills it in.
     """

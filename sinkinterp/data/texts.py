@@ -25,7 +25,7 @@ def texts_of(source: Path | str, column: str = "text", split: str = "train") -> 
     """The texts of a file, of the files in a folder and its subfolders (in the order of their paths), or of a dataset.
 
     The texts of a .txt file are its paragraphs, with blank lines between them. Other files (.jsonl, .json, .parquet,
-    .csv), and folders of `save_to_disk`, hold texts in `column`. `split` is read of a folder that has several. Files
+    .csv), and folders of `save_to_disk`, hold texts in `column`. `split` names the part of a folder that is read. Files
     may be packed (.gz, .zst). A string OWNER/NAME or OWNER/NAME:CONFIG that is not a path (see `is_path`) names a
     dataset on the Hub, whose `split` is streamed. Any other string is one text itself. Raises InputError for a missing
     or unreadable source, when the first text is read.

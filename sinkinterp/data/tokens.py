@@ -45,7 +45,7 @@ class TokenSet:
         is_whole = isinstance(tokens, Tensor) and tokens.dtype in (torch.int32, torch.int64)
         if not is_whole or tokens.ndim != 2 or not tokens.numel():
             got = f"{tokens.dtype} of {tuple(tokens.shape)}" if isinstance(tokens, Tensor) else type(tokens).__name__
-            raise InputError(f"a token set holds whole numbers, `sequence pos`; got {got}; use TokenSet.of_rows")
+            raise InputError(f"a token set holds whole numbers, `sequence pos`, not {got}; use TokenSet.of_rows")
         if self.lengths is not None and not _are_lengths(self.lengths, tokens):
             raise InputError(f"lengths are a whole number per sequence, 2 to {tokens.shape[1]}; use TokenSet.of_rows")
 
@@ -78,7 +78,7 @@ class TokenSet:
     def of_rows(rows: Sequence[Sequence[int]], source: str = "tokens in memory") -> "TokenSet":
         """The token set of lists of token ids. Raises InputError where a list has fewer than two ids."""
         if not isinstance(rows, Sized):
-            raise InputError(f"rows are lists of token ids; got a {type(rows).__name__}; {WORKS}")
+            raise InputError(f"rows are lists of token ids, not a {type(rows).__name__}; {WORKS}")
         if not len(rows):
             raise InputError("the list of sequences is empty; give at least one")
         sequences = [torch.tensor(_ids(row), dtype=torch.long) for row in rows]
@@ -268,13 +268,13 @@ def _of_items(items: Sequence[Any], encode: Encode) -> TokenSet:
 def _of_array(given: Tensor | np.ndarray | np.generic) -> Tokens:
     """A tensor or an array of whole numbers, one sequence or several, as 64-bit ids."""
     if isinstance(given, Tensor) and given.is_nested:
-        raise InputError(f"a nested tensor is not read; give a list of tensors; {WORKS}")
+        raise InputError("a nested tensor is not read; give a list of tensors of token ids")
     if isinstance(given, np.ma.MaskedArray):
         raise InputError("the mask of an array is not read; give input_ids and attention_mask in a dictionary")
     shape, dtype = tuple(given.shape), getattr(given.dtype, "name", str(given.dtype).removeprefix("torch."))
     if dtype not in WHOLE or len(shape) not in (1, 2) or 0 in shape or shape[-1] < 2:
         raise InputError(
-            f"tokens are whole numbers, `pos` or `sequence pos`, at least 1 x 2; got {dtype} of {shape}; {WORKS}"
+            f"tokens are whole numbers, `pos` or `sequence pos`, at least 1 x 2, not {dtype} of {shape}; {WORKS}"
         )
     if isinstance(given, Tensor) and (given.is_meta or given.layout != torch.strided):
         raise InputError(f"tokens on {given.device} as {given.layout} hold no plain values; {WORKS}")
@@ -304,9 +304,9 @@ def _is_many(item: Any) -> bool:
 def _ids(items: Any) -> list[int]:
     """Token ids as Python's whole numbers."""
     if not _is_many(items) or isinstance(items, str):
-        raise InputError(f"a row is a list of token ids; got {items!r:.60}; {WORKS}")
+        raise InputError(f"a row is a list of token ids, not {items!r:.60}; {WORKS}")
     if others := [item for item in items if not is_whole(item)]:
-        raise InputError(f"token ids are whole numbers; got a {type(others[0]).__name__} among them; {WORKS}")
+        raise InputError(f"token ids are whole numbers, not a {type(others[0]).__name__}; {WORKS}")
     numbers = [operator.index(item) for item in items]
     if beyond := [number for number in numbers if abs(number) > LARGEST]:
         raise InputError(f"token id {beyond[0]} is beyond 64 bits; give ids of the vocabulary")

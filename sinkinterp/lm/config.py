@@ -55,7 +55,7 @@ class WrittenInit(Init):
 class LMSpec(Spec):
     """A decoder-only language model. The default is exactly Llama, at toy size.
 
-    branch: where each residual branch has its norm. before: a sink token before the first token of a text, or nothing.
+    branch: where each residual branch has its norm. before: a sink token before the first token, or nothing.
     Checkpoints and the keys of runs store the names of these fields.
     """
 

@@ -1,10 +1,10 @@
 """The learnable sink token: a trained vector before the first token (Gu et al. 2025, section 7.1; Xiao et al. 2023).
 
-It comes first, so it sees only itself and is the same for every text. In every layer it is therefore one key and one
-value that depend only on parameters: a slot. We compute it once per batch. It is not in the cache and has no output
-position. A measurement reports the attention to it as slot importance, and position 0 stays the first token of the
-text, whose tokens all move up by one position. The logits are exactly those of a model that gets the vector as its
-first embedding, with two exceptions that we chose: a window never excludes it, and relative biases do not apply to it.
+It comes first, so it sees only itself and is the same for every text. So in every layer it is one key and one value
+that depend only on parameters: a slot. We compute it once per batch. It is not in the cache and has no output position.
+A measurement reports the attention to it as slot importance, and position 0 stays the first token of the text, whose
+tokens all move up by one position. The logits are exactly those of a model that gets the vector as its first embedding,
+with two exceptions that we chose: a window never excludes it, and relative biases do not apply to it.
 """
 
 from collections.abc import Iterable, Iterator
