@@ -37,7 +37,7 @@ from sinkinterp.backends.transformer_lens import bridge_of
 from sinkinterp.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
-TOKENS = torch.arange(10).reshape(2, 5)
+TOKENS = torch.arange(1, 11).reshape(2, 5)  # 0 is padding
 EDITS = (
     iv.SwapPositions(0, 3),
     iv.ZeroKeyBias(),
