@@ -30,7 +30,8 @@ def _forget_others() -> None:
         del _LOCKS[owner]
 
 
-os.register_at_fork(after_in_child=_forget_others)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_forget_others)
 
 
 @contextmanager

@@ -105,7 +105,8 @@ def _leave_other_threads() -> None:
                 _leave(block)
 
 
-os.register_at_fork(after_in_child=_leave_other_threads)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_leave_other_threads)
 
 
 def _attention_of(model: nn.Module) -> str | None:

@@ -37,7 +37,7 @@ from sinkinterp.backends.transformer_lens import bridge_of
 from sinkinterp.errors import InputError
 
 pytestmark = pytest.mark.usefixtures("module_as_users_run_it")
-TOKENS = torch.arange(10).reshape(2, 5)
+TOKENS = torch.arange(1, 11).reshape(2, 5)  # 0 is padding
 EDITS = (
     iv.SwapPositions(0, 3),
     iv.ZeroKeyBias(),
@@ -47,7 +47,7 @@ EDITS = (
 )
 WRONG = (iv.SwapPositions(0, 99), iv.ChangeMLP(iv.Zero(), layers=[77]), lambda call: None, lambda call: 1 / 0)
 TINY = GPT2Config(vocab_size=17, n_positions=16, n_embd=8, n_layer=1, n_head=2, bos_token_id=None, eos_token_id=None)
-EXAMPLES = int(os.environ.get("SINKINTERP_CONTEXTS", "200"))  # make 20,000 of them once before a release
+EXAMPLES = int(os.environ.get("SINKINTERP_CONTEXTS", "200"))  # 20,000 once, where blocks change
 
 
 def tiny():
@@ -306,6 +306,9 @@ def test_blocks_of_every_kind_of_model_may_overlap_and_it_is_measured_beside_the
         place.run(block.enter_context, si.patched(model, edit))
     for place, logits in zip(places, right[1:3], strict=True):
         assert_same(place.run(logits_of, subject.model), logits)
+        for work in (copy.deepcopy, pickle.dumps):
+            with pytest.raises(InputError, match="cannot be copied or pickled"):
+                work(subject.model)
     assert_same(subject.run(TOKENS, edits=edits).logits, right[3])
     places[1].run(blocks[0].close)
     assert_same(places[1].run(logits_of, subject.model), right[2])
