@@ -109,3 +109,51 @@ def test_every_way_from_a_text_to_tokens_gives_the_same_ones(subject, bos, tmp_p
     expected = [3, 4, 5] if bos is Bos.NEVER else [0, 3, 4, 5]
     assert {way: found.tokens.tolist() for way, found in ways.items()} == {way: [expected] for way in ways}
     assert len({found.bos for found in ways.values()}) == 1
+
+
+@torch.no_grad()
+def eager_alpha(subject, ids):
+    """`layer head`, by transformers alone: mean attention of all queries to the first of these ids."""
+    eager = LlamaForCausalLM._from_config(subject.model.config, attn_implementation="eager").eval()
+    eager.load_state_dict(subject.model.state_dict())
+    return torch.stack(eager(torch.tensor([ids]), output_attentions=True).attentions)[:, 0, :, :, 0].mean(-1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "mask"),
+    [
+        pytest.param([0, 0, 3, 4, 5], None, id="two BOS"),
+        pytest.param([2, 2, 0, 3, 4, 5], [0, 0, 1, 1, 1, 1], id="padding before"),
+        pytest.param([0, 3, 4, 5, 2, 2, 2], [1, 1, 1, 1, 0, 0, 0], id="padding behind"),
+    ],
+)
+def test_what_is_read_as_something_else_has_other_numbers_and_ours_are_those_of_transformers(subject, wrong, mask):
+    expected = eager_alpha(subject, [0, 3, 4, 5])
+    assert (eager_alpha(subject, wrong) - expected).abs().max() > 0.02
+    if mask is None:
+        ours = si.measure(subject, subject.tokens("<s> the cat sat", bos="never"))
+    else:
+        ours = si.measure(subject, {"input_ids": [wrong], "attention_mask": [mask]})
+        with pytest.raises(InputError, match="the padding, and no mask"):
+            si.measure(subject, [wrong])
+    torch.testing.assert_close(ours.alpha()[0], expected)
+
+
+@pytest.mark.parametrize("n", [2, 5, 9, 10, 17])
+def test_on_short_texts_uniform_attention_alone_makes_every_head_a_sink(subject, n):
+    uniform = sum(1 / i for i in range(1, n + 1)) / n
+    report = si.measure(subject, [[0, *[3, 4, 5] * 6][:n]])
+    assert report.null_alpha().mean().item() == pytest.approx(uniform)
+    assert report.null_sink_rate() == float(uniform > 0.3) == float(n < 10)
+    assert repr(report).endswith(f"{report.null_sink_rate():.3f} under uniform attention>")
+
+
+def test_however_many_blank_lines_part_the_texts_of_a_file_they_have_the_numbers_of_the_texts(tmp_path):
+    subject, texts = si.load("sinkinterp/text-softmax"), ["The harbour is old.", "It had a wall and towers."]
+    expected = [si.measure(subject, text, progress=False).alpha() for text in texts]
+    wrong = si.measure(subject, f"\n{texts[1]}", progress=False).alpha()
+    assert (wrong - expected[1]).abs().max() > 0.02
+    for n_ends in (2, 3, 5):
+        (tmp_path / "a.txt").write_text(("\n" * n_ends).join(texts))
+        ours = si.measure(subject, tmp_path / "a.txt", progress=False).alpha()
+        torch.testing.assert_close(ours, torch.cat(expected))

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from sinkinterp.attention.sites import Edit
+from sinkinterp.backends.subject import Trace
 from sinkinterp.interventions import ChangeOutputs
 from sinkinterp.interventions.operations import Put
 from sinkinterp.measurement.patching import activations
@@ -69,18 +71,23 @@ class Stream(TorchFunctionMode):
 
 def direct_logits(subject, clean, corrupted, layer: int, head: int) -> Tensor:
     """The logits of the corrupted run in which one head of the clean run goes straight to the logits."""
-    kept: dict[int, list[Tensor]] = {}
     z = activations(ChangeOutputs(), subject, corrupted)[layer].clone()
     z[:, head] = activations(ChangeOutputs(), subject, clean)[layer][:, head]
+    return direct_run(subject, corrupted, layer, ChangeOutputs(Put({layer: z}), layers=[layer])).logits
 
-    def run(stream: Stream, *edits) -> Tensor:
+
+def direct_run(subject, corrupted, layer: int, sent: Edit, **reads) -> Trace:
+    """The corrupted run in which what an edit changes in the update of a block goes straight to all later blocks."""
+    kept: dict[int, list[Tensor]] = {}
+
+    def run(stream: Stream, *edits) -> Trace:
         with ExitStack() as stack:
             for i, block in enumerate(subject.modules.blocks):
                 enter = lambda m, args, kwargs, i=i: stream.enter(i, m, args, kwargs)  # noqa: E731
                 stack.callback(block.register_forward_pre_hook(enter, with_kwargs=True).remove)
                 stack.callback(block.register_forward_hook(stream.leave).remove)
             stack.enter_context(stream)
-            return subject.run(corrupted, edits=edits).logits
+            return subject.run(corrupted, edits=edits, **reads)
 
     run(Stream(kept))
-    return run(Stream(kept, layer), ChangeOutputs(Put({layer: z}), layers=[layer]))
+    return run(Stream(kept, layer), sent)

@@ -5,13 +5,16 @@ from dataclasses import replace
 import pytest
 import torch
 from backends.encoder_decoders import model_of, source_of
-from measurement.direct_paths import direct_logits
+from measurement.direct_paths import direct_logits, direct_run
 
 from sinkinterp.backends.frozen import frozen
 from sinkinterp.backends.load import load
 from sinkinterp.errors import InputError
+from sinkinterp.interventions import ChangeKeys, ChangeMLP, ChangeQueries, ChangeValues
+from sinkinterp.interventions.operations import Keep, Put
 from sinkinterp.lm.model import build
 from sinkinterp.lm.variants import VARIANTS
+from sinkinterp.measurement.patching import activations
 from sinkinterp.measurement.path_patching import path_patching
 from tools.families import tiny_model
 
@@ -51,6 +54,40 @@ def test_a_direct_path_passes_by_all_that_other_blocks_add(name):
     for head in (0, subject.shape.n_heads - 1):
         direct = difference(direct_logits(subject, CLEAN, CORRUPTED, layer, head)).mean()
         assert cells[layer, head] == pytest.approx(float((direct - corrupted) / (clean - corrupted)), abs=1e-4)
+
+
+RECEIVERS = {
+    "q": lambda layer, put: ChangeQueries(put, heads=[(layer, 1)]),
+    "k": lambda layer, put: ChangeKeys(put, kv_heads=[(layer, 1)]),
+    "v": lambda layer, put: ChangeValues(put, kv_heads=[(layer, 1)]),
+}
+HYBRIDS = ("qwen3_next", "qwen3_5_text", "jamba", "olmo_hybrid")
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_direct_path_to_queries_keys_or_values_passes_by_mixers_and_leaves_gates_as_they_are(name):
+    model = tiny_model(name)
+    with torch.no_grad():
+        for part, parameter in model.named_parameters():
+            if part.endswith(("down_proj.weight", "down_proj")):  # of feed-forward layers and experts
+                parameter.mul_(200)  # so that what is sent is large beside rounding
+    subject = load(model)
+    layer = subject.shape.attention_layers[-1]
+    sent, clean_sent = (activations(ChangeMLP(), subject, tokens)[0].clone() for tokens in (CORRUPTED, CLEAN))
+    sent[:, -1] = clean_sent[:, -1]
+    reads = {what: lambda call, what=what: getattr(call, what) for what in RECEIVERS}
+    trace = direct_run(subject, CORRUPTED, 0, ChangeMLP(Put({0: sent}), layers=[0]), reads=reads)
+    clean, corrupted = (difference(subject.run(tokens).logits).mean() for tokens in (CLEAN, CORRUPTED))
+    for what, received in RECEIVERS.items():
+        table = path_patching(
+            subject, CLEAN, CORRUPTED, sender=ChangeMLP(layers=[0], positions=[5]), receiver=received(layer, Keep()),
+            metric=difference, progress=False,
+        )  # fmt: skip
+        put = received(layer, Put({layer: trace.calls[what][:, -1]}))
+        direct = difference(subject.run(CORRUPTED, edits=[put]).logits).mean() - corrupted
+        (row,) = table.rows
+        assert abs(float(direct)) > 1e-4
+        assert row["restored"] == pytest.approx(float(direct / (clean - corrupted)), rel=0.01, abs=1e-4)
 
 
 def test_blocks_that_scale_the_stream_have_no_direct_path():
