@@ -72,7 +72,7 @@ def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 
 @of_report
 def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
-    """What heads write: a sink with a short value writes next to nothing (no-op), one with a long value broadcasts it.
+    """A sink with a short value writes next to nothing (no-op); one with a long value broadcasts it.
 
     Stable ranks are of the keys, and of the update that the head writes; 1 is one direction for all positions.
     Source: Fesser, arXiv 2606.08105. Raises InputError where the instrument GEOMETRY was not measured.
