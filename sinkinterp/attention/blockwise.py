@@ -1,7 +1,7 @@
 """Attention without normalisation in memory linear in T, for training: blocks of keys, computed again for gradients.
 
-Where Z = 1, the output is a sum over keys, so the weights of one block are not needed for the others. No T x T map
-exists, forward or backward. Sums are in fp32 whatever the precision of the call.
+If Z = 1, the output is a sum over keys, so the weights of one block are not needed for the others. No T x T map
+exists, forward or backward. Sums are in fp32 for any precision of the call.
 """
 
 import torch
@@ -17,12 +17,12 @@ LONG = 512  # keys; below, the dense pattern is faster and small
 
 
 def is_worth_it(call: AttentionCall) -> bool:
-    """Whether `output` computes what the call's own `output` does, and should replace it."""
+    """Tells if `output` computes the same as the call's own `output`, and should replace it."""
     return isinstance(call.kernel.normaliser, Unit) and call.set_pattern is None and call.k.shape[2] > LONG
 
 
 def output(call: AttentionCall, block: int = 128) -> HeadOutput:
-    """What the heads return, under a kernel without normalisation, `block` keys at a time."""
+    """The output of the heads, under a kernel without normalisation, `block` keys at a time."""
     call.scaled_queries  # noqa: B018  computed here, so that the checkpoints below do not compute it again
     z = _slot_part(call)
     for keys in key_blocks(call.keys, block):

@@ -1,4 +1,4 @@
-"""AttentionCall: what one attention operation consumes, in every architecture and every backend, and what it gives.
+"""AttentionCall: the inputs, weights and output of one attention operation, in every architecture and backend.
 
 `scoring.py` computes the scores, and `paths.py` says which fused kernel computes the output. `call_of_interface` makes
 a call of the arguments of transformers' attention interface.
@@ -56,8 +56,8 @@ class AttentionCall(Scoring):
 
     set_pattern: weights that an edit set, in place of those that the kernel computes; see `with_pattern`.
 
-    Edits change a call by `dataclasses.replace`. Where the pattern was set, replacing anything that scores are made of
-    raises InputError, since the weights no longer depend on it.
+    Edits change a call by `dataclasses.replace`. After an edit set the pattern, replacing anything that scores are made
+    of raises InputError, since the weights no longer depend on it.
     """
 
     set_pattern: SetPattern | None = None
@@ -128,7 +128,7 @@ class AttentionCall(Scoring):
 
     @cached_property
     def is_normalised(self) -> bool:
-        """Whether rows of the pattern are non-negative and sum to one, slots counted; up to 1e-5 if an edit set it."""
+        """If rows of the pattern are non-negative and sum to one, slots counted; up to 1e-5 if an edit set it."""
         if self.set_pattern is None:
             return self.kernel.is_normalised
         weights = self.set_pattern.weights
@@ -143,7 +143,7 @@ class AttentionCall(Scoring):
         return z
 
     def output(self) -> HeadOutput:
-        """What the heads return, by a fused kernel where one computes the same thing."""
+        """The output of the heads, by a fused kernel if one computes the same thing."""
         if self._fused is not None:
             return self._fused[0]
         z = paths.output_alone(self) if self.set_pattern is None else None
@@ -234,10 +234,9 @@ def call_of_interface(
 ) -> AttentionCall:
     """The call that transformers' attention interface was asked to compute.
 
-    An additive mask is split into the pairs that it forbids and the bias that it adds to the others. `is_causal` in
-    `extra` (see `is_causal_call`) says what no mask means: without it, or where it is true, queries see no later key;
-    where it is false, they see all keys. `key_bias` in `extra` is a bias with one row for all queries; see
-    `relative_to_own_key`.
+    An additive mask is split into the pairs that it forbids and the bias that it adds to the others. Without a mask,
+    queries see all keys if `is_causal` in `extra` is false, else no later key; see `is_causal_call`. `key_bias` in
+    `extra` is a bias with one row for all queries; see `relative_to_own_key`.
     """
     bias = extra.get("position_bias")
     if bias is None and extra.get("key_bias") is not None:
@@ -278,7 +277,7 @@ def relative_to_own_key(
 
 
 def is_causal_call(module: Any, extra: Mapping[str, Any]) -> bool:
-    """Whether an attention module that gives the interface no mask means causal attention, as transformers decides it.
+    """Tells if an attention module that gives the interface no mask means causal attention, as transformers decides it.
 
     extra: the keyword arguments of the interface.
     """

@@ -1,8 +1,8 @@
 """FlexAttention, PyTorch's public kernel with changes of scores: output and log-sum-exp without a T x T map, on CUDA.
 
 It takes what PyTorch's other kernels do not: a soft cap, a bias in fp32 beside queries in bf16, and masks without
-their additive copy. On a CPU torch 2.13 compiles it without the log-sum-exp, and uncompiled it makes the T x T map; so
-there it only serves as a reference in tests.
+their additive copy. On a CPU torch 2.13 compiles it without the log-sum-exp, and uncompiled it makes the T x T map.
+There it is only a reference in tests.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ REFUSED: dict[tuple[object, ...], str] = {}  # why kinds of calls did not compil
 
 
 def attend(given: Plain, softcap: float | None) -> Attended | None:
-    """Output and log-sum-exp by the compiled kernel; None where there is no CUDA device, no Triton, or no such kernel.
+    """Output and log-sum-exp by the compiled kernel; None without a CUDA device, Triton, or such a kernel.
 
     No gradients. The first call of a kind compiles it, which takes some seconds.
     """
@@ -54,7 +54,7 @@ def _compiled() -> Callable[..., Any]:
 
 
 def _changed_scores(bias: Tensor | None, softcap: float | None) -> Callable[..., Tensor] | None:
-    """What becomes of a score: the soft cap first, then the bias, as in `Scoring.scores`.
+    """Applies the soft cap to a score, then the bias, as `Scoring.scores` does.
 
     Lambdas, since PyTorch counts their parameters, and type checks of named functions are side effects to its tracer.
     """

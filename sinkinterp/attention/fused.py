@@ -1,6 +1,6 @@
 """PyTorch's own fused attention kernels: the output and the log-sum-exp of every row, without a T x T map.
 
-This is the only file that uses private operators of PyTorch. Where they are missing, or where PyTorch would choose a
+This is the only file that uses private operators of PyTorch. If they are missing, or if PyTorch would choose a
 kernel that makes the T x T map, `attend` returns None. `paths` says which call comes here, and what happens then.
 """
 
@@ -61,7 +61,7 @@ class Plain:
         return _causal(self.q.shape[2], self.k.shape[2], self.q.device)
 
     def additive(self) -> Tensor | None:
-        """What is added to the scores: the bias, and -inf where a pair may not attend; None for nothing."""
+        """The addition to the scores: the bias, and -inf if a pair may not attend; None for nothing."""
         mask = self.mask
         if mask is None:
             return None

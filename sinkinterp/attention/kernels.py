@@ -31,7 +31,7 @@ class Feature(Part):
     """A map of queries and keys. `build` returns the map itself, or a module for each layer if it has parameters."""
 
     def __call__(self, x: Vectors) -> Vectors:
-        raise NotImplementedError(f"{type(self).__name__} has parameters: call what it builds")
+        raise NotImplementedError(f"{type(self).__name__} has parameters: call its module, .build(dims)")
 
     def build(self, dims: Dims) -> "Feature | nn.Module":
         return self
@@ -75,7 +75,7 @@ class _MLP(nn.Module):
 class Scaling(Spec):
     """Multiplies all scores of a query by one factor, an inverse temperature, before the similarity.
 
-    The factor may depend on where the query stands and on how many keys it sees. The slot's score is multiplied too.
+    The factor may depend on the position of the query and on how many keys it sees. The slot's score is multiplied too.
     """
 
     def __call__(self, scores: Scores, queries: QueryRun) -> Scores:
@@ -115,7 +115,7 @@ SignedLog = tuple[Scores, Scores]
 class Similarity(Spec):
     """Turns a score into a weight before normalisation, as a value or as a log-magnitude and a sign.
 
-    signed: whether weights may be negative. positive: whether every weight is above zero, whatever the score.
+    signed: whether weights may be negative. positive: whether every weight is above zero, for any score.
     drops_factor: whether the values of a row are divided by some common factor, which only a normaliser of degree 1
     cancels.
     """
@@ -425,12 +425,12 @@ class Kernel(Spec):
 
     @property
     def is_normalised(self) -> bool:
-        """PerQuery are non-negative and sum to one (slots counted)."""
+        """If the weights of a query are non-negative and sum to one, slots counted."""
         return self.alpha == 1 and self.normaliser == PNorm() and self.similarity.positive and not self.clips
 
     @property
     def clips(self) -> bool:
-        """Whether weights are changed after they are normalised, each by itself."""
+        """If weights are changed after they are normalised, each by itself."""
         return self.clip != Clip()
 
     @property

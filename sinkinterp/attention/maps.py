@@ -4,8 +4,8 @@ No T x T map is made. A map is cut into squares of `side` x `side` pairs. The la
 may be cut short.
 
 A pair has four quantities. Weights are proxies where rows do not sum to one. Scores are what the kernel turns into
-weights, with bias and softcap. Cosines and norm products are of queries and keys after the feature map: a vector of
-zeros has cosine 0, and a norm product times the scale is the score at a cosine of 1, without bias and softcap.
+weights, with bias and softcap. Cosines and norm products are of queries and keys after the feature map. A vector of
+zeros has cosine 0. A norm product times the scale is the score at a cosine of 1, without bias and softcap.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,7 @@ class Quantity:
     """A number of every pair of a query and a key.
 
     values_of: given a call, the function of some keys and a run of queries that returns their values.
-    low, high: the bounds of the values; None where there is none. decimals: how many a picture shows.
+    low, high: the bounds of the values; None if unbounded. decimals: how many a picture shows.
     """
 
     name: str
@@ -107,7 +107,7 @@ def visible(call: AttentionCall, quantity: Quantity) -> Scores:
 
 
 def pooled(values: Float[Tensor, "*map row column"], side: int) -> Float[Tensor, "*map some_row some_column"]:
-    """The largest value of each square of `side` x `side`; NaN where there is none."""
+    """The largest value of each square of `side` x `side`; NaN for a square without any."""
     largest = _squares(values.masked_fill(values.isnan(), -torch.inf), side, -torch.inf).amax((-2, -1))
     return largest.masked_fill(largest == -torch.inf, torch.nan)
 

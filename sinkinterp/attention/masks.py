@@ -121,7 +121,7 @@ class Visibility:
 
     @cached_property
     def positions(self) -> Int[Tensor, " query"]:
-        """Where each query stands among the keys."""
+        """The position of each query among the keys."""
         return torch.arange(self.past, self.n_keys, device=self.device)
 
     @cached_property
@@ -176,7 +176,7 @@ class QueryRun:
 
     @property
     def positions(self) -> Int[Tensor, " some_query"]:
-        """Where each query stands among the keys, from 0; the keys of a cache count."""
+        """The position of each query among the keys, from 0; the keys of a cache count."""
         return self.visibility.positions[self.rows]
 
     @property

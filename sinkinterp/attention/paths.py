@@ -1,6 +1,6 @@
 """Which fused kernel computes what of a call: its output and log-sum-exp, or what every key receives.
 
-`attended` tries the paths of `PATHS` from the top. Where none takes a call, its log-sum-exp is gathered in blocks of
+`attended` tries the paths of `PATHS` from the top. If none takes a call, its log-sum-exp is gathered in blocks of
 keys. Its output then comes from `output_alone` or, for small T, from the dense pattern. `docs/concepts/kernels.md`
 shows `KINDS`, and a test sends a call of every kind down its path.
 """
@@ -64,13 +64,13 @@ KINDS = (
 
 
 def attended(call: Scoring) -> Attended | None:
-    """What the heads return and the log-sum-exp of every row, by one kernel; None where none computes both."""
+    """The output of the heads and the log-sum-exp of every row, by one kernel; None if none computes both."""
     taken = path_of(call)
     return None if taken is None else taken[1]
 
 
 def path_of(call: Scoring) -> tuple[str, Attended] | None:
-    """The name of the path that takes a call, and what it computes."""
+    """The name of the path that takes a call, and its result."""
     if not call.kernel.is_softmax or _trains_what_kernels_do_not(call):
         return None
     logit = call.slot if isinstance(call.slot, SinkLogit) else None
@@ -98,7 +98,7 @@ def _with_logit(z: HeadOutput, log_sum: Tensor, slot: SinkLogit) -> Attended:
 
 
 def _trains_what_kernels_do_not(call: Scoring) -> bool:
-    """Whether a gradient is asked for through the log-sum-exp or to a bias, which kernels do not give."""
+    """Tells if a gradient is asked for that kernels do not give: through the log-sum-exp, or to a bias."""
     trains_bias = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
     return trains_bias or (isinstance(call.slot, SinkLogit) and _has_gradient(call))
 
@@ -111,7 +111,7 @@ def _has_gradient(call: Scoring) -> bool:
 
 
 def takes_all_columns(call: Scoring) -> bool:
-    """Whether `column_masses` computes these weights faster than blocks of keys: on CUDA, where nothing is trained."""
+    """Tells if `column_masses` computes these weights faster than blocks of keys: on CUDA, without gradients."""
     is_bare = call.kernel.is_softmax and call.mask is call.bias is call.softcap is None
     is_square = call.q.shape[2] == call.k.shape[2] > 1
     is_trained = torch.is_grad_enabled() and (call.q.requires_grad or call.k.requires_grad)

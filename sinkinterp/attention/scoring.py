@@ -1,4 +1,4 @@
-"""Scoring: what one attention operation consumes, the scores of its queries with its keys, and who may attend to whom.
+"""Scoring: the inputs of one attention operation, the scores of queries with keys, and which pairs may attend.
 
 `AttentionCall` in `call.py` adds the weights and the output.
 """

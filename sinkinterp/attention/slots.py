@@ -149,7 +149,7 @@ class NoSlots(Part):
 class KeySlot(Part):
     """One extra column. Its key is compared with queries after the feature map.
 
-    A learned key with the value `ZeroRow()` is a K bias; a learned key and value are KV biases; if both are zero,
+    A learned key with the value `ZeroRow()` is a K bias. A learned key and value are KV biases. If both are zero,
     softmax becomes softmax-off-by-one.
     """
 

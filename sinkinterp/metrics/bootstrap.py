@@ -21,13 +21,13 @@ BY_SEQUENCE = "95% bootstrap interval over sequences"
 
 
 def intervals(sequences: int) -> str:
-    """What the intervals of means over so many sequences are; that one sequence has none."""
+    """Says what the intervals of means over `sequences` are. One sequence has none."""
     return BY_SEQUENCE if sequences > 1 else "one text, so no intervals"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over sequences and its 95% percentile-bootstrap interval, NaN where there is none."""
+    """A mean over sequences and its 95% percentile-bootstrap interval, NaN without one."""
 
     mean: float
     low: float
@@ -63,7 +63,7 @@ def difference(before: Float[Tensor, " n"], after: Float[Tensor, " m"], paired: 
     """The change of the mean. With `paired`, the mean of the differences; else each side is resampled by itself."""
     before, after = numbers(before, "sequence", "values before"), numbers(after, "sequence", "values after")
     if paired and len(before) != len(after):
-        raise InputError(f"{len(before)} and {len(after)} values are not pairs; give as many, or paired=False")
+        raise InputError(f"{len(before)} and {len(after)} values are not pairs; give equal numbers, or paired=False")
     if paired:
         return estimate(after.double() - before.double(), seed)
     before, after = before[~before.isnan()], after[~after.isnan()]
@@ -86,7 +86,7 @@ def ratio(after: PerSequence, before: PerSequence, seed: int = 0) -> Estimate:
 
 
 def estimate_cells(column: str, value: Estimate) -> dict[str, Cell]:
-    """An estimate as three cells of a row: its mean and the two ends of its interval, None where there is none."""
+    """An estimate as three cells of a row: its mean and the two ends of its interval, None without one."""
     low, high = (None if math.isnan(end) else end for end in (value.low, value.high))
     return {column: value.mean, low_of(column): low, high_of(column): high}
 
@@ -97,7 +97,7 @@ def mean_cells(column: str, values: PerSequence) -> dict[str, Cell]:
 
 
 def _resampled_means(values: PerSequence, seed: int) -> np.ndarray:
-    """The mean of every resample. A seed draws the same sequences for all values of as many sequences."""
+    """The mean of every resample. A seed draws the same sequences for values of the same length."""
     seed = whole_number(seed, "seed", 0)
     counts = _counts if len(values) <= KEPT else _counts.__wrapped__
     return counts(len(values), seed) @ values.double().cpu().numpy() / len(values)

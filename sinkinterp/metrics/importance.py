@@ -26,7 +26,7 @@ def queries_that_see(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
 
 
 def queries_from(call: AttentionCall, positions: KeyIndex) -> QueryCounts:
-    """T - k + 1 for position k, counted from 1: how many queries stand at the position or after it."""
+    """T - k + 1 for position k, counted from 1: how many queries are at the position or after it."""
     first = positions + call.q.shape[2] - call.k.shape[2]
     return (call.q.shape[2] - first.clamp(min=0))[None, None]
 
@@ -41,7 +41,7 @@ def hidden_queries(call: AttentionCall) -> Int[Tensor, " batch"]:
 class Convention:
     """How a column of the pattern becomes an importance. Three conventions are in use; their numbers differ.
 
-    description: stands in every protocol. divisor: what the column's sum is divided by. past_only: whether queries
+    description: for protocols. divisor: what the column's sum is divided by. past_only: whether queries
     before the key are left out where a prefix mask lets them see it. dtype: that of weights, quotients and sums.
     """
 
@@ -144,7 +144,7 @@ def uniform_and_content_free(
 
 
 def is_biased(call: AttentionCall) -> bool:
-    """Whether anything but content and mask moves attention: a position bias, or a learned sink logit."""
+    """Tells if anything but content and mask moves attention: a position bias, or a learned sink logit."""
     return call.bias is not None or isinstance(call.slot, SinkLogit)
 
 

@@ -1,7 +1,7 @@
 """Why queries look at a key: its angle with them, or its length (Gu et al. 2025, Figure 2 bottom, Figures 15-18).
 
 Queries and keys are those that the call multiplies: rotated, and through the kernel's feature map where it has one.
-Bias, softcap and slot do not count. Where an edit set the pattern, they are still those of the call.
+Bias, softcap and slot do not count. An edit of the pattern does not change them.
 
 Maps hold every pair, for short sequences. Counts in bins show how the pairs are distributed, at any length.
 
@@ -140,7 +140,7 @@ def norm_product_map(call: AttentionCall) -> Scores:
 
 
 def score_map(call: AttentionCall) -> Scores:
-    """What the kernel turns into weights, with bias and softcap; NaN where the query cannot see the key."""
+    """The scores, with bias and softcap; NaN where the query cannot see the key."""
     return maps.visible(call, maps.SCORE)
 
 

@@ -1,6 +1,6 @@
 """Residuals: norms, massive activations and secondary sinks.
 
-Norms, also of keys and values, and how far the first token's stand out: Gu et al. 2025, section 3.1.
+Norms, also of keys and values, and the first token's over the others': Gu et al. 2025, section 3.1.
 Massive activations, the few entries thousands of times larger than the rest: Sun et al. 2024, arXiv 2402.17762.
 Secondary sinks, later tokens whose residual points the way of the first token's: Wong et al., arXiv 2512.22213.
 
@@ -34,7 +34,7 @@ def norm_ratio(norms: Float[Tensor, "sequence *stack pos"], position: int = 0) -
 
 @dataclass(frozen=True)
 class Steps:
-    """Blocks between which the first token's residual stands out: it rises before `up`, and has fallen at `down`.
+    """Blocks between which the first token's residual is long: it rises before `up`, and has fallen at `down`.
 
     `down` is None where it never falls, as in models whose last block is read before it writes.
     """
@@ -44,7 +44,7 @@ class Steps:
 
 
 def steps(ratio: Float[Tensor, " block"], least: float = 2.0) -> Steps | None:
-    """Where the first token's norm ratio makes its largest step up, and from where on it is down again for good.
+    """The block where the first token's norm ratio steps up most, and the block from which it stays down.
 
     A step up is a factor of at least `least` from one block's input to the next; None without one. Down is below the
     geometric mean of the ratio before the step and the largest after it. Raises InputError unless `least` exceeds 1.
@@ -78,7 +78,7 @@ class Entries:
 
     @staticmethod
     def unstacked(stack: Float[Tensor, "*stack entry 3"]) -> "Entries":
-        """The inverse of `stacked`. Where a value is NaN, its position and channel mean nothing."""
+        """The inverse of `stacked`. If a value is NaN, its position and channel mean nothing."""
         values, positions, channels = stack.unbind(-1)
         return Entries(values, positions.long(), channels.long())
 

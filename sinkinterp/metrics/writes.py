@@ -1,4 +1,4 @@
-"""What a head writes: next to nothing, or one vector to all positions (Fesser, arXiv 2606.08105).
+"""Tells if a head writes next to nothing, or one vector to all positions (Fesser, arXiv 2606.08105).
 
 The measure is a stable rank, which needs the largest eigenvalues of many small matrices and no others.
 """
@@ -36,8 +36,8 @@ def largest_eigenvalue(a: Matrices) -> Float[Tensor, " matrix"]:
 def power_iteration(a: Matrices) -> tuple[Float[Tensor, " matrix"], Bool[Tensor, " matrix"]]:
     """v' A v for a unit vector v near the first eigenvector u of each A, and whether it is proven to be near enough.
 
-    P = A^4 / ||A^4|| has the eigenvectors of A. Let r = v' P v. The largest eigenvalue of P is at least r, and the
-    squares of all eigenvalues sum to 1, so the second one is at most s = sqrt(1 - r^2). Where s < r, the sine of the
+    P = A^4 / ||A^4|| has the eigenvectors of A. Let r = v' P v. The largest eigenvalue of P is at least r. The
+    squares of all eigenvalues sum to 1, so the second one is at most s = sqrt(1 - r^2). If s < r, the sine of the
     angle between v and u is at most ||P v - r v|| / (r - s). As A has no negative eigenvalue, the square of that sine
     bounds the relative error of v' A v.
     """
@@ -88,7 +88,7 @@ def is_nop(value_ratio: Float[Tensor, "*stack"], limit: float = 0.2) -> Bool[Ten
 def is_broadcast(value_ratio: Float[Tensor, "*stack"], low: float = 0.8, high: float = 1.25) -> Bool[Tensor, "*stack"]:
     """Whether a sink's value is as long as the others': `low` <= ||v_s|| / mean ||v_i|| <= `high`.
 
-    Raises InputError unless 1 lies between `low` and `high`.
+    Raises InputError unless `low` <= 1 <= `high`, both above 0.
     """
     if not 0 < low <= 1 <= high:
         raise InputError(

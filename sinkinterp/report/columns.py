@@ -1,7 +1,7 @@
 """Names of columns that a table and several figures, or a measurement and a figure, share.
 
-A column that one figure alone reads stands in the figure's own file. Either way the function that makes the table
-imports the name from `plots`, so that a name is changed in one place and the type checker finds its users.
+A column that only one figure reads is in the figure's own file. The function that makes the table imports the name,
+so a name is changed in one place and the type checker finds its users.
 """
 
 from ..attention import maps

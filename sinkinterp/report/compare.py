@@ -48,7 +48,7 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
 
 
 def _is_paired(before: Readings, after: Readings) -> bool:
-    """Whether sequence i of both is of one text: the hash of the texts is one, or unknown and the tokens are equal."""
+    """Tells if sequence i of both is of one text, by the hash of the texts, or by the tokens if that is unknown."""
     hashes = {report.protocol.source_sha256 for report in (before, after)}
     if len(before.tokens) != len(after.tokens):
         return False
@@ -92,7 +92,7 @@ def sinks_by_length(reports: Iterable[Readings], epsilons: Iterable[float] | flo
     for report in reports:
         check_report(report, "sinks_by_length")
     if not reports:
-        raise InputError("there is no report; give one or more")
+        raise InputError("reports is empty; give one or more")
     thresholds = epsilons_of(epsilons)
     reports = sorted(reports, key=lambda report: report.protocol.length)
     rows = tuple(

@@ -1,4 +1,4 @@
-"""Why heads look at the first token: the parts of their scores, who writes what they read, and what cuts remove."""
+"""Why heads look at the first token: the parts of their scores, who writes their input, and the effect of cuts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -63,16 +63,16 @@ class HeadScore:
 
     @cached_property
     def is_above_null(self) -> bool:
-        """Whether the head gives the first key more than uniform attention does, in the mean and in its interval."""
+        """Tells if the head gives the first key more than uniform attention does, in the mean and in its interval."""
         above = estimate(self.alpha - self.null)
         return above.mean > 0 and not above.low <= 0
 
     def of_keys(self) -> Float[Tensor, "sequence part"]:
-        """What each part of the key makes of the score, with the whole query."""
+        """The score of each part of the key with the whole query."""
         return self.pairs.sum(1)
 
     def of_queries(self) -> Float[Tensor, "sequence part"]:
-        """What each part of the query makes of the score, with the whole key."""
+        """The score of each part of the query with the whole key."""
         return self.pairs.sum(2)
 
     def shares(self) -> list[float]:
@@ -98,8 +98,8 @@ class HeadScore:
 class Neuron:
     """A neuron of the feed-forward layer that writes: its mean share of the entry, and how its input meets its weights.
 
-    cosine: of the first token's normed input with the neuron's row of each input matrix, by the matrix's name; the mean
-    of the other tokens stands second.
+    cosine: of the first token's normed input with the neuron's row of each input matrix, by the matrix's name; second,
+    the mean of the other tokens.
     """
 
     index: int
@@ -111,8 +111,9 @@ class Neuron:
 class Path:
     """From the part that writes the first token's largest entry to the heads whose keys read it.
 
-    dim: of the entry. is_mlp, at: whether a feed-forward layer writes most of it, and in which block. value, share:
-    what it adds, and its share. eraser: the part that takes most of it away, and its share; None where none takes half.
+    dim: of the entry. is_mlp: whether a feed-forward layer writes most of it. at: the block that writes it. value: the
+    number that is added. share: of the entry. eraser: the part that takes most of it away, and its share; None if none
+    takes half.
     writer: its name. block, times: where the entry is followed, and how many times its mean size at the other tokens.
     life: the blocks where most sequences have it massive, by the criterion of `measure`.
     readers: by (layer, head), the writer's share of the head's score. n_heads: how many heads come after the writer.
@@ -155,7 +156,7 @@ class Path:
 
 @dataclass(frozen=True)
 class NoPath:
-    """In place of a path: at no block an entry of the first token stands out, or the embedding makes the one that does.
+    """In place of a path: no entry of the first token is large enough at any block, or the embedding makes it.
 
     dim, block, value: the entry that comes nearest. times: its mean size at the other tokens. life: as in `Path`.
     """
@@ -186,9 +187,9 @@ def _of_life(life: Lifetime | None) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """Where sinks come from: the scores of some heads in parts, the path of the massive activation, and cuts.
+    """The origin of sinks: the scores of some heads in parts, the path of the massive activation, and cuts.
 
-    note: the protocol. target: what is explained, the first token or the slot. path: None where no entry stands out.
+    note: the protocol. target: what is explained, the first token or the slot. path: None if no entry is large enough.
     no_path: then what came nearest; None where a slot is explained, and no entry was looked for.
     cuts: what becomes of heads whose named parts are set to their mean, and of random ones. passes: forward passes.
     """
@@ -226,7 +227,7 @@ class Explanation:
         )
 
     def _of_cuts(self, head: HeadScore) -> str:
-        """What cutting the named parts removes, in words; that it is not enough, where it is less than 80%."""
+        """Says how much cutting the named parts removes, and warns if that is less than 80%."""
         rows = [row for row in self.cuts.rows if row[HEAD] == head.name and RANDOM not in str(row[CUT])]
         if not head.is_above_null:
             return " That is not above uniform attention, so cuts have nothing to remove."
@@ -291,8 +292,8 @@ class Explanation:
     def plot(self, head: tuple[int, int] | None = None, maps: Sequence[CutMap] = ()) -> go.Figure:
         """The plotly figure of the path: layers downwards, lines as wide as their shares; of all heads, or of one.
 
-        `maps`, which `measurement.explain.cuts` returns for one head, stand beside it: a click on a part shows the one
-        where it is cut. Raises InputError for a head that was not explained.
+        `maps`, which `measurement.explain.cuts` returns for one head, are drawn beside it. A click on a part shows the
+        map with that part cut. Raises InputError for a head that was not explained.
         """
         place = tuple(head) if isinstance(head, Sequence) else head
         chosen = [score for score in self.heads if head is None or (score.layer, score.head) == place]

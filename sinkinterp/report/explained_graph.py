@@ -39,7 +39,7 @@ class CutMap:
 def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap] = ()) -> go.Figure:
     """The graph of the edges. Names hold their block, as in "MLP 1", "head 3.7" or "neuron 1.25".
 
-    `maps`, whose first has nothing cut, stand beside it: a click on a part shows the map where it is cut.
+    `maps` are drawn beside it; the first has nothing cut. A click on a part shows the map with that part cut.
     """
     figure = make_subplots(1, 2 if maps else 1, horizontal_spacing=0.1)
     places, cuts = _places(edges), [cut_map.cut for cut_map in maps]
@@ -76,13 +76,13 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
 
 
 def graph_of_rows(table: Table) -> go.Figure:
-    """The graph whose lines stand in a table, with those of at least a tenth."""
+    """The graph of the lines in a table; lines below a tenth are left out."""
     lines = [(str(row[NAME]), str(row[TO]), float(row[SHARE] or 0)) for row in table.where(**{WHAT: LINE}).rows]
     return graph([line for line in lines if line[2] >= DRAWN], "Where the sink comes from", table.note)
 
 
 def _add_maps(figure: go.Figure, maps: Sequence[CutMap]) -> None:
-    """One heat map for each cut, and what it says above it; the first is seen."""
+    """Draws a heat map for each cut, with its sentence above it. The first one is visible."""
     length, width = maps[0].weights.shape
     later = np.triu(np.ones((length, width)), 1 + width - length) > 0
     hover = {"hovertemplate": "query %{y}, key %{x}: %{z}<extra></extra>", "hoverongaps": False}
@@ -97,7 +97,7 @@ def _add_maps(figure: go.Figure, maps: Sequence[CutMap]) -> None:
 
 
 def _places(edges: Sequence[Edge]) -> dict[str, tuple[float, float]]:
-    """Where each node stands: as deep as its layer, and beside those of its depth."""
+    """The place of each node: as deep as its layer, and beside the others of its depth."""
     depths = {name: _depth(name) for edge in edges for name in edge[:2]}
     rows = [[name for name in depths if depths[name] == depth] for depth in sorted(set(depths.values()))]
     aside = [0.17 * (y % 3 - 1) * (len(row) == 1) for y, row in enumerate(rows[:-1])] + [0.0]  # no line through a node
@@ -107,7 +107,7 @@ def _places(edges: Sequence[Edge]) -> dict[str, tuple[float, float]]:
 
 
 def _depth(name: str) -> float:
-    """The block in a name, and how far down it the part stands; the embedding and biases of no block come first."""
+    """The block in a name, and how far down the block the part is. The embedding and other biases come first."""
     kind, _, place = name.partition(" ")
     block = place.partition(".")[0]
     return int(block) + _IN_BLOCK.get(kind, 0.6) if block.isdecimal() else -1.0

@@ -7,6 +7,7 @@ from html import escape
 import numpy as np
 import plotly.graph_objects as go
 import torch
+from plotly.colors import sample_colorscale
 
 from ..checks import whole_number
 from ..errors import InputError
@@ -72,7 +73,7 @@ def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 
 @of_report
 def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
-    """What heads write: a sink with a short value writes next to nothing (no-op), one with a long value broadcasts it.
+    """A sink with a short value writes next to nothing (no-op); one with a long value broadcasts it.
 
     Stable ranks are of the keys, and of the update that the head writes; 1 is one direction for all positions.
     Source: Fesser, arXiv 2606.08105. Raises InputError where the instrument GEOMETRY was not measured.
@@ -149,15 +150,8 @@ def heads_svg(table: Table) -> str:
 
 
 def _colour(share: float) -> str:
-    """The colour of a share of attention, between two of the theme's scale."""
-    place = min(1.0, max(0.0, share)) * (len(LIGHT.sequential) - 1)
-    low = min(int(place), len(LIGHT.sequential) - 2)
-    ends = (LIGHT.sequential[low], LIGHT.sequential[low + 1])
-    mixed = [
-        round(int(a, 16) + (int(b, 16) - int(a, 16)) * (place - low))
-        for a, b in zip(*((end[1:3], end[3:5], end[5:7]) for end in ends), strict=True)
-    ]
-    return "#" + "".join(f"{value:02X}" for value in mixed)
+    """The colour of a share of attention, on the theme's scale."""
+    return sample_colorscale(list(LIGHT.sequential), min(1.0, max(0.0, share)))[0]
 
 
 def heads_overview(table: Table) -> go.Figure:

@@ -60,7 +60,7 @@ def detail(
 ) -> tuple[Heads, int]:
     """Which heads a figure of at most `LIMIT` bytes shows, and how many tokens a cell of it covers.
 
-    Without `all_of_them`, those with the largest alpha_1, as many as fit pair by pair, and at least `FEW`.
+    Without `all_of_them`, those with the largest alpha_1 that fit pair by pair, and at least `FEW`.
     """
     strongest = sorted(alphas, key=lambda head: -alphas[head])
     fitting = LIMIT // (PAIR * panels * _cells(length, 1))
@@ -79,7 +79,7 @@ def attention_figure(
 ) -> go.Figure:
     """Maps side by side, such as before and after an edit, with menus of heads and quantities; a slot's column apart.
 
-    `words` are the texts of the tokens; without them, axes count positions. All panels have as many heads.
+    `words` are the texts of the tokens; without them, axes count positions. All panels have the same heads.
     """
     first = next(iter(panels.values()))
     figure = make_subplots(1, len(panels), subplot_titles=list(map(escaped, panels)), horizontal_spacing=0.06)
@@ -180,7 +180,7 @@ def _heatmap(z: Any, hover: Any, labels: Sequence[str], visible: bool) -> go.Hea
 
 
 def _template(quantity: Quantity, has_scores: bool) -> str:
-    """What stands beside the pointer."""
+    """The text beside the pointer."""
     scores = "<br>score %{customdata[1]}" if has_scores else ""
     value = f"<br>{quantity.title} %{{z}}" if quantity not in (WEIGHT, SCORE) else ""
     rank = f"<br>rank %{{customdata[{1 + has_scores}]}} among the keys of this query"
@@ -233,7 +233,7 @@ def _names(panels: Mapping[str, HeadMaps]) -> list[str]:
 
 
 def _menu(above: int, active: int, buttons: list[dict[str, Any]]) -> dict[str, Any]:
-    """A menu over the maps, `above` so many others: beside each other they would overlap on a narrow screen."""
+    """A menu over the maps and over `above` other menus: side by side, they would overlap on a narrow screen."""
     place = {"x": 0, "xanchor": "left", "y": 1, "yanchor": "bottom", "pad": {"b": 24 + 40 * above}}
     return {"type": "dropdown", "active": active, "buttons": buttons, "showactive": True, **place}
 

@@ -1,4 +1,4 @@
-"""Massive activations: which entries of the residual stream stand out, by block and in one block (Sun et al. 2024)."""
+"""Massive activations: the largest entries of the residual stream, by block and in one block (Sun et al. 2024)."""
 
 import math
 from collections import Counter, defaultdict
@@ -46,7 +46,7 @@ class Surface:
 
 @dataclass(frozen=True)
 class Place:
-    """What stands at one (position, channel) of a block: the values over sequences, and the ids of the tokens there."""
+    """The values at one (position, channel) of a block, over sequences, and the ids of the tokens there."""
 
     values: list[float] = field(default_factory=list)
     token_ids: set[int] = field(default_factory=set)
@@ -147,7 +147,7 @@ def _entry_row(position: int, channel: int, place: Place, token_text: TokenText)
 
 def _index(index: int, count: int) -> int:
     if not 0 <= index < count:
-        raise InputError(f"blocks and sequences count from 0; there is no {index} of {count}")
+        raise InputError(f"blocks and sequences count from 0 to {count - 1}; got {index}")
     return index
 
 

@@ -35,7 +35,7 @@ def token_kinds(report: Readings, epsilon: float = 0.3, token_text: TokenText = 
     """The tokens of each kind: the first token, other sinks, delimiters, other tokens. Every token has one kind.
 
     Kinds without tokens are left out. Another sink is a later token above `epsilon` in at least a tenth of the heads,
-    where `FOLLOWERS` queries can follow it; sinks are known only where all positions were measured. The text of a
+    if `FOLLOWERS` queries can follow it. Sinks are known only if all positions were measured. The text of a
     delimiter is punctuation or a line break.
     """
     real = report.tokens >= 0

@@ -1,4 +1,4 @@
-"""sinks: alpha and Sink_k of attention weights that someone has already, whatever they came from."""
+"""sinks: alpha and Sink_k of attention weights that someone has already, from any library."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ TAKES = (
 
 
 def holds_attention(given: Any) -> bool:
-    """Whether something may hold attention weights, and is not a model: an array, or a collection of any kind."""
+    """Tells if something may hold attention weights: an array, or a collection, but not a model."""
     is_collection = callable(getattr(type(given), "items", None)) and not isinstance(given, torch.nn.Module)
     return is_collection or isinstance(given, Tensor | np.ndarray | list | tuple)
 
@@ -55,15 +55,15 @@ def sinks(
 ) -> Table:
     """alpha of a position in every head, and the share of sequences in which it exceeds epsilon, with 95% intervals.
 
-    `patterns` are attention weights: a tensor or array `batch head query key` (also of all layers, of one sequence, or
-    one map), a list of them (`output_attentions`, or what nnsight saved), an ActivationCache, or a model's output (of
-    an encoder-decoder model, that of its decoder). The first row is of all heads: Sink_k. alpha is the mean weight over
-    the queries from the position on, as in `measure(convention=PAPER)`. Where some weight is negative or some row
-    exceeds one, proxies `|w| / sum |w|` take the place of all weights, in every layer, and the note says so. Rows of
-    less than one stay: a slot has the rest. The null is uniform attention to as many keys back as some weight of the
-    layer reaches, which finds sliding windows, and knows of no slot. `attention_mask` `batch key` is 0 where a batch is
-    padded; positions then count from the first token of each sequence. Raises InputError for anything that is not a
-    causal square pattern, and for a mask that is not padding.
+    `patterns` are attention weights: a tensor or array `batch head query key` (also of all layers, of one sequence,
+    or one map), or a list of them (`output_attentions`, or from nnsight). They may also be an ActivationCache, or a
+    model's output; an encoder-decoder model gives those of its decoder. The first row is of all heads: Sink_k.
+    alpha is the mean weight over the queries from the position on, as in `measure(convention=PAPER)`. If some
+    weight is negative or some row exceeds one, proxies `|w| / sum |w|` replace the weights of every layer, and the
+    note says so. Rows of less than one stay: a slot has the rest. The null is uniform attention, as far back as the
+    layer's weights reach. So it finds sliding windows, but no slot. `attention_mask` `batch key` is 0 where a batch
+    is padded; positions then count from the first token of each sequence. Raises InputError for anything that is
+    not a causal square pattern, and for a mask that is not padding.
     """
     layers = patterns_of(patterns)
     batch, _, _, length = next(iter(layers.values())).shape
@@ -144,8 +144,8 @@ def _by_layer(given: Any) -> dict[int, Any]:
     patterns = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else []
     if not patterns:
         raise InputError(
-            f"there are no attention weights in this {type(given).__name__}; give {TAKES}; models return weights with "
-            "attn_implementation='eager' only"
+            f"this {type(given).__name__} holds no attention weights; give {TAKES}, "
+            "made with attn_implementation='eager'"
         )
     return dict(enumerate(patterns))
 
@@ -176,7 +176,7 @@ def _of_tokens(pattern: Pattern, real: Bool[Tensor, "batch key"], layer: int) ->
 
 
 def _are_shares(pattern: Pattern) -> bool:
-    """Whether no weight is negative and no row exceeds one; where a row is less than one, a slot has the rest."""
+    """Tells if no weight is negative and no row exceeds one. If a row is less than one, a slot has the rest."""
     return bool(pattern.min() >= 0 and pattern.sum(-1).max() <= 1 + _TOLERANCE)
 
 

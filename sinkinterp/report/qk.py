@@ -6,6 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..attention import maps
 from ..interventions.selectors import check_heads
 from ..metrics.metric import Metric
 from ..metrics.qk import COSINE_COUNTS, COSINES, NORM_PRODUCT_COUNTS, NORMS, QK_ANGLES, QK_NORM_PRODUCTS
@@ -20,7 +21,7 @@ SCALED = "norm product: |q| |k| times the scale of the scores, the score at a co
 FIRST_KEY, OTHER_KEYS = "first key", "others"
 KEYS = (FIRST_KEY, OTHER_KEYS)
 BIN_START, BIN_END = "from", "to"
-UNITS = {COSINE: "cosine of query and key", NORM_PRODUCT: "|q| |k| x scale (units of the score)"}
+UNITS = {COSINE: maps.COSINE.title, NORM_PRODUCT: f"{maps.NORM_PRODUCT.title} (units of the score)"}
 
 
 @dataclass(frozen=True)

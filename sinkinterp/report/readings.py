@@ -24,14 +24,14 @@ _ALPHA = "of some heads, it is (report.alpha()[:, layer, head] > epsilon).float(
 
 @dataclass(frozen=True, repr=False)
 class Readings:
-    """What one model's attention calls and residuals were on some tokens, and how they were measured.
+    """The measurements of one model's attention calls and residuals on some tokens, and their protocol.
 
     Numbers are those of attention layers and query heads only.
 
     importance: alpha_k at the measured positions, of proxy scores where rows do not sum to one; 0..1.
     raw_importance: the same of the weights that multiply the values.
     null: importance under uniform attention over visible columns.
-    bias_null: importance by position bias, mask and learned sink logits alone; `null` where there are none.
+    bias_null: importance by position bias, mask and learned sink logits alone; `null` without them.
     slot_importance, slot_null: alpha_* and its null; None where no layer has a slot.
     off_sequence: 1 - row sum over tokens, mean over queries.
     residual_norms: inputs of all blocks, then the last block's output before the final norm.
@@ -73,7 +73,7 @@ class Readings:
         return metric.name in self.extras
 
     def column_of(self, position: int) -> int:
-        """Where a position stands among those that were measured. Raises InputError where it was not."""
+        """The index of a position among the measured ones. Raises InputError where it was not."""
         if whole_number(position, "a position") not in self.positions:
             raise InputError(
                 f"position {position} was not measured; positions count from 0 and here are "
@@ -103,7 +103,7 @@ class Readings:
         return len(self.tokens)
 
     def __getitem__(self, name: str) -> Tensor:
-        """What was read, by its name among `tensors` or `extras`. Raises InputError for another name."""
+        """A tensor by its name among `tensors` or `extras`. Raises InputError for another name."""
         known = {**self.tensors(), **self.extras}
         if not isinstance(name, str) or name not in known:
             names = ", ".join([*self.tensors(), *self.extras])
@@ -151,7 +151,7 @@ class Readings:
         return norm_ratio(self.value_norms)
 
     def steps(self, least: float = 2.0) -> Steps | None:
-        """The blocks between which the first token's residual stands out, by its ratio's mean over sequences."""
+        """The blocks between which the first token's residual is long, by its ratio's mean over sequences."""
         return steps(self.residual_ratio().mean(0), finite_number(least, "the least ratio of a step"))
 
 
@@ -190,7 +190,7 @@ def protocol_note(report: Readings, epsilon: float) -> str:
 
 @of_report
 def intervals_note(report: Readings) -> str:
-    """What the intervals of a report are; that there are none where it has one sequence."""
+    """Says what the intervals of a report are. A report of one sequence has none."""
     return intervals(report.protocol.sequences)
 
 

@@ -32,7 +32,7 @@ class Report(Readings, metaclass=Told):
         return f"<Report of {self.protocol.model}: {sizes}{sink}>"
 
     def summary(self, epsilon: float = 0.3) -> Summary:
-        """Whether the first token is a sink: one sentence and the table behind it, which print together."""
+        """Says if the first token is a sink: one sentence and the table behind it, which print together."""
         return summary(self, epsilon)
 
     @keywords

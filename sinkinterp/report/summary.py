@@ -54,7 +54,7 @@ def quantities(report: Readings, epsilon: float) -> list[Quantity]:
 
 
 def same_numbers(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one shape hold the same numbers; NaN, where a sequence is too short, equals NaN."""
+    """Tells if two tensors of one shape hold the same numbers. NaN, of a sequence that is too short, equals NaN."""
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
@@ -110,7 +110,7 @@ def _of_loss(report: Readings) -> list[Quantity]:
 
 @of_report
 def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
-    """What shows a sink: sink rate, importance, and the first token's norms, each beside its null.
+    """The numbers that show a sink: sink rate, importance, and the first token's norms, each beside its null.
 
     A second null, of position bias, mask and learned sink logits alone, has its column where it differs.
     """
@@ -140,13 +140,13 @@ class Summary:
         return f"{self.sentence}\n\n{self.table.to_markdown()}"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the sentence, the map of heads, the numbers, the protocol. All text is escaped."""
+        """For notebooks: the sentence, the map of heads, the numbers, the protocol. All text is escaped."""
         return f"<p>{escape(self.sentence)}</p>{self.picture}{self.table._repr_html_()}"
 
 
 @of_report
 def summary(report: Readings, epsilon: float = 0.3) -> Summary:
-    """Whether there is a sink on the first token: a sentence, a table and a map of heads."""
+    """Says if the first token has a sink: a sentence, a table and a map of heads."""
     picture = heads_svg(sinks_by_head(report, epsilon))
     return Summary(sink_verdict(report, epsilon), sink_summary(report, epsilon), picture)
 
@@ -155,10 +155,10 @@ def summary(report: Readings, epsilon: float = 0.3) -> Summary:
 def sink_verdict(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> str:
     """Two sentences: has the first token a sink, how strong, beside uniform attention; then slot, later positions.
 
-    A sink of the model is claimed where Sink_1 is 1% or more and exceeds uniform attention's rate, and the mean
+    The model has a sink on two conditions. Sink_1 is 1% or more and exceeds uniform attention's rate. The mean
     importance of the first token exceeds that under uniform attention. With several sequences, "exceeds" means that
-    the interval lies above, of the differences sequence by sequence; one sequence has no interval, and there the mean
-    has to be `MARGIN` times as large. Where only the rate exceeds, some heads have a sink. Sequences so short that
+    the interval of the differences by sequence is above 0. One sequence has no interval, so its mean must be `MARGIN`
+    times as large. If only the rate exceeds, some heads have a sink. Sequences so short that
     uniform attention too is above epsilon tell nothing by their rate; where all are, the mean decides. `token_text`
     gives token ids their text, for later sinks of one text.
     """

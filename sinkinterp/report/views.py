@@ -106,7 +106,7 @@ def views_of(report: Readings) -> Iterator[View]:
 
 @of_report
 def view_of(report: Readings, name: str) -> View:
-    """The view of that name. Raises InputError for another name, and where the report lacks what it needs."""
+    """The view of that name. Raises InputError for another name, and if the report lacks a metric."""
     if not isinstance(name, str) or name not in NAMED:
         raise InputError(f"there is no view {name!r:.40}{nearest(name, NAMED)}; views: {', '.join(NAMED)}")
     view = NAMED[name]
@@ -119,7 +119,7 @@ def view_of(report: Readings, name: str) -> View:
 
 @of_report
 def overview_tables(report: Readings, epsilon: float = 0.3, token_text: TokenText = str) -> list[Table]:
-    """Is there a sink, in which heads, on which tokens, and with which massive activations: what was measured of it."""
+    """The tables of the terminal: the sink, its heads, its tokens, and massive activations."""
     tables = [
         view.in_terminal(view.table(report, epsilon, token_text))
         for view in views_of(report)

@@ -22,7 +22,8 @@ from sinkinterp.attention.kernels import (
     Stretched,
     Unit,
 )
-from sinkinterp.attention.masks import ALL, QueryRun, Visibility
+from sinkinterp.attention.masks import ALL, Prefix, QueryRun, Visibility, Window
+from sinkinterp.attention.slots import LearnedRow
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import ClipPattern
 from sinkinterp.spec import Dims
@@ -62,8 +63,6 @@ def test_clipped_softmax_stretches_shares_and_cuts_them_at_zero_and_one():
     weights = dense(CLIPPED, scores, torch.ones(1, 1, 1, 3, dtype=torch.bool))[0, 0, 0]
     torch.testing.assert_close(weights, torch.tensor([1.0, 0.14, 0.0]))  # 1.6 p - 0.1 of .8 is 1.18, of .05 -.02
     assert not CLIPPED.is_normalised and not CLIPPED.is_softmax and "clip" not in Kernel().to_dict()
-    with pytest.raises(InputError, match="stretched from low, at most 0"):
-        Stretched(low=0.1)
 
 
 def test_a_clipped_kernel_gives_columns_and_proxies_of_its_pattern_which_is_that_of_the_edit(make_call):
@@ -141,16 +140,23 @@ def test_the_gradient_of_a_p_norm_is_that_of_its_formula():
     assert torch.autograd.gradcheck(lambda s: dense(kernel, s, allowed), scores)
 
 
-def test_kernels_that_mean_nothing_are_refused():
-    """What drops a factor of its row needs a normaliser that restores it."""
-    for make, message in (
-        (lambda: Kernel(similarity=Exp(), normaliser=Unit()), "PNorm"),
-        (lambda: Kernel(similarity=Magnitude(ExpMinusOne()).of, normaliser=ClampedSum()), "ExpMinusOne"),
-        (lambda: PNorm(0.0), "above zero"),
-        (lambda: PNorm(-0.5), "above zero"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            make()
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Kernel(similarity=Exp(), normaliser=Unit()),
+        lambda: Kernel(similarity=Magnitude(ExpMinusOne()).of, normaliser=ClampedSum()),
+        lambda: PNorm(0.0),
+        lambda: PNorm(-0.5),
+        lambda: Stretched(low=0.1),
+        lambda: Window(0),
+        lambda: Prefix(0),
+        lambda: LearnedRow(dims=8).build(Dims(21, 3, 7, 5)),
+    ],
+)
+def test_parts_that_mean_nothing_are_refused(make):
+    """What drops a factor of its row needs a normaliser that restores it; masks and rows are not empty or too long."""
+    with pytest.raises(InputError):
+        make()
 
 
 def test_a_row_that_sees_nothing_is_zero_and_has_finite_gradients():
@@ -167,5 +173,5 @@ def test_elu_features_are_positive_and_an_mlps_are_two_maps_with_a_relu_between(
     mlp = MLPFeature().build(Dims(21, 3, 7, 5))
     first, second = mlp.parameters()
     torch.testing.assert_close(mlp(x), (x @ first.T).clamp(min=0) @ second.T)
-    with pytest.raises(NotImplementedError, match="builds"):
+    with pytest.raises(NotImplementedError):
         MLPFeature()(x)

@@ -130,7 +130,7 @@ def test_no_map_of_all_pairs_is_made(make_call, monkeypatch):
 
 
 def test_a_side_below_one_is_an_input_error(make_call):
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError):
         maps.cells(make_call(), 0)
 
 

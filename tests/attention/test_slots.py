@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from sinkinterp.attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, NoSlots, SinkLogit, ZeroRow
-from sinkinterp.errors import InputError
 from sinkinterp.spec import Dims
 
 DIMS = Dims(21, 3, 7, 5)
@@ -31,11 +30,6 @@ def test_a_shared_row_is_that_of_every_head_and_others_are_their_own():
     assert not own[0].equal(own[1])
 
 
-def test_more_trained_dimensions_than_a_head_has_are_refused():
-    with pytest.raises(InputError, match="use fewer"):
-        LearnedRow(dims=8).build(DIMS)
-
-
 def test_a_logit_slot_scores_every_query_alike_and_has_one_number_per_head():
     slots = LogitSlot().build(DIMS)
     assert slots.logit.shape == (3,)
@@ -49,7 +43,7 @@ def test_hidden_columns_are_as_if_no_query_saw_them_the_slots_too(make_call):
     seen[..., 4] = False
     without = torch.zeros(12, dtype=torch.bool)
     without[[0, 5]] = True  # the slot, and key 4 behind it
-    pattern = call.scoring.pattern(without)
+    pattern = call.computed_pattern(without)
     assert pattern[..., [0, 5]].eq(0).all()
     torch.testing.assert_close(pattern[..., 1:], replace(call, slot=None, mask=seen).pattern())
 

@@ -74,15 +74,15 @@ def test_distributions_are_shares_of_the_pairs_by_bins():
 
 
 @pytest.mark.parametrize(
-    ("table", "message"),
+    "table",
     [
-        (lambda: residual_surface(REPORT), "was not measured; measure with"),
-        (lambda: qk_distributions(REPORT, 3, 0), "was not measured; measure with"),
-        *((lambda at=at: qk_distributions(PAIRED, *at), "there is no head") for at in ((1, 0), (3, 2), (3, -1))),
-        *((lambda at=at: residual_surface(WITH, **at), "count from 0")
+        lambda: residual_surface(REPORT),
+        lambda: qk_distributions(REPORT, 3, 0),
+        *(lambda at=at: qk_distributions(PAIRED, *at) for at in ((1, 0), (3, 2), (3, -1))),
+        *(lambda at=at: residual_surface(WITH, **at)
           for at in ({"block": 4}, {"block": -1}, {"sequence": N})),
     ],
 )  # fmt: skip
-def test_unmeasured_metrics_and_missing_places_are_refused(table, message):
-    with pytest.raises(InputError, match=message):
+def test_unmeasured_metrics_and_missing_places_are_refused(table):
+    with pytest.raises(InputError):
         table()

@@ -1,0 +1,51 @@
+"""Arguments of metrics that mean nothing."""
+
+from functools import partial
+
+import pytest
+import torch
+
+from sinkinterp.errors import InputError
+from sinkinterp.metrics import qk, residuals, sink, writes
+
+NAN = float("nan")
+X, ALPHA, COSINES = torch.ones(2, 1, 3), torch.ones(2, 3, 5, 7), torch.ones(2, 3, 5)
+TOKENS = torch.zeros(2, 7, dtype=torch.long)
+ENDS = ((-1, 2), (2, 1), (0, 3), (0, 4))
+REFUSED = {
+    "epsilon": [(read, e) for e in (0.0, 1.0, -0.1, 30.0, NAN) for read in (
+        partial(sink.sink_rate, ALPHA[..., 0]), lambda e: sink.sink_grid(ALPHA, (0.3, e)),
+        partial(sink.sink_tokens, ALPHA, TOKENS),
+    )],
+    "epsilons": [(sink.sink_grid, ALPHA, ())],
+    "share": [(sink.sink_positions, ALPHA, ALPHA, 0.3, share) for share in (-0.1, 1.0, NAN)],
+    "least and times": [(residuals.is_massive, X, *limits) for limits in ((0.0, 1000.0), (100.0, -1.0), (NAN, 1000.0))],
+    "count": [(residuals.top_entries, X, count) for count in (0, 4)],
+    "least": [(residuals.steps, torch.ones(5), least) for least in (1.0, 0.5, NAN)],
+    "step_up and step_down": [(residuals.secondary_sinks, COSINES, *ends) for ends in ENDS],
+    "cosine": [(residuals.secondary_sinks, COSINES, 0, 1, cosine) for cosine in (0.0, 1.0, NAN)],
+    "limit": [(writes.is_nop, torch.ones(2), limit) for limit in (0.0, 1.0, NAN)],
+    "low and high": [
+        (writes.is_broadcast, torch.ones(2), *ends) for ends in ((0.0, 1.25), (-0.5, 1.25), (1.1, 1.25), (0.5, 0.9))
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given"), [(name, given) for name, every in REFUSED.items() for given in every])
+def test_an_argument_that_means_nothing_is_refused_by_its_name(name, given):
+    read, *arguments = given
+    with pytest.raises(InputError, match=rf"^{name}\b") as error:
+        read(*arguments)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("position", [-1, 11, 12])
+def test_a_key_that_is_not_there_is_refused(make_call, position):
+    with pytest.raises(InputError, match=r"^position"):
+        qk.qk_angles(make_call(), position)
+
+
+@pytest.mark.parametrize("read", [qk.qk_norm_products, qk.cosine_counts])
+def test_one_key_alone_has_no_others(make_call, read):
+    with pytest.raises(InputError):
+        read(make_call(queries=1))
