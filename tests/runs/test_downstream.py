@@ -29,7 +29,7 @@ def test_without_a_tokenizer_or_the_harness_the_fix_is_said(monkeypatch):
         accuracy("sinkinterp/demo-softmax")
     monkeypatch.setitem(downstream.__dict__, "load_tokenizer", lambda source: object())
     monkeypatch.setitem(__import__("sys").modules, "lm_eval", None)
-    with pytest.raises(InputError, match=r"pip install 'sinkinterp\[lm-eval\]'"):
+    with pytest.raises(InputError, match=r"pip install lm-eval"):
         accuracy(MODEL)
 
 
