@@ -145,8 +145,11 @@ class Table:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """A JSON-ready copy; a number that JSON cannot hold (NaN, infinity) is null."""
-        rows = [{name: None if _is_not_finite(cell) else cell for name, cell in row.items()} for row in self.rows]
+        """A JSON-ready copy; a number that JSON cannot hold (NaN, infinity) is null.
+
+        Numbers of numpy and torch become those of Python. Raises InputError for a cell that is not a text or a number.
+        """
+        rows = [{name: _plain(cell, name) for name, cell in row.items()} for row in self.rows]
         return {"title": self.title, "note": self.note, "rows": rows}
 
     @staticmethod
@@ -193,8 +196,11 @@ class Table:
         return f"<b>{escape(self.title)}</b>{self.to_html()}<small>{escape(self.note)}</small>"
 
 
-def _is_not_finite(cell: Cell) -> bool:
-    return isinstance(cell, float) and not isfinite(cell)
+def _plain(cell: Any, column: str) -> Cell:
+    value = cell.item() if getattr(cell, "ndim", None) == 0 else cell
+    if not isinstance(value, str | float | int | None):
+        raise InputError(f"a cell is a text, a number or None; got {cell!r:.40} in column {column!r}")
+    return None if isinstance(value, float) and not isfinite(value) else value
 
 
 def _estimate(row: Mapping[str, Cell], name: str) -> str:

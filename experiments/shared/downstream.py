@@ -35,7 +35,7 @@ def accuracy(source: str, task: str = ENDINGS, documents: int = 500) -> dict[str
         from lm_eval.api.task import ConfigurableTask
         from lm_eval.models.huggingface import HFLM
     except ImportError as error:
-        raise InputError("lm-evaluation-harness is not installed; pip install 'sinkinterp[lm-eval]'") from error
+        raise InputError("lm-evaluation-harness is not installed; pip install lm-eval") from error
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     begins_with_bos = tokenizer.bos_token_id is not None
     model = HFLM(load_model(source), tokenizer=tokenizer, batch_size=8, truncation=True, add_bos_token=begins_with_bos)

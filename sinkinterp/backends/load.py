@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from transformers import PreTrainedModel
 
 from ..checks import keywords, nearest
@@ -95,6 +96,8 @@ def _in_memory(
     library = _library_of(model)
     check_no_bridge(model)
     given = {argument: value for argument, value in own.items() if value is not None}
+    if library == _OWN and any(map(is_lazy, model.parameters())):
+        raise InputError(f"{name or type(model).__name__} has lazy weights without a size; run it once, then give it")
     if library == _OWN and backend is None:
         check_has_no_encoder(encoder, name or type(model).__name__)
         return ModuleSubject(model, name, **given)

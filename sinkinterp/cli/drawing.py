@@ -55,7 +55,7 @@ def view(
         from ..pages.atlas.page import atlas_page
         from ..runs.inputs import Inputs
 
-        heads = [layer_and_head(name) for name in head] or None
+        heads = heads_named(head)
         edits = [SwapPositions(*swap)] if swap is not None else []
         subject = loading.subject(model)
         if text is None:
@@ -76,6 +76,14 @@ def view(
 def _open(address: str) -> None:
     print_text(f"the page is at {address} (Ctrl-C ends it)")
     webbrowser.open(address)
+
+
+def heads_named(names: list[str]) -> list[tuple[int, int]] | None:
+    """The heads of --head; None where none is named. Raises InputError for one that is named twice."""
+    heads = [layer_and_head(name) for name in names]
+    if len(set(heads)) < len(heads):
+        raise InputError(f"a --head is given twice: {', '.join(names)}; give each once")
+    return heads or None
 
 
 def layer_and_head(name: str, option: str = "--head") -> tuple[int, int]:

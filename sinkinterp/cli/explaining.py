@@ -7,7 +7,7 @@ import typer
 
 from ..data.choices import Bos, Drawn, Dtype
 from ..outputs import page_bytes
-from .drawing import layer_and_head
+from .drawing import heads_named
 from .loading import load_subject
 from .measuring import DRAWN
 from .options import SEED, TOKENS, Column, Count, Encoder, Force, Html, Model, Numbers, Start, Text
@@ -40,7 +40,7 @@ def explain(
         from ..report.protocol import short_name
         from ..runs.inputs import Inputs
 
-        heads = [layer_and_head(name) for name in head] or None
+        heads = heads_named(head)
         subject = load_subject(model, "huggingface", encoder, dtype)
         most = length or min(64, subject.shape.n_ctx or 64)
         inputs = Inputs(

@@ -10,7 +10,7 @@ import typer
 from ..data.choices import Dtype
 from ..errors import InputError
 from ..outputs import page_bytes
-from .drawing import layer_and_head
+from .drawing import heads_named, layer_and_head
 from .loading import load_subject
 from .options import Backend, Force, Model, Numbers, Out, filled
 from .terminal import deliver, progress_bars
@@ -65,7 +65,7 @@ def patch(
     force: Force = False,
 ) -> None:
     """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
-    heads = [layer_and_head(name) for name in head] or None
+    heads = heads_named(head)
     _check(site, heads, to, first_order)
     with progress_bars() as progress:
         from ..data.texts import names_file

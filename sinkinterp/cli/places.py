@@ -134,4 +134,6 @@ def _is_in(path: Path, folder: Path) -> bool:
     """Whether a path is a folder, lies in it, or is the file that something in it links to."""
     if any(place == around or around in place.parents for place in _both(path) for around in _both(folder)):
         return True
-    return path.is_file() and folder.is_dir() and any(map(path.samefile, filter(Path.is_file, folder.iterdir())))
+    with suppress(PermissionError):  # a cache that cannot be read holds no output of ours
+        return path.is_file() and folder.is_dir() and any(map(path.samefile, filter(Path.is_file, folder.iterdir())))
+    return False

@@ -80,6 +80,8 @@ def reproduce(
         offline_if_unreachable(*model, text)
         if text is not None and is_path(text):
             check_readable(text)
+        if model and scale is Scale.SMOKE:
+            raise InputError("--scale smoke runs what ships, and --model names another one; leave one of them out")
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
         check_ours(
@@ -131,7 +133,7 @@ def _workers(ray: str | None, scale: Scale | None) -> "Workers":
     from ..runs.workers import Processes, Ray
 
     if ray is not None and find_spec("ray") is None:
-        raise InputError("Ray is not installed; pip install 'sinkinterp[ray]'")
+        raise InputError("Ray is not installed; pip install ray")
     if ray is not None:
         return Ray(ray, gpus=int(scale is Scale.PAPER))
     return Processes(1) if scale is Scale.PAPER else Processes()
@@ -182,7 +184,8 @@ def _command(name: str, scope: "Scope", encoder: str | None) -> str:
     models = (word for model in scope.models for word in ("--model", str(model)))
     text = () if scope.text is None else ("--text", scope.text)
     given = () if encoder is None else ("--encoder", encoder)
-    size = ("--scale", scope.scale, "--seeds", str(scope.seeds))
+    is_other = bool(scope.models) and scope.scale is Scale.SMOKE  # the default where no models are made
+    size = (*(() if is_other else ("--scale", scope.scale)), "--seeds", str(scope.seeds))
     return shlex.join(("sinkinterp", "reproduce", name, *size, *text, *models, *given))
 
 

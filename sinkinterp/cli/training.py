@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..errors import InputError
 from ..files import cache_folder
 from .loading import offline_if_unreachable
 from .options import (
@@ -103,6 +104,8 @@ def finetune(
     from ..train.settings import changed
 
     chosen = changed(ChatRecipe(model=model, data=data, seed=seed), settings)
+    if (chosen.model, chosen.data, chosen.sha256) != (model, data, ""):
+        raise InputError("model and data are arguments, and sha256 is computed; leave them out of --set")
     with joined(device) as world, run_progress(chosen, out, log, world.is_first, "chat") as (on_step, _):
         folder = finetuned(chosen, out, on_step, world, print_line if world.is_first else lambda message: None)
     if world.is_first:

@@ -88,7 +88,12 @@ def shown(console: "Console | None" = None, in_lines: bool = False, is_brief: bo
     if not (console.is_terminal or (console.is_jupyter and find_spec("ipywidgets"))):
         yield _Lines if in_lines or console.is_jupyter else silent
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[left]}"))
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}"),
+    )
     bars = Bars(*columns, console=console, transient=is_brief)
     try:
         yield partial(_Bar, bars, DELAY if is_brief else 0.0)

@@ -179,7 +179,7 @@ def _several(given: Any, name: str) -> Iterable[Any]:
     """The choices of a selector; one whole number stands for itself."""
     if is_whole(given):
         return (given,)
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
         raise InputError(f"{name} are a list of whole numbers, heads of pairs (layer, head); got {given!r:.40}")
     return given
 

@@ -58,7 +58,7 @@ def _saved(figure: go.Figure, path: Path, scale: int, force: bool) -> Path:
         import_module("kaleido")
     except ImportError as error:
         raise InputError(
-            "a picture needs kaleido: pip install 'sinkinterp[export]', or leave the pictures out, pictures=False"
+            "a picture needs kaleido: pip install kaleido, or leave the pictures out, pictures=False"
         ) from error
     try:
         content = bytes(figure.to_image("png", width=figure.layout.width or WIDTH, scale=scale))

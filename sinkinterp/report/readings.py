@@ -8,7 +8,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import finite_number, keywords, nearest, whole_number
+from ..checks import Told, finite_number, keywords, nearest, whole_number
 from ..errors import InputError
 from ..metrics import sink
 from ..metrics.bootstrap import Estimate, estimate, intervals
@@ -23,7 +23,7 @@ _ALPHA = "of some heads, it is (report.alpha()[:, layer, head] > epsilon).float(
 
 
 @dataclass(frozen=True, repr=False)
-class Readings:
+class Readings(metaclass=Told):
     """The measurements of one model's attention calls and residuals on some tokens, and their protocol.
 
     Numbers are those of attention layers and query heads only.

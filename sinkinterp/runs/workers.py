@@ -95,7 +95,7 @@ class Ray:
         try:
             import ray  # an extra
         except ImportError as error:
-            raise InputError("Ray is not installed; pip install 'sinkinterp[ray]'") from error
+            raise InputError("Ray is not installed; pip install ray") from error
         try:
             host, _, port = self.address.rpartition(":")
             if port.isdigit():  # where nothing listens, Ray itself waits for minutes

@@ -67,9 +67,7 @@ def _library(module: str, extra: str) -> ModuleType:
     try:
         return import_module(module)
     except ImportError as error:
-        raise InputError(
-            f"{extra} is not installed; pip install 'sinkinterp[{extra}]', or leave log=... out"
-        ) from error
+        raise InputError(f"{extra} is not installed; pip install {extra}, or leave log=... out") from error
 
 
 _LOGS: dict[str | None, Callable[[Path, Spec], AbstractContextManager[Write]]] = {

@@ -315,7 +315,7 @@ SAYS = {  # lines whose error says what to type
     f"measure {GOOD} {TOKENS} --length 4 --sequences 3": "use --sequences 2",
     f"{MEASURE} --text {{files}}/a.txt": "give one",
     f"{MEASURE} --epsilon 1": "epsilon is a share",
-    f"reproduce figure19 --scale smoke --model {SHIPPED} --model {SHIPPED}": "given twice",
+    f"reproduce figure19 --model {SHIPPED} --model {SHIPPED}": "given twice",
     f"view {SHIPPED} --head \u0660.\u0660": "such as 3.7",
     "finetune nowhere {files}/chats.jsonl --out run": "give the name of a model",
     f"{MEASURE} --backend jax": "cannot run on 'jax'; backends: huggingface",

@@ -26,7 +26,7 @@ def adapter_of(folder, **config):
 
 def test_an_adapter_says_what_it_needs(base, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
-    with pytest.raises(InputError, match=r"is an adapter, which cannot be read without peft; pip install 'sinkinterp"):
+    with pytest.raises(InputError, match=r"is an adapter, which cannot be read without peft; pip install peft"):
         si.load(adapter_of(tmp_path / "a", base_model_name_or_path=str(base)))
     for name, config in {"b": {}, "c": {"base_model_name_or_path": None}, "d": {"base_model_name_or_path": 5}}.items():
         with pytest.raises(InputError, match="names no base_model_name_or_path"):
@@ -37,7 +37,7 @@ def test_an_adapter_says_what_it_needs(base, tmp_path, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of peft, about transformers
 def test_an_adapter_is_read_as_peft_runs_it(base, tmp_path):
-    peft = pytest.importorskip("peft", reason="needs peft: pip install 'sinkinterp[peft]'")
+    peft = pytest.importorskip("peft", reason="needs peft: pip install peft")
     config = peft.LoraConfig(r=3, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     model = peft.get_peft_model(LlamaForCausalLM.from_pretrained(base), config).eval()
     model.save_pretrained(tmp_path / "adapter")

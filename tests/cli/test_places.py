@@ -29,7 +29,7 @@ COMMANDS = {  # that read INPUTS and write to {out}
 FOLDERS = {  # that write several files to {out}
     "train softmax --text good --set steps=1 --out {out}",
     "finetune good chats.jsonl --out {out}",
-    "reproduce table03 --model good --scale smoke --out {out}",
+    "reproduce table03 --model good --out {out}",
 }
 
 

@@ -48,7 +48,7 @@ def test_notebooks_show_tables_with_their_words_escaped():
 
 def test_a_picture_without_kaleido_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "kaleido", None)
-    with pytest.raises(InputError, match=r"pip install 'sinkinterp\[export\]'"):
+    with pytest.raises(InputError, match=r"pip install kaleido"):
         list(export.save_pictures({tmp_path / "x.png": go.Figure()}))
     assert not list(tmp_path.iterdir())
 

@@ -60,7 +60,7 @@ def test_pictures_can_be_left_out_and_are_missed_in_one_line(few, tmp_path):
     result = CliRunner().invoke(app, ["gallery", "--out", str(tmp_path), "--no-pictures"])
     assert result.exit_code == 0 and [path.name for path in tmp_path.iterdir()] == ["gallery.html"]
     result = CliRunner().invoke(app, ["gallery", "--out", str(tmp_path), "--force"])
-    assert result.exit_code == 2 and "pip install 'sinkinterp[export]'" in result.output
+    assert result.exit_code == 2 and "pip install kaleido" in result.output
     assert (tmp_path / "gallery.html").read_text() == "<html>"
 
 

@@ -168,7 +168,8 @@ class Sound(_SoundInput):
                 width, rate, channels = sound.getsampwidth(), sound.getframerate(), sound.getnchannels()
                 named, data = sound.getnframes() * width * channels, sound.readframes(sound.getnframes())
         except (OSError, EOFError, wave.Error) as error:
-            raise InputError(f"cannot read {self.file}: {error}; give a .wav file of plain (PCM) samples") from error
+            reason = str(error) or "it is empty, or ends too early"
+            raise InputError(f"cannot read {self.file}: {reason}; give a .wav file of plain (PCM) samples") from error
         if not data:
             raise InputError(f"{self.file} holds no samples; give a file with sound")
         if rate != SAMPLING_RATE:

@@ -53,7 +53,7 @@ def merged(model: PreTrainedModel, folder: Path) -> Any:
     try:
         from peft import PeftModel, get_peft_model_state_dict
     except ImportError as error:
-        fix = "pip install 'sinkinterp[peft]', or merge it with peft and save the whole model"
+        fix = "pip install peft, or merge it with peft and save the whole model"
         raise InputError(f"{folder} is an adapter, which cannot be read without peft; {fix}") from error
     if not (folder / _WEIGHTS).is_file():
         raise InputError(f"{folder} holds no {_WEIGHTS}; save the adapter with safe_serialization=True")

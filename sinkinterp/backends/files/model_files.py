@@ -4,6 +4,7 @@ In this order: GGUF files, which are dequantised to a plain model; what a config
 read; what the weights hold by their headers alone; the model, and whether it has taken every tensor; the tokenizer.
 """
 
+import os
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,7 +62,7 @@ def _gguf_metadata(file: Path) -> dict[str, Any]:
     if not file.is_file():
         raise InputError(f"there is no file {file}; check the path")
     if find_spec("gguf") is None:
-        raise InputError(f"{file} cannot be read without the package gguf; pip install 'sinkinterp[gguf]'")
+        raise InputError(f"{file} cannot be read without the package gguf; pip install gguf")
     from transformers.integrations.gguf import read_gguf_metadata
 
     try:
@@ -264,6 +265,8 @@ def _check_folder(source: str | Path) -> None:
     for file in folder.glob("*") if folder.is_dir() else ():
         if file.exists() and not file.is_file() and (not file.is_dir() or file.suffix == ".safetensors"):
             raise InputError(f"{file} is not a file, and a model is made of files; remove it, or give another folder")
+        if file.is_file() and not os.access(file, os.R_OK):
+            raise InputError(f"{file} cannot be read: permission denied; change its permissions, such as chmod u+r")
     if folder.exists() and not any(folder.glob("*.safetensors")):
         raise InputError(f"{folder} holds no .safetensors weights; load and save the model with transformers once")
 

@@ -105,5 +105,8 @@ def _downloaded(name: str) -> Path:
 
 
 def _folders(parent: Path) -> list[str]:
-    """The names of the folders in a folder, hidden ones apart; none where it does not exist."""
-    return sorted(path.name for path in parent.glob("[!.]*") if path.is_dir())
+    """The names of the folders in a folder, hidden ones apart; none where it does not exist or cannot be read."""
+    try:
+        return sorted(path.name for path in parent.glob("[!.]*") if path.is_dir())
+    except PermissionError:
+        return []
