@@ -41,7 +41,7 @@ from .shared.genuine import models_with
 
 CLAIM = "Genuine models of four families have one kind of sink: one first token, one massive entry, one token to keep."
 RULE = (
-    "of each model: Sink_1 without BOS lies .05 above uniform attention; to hide the first token costs more than to "
+    "of each model: Sink_1 is .05 above uniform attention, without BOS and with it; to hide the first token costs more than to "
     "hide the 11th; a rolling cache that keeps the first token loses less than one that does not"
 )
 REPORTED = {"Sun et al. 2024 (2402.17762)": "massive activations of LLaMA2-7B: 2,557 in dimensions 1415 and 2533"}
@@ -72,8 +72,8 @@ def measure(case: Case, progress: Progress) -> Table:
         row |= part(subject, tokens)
     on_part(1, 1)
     note = (
-        f"{protocol_note(report, EPSILON)}; the rest: of the start with the larger Sink_1, if they differ; null: uniform "
-        "attention; ratios: first token over the others, mean over heads and layers; cosines: "
+        f"{protocol_note(report, EPSILON)}; the rest: of the start with the larger Sink_1, if they differ; "
+        "null: uniform attention; ratios: first token over the others, mean over heads and layers; cosines: "
         "of queries with the first key, and with others; massive: |x| > 100 and 1,000 x the median, in most sequences; "
         "entry: the one of the first token that stands out most, and who writes it; losses in nats above the model's "
         f"own: a column's attention given to the others; a cache of {tokens.shape[1] // 2} tokens after it began to "
