@@ -41,8 +41,8 @@ from .shared.genuine import models_with
 
 CLAIM = "Genuine models of four families have one kind of sink: one first token, one massive entry, one token to keep."
 RULE = (
-    "of each model: Sink_1 is .05 above uniform attention, without BOS and with it; to hide the first token costs more than to "
-    "hide the 11th; a rolling cache that keeps the first token loses less than one that does not"
+    "of each model: Sink_1 is .05 above uniform attention, without BOS and with it; to hide the first token costs more "
+    "than to hide the 11th; a rolling cache that keeps the first token loses less than one that does not"
 )
 REPORTED = {"Sun et al. 2024 (2402.17762)": "massive activations of LLaMA2-7B: 2,557 in dimensions 1415 and 2533"}
 MODELS: dict[Scale, list[Model]] = {

@@ -24,11 +24,10 @@ class Genuine:
     has: frozenset[Has]
 
 
-FEW = 16  # sequences of the two larger models, so that a chapter takes minutes
-MODELS = (
+MODELS = (  # the larger two with fewer sequences, so that a chapter takes minutes
     Genuine("local/smollm2-135m-instruct", frozenset({Has.TEXT})),
-    Genuine(Fewer("local/gemma3-270m", FEW), frozenset({Has.TEXT, Has.WINDOWS})),
-    Genuine(Fewer("local/qwen2.5-coder-0.5b", FEW), frozenset({Has.TEXT, Has.BIASES})),
+    Genuine(Fewer("local/gemma3-270m", 16), frozenset({Has.TEXT, Has.WINDOWS})),
+    Genuine(Fewer("local/qwen2.5-coder-0.5b", 8), frozenset({Has.TEXT, Has.BIASES})),
     Genuine(Encoded("local/whisper-tiny.en", Silence()), frozenset({Has.TABLE})),
 )
 

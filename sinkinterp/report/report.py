@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import plotly.graph_objects as go
 
-from ..checks import Told, fix_of, keywords, whole_number
+from ..checks import fix_of, keywords, whole_number
 from ..table import Table
 from . import formats
 from .heads import sinks_by_head, top_heads
@@ -18,7 +18,7 @@ from .views import view_of
 
 
 @dataclass(frozen=True, repr=False)
-class Report(Readings, metaclass=Told):
+class Report(Readings):
     """Readings (its fields and statistics), what people look at first, and the formats that they travel in."""
 
     def __post_init__(self) -> None:
