@@ -209,8 +209,8 @@ def story(
 ) -> None:
     """Write the story that a book's numbers tell: one page with live figures, which needs no network."""
     from ..files import write_text
+    from ..pages.book import story_page
     from ..pages.chapters import chapters_in
-    from ..pages.story import story_page
 
     write_text(out, story_page(chapters_in(folder)))
     print_written(out)
