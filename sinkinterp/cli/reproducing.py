@@ -236,9 +236,8 @@ def story(
     force: Force = False,
 ) -> None:
     """Write the story that a book's numbers tell: one page with live figures, which needs no network."""
-    from ..pages.book import STORY, files_of
+    from ..pages.book import STORY, files_of, story_page
     from ..pages.chapters import chapters_in
-    from ..pages.story import story_page
 
     chapters = chapters_in(folder)
     others = [file for file in files_of(folder, [chapter.stem for chapter in chapters]) if file.name != STORY]

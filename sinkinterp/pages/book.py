@@ -1,30 +1,65 @@
-"""The book of experiments: a page for each, and a front page with every claim and its verdicts."""
+"""The book of experiments: a page for each, a front page with every claim and what we found, and the story."""
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
 from pathlib import Path
 
 import plotly.graph_objects as go
+from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from ..applications.position_swap import from_zero
+from ..errors import InputError
 from ..files import write_text
 from ..outputs import json_bytes, page_bytes, write_output
+from ..report.columns import ALPHA_1, MODEL, SINK_1
+from ..runs.arm_figures import importances
+from ..runs.catalogue import Scale, experiment_names
+from ..runs.experiment import load_experiment
 from ..runs.rules import Outcome, standing
-from ..table import Table
-from .chapters import NO_VERDICT, Chapter, chapters_in
-from .front import front_page, why_ours_differs
-from .page import Section, page
-from .passages import passages
-from .story import story_page
+from ..table import Table, published
+from .chapters import Chapter, chapters_in
+from .document import rendered
+from .page import Section, page, with_figures
+from .passages import FINDINGS, TOLD_BY, opening, passages
 
-INDEX = "index.html"
-STORY = "story.html"
-RULES_ARE = "A rule says which numbers support the claim; the module of the experiment holds it."
-PLOTLY = "plotly.min.js"  # one for all pages of a book
+INDEX, STORY, PLOTLY = "index.html", "story.html", "plotly.min.js"  # files of a book; its pages share one plotly
+GROUPS: Mapping[str, Sequence[str]] = {  # beginnings of the chapters' names
+    "What a sink is": ("table01", "figure19", "figure04_scale", "figure03", "figure09", "figure10"),
+    "What carries it": ("figure02", "massive", "removing", "patching", "figure07", "gpt2_circuit"),
+    "Where it is": ("table07", "table03", "table10_fixed", "marked", "figure05_prefix", "figure06", "propositions"),
+    "What takes its place": ("twins", "text_twins", "table04", "table05", "table13", "table12"),
+    "What prevents it": ("table06", "table14", "figure29", "normalisation", "equation32", "streaming", "figure30"),
+    "When it comes in training": (
+        "figure04_dynamics", "table09", "table02", "figure05_data", "table10_batch", "table11", "section7",
+    ),
+}  # fmt: skip
+OTHERS = "Other experiments"
+THEIRS = "the paper's models, of 60 million parameters, have many heads, and most of them have no sink"
+WHY = {
+    Scale.DEMO: f"Why our number differs from the paper's: a single head decides Sink_1 of our toys; {THEIRS}.",
+    Scale.TEXT: f"Why our number differs from the paper's: three to five heads decide Sink_1 of our small models; "
+    f"{THEIRS}.",
+    Scale.REAL: "Why our number differs from the paper's: it is another model, and a smaller one.",
+}
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d.,]*(?:e[+-]?\d+)?%?(?: \[[^\]]{1,40}\])?(?: (?:of|to) [+-]?\d[\d.,]*%?)?")
+
+
+@dataclass(frozen=True)
+class Card:
+    """A chapter on the front page: its figure, if it can be drawn, and the colour of its verdict."""
+
+    chapter: Chapter
+    figure: go.Figure | None
+    tone: str
+    why: str
 
 
 def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure, force: bool = False) -> list[Path]:
-    """The files of a chapter, and of the front page that counts it, written to the folder of the book.
+    """Writes the files of a chapter, and of the front page that counts it, to the folder of the book.
 
     Raises InputError, as all that write here do, for a file that sinkinterp did not write, unless `force`.
     """
@@ -33,14 +68,14 @@ def write_chapter(folder: Path, chapter: Chapter, digest: Table, figure: go.Figu
 
 
 def write_numbers(folder: Path, chapter: Chapter, force: bool = False) -> Path:
-    """What the book keeps of a chapter."""
+    """Writes the numbers that the book keeps of a chapter."""
     numbers = folder / f"{chapter.stem}.json"
     write_output(numbers, json_bytes(chapter.to_dict()), force)
     return numbers
 
 
 def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure, force: bool = False) -> Path:
-    """The page of a chapter, and beside it the plotly that all pages of the book share."""
+    """Writes the page of a chapter, and beside it the plotly that all pages of the book share."""
     html, library = folder / f"{chapter.stem}.html", folder / PLOTLY
     if not library.is_file():
         write_text(library, get_plotlyjs())
@@ -49,7 +84,7 @@ def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure,
 
 
 def write_front_pages(folder: Path, force: bool = False) -> list[Path]:
-    """The front page of a book, and the story that its numbers tell, if they tell one."""
+    """Writes the front page of a book, and the story if the book has numbers for it."""
     chapters, folder = chapters_in(folder), Path(folder)
     has_story = bool(passages(chapters))
     pages = {folder / INDEX: front_page(chapters, PLOTLY, STORY if has_story else None)}
@@ -61,40 +96,119 @@ def write_front_pages(folder: Path, force: bool = False) -> list[Path]:
 
 
 def files_of(folder: Path, stems: Sequence[str]) -> list[Path]:
-    """The files of a book that has these chapters; plotly's, once written, stays."""
+    """The files of a book with these chapters. Plotly's file is never written anew."""
     chapters = (folder / f"{stem}.{ending}" for stem in stems for ending in ("json", "html"))
     return [folder / INDEX, folder / STORY, *chapters]
 
 
 def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
-    """The page of one experiment: claim, what fails, figure, verdicts, digest, all rows, how the numbers were made."""
-    command, rows = chapter.provenance.get("command"), from_zero(chapter.table)
-    about = f"{RULES_ARE} {why_ours_differs(chapter)}" if chapter.verdicts else NO_VERDICT
+    """The page of one experiment: its result, figure, verdicts, digest, all rows, and how the numbers were made."""
+    verdicts, rows, short = verdict_table(chapter), from_zero(chapter.table), from_zero(digest)
+    rule = "A rule says which numbers support the claim; the module of the experiment holds it."
+    about = f"{rule} {why_ours_differs(chapter)}".strip() if chapter.verdicts else chapter.found
+    made = Table("", "", tuple({"what": name, "value": str(value)} for name, value in chapter.provenance.items()))
     sections = [
         Section("Figure", "", [figure]),
-        Section(_heading(chapter), about.strip(), tables=[verdict_table(chapter)]),
-        Section("In short", from_zero(digest).note, tables=[from_zero(digest)]),
+        Section(verdicts.title, about, tables=[verdicts]),
+        Section("In short", short.note, tables=[short]),
         *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[rows])]),
-        Section("How these numbers were made", f"Make them again: {command}", tables=[_provenance(chapter)]),
+        Section("How these numbers were made", f"Make them again: {chapter.provenance.get('command')}", tables=[made]),
     ]
-    held = standing(chapter.verdicts)
     fails = (f" It fails that {v.claim} ({v.reason})." for v in chapter.verdicts if v.outcome is Outcome.FAILS)
-    lead = f"The claim: {chapter.table.title}" + (f" Here {held}.{''.join(fails)}" if held else "")
-    return page(chapter.heading, lead, sections, PLOTLY)
+    return page(f"{chapter.found} {chapter.table.title}", chapter.heading + "".join(fails), sections, PLOTLY)
 
 
 def verdict_table(chapter: Chapter) -> Table:
-    """A row per rule."""
+    """A row per rule; the title says how many hold."""
     rows = tuple({"rule": v.claim, "verdict": v.outcome.value, "because": v.reason} for v in chapter.verdicts)
-    return Table(_heading(chapter), "" if rows else NO_VERDICT, rows)
-
-
-def _heading(chapter: Chapter) -> str:
-    """The heading of the verdicts: how many rules hold."""
     held = standing(chapter.verdicts)
-    return f"Verdicts: {held}" if held else "Verdicts"
+    return Table(f"Verdicts: {held}" if held else "Verdicts", "" if rows else chapter.found, rows)
 
 
-def _provenance(chapter: Chapter) -> Table:
-    rows = tuple({"what": name, "value": str(value)} for name, value in chapter.provenance.items())
-    return Table("Provenance", "", rows)
+def front_page(chapters: Sequence[Chapter], plotly: str | None = None, story: str | None = None) -> str:
+    """Findings and claims as a page with a search and filters. All text from data is escaped.
+
+    plotly: the path of a file with plotly.js, seen from the page. story: the path of the page that tells the findings.
+    """
+    judged = [chapter for chapter in chapters if not chapter.observes]
+    counts = Counter(verdict.outcome for chapter in judged for verdict in chapter.verdicts)
+    body = rendered(
+        "templates/book.html",
+        story=story,
+        findings=[(told, _with_whole_numbers(told.text)) for told in passages(chapters, FINDINGS)],
+        claims=sum(bool(chapter.verdicts) for chapter in judged),
+        rules=sum(counts.values()),
+        counts=[(outcome, _tone(outcome), counts[outcome]) for outcome in Outcome if counts[outcome]],
+        scales=Counter(chapter.scale for chapter in chapters),
+        groups=[(title, list(map(_card, inside))) for title, inside in _grouped(chapters)],
+        tone=_tone,
+        whole=_with_whole_numbers,
+    )
+    return with_figures("What is true of attention sinks", body, plotly, _BOOK[:1], _BOOK[1:])
+
+
+_BOOK = ("templates/book.css", "templates/book.js")
+
+
+def story_page(chapters: Sequence[Chapter], plotly: str | None = None, book: str | None = None) -> str:
+    """The story as HTML text. Raises InputError unless the chapters support a passage.
+
+    plotly: the path of a file with plotly.js. Without it the page holds plotly.js itself. book: the path of the book's
+    front page, in the folder of its chapters. Without it there are no links.
+    """
+    told = passages(chapters)
+    if not told:
+        raise InputError(f"these numbers tell no story; it needs some of {', '.join(sorted(TOLD_BY.values()))}")
+    title = "Where attention goes when it has nowhere to go"
+    body = rendered("templates/story.html", title=title, told=told, opening=opening(), book=book)
+    return with_figures(title, body, plotly, ["templates/story.css"], ["templates/story.js"])
+
+
+def why_ours_differs(chapter: Chapter, by: float = 0.1) -> str:
+    """A sentence that says why our Sink_1 is not the paper's. It is empty if all are within `by`, or not compared."""
+    table, paper = chapter.table, published(SINK_1)
+    if paper not in table.columns or SINK_1 not in table.columns or chapter.scale not in WHY:
+        return ""
+    pairs = zip(table.numbers(SINK_1), table.numbers(paper), strict=True)
+    return WHY[Scale(chapter.scale)] if any(abs(ours - theirs) > by for ours, theirs in pairs) else ""
+
+
+def small_figure(chapter: Chapter) -> go.Figure | None:
+    """The figure that a card shows a small copy of: importances of trained models, or the experiment's own.
+
+    None if there is no such experiment, or if its numbers are older than its module and cannot be drawn.
+    """
+    table = chapter.table
+    is_study = "state" in table.columns or ("paper loss" in table.columns and MODEL in table.columns)
+    if is_study and ALPHA_1 in table.columns and not chapter.observes:
+        return importances(table)
+    try:
+        return load_experiment(chapter.name).draw(table) if chapter.name in experiment_names() else None
+    except InputError:
+        return None
+
+
+def _grouped(chapters: Sequence[Chapter]) -> list[tuple[str, list[Chapter]]]:
+    """The chapters by what they are about, in the order of `GROUPS`. Those of no group come last."""
+    waiting, grouped = list(chapters), []
+    for title, beginnings in GROUPS.items():
+        inside = [c for beginning in beginnings for c in waiting if c.name.startswith(beginning)]
+        waiting = [chapter for chapter in waiting if chapter not in inside]
+        grouped.append((title, inside))
+    return [(title, inside) for title, inside in (*grouped, (OTHERS, waiting)) if inside]
+
+
+def _card(chapter: Chapter) -> Card:
+    outcomes = {verdict.outcome for verdict in chapter.verdicts} - {Outcome.NOT_ASKED}
+    tone = _tone(next(iter(outcomes))) if len(outcomes) == 1 else "mixed" if outcomes and not chapter.observes else ""
+    return Card(chapter, small_figure(chapter), tone, why_ours_differs(chapter, by=0.5))
+
+
+def _with_whole_numbers(text: str) -> Markup:
+    """The text as HTML in which no line ends inside a number or its interval."""
+    return Markup(_NUMBER.sub(lambda found: f"<span>{found[0]}</span>", escape(text, quote=False)))
+
+
+def _tone(outcome: Outcome) -> str:
+    """The class of an outcome's colour."""
+    return outcome.value.replace(" ", "-")

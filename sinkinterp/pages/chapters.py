@@ -1,6 +1,7 @@
-"""Chapters of the book of experiments: what is kept of each, as JSON."""
+"""Chapters of the book of experiments: the numbers, verdicts and provenance of each, as JSON."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,8 +14,15 @@ from ..runs.rules import Outcome, Verdict
 from ..seals import SHA256, check_signed
 from ..table import Cell, Table
 
-_CHAPTER = {"name", "summary", "verdicts", "provenance"}  # what tells a chapter from other JSON
+_CHAPTER = {"name", "summary", "verdicts", "provenance"}  # names that other JSON does not have
 NO_VERDICT = "No verdict: scale smoke only checks the path."
+_OBSERVED = (Outcome.SINK, Outcome.NO_SINK)
+_WHERE = {
+    Scale.DEMO: "On toys",
+    Scale.TEXT: "On text",
+    Scale.REAL: "In genuine models",
+    Scale.PAPER: "In the paper's models",
+}
 
 
 @dataclass(frozen=True)
@@ -42,23 +50,36 @@ class Chapter:
 
     @property
     def heading(self) -> str:
-        """What the experiment asks, and the scale where that is not its usual one."""
-        return self.summary if self.stem == self.name else f"{self.summary} (scale {self.scale})"
+        """What the experiment asks, without hints at options of the command."""
+        return "; ".join(part for part in self.summary.split("; ") if "--" not in part).replace("`", "")
+
+    @property
+    def observes(self) -> bool:
+        """Whether it says what models have, as the atlas does, and judges no claim of the paper."""
+        return any(verdict.outcome in _OBSERVED for verdict in self.verdicts)
+
+    @property
+    def found(self) -> str:
+        """The result in a few words, such as "On text: no." """
+        where = _WHERE.get(self.scale, f"At scale {self.scale}")
+        counts = Counter(verdict.outcome for verdict in self.verdicts if verdict.outcome is not Outcome.NOT_ASKED)
+        if self.observes:
+            return f"{where}: {', '.join(f'{n} {outcome}' for outcome, n in counts.most_common(2))}."
+        held, rules = counts[Outcome.HOLDS], counts.total()
+        if not rules:
+            return NO_VERDICT if not self.verdicts else f"{where}: not asked."
+        if held:
+            return f"{where}: yes." if held == rules else f"{where}: in part ({held} of {rules} rules hold)."
+        return f"{where}: {'no' if counts[Outcome.FAILS] else 'undecided'}."
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready copy: the table's title, note and rows, and beside them verdicts and provenance."""
-        verdicts = [asdict(verdict) for verdict in self.verdicts]
-        return {
-            **self.table.to_dict(),
-            "name": self.name,
-            "summary": self.summary,
-            "verdicts": verdicts,
-            "provenance": dict(self.provenance),
-        }
+        own = {"name": self.name, "summary": self.summary, "verdicts": list(map(asdict, self.verdicts))}
+        return {**self.table.to_dict(), **own, "provenance": dict(self.provenance)}
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Chapter":
-        """The inverse of `to_dict`. Raises InputError for what is not a chapter."""
+        """The inverse of `to_dict`. Raises InputError for other dictionaries."""
         if not all(isinstance(plain[name], str) for name in ("name", "summary", "title", "note")):
             raise InputError("its name, summary, title and note are texts")
         if not isinstance(plain["provenance"], Mapping) or not all(map(_is_row, [plain["provenance"], *plain["rows"]])):
@@ -68,7 +89,7 @@ class Chapter:
 
 
 def stem_of(name: str, scale: str | None) -> str:
-    """What the files of an experiment are called, so that trainings on text stand in a book beside those of toys."""
+    """The name of an experiment's files. Trainings on text have names of their own, beside those of toys."""
     if scale not in (Scale.TEXT, Scale.PAPER) or name not in experiment_names():
         return name
     experiment = load_experiment(name)
@@ -76,7 +97,7 @@ def stem_of(name: str, scale: str | None) -> str:
 
 
 def chapters_in(folder: Path) -> list[Chapter]:
-    """The chapters whose numbers lie in a folder, by name. Raises InputError without one, and for a damaged file."""
+    """The chapters of a folder, by name. Raises InputError if it has none, and for a damaged file."""
     if not isinstance(folder, str | Path):
         raise InputError(f"a book is a folder; give its path, not a {type(folder).__name__}")
     files = sorted(filter(Path.is_file, Path(folder).glob("*.json")))  # a pipe of that name would never end
@@ -87,7 +108,7 @@ def chapters_in(folder: Path) -> list[Chapter]:
 
 
 def chapter_in(file: Path) -> Chapter | None:
-    """The chapter of a file, None where it is other JSON. Raises InputError where it is damaged."""
+    """The chapter of a file; None for other JSON. Raises InputError if the file is damaged."""
     try:
         plain = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(plain, dict) or len(_CHAPTER - plain.keys()) > 1:  # one name may be damaged

@@ -44,8 +44,7 @@ from ..table import Table
 from ..train.checkpoint import history_of
 from ..train.recipe import Recipe
 from . import demo
-from .cards import cards_page
-from .page import Section
+from .page import Section, cards_page
 
 LENGTH, SEQUENCES = 64, 256
 LENGTHS = (4, 6, 8, 12, 16, 32, 64)  # of the sequences that the curves over length are measured on

@@ -10,10 +10,25 @@ from statistics import fmean
 
 import plotly.graph_objects as go
 
+from ..measurement.maps import attention_map
+from ..measurement.measure import measure
 from ..plots.series import sweep_figure
-from ..report.columns import ALPHA_1, ALPHA_SLOT, BLOCK, COSINE, EDIT, INPUT, LOSS, MODEL, SEED, SINK_1, SINK_T
+from ..report.columns import (
+    ALPHA_1,
+    ALPHA_SLOT,
+    BLOCK,
+    COSINE,
+    EDIT,
+    INPUT,
+    LAYER,
+    LOSS,
+    MODEL,
+    SEED,
+    SINK_1,
+    SINK_T,
+)
 from ..report.explained_graph import NAME, TO, graph_of_rows
-from ..report.heads import heads_overview
+from ..report.heads import heads_overview, strongest_head
 from ..report.norms import KIND
 from ..report.protocol import short_name
 from ..runs.arm_figures import importances
@@ -24,8 +39,10 @@ from .chapters import Chapter
 
 Rows = Mapping[str, Table]  # the rows of the first model of every chapter, by the chapter's name
 MARK = "natural, id 50257 first"  # text that begins as Whisper's decoder is used to
+REPEATED_MARK = "repeated, id 50257 first"
 SHOWN_TARGET = 5  # the position, from 1, that p1 is swapped with
 MARGIN = 0.05  # by which shares differ where a passage says that they do
+MAP_MODEL, MAP_TEXT = "sinkinterp/repeats-softmax", "Return the number of items in the list."
 NAMES = {
     "local/smollm2-135m-instruct": "SmolLM2-135M",
     "local/whisper-tiny.en, encoder silence": "Whisper tiny.en (its decoder, while it hears silence)",
@@ -50,6 +67,19 @@ class _Told:
     title: str
     text: str
     figure: go.Figure
+
+
+def opening() -> tuple[str, go.Figure]:
+    """What a head does with the words of a sentence, and its map, from a model that ships with the package."""
+    report = measure(MAP_MODEL, MAP_TEXT, progress=False)
+    layer, head = strongest_head(report)
+    figure = attention_map(MAP_MODEL, MAP_TEXT, heads=[(layer, head)]).update_layout(updatemenus=[])
+    text = (
+        "Here is one attention head of a small model that ships with sinkinterp, while it reads a sentence. Each row "
+        "is a token that looks back, each column a token that it looks at. A dark square is much attention. The first "
+        f"column is dark: the first token receives {report.alpha()[0, layer, head]:.0%} of all attention."
+    )
+    return text, figure
 
 
 def passages(chapters: Sequence[Chapter], names: Sequence[str] = ()) -> list[Passage]:
@@ -105,11 +135,13 @@ def _sink(rows: Rows) -> _Told | None:
     if low <= null + MARGIN:
         return None
     heads = rows["figure19_heads"]
+    above = sum(alpha > 0.3 for alpha in heads.numbers(ALPHA_1))
     text = (
         f"A language model reads a text token by token, and every token looks back at those before it. In "
         f"{_name(natural)} the first token receives {alpha:.1%} [{low:.1%}, {high:.1%}] of this attention, whatever it "
-        f"says; spread evenly, it would be {null:.1%}. {rate:.1%} of all heads give it more than 0.3 of theirs "
-        "(Sink_1). Each square of the map is a head; its colour says how much it looks at the first token."
+        f"says; spread evenly, it would be {null:.1%}. {above} of its {len(heads.rows)} heads give it more than 0.3 of "
+        f"theirs, mean over texts (counted text by text, {rate:.1%} do: Sink_1). Each square of the map is a head; its "
+        "colour says how much it looks at the first token."
     )
     return _Told(f"A sink: {alpha:.0%} of all attention goes to the first token", text, heads_overview(heads))
 
@@ -179,18 +211,22 @@ def _source(rows: Rows) -> _Told | None:
         for name in ("none", "path: the readers' first keys", "control: random vectors as long")
     )
     alphas = [_number(row, ALPHA_1) for row in (before, cut, drawn)]
+    block = int(path["first block of readers"])
+    sinks = [row[LAYER] or 0 for row in rows["figure19_heads"].rows if _number(row, ALPHA_1) > 0.3]
+    earlier = sum(int(layer) < block for layer in sinks)
     if not alphas[1] < alphas[0] / 2 < alphas[2]:
         return None
     writer, count = str(_row(table, what="path")[TO]), int(path["neurons that make most"])
     text = (
         f"In {_name(heads[0])}, {writer} writes {path['written']:,.0f} into dimension {path['dimension']:.0f} at the "
         f"first token, and {count} of its neurons make {path['share of these neurons']:.0%} of that. From layer "
-        f"{path['first block of readers']:.0f} on the keys of {path['readers']:.0f} of {path['later heads']:.0f} heads "
-        f"read it. Taken out of their first keys, and of nothing else, it leaves them {alphas[1]:.0%} of attention on "
+        f"{block} on the keys of {path['readers']:.0f} of {path['later heads']:.0f} heads read it. The sink of earlier "
+        f"layers has other causes: {earlier} of the {len(sinks)} heads with a sink come before it is written. Taken "
+        f"out of the first keys of its readers, and of nothing else, it leaves them {alphas[1]:.0%} of attention on "
         f"the first token in place of {alphas[0]:.0%} (a random vector as long: {alphas[2]:.0%}), and the loss rises "
         f"by {_number(cut, 'change of loss'):.2f}. The graph shows the parts behind the strongest sinks."
     )
-    return _Told(f"{count} neurons make the sink", text, graph_of_rows(table))
+    return _Told(f"{count} neurons make the sink of the later layers", text, graph_of_rows(table))
 
 
 def _removal(rows: Rows) -> _Told | None:
@@ -272,7 +308,7 @@ def _first_position(rows: Rows) -> _Told | None:
     """Where positions are learned, the sink goes where p1 goes."""
     table = rows["table07_position_swap"].where(input=MARK, t=SHOWN_TARGET)
     before, swapped, control = (_row(table, edit=edit) for edit in ("none", "p1 <-> p_t", "p_t <-> p_t+1"))
-    repeated = rows["table07_position_swap"].where(input="repeated", t=SHOWN_TARGET)
+    repeated = rows["table07_position_swap"].where(input=REPEATED_MARK, t=SHOWN_TARGET)
     copies = [_number(_row(repeated, edit=edit), column) for edit, column in (("none", SINK_1), ("p1 <-> p_t", SINK_T))]
     rate, left, moved = _number(before, SINK_1), _number(swapped, SINK_1), _number(swapped, SINK_T)
     if not (moved > rate / 2 > left and copies[1] < copies[0] / 2):
@@ -282,8 +318,8 @@ def _first_position(rows: Rows) -> _Told | None:
         f"{_name(before)} has a learned vector for each position; that of the first is called p1. Swap the vectors of "
         f"positions 0 and {to}, and the sink moves from the first token (Sink_1 {rate:.1%}, afterwards {left:.1%}) to "
         f"the token at position {to} ({moved:.1%}). Swapping two later positions changes nothing "
-        f"({_number(control, SINK_1):.1%}). Not so on one token that is repeated: there its sink fades "
-        f"({copies[0]:.1%}, then {copies[1]:.1%} at position {to})."
+        f"({_number(control, SINK_1):.1%}). If one token is repeated behind the same beginning, "
+        f"less of the sink follows ({copies[0]:.1%}, then {copies[1]:.1%} at position {to})."
     )
     words = {
         "none": "nothing changed", "p1 <- p_t": f"p1 replaced by position {to}'s", "p1 <-> p_t": f"0 and {to} swapped",

@@ -1,11 +1,11 @@
-"""Small copies of figures, drawn for their size: one panel, large letters, no title, names that can be read."""
+"""Copies of figures for pages: without a title, or small, with one panel, large letters and names that can be read."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
-from .theme import MAGNITUDE, json_ready
+from .theme import LEGEND_Y, MAGNITUDE, json_ready
 
 HEIGHT = 190  # pixels
 ROW = 15  # pixels that a name needs
@@ -16,7 +16,18 @@ LONGEST = 30  # letters of a name
 _LAID_DOWN = {"line-ew": "line-ns", "line-ew-open": "line-ns-open"}
 _KEPT = ("type", "range", "rangemode", "tickformat", "autorange", "exponentformat")  # what makes an axis right
 _CURVES = ("scatter", "bar")
+_IN_LEGEND = (*_CURVES, "box")  # kinds of traces that the legend above a figure names
 Plain = dict[str, Any]  # a part of a figure, as JSON holds it
+
+
+def untitled(figure: go.Figure) -> go.Figure:
+    """A copy without its title, for a section whose heading says the same."""
+    named = [trace for trace in figure.data if trace.type in _IN_LEGEND and trace.showlegend is not False]
+    top = 75 if len(named) > 1 else 60 if figure.layout.annotations else 35  # room for a legend, for titles of panels
+    copy = go.Figure(figure).update_layout(title=None, margin={"t": top})
+    if copy.layout.legend.y == LEGEND_Y and copy.layout.height:  # above the titles of panels, however low they are
+        copy.layout.legend.y = 1 + 26 / (copy.layout.height - top - (copy.layout.margin.b or 80))
+    return copy
 
 
 def thumbnail(figure: go.Figure, height: int | None = None) -> go.Figure:

@@ -46,9 +46,10 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
     for start, end, share in edges:
         (x0, y0), (x1, y1) = places[start], places[end]
         line = {"width": max(1, WIDEST * min(abs(share), 1)), "color": COLOURS[0] if share > 0 else COLOURS[1]}
-        figure.add_scatter(x=[x0, x1], y=[y0, y1], mode="lines", line=line, opacity=0.5, hoverinfo="skip")
-        middle = {"x": 0.4 * x0 + 0.6 * x1, "y": 0.4 * y0 + 0.6 * y1}
-        figure.add_annotation(text=f"{share:.0%}", showarrow=False, font={"size": 12}, xshift=18, **middle)
+        says = f"{escaped(start)} to {escaped(end)}: {share:.0%}<extra></extra>"
+        marker = {"symbol": "arrow", "angleref": "previous", "size": [0, 14], "standoff": 9, "color": line["color"]}
+        style = {"mode": "lines+markers", "line": line, "marker": marker, "opacity": 0.5}
+        figure.add_scatter(x=[x0, x1], y=[y0, y1], hovertemplate=says, **style)
     depth = 1 + max(y for _, y in places.values())
     starts = {start for start, _, _ in edges}
     is_last = [name not in starts for name in places]

@@ -1,13 +1,14 @@
 import json
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import plotly.graph_objects as go
 import pytest
 
 from sinkinterp.errors import InputError
-from sinkinterp.pages.book import write_chapter
+from sinkinterp.pages.book import front_page, why_ours_differs, write_chapter
 from sinkinterp.pages.chapters import NO_VERDICT, Chapter, chapters_in, stem_of
-from sinkinterp.pages.front import front_page, why_ours_differs
 from sinkinterp.runs.rules import Outcome, Verdict
 from sinkinterp.table import Table
 
@@ -62,9 +63,8 @@ def test_the_front_page_counts_and_shows_every_verdict(book):
 def test_page_and_card_count_the_rules_that_hold(book):
     assert "Verdicts: 1 of 2 rules hold" in (book / "table0.html").read_text()
     html = (book / "index.html").read_text()
-    assert (
-        '<b class="badge mixed">1 of 2 rules hold</b>' in html and '<b class="badge holds">the rule holds</b>' in html
-    )
+    assert '<b class="badge mixed">On toys: in part (1 of 2 rules hold).</b>' in html
+    assert '<b class="badge holds">On toys: yes.</b>' in html
 
 
 def test_numbers_of_scale_smoke_have_no_verdict_and_say_so(tmp_path):
@@ -95,6 +95,27 @@ def test_pages_share_one_plotly_and_request_nothing_else(book):
     assert not any("http://" in page or "https://" in page for page in [front_page(chapters_in(book)), *pages])
 
 
+def test_no_heading_of_the_committed_book_shows_code_or_an_option_and_every_claim_has_a_result():
+    for made in chapters_in(Path(__file__).parents[2] / "figures" / "book"):
+        assert "`" not in made.heading and "--" not in made.heading and len(made.heading) > 20
+        assert re.fullmatch(r"(On toys|On text|In genuine models): .+\.|" + re.escape(NO_VERDICT), made.found)
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "found"),
+    [
+        ([Outcome.HOLDS, Outcome.NOT_ASKED], "On toys: yes."),
+        ([Outcome.FAILS, Outcome.UNDECIDED], "On toys: no."),
+        ([Outcome.CONFOUNDED], "On toys: undecided."),
+        ([Outcome.NOT_ASKED], "On toys: not asked."),
+        ([Outcome.HOLDS, Outcome.FAILS, Outcome.UNDECIDED], "On toys: in part (1 of 3 rules hold)."),
+        ([Outcome.SINK, Outcome.NO_SINK, Outcome.SINK], "On toys: 2 sink, 1 no sink."),
+    ],
+)
+def test_a_result_is_yes_if_all_rules_hold_no_if_none_holds_and_one_fails_and_else_in_part(outcomes, found):
+    assert chapter("table1", *outcomes).found == found
+
+
 def test_the_front_page_counts_rules_of_claims_and_not_what_the_atlas_observes():
     html = front_page([chapter("table1", Outcome.HOLDS), chapter("atlas", Outcome.SINK, Outcome.NO_SINK)])
     assert "1 claims, judged by 1 rules" in html and "all (1)" in html and "holds (1)" in html
@@ -107,7 +128,7 @@ def test_claims_stand_by_what_they_are_about_and_the_others_last():
     order = [
         html.index(text) for text in ("What a sink is", "table01_x", "What prevents it", "table06_x", "Other", "zebra")
     ]
-    assert order == sorted(order) and "Where it stands" not in html
+    assert order == sorted(order) and "Where it is" not in html
 
 
 @pytest.mark.parametrize("ours, scale, says", [(0.98, "demo", True), (0.25, "demo", False), (0.98, "smoke", False)])
@@ -117,7 +138,7 @@ def test_a_sentence_says_why_ours_is_not_the_papers_where_it_is_not(ours, scale,
     assert bool(why_ours_differs(made)) == says
 
 
-def test_no_line_of_a_reason_ends_inside_a_number():
-    verdict = Verdict("c", Outcome.HOLDS, "1.33e-15 [1.33e-15, 2]; Sink_1 53.7% to 81.1%")
+def test_no_line_of_a_reason_ends_inside_a_number_and_an_apostrophe_is_not_one():
+    verdict = Verdict("c", Outcome.HOLDS, "the paper's: 1.33e-15 [1.33e-15, 2]; Sink_1 53.7% to 81.1%")
     html = front_page([replace(chapter(), verdicts=[verdict])])
-    assert "<span>1.33e-15 [1.33e-15, 2]</span>; Sink_1 <span>53.7% to 81.1%</span>" in html
+    assert "the paper's: <span>1.33e-15 [1.33e-15, 2]</span>; Sink_1 <span>53.7% to 81.1%</span>" in html

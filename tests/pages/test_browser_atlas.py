@@ -14,7 +14,7 @@ from pages.atlases import NASTY, cells_of, pairs_of, patterns, small_atlas
 from sinkinterp.attention.maps import SCORE, WEIGHT
 from sinkinterp.pages.atlas.contents import State
 from sinkinterp.pages.atlas.page import atlas_page
-from sinkinterp.pages.document import in_script
+from sinkinterp.pages.document import TEMPLATES
 from sinkinterp.plots.theme import DARK, LIGHT
 from sinkinterp.table import Table
 
@@ -597,7 +597,8 @@ def test_data_that_do_not_match_the_schema_are_refused_by_name(alone, reason, ch
     old = re.search(r'<script type="application/json" id="about">(.*?)</script>', html, re.S)[1]
     data = json.loads(old)
     change(data)
-    page = alone(html.replace(old, in_script(data)), "#lead:not(:empty)")
+    new = TEMPLATES.from_string("{{ data|tojson }}").render(data=data)
+    page = alone(html.replace(old, new), "#lead:not(:empty)")
     said = page.inner_text("#lead")
     assert said == f"This page cannot be drawn: {reason}. Make the page again with one version of sinkinterp."
     assert any(said in complaint for complaint in page.complaints) and page.locator("#map canvas").count() == 0

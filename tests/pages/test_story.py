@@ -9,14 +9,15 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from sinkinterp.errors import InputError
+from sinkinterp.pages.book import story_page
 from sinkinterp.pages.chapters import chapters_in
 from sinkinterp.pages.passages import FINDINGS, TOLD_BY, passages
-from sinkinterp.pages.story import story_page
 
 BOOK = Path(__file__).parents[2] / "figures" / "book"
 CHAPTERS = chapters_in(BOOK)
 PLACES = ("t", "block", "layer", "head", "sinks", "seed", "dimension", "epsilon", "T")  # columns that say where
 FIXED = {"0.3", "0", "4", "1", "2", "511", "512", "135"}  # epsilon, positions, names, lengths of the cache
+COUNTS = {270}  # heads of a model; they are counted, and so do not grow
 
 
 def test_all_passages_and_all_five_findings_are_told_from_the_committed_numbers():
@@ -53,7 +54,9 @@ def test_no_number_of_a_sentence_is_typed():
     for told in passages(CHAPTERS):
         quoted, again = (re.findall(r"\d[\d,.]*\d|\d", text) for text in (told.text, after[told.name]))
         same = {number for number, other in zip(quoted, again, strict=True) if number == other}
-        zero_or_ratio = {number for number in same if float(number.replace(",", "")) in (0, 507, 11, 12, 24, 164)}
+        zero_or_ratio = {
+            number for number in same if float(number.replace(",", "")) in (0, 507, 11, 12, 24, 164, *COUNTS)
+        }
         assert same - zero_or_ratio <= FIXED, told.name
 
 

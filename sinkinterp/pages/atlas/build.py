@@ -94,7 +94,7 @@ class Reader:
             places=places,
             states=[_state(run, places, self.maps, name) for name, run in runs.items()],
             bits=self.detail.bits,
-            lead=sink_verdict(first, token_text=word),
+            lead="After the edits: " * (len(reports) > 1) + sink_verdict(last, token_text=word),
             note=protocol_note(last, EPSILON),
             protocol=_protocol(reports),
             tables=_tables(reports, word),

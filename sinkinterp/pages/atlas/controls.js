@@ -48,6 +48,7 @@ function addControls() {
   addScopeButtons();
   [$("whole").onclick, $("no-token").onclick] = [showWholeMap, () => chooseToken(-1)];
   [$("png").onclick, $("svg").onclick] = [() => saveMap("png", 3), () => saveMap("svg", 1)];
+  [$("csv").onclick, $("link").onclick] = [saveCsv, copyLink];
   page.addControls();
 }
 
@@ -71,6 +72,25 @@ function listHeads(layer) {
 function saveMap(format, scale) {
   const [layer, head] = maps[view.map];
   Plotly.downloadImage("map", { format, scale, filename: `layer ${layer} head ${head}` });
+}
+
+/** Saves the numbers of the open map that are stored: a row for each query, a column for each key. */
+function saveCsv() {
+  const [layer, head] = maps[view.map], quoted = (text) => `"${text.replaceAll('"', '""')}"`;
+  const { values } = openStates[Math.min(view.state, 1)].channels[view.channel][statIndex(view.mean)];
+  const nameOf = (cell) => quoted(`${cell * side} ${tokens[cell * side]}`);
+  const row = (r) => [...values.subarray(r * columns, (r + 1) * columns)].map((x) => (x === x ? x : ""));
+  const lines = [["query", ...Array.from({ length: columns }, (_, c) => nameOf(c))]];
+  for (let r = 0; r < rows; r++) lines.push([nameOf(r), ...row(r)]);
+  const file = new Blob([lines.map((cells) => cells.join(",")).join("\n")], { type: "text/csv" });
+  element("a", "", { href: URL.createObjectURL(file), download: `layer ${layer} head ${head}.csv` }).click();
+}
+
+/** Copies the address, which names the open head. */
+async function copyLink() {
+  await navigator.clipboard?.writeText(location.href);
+  $("link").textContent = "Copied";
+  setTimeout(() => { $("link").textContent = "Copy link"; }, 1500);
 }
 
 function redrawOnChanges() {

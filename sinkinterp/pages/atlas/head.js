@@ -18,6 +18,7 @@ async function openHead(layer, head) {
   await drawHead();
   drawText();
   if ($("overview").data) Plotly.relayout("overview", { shapes: [openHeadFrame()] });
+  frameOpenMap();
   page.onOpenHead(layer, head);
   document.body.dataset.head = `${layer}-${head}`;
 }
@@ -193,9 +194,16 @@ function listenToMap() {
     drawHead();
   });
   $("map").on("plotly_doubleclick", showWholeMap);
+  $("map").on("plotly_click", ({ points: [point] }) => pinToken(point));
   $("map").on("plotly_hover", ({ event, points: [point] }) => showTip(event, textOfCells(point)));
   $("map").on("plotly_unhover", hideTip);
   $("map").onkeydown = zoomByKey;
+}
+
+/** A click on a pair chooses its key in the text; another click on it lets the key go. */
+function pinToken({ pointIndex: [, c], data: { meta: { box: [, , left], by, isSlot } } }) {
+  const key = (left + c * by) * side;
+  if (!isSlot) chooseToken(key === chosenToken ? -1 : key);
 }
 
 function showWholeMap() {

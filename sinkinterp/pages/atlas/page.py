@@ -7,11 +7,10 @@ the two of the page, and lets nothing be fetched.
 
 from dataclasses import asdict
 from functools import cache
-from string import Template
 
 from plotly.offline import get_plotlyjs
 
-from ..document import STYLE, Scripts, asset, document, in_script
+from ..document import Scripts, asset, document, rendered
 from ..schema import declared
 from .codes import text_of
 from .contents import Atlas
@@ -40,16 +39,9 @@ SCRIPTS = (*FIGURES, "atlas/start.js")
 def atlas_page(atlas: Atlas) -> str:
     """The page as HTML text."""
     data, blocks = encode(atlas)
-    script = "".join(map(asset, SCRIPTS))
-    body = Template(asset("atlas/atlas.html")).substitute(
-        figures=asset("atlas/figures.html"),
-        about=in_script(asdict(data)),
-        schema=in_script(declared(PageData)),
-        plotly=packed_plotly(),
-        blocks="\n".join(f'<script type="text/plain" id="{name}">{text}</script>' for name, text in blocks.items()),
-    )
-    style = STYLE + asset("atlas/atlas.css")
-    return document(f"sinkinterp: {atlas.model}", style, body, Scripts([script], added=[get_plotlyjs()]))
+    values = {"about": asdict(data), "schema": declared(PageData), "plotly": packed_plotly(), "blocks": blocks}
+    scripts = Scripts(["".join(map(asset, SCRIPTS))], added=[get_plotlyjs()])
+    return document(f"sinkinterp: {atlas.model}", rendered("atlas/atlas.html", **values), ["atlas/atlas.css"], scripts)
 
 
 @cache

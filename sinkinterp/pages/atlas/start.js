@@ -12,7 +12,7 @@ async function sketch(map) {
   const pixels = Math.min(MAX_PIXELS, figureSize().height - 120, $("map").clientWidth - 180);
   const canvas = element("canvas", "", { width: pixels, height: pixels });
   canvas.style.marginLeft = "104px";
-  canvas.getContext("2d").putImageData(thumbnail(cells, pixels), 0, 0);
+  canvas.getContext("2d").putImageData(thumbnail(joinedPixels(cells, pixels), pixels, 0), 0, 0);
   $("map").append(canvas);
 }
 

@@ -23,6 +23,7 @@ async function drawThumbnails() {
   grid = gridOfMaps();
   const context = clearedCanvas(ratio), pixels = Math.round(grid.size * ratio);
   if (grid.size !== oldSize) scrollToSink();
+  frameOpenMap();
   let most = 0; // the largest change of all maps
   const forEachMap = async (act) => {
     for (let map = 0; map < maps.length && drawing === latestDrawing; map++) {
@@ -86,6 +87,13 @@ function scrollToSink() {
   const mean = (l) => Array.from({ length: about.heads }, (_, h) => importance(0, l, h, 0)).reduce((a, b) => a + b) / about.heads;
   const first = mappedLayers.find((layer) => mean(layers.indexOf(layer)) > 0.3) ?? mappedLayers[0];
   $("maps").scrollTop = topOfLayer(first);
+}
+
+/** Puts the frame around the open map. */
+function frameOpenMap() {
+  const corner = grid.corners[view.map], pixels = `${grid.size}px`;
+  $("frame").hidden = !corner;
+  if (corner) Object.assign($("frame").style, { left: `${corner[0]}px`, top: `${corner[1]}px`, width: pixels, height: pixels });
 }
 
 /** How far the box of maps scrolls to show a layer first. */

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from string import Template
 from typing import Any
 
 from plotly.offline import get_plotlyjs
@@ -13,7 +12,7 @@ from ...backends.subject import tokenizer_of, words_of
 from ...checks import whole_number
 from ...data.choices import Bos
 from ..atlas.page import FIGURES, packed_plotly
-from ..document import STYLE, Scripts, asset, document, in_script
+from ..document import Scripts, asset, document, rendered
 from ..schema import declared
 from ..serve import serve
 from .edits import KINDS, Kind
@@ -43,15 +42,14 @@ def serve_live(
 
 def live_page(session: Session) -> str:
     """The page of a session. Text of prompts and tokens is only ever set as text, never as markup."""
-    body = Template(asset("live/live.html")).substitute(
-        start=in_script(asdict(start_data(session))),
-        schema=in_script({"start": declared(StartData), "answer": declared(AnswerData)}),
-        figures=asset("atlas/figures.html"),
+    body = rendered(
+        "live/live.html",
+        start=asdict(start_data(session)),
+        schema={"start": declared(StartData), "answer": declared(AnswerData)},
         plotly=packed_plotly(),
     )
-    style = STYLE + asset("atlas/atlas.css") + asset("live/live.css")
     scripts = Scripts(["".join(map(asset, SCRIPTS))], added=[get_plotlyjs()], ask_server=True)
-    return document(f"{session.name}: live", style, body, scripts)
+    return document(f"{session.name}: live", body, ["atlas/atlas.css", "live/live.css"], scripts)
 
 
 def start_data(session: Session) -> StartData:

@@ -16,5 +16,5 @@
   slider.addEventListener("input", show);
   const start = () => (document.body.dataset.ready ? show() : setTimeout(start, 50));
   start();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { slider.value = 0; setTimeout(show, 500); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { setTimeout(show, 500); });
 })();

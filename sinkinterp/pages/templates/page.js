@@ -97,7 +97,8 @@
   const isFolded = ({ place }) => place.closest("details:not([open]) > :not(summary)") !== null;
 
   /** Draws the figures that are in sight and not drawn yet; the page answers meanwhile. */
-  const drawMissing = async () => {
+  let drawing = Promise.resolve(); // one after the other: a click while others are drawn waits for its turn
+  const drawMissing = () => (drawing = drawing.then(async () => {
     for (const figure of figures) {
       if (figure.isDrawn || isFolded(figure)) continue;
       await draw(figure);
@@ -105,7 +106,7 @@
       listenToPoints(figure);
       await new Promise((resolve) => setTimeout(resolve));
     }
-  };
+  }));
 
   const listen = (drawing) => drawing.buttons.forEach((button) => button.addEventListener("click", () => {
     const format = button.dataset.do, { id } = drawing;
@@ -132,8 +133,8 @@
 
   const start = async () => {
     await plotlyLoaded();
-    await drawMissing();
     document.querySelectorAll("details").forEach((folded) => folded.addEventListener("toggle", drawMissing));
+    await drawMissing();
     prefersDark.addEventListener("change", () => redraw(prefersDark.matches));
     isNarrow.addEventListener("change", () => {
       const large = figures.filter(({ isDrawn, isSmall }) => isDrawn && !isSmall);
