@@ -126,7 +126,7 @@ class Settings:
         from ..measurement.presets import preset_of
 
         sequences = 1 if given.is_one_text else given.sequences
-        options = {"length": given.length, "sequences": sequences, "bos": given.bos}
+        options: dict[str, Any] = {"length": given.length, "sequences": sequences, "bos": given.bos}
         options |= {"epsilon": self.epsilon, "dtype": dtype}
         return replace(preset_of(self.preset), **{name: value for name, value in options.items() if value is not None})
 

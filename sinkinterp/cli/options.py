@@ -286,6 +286,6 @@ class Loading:
     dtype: NumbersOrDefault = None
     device_map: DeviceMap = None
 
-    def subject(self, model: str, dtype: Dtype = Dtype.FLOAT32) -> "Subject":
+    def subject(self, model: str, dtype: str = Dtype.FLOAT32) -> "Subject":
         """The model of that name or folder, which computes in `dtype` unless --dtype says otherwise."""
         return load_subject(model, self.backend, self.encoder, self.dtype or dtype, self.device_map)

@@ -64,7 +64,7 @@ def checked(command: Callable[..., None]) -> Callable[..., None]:
     Its options declare what they are by their parsers: `input_file` and `source`, `OUTPUT_FILES` and `output_folder`.
     A parameter whose type is a dataclass stands for an option per field.
     """
-    groups = {name: hint for name, hint in command.__annotations__.items() if is_dataclass(hint)}
+    groups: dict[str, Any] = {name: hint for name, hint in command.__annotations__.items() if is_dataclass(hint)}
     options = [option for parameter in signature(command).parameters.values() for option in _options_in(parameter)]
     parsers = {option.name: _parser(option.annotation) for option in options}
 

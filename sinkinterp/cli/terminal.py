@@ -46,7 +46,8 @@ class Stream:
     """A standard stream of a command. It keeps the first error of the system, and drops what is printed after it."""
 
     def __init__(self, stream: Any) -> None:
-        self.stream, self.error = stream, None
+        self.stream = stream
+        self.error: OSError | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -80,7 +81,7 @@ def streams() -> Iterator[Stream | None]:
     kept = [None if stream is None else Stream(stream) for stream in given]
     for stream in given:  # a terminal may lack letters of a table
         getattr(stream, "reconfigure", lambda **how: None)(errors="backslashreplace")
-    sys.stdout, sys.stderr = kept  # type: ignore[assignment]
+    sys.stdout, sys.stderr = kept
     try:
         yield kept[0]
     finally:
