@@ -31,7 +31,7 @@ def no_passages(monkeypatch):
     """The chapter of these tests has other columns than the story tells of."""
     monkeypatch.setattr("sinkinterp.pages.book.passages", lambda chapters: [])
     monkeypatch.setattr("sinkinterp.pages.book.front_page", lambda *parts: "a page")
-    monkeypatch.setattr("sinkinterp.pages.story.story_page", lambda chapters: "a page")
+    monkeypatch.setattr("sinkinterp.pages.book.story_page", lambda chapters: "a page")
 
 
 @pytest.fixture(scope="module")
