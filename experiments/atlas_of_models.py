@@ -1,6 +1,6 @@
 """An atlas of genuine models: one row a model with its sink, its massive activation, and what both cost."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import plotly.graph_objects as go
@@ -66,7 +66,11 @@ def measure(case: Case, progress: Progress) -> Table:
     start = max(reports, key=lambda bos: reports[bos].sink_rate(0, EPSILON))
     report = reports[start]
     tokens, row = report.tokens, {**case.names, **_sinks(reports), "the rest": STARTS[start], **_geometry(report)}
-    parts = (_massive, partial(_costs, full=report.extra(NEXT_TOKEN_LOSS)), _rounding)
+    parts: tuple[Callable[..., dict[str, Cell]], ...] = (
+        _massive,
+        partial(_costs, full=report.extra(NEXT_TOKEN_LOSS)),
+        _rounding,
+    )
     for done, part in enumerate(parts, 1):
         on_part(done, len(parts) + 1)
         row |= part(subject, tokens)

@@ -1,6 +1,6 @@
 """What the biases of queries, keys and values do to a sink: each set to zero, and a score in its four parts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import plotly.graph_objects as go
@@ -40,7 +40,7 @@ MODELS: dict[Scale, list[Model]] = {
     Scale.REAL: models_with(Has.TEXT, Has.BIASES),
 }
 SEQUENCES, FEW, SHORT = 8, 4, 32  # SHORT: tokens of the FEW sequences on which layers are edited one by one
-ZERO = {"b_Q = 0": ZeroQueryBias, "b_K = 0": ZeroKeyBias, "b_V = 0": ZeroValueBias}
+ZERO: dict[str, Callable[..., Edit]] = {"b_Q = 0": ZeroQueryBias, "b_K = 0": ZeroKeyBias, "b_V = 0": ZeroValueBias}
 ALL_THREE, CONTROL = "all three = 0", "control of "
 LAYERS, ALL, EACH, WHAT, SINKS, LIFT = "layers", "all", "one by one", "row", "sink heads", "lift"
 ERROR, EXACT = "error", 1e-4

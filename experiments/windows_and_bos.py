@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import plotly.graph_objects as go
 import torch
@@ -121,9 +122,8 @@ def _read(case: Case, tokens: Tokens) -> Reading:
     """One sequence after the other, since their patterns are large."""
     subject, word, parts = case.subject, words_of(case.subject), []
     for row in tokens:
-        marks = row == case.bos_token, delimiters_of(row, word)
-        calls = {"shares": lambda call, marks=marks: shares(call, *marks), "sees": sees_first}
-        trace = subject.run(row[None], reads=calls)
+        read = partial(shares, is_bos=row == case.bos_token, is_delimiter=delimiters_of(row, word))
+        trace = subject.run(row[None], reads={"shares": read, "sees": sees_first})
         parts.append((trace["shares"], trace["sees"][0], next_token_loss(trace.logits, row[None])))
     seen = parts[0][1]
     return Reading(
@@ -140,7 +140,7 @@ def _costs(subject: Subject, tokens: Tokens, reading: Reading, on_run: OnProgres
         for name, position in {HIDDEN: 0, CONTROL: LATER + 1}.items():
             on_run(len(rows), 2 * len(kinds))
             changed = _losses(subject, tokens, [RemoveColumn(positions=[position], layers=layers)])
-            about = {LENGTH: tokens.shape[1], LAYERS: kind, N_LAYERS: len(layers or reading.layers)}
+            about: dict[str, Cell] = {LENGTH: tokens.shape[1], LAYERS: kind, N_LAYERS: len(layers or reading.layers)}
             rows.append({**about, EDIT: name, **mean_cells(LOSS_CHANGE, changed[:, late].mean(1) - losses)})
     on_run(len(rows), len(rows))
     return rows

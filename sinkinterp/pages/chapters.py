@@ -17,7 +17,7 @@ from ..table import Cell, Table
 _CHAPTER = {"name", "summary", "verdicts", "provenance"}  # names that other JSON does not have
 NO_VERDICT = "No verdict: scale smoke only checks the path."
 _OBSERVED = (Outcome.SINK, Outcome.NO_SINK)
-_WHERE = {
+_WHERE: Mapping[str, str] = {
     Scale.DEMO: "On toys",
     Scale.TEXT: "On text",
     Scale.REAL: "In genuine models",
