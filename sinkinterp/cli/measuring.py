@@ -131,14 +131,18 @@ class Settings:
         return replace(preset_of(self.preset), **{name: value for name, value in options.items() if value is not None})
 
 
+FULL = "Print every table of heads, tokens and blocks in place of the overview."
+
+
 @dataclass(frozen=True)
 class Results:
-    """The files that `measure` writes; None for a file that the user did not ask for."""
+    """What `measure` prints and writes; None for a file that the user did not ask for."""
 
     save: Annotated[Path | None, typer.Option(help=SAVE, parser=output_file)] = None
     json_out: Json = None
     html_out: Html = None
     force: Force = False
+    full: Annotated[bool, typer.Option("--full", help=FULL)] = False
 
     def check(self) -> None:
         """Raises InputError for a format in which a report is not saved."""
@@ -164,6 +168,7 @@ def measure(model: Model, given: Input, how: Settings, loading: Loading, results
     with progress_bars() as progress:
         from ..backends.subject import tokenizer_of, words_of
         from ..report.views import overview_tables
+        from .overview import overview
 
         results.check()
         given.check()
@@ -172,10 +177,13 @@ def measure(model: Model, given: Input, how: Settings, loading: Loading, results
         offline_if_unreachable(None if given.is_one_text else given.text)
         subject = loading.subject(model, settings.dtype)
         _check_used("--bos", given.bos, "a model with a tokenizer", tokenizer_of(subject))
+        if tokenizer_of(subject) is None:  # a preset's BOS is for texts
+            inputs = replace(inputs, bos=Bos.TOKENIZER)
         is_whole = given.is_one_text and given.length is None
         report = _measured(subject, model, inputs, settings, is_whole, how.first_only, progress)
         word = words_of(subject)
-        shown = [*overview_tables(report, settings.epsilon, word), *_remarks(report, given)]
+        tables = overview_tables if results.full else overview
+        shown = [*tables(report, settings.epsilon, word), *_remarks(report, given)]
     deliver(shown, *results.files(report, settings.epsilon, word), force=results.force)
 
 

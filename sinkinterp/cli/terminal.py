@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from ..data.progress import OnProgress, Progress, no_progress, shown
 from ..errors import InputError
@@ -137,7 +138,8 @@ def print_table(table: Table) -> None:
     for row in rows:
         grid.add_row(*(escape(row[name]) for name in widths))
     console.print(grid)
-    console.print(escape(visible(table.note) + note), style="table.caption", highlight=False)
+    if said := visible(table.note) + note:
+        console.print(escape(said.strip()), style="table.caption", highlight=False)
 
 
 def _widths(texts: dict[str, list[str]], room: int) -> dict[str, int]:
@@ -162,7 +164,7 @@ def print_written(path: Path) -> None:
 Wanted = tuple[Path | None, Callable[[], bytes]]  # a file, None where nobody asked for it, and what makes its content
 
 
-def deliver(shown: Iterable[Table | str], *files: Wanted, force: bool) -> None:
+def deliver(shown: Iterable[Table | Text | str], *files: Wanted, force: bool) -> None:
     """Writes the files, then prints tables and texts, unless the standard output is one of the files.
 
     Raises InputError at the end for each file that could not be written, after the others and the prints.
@@ -176,12 +178,21 @@ def deliver(shown: Iterable[Table | str], *files: Wanted, force: bool) -> None:
             errors[path] = str(error)
     if not any(map(is_output, wanted)):
         for part in shown:
-            print_table(part) if isinstance(part, Table) else print_text(part)
+            _print(part)
         for path in wanted:
             if path not in errors:
                 print_written(path)
     if errors:
         raise InputError("; ".join(errors.values()))
+
+
+def _print(part: Table | Text | str) -> None:
+    if isinstance(part, Table):
+        print_table(part)
+    elif isinstance(part, Text):
+        console.print(part, highlight=False)
+    else:
+        print_text(part)
 
 
 StepMetrics = dict[str, Any]
