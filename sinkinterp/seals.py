@@ -1,8 +1,13 @@
-"""Hashes of files and dictionaries, kept beside them or in them, so that damage is noticed when they are read."""
+"""Seals: hashes of files, and what the files are of, so that damage and a wrong place are noticed at reading.
+
+What a file is of is a small dictionary: the key of a run, a step, the hash of a base model, the name of a model or a
+text. Whoever reads a file says what belongs there. Seals of earlier versions do not say what they are of.
+"""
 
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -16,9 +21,13 @@ from .files import write_bytes
 SEAL = "sha256.json"  # in a folder: the hashes of its files
 STAMP = "0" * 64  # in a draft: where the hash of the file itself is to stand
 SHA256 = "sha256"  # in a dictionary: the hash of all else that it holds
+SEALED = "sealed"  # in a dictionary: that it has such a hash
 MARKED = "optimizer.safetensors"  # the file of a checkpoint whose metadata say that its folder is sealed
 MARK = {"sealed": SEAL}  # these metadata; the order of several would change from run to run
 LARGE = 1 << 24  # bytes; fewer are read at once, and take less time than to start a thread
+Of = Mapping[str, str | int]  # what a file or a folder is of
+_OF, _IS = "of", "is"  # the two entries of a record that says what it is of
+_STEP = re.compile(r"step-(\d{7,})")  # the name of a checkpoint's folder
 _RECORD = b'{"sha256": "%s", "record": %s}'
 _FIX = "copy it again, make it again, or, if you changed it yourself, save it with transformers into a new folder"
 
@@ -26,43 +35,63 @@ _FIX = "copy it again, make it again, or, if you changed it yourself, save it wi
 class Damaged(InputError):
     """A file that is not as it was written."""
 
+    state = "is damaged"
+
     def __init__(self, path: Path, reason: str, fix: str = _FIX) -> None:
         self.path, self.reason, self.fix = path, " ".join(reason.split()), fix
-        super().__init__(f"{path} is damaged: {self.reason}; {fix}")
+        super().__init__(f"{path} {self.state}: {self.reason}; {fix}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Damaged, (self.path, self.reason, self.fix)  # it crosses processes
+        return type(self), (self.path, self.reason, self.fix)  # it crosses processes
 
     def warn(self, action: str) -> None:
         """Says in one line on standard error what is damaged and what is done about it."""
-        logging.getLogger("sinkinterp").warning("%s is damaged: %s; %s", self.path, self.reason, action)
+        logging.getLogger("sinkinterp").warning("%s %s: %s; %s", self.path, self.state, self.reason, action)
 
 
-def seal(folder: Path) -> None:
-    """Writes the sha256 of every file in a draft of a folder to its sha256.json, before the draft is renamed."""
-    (folder / SEAL).write_bytes(_record(sums(folder)))
+class Misplaced(Damaged):
+    """A file that is as it was written, in the place of another."""
+
+    state = "is in the wrong place"
 
 
-def seal_later(folder: Path) -> None:
+def seal(folder: Path, of: Of = {}) -> None:
+    """Seals a draft of a folder: its sha256.json says what it is of, and the sha256 of every file in it."""
+    (folder / SEAL).write_bytes(_record(sums(folder), of))
+
+
+def seal_later(folder: Path, of: Of = {}) -> None:
     """Seals a folder that has its name already, if it can be written to."""
     with suppress(InputError):
-        write_record(folder / SEAL, sums(folder))
+        write_record(folder / SEAL, sums(folder), of)
 
 
-def verify(folder: Path, *patterns: str) -> None:
-    """Raises Damaged unless the files in a sealed folder are those that were sealed.
+def verify(folder: Path, *patterns: str, of: Of = {}) -> None:
+    """Raises Damaged unless the files in a sealed folder are those that were sealed, as parts of what `of` says.
 
     Only files whose names match one of the patterns are read, or all of them without a pattern. A folder without
     sha256.json passes, unless the optimiser beside the weights says that it had one.
     """
-    if not (folder / SEAL).exists():
-        if _is_marked(folder / MARKED):
-            raise Damaged(folder / SEAL, "there is no such file")
-        return
-    expected = read_record(folder / SEAL)
+    if (folder / SEAL).exists() or _is_marked(folder / MARKED):
+        expected = hashes_in(folder, of)
+        check(folder, {name: sha256 for name, sha256 in expected.items() if _any(name, patterns)})
+
+
+def hashes_in(folder: Path, of: Of) -> Mapping[str, str]:
+    """The sha256 of each file that was sealed in a folder. Raises Damaged without a seal, or with that of another.
+
+    The folder of a checkpoint must be of the step in its name.
+    """
+    step = _STEP.fullmatch(folder.name)
+    expected = read_record(folder / SEAL, {**of, "step": int(step[1])} if step else of)
     if not isinstance(expected, dict):
         raise Damaged(folder / SEAL, "it holds no hashes by name")
-    check(folder, {name: sha256 for name, sha256 in expected.items() if _any(name, patterns)})
+    return expected
+
+
+def stated(folder: Path) -> Of:
+    """What a folder's seal says that the folder is of; empty for a seal of an earlier version, and without a seal."""
+    return _parts(folder / SEAL)[0] if (folder / SEAL).exists() else {}
 
 
 @contextmanager
@@ -96,13 +125,23 @@ def check(folder: Path, expected: Mapping[str, str]) -> None:
             raise Damaged(folder / name, "its sha256 is not that of the file that was written")
 
 
-def write_record(path: Path, value: Any) -> None:
+def write_record(path: Path, value: Any, of: Of = {}) -> None:
     """Writes a JSON file that begins with the sha256 of its content, whole or not at all."""
-    write_bytes(path, _record(value))
+    write_bytes(path, _record(value, of))
 
 
-def read_record(path: Path) -> Any:
-    """What `write_record` wrote. Raises Damaged for anything else."""
+def read_record(path: Path, of: Of = {}) -> Any:
+    """The value that `write_record` wrote. Raises Misplaced if it is of something else, else Damaged."""
+    said, value = _parts(path)
+    for name, wanted in of.items() if said else ():
+        if said.get(name) != wanted:
+            reason = f"it is of {name} {said.get(name)}, and {name} {wanted} belongs here"
+            raise Misplaced(path, reason, "put it back, or remove it")
+    return value
+
+
+def _parts(path: Path) -> tuple[Of, Any]:
+    """What a record says that it is of, and its value. Raises Damaged for a file that is not a record."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -110,22 +149,27 @@ def read_record(path: Path) -> Any:
     body = content[len(_RECORD % (STAMP.encode(), b"")) - 1 : -1]
     if content != _RECORD % (hashlib.sha256(body).hexdigest().encode(), body):
         raise Damaged(path, "its sha256 is not that of the file that was written")
-    return json.loads(body)
+    plain = json.loads(body)
+    return (plain[_OF], plain[_IS]) if isinstance(plain, dict) and plain.keys() == {_OF, _IS} else ({}, plain)
 
 
 def signed(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON-ready dictionary with the hash of its content, as "sha256"."""
-    return {**plain, SHA256: _content_sha256(plain)}
+    """A JSON-ready dictionary with the hash of its content, as "sha256", and a "sealed" that says so."""
+    return {**plain, SEALED: True, SHA256: _content_sha256(plain)}
 
 
-def check_signed(plain: Mapping[str, Any], expected: str) -> None:
-    """Raises InputError unless a dictionary is the one to which `signed` gave this hash."""
-    if _content_sha256({name: value for name, value in plain.items() if name != SHA256}) != expected:
+def check_signed(plain: Mapping[str, Any], content: Mapping[str, Any] | None = None) -> None:
+    """Raises InputError unless a dictionary has the hash of the content, its own by default, that `signed` gave it.
+
+    Dictionaries of earlier versions have no hash.
+    """
+    if (SHA256 in plain or SEALED in plain) and plain.get(SHA256) != _content_sha256(content or plain):
         raise InputError("its sha256 is not that of what was written; copy it again or make it again")
 
 
 def _content_sha256(plain: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+    content = {name: value for name, value in plain.items() if name not in (SHA256, SEALED)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _is_marked(tensors: Path) -> bool:
@@ -159,8 +203,8 @@ def check_stamp(path: Path, sha256: str) -> None:
         raise Damaged(path, "its sha256 is not that of the file that was written", "copy it again or make it again")
 
 
-def _record(value: Any) -> bytes:
-    body = json.dumps(value).encode()
+def _record(value: Any, of: Of) -> bytes:
+    body = json.dumps({_OF: of, _IS: value} if of else value).encode()
     return _RECORD % (hashlib.sha256(body).hexdigest().encode(), body)
 
 

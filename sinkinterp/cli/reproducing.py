@@ -72,7 +72,7 @@ def reproduce(
     """
     with progress_bars() as progress:
         from ..data.texts import check_readable, is_path
-        from ..pages.book import files_of
+        from ..pages.book import check_plotly, files_of
         from ..pages.chapters import stem_of
         from ..runs import experiment as experiments
 
@@ -87,6 +87,7 @@ def reproduce(
         check_ours(
             files_of(out, [stem_of(name, None if model else scale) for name in chosen]), OR_FORCE, force or dry_run
         )
+        check_plotly(out)
         models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
         for name in chosen:
             experiment = experiments.load_experiment(name)
@@ -214,12 +215,13 @@ def book(
 ) -> None:
     """Judge and draw a book of experiments again, from its numbers, by the rules of today. Nothing is measured."""
     with progress_bars() as progress:
-        from ..pages.book import files_of, write_front_pages, write_numbers, write_page
+        from ..pages.book import check_plotly, files_of, write_front_pages, write_numbers, write_page
         from ..pages.chapters import chapters_in
 
         quiet_libraries()
         chapters = chapters_in(folder)
         check_ours(files_of(folder, [chapter.stem for chapter in chapters]), OR_FORCE, force)
+        check_plotly(folder)
         judged = [_judged(chapter, folder) for chapter in chapters]  # all of them, before anything is written
         on_page = progress("drawing pages")
         for i, (chapter, digest, figure) in enumerate(judged, 1):

@@ -18,7 +18,7 @@ from datasets.arrow_writer import ArrowWriter
 
 from ..errors import InputError
 from ..files import remove, replacing
-from ..seals import Damaged, check, read_record, seal, sums, verify, write_record
+from ..seals import Damaged, Of, check, read_record, seal, sums, verify, write_record
 from .progress import OnProgress
 from .sources import Source
 from .tokenisers import TokenizerRecipe, encoded
@@ -132,7 +132,7 @@ def record_of(folder: Path) -> dict[str, Any]:
     file = folder / RECORD
     if not file.exists():
         return _adopted(folder) if (folder / _EARLIER_RECORD).exists() else {}
-    record = read_record(file)
+    record = read_record(file, _of(folder))
     check(folder, record["files"])
     with suppress(OSError):  # in a folder that cannot be written to
         (folder / PROGRESS).unlink(
@@ -163,7 +163,7 @@ def _adopted(folder: Path) -> dict[str, Any]:
     if not is_whole:
         raise Damaged(file, "its sha256 is not that of the shards")
     with suppress(InputError):  # in a folder that cannot be written to
-        write_record(folder / RECORD, record)
+        write_record(folder / RECORD, record, _of(folder))
     return record
 
 
@@ -180,7 +180,7 @@ def _write_record(
         raise InputError("the texts are empty or blank: they hold nothing but white space; give others")
     sha256 = content_hash(chunks)
     record = {"shards": count, "chunks": len(chunks), "sha256": sha256, "fingerprint": fingerprint}
-    write_record(folder / RECORD, record | {"files": files | sums(folder, "tokenizer/*")})
+    write_record(folder / RECORD, record | {"files": files | sums(folder, "tokenizer/*")}, _of(folder))
     (folder / PROGRESS).unlink(missing_ok=True)
     return record
 
@@ -198,10 +198,10 @@ def _continued_from(folder: Path, fingerprint: str) -> tuple[Cursor, dict[str, s
     """
     file = folder / PROGRESS
     try:
-        progress = read_record(file) if file.exists() else {}
+        progress = read_record(file, _of(folder)) if file.exists() else {}
         if progress.get("fingerprint") == fingerprint:
             check(folder, progress["files"])
-            verify(folder / "tokenizer")
+            verify(folder / "tokenizer", of=_of(folder))
             return Cursor(**progress["cursor"]), progress["files"]
     except Damaged as damage:
         damage.warn("the text is packed from its beginning")
@@ -211,7 +211,13 @@ def _continued_from(folder: Path, fingerprint: str) -> tuple[Cursor, dict[str, s
 
 
 def _write_progress(folder: Path, cursor: Cursor, fingerprint: str, files: dict[str, str]) -> None:
-    write_record(folder / PROGRESS, {"cursor": asdict(cursor), "fingerprint": fingerprint, "files": files})
+    progress = {"cursor": asdict(cursor), "fingerprint": fingerprint, "files": files}
+    write_record(folder / PROGRESS, progress, _of(folder))
+
+
+def _of(folder: Path) -> Of:
+    """What the files of a corpus are of: the recipe whose key is the folder's name."""
+    return {"corpus": folder.name}
 
 
 def _tokenizer_in(folder: Path, recipe: TokenizerRecipe, bos: bool, texts: Iterable[str]) -> Any:
@@ -223,7 +229,7 @@ def _tokenizer_in(folder: Path, recipe: TokenizerRecipe, bos: bool, texts: Itera
             raise InputError(f"the tokenizer of {recipe} has no BOS token; use bos=False or another tokenizer")
         with replacing(place, FIX) as draft:
             tokenizer.save_pretrained(draft)
-            seal(draft)
+            seal(draft, _of(folder))
     return recipe.load(place)
 
 

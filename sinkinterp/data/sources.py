@@ -180,11 +180,11 @@ def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
     file = cache / f"embedded-{hashlib.sha256(' '.join(versions).encode()).hexdigest()[:12]}.json"
     if file.exists():
         try:
-            return read_record(file)
+            return read_record(file, {"docstrings": file.stem})
         except Damaged as damage:
             damage.warn("the docstrings are gathered again")
     texts = mixed(_in_parts(_documented_files(), file.with_suffix(""), on_file))
-    write_record(file, texts)
+    write_record(file, texts, {"docstrings": file.stem})
     remove(file.with_suffix(""))
     return texts
 
@@ -192,12 +192,12 @@ def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
 def _in_parts(files: list[Path], folder: Path, on_file: OnProgress) -> Iterator[str]:
     """The docstrings of files. Those of every `PART` files are kept in a folder, so that an interrupt loses few."""
     for start in range(0, len(files), PART):
-        part = folder / f"{start}.json"
+        part, of = folder / f"{start}.json", {"docstrings": folder.name, "file": start}
         try:
-            texts = read_record(part)
+            texts = read_record(part, of)
         except Damaged:  # or not there
             texts = list(_docstrings(files, range(start, min(start + PART, len(files))), on_file))
-            write_record(part, texts)
+            write_record(part, texts, of)
         yield from texts
 
 

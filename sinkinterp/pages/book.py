@@ -77,15 +77,24 @@ def write_numbers(folder: Path, chapter: Chapter, force: bool = False) -> Path:
 def write_page(folder: Path, chapter: Chapter, digest: Table, figure: go.Figure, force: bool = False) -> Path:
     """Writes the page of a chapter, and beside it the plotly that all pages of the book share."""
     html, library = folder / f"{chapter.stem}.html", folder / PLOTLY
+    check_plotly(folder)
     if not library.is_file():
         write_text(library, get_plotlyjs())
     write_output(html, page_bytes(chapter_page(chapter, digest, figure)), force)
     return html
 
 
+def check_plotly(folder: Path) -> None:
+    """Raises InputError unless the plotly of a book, which its pages run, is that of this installation, or absent."""
+    library = folder / PLOTLY
+    if library.is_file() and library.read_bytes() != get_plotlyjs().encode():
+        raise InputError(f"{library} is not the one of this plotly, and the pages would run it; remove it")
+
+
 def write_front_pages(folder: Path, force: bool = False) -> list[Path]:
     """Writes the front page of a book, and the story if the book has numbers for it."""
     chapters, folder = chapters_in(folder), Path(folder)
+    check_plotly(folder)
     has_story = bool(passages(chapters))
     pages = {folder / INDEX: front_page(chapters, PLOTLY, STORY if has_story else None)}
     if has_story:

@@ -11,7 +11,7 @@ from ..errors import InputError
 from ..runs.catalogue import Scale, experiment_names
 from ..runs.experiment import load_experiment
 from ..runs.rules import Outcome, Verdict
-from ..seals import SHA256, check_signed
+from ..seals import SEALED, SHA256, check_signed
 from ..table import Cell, Table
 
 _CHAPTER = {"name", "summary", "verdicts", "provenance"}  # names that other JSON does not have
@@ -116,10 +116,9 @@ def chapter_in(file: Path) -> Chapter | None:
                 raise InputError("it holds no chapter")
             return None
         chapter = Chapter.from_dict(plain)
-        if chapter.stem != file.stem or plain.keys() - chapter.to_dict().keys() - {SHA256}:
+        if chapter.stem != file.stem or plain.keys() - chapter.to_dict().keys() - {SEALED, SHA256}:
             raise InputError(f"its name would be {chapter.stem}.json, and it holds {', '.join(plain)}")
-        if SHA256 in plain:  # earlier versions wrote none
-            check_signed(plain, plain[SHA256])
+        check_signed(plain)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{file} is damaged: {error}; remove it, or reproduce it again") from error
     return chapter

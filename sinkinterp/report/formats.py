@@ -21,7 +21,7 @@ from ..data.tokens import PAD
 from ..errors import InputError
 from ..files import path_of
 from ..outputs import MARK, stamped, write_output
-from ..seals import SHA256, STAMP, Damaged, check_signed, check_stamp, signed
+from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, signed
 from .protocol import Protocol
 from .readings import EXTRA, Readings, of_report
 
@@ -29,7 +29,7 @@ R = TypeVar("R", bound=Readings)
 Shape = tuple[int, ...]
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
 TOLERANCE = 1e-3  # of rounding, in what lies from 0 to 1
-_ABOUT = {SHA256, "positions", "attention_layers", "protocol"}  # reports of earlier versions have no hash
+_ABOUT = {SEALED, SHA256, "positions", "attention_layers", "protocol"}  # reports of earlier versions have no hash
 _SHARES = ("importance", "null", "bias_null", "slot_importance", "slot_null")  # from 0 to 1
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
 _NORMS = ("residual_norms", "key_norms", "value_norms")
@@ -56,7 +56,7 @@ def writer_of(path: Path | str) -> Callable[[Readings], bytes]:
 
 def _safetensors(readings: Readings) -> bytes:
     """All tensors; positions, layers, protocol and a hash of the file are in its metadata."""
-    metadata = {_METADATA: json.dumps({SHA256: STAMP} | _about(readings))}
+    metadata = {_METADATA: json.dumps({SEALED: True, SHA256: STAMP} | _about(readings))}
     return stamped(save({name: tensor.contiguous() for name, tensor in readings.tensors().items()}, metadata))
 
 
@@ -97,8 +97,8 @@ def _check_hash(path: Path, about: Mapping[str, Any]) -> None:
     """Raises Damaged unless a file that says this about itself is as it was written."""
     if about.keys() - _ABOUT:
         raise Damaged(path, f"its metadata holds {', '.join(about)}", "copy it again or make it again")
-    if SHA256 in about:
-        check_stamp(path, str(about[SHA256]))
+    if SHA256 in about or SEALED in about:
+        check_stamp(path, str(about.get(SHA256)))
 
 
 @of_report
@@ -119,8 +119,7 @@ def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
             raise InputError(f"it holds {', '.join(map(str, plain))}; {fix}")
         tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
         report = checked(report_class(**_fields(plain, tensors)))
-        if SHA256 in plain:
-            check_signed(to_dict(report), plain[SHA256])  # of the numbers, however JSON wrote them
+        check_signed(plain, to_dict(report))  # of the numbers, however JSON wrote them
         return report
     except InputError:
         raise

@@ -1,5 +1,7 @@
 """Fine-tuning any causal language model of transformers on chats, by the training loop of our own models."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,13 +10,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from ..backends.files.model_files import load_model, load_tokenizer
+from ..backends.files.model_files import checked_config, load_model, load_tokenizer
+from ..backends.files.named_models import folder_of, located
 from ..backends.huggingface import HuggingFaceSubject, context_of
 from ..checks import whole_number
 from ..errors import InputError
 from ..files import cache_folder, check_writable, replacing, set_aside, sole_writer
 from ..measurement.measure import measure
-from ..seals import SEAL, Damaged, read_record, seal, verify, write_record
+from ..seals import Damaged, read_record, seal, stated, sums, verify, write_record
 from ..train import checkpoint, loop
 from ..train.chats import Chats, padded, read_chats, tokenised
 from ..train.distributed import Batch, World
@@ -74,13 +77,20 @@ def finetuned(
     tokenizer = tokenizer_of(recipe)
     if world.is_first:
         check_writable(run / "lock")
+        _check_ours(run)
     job = job_on_chats(recipe, tokenizer, world, on_message)
     last = loop.train(job, run, on_step)
     if world.is_first:
         with sole_writer(run):
-            if not _is_whole(run / "model"):
+            if not _is_whole(run / "model", last):
                 _save_model(run / "model", recipe.model, last, tokenizer)
     return run / "model"
+
+
+def _check_ours(run: Path) -> None:
+    """Raises InputError for a folder with a model that no run in it has made."""
+    if (run / "model").exists() and not checkpoint.latest(run):
+        raise InputError(f"{run / 'model'} is of no run in {run}; give another folder, or remove it")
 
 
 def job_on_chats(
@@ -102,7 +112,14 @@ def job_on_chats(
     def batch(step: int) -> Batch:
         return training.batch(recipe.batch, recipe.seed, step)
 
-    return Job(replace(recipe, sha256=sha256), lambda: _model(recipe.model, longest), batch, _watch_on(held_out), world)
+    return Job(
+        replace(recipe, sha256=sha256),
+        lambda: _model(recipe.model, longest),
+        batch,
+        _watch_on(held_out),
+        world,
+        base=_base_of(recipe.model) if world.is_first else "",
+    )
 
 
 def run_of(recipe: ChatRecipe, cache: Path | None = None) -> Path:
@@ -114,15 +131,15 @@ def run_of(recipe: ChatRecipe, cache: Path | None = None) -> Path:
 def history_of(recipe: ChatRecipe, cache: Path | None = None) -> list[dict[str, Any]]:
     """The evaluations of a recipe's run, a row each; the run is made where it is not in the cache."""
     run = run_of(recipe, cache)
-    file = run / "evaluations.json"
+    file, of = run / "evaluations.json", {"run": run.name, "base": _base_of(recipe.model)}
     if file.is_file():
         try:
-            return read_record(file)
+            return read_record(file, of)
         except Damaged as damage:
             damage.warn("the run is read again")
     finetuned(recipe, run)
     history = checkpoint.history_of(checkpoint.folder_of(run, checkpoint.latest(run)))
-    write_record(file, history)
+    write_record(file, history, of)
     return history
 
 
@@ -179,14 +196,28 @@ def _loss(model: PreTrainedModel, chats: Chats) -> float:
     return sum(model(**batch, use_cache=False).loss.item() for batch in batches) / len(batches)
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether a folder holds a model as it was written. A damaged folder is named on standard error and renamed."""
+def _base_of(name: str) -> str:
+    """The hash of a model's files, as they are now; of a model on the Hub its commit."""
+    folder = folder_of(name)
+    if folder is None:
+        return str(getattr(checked_config(name), "_commit_hash", None) or "")
+    patterns = ("*.safetensors", "*config.json") if Path(located(name)).is_dir() else (Path(name).name,)
+    return hashlib.sha256(json.dumps(sums(folder, *patterns)).encode()).hexdigest()
+
+
+def _is_whole(folder: Path, last: Path) -> bool:
+    """Whether a folder holds the model of the run's last checkpoint, as it was written.
+
+    Another one is named on standard error and renamed. Models of earlier versions have no seal, or one that does not
+    say what they are of; then the checkpoint has none either.
+    """
     if not folder.exists():
         return False
+    of = stated(last)
     try:
-        verify(folder)
-        if not (folder / SEAL).exists() and not (folder / "config.json").exists():
-            raise Damaged(folder, "it holds no config.json")
+        verify(folder, of=of)
+        if (of and not stated(folder)) or not (folder / "config.json").exists():
+            raise Damaged(folder, "it is not a model that this run has written")
     except Damaged as damage:
         damage.warn(f"the model is renamed to {set_aside(folder).name}, and written again")
         return False
@@ -200,4 +231,4 @@ def _save_model(folder: Path, base: str, last: Path, tokenizer: PreTrainedTokeni
     with replacing(folder, "make room, then run the same command") as draft:
         model.save_pretrained(draft)
         tokenizer.save_pretrained(draft)
-        seal(draft)
+        seal(draft, stated(last))

@@ -54,26 +54,35 @@ def latest(run: Path) -> int:
     return max(steps_in(run), default=0)
 
 
-def opened(run: Path, recipe: Fit) -> int:
+def identity(recipe: Spec, step: int, base: str = "") -> seals.Of:
+    """What a checkpoint is of: its run, its step, and the hash of the model that the run began with."""
+    return {"run": recipe.key(), "step": step} | ({"base": base} if base else {})
+
+
+def opened(run: Path, recipe: Fit, base: str = "") -> int:
     """The step of the newest whole checkpoint in `run`, or 0 if there is none.
 
     Drafts and old checkpoints that a killed process left are removed. A damaged checkpoint is named on standard
     error and renamed to damaged-step-..., and the next older one is taken. Checkpoints of earlier versions have no
     hashes. They are taken if their files can be read, and get hashes. Only the process that holds the run's lock
-    may call this. Raises InputError if the checkpoint belongs to another recipe; the message names the settings
-    that differ.
+    may call this. Raises InputError if the checkpoint belongs to another recipe, whose different settings are named, or
+    to another base model.
     """
     remove_drafts(run)
     steps = steps_in(run)
     while steps:
         folder = folder_of(run, step := steps.pop())
         try:
-            _check_whole(folder, is_last=step == recipe.steps)
+            _check_whole(folder, identity(recipe, step, base), is_last=step == recipe.steps)
         except Damaged as damage:
             start = f"step {steps[-1]}" if steps else "the beginning"
             damage.warn(f"the checkpoint is renamed to {set_aside(folder).name}, and training goes on from {start}")
         else:
             _check_same(run, json.loads((folder / "recipe.json").read_text()), recipe)
+            if seals.stated(folder).get("base", base) != base:
+                raise InputError(
+                    f"the model that {run} began with has changed since; undo that, or give another folder"
+                )
             _remove_old(run)
             return step
     return 0
@@ -100,11 +109,12 @@ def save(
     state: State,
     history: History,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    base: str = "",
 ) -> None:
-    """Writes the checkpoint of `step` with the hashes of its files, then removes all but the newest two.
+    """Writes the checkpoint of `step` with its seal, then removes all but the newest two.
 
-    With a `tokenizer` the model reads text wherever its folder is copied to. Raises InputError if it cannot be written,
-    as on a full disk. The older checkpoints stay.
+    `base` is the hash of the model that the run began with. With a `tokenizer` the model reads text wherever its folder
+    is copied to. Raises InputError if it cannot be written, as on a full disk. The older checkpoints stay.
     """
     fix = f"make room, then the same command goes on from step {latest(run)}"
     with replacing(folder_of(run, step), fix) as draft:
@@ -112,7 +122,7 @@ def save(
         _write(draft, recipe, state, history)
         if tokenizer is not None:
             tokenizer.save_pretrained(draft)
-        seals.seal(draft)
+        seals.seal(draft, identity(recipe, step, base))
     _remove_old(run)
 
 
@@ -142,8 +152,8 @@ def history_of(folder: Path) -> History:
     return json.loads((folder / "history.json").read_text())
 
 
-def _check_whole(folder: Path, is_last: bool) -> None:
-    """Raises Damaged unless every file of a checkpoint is there as it was written.
+def _check_whole(folder: Path, of: seals.Of, is_last: bool) -> None:
+    """Raises Damaged unless every file of a checkpoint is there as it was written, and those of this step.
 
     Where the folder has no hashes yet and the run has ended, the optimiser's state may be missing, since nothing
     needs it.
@@ -153,7 +163,7 @@ def _check_whole(folder: Path, is_last: bool) -> None:
         needed = {*TENSORS, *VALUES} - ({OPTIMIZER} if is_last and not (folder / OPTIMIZER).exists() else set())
         for name in sorted(needed):
             _check_readable(folder / name)
-        seals.seal_later(folder)
+        seals.seal_later(folder, of)
 
 
 def _check_readable(file: Path) -> None:

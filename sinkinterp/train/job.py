@@ -72,6 +72,7 @@ class Job(Generic[F]):
     evaluate: numbers about the model at step 0, every `fit.watch_every` steps and at the last step.
     world: the processes that train together.
     tokenizer: of the text that is trained on, if there is one; every checkpoint holds it.
+    base: the hash of the model that the training begins with, if it exists already.
     options: what the model's `forward` is given beside the batch.
     """
 
@@ -82,6 +83,7 @@ class Job(Generic[F]):
     world: World = field(default_factory=World)
     tokenizer: PreTrainedTokenizerBase | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    base: str = ""
 
 
 def job_of(recipe: Recipe, task: Task, evaluate: Evaluate, world: World = World()) -> Job[Recipe]:

@@ -44,7 +44,7 @@ def train(job: Job[Fit], run: Path, on_step: OnStep = lambda step, metrics: None
         stack.enter_context(threads(fit.threads))
         if world.is_first:
             stack.enter_context(sole_writer(run, "give another folder"))
-        done = world.broadcast(checkpoint.opened(run, fit) if world.is_first else 0)
+        done = world.broadcast(checkpoint.opened(run, fit, job.base) if world.is_first else 0)
         if done < fit.steps:
             _continue(job, run, done, on_step)
     return checkpoint.folder_of(run, fit.steps)
@@ -63,7 +63,7 @@ def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
             if step % fit.save_every == 0 or last or stop:
                 state = checkpoint.state_of(model, optimizer, kept=world.is_first)
                 if world.is_first:
-                    checkpoint.save(run, step, fit, state, history, job.tokenizer)
+                    checkpoint.save(run, step, fit, state, history, job.tokenizer, job.base)
             on_step(step, history[-1] | step_metrics)
             if stop and not last:
                 raise KeyboardInterrupt

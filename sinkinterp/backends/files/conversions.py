@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import InputError
 from ...files import cache_folder, replacing
-from ...seals import seal
+from ...seals import Of, hashes_in, seal
 
 _KEPT: ContextVar[bool] = ContextVar("_KEPT", default=True)
 
@@ -34,24 +34,26 @@ def converted(file: Path, convert: Callable[[Path], None]) -> Path | None:
     from filelock import FileLock  # here, because it takes a while to import
 
     folder = cache_folder() / "gguf" / _sha256(file, file.stat().st_mtime_ns)
+    of = {"gguf": folder.name}
     if folder.is_dir():
+        hashes_in(folder, of)  # the files themselves are checked when they are read
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
             if not folder.is_dir():
-                _write(folder, convert)
+                _write(folder, convert, of)
     except (OSError, InputError):
         return None  # a full or closed disk; what is wrong with the file itself, reading it without the cache says
     return folder
 
 
-def _write(folder: Path, convert: Callable[[Path], None]) -> None:
+def _write(folder: Path, convert: Callable[[Path], None], of: Of) -> None:
     with replacing(folder) as draft:
         draft.mkdir()
         with without_cache():
             convert(draft)
-        seal(draft)
+        seal(draft, of)
 
 
 @cache

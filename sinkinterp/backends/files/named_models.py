@@ -7,6 +7,7 @@ from typing import Any
 from ...checks import nearest
 from ...errors import InputError
 from ...files import cache_folder
+from ...seals import Of, hashes_in
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"
 ORIGIN = "SOURCE.json"  # in a model folder: where its weights come from
@@ -19,7 +20,8 @@ def located(source: str | Path) -> str | Path:
     """The folder of a model that we name; any other source as it is.
 
     Names are sinkinterp/NAME, those of `MADE`, and those of folders in `downloads()`; local/ may stand before the last
-    two. A folder of that name in the working directory comes first. Raises InputError for a model that is not there.
+    two. A folder of that name in the working directory comes first. Raises InputError for a model that is not there,
+    and for a folder that holds another one.
     """
     owner, _, name = str(source).partition("/")
     try:
@@ -40,7 +42,12 @@ def located(source: str | Path) -> str | Path:
     if name not in names:
         there_are = ", ".join(f"sinkinterp/{name}" for name in names)
         raise InputError(f"no checkpoint {source} ships{nearest(name, names)}; there are {there_are}")
-    return SHIPPED / name
+    return _sealed(SHIPPED / name)
+
+
+def named(folder: Path) -> Of:
+    """What a folder of `SHIPPED` or `downloads()` is of."""
+    return {"model": folder.name}
 
 
 def folder_of(source: str | Path) -> Path | None:
@@ -101,7 +108,13 @@ def _downloaded(name: str) -> Path:
         called = name if name in MADE else next((short for short, made in MADE.items() if made == folder), "")
         fix = f"`make models{f' MODELS={called}' if called else ''}` in a clone of sinkinterp makes {', '.join(MADE)}"
         raise InputError(f"there is no model {folder} in {downloads()}; {fix}")
-    return downloads() / folder
+    return _sealed(downloads() / folder) if folder in MADE.values() else downloads() / folder  # else the user's own
+
+
+def _sealed(folder: Path) -> Path:
+    """The folder. Raises Damaged unless its seal is there and names the model that the folder is called after."""
+    hashes_in(folder, named(folder))
+    return folder
 
 
 def _folders(parent: Path) -> list[str]:
