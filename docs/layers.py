@@ -16,6 +16,7 @@ GROUND = {
     "files": "whole or absent",
     "guesses": "what people write",
     "lazy": "modules as attributes",
+    "outputs": "files with a mark",
     "seals": "hashes of files",
     "spec": "recipes as JSON",
     "table": "rows",

@@ -225,7 +225,7 @@ SAID = {  # what is tried, and what the one line says
     "text for a model of symbols": (lambda s, r: si.measure("sinkinterp/demo-softmax"), "[[5, 7, 9]]"),
     "a shipped name alone": (lambda s, r: si.load("demo-softmax"), "did you mean sinkinterp/demo-softmax?"),
     "no such file": (lambda s, r: si.measure(s, Path("nope.txt")), "there is no file nope.txt"),
-    "an empty text": (lambda s, r: si.measure(s, ""), "give one with words"),
+    "an empty text": (lambda s, r: si.measure(s, ""), "give a longer one"),
     "a chat without a template": (lambda s, r: si.measure(s, [{"role": "user", "content": "Hi"}]), "chat template"),
     "device": (lambda s, r: si.load(NAME, device="cuda"), 'device_map="cuda:0"'),
     "torch_dtype": (lambda s, r: si.load(NAME, torch_dtype=torch.bfloat16), 'dtype="bfloat16"'),

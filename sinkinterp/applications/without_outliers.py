@@ -31,6 +31,11 @@ from ..table import Table
 from .outliers import Keep, Mask
 from .streaming import Loss, loss_of
 
+LEFT_OUT = "left out"
+EXPLAINED, EXPLAINED_ALL = "explained variance", "with outliers"
+DEAD, SPLICED = "dead features", "added loss, spliced in"
+WHAT, ERROR, ADDED = "quantised", "relative error", "added loss"
+
 RANK, FEATURES, ACTIVE, BATCH, SEEDS = 16, 1024, 16, 256, 5
 BITS = (8, 4)
 GRAINS = {"tensor": (-2, -1), "token": (-1,), "channel": (-2,)}  # of activations `pos d_model`, each text by itself

@@ -8,6 +8,7 @@ import pkgutil
 import re
 import signal
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 
 import numpy as np
