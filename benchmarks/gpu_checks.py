@@ -38,6 +38,7 @@ EDITS: tuple[iv.Edit, ...] = (
     iv.RemoveKeySlot(),
     iv.ZeroKeySlot(), iv.AddSinkLogit(1.0), iv.ChangeTokenEmbedding(iv.Zero(), positions=[0]),
     iv.ChangePositionEmbedding(iv.Scale(0.5)), iv.ChangeResidual(iv.ClampNorm(0.1)),
+    iv.ChangeAttentionInput(iv.Scale(0.5)), iv.ChangeNeurons(iv.Scale(0.5)),
     iv.ChangeMLP(iv.SetTo(0.5), layers=[1]), iv.ChangeQueries(iv.Scale(0.5)), iv.ChangeKeys(iv.SwapWith(0, 5)),
     iv.ChangeValues(iv.MeanOfOthers(), positions=[0]), iv.ChangeOutputs(iv.MatchedNoise(), positions=[2]),
     iv.ChangePattern(iv.Zero(), dims=[0]),

@@ -322,9 +322,10 @@ def _lost_changes(changes: Float[Tensor, "copy block"], logits: Logits, shape: M
     sizes = changes[:, 1:].tolist()
     sites = [(RESIDUAL, block, block % 2) for block in range(shape.n_layers)]
     sites += [(site, block, copy) for site, copy in _COPY_OF.items() for block in site.layers(shape)]
-    lost = {
-        site: block for site, block, copy in reversed(sites) if not sizes[copy][block] > 10 * sizes[_UNCHANGED][block]
-    }
+    lost: dict[Site, int] = {}
+    for site, block, copy in sites:
+        if not sizes[copy][block] > 10 * sizes[_UNCHANGED][block]:
+            lost.setdefault(site, block)
     last = shape.n_layers  # its residual is what the last block returns, and changes the logits
     change, rounding = (_distance(logits[copy], logits[_REFERENCE]) for copy in (last % 2, _UNCHANGED))
     return lost if change > 10 * rounding else {**lost, RESIDUAL: last}

@@ -317,7 +317,7 @@ class HuggingFaceSubject(ReadsText):
     def _check_tapped(self, site: Site) -> None:
         if site in TAPPED and site not in self.modules.taps:
             raise InputError(
-                f"{self.name}: the {site.label} is not found in every block (a norm after the sum, a scaled stream or "
+                f"{self.name}: not every block shows its {site.label} (a norm after the sum, a scaled stream or "
                 "experts hide it), so it cannot be read or edited; take residuals (ChangeResidual) or another family"
             )
 

@@ -339,7 +339,7 @@ SAYS = {  # lines whose error says what to type
     f"view {SHIPPED} --head 3": "such as 3.7",
     f"view {SHIPPED} --head 9.9": "there is no head",
     f"view {SHIPPED} --swap 3 3": "two different positions",
-    f"view {SHIPPED} --text 'hello world'": "leave the text out",
+    f"view {SHIPPED} --text 'hello world'": "has no tokenizer",
 }
 STRANGERS = {  # what people type who have not read the help, and what the error says
     f"finetune {GOOD} {{files}}/folder.txt --out run": "is a folder; give a .jsonl file of chats",

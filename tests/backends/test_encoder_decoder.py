@@ -79,7 +79,7 @@ def test_residuals_and_updates_are_the_decoders(name):
     if name in ("whisper", "t5"):
         assert subject.run(TOKENS, reads=UPDATES)["mlp"].shape == (5, DEPTH, 17, 24)
     else:  # BART and Marian normalise the sum; T5Gemma does not run alone, so that its updates cannot be checked
-        with pytest.raises(InputError, match="feed-forward update is not found"):
+        with pytest.raises(InputError, match="shows its feed-forward update"):
             subject.run(TOKENS, reads=UPDATES)
     assert subject.shape.n_layers == DEPTH and subject.shape.n_heads == HEADS
     assert subject.shape.n_ctx == (None if name == "t5" else 40)

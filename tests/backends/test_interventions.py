@@ -47,6 +47,7 @@ EDITS = (
     iv.ZeroKeySlot(), iv.AddSinkLogit(1.0), iv.ChangeTokenEmbedding(iv.Zero(), positions=[0]),
     iv.ChangePositionEmbedding(iv.Scale(0.5)),
     iv.ChangeResidual(iv.Put({1: OTHER["residual"]}), layers=[1], positions=[2], dims=[3, 7]),
+    iv.ChangeAttentionInput(iv.Scale(0.5), positions=[3]), iv.ChangeNeurons(iv.Zero(), layers=[1], dims=[5]),
     iv.ChangeMLP(iv.SetTo(0.5), layers=[1], dims=[11]), iv.ChangeQueries(iv.Scale(0.5)),
     iv.ChangeKeys(iv.SwapWith(0, 5)),
     iv.ChangeValues(iv.Zero(), positions=[0], kv_heads=[(1, 1)]), iv.ChangeValues(iv.MeanOfOthers(), positions=[0]),
@@ -66,12 +67,14 @@ IN_BOTH = {*IN_MORE, *LEARNED_POSITIONS}  # so that every edit runs on both othe
 IN_SHAPE = ("gpt2", "gpt-oss with sink logits")
 BIASED = ("gpt2", "opt", "llama with biases", "qwen2", "pythia", "gpt-oss with sink logits")
 ROTARY = tuple(sorted(set(CONFIGS) - {*LEARNED_POSITIONS, "jamba with mamba layers"}))
+EXPERTS = ("qwen3-moe", "jamba with mamba layers", "gpt-oss with sink logits")
 MOVABLE, SLOTTED = (*LEARNED_POSITIONS, *ROTARY), ("gpt-oss with sink logits",)
 LACKING = {  # interventions -> architectures that have what they change, and how the others refuse
     (iv.RemovePosition, iv.ChangePositionEmbedding): (LEARNED_POSITIONS, "has no table of learned positions"),
     (iv.SwapPositions, iv.ReplacePosition, iv.ShiftPositions): (MOVABLE, "has no positions that could"),
     (iv.ZeroQueryBias, iv.ZeroKeyBias, iv.ZeroValueBias): (BIASED, "has no such bias to zero"),
     (iv.RemoveKeySlot, iv.ZeroKeySlot): (SLOTTED, "has no slot to change"),
+    (iv.ChangeNeurons,): (tuple(set(CONFIGS) - {*EXPERTS}), "not every block shows its neurons"),
     (iv.AddSinkLogit,): (tuple(set(CONFIGS) - {*SLOTTED}), "has a slot already"),
 }
 FUSED, INTERLEAVED, SPLIT = "gpt2", "pythia", "qwen2"

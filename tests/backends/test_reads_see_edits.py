@@ -86,7 +86,7 @@ def test_without_neurons_an_update_is_the_bias_of_its_output_matrix():
 def test_a_site_that_a_model_does_not_show_is_refused_by_name(site):
     subject, ids = given("", "own")
     for wanted in ({"reads": {"x": site().read()}}, {"edits": [site(iv.Zero())]}):
-        with pytest.raises(InputError, match=f"{site.site.label} is not found in every block"):
+        with pytest.raises(InputError, match=f"not every block shows its {site.site.label}"):
             subject.run(ids, **wanted)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
+from huggingface_hub.utils import HFValidationError, validate_repo_id
 from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
@@ -21,6 +22,10 @@ def adapter_folder(source: str | Path) -> Path | None:
     if not folder.exists():
         errors = ("missing_entries", "gated_repo", "connection_errors")  # reading the model says what is wrong
         silent = {f"_raise_exceptions_for_{error}": False for error in errors}
+        try:
+            validate_repo_id(str(source))
+        except HFValidationError:
+            return None
         if cached_file(str(source), _ADAPTER, **silent) is None:
             return None
         folder = Path(snapshot_download(str(source), allow_patterns=["adapter_*", "*token*", "config.json"]))
