@@ -115,7 +115,7 @@ class Recorder:
         if layout is None or not layout.takes(call) or not (self.edits_at(CALL) or self.edits_at(OUTPUT)):
             return None
         self._check_first(call)
-        self.answers[CALL][call.layer] = {}
+        self.answers[CALL][call.layer] = self.answers[OUTPUT][call.layer] = {}
         return self._parts(call, layout)
 
     def attend(self, call: AttentionCall) -> AttentionCall:

@@ -162,8 +162,8 @@ def test_the_identity_changes_nothing(name, backend):
 
 OUTSIDE = {
     iv.ChangeResidual(iv.Zero(), layers=[4]): "no layer 4; this model and input have 0 to 3",
-    iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 4)]): r"no kv_head \(1, 4\)",
-    iv.ZeroKeyBias(kv_heads=[(3, 0)]): r"no kv_head \(3, 0\)",
+    iv.ChangeKeys(iv.Zero(), kv_heads=[(1, 4)]): r"no kv_head 4 of layer 1",
+    iv.ZeroKeyBias(kv_heads=[(3, 0)]): "no layer 3|layer 3",
     iv.ChangeValues(iv.Zero(), positions=[LENGTH]): "no position 17; this model and input have 0 to 16",
     iv.ChangeMLP(iv.Zero(), dims=[48]): "no dimension 48",
     iv.ChangeOutputs(iv.SwapWith(0, LENGTH)): "no position 17",
