@@ -347,7 +347,7 @@ class HuggingFaceSubject(ReadsText):
 def _whole(taps: Taps, shape: ModelShape) -> Taps:
     """The taps at sites that every layer of the model has: an edit of all layers must reach all."""
     return {
-        site: of_blocks
+        site: [tap if block in site.layers(shape) else None for block, tap in enumerate(of_blocks)]
         for site, of_blocks in taps.items()
         if site.layers(shape) and all(of_blocks[block] for block in site.layers(shape))
     }

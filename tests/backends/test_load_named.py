@@ -9,6 +9,7 @@ from sinkinterp.backends.files.model_files import origin_of
 from sinkinterp.backends.files.named_models import located
 from sinkinterp.errors import InputError
 from sinkinterp.files import cache_folder
+from sinkinterp.seals import seal
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +35,7 @@ def test_the_cache_is_where_the_environment_says(monkeypatch, tmp_path):
 def test_a_local_name_is_a_model_of_the_cache(cache):
     folder = saved(cache / "models" / "tiny")
     (cache / "models" / "smollm2-135m-instruct").mkdir()
+    seal(cache / "models" / "smollm2-135m-instruct", {"model": "smollm2-135m-instruct"})
     assert located("tiny") == located("local/tiny") == folder
     assert located("smollm2") == located("local/smollm2-135m-instruct") == folder.with_name("smollm2-135m-instruct")
     subject = si.load("local/tiny")

@@ -83,7 +83,7 @@ def test_a_direct_path_to_queries_keys_or_values_passes_by_mixers_and_leaves_gat
             subject, CLEAN, CORRUPTED, sender=ChangeMLP(layers=[0], positions=[5]), receiver=received(layer, Keep()),
             metric=difference, progress=False,
         )  # fmt: skip
-        put = received(layer, Put({layer: trace.calls[what][:, -1]}))
+        put = received(layer, Put({layer: trace[what][:, -1]}))
         direct = difference(subject.run(CORRUPTED, edits=[put]).logits).mean() - corrupted
         (row,) = table.rows
         assert abs(float(direct)) > 1e-4

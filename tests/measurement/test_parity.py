@@ -5,6 +5,7 @@ import torch
 from backends.zoo import CONFIGS, model_of
 from typer.testing import CliRunner
 
+from sinkinterp.attention.sites import CALL
 from sinkinterp.backends.files.model_files import load_model
 from sinkinterp.backends.gap import Gap
 from sinkinterp.backends.nnsight import NNsightSubject
@@ -28,7 +29,7 @@ def test_a_backend_that_is_wrong_is_found_and_the_command_fails(monkeypatch, tmp
 
     def shifted(self, tokens, recorder, **positions):
         logits = honest(self, tokens, recorder, **positions)
-        for row in recorder.call_answers.values():
+        for row in recorder.answers[CALL].values():
             row |= {name: value + 1e-4 for name, value in row.items() if value.is_floating_point() and name != "excess"}
         return logits
 

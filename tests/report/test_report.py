@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import sinkinterp as si
+from sinkinterp.attention.sites import RESIDUAL
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.bootstrap import difference
@@ -122,7 +123,7 @@ def test_a_report_comes_back_with_every_number_nan_and_extra(full, travel, tmp_p
 def test_json_keeps_the_type_and_value_of_any_answer(full, dtype):
     extra = torch.tensor([[0.1, 3.0], [torch.pi, 0.0], [7.0, 1.5]]).to(dtype)
     back = by_json(replace(full, extras={"mine": extra}), None)
-    assert back.extras.keys() == {"mine"} and same_bits(back.extra(Metric("mine")), extra)
+    assert back.extras.keys() == {"mine"} and same_bits(back.extra(Metric("mine", RESIDUAL, lambda x: x)), extra)
 
 
 def test_a_table_of_rows_holds_every_head_of_every_position_but_no_padding(full):

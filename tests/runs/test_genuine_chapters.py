@@ -18,6 +18,7 @@ from sinkinterp.runs.case import Case, Fewer, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module
 from sinkinterp.runs.experiment import OnModels, Scope, load_experiment
 from sinkinterp.runs.rules import Above, FunctionRule, OfEach, Outcome
+from sinkinterp.seals import seal
 from sinkinterp.table import Table
 
 TOKENS = torch.randint(97, (2, 11), generator=torch.Generator().manual_seed(0))
@@ -166,6 +167,7 @@ def test_models_that_were_not_made_are_left_out_and_named(tmp_path, monkeypatch)
     rows = OnModels({Scale.REAL: models_with(Has.TEXT)}, lambda case, progress: Table("", "read", ({"x": 1},)))
     assert len(rows.chosen(Scope(Scale.REAL))) == 3  # without any, loading says what is missing
     model_of("llama").save_pretrained(tmp_path / "models" / "smollm2-135m-instruct")
+    seal(tmp_path / "models" / "smollm2-135m-instruct", {"model": "smollm2-135m-instruct"})
     assert list(map(str, rows.chosen(Scope(Scale.REAL)))) == ["local/smollm2-135m-instruct"]
     note = rows(Scope(Scale.REAL)).note
     assert note == "read; not made here: local/gemma3-270m; not made here: local/qwen2.5-coder-0.5b"
