@@ -59,6 +59,7 @@ def view(
         edits = [SwapPositions(*swap)] if swap is not None else []
         subject = loading.subject(model)
         if text is None:
+            check_bos(subject, bos)
             inputs = Inputs(length or min(64, subject.shape.n_ctx or 64), 1, bos)
             token_set = inputs.token_set(subject, model, progress("reading docstrings"))
         else:

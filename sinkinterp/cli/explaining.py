@@ -8,7 +8,7 @@ import typer
 from ..data.choices import Bos, Drawn, Dtype
 from ..outputs import page_bytes
 from .drawing import heads_named
-from .loading import load_subject
+from .loading import check_bos, load_subject
 from .measuring import DRAWN
 from .options import SEED, TOKENS, Column, Count, Encoder, Force, Html, Model, Numbers, Start, Text
 from .terminal import deliver, progress_bars
@@ -42,6 +42,7 @@ def explain(
 
         heads = heads_named(head)
         subject = load_subject(model, "huggingface", encoder, dtype)
+        check_bos(subject, bos)
         most = length or min(64, subject.shape.n_ctx or 64)
         inputs = Inputs(
             most, sequences or 32, bos, text, column, drawn=drawn, seed=seed, may_be_fewer=sequences is None

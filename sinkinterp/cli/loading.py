@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from ..data.choices import Bos
+from ..errors import InputError
 from .terminal import quiet_libraries
 
 if TYPE_CHECKING:
@@ -26,3 +28,11 @@ def load_subject(
     offline_if_unreachable(model)
     given = None if encoder is None else encoder_input(encoder)
     return load(model, backend=backend, dtype=dtype, device_map=device_map, encoder=given)
+
+
+def check_bos(subject: "Subject", bos: Bos) -> None:
+    """Raises InputError for a rule about BOS that a model without a tokenizer cannot follow."""
+    from ..backends.subject import tokenizer_of
+
+    if bos is not Bos.TOKENIZER and tokenizer_of(subject) is None:
+        raise InputError(f"{subject.name} has no tokenizer, which knows BOS; leave --bos out")

@@ -177,8 +177,6 @@ def measure(model: Model, given: Input, how: Settings, loading: Loading, results
         offline_if_unreachable(None if given.is_one_text else given.text)
         subject = loading.subject(model, settings.dtype)
         _check_used("--bos", given.bos, "a model with a tokenizer", tokenizer_of(subject))
-        if tokenizer_of(subject) is None:  # a preset's BOS is for texts
-            inputs = replace(inputs, bos=Bos.TOKENIZER)
         is_whole = given.is_one_text and given.length is None
         report = _measured(subject, model, inputs, settings, is_whole, how.first_only, progress)
         word = words_of(subject)

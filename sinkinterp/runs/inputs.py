@@ -68,8 +68,6 @@ class Inputs:
         or is too short.
         """
         tokenizer = tokenizer_of(subject)
-        if tokenizer is None and self.bos is not Bos.TOKENIZER:
-            raise InputError(f"{subject.name} has no tokenizer, which knows BOS; leave bos=... out")
         if self.tokens is not None:
             token_set = self._from_ids(_token_ids(self.tokens), self.tokens.name)
             return said_of_padding(token_set, pads_of(subject))
