@@ -10,6 +10,7 @@ import typer
 from ..data.choices import Bos
 from ..errors import InputError
 from ..outputs import check_ours, page_bytes
+from .loading import check_bos
 from .options import (
     SEED,
     TOKENS,

@@ -184,7 +184,7 @@ def test_a_file_of_an_older_report_is_refused_in_one_line(full, older, tmp_path)
     tensors = dict(full.tensors())
     older(tensors, words)
     save_file(tensors, tmp_path / "older", {"sinkinterp": json.dumps(words)})
-    with pytest.raises(InputError, match="not a saved report; give a|missing a required argument"):
+    with pytest.raises(InputError, match=r"not a saved report; give a|missing a required argument"):
         Report.load(tmp_path / "older")
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.utils import HFValidationError, validate_repo_id
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
