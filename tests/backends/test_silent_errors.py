@@ -68,7 +68,7 @@ def test_updates_that_a_norm_follows_the_sum_of_are_refused():
     subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(OPT_350M).eval()))
     assert subject.shape.mlp_layers == ()
     for asked in ({"edits": [iv.ChangeMLP(iv.Scale(100.0))]}, {"mlps": {"update": lambda x: x}}):
-        with pytest.raises(InputError, match="feed-forward layers add to the residual stream is not found"):
+        with pytest.raises(InputError, match="shows its feed-forward update"):
             subject.run(tokens_of(), **asked)
 
 
