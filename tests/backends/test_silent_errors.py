@@ -67,7 +67,7 @@ def test_values_may_be_wider_than_queries():
 def test_updates_that_a_norm_follows_the_sum_of_are_refused():
     subject = HuggingFaceSubject(peaked(AutoModelForCausalLM.from_config(OPT_350M).eval()))
     assert subject.shape.mlp_layers == ()
-    for asked in ({"edits": [iv.ChangeMLP(iv.Scale(100.0))]}, {"mlps": {"update": lambda x: x}}):
+    for asked in ({"edits": [iv.ChangeMLP(iv.Scale(100.0))]}, {"reads": {"x": iv.ChangeMLP().read()}}):
         with pytest.raises(InputError, match="shows its feed-forward update"):
             subject.run(tokens_of(), **asked)
 

@@ -29,7 +29,9 @@ def few():
 def drawn(few, tmp_path_factory):
     """What the command wrote, pictures as the JSON of their figures."""
     few.setattr("sinkinterp.pages.export._one_browser", nullcontext)
-    few.setattr(go.Figure, "to_image", lambda figure, kind, **options: figure.to_json().encode() + bytes(12))
+    few.setattr(
+        go.Figure, "to_image", lambda figure, kind, **options: bytes(33) + figure.to_json().encode() + bytes(12)
+    )
     out = tmp_path_factory.mktemp("gallery")
     result = CliRunner().invoke(app, ["gallery", "--out", str(out)])
     assert result.exit_code == 0, result.output
@@ -49,7 +51,8 @@ def test_every_preview_is_a_figure_with_title_and_protocol(drawn):
     names = {path.stem for path in drawn.glob("*.png")}
     assert names == set(gallery.PREVIEWS) - {"smollm2"}
     for name in names:
-        figure = go.Figure(json.loads((drawn / f"{name}.png").read_bytes().split(b"\0")[0]))
+        content = (drawn / f"{name}.png").read_bytes()
+        figure = go.Figure(json.loads(content[content.index(b'{"') :].split(b"\0")[0]))
         assert figure.layout.title.text
         assert all(re.search(part, caption_of(figure)) for part in ("n<?=", "T=", "BOS")), name
 

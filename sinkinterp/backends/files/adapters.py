@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError
-from huggingface_hub.utils._validators import validate_repo_id
 from safetensors import safe_open
 from transformers import PreTrainedModel
 from transformers.utils import cached_file
@@ -21,13 +19,13 @@ def adapter_folder(source: str | Path) -> Path | None:
     """The folder of an adapter: the user's, or that of the download from the Hub; None for any other source."""
     folder = Path(source)
     if not folder.exists():
-        errors = ("missing_entries", "gated_repo", "connection_errors")  # reading the model says what is wrong
+        errors = ("missing_entries", "gated_repo", "connection_errors")
         silent = {f"_raise_exceptions_for_{error}": False for error in errors}
         try:
-            validate_repo_id(str(source))
-        except HFValidationError:
-            return None
-        if cached_file(str(source), _ADAPTER, **silent) is None:
+            config = cached_file(str(source), _ADAPTER, **silent)
+        except OSError:  # such as a name that the Hub does not know: reading the model says what is wrong
+            config = None
+        if config is None:
             return None
         folder = Path(snapshot_download(str(source), allow_patterns=["adapter_*", "*token*", "config.json"]))
     return folder if (folder / _ADAPTER).is_file() and not (folder / "config.json").is_file() else None
