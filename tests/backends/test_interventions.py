@@ -47,7 +47,7 @@ EDITS = (
     iv.ZeroKeySlot(), iv.AddSinkLogit(1.0), iv.ChangeTokenEmbedding(iv.Zero(), positions=[0]),
     iv.ChangePositionEmbedding(iv.Scale(0.5)),
     iv.ChangeResidual(iv.Put({1: OTHER["residual"]}), layers=[1], positions=[2], dims=[3, 7]),
-    iv.ChangeAttentionInput(iv.Scale(0.5), positions=[3]), iv.ChangeNeurons(iv.Zero(), layers=[1], dims=[5]),
+    iv.ChangeAttentionInput(iv.Scale(0.5), positions=[3]), iv.ChangeNeurons(iv.SetTo(3.0), layers=[1], dims=[5]),
     iv.ChangeMLP(iv.SetTo(0.5), layers=[1], dims=[11]), iv.ChangeQueries(iv.Scale(0.5)),
     iv.ChangeKeys(iv.SwapWith(0, 5)),
     iv.ChangeValues(iv.Zero(), positions=[0], kv_heads=[(1, 1)]), iv.ChangeValues(iv.MeanOfOthers(), positions=[0]),

@@ -238,7 +238,9 @@ def test_every_intervention_does_the_same_to_a_twin(twins, monkeypatch):
     subjects = twins()
     for edit in (*EDITS, *MORE_EDITS):
         ours, theirs = (outcome(subject, edit) for subject in subjects)
-        if isinstance(theirs, str):
+        if isinstance(edit, iv.ChangeAttentionInput | iv.ChangeNeurons):  # found by the names of transformers alone
+            assert f"not every block shows its {edit.site.label}" in ours, edit
+        elif isinstance(theirs, str):
             assert ours.partition(" ")[2] == theirs.partition(" ")[2], edit  # beside the name of the model
         else:
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4, msg=str(edit))
