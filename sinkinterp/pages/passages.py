@@ -73,7 +73,8 @@ def opening() -> tuple[str, go.Figure]:
     """What a head does with the words of a sentence, and its map, from a model that ships with the package."""
     report = measure(MAP_MODEL, MAP_TEXT, progress=False)
     layer, head = strongest_head(report)
-    figure = attention_map(MAP_MODEL, MAP_TEXT, heads=[(layer, head)]).update_layout(updatemenus=[])
+    figure = attention_map(MAP_MODEL, MAP_TEXT, heads=[(layer, head)])
+    figure.layout.updatemenus = ()
     text = (
         "Here is one attention head of a small model that ships with sinkinterp, while it reads a sentence. Each row "
         "is a token that looks back, each column a token that it looks at. A dark square is much attention. The first "

@@ -48,7 +48,8 @@ def graph(edges: Sequence[Edge], title: str, caption: str, maps: Sequence[CutMap
         line = {"width": max(1, WIDEST * min(abs(share), 1)), "color": COLOURS[0] if share > 0 else COLOURS[1]}
         says = f"{escaped(start)} to {escaped(end)}: {share:.0%}<extra></extra>"
         marker = {"symbol": "arrow", "angleref": "previous", "size": [0, 14], "standoff": 9, "color": line["color"]}
-        style = {"mode": "lines+markers", "line": line, "marker": marker, "opacity": 0.5}
+        asked = [name if name in cuts else NOTHING for name in (start, end)]  # an end lies under the pointer on a node
+        style = {"mode": "lines+markers", "line": line, "marker": marker, "opacity": 0.5, "customdata": asked}
         figure.add_scatter(x=[x0, x1], y=[y0, y1], hovertemplate=says, **style)
     depth = 1 + max(y for _, y in places.values())
     starts = {start for start, _, _ in edges}
