@@ -19,7 +19,7 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import NULL, Cell, Table
 
 from .shared.massive import massive_dims
@@ -124,9 +124,9 @@ def _is_in_all_copies(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("at least one dimension of the first token of natural text is massive in most sequences", _is_massive),
-    FunctionRule("its standard deviation over texts is below a tenth of its mean", _is_constant),
-    FunctionRule("every copy of a repeated token has it, within 1% (rotary positions)", _is_in_all_copies),
+    Rule("at least one dimension of the first token of natural text is massive in most sequences", _is_massive),
+    Rule("its standard deviation over texts is below a tenth of its mean", _is_constant),
+    Rule("every copy of a repeated token has it, within 1% (rotary positions)", _is_in_all_copies),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

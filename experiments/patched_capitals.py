@@ -16,7 +16,7 @@ from sinkinterp.report.restored import CONTROL, FIRST_ORDER, RESTORED, TOKEN, re
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 CLAIM = "The residual at the country carries the answer up to a layer, where few heads move it to the last token."
@@ -100,8 +100,8 @@ def _is_near(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("one head restores at least half of the answer, a head drawn at random at most .05", _is_moved_by_few),
-    FunctionRule("first order is within .1 of the exact map in every cell", _is_near),
+    Rule("one head restores at least half of the answer, a head drawn at random at most .05", _is_moved_by_few),
+    Rule("first order is within .1 of the exact map in every cell", _is_near),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -13,7 +13,7 @@ from sinkinterp.plots.series import sweep_figure
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 CLAIM = "A cache that forgets the first tokens breaks the model; keeping four of them is enough."
@@ -89,8 +89,8 @@ ADDED = "added loss"
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("without kept tokens the loss rises by half a nat more than with four", _breaks),
-    FunctionRule("eight kept tokens differ from four by less than .02 nats", _four_are_enough),
+    Rule("without kept tokens the loss rises by half a nat more than with four", _breaks),
+    Rule("eight kept tokens differ from four by less than .02 nats", _four_are_enough),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

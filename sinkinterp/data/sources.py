@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..errors import InputError
 from ..files import remove
-from ..seals import Damaged, read_record, write_record
+from ..seals import Damaged, Of, read_record, write_record
 from ..spec import Spec
 from .progress import OnProgress, no_progress
 from .rows import files_of
@@ -192,7 +192,8 @@ def embedded_texts(cache: Path, on_file: OnProgress = no_progress) -> list[str]:
 def _in_parts(files: list[Path], folder: Path, on_file: OnProgress) -> Iterator[str]:
     """The docstrings of files. Those of every `PART` files are kept in a folder, so that an interrupt loses few."""
     for start in range(0, len(files), PART):
-        part, of = folder / f"{start}.json", {"docstrings": folder.name, "file": start}
+        part = folder / f"{start}.json"
+        of: Of = {"docstrings": folder.name, "file": start}
         try:
             texts = read_record(part, of)
         except Damaged:  # or not there

@@ -56,7 +56,8 @@ def latest(run: Path) -> int:
 
 def identity(recipe: Spec, step: int, base: str = "") -> seals.Of:
     """What a checkpoint is of: its run, its step, and the hash of the model that the run began with."""
-    return {"run": recipe.key(), "step": step} | ({"base": base} if base else {})
+    of: seals.Of = {"run": recipe.key(), "step": step}
+    return {**of, "base": base} if base else of
 
 
 def opened(run: Path, recipe: Fit, base: str = "") -> int:
