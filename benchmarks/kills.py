@@ -49,7 +49,7 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.finetune import ChatRecipe, finetuned
-from sinkinterp.runs.rules import HasSink
+from sinkinterp.runs.rules import has_sink
 from sinkinterp.runs.study import BASES, architecture, study
 from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import Here
@@ -63,7 +63,7 @@ RECIPE = Recipe(model=VARIANTS["k_bias"], steps=40, batch=7, warmup=5, watch_eve
 STUDY = study(
     claim="a kill changes nothing",
     arms=(architecture("softmax"), architecture("relu")),
-    rules=(HasSink("softmax"),),
+    rules=(has_sink("softmax"),),
     bases={Scale.SMOKE: replace(BASES[Scale.SMOKE], steps=12, save_every=4, watch_every=12)},
 )
 WORDS = ["attention", "sinks", "gather", "on", "first", "tokens", "whose", "values", "are", "small"]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from sinkinterp.lm.variants import BASE, distinct, variants
 from sinkinterp.runs.arm_figures import sink_against_loss
-from sinkinterp.runs.rules import SinkOrNone
+from sinkinterp.runs.rules import sink_or_none
 from sinkinterp.runs.study import architecture, study
 
 ELSEWHERE = ("llama", "heads_8", "gated_elements", "gated_values", "clipped", "differential")  # the last in `remedies`
@@ -12,6 +12,6 @@ NAMES = tuple(name for name in distinct(variants(BASE)) if name not in ELSEWHERE
 _STUDY = study(
     claim="Which architectures make a sink? No claim says that one should.",
     arms=tuple(architecture(name) for name in NAMES),
-    rules=tuple(SinkOrNone(name, baseline="softmax") for name in NAMES),
+    rules=tuple(sink_or_none(name, baseline="softmax") for name in NAMES),
 )
 EXPERIMENT = replace(_STUDY, draw=sink_against_loss)

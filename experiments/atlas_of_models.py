@@ -34,7 +34,7 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Above, Rule
+from sinkinterp.runs.rules import Rule, above, plus
 from sinkinterp.table import NULL, Cell, Table
 
 from .shared.genuine import models_with
@@ -173,11 +173,11 @@ def draw(table: Table) -> go.Figure:
 ANY: Mapping[str, Cell] = {}
 RULES: Sequence[Rule] = (
     *(
-        Above(f"{rate} lies .05 above uniform attention", rate, ANY, ANY, shift=0.05, other_column=NULL)
+        above(f"{rate} lies .05 above uniform attention", rate, ANY, ANY, bound=plus(0.05), other_column=NULL)
         for rate in RATES
     ),
-    Above("to hide the first token costs more than to hide the 11th", HIDDEN, ANY, ANY, other_column=CONTROL),
-    Above(
+    above("to hide the first token costs more than to hide the 11th", HIDDEN, ANY, ANY, other_column=CONTROL),
+    above(
         "a cache without the first token loses more than one that keeps it",
         EVICTED[0],
         ANY,

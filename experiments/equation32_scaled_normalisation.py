@@ -16,7 +16,7 @@ from sinkinterp.lm.variants import BASE, attn
 from sinkinterp.plots.series import beside_published
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Rule, Within
+from sinkinterp.runs.rules import Rule, within
 from sinkinterp.runs.study import BASES, base_of
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.job import Task, prepared
@@ -102,7 +102,7 @@ def draw(table: Table) -> go.Figure:
 
 def _rule(optimiser: str) -> Rule:
     claim = f"with {optimiser} the two models stay equal to 1e-6"
-    return Within(claim, DISTANCE, {"optimiser": optimiser, "change of W_O's settings": EXACT}, high=1e-6)
+    return within(claim, DISTANCE, {"optimiser": optimiser, "change of W_O's settings": EXACT}, high=1e-6)
 
 
 EXPERIMENT = Experiment(

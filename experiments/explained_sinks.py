@@ -8,7 +8,7 @@ from sinkinterp.report.explained_graph import WHAT
 from sinkinterp.runs.case import Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Table
 
 from .shared.explanations import CHECK, NUMBER, draw, removed, rows_of
@@ -34,9 +34,9 @@ def _is_enough(table: Table, way: str) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("the parts add up to the score within 1e-4 in every head", _is_exact),
+    Rule("the parts add up to the score within 1e-4 in every head", _is_exact),
     *(
-        FunctionRule(
+        Rule(
             f"cutting the named parts {way} removes at least 80% in every head, and random ones at most 10%",
             partial(_is_enough, way=way),
         )

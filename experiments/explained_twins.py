@@ -8,7 +8,7 @@ from sinkinterp.report.explained_graph import LINE, NAME, SHARE, TO, WHAT
 from sinkinterp.runs.case import Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Table
 from sinkinterp.train.recipes import demo_recipe
 
@@ -37,7 +37,7 @@ def _is_found(table: Table, variant: str) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = tuple(
-    FunctionRule(
+    Rule(
         f"{variant}: {part} makes most of every score, and nothing else above a tenth, in four of five seeds",
         partial(_is_found, variant=variant),
     )

@@ -18,7 +18,7 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
+from sinkinterp.runs.rules import Rule, of_each
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with
@@ -115,10 +115,8 @@ _CLAIMS = (
 
 RULES: Sequence[Rule] = (
     *(
-        OfEach(
-            FunctionRule(
-                f"in most blocks with a sink, {words}", partial(_most_blocks, quantity=quantity, is_larger=is_larger)
-            )
+        of_each(
+            Rule(f"in most blocks with a sink, {words}", partial(_most_blocks, quantity=quantity, is_larger=is_larger))
         )
         for words, quantity, is_larger in _CLAIMS
     ),

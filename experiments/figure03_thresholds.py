@@ -13,7 +13,7 @@ from sinkinterp.report.compare import over_length, sinks_by_length
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
+from sinkinterp.runs.rules import Rule, of_each
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with
@@ -79,8 +79,8 @@ def _falls_faster_above(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    OfEach(FunctionRule("Sink_1 at the largest T is below that at the smallest, for most epsilon", _falls_with_length)),
-    OfEach(FunctionRule("it loses a larger share at the largest epsilon than at the smallest", _falls_faster_above)),
+    of_each(Rule("Sink_1 at the largest T is below that at the smallest, for most epsilon", _falls_with_length)),
+    of_each(Rule("it loses a larger share at the largest epsilon than at the smallest", _falls_faster_above)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -11,7 +11,7 @@ from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.histories import by_seed, last_steps, training
-from sinkinterp.runs.rules import FunctionRule, in_most_seeds, number
+from sinkinterp.runs.rules import Rule, in_most_seeds, number
 from sinkinterp.runs.study import base_of, history_of, lengths_of, onset
 from sinkinterp.runs.trained import SINK_LENGTH
 from sinkinterp.runs.workers import in_order
@@ -83,8 +83,8 @@ EXPERIMENT = Experiment(
     rows=rows,
     draw=draw,
     rules=(
-        FunctionRule("alpha_1 rises above its null after the first steps and stays there", _comes_after_some_steps),
-        FunctionRule("the smaller the learning rate, the later the sink comes", _comes_later),
+        Rule("alpha_1 rises above its null after the first steps and stays there", _comes_after_some_steps),
+        Rule("the smaller the learning rate, the later the sink comes", _comes_later),
     ),
     scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT),
     recipes=recipes,

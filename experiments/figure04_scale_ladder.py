@@ -1,7 +1,6 @@
 """Figure 4 (left) and Table 8: sinks in small and large models of several families."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
@@ -15,7 +14,7 @@ from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Above, NotAsked, Rule, Verdict, Within
+from sinkinterp.runs.rules import Decision, Outcome, Rule, above, within
 from sinkinterp.table import NULL, Table, published
 
 from .shared.genuine import Has, models_with
@@ -53,20 +52,18 @@ def draw(table: Table) -> go.Figure:
     return beside_published(Table("Sink_1 by model", table.note, table.rows), MODEL, SINK_1, (published(SINK_1),))
 
 
-@dataclass(frozen=True)
-class _Grows:
+def _grows(runs: Table) -> Decision:
     """Sink_1 of the largest Pythia is above that of the smallest, interval from interval."""
-
-    claim: str = "larger Pythia models have more obvious sinks"
-
-    def verdict(self, runs: Table) -> Verdict:
-        sizes = families(runs).get("pythia", ())
-        if not sizes:
-            return NotAsked(self.claim, "needs Pythias of two sizes: --scale paper, or --model for each").verdict(runs)
-        largest, smallest = ({MODEL: row[MODEL]} for row in (sizes[-1], sizes[0]))
-        return Above(self.claim, SINK_1, largest, smallest, by=()).verdict(runs)
+    sizes = families(runs).get("pythia", ())
+    if not sizes:
+        return Outcome.NOT_ASKED, "needs Pythias of two sizes: --scale paper, or --model for each"
+    largest, smallest = ({MODEL: row[MODEL]} for row in (sizes[-1], sizes[0]))
+    return above("", SINK_1, largest, smallest, by=()).decide(runs)
 
 
-RULES: Sequence[Rule] = (Within("every model has a sink: Sink_1 of at least 10%", SINK_1, {}, low=0.1), _Grows())
+RULES: Sequence[Rule] = (
+    within("every model has a sink: Sink_1 of at least 10%", SINK_1, {}, low=0.1),
+    Rule("larger Pythia models have more obvious sinks", _grows),
+)
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sinkinterp.report.columns import LOSS
-from sinkinterp.runs.rules import HasNoSink, HasSink, Higher, Rule
+from sinkinterp.runs.rules import Rule, has_no_sink, has_sink, higher
 from sinkinterp.runs.study import Edition, study
 
 from .shared.amounts import AMOUNTS, TOYS, Amounts
@@ -12,10 +12,10 @@ from .shared.amounts import AMOUNTS, TOYS, Amounts
 def _rules(amounts: Amounts) -> Sequence[Rule]:
     whole, few = amounts.whole.name, amounts.few
     return (
-        HasSink(whole),
-        *(HasNoSink(name) for name in few),
-        *(Higher(whole, than=name, at_equal_loss=False) for name in few),
-        *(Higher(name, than=whole, quantity=LOSS, at_equal_loss=False) for name in few),
+        has_sink(whole),
+        *(has_no_sink(name) for name in few),
+        *(higher(whole, than=name, at_equal_loss=False) for name in few),
+        *(higher(name, than=whole, quantity=LOSS, at_equal_loss=False) for name in few),
     )
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from sinkinterp.attention.masks import Causal, Prefix
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import SinkAt
+from sinkinterp.runs.rules import sink_at
 from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipe_parts import PrefixLM
@@ -26,6 +26,6 @@ EXPERIMENT = study(
     claim="With a prefix the sink comes as well; it stands among the tokens of the prefix, not always on the first.",
     arms=tuple(_arm(length) for length in LENGTHS),
     note="the paper also has a prefix of 10; sequences of toys have 16 tokens",
-    rules=tuple(SinkAt(f"prefix {length}", tuple(range(1, length + 1))) for length in LENGTHS),
+    rules=tuple(sink_at(f"prefix {length}", tuple(range(1, length + 1))) for length in LENGTHS),
     editions={Scale.TEXT: ("prefix 2", "prefix 5")},
 )

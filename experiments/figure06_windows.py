@@ -5,7 +5,7 @@ from dataclasses import replace
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.lm.variants import attn
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import HasSink, Higher, SinkAt
+from sinkinterp.runs.rules import has_sink, higher, sink_at
 from sinkinterp.runs.study import Arm, Edition, setting, study
 
 NOTE = "importance is the mean over the queries that see the token, which the paper's divisor does not correct for"
@@ -19,10 +19,10 @@ def _edition(*widths: int, middle: int, length: int) -> Edition:
     """Windows from the narrowest to the widest, on texts of `length` tokens. The paper gives a curve, not numbers."""
     narrowest, widest = (f"window {width}" for width in (widths[0], widths[-1]))
     rules = (
-        HasSink(widest),
-        SinkAt(f"window {middle}", (1,)),
-        Higher("causal", than=narrowest, at_equal_loss=False),
-        Higher(widest, than=narrowest, at_equal_loss=False),
+        has_sink(widest),
+        sink_at(f"window {middle}", (1,)),
+        higher("causal", than=narrowest, at_equal_loss=False),
+        higher(widest, than=narrowest, at_equal_loss=False),
     )
     arms = (setting("causal", lambda recipe: recipe), *map(_arm, widths))
     return Edition(arms, rules, f"{NOTE}; windows count in tokens of {length:,} here")

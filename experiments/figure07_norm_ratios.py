@@ -11,7 +11,7 @@ from sinkinterp.report.norms import residual_norms, residual_norms_by_block
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import FunctionRule, Rule
+from sinkinterp.runs.rules import Rule
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import demo_recipe
 
@@ -76,8 +76,8 @@ def _has_none(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    FunctionRule("the largest ratio is above 10 with softmax", _has_peak),
-    FunctionRule("it is below 2 with K biases and with sigmoid", _has_none),
+    Rule("the largest ratio is above 10 with softmax", _has_peak),
+    Rule("it is below 2 with K biases and with sigmoid", _has_none),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

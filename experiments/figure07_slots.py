@@ -15,7 +15,7 @@ from sinkinterp.report.columns import BLOCK, MODEL, SEED
 from sinkinterp.report.norms import OTHER_TOKENS, RATIO, residual_norms_by_block
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import FunctionRule, Rule, in_most_seeds
+from sinkinterp.runs.rules import Rule, in_most_seeds
 from sinkinterp.runs.study import Arm, architecture, device_of
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import Cell, Table
@@ -83,17 +83,17 @@ def _is_above(table: Table, of: str, than: str, column: str = RATIO, factor: flo
 
 RULES: Sequence[Rule] = (
     *(
-        FunctionRule(
+        Rule(
             f"the first token's ratio is larger with softmax than with {name}",
             partial(_is_above, of="softmax", than=name),
         )
         for name in ("kv_bias", "k_bias", "sink_token")
     ),
-    FunctionRule(
+    Rule(
         "with v_bias it is at least half of that with softmax",
         partial(_is_above, of="v_bias", than="softmax", factor=0.5),
     ),
-    FunctionRule(
+    Rule(
         "the sink token's ratio is larger than that of the first token",
         partial(_is_above, of="sink_token", than="sink_token", column=SINK_TOKEN),
     ),

@@ -19,7 +19,7 @@ from sinkinterp.report.columns import ALPHA_1, SINK_1
 from sinkinterp.runs.case import READING, Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
+from sinkinterp.runs.rules import Rule, of_each
 from sinkinterp.table import Cell, Table
 
 from .shared.genuine import Has, models_with
@@ -124,15 +124,15 @@ def _differs_more(table: Table) -> tuple[bool | None, str]:
 
 RULES: Sequence[Rule] = (
     *(
-        OfEach(
-            FunctionRule(
+        of_each(
+            Rule(
                 f"at epsilon .{tenths} kinds of text differ by at most 5 points",
                 partial(_differs_little, epsilon=tenths / 10),
             )
         )
         for tenths in (2, 3)
     ),
-    OfEach(FunctionRule("at epsilon .4 kinds of text differ by more than at .3", _differs_more)),
+    of_each(Rule("at epsilon .4 kinds of text differ by more than at .3", _differs_more)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -1,7 +1,6 @@
 """Figure 10: the sink against accuracy on a downstream task, by lm-evaluation-harness."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
@@ -14,7 +13,7 @@ from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Above, FunctionRule, NotAsked, Rule, Verdict
+from sinkinterp.runs.rules import Decision, Outcome, Rule, above
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.downstream import CHOICES, ENDINGS, accuracy
@@ -87,49 +86,37 @@ def _is_as_accurate(table: Table, twin: str) -> tuple[bool | None, str]:
     return (as_good if above_chance else None), words
 
 
-@dataclass(frozen=True)
-class _AboveChance:
+def _is_above_chance(runs: Table) -> Decision:
     """Every model with a sink, Sink_1 of at least 10%, is above chance; our twins are judged by rules of their own."""
-
-    claim: str = "a model with a sink is above chance"
-
-    def verdict(self, runs: Table) -> Verdict:
-        rows = [row for row in runs.rows if row[MODEL] not in TWINS and float(row[low_of(SINK_1)] or 0) >= 0.1]
-        return Above(self.claim, ACC, {}, {}, other_column=CHANCE).verdict(Table("", "", tuple(rows)))
+    rows = [row for row in runs.rows if row[MODEL] not in TWINS and float(row[low_of(SINK_1)] or 0) >= 0.1]
+    return above("", ACC, {}, {}, other_column=CHANCE).decide(Table("", "", tuple(rows)))
 
 
-@dataclass(frozen=True)
-class _GrowTogether:
+def _grow_together(runs: Table) -> Decision:
     """The largest model of each family has more of a sink than the smallest, and is more accurate."""
-
-    claim: str = "in one family, larger models have more of a sink and are more accurate"
-
-    def verdict(self, runs: Table) -> Verdict:
-        ends = [(rows[-1], rows[0]) for rows in families(runs).values()]
-        if not ends:
-            why = "needs two sizes of a family: --scale paper, or --model for each"
-            return NotAsked(self.claim, why).verdict(runs)
-        pairs = tuple(
-            {PAIR: i, END: end, VALUE: row[q], low_of(VALUE): row[low_of(q)], high_of(VALUE): row[high_of(q)]}
-            for i, (q, pair) in enumerate((q, pair) for pair in ends for q in (SINK_1, ACC))
-            for end, row in zip(("largest", "smallest"), pair, strict=True)
-        )
-        rule = Above(self.claim, VALUE, {END: "largest"}, {END: "smallest"}, by=(PAIR,))
-        return rule.verdict(Table("", "", pairs))
+    ends = [(rows[-1], rows[0]) for rows in families(runs).values()]
+    if not ends:
+        return Outcome.NOT_ASKED, "needs two sizes of a family: --scale paper, or --model for each"
+    pairs = tuple(
+        {PAIR: i, END: end, VALUE: row[q], low_of(VALUE): row[low_of(q)], high_of(VALUE): row[high_of(q)]}
+        for i, (q, pair) in enumerate((q, pair) for pair in ends for q in (SINK_1, ACC))
+        for end, row in zip(("largest", "smallest"), pair, strict=True)
+    )
+    return above("", VALUE, {END: "largest"}, {END: "smallest"}, by=(PAIR,)).decide(Table("", "", pairs))
 
 
 PAIR, END, VALUE = "pair", "end", "value"
 RULES: Sequence[Rule] = (
-    _AboveChance(),
-    FunctionRule(
+    Rule("a model with a sink is above chance", _is_above_chance),
+    Rule(
         "the sigmoid twin, without a sink, is as accurate as the softmax twin",
         lambda table: _is_as_accurate(table, "sinkinterp/text-sigmoid"),
     ),
-    FunctionRule(
+    Rule(
         "the twin with K biases is as accurate as the softmax twin",
         lambda table: _is_as_accurate(table, "sinkinterp/text-k_bias"),
     ),
-    _GrowTogether(),
+    Rule("in one family, larger models have more of a sink and are more accurate", _grow_together),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -12,7 +12,7 @@ from sinkinterp.report.heads import heads_overview, sinks_by_head
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
+from sinkinterp.runs.rules import Rule, of_each
 from sinkinterp.table import Table
 
 from .shared.genuine import Has, models_with
@@ -57,7 +57,7 @@ def _is_weak_early(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    OfEach(FunctionRule("alpha_1 in the first quarter of the layers is below that of the rest by .05", _is_weak_early)),
+    of_each(Rule("alpha_1 in the first quarter of the layers is below that of the rest by .05", _is_weak_early)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

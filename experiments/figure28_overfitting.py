@@ -9,7 +9,7 @@ from sinkinterp.report.columns import SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.histories import PANELS, STEP, VALID_LOSS, Panel, by_seed, last_steps, training
-from sinkinterp.runs.rules import MARGIN, FunctionRule, Rule, in_most_seeds
+from sinkinterp.runs.rules import MARGIN, Rule, in_most_seeds
 from sinkinterp.runs.study import Arm
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import Table
@@ -72,10 +72,10 @@ def _keeps_increasing(table: Table, model: str) -> tuple[bool | None, str]:
 def _rules(amounts: Amounts) -> Sequence[Rule]:
     whole, few = amounts.whole.name, amounts.few
     return (
-        *(FunctionRule(f"with {name} the model overfits", partial(_overfits, model=name)) for name in few),
-        FunctionRule(f"with {whole} it does not", partial(_does_not_overfit, model=whole)),
-        *(FunctionRule(f"with {name} Sink_1 stays below 5%", partial(_stays_small, model=name)) for name in few),
-        FunctionRule(f"with {whole} Sink_1 keeps increasing", partial(_keeps_increasing, model=whole)),
+        *(Rule(f"with {name} the model overfits", partial(_overfits, model=name)) for name in few),
+        Rule(f"with {whole} it does not", partial(_does_not_overfit, model=whole)),
+        *(Rule(f"with {name} Sink_1 stays below 5%", partial(_stays_small, model=name)) for name in few),
+        Rule(f"with {whole} Sink_1 keeps increasing", partial(_keeps_increasing, model=whole)),
     )
 
 

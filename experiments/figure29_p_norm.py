@@ -8,7 +8,7 @@ from sinkinterp.lm.variants import attn
 from sinkinterp.report.columns import ALPHA_1, LOSS, MODEL, RESIDUAL_RATIO, SINK_1
 from sinkinterp.runs.arm_figures import by_model
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import FunctionRule, HasSink, Higher, TrainingFails, in_most_seeds
+from sinkinterp.runs.rules import Rule, has_sink, higher, in_most_seeds, training_fails
 from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.table import Table
 
@@ -36,13 +36,13 @@ _STUDY = study(
         *(_arm("sigmoid", Sigmoid(), p) for p in (1 / 2, *POWERS)),
     ),
     rules=(
-        *(HasSink(f"softmax, p = {p:.2g}") for p in ROOTS),
-        Higher("softmax", than="softmax, p = 0.25"),
-        *(TrainingFails(f"softmax, p = {p:.2g}") for p in POWERS),
-        *(HasSink(f"sigmoid, p = {p:.2g}") for p in POWERS),
-        *(Higher("softmax", than=f"softmax, p = {p:.2g}", quantity=RESIDUAL_RATIO) for p in (1 / 2, 1 / 4)),
+        *(has_sink(f"softmax, p = {p:.2g}") for p in ROOTS),
+        higher("softmax", than="softmax, p = 0.25"),
+        *(training_fails(f"softmax, p = {p:.2g}") for p in POWERS),
+        *(has_sink(f"sigmoid, p = {p:.2g}") for p in POWERS),
+        *(higher("softmax", than=f"softmax, p = {p:.2g}", quantity=RESIDUAL_RATIO) for p in (1 / 2, 1 / 4)),
         *(
-            FunctionRule(
+            Rule(
                 f"the residual ratio of sigmoid, p = {p:.2g}, is as far above 1 as half of that of softmax",
                 partial(_is_as_long, model=f"sigmoid, p = {p:.2g}"),
                 ("softmax", f"sigmoid, p = {p:.2g}"),

@@ -16,7 +16,7 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
 from sinkinterp.runs.finetune import ChatRecipe, history_of
 from sinkinterp.runs.histories import FINE_TUNING, GRADIENT_NORM, STEP, VALID_LOSS, by_seed, last_steps, training
-from sinkinterp.runs.rules import FunctionRule, NotAsked, in_most_seeds
+from sinkinterp.runs.rules import Rule, in_most_seeds, not_asked
 from sinkinterp.runs.workers import in_order
 from sinkinterp.table import Table
 
@@ -106,9 +106,9 @@ EXPERIMENT = Experiment(
     rows=rows,
     draw=draw,
     rules=(
-        FunctionRule("sigmoid's gradient norm has no larger spikes than 1.5 times those of softmax", _is_stable),
-        FunctionRule("sigmoid's loss falls by at least 90% of what that of softmax falls by", _learns),
-        NotAsked("the same of models of a billion parameters on 200,000 chats", "the models were never released"),
+        Rule("sigmoid's gradient norm has no larger spikes than 1.5 times those of softmax", _is_stable),
+        Rule("sigmoid's loss falls by at least 90% of what that of softmax falls by", _learns),
+        not_asked("the same of models of a billion parameters on 200,000 chats", "the models were never released"),
     ),
     recipes=recipes,
     digest=last_steps,

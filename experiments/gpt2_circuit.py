@@ -33,7 +33,7 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Rule, Within
+from sinkinterp.runs.rules import Rule, within
 from sinkinterp.table import Cell, Table
 
 CLAIM = (
@@ -178,9 +178,9 @@ def _published(name: str) -> dict[str, Cell]:
 _LEFT = "{} leaves less than 60% of the attention to the first token"
 _CONTROL = "{} leaves at least 90% of it"
 RULES: Sequence[Rule] = (
-    *(Within(_LEFT.format(cut), "left", {"cut": cut}, high=0.6) for cut in ("drop p1", "no positions")),
+    *(within(_LEFT.format(cut), "left", {"cut": cut}, high=0.6) for cut in ("drop p1", "no positions")),
     *(
-        Within(_CONTROL.format(cut), "left", {"cut": cut}, low=0.9)
+        within(_CONTROL.format(cut), "left", {"cut": cut}, low=0.9)
         for cut in ("control: b_K = 0", "control: no first token")
     ),
 )

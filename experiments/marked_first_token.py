@@ -6,7 +6,7 @@ from dataclasses import replace
 from sinkinterp.data.backcopy import BigramBackcopy
 from sinkinterp.data.token_changes import Edited, FixedAt
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import HasSink
+from sinkinterp.runs.rules import has_sink
 from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
@@ -27,7 +27,7 @@ def _arm(variant: str) -> Arm:
 EXPERIMENT = study(
     claim="Where the first token is marked, every position embedding makes a sink on it, and so do none and post-norm.",
     arms=tuple(map(_arm, (*POSITIONS, "post_norm"))),
-    rules=tuple(HasSink(name, baseline="learned") for name in (*POSITIONS, "post_norm")),
+    rules=tuple(has_sink(name, baseline="learned") for name in (*POSITIONS, "post_norm")),
     scales=(Scale.SMOKE, Scale.DEMO),
     note="looks into the failures of Table 3 and section 7.2 on toys, whose first token is otherwise random, so that "
     "only a learned position can mark it; the rules were written before the runs",

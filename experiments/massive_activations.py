@@ -20,7 +20,7 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
+from sinkinterp.runs.rules import Rule, of_each
 from sinkinterp.table import NULL, Cell, Table
 
 from .shared.genuine import Has, models_with
@@ -126,13 +126,11 @@ def _is_in_all_copies(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    OfEach(
-        FunctionRule(
-            "at least one dimension of the first token of natural text is massive in most sequences", _is_massive
-        )
+    of_each(
+        Rule("at least one dimension of the first token of natural text is massive in most sequences", _is_massive)
     ),
-    OfEach(FunctionRule("its standard deviation over texts is below a tenth of its mean", _is_constant)),
-    OfEach(FunctionRule("every copy of a repeated token has it, within 1% (rotary positions)", _is_in_all_copies)),
+    of_each(Rule("its standard deviation over texts is below a tenth of its mean", _is_constant)),
+    of_each(Rule("every copy of a repeated token has it, within 1% (rotary positions)", _is_in_all_copies)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -23,7 +23,7 @@ from sinkinterp.report.columns import ALPHA_1, EDIT, LOSS, MODEL, RESIDUAL_RATIO
 from sinkinterp.runs.arm_figures import by_model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import MARGIN, Above, Rule, Within
+from sinkinterp.runs.rules import MARGIN, Rule, above, plus, within
 from sinkinterp.runs.study import EPSILON, Arm, architecture
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import NULL, Cell, Table
@@ -157,8 +157,15 @@ def _goes_on(where: str) -> Sequence[Rule]:
     """The control: a model whose training goes on as it is."""
     nothing = {EDIT: NOTHING + where}
     return (
-        Above(f"a sink stays where nothing is added{where}", ALPHA_1, nothing, nothing, 1.0, 0.05, other_column=NULL),
-        Within(f"the training goes on{where} for at most .02 nats", OVER_BEFORE, nothing, high=0.02),
+        above(
+            f"a sink stays where nothing is added{where}",
+            ALPHA_1,
+            nothing,
+            nothing,
+            other_column=NULL,
+            bound=plus(0.05),
+        ),
+        within(f"the training goes on{where} for at most .02 nats", OVER_BEFORE, nothing, high=0.02),
     )
 
 
@@ -166,9 +173,9 @@ def _mends(name: str, where: str = "") -> Sequence[Rule]:
     without, mended = {EDIT: NOTHING + where}, {EDIT: name + where}
     name += where
     return (
-        Above(f"with {name} alpha_1 falls by .05 or more", ALPHA_1, without, mended, shift=MARGIN, by=(SEED,)),
-        Within(f"with {name} the first position has no sink: Sink_1 of at most 5%", SINK_1, mended, high=0.05),
-        Within(f"{name} costs at most .02 nats beside as much training without it", OVER, mended, high=0.02),
+        above(f"with {name} alpha_1 falls by .05 or more", ALPHA_1, without, mended, bound=plus(MARGIN), by=(SEED,)),
+        within(f"with {name} the first position has no sink: Sink_1 of at most 5%", SINK_1, mended, high=0.05),
+        within(f"{name} costs at most .02 nats beside as much training without it", OVER, mended, high=0.02),
     )
 
 

@@ -16,7 +16,7 @@ from sinkinterp.report.readings import protocol_note
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Above, Rule, Within
+from sinkinterp.runs.rules import Rule, above, plus, within
 from sinkinterp.table import Cell, Table
 
 from .shared.effects import LOSS_CHANGE, NONE, SLOT_RATE, Effects
@@ -98,18 +98,22 @@ def _all_layers(edit: str) -> dict[str, Cell]:
 
 OFF_BY_ONE, DROPPED, CONTROL = "softmax-off-by-one", "first column dropped", "control: 11th column dropped"
 RULES: Sequence[Rule] = (
-    Within(f"{DROPPED} in all layers costs less than .02 nats", LOSS_CHANGE, _all_layers(DROPPED), high=0.02),
-    Above(
+    within(f"{DROPPED} in all layers costs less than .02 nats", LOSS_CHANGE, _all_layers(DROPPED), high=0.02),
+    above(
         f"{DROPPED} in all layers costs at most .02 nats more than the 11th",
         LOSS_CHANGE,
         _all_layers(CONTROL),
         _all_layers(DROPPED),
-        shift=-0.02,
+        bound=plus(-0.02),
     ),
-    Within(f"{OFF_BY_ONE} in all layers costs less than .02 nats", LOSS_CHANGE, _all_layers(OFF_BY_ONE), high=0.02),
+    within(f"{OFF_BY_ONE} in all layers costs less than .02 nats", LOSS_CHANGE, _all_layers(OFF_BY_ONE), high=0.02),
     *(
-        Above(
-            f"{patch} in all layers lowers alpha_1 by .05", ALPHA_1, _all_layers(NONE), _all_layers(patch), shift=0.05
+        above(
+            f"{patch} in all layers lowers alpha_1 by .05",
+            ALPHA_1,
+            _all_layers(NONE),
+            _all_layers(patch),
+            bound=plus(0.05),
         )
         for patch in (OFF_BY_ONE, "sigmoid")
     ),

@@ -16,7 +16,7 @@ from sinkinterp.report.restored import CONTROL, FIRST_ORDER, RESTORED, TOKEN, re
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
+from sinkinterp.runs.rules import Rule, of_each
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with
@@ -102,12 +102,10 @@ def _is_near(table: Table) -> tuple[bool | None, str]:
 
 
 RULES: Sequence[Rule] = (
-    OfEach(
-        FunctionRule(
-            "one head restores at least half of the answer, a head drawn at random at most .05", _is_moved_by_few
-        )
+    of_each(
+        Rule("one head restores at least half of the answer, a head drawn at random at most .05", _is_moved_by_few)
     ),
-    OfEach(FunctionRule("first order is within .1 of the exact map in every cell", _is_near)),
+    of_each(Rule("first order is within .1 of the exact map in every cell", _is_near)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -17,7 +17,7 @@ from sinkinterp.report.columns import ALPHA_1, EDIT
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Above, Rule, Within
+from sinkinterp.runs.rules import Rule, above, plus, within
 from sinkinterp.table import Table
 
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
@@ -91,9 +91,11 @@ def draw(table: Table) -> go.Figure:
 ANOTHER, FROM_LATER, TO_LATER = "p1 <- p1 of another input", "p1 <- later token", "later token <- p1"
 LATER_ALPHA = f"alpha_{LATER + 1}"
 RULES: Sequence[Rule] = (
-    Within("those of another input change the loss by less than .02 nats", LOSS_CHANGE, {EDIT: ANOTHER}, -0.02, 0.02),
-    Above("those of a later token lower alpha_1 by .05", ALPHA_1, {EDIT: NONE}, {EDIT: FROM_LATER}, shift=0.05),
-    Above("a later token that is given them gets .05 more", LATER_ALPHA, {EDIT: TO_LATER}, {EDIT: NONE}, shift=0.05),
+    within("those of another input change the loss by less than .02 nats", LOSS_CHANGE, {EDIT: ANOTHER}, -0.02, 0.02),
+    above("those of a later token lower alpha_1 by .05", ALPHA_1, {EDIT: NONE}, {EDIT: FROM_LATER}, bound=plus(0.05)),
+    above(
+        "a later token that is given them gets .05 more", LATER_ALPHA, {EDIT: TO_LATER}, {EDIT: NONE}, bound=plus(0.05)
+    ),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -20,7 +20,7 @@ from sinkinterp.plots.series import beside_published
 from sinkinterp.report.columns import ALPHA_HEAD, SINK_1
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Within
+from sinkinterp.runs.rules import within
 from sinkinterp.runs.study import base_of, history_of
 from sinkinterp.runs.trained import trained
 from sinkinterp.runs.workers import in_order
@@ -136,11 +136,11 @@ EXPERIMENT = Experiment(
     draw=draw,
     rules=(
         *(
-            Within(f"proposition {number}: {claim}", DISTANCE, {"proposition": number}, high=1e-5)
+            within(f"proposition {number}: {claim}", DISTANCE, {"proposition": number}, high=1e-5)
             for number, (_, claim, _) in PROPOSITIONS.items()
         ),
-        Within("equations 10 to 17: in every block all positions have one state", STATES, {}, high=1e-5),
-        Within("no head has a sink", ALPHA_HEAD, {}, high=0.3),
+        within("equations 10 to 17: in every block all positions have one state", STATES, {}, high=1e-5),
+        within("no head has a sink", ALPHA_HEAD, {}, high=0.3),
     ),
     scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT),
     recipes=recipes,

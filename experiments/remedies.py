@@ -15,7 +15,7 @@ from sinkinterp.plots.theme import colour, escaped, themed
 from sinkinterp.report.columns import ALPHA_1, EXCESS, LOSS, MODEL, RESIDUAL_RATIO, SEED, SINK_1, SLOT_RATE
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import FunctionRule, HasNoSink, HasSink, Higher, Rule, number
+from sinkinterp.runs.rules import Rule, has_no_sink, has_sink, higher, number
 from sinkinterp.runs.study import Arm, architecture, numbers_of
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import NULL, Table
@@ -126,18 +126,18 @@ def _goes_with(table: Table, cost: str, cause: str, other: str) -> tuple[bool | 
 
 
 def _higher(quantity: str, than: str, margin: float) -> Rule:
-    return Higher(SOFTMAX, than=than, quantity=quantity, margin=margin)
+    return higher(SOFTMAX, than=than, quantity=quantity, margin=margin)
 
 
 RULES: tuple[Rule, ...] = (  # written before the columns of outliers, int8 and eviction were seen of any model
-    HasSink(SOFTMAX),
-    *(HasNoSink(name, baseline=SOFTMAX) for name in ENDS),
-    *(HasSink(name, baseline=SOFTMAX) for name in KEEPS),
+    has_sink(SOFTMAX),
+    *(has_no_sink(name, baseline=SOFTMAX) for name in ENDS),
+    *(has_sink(name, baseline=SOFTMAX) for name in KEEPS),
     _higher(EXCESS, "gated_values", 0.05),  # a gate of values halves the sink: .467 to .297 in arXiv:2505.06708
     *(_higher(EVICTED, name, 0.02) for name in ("gated", "gated_elements", "sink_logit", "k_bias", "sink_token")),
     *(_higher(KURTOSIS_COLUMN, name, 0.05) for name in ("gated", "gated_elements", "gated_values", "off_by_one")),
     *(  # written after 13 methods had been seen on text
-        FunctionRule(
+        Rule(
             f"{cost} goes with {cause} over all models: r is at least {CLOSE}",
             partial(_goes_with, cost=cost, cause=cause, other=GO_TOGETHER[1 - i][1]),
         )

@@ -17,7 +17,7 @@ from sinkinterp.report.columns import ALPHA_1, EDIT, SINK_1
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Above, FunctionRule, OfEach, Rule, Within
+from sinkinterp.runs.rules import Rule, above, of_each, plus, within
 from sinkinterp.table import Table
 
 from .shared.effects import LOSS_CHANGE, NONE, Effects, Runs, without
@@ -97,10 +97,10 @@ _FALLS, _COSTS = (
     "to zero: the loss rises by .02 nats more than under {}",
 )
 RULES: Sequence[Rule] = (
-    *(Above(_FALLS.format(name), ALPHA_1, {EDIT: name}, {EDIT: TO_ZERO}, shift=0.05) for name in CONTROLS),
-    Above(_COSTS.format(CONTROLS[0]), LOSS_CHANGE, {EDIT: TO_ZERO}, {EDIT: CONTROLS[0]}, shift=0.02),
-    Within("to their mean: the loss changes by less than .02 nats", LOSS_CHANGE, {EDIT: TO_MEAN}, -0.02, 0.02),
-    OfEach(FunctionRule("to their mean: alpha_1 changes by less than .05", _keeps_sink)),
+    *(above(_FALLS.format(name), ALPHA_1, {EDIT: name}, {EDIT: TO_ZERO}, bound=plus(0.05)) for name in CONTROLS),
+    above(_COSTS.format(CONTROLS[0]), LOSS_CHANGE, {EDIT: TO_ZERO}, {EDIT: CONTROLS[0]}, bound=plus(0.02)),
+    within("to their mean: the loss changes by less than .02 nats", LOSS_CHANGE, {EDIT: TO_MEAN}, -0.02, 0.02),
+    of_each(Rule("to their mean: alpha_1 changes by less than .05", _keeps_sink)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

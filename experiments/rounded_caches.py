@@ -15,7 +15,7 @@ from sinkinterp.plots.theme import GREY, colour, themed
 from sinkinterp.report.columns import ALPHA_1, MODEL, RESIDUAL_RATIO, SEED
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Above, FunctionRule, number
+from sinkinterp.runs.rules import Rule, above, number
 from sinkinterp.runs.study import Arm, architecture
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import NULL, Cell, Table, high_of, low_of
@@ -116,9 +116,9 @@ EXPERIMENT = Experiment(
     rows=ROWS,
     draw=draw,
     rules=(  # written after the models on text had been seen, before the toys
-        FunctionRule(f"the gain of the first token goes with {ALPHA_1}: r of {CLOSE} or more", _gain_follows_the_sink),
-        FunctionRule(f"what rounding costs does not go with {ALPHA_1}: r below {APART}", _cost_does_not),
-        Above("in softmax the first token gains more than the second", FIRST, SPARED, SPARED, other_column=SECOND),
+        Rule(f"the gain of the first token goes with {ALPHA_1}: r of {CLOSE} or more", _gain_follows_the_sink),
+        Rule(f"what rounding costs does not go with {ALPHA_1}: r below {APART}", _cost_does_not),
+        above("in softmax the first token gains more than the second", FIRST, SPARED, SPARED, other_column=SECOND),
     ),
     scales=(Scale.SMOKE, Scale.DEMO, Scale.TEXT),
     recipes=ROWS.recipes,

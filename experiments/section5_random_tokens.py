@@ -4,7 +4,7 @@ from functools import partial
 
 from sinkinterp.data.token_changes import RandomAt
 from sinkinterp.report.columns import ALPHA_THERE, MODEL, NULL_THERE, STRONGEST
-from sinkinterp.runs.rules import MARGIN, FunctionRule, HasNoSink, HasSink, in_most_seeds
+from sinkinterp.runs.rules import MARGIN, Rule, has_no_sink, has_sink, in_most_seeds
 from sinkinterp.runs.study import study
 from sinkinterp.table import Table
 
@@ -29,10 +29,10 @@ EXPERIMENT = study(
         *(on_changed_text(f"random at 1 to {stop}", RandomAt(0, stop)) for stop in STOPS),
     ),
     rules=(
-        HasSink("as drawn"),
-        *(HasNoSink(f"random at 1 to {stop}") for stop in STOPS),
+        has_sink("as drawn"),
+        *(has_no_sink(f"random at 1 to {stop}") for stop in STOPS),
         *(
-            FunctionRule(
+            Rule(
                 f"no position has a sink with random tokens at 1 to {stop}",
                 partial(_nowhere, model=f"random at 1 to {stop}"),
             )

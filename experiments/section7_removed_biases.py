@@ -15,7 +15,7 @@ from sinkinterp.report.columns import EDIT, LOSS, MODEL, SINK_1
 from sinkinterp.runs.arm_figures import by_model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Experiment, Scope
-from sinkinterp.runs.rules import Above, Rule, Within
+from sinkinterp.runs.rules import Rule, above, times, within
 from sinkinterp.runs.study import Arm, architecture, device_of
 from sinkinterp.runs.trained import Run
 from sinkinterp.table import Table
@@ -68,9 +68,15 @@ def draw(table: Table) -> go.Figure:
 def _rules(name: str) -> Sequence[Rule]:
     removed, random = ({MODEL: name, EDIT: edit} for edit in (REMOVED, RANDOM))
     return (
-        Within(f"without {name} the loss is at least {COST} nats higher", LOSS_CHANGE, removed, low=COST),
-        Within(f"without {name} the first position has no sink: Sink_1 of at most 5%", SINK_1, removed, high=0.05),
-        Above(f"a random key costs at least half as much as removing {name}", LOSS_CHANGE, random, removed, factor=0.5),
+        within(f"without {name} the loss is at least {COST} nats higher", LOSS_CHANGE, removed, low=COST),
+        within(f"without {name} the first position has no sink: Sink_1 of at most 5%", SINK_1, removed, high=0.05),
+        above(
+            f"a random key costs at least half as much as removing {name}",
+            LOSS_CHANGE,
+            random,
+            removed,
+            bound=times(0.5),
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from sinkinterp.plots.series import sweep_figure
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import FunctionRule, OfEach, Rule
+from sinkinterp.runs.rules import Rule, of_each
 from sinkinterp.table import Cell, Table, high_of, low_of
 
 from .shared.genuine import Has, models_with
@@ -77,8 +77,8 @@ ADDED = "added loss"
 
 
 RULES: Sequence[Rule] = (
-    OfEach(FunctionRule("without kept tokens the loss rises by half a nat more than with four", _breaks)),
-    OfEach(FunctionRule("eight kept tokens differ from four by less than .02 nats", _four_are_enough)),
+    of_each(Rule("without kept tokens the loss rises by half a nat more than with four", _breaks)),
+    of_each(Rule("eight kept tokens differ from four by less than .02 nats", _four_are_enough)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -1,7 +1,6 @@
 """Table 1: the sink on natural, random and repeated tokens; base against chat with `--model BASE --model CHAT`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
@@ -16,7 +15,7 @@ from sinkinterp.report.report import Report
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Above, NotAsked, Rule, Verdict, Within
+from sinkinterp.runs.rules import Decision, Outcome, Rule, above, times, within
 from sinkinterp.table import Cell, Table, high_of, low_of, published
 
 from .shared.genuine import Has, models_with
@@ -111,27 +110,22 @@ def _reported(model: str, name: str, bos: Bos) -> float | None:
     return REPORTED[model].get(name) if bos is Bos.NEVER else None
 
 
-@dataclass(frozen=True)
-class _AsItsBase:
+def _are_as_their_base(runs: Table) -> Decision:
     """Sink_1 of a chat model on natural text without BOS lies within 10% of its base model's, interval and all.
 
     Of two models that the user names, the second is the chat model.
     """
-
-    claim: str = "chat models have the sinks of their base models: Sink_1 differs by at most 10%"
-
-    def verdict(self, runs: Table) -> Verdict:
-        rows = {str(row[MODEL]): row for row in runs.where(**{INPUT: "natural", "BOS": NO_BOS}).rows}
-        pairs = [(base, chat) for base, chat in CHAT_OF.items() if base in rows and chat in rows]
-        if not pairs and len(rows) == 2:
-            base, chat = rows
-            pairs = [(base, chat)]
-        if not pairs:
-            return NotAsked(self.claim, "give both: --model BASE --model CHAT").verdict(runs)
-        compared = tuple({**_ratio(rows[chat], rows[base]), MODEL: chat} for base, chat in pairs)
-        within = Within(self.claim, SINK_1, {}, low=0.9, high=1.1).verdict(Table("", "", compared))
-        names = "; ".join(f"{chat} over {base}" for base, chat in pairs)
-        return Verdict(self.claim, within.outcome, f"{names}: {within.reason}")
+    rows = {str(row[MODEL]): row for row in runs.where(**{INPUT: "natural", "BOS": NO_BOS}).rows}
+    pairs = [(base, chat) for base, chat in CHAT_OF.items() if base in rows and chat in rows]
+    if not pairs and len(rows) == 2:
+        base, chat = rows
+        pairs = [(base, chat)]
+    if not pairs:
+        return Outcome.NOT_ASKED, "give both: --model BASE --model CHAT"
+    compared = tuple({**_ratio(rows[chat], rows[base]), MODEL: chat} for base, chat in pairs)
+    outcome, reason = within("", SINK_1, {}, low=0.9, high=1.1).decide(Table("", "", compared))
+    names = "; ".join(f"{chat} over {base}" for base, chat in pairs)
+    return outcome, f"{names}: {reason}"
 
 
 def _ratio(chat: Mapping[str, Cell], base: Mapping[str, Cell]) -> dict[str, Cell]:
@@ -143,27 +137,27 @@ def _ratio(chat: Mapping[str, Cell], base: Mapping[str, Cell]) -> dict[str, Cell
 _REPEATED: dict[str, Cell] = {INPUT: "repeated", "BOS": NO_BOS}
 _NATURAL: dict[str, Cell] = {INPUT: "natural", "BOS": NO_BOS}
 RULES: Sequence[Rule] = (
-    Above(
+    above(
         "random tokens have at least half of the sink rate of natural text",
         SINK_1,
         {INPUT: "random", "BOS": NO_BOS},
         _NATURAL,
-        factor=0.5,
+        bound=times(0.5),
     ),
-    Within(
+    within(
         "repeated tokens have no sink without a table of positions",
         SINK_1,
         _REPEATED | {POSITIONS: NO_TABLE},
         high=0.05,
     ),
-    Above(
+    above(
         "repeated tokens have at least half of the sink rate of natural text with learned positions",
         SINK_1,
         _REPEATED | {POSITIONS: TABLE},
         _NATURAL,
-        factor=0.5,
+        bound=times(0.5),
     ),
-    _AsItsBase(),
+    Rule("chat models have the sinks of their base models: Sink_1 differs by at most 10%", _are_as_their_base),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

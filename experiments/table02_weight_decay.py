@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import HasSink, Higher
+from sinkinterp.runs.rules import has_sink, higher
 from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
 
@@ -22,10 +22,10 @@ EXPERIMENT = study(
     claim="More weight decay makes the sink stronger; much more ruins the model, and then the sink is gone.",
     arms=tuple(_arm(decay) for decay in SINKS),
     rules=(
-        HasSink("decay 0"),
-        Higher("decay 0.5", than="decay 0", at_equal_loss=False),
-        Higher("decay 1", than="decay 0.1", at_equal_loss=False),
-        Higher("decay 1", than="decay 5", at_equal_loss=False),
+        has_sink("decay 0"),
+        higher("decay 0.5", than="decay 0", at_equal_loss=False),
+        higher("decay 1", than="decay 0.1", at_equal_loss=False),
+        higher("decay 1", than="decay 5", at_equal_loss=False),
     ),
     note="the paper compares models of unequal loss here, so losses stand beside the sinks",
     editions={Scale.TEXT: ("decay 0", "decay 0.1", "decay 0.5", "decay 1", "decay 5")},

@@ -1,7 +1,7 @@
 """Table 3: every position embedding makes a sink, and so does none."""
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import HasSink
+from sinkinterp.runs.rules import has_sink
 from sinkinterp.runs.study import architecture, study
 
 EXPERIMENT = study(
@@ -16,7 +16,7 @@ EXPERIMENT = study(
         architecture("rotary", sink=18.18, loss=3.73),
     ),
     rules=tuple(
-        HasSink(name, baseline="learned")
+        has_sink(name, baseline="learned")
         for name in ("no_position", "sinusoidal", "learned", "bucket_index", "t5", "alibi", "rotary")
     ),
     note="bucket_index is the released code's relative embedding, which adds the number of the bucket; t5 learns it; "

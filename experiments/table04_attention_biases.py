@@ -1,7 +1,7 @@
 """Table 4: learned keys take the sink over; learned values do not."""
 
 from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
-from sinkinterp.runs.rules import HasNoSink, HasSink, Higher
+from sinkinterp.runs.rules import has_no_sink, has_sink, higher
 from sinkinterp.runs.study import architecture, study
 
 SLOTS = ("sink_token", "kv_bias", "k_bias")
@@ -15,9 +15,9 @@ EXPERIMENT = study(
         architecture("v_bias", sink=17.53, loss=3.73),
     ),
     rules=(
-        *(HasNoSink(slot, baseline="softmax") for slot in SLOTS),
-        *(Higher("softmax", than=slot) for slot in SLOTS),
-        *(HasSink(slot, ALPHA_SLOT, NULL_SLOT) for slot in SLOTS),
-        HasSink("v_bias"),
+        *(has_no_sink(slot, baseline="softmax") for slot in SLOTS),
+        *(higher("softmax", than=slot) for slot in SLOTS),
+        *(has_sink(slot, ALPHA_SLOT, NULL_SLOT) for slot in SLOTS),
+        has_sink("v_bias"),
     ),
 )

@@ -2,7 +2,7 @@
 
 from sinkinterp.report.columns import ALPHA_SLOT, RESIDUAL_RATIO
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import Higher
+from sinkinterp.runs.rules import higher
 from sinkinterp.runs.study import architecture, study
 
 EXPERIMENT = study(
@@ -17,9 +17,9 @@ EXPERIMENT = study(
         architecture("k_bias_20even", "v* = 20 even", slot=0.0, sink=11.21, loss=3.73),
     ),
     rules=(
-        *(Higher("v* = 0", than=name, quantity=ALPHA_SLOT) for name in ("v* = 20 e1", "v* = 20 even")),
-        *(Higher(name, than="v* = 0") for name in ("v* = 20 e1", "v* = 20 even")),
-        *(Higher(name, than="v* = 0", quantity=RESIDUAL_RATIO) for name in ("v* = 20 e1", "v* = 20 even")),
+        *(higher("v* = 0", than=name, quantity=ALPHA_SLOT) for name in ("v* = 20 e1", "v* = 20 even")),
+        *(higher(name, than="v* = 0") for name in ("v* = 20 e1", "v* = 20 even")),
+        *(higher(name, than="v* = 0", quantity=RESIDUAL_RATIO) for name in ("v* = 20 e1", "v* = 20 even")),
     ),
     note="e1: the first axis; even: all entries equal, of norm 1; residual ratio: Figure 7 (right)",
     editions={Scale.TEXT: ("v* = 0", "v* = 20 e1", "v* = 20 even")},

@@ -1,7 +1,7 @@
 """Tables 6 and 15: without normalisation no sink."""
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import HasNoSink, HasSink, Higher, TrainingFails
+from sinkinterp.runs.rules import has_no_sink, has_sink, higher, training_fails
 from sinkinterp.runs.study import architecture, study
 
 EXPERIMENT = study(
@@ -21,15 +21,15 @@ EXPERIMENT = study(
     ),
     rules=(
         *(
-            HasNoSink(name, baseline="softmax")
+            has_no_sink(name, baseline="softmax")
             for name in ("sigmoid", "elu", "linear", "mlp_kernel", "mlp_kernel_norm")
         ),
-        *(Higher("softmax", than=name) for name in ("sigmoid", "elu")),
-        *(Higher("softmax", than=name, at_equal_loss=False) for name in ("linear", "mlp_kernel", "mlp_kernel_norm")),
-        HasSink("sigmoid_norm"),
-        HasSink("elu_kernel_norm"),
-        Higher("sigmoid_norm", than="sigmoid"),
-        *(TrainingFails(name) for name in ("elu_norm", "elu_kernel", "linear_norm")),
+        *(higher("softmax", than=name) for name in ("sigmoid", "elu")),
+        *(higher("softmax", than=name, at_equal_loss=False) for name in ("linear", "mlp_kernel", "mlp_kernel_norm")),
+        has_sink("sigmoid_norm"),
+        has_sink("elu_kernel_norm"),
+        higher("sigmoid_norm", than="sigmoid"),
+        *(training_fails(name) for name in ("elu_norm", "elu_kernel", "linear_norm")),
     ),
     note="importance of proxy scores where weights do not add up to one; the paper reports failed trainings as a dash",
     editions={Scale.TEXT: ("softmax", "sigmoid_norm")},  # text_twins and Table 14 ask sigmoid

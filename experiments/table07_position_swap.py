@@ -13,7 +13,7 @@ from sinkinterp.report.columns import EDIT, INPUT, MODEL, SEED, SINK_1, SINK_T, 
 from sinkinterp.runs.case import Case, Encoded, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Above, Rule
+from sinkinterp.runs.rules import Rule, above, times
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import demo_recipe
 
@@ -67,11 +67,11 @@ UNTOUCHED, REPLACED, SWAPPED, CONTROL = map(_repeated, ("none", "p1 <- p_t", "p1
 BY_TARGET = (MODEL, SEED, TARGET)
 MOVES = "the sink moves: after the swap Sink_t is at least half of Sink_1 before"
 RULES: Sequence[Rule] = (
-    Above("replacing p1 by p_t halves Sink_1", SINK_1, UNTOUCHED, REPLACED, factor=2.0),
-    Above("swapping p1 and p_t halves Sink_1", SINK_1, UNTOUCHED, SWAPPED, factor=2.0),
-    Above(MOVES, SINK_T, SWAPPED, UNTOUCHED, factor=0.5, other_column=SINK_1),
-    Above("after the swap Sink_t is above that after the control", SINK_T, SWAPPED, CONTROL, by=BY_TARGET),
-    Above("the control leaves at least 90% of Sink_1", SINK_1, CONTROL, UNTOUCHED, factor=0.9),
+    above("replacing p1 by p_t halves Sink_1", SINK_1, UNTOUCHED, REPLACED, bound=times(2.0)),
+    above("swapping p1 and p_t halves Sink_1", SINK_1, UNTOUCHED, SWAPPED, bound=times(2.0)),
+    above(MOVES, SINK_T, SWAPPED, UNTOUCHED, bound=times(0.5), other_column=SINK_1),
+    above("after the swap Sink_t is above that after the control", SINK_T, SWAPPED, CONTROL, by=BY_TARGET),
+    above("the control leaves at least 90% of Sink_1", SINK_1, CONTROL, UNTOUCHED, bound=times(0.9)),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import Higher
+from sinkinterp.runs.rules import higher
 from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
 
@@ -29,11 +29,11 @@ EXPERIMENT = study(
         _arm(0.25, 4, 6.29, 3.67),
     ),
     rules=(
-        Higher("rate x 1, steps x 1", than="rate x 0.5, steps x 1", at_equal_loss=False),
-        Higher("rate x 1, steps x 1", than="rate x 0.25, steps x 1", at_equal_loss=False),
-        Higher("rate x 1, steps x 1", than="rate x 0.5, steps x 2", at_equal_loss=False),
-        Higher("rate x 1, steps x 1", than="rate x 0.25, steps x 4", at_equal_loss=False),
-        Higher("rate x 2, steps x 1", than="rate x 1, steps x 1", at_equal_loss=False),
+        higher("rate x 1, steps x 1", than="rate x 0.5, steps x 1", at_equal_loss=False),
+        higher("rate x 1, steps x 1", than="rate x 0.25, steps x 1", at_equal_loss=False),
+        higher("rate x 1, steps x 1", than="rate x 0.5, steps x 2", at_equal_loss=False),
+        higher("rate x 1, steps x 1", than="rate x 0.25, steps x 4", at_equal_loss=False),
+        higher("rate x 2, steps x 1", than="rate x 1, steps x 1", at_equal_loss=False),
     ),
     note="the paper compares models of unequal loss here, so losses stand beside the sinks",
     editions={

@@ -2,7 +2,7 @@
 
 from sinkinterp.data.token_changes import FixedAt, RandomAt
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import Higher, SinkAt
+from sinkinterp.runs.rules import higher, sink_at
 from sinkinterp.runs.study import Edition, study
 
 from .shared.changed_text import on_changed_text
@@ -19,17 +19,17 @@ FIXED = [
 RANDOM = on_changed_text("random at 1", RandomAt(0, 1), sink=27.03)
 TWO_RANDOM = on_changed_text("random at 1, 2", RandomAt(0, 2), sink=1.98)
 RANDOM_THEN_FIXED = on_changed_text("random at 1, fixed at 2", RandomAt(0, 1), FixedAt(1, RARE))
-OF_RANDOM = (Higher("random at 1", than="as drawn", at_equal_loss=False), SinkAt("random at 1, 2", (2,)))
+OF_RANDOM = (higher("random at 1", than="as drawn", at_equal_loss=False), sink_at("random at 1, 2", (2,)))
 EXPERIMENT = study(
     claim="A token that is always the same draws the sink to its position, first, second or third; random tokens at "
     "the first position make a stronger sink there, and at the first two move it to the second.",
     arms=(AS_DRAWN, *FIXED, RANDOM, TWO_RANDOM, on_changed_text("random at 2", RandomAt(1, 2), sink=20.99)),
-    rules=(*(SinkAt(f"fixed at {p}", (p,)) for p in (1, 2, 3)), *OF_RANDOM, SinkAt("random at 2", (1,))),
+    rules=(*(sink_at(f"fixed at {p}", (p,)) for p in (1, 2, 3)), *OF_RANDOM, sink_at("random at 2", (1,))),
     note=NOTE,
     editions={
         Scale.TEXT: Edition(
             (AS_DRAWN, FIXED[1], RANDOM, TWO_RANDOM, RANDOM_THEN_FIXED),
-            (SinkAt("fixed at 2", (2,)), *OF_RANDOM, SinkAt("random at 1, fixed at 2", (2,))),
+            (sink_at("fixed at 2", (2,)), *OF_RANDOM, sink_at("random at 1, fixed at 2", (2,))),
             f"{NOTE}; BOS is a fixed token at 1, where no random one stands; the last model was added after the others "
             "had been seen",
         )

@@ -2,7 +2,7 @@
 
 from sinkinterp.report.columns import ALPHA_SLOT
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import HasSink, Higher
+from sinkinterp.runs.rules import has_sink, higher
 from sinkinterp.runs.study import architecture, study
 
 HEADS = ("heads_1", "heads_2", "heads_4", "heads_8", "heads_added")
@@ -21,10 +21,10 @@ EXPERIMENT = study(
         architecture("k_bias_shared", slot=68.31, sink=0.23, loss=3.72),
     ),
     rules=(
-        *(HasSink(name, baseline="heads_2") for name in HEADS),
-        Higher("kv_bias_shared", than="kv_bias"),
-        Higher("kv_bias", than="kv_bias_shared", quantity=ALPHA_SLOT),
-        Higher("kv_bias_shared", than="k_bias_shared"),
+        *(has_sink(name, baseline="heads_2") for name in HEADS),
+        higher("kv_bias_shared", than="kv_bias"),
+        higher("kv_bias", than="kv_bias_shared", quantity=ALPHA_SLOT),
+        higher("kv_bias_shared", than="k_bias_shared"),
     ),
     editions={Scale.TEXT: ("heads_1", "heads_2", "heads_4")},
 )

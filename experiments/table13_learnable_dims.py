@@ -7,7 +7,7 @@ from sinkinterp.attention.slots import KeySlot, LearnedRow
 from sinkinterp.lm.variants import attn
 from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import HasSink, Higher, Rule
+from sinkinterp.runs.rules import Rule, has_sink, higher
 from sinkinterp.runs.study import Arm, Edition, architecture, setting, study
 
 SINKS = {1: 4.74, 2: 4.96, 4: 4.39, 32: 1.94, 64: 0.04}  # Sink_1 in the paper, by learnable dimensions
@@ -30,8 +30,8 @@ def _rules(*dims: int) -> Sequence[Rule]:
     """One dimension draws attention, and each of these many more than one."""
     more = (f"k_bias_{count}d" for count in dims)
     return (
-        HasSink("k_bias_1d", ALPHA_SLOT, NULL_SLOT),
-        *(Higher(name, than="k_bias_1d", quantity=ALPHA_SLOT) for name in ("k_bias", *more)),
+        has_sink("k_bias_1d", ALPHA_SLOT, NULL_SLOT),
+        *(higher(name, than="k_bias_1d", quantity=ALPHA_SLOT) for name in ("k_bias", *more)),
     )
 
 

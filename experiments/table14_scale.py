@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import HasNoSink, HasSink, Higher
+from sinkinterp.runs.rules import has_no_sink, has_sink, higher
 from sinkinterp.runs.study import Arm, architecture, setting, study
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import with_variant
@@ -39,11 +39,11 @@ EXPERIMENT = study(
         *SIGMOIDS,
     ),
     rules=(
-        Higher("alpha_2", than="softmax"),
-        *(Higher("softmax", than=name) for name in ("alpha_0.2", "alpha_0.1", "alpha_0.05")),
-        HasSink("alpha_0.2"),
-        *(HasNoSink(arm.name, baseline="softmax") for arm in SIGMOIDS),
-        *(Higher("softmax", than=arm.name) for arm in SIGMOIDS),
+        higher("alpha_2", than="softmax"),
+        *(higher("softmax", than=name) for name in ("alpha_0.2", "alpha_0.1", "alpha_0.05")),
+        has_sink("alpha_0.2"),
+        *(has_no_sink(arm.name, baseline="softmax") for arm in SIGMOIDS),
+        *(higher("softmax", than=arm.name) for arm in SIGMOIDS),
     ),
     note="importance of proxy scores, rows divided by their sum",
     editions={

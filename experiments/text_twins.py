@@ -2,7 +2,7 @@
 
 from sinkinterp.report.columns import ALPHA_SLOT, NULL_SLOT
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import HasNoSink, HasSink, Higher
+from sinkinterp.runs.rules import has_no_sink, has_sink, higher
 from sinkinterp.runs.study import architecture, study
 
 EXPERIMENT = study(
@@ -13,12 +13,12 @@ EXPERIMENT = study(
         architecture("sigmoid", sink=0.44, loss=3.70),
     ),
     rules=(
-        HasSink("softmax"),
-        HasSink("k_bias", ALPHA_SLOT, NULL_SLOT),
-        HasNoSink("k_bias", baseline="softmax"),
-        HasNoSink("sigmoid", baseline="softmax"),
-        Higher("softmax", than="k_bias"),
-        Higher("softmax", than="sigmoid"),
+        has_sink("softmax"),
+        has_sink("k_bias", ALPHA_SLOT, NULL_SLOT),
+        has_no_sink("k_bias", baseline="softmax"),
+        has_no_sink("sigmoid", baseline="softmax"),
+        higher("softmax", than="k_bias"),
+        higher("softmax", than="sigmoid"),
     ),
     scales=(Scale.SMOKE, Scale.TEXT),
     note="BOS first, code of Python's standard library and copies of its spans; the seed decides how strong a sink is",

@@ -13,7 +13,7 @@ from sinkinterp.report.columns import ALPHA_1, MODEL, SEED
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import on_models
-from sinkinterp.runs.rules import Higher, Rule, Within
+from sinkinterp.runs.rules import Rule, higher, within
 from sinkinterp.runs.trained import valid_loss
 from sinkinterp.table import Cell, Table
 from sinkinterp.train.recipes import DEMO_EPSILON, DEMO_TWINS, demo_recipe
@@ -62,9 +62,9 @@ def draw(table: Table) -> go.Figure:
 
 
 RULES: Sequence[Rule] = (
-    Higher("softmax", than="sigmoid", quantity=ALPHA_1),
-    Higher("softmax", than="k_bias", quantity=ALPHA_1),
-    Within("the slot of K biases takes the sink", "Sink_*", {MODEL: "k_bias"}, low=0.5),
+    higher("softmax", than="sigmoid", quantity=ALPHA_1),
+    higher("softmax", than="k_bias", quantity=ALPHA_1),
+    within("the slot of K biases takes the sink", "Sink_*", {MODEL: "k_bias"}, low=0.5),
 )
 
 EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)

@@ -20,7 +20,7 @@ from sinkinterp.report.columns import ALPHA_1, EDIT, HEAD, KEY_RATIO
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Above, FunctionRule, OfEach, Rule, number
+from sinkinterp.runs.rules import Rule, above, number, of_each, plus
 from sinkinterp.table import Cell, Table
 
 from .shared.biases import PARTS, AsFarAtRandom, four_parts, seen
@@ -162,18 +162,18 @@ def _adds_up(table: Table) -> tuple[bool | None, str]:
 
 RULES: Sequence[Rule] = (
     *(
-        Above(
+        above(
             f"{name} lowers alpha_1 by .05 more than its control",
             ALPHA_1,
             _in_all(CONTROL + name),
             _in_all(name),
-            shift=0.05,
+            bound=plus(0.05),
         )
         for name in ("b_Q = 0", "b_K = 0")
     ),
-    OfEach(FunctionRule("b_V = 0 changes alpha_1 by less than .05", _value_bias_is_silent)),
-    OfEach(FunctionRule("parts with a bias make more than half of the lift in sink heads", _biases_make_the_lift)),
-    FunctionRule("the four parts add up to the score within 1e-4 in every head", _adds_up),
+    of_each(Rule("b_V = 0 changes alpha_1 by less than .05", _value_bias_is_silent)),
+    of_each(Rule("parts with a bias make more than half of the lift in sink heads", _biases_make_the_lift)),
+    Rule("the four parts add up to the score within 1e-4 in every head", _adds_up),
 )
 
 EXPERIMENT = replace(on_models(CLAIM, MODELS, measure, draw, RULES), digest=digest)

@@ -21,7 +21,7 @@ from sinkinterp.report.columns import EDIT, LENGTH, LOSS, MODEL, SEED
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import of_first_model, on_models
-from sinkinterp.runs.rules import Above, Rule, Within
+from sinkinterp.runs.rules import Rule, above, plus, within
 from sinkinterp.table import NULL, Cell, Table
 
 from .shared.effects import LOSS_CHANGE, NONE
@@ -159,29 +159,29 @@ def draw(table: Table) -> go.Figure:
 
 
 RULES: Sequence[Rule] = (
-    Within(
+    within(
         "windowed layers give the first key in sight less than .05 where the first token is hidden",
         WINDOWS_FIRST,
         {START: FIRST_BOS, LENGTH: max(LENGTHS), LAYERS: WINDOWED},
         high=0.05,
     ),
-    Above(
+    above(
         "full layers give the first token .05 more than uniform attention at the longest T",
         FIRST,
         {START: FIRST_BOS, LENGTH: max(LENGTHS), LAYERS: FULL},
         {START: FIRST_BOS, LENGTH: max(LENGTHS), LAYERS: FULL},
-        shift=0.05,
+        bound=plus(0.05),
         other_column=f"{NULL} {FIRST}",
     ),
-    Above(
+    above(
         f"BOS gets .05 less from full layers as token {LATER + 1} than as the first",
         BOS,
         {START: FIRST_BOS, LAYERS: FULL},
         {START: LATER_BOS, LAYERS: FULL},
-        shift=0.05,
+        bound=plus(0.05),
         by=(MODEL, SEED, LENGTH),
     ),
-    Above(
+    above(
         "to hide the first token from full layers costs more than to hide it from windowed ones",
         LOSS_CHANGE,
         {EDIT: HIDDEN, LAYERS: FULL},

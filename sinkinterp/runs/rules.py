@@ -1,16 +1,15 @@
 """Rules of verdicts: what the rows of an experiment say about a claim.
 
-`Above` and `Within` compare cells by their intervals, in any table. `Higher`, `HasSink`, `HasNoSink`, `SinkOrNone`,
-`SinkAt` and `TrainingFails` count seeds, in a table with a row per model and seed. They raise InputError where they
-would judge nothing: for a model that has no row, for a trained model without the number, for a baseline of fewer than
-three seeds.
+`above` and `within` compare cells by their intervals, in any table. `higher`, `has_sink`, `has_no_sink`,
+`sink_or_none`, `sink_at` and `training_fails` count seeds, in a table with a row per model and seed. These raise
+InputError if a model has no row, a trained model lacks the number, or the baseline has fewer than three seeds.
 """
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol, runtime_checkable
+from functools import partial
 
 import torch
 
@@ -67,22 +66,25 @@ class Verdict:
     reason: str
 
 
-@runtime_checkable
-class Rule(Protocol):
-    """How runs decide about a claim: a function of a table with a row per model and seed."""
-
-    @property
-    def claim(self) -> str: ...
-
-    def verdict(self, runs: Table) -> Verdict: ...
+Decision = tuple[Outcome | bool | None, str]  # what rows say (True: the claim is shown, None: undecided), and why
+Row = Mapping[str, Cell]
 
 
-@runtime_checkable
-class OfModels(Protocol):
-    """A rule that needs the rows of these models. Without one of them it cannot be asked."""
+@dataclass(frozen=True)
+class Rule:
+    """A claim, and a function that decides about it by the rows of an experiment.
 
-    @property
-    def models(self) -> tuple[str, ...]: ...
+    models: the models whose rows it needs.
+    """
+
+    claim: str
+    decide: Callable[[Table], Decision]
+    models: tuple[str, ...] = ()
+
+    def verdict(self, runs: Table) -> Verdict:
+        """What these rows say about the claim."""
+        shown, reason = self.decide(runs)
+        return Verdict(self.claim, shown if isinstance(shown, Outcome) else _OUTCOMES[shown], reason)
 
 
 def number(cell: Cell) -> float:
@@ -101,122 +103,101 @@ def standing(verdicts: Sequence[Verdict]) -> str:
     return f"{hold} of {len(judged)} rules hold"
 
 
-@dataclass(frozen=True)
-class Above:
-    """A cell is above another: its interval lies above the other's interval, which `factor` and `shift` may change.
+def above(
+    claim: str,
+    column: str,
+    of: Row,
+    than: Row,
+    by: Sequence[str] = (MODEL, SEED),
+    other_column: str | None = None,
+    bound: Callable[[float], float] = lambda value: value,
+) -> Rule:
+    """A cell is above another: its interval lies above the other's interval, which `bound` may move.
 
     `of` and `than` choose rows by their cells. Every pair of rows that agree in the columns `by` must show it. It fails
-    where an interval lies below the other's. `other_column` is the column of the other cell where that differs.
+    if an interval lies below the other's. `other_column` is the column of the other cell, if that differs.
     """
+    other = other_column or column
 
-    claim: str
-    column: str
-    of: Mapping[str, Cell]
-    than: Mapping[str, Cell]
-    factor: float = 1.0
-    shift: float = 0.0
-    by: Sequence[str] = (MODEL, SEED)
-    other_column: str | None = None
+    def decide(runs: Table) -> Decision:
+        highs, outcomes, reasons = [], [], []
+        for high, low in ((high, low) for high in runs.where(**of).rows for low in runs.where(**than).rows):
+            if any(high.get(name) != low.get(name) for name in by) or None in (high[column], low[other]):
+                continue
+            lower, value = Estimate(*map(bound, _interval(low, other))), Estimate(*_interval(high, column))
+            outcomes.append(_beside(value.low > lower.high, value.high < lower.low))
+            reasons.append(f"{value} against {lower}")
+            highs.append(high)
+        return _together(outcomes, _named(highs, reasons))
 
-    def __post_init__(self) -> None:
-        if not self.factor > 0:
-            raise InputError(f"a factor is above 0, since another would turn the interval round; got {self.factor}")
+    return Rule(claim, _of_trained(decide, lambda runs: [*runs.where(**of).rows, *runs.where(**than).rows]))
 
-    def verdict(self, runs: Table) -> Verdict:
-        other = self.other_column or self.column
-        if failed := _failed([*runs.where(**self.of).rows, *runs.where(**self.than).rows]):
-            return Verdict(self.claim, Outcome.DIVERGED, failed)
-        pairs = [
-            (high, low)
-            for high in runs.where(**self.of).rows
-            for low in runs.where(**self.than).rows
-            if all(high.get(name) == low.get(name) for name in self.by) and None not in (high[self.column], low[other])
+
+def times(factor: float) -> Callable[[float], float]:
+    """Multiplies a bound. Raises InputError for a factor that is not above 0, since it would turn an interval round."""
+    if not factor > 0:
+        raise InputError(f"a factor is above 0, since another would turn the interval round; got {factor}")
+    return lambda value: factor * value
+
+
+def plus(shift: float) -> Callable[[float], float]:
+    """Adds to a bound."""
+    return lambda value: value + shift
+
+
+def within(claim: str, column: str, of: Row, low: float = -math.inf, high: float = math.inf) -> Rule:
+    """The intervals of a cell lie between two bounds. It fails if one lies outside them."""
+
+    def decide(runs: Table) -> Decision:
+        rows = [row for row in runs.where(**of).rows if row[column] is not None]
+        values = [Estimate(*_interval(row, column)) for row in rows]
+        outcomes = [
+            _beside(low <= value.low and value.high <= high, value.low > high or value.high < low) for value in values
         ]
-        outcomes, reasons = [], []
-        for high, low in pairs:
-            bound = Estimate(*(self.factor * value + self.shift for value in _interval(low, other)))
-            value = Estimate(*_interval(high, self.column))
-            outcomes.append(_beside(value.low > bound.high, value.high < bound.low))
-            reasons.append(f"{value} against {bound}")
-        return _together(self.claim, outcomes, _named([high for high, _ in pairs], reasons))
+        return _together(outcomes, _named(rows, list(map(str, values))))
+
+    return Rule(claim, _of_trained(decide, lambda runs: runs.where(**of).rows))
 
 
-@dataclass(frozen=True)
-class Within:
-    """The intervals of a cell lie between two bounds. It fails where one lies outside them."""
+def of_each(rule: Rule) -> Rule:
+    """A rule for every model by itself: it holds if it holds for all, and fails if it fails for one."""
 
-    claim: str
-    column: str
-    of: Mapping[str, Cell]
-    low: float = -math.inf
-    high: float = math.inf
-
-    def verdict(self, runs: Table) -> Verdict:
-        outcomes, reasons = [], []
-        if failed := _failed(runs.where(**self.of).rows):
-            return Verdict(self.claim, Outcome.DIVERGED, failed)
-        rows = [row for row in runs.where(**self.of).rows if row[self.column] is not None]
-        for row in rows:
-            value = Estimate(*_interval(row, self.column))
-            is_inside = self.low <= value.low and value.high <= self.high
-            outcomes.append(_beside(is_inside, value.low > self.high or value.high < self.low))
-            reasons.append(str(value))
-        return _together(self.claim, outcomes, _named(rows, reasons))
-
-
-@dataclass(frozen=True)
-class FunctionRule:
-    """A rule of one experiment: a function that says whether the rows show the claim (None: undecided), and why.
-
-    models: those whose rows it needs.
-    """
-
-    claim: str
-    decide: Callable[[Table], tuple[bool | None, str]]
-    models: tuple[str, ...] = ()
-
-    def verdict(self, runs: Table) -> Verdict:
-        shows, reason = self.decide(runs)
-        return Verdict(self.claim, _OUTCOMES[shows], reason)
-
-
-@dataclass(frozen=True)
-class OfEach:
-    """A function rule for every model by itself: it holds if it holds for all, and fails if it fails for one."""
-
-    rule: FunctionRule
-
-    @property
-    def claim(self) -> str:
-        return self.rule.claim
-
-    def verdict(self, runs: Table) -> Verdict:
+    def decide(runs: Table) -> Decision:
         names = dict.fromkeys(str(name) for name in runs.column(MODEL))
-        verdicts = {name: self.rule.verdict(runs.where(**{MODEL: name})) for name in names}
+        verdicts = {name: rule.verdict(runs.where(**{MODEL: name})) for name in names}
         if len(verdicts) == 1:
-            return next(iter(verdicts.values()))
+            (verdict,) = verdicts.values()
+            return verdict.outcome, verdict.reason
         reasons = [f"{name}, {verdict.reason}" for name, verdict in verdicts.items()]
-        return _together(self.claim, [verdict.outcome for verdict in verdicts.values()], reasons)
+        return _together([verdict.outcome for verdict in verdicts.values()], reasons)
+
+    return Rule(rule.claim, decide)
 
 
-@dataclass(frozen=True)
-class NotAsked:
+def not_asked(claim: str, why: str) -> Rule:
     """A claim that models of this scale cannot answer."""
-
-    claim: str
-    why: str
-
-    def verdict(self, runs: Table) -> Verdict:
-        return Verdict(self.claim, Outcome.NOT_ASKED, self.why)
+    return Rule(claim, lambda runs: (Outcome.NOT_ASKED, why))
 
 
-def _named(rows: Sequence[Mapping[str, Cell]], reasons: Sequence[str]) -> list[str]:
+def _of_trained(
+    decide: Callable[[Table], Decision], rows: Callable[[Table], Sequence[Row]]
+) -> Callable[[Table], Decision]:
+    """Decides if every one of these rows comes from a training that ended well."""
+
+    def decide_or_say(runs: Table) -> Decision:
+        failed = _failed(rows(runs))
+        return (Outcome.DIVERGED, failed) if failed else decide(runs)
+
+    return decide_or_say
+
+
+def _named(rows: Sequence[Row], reasons: Sequence[str]) -> list[str]:
     """The reasons of rows after the names of their models, if these differ."""
     names = [row.get(MODEL) for row in rows]
     return [f"{name}, {why}" if len(set(names)) > 1 else why for name, why in zip(names, reasons, strict=True)]
 
 
-def _interval(row: Mapping[str, Cell], column: str) -> tuple[float, float, float]:
+def _interval(row: Row, column: str) -> tuple[float, float, float]:
     """A cell and the ends of its interval; without an interval the cell itself is both ends."""
     value = _number_in(row, column)
     low, high = (row.get(end(column)) for end in (low_of, high_of))
@@ -227,23 +208,22 @@ def _beside(shows: bool, shows_opposite: bool) -> Outcome:
     return Outcome.HOLDS if shows else Outcome.FAILS if shows_opposite else Outcome.UNDECIDED
 
 
-def _together(claim: str, outcomes: Sequence[Outcome], reasons: Sequence[str]) -> Verdict:
-    """One verdict for several rows: it holds if it holds for all, and fails if it fails for one, which stands first."""
+def _together(outcomes: Sequence[Outcome], reasons: Sequence[str]) -> Decision:
+    """One decision for several rows: it holds if it holds for all, and fails if it fails for one, which comes first."""
     if not outcomes:
-        return Verdict(claim, Outcome.NOT_ASKED, "no row here can be asked")
+        return Outcome.NOT_ASKED, "no row here can be asked"
     order = (Outcome.FAILS, Outcome.UNDECIDED, Outcome.HOLDS)
     outcome = next(outcome for outcome in order if outcome in outcomes)
     if len(reasons) <= MOST_REASONS:
         in_order = sorted(zip(outcomes, reasons, strict=True), key=lambda pair: order.index(pair[0]))
         differ = len(set(outcomes)) > 1
-        return Verdict(claim, outcome, "; ".join(f"{each}: {why}" if differ else why for each, why in in_order))
+        return outcome, "; ".join(f"{each}: {why}" if differ else why for each, why in in_order)
     counts = ", ".join(f"{each} in {outcomes.count(each)}" for each in order if each in outcomes)
     example = reasons[outcomes.index(outcome)]
-    return Verdict(claim, outcome, f"{counts} of {len(outcomes)} comparisons; for example {example}")
+    return outcome, f"{counts} of {len(outcomes)} comparisons; for example {example}"
 
 
-@dataclass(frozen=True)
-class Higher:
+def higher(of: str, than: str, quantity: str = EXCESS, margin: float = 0.05, at_equal_loss: bool = True) -> Rule:
     """The quantity is higher in the models `of` than in the models `than`, seed by seed.
 
     By default the quantity is alpha_1 less its null, since models with a slot have a lower null. It holds if all seeds
@@ -252,197 +232,133 @@ class Higher:
     confounded. With `at_equal_loss` False losses do not matter: for rows that the paper compares at unequal loss.
     """
 
-    of: str
-    than: str
-    quantity: str = EXCESS
-    margin: float = 0.05
-    at_equal_loss: bool = True
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return self.of, self.than
-
-    @property
-    def claim(self) -> str:
-        return f"{self.quantity} is higher in {self.of} than in {self.than}"
-
-    def verdict(self, runs: Table) -> Verdict:
-        failed = _failures(runs, self.of, self.than)
-        if failed:
-            return Verdict(self.claim, Outcome.DIVERGED, failed)
-        values, gaps = (_differences(runs, self.of, self.than, name) for name in (self.quantity, LOSS))
-        unequal = [seed for seed, gap in gaps.items() if self.at_equal_loss and abs(gap) > LOSS_GAP]
+    def decide(runs: Table) -> Decision:
+        values, gaps = (_differences(runs, of, than, name) for name in (quantity, LOSS))
+        unequal = [seed for seed, gap in gaps.items() if at_equal_loss and abs(gap) > LOSS_GAP]
         confounded = _are_too_many(unequal, of=len(gaps))
         compared = [value for seed, value in values.items() if confounded or seed not in unequal]
         mean = estimate(torch.tensor(compared)) if compared else Estimate(*[float("nan")] * 3)
         agree = sum(difference > 0 for difference in compared)
         reason = f"mean difference {mean}, {agree} of {len(compared)} seeds agree, {_gaps_in_words(gaps, unequal)}"
-        return Verdict(self.claim, self._outcome(mean, agree, len(compared), confounded), reason)
-
-    def _outcome(self, mean: Estimate, agree: int, seeds: int, confounded: bool) -> Outcome:
-        if seeds < LEAST_SEEDS:
-            return Outcome.UNDECIDED
+        if len(compared) < LEAST_SEEDS:
+            return Outcome.UNDECIDED, reason
         if confounded:
-            return Outcome.CONFOUNDED
-        if agree == seeds and mean.mean >= self.margin:
-            return Outcome.HOLDS
-        return Outcome.FAILS if mean.high < 0 else Outcome.UNDECIDED
+            return Outcome.CONFOUNDED, reason
+        return _beside(agree == len(compared) and mean.mean >= margin, mean.high < 0), reason
+
+    claim = f"{quantity} is higher in {of} than in {than}"
+    return Rule(claim, _of_trained(decide, lambda runs: _rows_of(runs, of) + _rows_of(runs, than)), (of, than))
 
 
-@dataclass(frozen=True)
-class _OfModel:
-    """A rule about one model. Where that learned less well than `baseline`, the absence of a sink is confounded.
-
-    That is a loss more than 0.02 nats above the baseline's in more than one of five seeds.
-    """
-
-    model: str
-    baseline: str | None = field(default=None, kw_only=True)
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return (self.model,) if self.baseline is None else (self.model, self.baseline)
-
-
-@dataclass(frozen=True)
-class HasSink(_OfModel):
+def has_sink(
+    model: str, quantity: str = ALPHA_1, null: str = NULL, margin: float = MARGIN, baseline: str | None = None
+) -> Rule:
     """In at least four of five seeds the quantity is above its null by `margin`, with its whole interval.
 
     Without a margin, an alpha_1 of .217 would be a sink where uniform attention gives .211. By default the quantity is
     alpha_1, and the null is what position bias and mask alone would give the first token. It fails if at least four of
-    five seeds have no sink at all; see `sink_in`.
+    five seeds have no sink at all; see `sink_in`. The absence of a sink is confounded if the loss is more than 0.02
+    nats above that of `baseline` in more than one of five seeds.
     """
-
-    quantity: str = ALPHA_1
-    null: str = NULL
-    margin: float = MARGIN
-
-    @property
-    def claim(self) -> str:
-        return f"{self.quantity} is above its null by {self.margin:g} in {self.model}"
-
-    def verdict(self, runs: Table) -> Verdict:
-        verdict = _counted(self.claim, runs, self.model, self.sink_in, _ABOVE)
-        absent = verdict.outcome in (Outcome.FAILS, Outcome.UNDECIDED)
-        return _unless_worse(verdict, runs, self.model, self.baseline) if absent else verdict
-
-    def sink_in(self, row: Mapping[str, Cell]) -> bool | None:
-        """Whether a run has a sink: True where its mean over heads is one, False where no head is, None in between.
-
-        In between, the mean is not above its null, but more than `margin` of all sequences and heads have a sink, or
-        the strongest head is above its null. One sink head beside an averse one has such a mean.
-        """
-        if _low(row, self.quantity) > _number_in(row, self.null) + self.margin:
-            return True
-        rate = _RATES.get(self.quantity)
-        has_some = rate is not None and row.get(rate) is not None and _low(row, rate) > self.margin
-        if self.quantity == ALPHA_1 and row.get(ALPHA_HEAD) is not None:
-            has_some |= _low(row, ALPHA_HEAD) > _number_in(row, NULL_HEAD) + self.margin
-        return None if has_some else False
+    claim = f"{quantity} is above its null by {margin:g} in {model}"
+    shows = partial(sink_in, quantity=quantity, null=null, margin=margin)
+    return _counted(claim, model, shows, "seeds are above it", Outcome.FAILS, baseline)
 
 
-@dataclass(frozen=True)
-class HasNoSink(_OfModel):
-    """At least four of five seeds have no sink: neither the mean over heads nor any head is one; see `HasSink`.
+def sink_in(row: Row, quantity: str = ALPHA_1, null: str = NULL, margin: float = MARGIN) -> bool | None:
+    """Whether a run has a sink: True if its mean over heads is one, False if no head is, None in between.
+
+    In between, the mean is not above its null, but more than `margin` of all sequences and heads have a sink, or
+    the strongest head is above its null. One sink head beside an averse one has such a mean.
+    """
+    if _low(row, quantity) > _number_in(row, null) + margin:
+        return True
+    rate = _RATES.get(quantity)
+    has_some = rate is not None and row.get(rate) is not None and _low(row, rate) > margin
+    if quantity == ALPHA_1 and row.get(ALPHA_HEAD) is not None:
+        has_some |= _low(row, ALPHA_HEAD) > _number_in(row, NULL_HEAD) + margin
+    return None if has_some else False
+
+
+def has_no_sink(model: str, baseline: str | None = None) -> Rule:
+    """At least four of five seeds have no sink: neither the mean over heads nor any head is one; see `has_sink`.
 
     It fails if at least four of five seeds have one in the mean over heads.
     """
 
-    @property
-    def claim(self) -> str:
-        return f"no sink in {self.model}, neither in the mean over heads nor in one head"
+    def lacks_sink(row: Row) -> bool | None:
+        has = sink_in(row)
+        return None if has is None else not has
 
-    def verdict(self, runs: Table) -> Verdict:
-        sink_in = HasSink(self.model).sink_in
-
-        def lacks_sink(row: Mapping[str, Cell]) -> bool | None:
-            has = sink_in(row)
-            return None if has is None else not has
-
-        verdict = _counted(self.claim, runs, self.model, lacks_sink, "seeds have none")
-        absent = verdict.outcome in (Outcome.HOLDS, Outcome.UNDECIDED)
-        return _unless_worse(verdict, runs, self.model, self.baseline) if absent else verdict
+    claim = f"no sink in {model}, neither in the mean over heads nor in one head"
+    return _counted(claim, model, lacks_sink, "seeds have none", Outcome.HOLDS, baseline)
 
 
-@dataclass(frozen=True)
-class SinkOrNone(_OfModel):
-    """Whether a model has a sink, by the rule `HasSink`, where no claim says that it should."""
+def sink_or_none(model: str, baseline: str | None = None) -> Rule:
+    """Whether a model has a sink, by the rule `has_sink`, if no claim says that it should."""
+    rule = has_sink(model, baseline=baseline)
+    answers = {Outcome.HOLDS: Outcome.SINK, Outcome.FAILS: Outcome.NO_SINK}
 
-    @property
-    def claim(self) -> str:
-        return f"is there a sink in {self.model}?"
+    def decide(runs: Table) -> Decision:
+        verdict = rule.verdict(runs)
+        return answers.get(verdict.outcome, verdict.outcome), verdict.reason
 
-    def verdict(self, runs: Table) -> Verdict:
-        verdict = HasSink(self.model, baseline=self.baseline).verdict(runs)
-        answers = {Outcome.HOLDS: Outcome.SINK, Outcome.FAILS: Outcome.NO_SINK}
-        return Verdict(self.claim, answers.get(verdict.outcome, verdict.outcome), verdict.reason)
+    return Rule(f"is there a sink in {model}?", decide, rule.models)
 
 
-@dataclass(frozen=True)
-class SinkAt:
+def sink_at(model: str, positions: Sequence[int]) -> Rule:
     """In at least four of five seeds one of these positions, from 1, is the strongest, and above its null by 0.05."""
 
-    model: str
-    positions: Sequence[int]
+    def is_there(row: Row) -> bool:
+        is_above = _number_in(row, ALPHA_THERE) > _number_in(row, NULL_THERE) + MARGIN
+        return is_above and _number_in(row, STRONGEST) in positions
 
-    @property
-    def models(self) -> tuple[str, ...]:
-        return (self.model,)
-
-    @property
-    def claim(self) -> str:
-        places = " or ".join(map(str, self.positions))
-        return f"the strongest position of {self.model} is {places}, above its null by {MARGIN:g}"
-
-    def verdict(self, runs: Table) -> Verdict:
-        def is_there(row: Mapping[str, Cell]) -> bool:
-            is_above = _number_in(row, ALPHA_THERE) > _number_in(row, NULL_THERE) + MARGIN
-            return is_above and _number_in(row, STRONGEST) in self.positions
-
-        return _counted(self.claim, runs, self.model, is_there, "seeds agree")
+    places = " or ".join(map(str, positions))
+    claim = f"the strongest position of {model} is {places}, above its null by {MARGIN:g}"
+    return _counted(claim, model, is_there, "seeds agree")
 
 
-@dataclass(frozen=True)
-class TrainingFails:
+def training_fails(model: str) -> Rule:
     """Training ends in a loss that is not finite, in at least four of five seeds."""
 
-    model: str
-
-    @property
-    def models(self) -> tuple[str, ...]:
-        return (self.model,)
-
-    @property
-    def claim(self) -> str:
-        return f"the training of {self.model} fails"
-
-    def verdict(self, runs: Table) -> Verdict:
-        rows = _rows_of(runs, self.model)
+    def decide(runs: Table) -> Decision:
+        rows = _rows_of(runs, model)
         failed = sum(row.get(STATE, TRAINED) != TRAINED for row in rows)
-        shown = in_most_seeds(failed, len(rows))
-        return Verdict(self.claim, _OUTCOMES[shown], f"{failed} of {len(rows)} trainings failed")
+        return in_most_seeds(failed, len(rows)), f"{failed} of {len(rows)} trainings failed"
 
-
-_ABOVE = "seeds are above it"
+    return Rule(f"the training of {model} fails", decide, (model,))
 
 
 def _counted(
-    claim: str, runs: Table, model: str, shows: Callable[[Mapping[str, Cell]], bool | None], what: str
-) -> Verdict:
-    """The verdict of a model's seeds. `shows` says whether a run shows the claim, its opposite (False), or neither."""
-    failed = _failures(runs, model)
-    if failed:
-        return Verdict(claim, Outcome.DIVERGED, failed)
-    rows = _rows_of(runs, model)
-    answers = [shows(row) for row in rows]
-    yes, no, of = answers.count(True), answers.count(False), len(answers)
-    shown = in_most_seeds(yes, of)
-    if shown is False and in_most_seeds(no, of) is not True:
-        shown = None
-    return Verdict(claim, _OUTCOMES[shown], f"{yes} of {of} {what}{_between_in_words(rows, answers)}")
+    claim: str,
+    model: str,
+    shows: Callable[[Row], bool | None],
+    what: str,
+    absence: Outcome | None = None,
+    baseline: str | None = None,
+) -> Rule:
+    """The rule that counts a model's seeds.
+
+    shows: whether a run shows the claim (True), its opposite (False), or neither.
+    absence: the outcome that says that there is no sink. It is confounded if the model learned less than `baseline`.
+    """
+
+    def decide(runs: Table) -> Decision:
+        rows = _rows_of(runs, model)
+        answers = [shows(row) for row in rows]
+        yes, no, of = answers.count(True), answers.count(False), len(answers)
+        shown = in_most_seeds(yes, of)
+        if shown is False and in_most_seeds(no, of) is not True:
+            shown = None
+        outcome, reason = _OUTCOMES[shown], f"{yes} of {of} {what}{_between_in_words(rows, answers)}"
+        is_doubted = baseline is not None and outcome in (absence, Outcome.UNDECIDED)
+        return _unless_worse(outcome, reason, runs, model, str(baseline)) if is_doubted else (outcome, reason)
+
+    models = (model,) if baseline is None else (model, baseline)
+    return Rule(claim, _of_trained(decide, lambda runs: _rows_of(runs, model)), models)
 
 
-def _between_in_words(rows: Sequence[Mapping[str, Cell]], answers: Sequence[bool | None]) -> str:
+def _between_in_words(rows: Sequence[Row], answers: Sequence[bool | None]) -> str:
     """How many seeds have a sink in some heads alone, and the rates of sinks."""
     between = [row for row, answer in zip(rows, answers, strict=True) if answer is None]
     if not between:
@@ -459,7 +375,7 @@ def in_most_seeds(count: int, of: int) -> bool | None:
     return True if 5 * count >= 4 * of else False if 5 * count <= of else None
 
 
-def _rows_of(runs: Table, model: str) -> list[Mapping[str, Cell]]:
+def _rows_of(runs: Table, model: str) -> list[Row]:
     """The rows of a model. Raises InputError where there is none."""
     rows = [row for row in runs.rows if row[MODEL] == model]
     if not rows:
@@ -468,7 +384,7 @@ def _rows_of(runs: Table, model: str) -> list[Mapping[str, Cell]]:
     return rows
 
 
-def _number_in(row: Mapping[str, Cell], column: str) -> float:
+def _number_in(row: Row, column: str) -> float:
     """The number in a column. Raises InputError where there is none."""
     value = number(row.get(column))
     if math.isnan(value):
@@ -477,17 +393,12 @@ def _number_in(row: Mapping[str, Cell], column: str) -> float:
     return value
 
 
-def _low(row: Mapping[str, Cell], column: str) -> float:
+def _low(row: Row, column: str) -> float:
     """The lower end of a cell's interval; the cell itself where it has none."""
     return _number_in(row, low_of(column) if row.get(low_of(column)) is not None else column)
 
 
-def _failures(runs: Table, *models: str) -> str:
-    """The first failed training of these models in words; empty if all of them ended well."""
-    return _failed([row for model in models for row in _rows_of(runs, model)])
-
-
-def _failed(rows: Sequence[Mapping[str, Cell]]) -> str:
+def _failed(rows: Sequence[Row]) -> str:
     """The first of these rows whose training failed, in words; empty if all of them ended well."""
     failed = [row for row in rows if row.get(STATE, TRAINED) != TRAINED]
     if not failed:
@@ -536,21 +447,17 @@ def _range(values: Collection[float]) -> str:
     return f"{min(values):+.3f} to {max(values):+.3f}" if values else "nan"
 
 
-def _unless_worse(verdict: Verdict, runs: Table, model: str, baseline: str | None) -> Verdict:
-    """The verdict, or confounded where the model's loss is above the baseline's in more than one of five seeds.
+def _unless_worse(outcome: Outcome, reason: str, runs: Table, model: str, baseline: str) -> Decision:
+    """The outcome, or confounded if the model's loss is above the baseline's in more than one of five seeds.
 
-    Raises InputError where fewer than three seeds of the baseline can be compared, but more of the model.
+    Raises InputError if fewer than three seeds of the baseline can be compared, but more of the model.
     """
-    if baseline is None:
-        return verdict
-    failed = _failures(runs, baseline)
-    if failed:
-        return Verdict(verdict.claim, Outcome.DIVERGED, failed)
+    if failed := _failed(_rows_of(runs, baseline)):
+        return Outcome.DIVERGED, failed
     gaps = _differences(runs, model, baseline, LOSS)
     if len(gaps) < LEAST_SEEDS <= len(_rows_of(runs, model)):
         raise InputError(f"{len(gaps)} seeds of {model} can be compared with {baseline}, of at least {LEAST_SEEDS}")
     worse = [seed for seed, gap in gaps.items() if gap > LOSS_GAP]
     if len(gaps) < LEAST_SEEDS or not _are_too_many(worse, of=len(gaps)):
-        return verdict
-    reason = f"{verdict.reason}; beside {baseline}, {_gaps_in_words(gaps, worse)}"
-    return Verdict(verdict.claim, Outcome.CONFOUNDED, reason)
+        return outcome, reason
+    return Outcome.CONFOUNDED, f"{reason}; beside {baseline}, {_gaps_in_words(gaps, worse)}"

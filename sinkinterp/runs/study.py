@@ -46,7 +46,7 @@ from ..train.recipes import RECIPES, demo_recipe, on_text, with_variant
 from .arm_figures import by_model
 from .catalogue import Scale
 from .experiment import Experiment, Scope
-from .rules import TRAINED, OfModels, Rule
+from .rules import TRAINED, Rule
 from .trained import SINK_LENGTH, Run, held_out_tokens, trained, valid_loss
 from .workers import in_order
 
@@ -117,7 +117,7 @@ def _part(whole: Edition, names: Sequence[str]) -> Edition:
     """The arms with these names, and the rules that need no other arm."""
     arms = [arm for arm in whole.arms if arm.name in names]
     assert len(arms) == len(names), f"{set(names) - {arm.name for arm in arms}} are no arms"
-    rules = [rule for rule in whole.rules if not isinstance(rule, OfModels) or set(rule.models) <= set(names)]
+    rules = [rule for rule in whole.rules if set(rule.models) <= set(names)]
     counts = f"{len(arms)} of the {len(whole.arms)} models that other scales train"
     return Edition(arms, rules, f"{whole.note}; {counts}" if whole.note else counts)
 

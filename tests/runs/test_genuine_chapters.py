@@ -17,7 +17,7 @@ from sinkinterp.interventions import ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from sinkinterp.runs.case import Case, Fewer, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module
 from sinkinterp.runs.experiment import OnModels, Scope, load_experiment
-from sinkinterp.runs.rules import Above, FunctionRule, OfEach, Outcome
+from sinkinterp.runs.rules import Outcome, Rule, above, of_each
 from sinkinterp.seals import seal
 from sinkinterp.table import Table
 
@@ -184,11 +184,8 @@ def test_a_verdict_names_the_model_where_a_claim_fails_first():
     rows = tuple({"model": name, "seed": None, "edit": edit, "x": x} for name, edit, x in (
         ("one", "a", 3.0), ("one", "b", 1.0), ("two", "a", 1.0), ("two", "b", 2.0),
     ))  # fmt: skip
-    above = Above("", "x", {"edit": "a"}, {"edit": "b"}).verdict(Table("", "", rows))
-    assert (
-        above.outcome is Outcome.FAILS
-        and above.reason.startswith("fails: two, 1 ")
-        and "holds: one, 3 " in above.reason
-    )
-    rule = FunctionRule("", lambda table: (table.rows[0]["x"] > 2, f"x is {table.rows[0]['x']:g}"))
-    assert OfEach(rule).verdict(Table("", "", rows)).reason == "fails: two, x is 1; holds: one, x is 3"
+    verdict = above("", "x", {"edit": "a"}, {"edit": "b"}).verdict(Table("", "", rows))
+    assert verdict.outcome is Outcome.FAILS
+    assert verdict.reason.startswith("fails: two, 1 ") and "holds: one, 3 " in verdict.reason
+    rule = Rule("", lambda table: (table.rows[0]["x"] > 2, f"x is {table.rows[0]['x']:g}"))
+    assert of_each(rule).verdict(Table("", "", rows)).reason == "fails: two, x is 1; holds: one, x is 3"

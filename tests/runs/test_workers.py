@@ -16,7 +16,7 @@ from sinkinterp.errors import InputError
 from sinkinterp.report.columns import MODEL, SEED, STATE
 from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope
-from sinkinterp.runs.rules import TRAINED, HasSink
+from sinkinterp.runs.rules import TRAINED, has_sink
 from sinkinterp.runs.study import BASES, architecture, study
 from sinkinterp.runs.workers import Here, Processes, Ray
 
@@ -24,7 +24,7 @@ STEPS = 20
 STUDY = study(
     claim="killed",
     arms=(architecture("softmax"), architecture("relu")),
-    rules=(HasSink("softmax"),),
+    rules=(has_sink("softmax"),),
     bases={Scale.SMOKE: replace(BASES[Scale.SMOKE], steps=STEPS, save_every=5, watch_every=STEPS)},
 )
 PROGRAM = """
