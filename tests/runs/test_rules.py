@@ -156,7 +156,7 @@ MISSPELT = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("rule", MISSPELT, ids=str)
+@pytest.mark.parametrize("rule", MISSPELT, ids=lambda rule: rule.claim)
 def test_a_rule_about_a_model_without_rows_is_an_error(rule):
     with pytest.raises(InputError, match="no run is of 'x', so a rule would judge nothing; the runs are of a"):
         rule.verdict(runs(a=[{**of_alpha(0.1)[0], **of_excess(0.1)[0]}] * 5))
@@ -172,7 +172,7 @@ NUMBERLESS = [higher("a", than="b"), has_sink("a"), has_no_sink("a"), sink_at("a
 
 
 @pytest.mark.parametrize("missing", [None, float("nan")])
-@pytest.mark.parametrize("rule", NUMBERLESS, ids=str)
+@pytest.mark.parametrize("rule", NUMBERLESS, ids=lambda rule: rule.claim)
 def test_a_rule_about_rows_without_numbers_is_an_error(rule, missing):
     empty = dict.fromkeys((c.ALPHA_1, c.EXCESS, c.STRONGEST, c.ALPHA_THERE, c.NULL_THERE, NULL), missing) | {
         c.LOSS: 2.0
