@@ -25,6 +25,7 @@ from sinkinterp import interventions as edit
 from sinkinterp.applications import eviction, generation, streaming, without_outliers
 from sinkinterp.applications.position_swap import swap_table
 from sinkinterp.attention.kernels import Sigmoid
+from sinkinterp.attention.sites import CALL, RESIDUAL
 from sinkinterp.backends.encoder import encoder_input
 from sinkinterp.backends.files.model_files import check_fits_memory
 from sinkinterp.data import chat_templates, token_sources
@@ -43,7 +44,7 @@ from sinkinterp.measurement.explain.cuts import cut_maps
 from sinkinterp.measurement.maps import attention_map
 from sinkinterp.measurement.path_patching import path_patching
 from sinkinterp.metrics import bootstrap, instruments
-from sinkinterp.metrics.metric import LogitsMetric
+from sinkinterp.metrics.metric import LogitsMetric, Metric
 from sinkinterp.pages.book import write_front_pages
 from sinkinterp.pages.chapters import chapters_in
 from sinkinterp.pages.live.page import serve_live
