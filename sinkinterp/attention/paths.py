@@ -58,7 +58,8 @@ KINDS = (
     Kind("with a bias in fp32 beside queries in bf16 or fp16", BLOCKS, FLEX, THEN_BLOCKS),
     Kind("with a soft cap (Gemma 2)", BLOCKS, FLEX, THEN_BLOCKS),
     Kind("with a sink logit (GPT-OSS), without gradients", TORCH, TORCH, THEN_BLOCKS),
-    Kind("with a sink logit or a trained bias, with gradients", BLOCKS, BLOCKS, "none"),
+    Kind("with a sink logit, with gradients", BLOCKS, BLOCKS, "SDPA for the output, blocks for the log-sum-exp"),
+    Kind("with a trained bias, with gradients", BLOCKS, BLOCKS, "none"),
     Kind("other kernels than softmax", BLOCKS, BLOCKS, "none"),
 )
 
@@ -83,11 +84,25 @@ def path_of(call: Scoring) -> tuple[str, Attended] | None:
 
 
 def output_alone(call: Scoring) -> HeadOutput | None:
-    """The output by the public `scaled_dot_product_attention` off the CPU, where that computes the call; else None."""
+    """The output by the public `scaled_dot_product_attention`, which has gradients; None where it does not compute it.
+
+    On the CPU it is used for trained sink logits alone.
+    """
     is_plain = call.kernel.is_softmax and call.bias is None and call.softcap is None
-    if call.q.device.type == "cpu" or not is_plain or isinstance(call.slot, SinkLogit):
-        return None
-    return fused.sdpa(fused.plain(call))
+    if is_plain and isinstance(call.slot, SinkLogit):
+        return fused.sdpa(fused.plain(_with_row(call, call.slot)))[..., :-1]
+    return fused.sdpa(fused.plain(call)) if is_plain and call.q.device.type != "cpu" else None
+
+
+def _with_row(call: Scoring, slot: SinkLogit) -> Scoring:
+    """The call with a slot's row in place of its sink logit: queries have one number more, a 1, and the slot's key too.
+
+    There the slot's key has the logit over the scale, and keys and values of tokens have 0.
+    """
+    q, k, v = (F.pad(t, (0, 1), value=number) for t, number in ((call.q, 1.0), (call.k, 0.0), (call.v, 0.0)))
+    key = F.pad((slot.logit / call.scale).to(q.dtype)[:, None, None], (q.shape[-1] - 1, 0))
+    row = SlotRow(key, v.new_zeros(q.shape[1], 1, v.shape[-1]))
+    return replace(call, q=q, k=k, v=v, slot=row)
 
 
 def _with_logit(z: HeadOutput, log_sum: Tensor, slot: SinkLogit) -> Attended:

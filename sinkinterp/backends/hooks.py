@@ -17,6 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.shapes import HeadOutput
 from ..errors import InputError
+from .added_slots import WITH_SLOTS, slots_of
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
 from .contexts import RECORDING, Hook
@@ -26,7 +27,7 @@ from .recorder import Recorder
 
 Record = Callable[[Tensor], Tensor]  # shows what a module returns; its result replaces it
 OURS = "sinkinterp_"  # before the name of an attention implementation of transformers that is recorded
-BASES = ("sdpa", "eager")  # the attention implementations of transformers that can be recorded
+BASES = ("sdpa", "eager", WITH_SLOTS)  # the attention implementations of transformers that can be recorded
 
 
 def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -42,7 +43,8 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         recording = RECORDING.get()
         if recording is None or module not in recording.layers:
             return of_transformers()
-        layer, extra = recording.layers[module], {**kwargs, "is_causal": is_causal_call(module, kwargs)}
+        layer = recording.layers[module]
+        extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
         tensors = _of_tokens(recording.recorder, key, value, attention_mask, kwargs.get("position_bias"))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
         call = call_of_interface(layer, query, tensors[0], tensors[1], tensors[2], scaling, **extra)

@@ -1,10 +1,12 @@
 """What the training loop needs: a task, which gives sequences, and a job, which gives everything else too."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.draws import Split
@@ -62,6 +64,11 @@ F = TypeVar("F", bound=Fit, covariant=True)
 Evaluate = Callable[[PreTrainedModel], dict[str, float]]
 
 
+def loss_of(model: nn.Module, batch: Batch, **options: Any) -> Tensor:
+    """The mean loss of a batch that the model itself computes."""
+    return model(**batch, use_cache=False, **options).loss
+
+
 @dataclass(frozen=True)
 class Job(Generic[F]):
     """One training run.
@@ -73,7 +80,8 @@ class Job(Generic[F]):
     world: the processes that train together.
     tokenizer: of the text that is trained on, if there is one; every checkpoint holds it.
     base: the hash of the model that the training begins with, if it exists already.
-    options: what the model's `forward` is given beside the batch.
+    loss: what a step lowers, of a model and a batch.
+    is_done: whether the training ends early, by its newest evaluation.
     """
 
     fit: F
@@ -82,8 +90,9 @@ class Job(Generic[F]):
     evaluate: Evaluate
     world: World = field(default_factory=World)
     tokenizer: PreTrainedTokenizerBase | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
     base: str = ""
+    loss: Callable[[nn.Module, Batch], Tensor] = loss_of
+    is_done: Callable[[dict[str, float]], bool] = lambda newest: False
 
 
 def job_of(recipe: Recipe, task: Task, evaluate: Evaluate, world: World = World()) -> Job[Recipe]:
@@ -95,5 +104,5 @@ def job_of(recipe: Recipe, task: Task, evaluate: Evaluate, world: World = World(
         return {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
 
     tokenizer = task.tokenizer() if isinstance(task, Corpus) else None
-    options = {"skip_logits": True}
-    return Job(recipe, lambda: build(recipe.model, recipe.seed), batch, evaluate, world, tokenizer, options)
+    loss = partial(loss_of, skip_logits=True)
+    return Job(recipe, lambda: build(recipe.model, recipe.seed), batch, evaluate, world, tokenizer, loss=loss)

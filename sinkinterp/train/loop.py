@@ -45,9 +45,9 @@ def train(job: Job[Fit], run: Path, on_step: OnStep = lambda step, metrics: None
         if world.is_first:
             stack.enter_context(sole_writer(run, "give another folder"))
         done = world.broadcast(checkpoint.opened(run, fit, job.base) if world.is_first else 0)
-        if done < fit.steps:
+        if done < fit.steps and not (done and job.is_done(checkpoint.history_of(checkpoint.folder_of(run, done))[-1])):
             _continue(job, run, done, on_step)
-    return checkpoint.folder_of(run, fit.steps)
+    return checkpoint.folder_of(run, checkpoint.latest(run))
 
 
 def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
@@ -60,6 +60,7 @@ def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
             stop, last = world.summed(float(interrupted()))[0] > 0, step == fit.steps
             if step % fit.watch_every == 0 or last:
                 history.append(_evaluation(job, step, model) | step_metrics)
+                last = last or job.is_done(history[-1])
             if step % fit.save_every == 0 or last or stop:
                 state = checkpoint.state_of(model, optimizer, kept=world.is_first)
                 if world.is_first:
@@ -67,6 +68,8 @@ def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
             on_step(step, history[-1] | step_metrics)
             if stop and not last:
                 raise KeyboardInterrupt
+            if last:
+                return
 
 
 def _start(job: Job[Fit], run: Path, done: int) -> tuple[PreTrainedModel, nn.Module, Optimizer, History]:
@@ -136,7 +139,7 @@ def accumulate(job: Job[Fit], batch: Batch, model: nn.Module) -> torch.Tensor:
     for piece in pieces:
         with distributed.gradient_sync(model, enabled=piece is pieces[-1]):
             with torch.autocast(world.device.type, torch.bfloat16, enabled=fit.bf16):
-                loss = model(**piece, use_cache=False, **job.options).loss
+                loss = job.loss(model, piece)
             loss = loss if is_one_piece else loss * (_targets(piece) / targets_per_process)
             loss.backward()
             total += loss.detach()

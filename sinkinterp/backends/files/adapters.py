@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 from transformers.utils import cached_file
 
 from ...errors import InputError
+from ..mended import RECORD, base_of_mended, with_adapter
 from .named_models import located
 
 _ADAPTER, _WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -28,7 +29,8 @@ def adapter_folder(source: str | Path) -> Path | None:
         if config is None:
             return None
         folder = Path(snapshot_download(str(source), allow_patterns=["adapter_*", "*token*", "config.json"]))
-    return folder if (folder / _ADAPTER).is_file() and not (folder / "config.json").is_file() else None
+    is_adapter = (folder / _ADAPTER).is_file() and not (folder / "config.json").is_file()
+    return folder if is_adapter or (folder / RECORD).is_file() else None
 
 
 def base_of(folder: Path) -> str:
@@ -36,6 +38,8 @@ def base_of(folder: Path) -> str:
 
     Raises InputError where it names none, or one that is an adapter itself.
     """
+    if (folder / RECORD).is_file():
+        return base_of_mended(folder)
     file = folder / _ADAPTER
     try:
         base = json.loads(file.read_text(encoding="utf-8")).get("base_model_name_or_path")
@@ -49,11 +53,13 @@ def base_of(folder: Path) -> str:
 
 
 def merged(model: PreTrainedModel, folder: Path) -> Any:
-    """The model with the adapter of a folder added to its weights.
+    """The model with the adapter of a folder: peft's added to its weights, that of `si.mend` beside them.
 
     Raises InputError where peft is not installed, where the adapter does not fit, and where a tensor of it is missing
     or is not taken.
     """
+    if (folder / RECORD).is_file():
+        return with_adapter(model, folder)
     try:
         from peft import PeftModel, get_peft_model_state_dict
     except ImportError as error:

@@ -1,0 +1,197 @@
+"""Slots that are added to the attention of a transformers model: an attention implementation that knows them.
+
+Each attention module gets a submodule `sink_slots`, which training finds among the parameters of the model. Everything
+else stays as it is: caches, generation and masks are those of transformers.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, AttentionMaskInterface
+from transformers.modeling_utils import AttentionInterface
+
+from ..attention.call import AttentionCall, call_of_interface, is_causal_call
+from ..attention.shapes import HeadOutput, PerQuery
+from ..attention.slots import SinkLogit, SlotRow, Slots
+from ..errors import InputError
+from ..spec import Spec
+
+WITH_SLOTS = "sink_slots"  # the name of the attention implementation, and of the submodule
+UNIT = 1000.0  # AdamW moves every number by the learning rate; slots need one that is so many times that of weights
+
+
+@dataclass(frozen=True)
+class AddedSlots(Spec):
+    """What is added to every head of a model. Its value is zero, so a head that attends to it writes less."""
+
+    def build(self, n_heads: int, d_head: int, d_value: int) -> Slots:
+        """The slots of one attention module, for heads of these sizes."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class AddedLogit(AddedSlots):
+    """A score per head, the same for every query (GPT-OSS). It begins at `first`; minus infinity changes nothing."""
+
+    first: float = 0.0
+
+    def build(self, n_heads: int, d_head: int, d_value: int) -> Slots:
+        return _Logit(torch.full((n_heads,), self.first / UNIT))
+
+
+@dataclass(frozen=True)
+class AddedKey(AddedSlots):
+    """A key per head, which begins at zero (K biases; Gu et al. 2025, section 7.1)."""
+
+    def build(self, n_heads: int, d_head: int, d_value: int) -> Slots:
+        return _Key(torch.zeros(n_heads, 1, d_head), d_value)
+
+
+@dataclass(frozen=True)
+class NoAddedSlots(AddedSlots):
+    """Nothing: the control."""
+
+    def build(self, n_heads: int, d_head: int, d_value: int) -> Slots:
+        return Slots()
+
+
+class _Logit(Slots):
+    def __init__(self, logit: Tensor) -> None:
+        super().__init__()
+        self.logit = nn.Parameter(logit)
+
+    def forward(self) -> SinkLogit:
+        return SinkLogit(self.logit * UNIT)
+
+
+class _Key(Slots):
+    def __init__(self, key: Tensor, d_value: int) -> None:
+        super().__init__()
+        self.key, self.d_value = nn.Parameter(key), d_value
+
+    def forward(self) -> SlotRow:
+        return SlotRow(self.key * UNIT, self.key.new_zeros(len(self.key), 1, self.d_value))
+
+
+@dataclass
+class Watch:
+    """The attention that later queries give to one key, layer by layer, with its gradient."""
+
+    key: int
+    masses: list[Tensor] = field(default_factory=list)
+
+    def mean(self) -> Tensor:
+        """The mean over layers, heads, sequences and queries."""
+        return torch.stack(self.masses).mean()
+
+
+_WATCH: ContextVar[Watch | None] = ContextVar("sinkinterp_watch", default=None)
+_FOUND: ContextVar[dict[nn.Module, AttentionCall] | None] = ContextVar("sinkinterp_found", default=None)
+
+
+@contextmanager
+def watched(key: int) -> Iterator[Watch]:
+    """Inside, passes of models with slots note the attention to the key at this position."""
+    watch = Watch(key)
+    token = _WATCH.set(watch)
+    try:
+        yield watch
+    finally:
+        _WATCH.reset(token)
+
+
+def slots_of(module: nn.Module) -> dict[str, SinkLogit | SlotRow]:
+    """The slot of an attention module as an argument of `call_of_interface`; none where nothing was added."""
+    added = getattr(module, WITH_SLOTS, None)
+    slot = None if added is None else added()
+    return {} if slot is None else {"slot": slot}
+
+
+def _attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+    scaling: float | None = None, dropout: float = 0.0, **kwargs: Any,
+) -> tuple[Tensor, None]:  # fmt: skip
+    """The attention function of transformers' interface."""
+    if dropout:
+        raise InputError("attention with added slots is computed without dropout; set attention_dropout=0")
+    extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
+    call = call_of_interface(0, query, key, value, attention_mask, scaling, **extra)
+    found, watch = _FOUND.get(), _WATCH.get()
+    if found is not None:
+        found[module] = call
+    if watch is None:
+        return call.output().transpose(1, 2).contiguous(), None
+    z, mass = output_and_mass(call, watch.key)
+    watch.masses.append(mass[:, :, watch.key + 1 :].mean())
+    return z.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(WITH_SLOTS, _attend)
+AttentionMaskInterface.register(WITH_SLOTS, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
+
+
+def output_and_mass(call: AttentionCall, key: int) -> tuple[HeadOutput, PerQuery]:
+    """What the heads return, and every query's attention to one key, by one pass of the kernel, with gradients.
+
+    The values get one number more, which is 1 at the key and 0 elsewhere. What heads return there is their attention.
+    """
+    marked = F.pad(call.v, (0, 1))
+    marked[:, :, key, -1] = 1.0
+    q, k = (F.pad(x, (0, 1)) for x in (call.q, call.k))
+    slot = call.slot
+    if isinstance(slot, SlotRow):
+        slot = SlotRow(F.pad(slot.key, (0, 1)), F.pad(slot.value, (0, 1)))
+    z = replace(call, q=q, k=k, v=marked, slot=slot).output()
+    return z[..., :-1], z[..., -1]
+
+
+def add_slots(model: PreTrainedModel, spec: AddedSlots) -> str:
+    """Adds slots to every attention of a model, and sets its attention implementation. Returns the one that it had.
+
+    Raises InputError for a model with slots, an encoder or an attention outside transformers' interface.
+    """
+    name = type(model).__name__
+    if model.config.is_encoder_decoder or not model._can_set_attn_implementation():
+        raise InputError(f"slots are added to causal models with transformers' attention interface; {name} is not one")
+    before: str = model.config._attn_implementation
+    model.set_attn_implementation(WITH_SLOTS)
+    try:
+        calls = _calls_of(model)
+        if not calls or any(call.slot is not None for call in calls.values()):
+            what = "has slots already" if calls else "calls no attention"
+            raise InputError(f"{name} {what}, so none are added")
+    except BaseException:
+        model.set_attn_implementation(before)
+        raise
+    for module, call in calls.items():
+        added = spec.build(call.q.shape[1], call.q.shape[-1], call.v.shape[-1])
+        module.add_module(WITH_SLOTS, added.to(call.q.device, call.q.dtype))
+    return before
+
+
+def remove_slots(model: PreTrainedModel, before: str) -> None:
+    """Takes the slots off again; `before` is what `add_slots` returned."""
+    for module in model.modules():
+        if hasattr(module, WITH_SLOTS):
+            delattr(module, WITH_SLOTS)
+    model.set_attn_implementation(before)
+
+
+@torch.no_grad()
+def _calls_of(model: PreTrainedModel) -> dict[nn.Module, AttentionCall]:
+    """The attention modules of a model in their order, each with its call in a short pass."""
+    found: dict[nn.Module, AttentionCall] = {}
+    token, training = _FOUND.set(found), model.training
+    try:
+        model.eval()(torch.tensor([[0, 1, 2]], device=model.device), use_cache=False)
+    finally:
+        _FOUND.reset(token)
+        model.train(training)
+    return found
