@@ -48,8 +48,7 @@ def replacing(
         try:
             yield draft
             _flush(draft)
-            if not _is_stream(target):
-                check()
+            check()
             _publish(draft, target)
         finally:
             remove(draft)

@@ -41,7 +41,8 @@ def write_file(readings: Readings, path: Path | str, force: bool = False) -> Non
 
     Raises InputError for a file that sinkinterp did not write, unless `force`.
     """
-    write_output(Path(path), writer_of(path)(readings), force)
+    content = writer_of(path)(readings)
+    write_output(Path(path), content, force)
 
 
 def writer_of(path: Path | str) -> Callable[[Readings], bytes]:
