@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .applications.outliers import mask as mask
     from .attention import sites as sites
     from .backends.load import load as load
+    from .backends.mended import with_adapter as with_adapter
+    from .backends.mended import without_adapter as without_adapter
     from .backends.module.attention_of import AttentionOf as AttentionOf
     from .backends.patched import patched as patched
     from .interventions.normalisation import PatchNormalization as PatchNormalization
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from .report.compare import compare as compare
     from .report.patterns import sinks as sinks
     from .report.report import Report as Report
+    from .runs.mend import mend as mend
     from .runs.trained import trained as trained
     from .train.recipe import Recipe as Recipe
 
@@ -55,6 +58,9 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "activation_patching": "measurement.activation_patching",
     "explain": "measurement.explain.explaining",
     "patched": "backends.patched",
+    "mend": "runs.mend",
+    "with_adapter": "backends.mended",
+    "without_adapter": "backends.mended",
     "SinkCallback": "measurement.watching",
     "SwapPositions": "interventions.positions",
     "PatchNormalization": "interventions.normalisation",

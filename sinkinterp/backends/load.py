@@ -21,6 +21,7 @@ from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenize
 from .files.named_models import folder_of
 from .hooks import inside_compiled
 from .huggingface import HuggingFaceSubject, check_encoder
+from .mended import with_adapter
 from .module.attention_of import AttentionOf
 from .module.module_subject import Forward, ModuleSubject
 from .subject import ReadsText, Subject
@@ -42,6 +43,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     blocks: str | None = None,
     positions: str | None = None,
     attention: AttentionOf | None = None,
+    adapter: Path | str | None = None,
 ) -> Subject:
     """A subject from a Hugging Face name, a model folder, a GGUF file, a model that we name, or a model in memory.
 
@@ -60,7 +62,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     `forward`, `blocks`, `positions` and `attention` are for modules of your own, where what they do is not found or
     ambiguous: `forward(module, ids)` returns the logits; `blocks="transformer.h"` names the list of blocks,
     `positions="transformer.wpe"` the table of positions; `attention` describes attention that does not call
-    `scaled_dot_product_attention` (see `AttentionOf`). Raises InputError where nothing can be loaded, weights are
+    `scaled_dot_product_attention` (see `AttentionOf`). `adapter` is the folder of an adapter that `si.mend` wrote; its
+    own name loads it with its base. Raises InputError where nothing can be loaded, weights are
     absent, the backend cannot do it, an encoder's input is missing or has no encoder, or a dtype or device is asked of
     a model that is in memory already.
     """
@@ -83,6 +86,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
             raise no_encoder_input(name)  # before its weights are read
         with offline_while_unreachable(str(source)):
             source = load_model(source, dtype or torch.float32, device_map)
+    source = source if adapter is None else with_adapter(source, adapter)
     own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
     subject = _in_memory(source, backend, name, encoder, own)
     subject.revision = origin or subject.revision

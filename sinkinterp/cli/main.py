@@ -20,7 +20,7 @@ from .patching import patch
 from .places import checked
 from .reproducing import atlas, book, reproduce, story
 from .terminal import print_line, print_text, streams
-from .training import finetune, train
+from .training import finetune, mend, train
 from .wording import in_options
 
 INTERRUPTED = "interrupted; what was saved so far is kept, and the same command goes on from there"
@@ -124,7 +124,23 @@ def _message(error: Any) -> str:
 
 app = typer.Typer(cls=Program, pretty_exceptions_enable=False)
 COMMANDS = (
-    *(train, finetune, gallery, view, patch, explain, serve, reproduce, book, story, demo, measure, domains, check),
+    *(
+        train,
+        finetune,
+        mend,
+        gallery,
+        view,
+        patch,
+        explain,
+        serve,
+        reproduce,
+        book,
+        story,
+        demo,
+        measure,
+        domains,
+        check,
+    ),
     *(cache, mask, atlas),
 )
 for command in COMMANDS:

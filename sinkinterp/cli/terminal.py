@@ -23,8 +23,7 @@ from ..outputs import write_output
 from ..table import Table
 
 if TYPE_CHECKING:
-    from ..runs.finetune import ChatRecipe
-    from ..train.recipe import Recipe
+    from ..train.recipe import Fit
 
 
 OR_FORCE = "choose another place, or add --force"
@@ -201,7 +200,7 @@ OnStep = Callable[[int, StepMetrics], None]
 
 @contextmanager
 def run_progress(
-    recipe: "Recipe | ChatRecipe", folder: Path, log: str | None, is_first: bool, name: str
+    recipe: "Fit", folder: Path, log: str | None, is_first: bool, name: str
 ) -> Iterator[tuple[OnStep, OnProgress]]:
     """Yields the functions that take the progress of steps and of data. They show it to the user and log the steps.
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..data.choices import Remedy, Weights
 from ..errors import InputError
 from ..files import cache_folder
 from .loading import offline_if_unreachable
@@ -15,6 +16,7 @@ from .options import (
     VARIANTS,
     Device,
     Force,
+    Length,
     Log,
     Model,
     Settings,
@@ -22,9 +24,10 @@ from .options import (
     filled,
     output_folder,
     source,
+    whole,
 )
 from .places import check_run
-from .terminal import print_line, print_text, quiet_libraries, run_progress
+from .terminal import print_line, print_table, print_text, quiet_libraries, run_progress
 
 VARIANT = f"What is changed in the architecture: {', '.join(VARIANTS)}."
 RECIPE = f"The sizes and the schedule: {', '.join(RECIPES)}."
@@ -32,6 +35,11 @@ TEXT = "Train on text instead: a file, a folder, the name of a dataset, or `embe
 OUT = "The run's folder; by default in the cache, named by the recipe."
 CHATS = "A .jsonl file of chats, or the name of a dataset of chats on the Hub."
 TUNED = "The run's folder; the model is written to its folder `model`."
+MENDED = "The run's folder; what mends the model is written to its folder `adapter`, which every command reads."
+REMEDY = "What heads may attend to instead: sink_logit, k_bias, or none (a control)."
+WEIGHTS = "Which weights are trained too: all, lora (of peft) or none."
+PENALTY = "What the loss gains for each unit of attention that later queries give to the first token."
+READ = "Train on this text: a file, a folder, the name of a dataset, or `embedded` for the docstrings."
 
 
 def train(
@@ -110,3 +118,37 @@ def finetune(
         folder = finetuned(chosen, out, on_step, world, print_line if world.is_first else lambda message: None)
     if world.is_first:
         print_text(f"fine-tuned: {folder}")
+
+
+def mend(
+    model: Model,
+    out: Annotated[Path, typer.Option(help=MENDED, parser=output_folder)],
+    remedy: Annotated[Remedy, typer.Option("--with", help=REMEDY)] = Remedy.SINK_LOGIT,
+    weights: Annotated[Weights, typer.Option(help=WEIGHTS)] = Weights.ALL,
+    penalty: Annotated[float, typer.Option(help=PENALTY)] = 1.0,
+    text: Annotated[str, typer.Option(help=READ, parser=source)] = "embedded",
+    length: Length = 96,
+    steps: Annotated[int, typer.Option(help="Steps of training, at most.", parser=whole(1))] = 600,
+    settings: Settings = [],
+    seed: Annotated[int, typer.Option(help="Seed of the order of the text.", parser=SEED)] = 0,
+    device: Device = "auto",
+    log: Log = None,
+    force: Force = False,
+) -> None:
+    """Move the sink of a model into a learned logit of each head, and measure what that is worth.
+
+    A short training; it goes on from the newest checkpoint if there is one.
+    """
+    check_run(out, force)
+    quiet_libraries()
+    offline_if_unreachable(model)
+    from ..runs.mend import mend_recipe, mended
+    from ..train.distributed import joined
+    from ..train.settings import changed
+
+    recipe = mend_recipe(model, text, length, remedy, weights, seed=seed, steps=steps, penalty=penalty)
+    chosen = changed(recipe, settings)
+    with joined(device) as world, run_progress(chosen, out, log, world.is_first, "mend") as (on_step, on_data):
+        mend = mended(chosen, out, on_step=on_step, on_data=on_data, world=world)
+    print_table(mend.table)
+    print_text(mend.answer())

@@ -18,6 +18,22 @@ class Drawn(StrEnum):
     REPEAT = "repeat"
 
 
+class Remedy(StrEnum):
+    """What is added to the heads of a model whose sink is mended."""
+
+    SINK_LOGIT = "sink_logit"
+    K_BIAS = "k_bias"
+    NONE = "none"
+
+
+class Weights(StrEnum):
+    """Which weights are trained beside what is added."""
+
+    ALL = "all"
+    LORA = "lora"
+    NONE = "none"
+
+
 class Dtype(StrEnum):
     """The numbers that a model computes with."""
 

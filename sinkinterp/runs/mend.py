@@ -12,20 +12,21 @@ from transformers import PreTrainedModel
 from ..applications.streaming import loss_of
 from ..applications.without_outliers import GRAINS, Quantise, nothing
 from ..attention.sites import RESIDUAL
-from ..backends.added_slots import AddedLogit, AddedSlots, add_slots, watched
+from ..backends.added_slots import AddedKey, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.files.model_files import load_model, load_tokenizer
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject
-from ..backends.mended import AllWeights, Trained, fingerprint, write_adapter
-from ..checks import finite_number, whole_number
+from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, write_adapter
+from ..checks import finite_number, keywords, whole_number
+from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText
 from ..data.progress import OnProgress, no_progress
-from ..data.sources import Embedded, Source
+from ..data.sources import Texts
 from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..files import cache_folder, check_writable, replacing
+from ..files import cache_folder, check_writable, path_of, replacing
 from ..interventions.columns import Evict
 from ..measurement.inputs import run_note
 from ..measurement.measure import measure
@@ -42,7 +43,10 @@ from ..train.job import Job, prepared
 from ..train.job import loss_of as loss_of_batch
 from ..train.recipe import Fit
 from ..train.recipe_parts import ConstantRate, Decay, Everything, Rate
+from ..train.recipes import NAMED
 
+SLOTS = {Remedy.SINK_LOGIT: AddedLogit(), Remedy.K_BIAS: AddedKey(), Remedy.NONE: NoAddedSlots()}
+WEIGHTS = {Weights.ALL: AllWeights(), Weights.LORA: Lora(), Weights.NONE: SlotsAlone()}
 HELD = 32  # held-out sequences that evaluations read
 LOSS, EVICTED, ROUNDED = "loss", "added by forgetting the first token", "added by int8 per tensor"
 OVER_MEDIAN = Metric("peak_over_median", RESIDUAL, peak_over_median)
@@ -80,18 +84,72 @@ class MendRecipe(Fit):
             raise InputError(f"a penalty is 0 or above; got {self.penalty}")
 
 
-def mend_recipe(model: str, text: Source = Embedded(), length: int = 96, **settings: Any) -> MendRecipe:
-    """The recipe that mends a model by name or folder, trained on chunks of a text of `length` tokens.
+@dataclass(frozen=True)
+class Mended:
+    """A mended model: the folder of its adapter, the table of what it is worth, and the evaluations of its training."""
 
-    Chunks begin with BOS where the model's tokenizer begins texts with it. Raises InputError without a tokenizer.
+    folder: Path
+    table: Table
+    history: checkpoint.History
+
+    def answer(self) -> str:
+        """Whether the first token is no sink any more, and what to do next, in a line or two."""
+        last = self.history[-1]
+        done = is_mended(last)
+        state = "no sink any more" if done else "still a sink; train it longer (--steps)"
+        numbers = f"alpha_1 {last['alpha_1']:.3f} (uniform {last['alpha_1_uniform']:.3f}), Sink_1 {last['sink_1']:.1%}"
+        return f"The first token is {state}: {numbers} after {last['step']} steps.\nThe adapter: {self.folder}"
+
+
+@keywords
+def mend(
+    model: str,
+    out: Path | str,
+    *,
+    text: str = "embedded",
+    length: int = 96,
+    remedy: str = Remedy.SINK_LOGIT,
+    weights: str = Weights.ALL,
+    on_step: loop.OnStep = lambda step, latest: None,
+    **settings: Any,
+) -> Mended:
+    """Moves the sink of a model by name or folder into a learned logit of each head, by a short training::
+
+        si.mend("smollm2", "mended", steps=300)
+        subject = si.load("mended/adapter")
+        model = si.with_adapter(AutoModelForCausalLM.from_pretrained(...), "mended/adapter")
+
+    The loss is that of the next token, plus `penalty` times the mean attention that later queries give to the first
+    token. `remedy` is "sink_logit" (GPT-OSS), "k_bias" or "none"; `weights` that are trained beside it are "all",
+    "lora" or "none". `text` is what `data.texts.texts_of` reads, or "embedded"; it is cut into chunks of `length`
+    tokens. Other settings are those of `MendRecipe`. Training goes on from the newest checkpoint in `out`. Raises
+    InputError as `mended` does.
+    """
+    return mended(mend_recipe(model, text, length, remedy, weights, **settings), path_of(out, "out"), on_step=on_step)
+
+
+def mend_recipe(
+    model: str,
+    text: str = "embedded",
+    length: int = 96,
+    remedy: str = Remedy.SINK_LOGIT,
+    weights: str = Weights.ALL,
+    **settings: Any,
+) -> MendRecipe:
+    """The recipe of `mend`. Raises InputError for a model without a tokenizer.
+
+    Chunks begin with BOS where the tokenizer begins texts with it.
     """
     tokenizer = load_tokenizer(model)
     if tokenizer is None:
         raise InputError(f"{model} holds no tokenizer; save the one that it was trained with beside it")
     symbols = max(tokenizer.get_vocab().values()) + 1
     bos = tokenizer.bos_token_id is not None and tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
-    data = PackedText(text, Pretrained(symbols, source=str(located(model))), length, bos)
-    return MendRecipe(model=model, data=data, **settings)
+    given = NAMED.get(text) or Texts(text)
+    data = PackedText(given, Pretrained(symbols, source=str(located(model))), length, bos)
+    return MendRecipe(
+        model=model, data=data, slots=SLOTS[Remedy(remedy)], trained=WEIGHTS[Weights(weights)], **settings
+    )
 
 
 def mended(
@@ -101,8 +159,8 @@ def mended(
     on_step: loop.OnStep = lambda step, latest: None,
     on_data: OnProgress = no_progress,
     world: World = World(),
-) -> tuple[Path, Table]:
-    """The folder `out`/adapter that mends the recipe's model, and what it is worth on held-out text.
+) -> Mended:
+    """The recipe's model, mended: its adapter is written to `out`/adapter.
 
     Training goes on from the newest checkpoint in `out`. It ends where alpha_1 of held-out text is at most that of
     uniform attention and Sink_1 is below 1%, at the latest after the recipe's steps. Raises InputError as `loop.train`
@@ -112,7 +170,7 @@ def mended(
         raise InputError("one process mends a model; start one")
     check_writable(out / "lock")
     text = prepared(recipe.data, cache or cache_folder(), on_data)
-    held_out = text.sample(min(HELD, recipe.batch * 8), *HELD_OUT)
+    held_out = text.sample(min(HELD, len(text.split.held_out)), *HELD_OUT)
     model = load_model(recipe.model)
     base = fingerprint(model)
     before = worth(HuggingFaceSubject(model, recipe.model), held_out)
@@ -133,16 +191,17 @@ def mended(
         loss=partial(penalised, penalty=recipe.penalty, position=recipe.position),
         is_done=is_mended,
     )
-    checkpoint.fill(loop.train(job, out, on_step), model)
+    last = loop.train(job, out, on_step)
+    checkpoint.fill(last, model)
     subject = HuggingFaceSubject(model, recipe.model)
     table = worth_table({"before": before, "after": worth(subject, held_out)}, subject, held_out)
     with replacing(out / "adapter", "make room, then run the same command") as draft:
         write_adapter(draft, model, recipe.slots, recipe.trained, f"{recipe.model} {base}")
-    return out / "adapter", table
+    return Mended(out / "adapter", table, checkpoint.history_of(last))
 
 
 def penalised(model: nn.Module, batch: Batch, penalty: float, position: int) -> Tensor:
-    """The loss of a batch, plus `penalty` times the mean attention that later queries give to the token at `position`."""
+    """The loss of a batch, plus `penalty` times the mean attention of later queries to the token at `position`."""
     with watched(position) as watch:
         loss = loss_of_batch(model, batch)
     return loss + penalty * watch.mean() if penalty else loss
