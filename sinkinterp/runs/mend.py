@@ -39,7 +39,7 @@ from ..report.report import Report
 from ..table import Cell, Table
 from ..train import checkpoint, loop
 from ..train.distributed import Batch, World
-from ..train.job import Job, prepared
+from ..train.job import Job
 from ..train.job import loss_of as loss_of_batch
 from ..train.recipe import Fit
 from ..train.recipe_parts import ConstantRate, Decay, Everything, Rate
@@ -169,7 +169,7 @@ def mended(
     if world.size > 1:
         raise InputError("one process mends a model; start one")
     check_writable(out / "lock")
-    text = prepared(recipe.data, cache or cache_folder(), on_data)
+    text = recipe.data.prepare(cache or cache_folder(), on_data)
     held_out = text.sample(min(HELD, len(text.split.held_out)), *HELD_OUT)
     model = load_model(recipe.model)
     base = fingerprint(model)
@@ -182,7 +182,7 @@ def mended(
         return {"input_ids": tokens, "labels": tokens}
 
     job = Job(
-        replace(recipe, data=getattr(text, "recipe", recipe.data)),
+        replace(recipe, data=text.recipe),
         lambda: model,
         batch,
         partial(_watch, held_out=held_out),
