@@ -51,14 +51,15 @@ class Kind:
 
 THEN_FLEX = "FlexAttention on CUDA, then SDPA for the output and blocks for the log-sum-exp"
 THEN_BLOCKS = "the dense pattern for the output, blocks for the log-sum-exp"
+THEN_SDPA = "SDPA with one number more a head for the output, blocks for the log-sum-exp"
 KINDS = (
     Kind("causal; grouped queries; after a cache; a slot with a key and a value", TORCH, TORCH, THEN_FLEX),
     Kind("with a mask: windows, prefixes, padding", TORCH, TORCH, THEN_FLEX),
     Kind("with a bias (ALiBi, T5) that the precision of the queries holds", TORCH, TORCH, THEN_BLOCKS),
     Kind("with a bias in fp32 beside queries in bf16 or fp16", BLOCKS, FLEX, THEN_BLOCKS),
     Kind("with a soft cap (Gemma 2)", BLOCKS, FLEX, THEN_BLOCKS),
-    Kind("with a sink logit (GPT-OSS), without gradients", TORCH, TORCH, THEN_BLOCKS),
-    Kind("with a sink logit, with gradients", BLOCKS, BLOCKS, "SDPA for the output, blocks for the log-sum-exp"),
+    Kind("with a sink logit (GPT-OSS), without gradients", TORCH, TORCH, THEN_SDPA),
+    Kind("with a sink logit, with gradients", BLOCKS, BLOCKS, THEN_SDPA),
     Kind("with a trained bias, with gradients", BLOCKS, BLOCKS, "none"),
     Kind("other kernels than softmax", BLOCKS, BLOCKS, "none"),
 )

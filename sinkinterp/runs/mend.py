@@ -110,7 +110,7 @@ def mend(
     length: int = 96,
     remedy: str = Remedy.SINK_LOGIT,
     weights: str = Weights.ALL,
-    on_step: loop.OnStep = lambda step, latest: None,
+    on_step: loop.OnStep | None = None,
     **settings: Any,
 ) -> Mended:
     """Moves the sink of a model by name or folder into a learned logit of each head, by a short training::
@@ -125,7 +125,11 @@ def mend(
     tokens. Other settings are those of `MendRecipe`. Training goes on from the newest checkpoint in `out`. Raises
     InputError as `mended` does.
     """
-    return mended(mend_recipe(model, text, length, remedy, weights, **settings), path_of(out, "out"), on_step=on_step)
+    recipe, told = (
+        mend_recipe(model, text, length, remedy, weights, **settings),
+        {"on_step": on_step} if on_step else {},
+    )
+    return mended(recipe, path_of(out, "out"), **told)
 
 
 def mend_recipe(
