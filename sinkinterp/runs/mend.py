@@ -125,11 +125,8 @@ def mend(
     tokens. Other settings are those of `MendRecipe`. Training goes on from the newest checkpoint in `out`. Raises
     InputError as `mended` does.
     """
-    recipe, told = (
-        mend_recipe(model, text, length, remedy, weights, **settings),
-        {"on_step": on_step} if on_step else {},
-    )
-    return mended(recipe, path_of(out, "out"), **told)
+    recipe = mend_recipe(model, text, length, remedy, weights, **settings)
+    return mended(recipe, path_of(out, "out"), on_step=on_step)
 
 
 def mend_recipe(
@@ -160,7 +157,7 @@ def mended(
     recipe: MendRecipe,
     out: Path,
     cache: Path | None = None,
-    on_step: loop.OnStep = lambda step, latest: None,
+    on_step: loop.OnStep | None = None,
     on_data: OnProgress = no_progress,
     world: World = World(),
 ) -> Mended:
@@ -195,7 +192,7 @@ def mended(
         loss=partial(penalised, penalty=recipe.penalty, position=recipe.position),
         is_done=is_mended,
     )
-    last = loop.train(job, out, on_step)
+    last = loop.train(job, out, on_step or (lambda step, latest: None))
     checkpoint.fill(last, model)
     subject = HuggingFaceSubject(model, recipe.model)
     table = worth_table({"before": before, "after": worth(subject, held_out)}, subject, held_out)
