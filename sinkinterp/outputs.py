@@ -19,7 +19,7 @@ from .seals import SHA256, STAMP, signed
 
 MARK = f"sinkinterp sha256 {STAMP}"
 _MARK = re.compile(rb"sinkinterp.{1,40}?sha256.{1,9}?([0-9a-f]{64})", re.DOTALL)
-_BEGIN = 2000  # bytes, among which a mark is
+_BEGIN, _END = 2000, 200  # bytes from the beginning and, in a PDF, from the end, among which a mark is
 _DOCTYPE = "<!doctype html>\n"
 _PNG = b"\x89PNG\r\n"
 _HEADER = 33  # bytes of a picture that must come first
@@ -35,6 +35,21 @@ def picture_bytes(png: bytes) -> bytes:
     text = b"tEXt" + MARK.replace("sha256 ", "sha256\0").encode()
     chunk = (len(text) - 4).to_bytes(4) + text + bytes(4)
     return stamped(_with(png[:_HEADER] + chunk + png[_HEADER:], STAMP.encode()))
+
+
+def svg_bytes(svg: bytes) -> bytes:
+    """The file of an SVG picture, with its mark in a comment."""
+    return stamped(svg.replace(b">", f"><!-- {MARK} -->".encode(), 1))
+
+
+def pdf_bytes(pdf: bytes) -> bytes:
+    """The file of a PDF, with its mark in a comment at its end."""
+    return stamped(pdf + f"\n% {MARK}\n".encode())
+
+
+def csv_bytes(frame: Any) -> bytes:
+    """The file of a pandas DataFrame, with its mark as the name of a last, empty column."""
+    return stamped(frame.assign(**{MARK: ""}).to_csv(index=False).encode())
 
 
 def json_bytes(plain: Mapping[str, Any], indent: int | None = 1) -> bytes:
@@ -76,8 +91,12 @@ def _is_ours(file: Path) -> bool:
         return False
 
 
+def _mark_in(content: bytes) -> re.Match[bytes] | None:
+    return _MARK.search(content, 0, _BEGIN) or _MARK.search(content, max(0, len(content) - _END))
+
+
 def _is_stamped(content: bytes) -> bool:
-    return _MARK.search(content[:_BEGIN]) is not None and content == stamped(_with(content, STAMP.encode()))
+    return _mark_in(content) is not None and content == stamped(_with(content, STAMP.encode()))
 
 
 def _is_signed(plain: Mapping[str, Any]) -> bool:
@@ -88,7 +107,7 @@ def _is_signed(plain: Mapping[str, Any]) -> bool:
 
 def _with(content: bytes, digits: bytes) -> bytes:
     """The content with other digits in its mark, and with the checksum of the text chunk that holds them."""
-    mark = _MARK.search(content[:_BEGIN])
+    mark = _mark_in(content)
     if mark is None:
         return content
     start, end = mark.span(1)

@@ -1,10 +1,10 @@
-"""Draws figures as PNG pictures."""
+"""Draws figures as pictures: of the gallery, and for papers."""
 
 import hashlib
 import json
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
@@ -12,13 +12,85 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from ..checks import finite_number, keywords
 from ..errors import InputError
-from ..outputs import picture_bytes, write_output
+from ..files import path_of
+from ..outputs import csv_bytes, json_bytes, page_bytes, pdf_bytes, picture_bytes, svg_bytes, write_output
 from ..plots.theme import json_ready
+from ..report.formats import write_file
+from ..report.report import Report
+from ..table import Table
+from .page import Section, page
 
 SCALE = 2  # pixels of a PNG per point, for screens and print
 WIDTH = 1100  # points
 END = 12  # bytes of the last chunk of a PNG file
+PER_INCH, POINTS = 96, 8  # pixels of an inch, and the size of a paper's letters in points
+TOP = 24  # pixels above a paper's figure
+DOTS = 300  # of an inch of a PNG for a paper
+PICTURES: Mapping[str, Callable[[bytes], bytes]] = {".pdf": pdf_bytes, ".svg": svg_bytes, ".png": picture_bytes}
+
+
+@keywords
+def save(
+    what: go.Figure | Table | Report,
+    path: Path | str,
+    *,
+    width: float = 5.5,
+    height: float | None = None,
+    force: bool = False,
+) -> Path:
+    """Writes a figure, a table or a report for a paper or a reader, and returns the path::
+
+        si.save(si.attention_map("smollm2", "A cat sat.", heads=[(5, 3)]), "head.pdf", width=3.25)
+        si.save(report, "heads.csv")
+
+    .pdf, .svg and .png are pictures without menus and title, of `width` and `height` inches (default: about what it has
+    on a screen), with letters of 8 points; of tables and reports, of their figure. .html is a page that can be used
+    without a network. .csv and .json, and for reports .safetensors, hold the numbers. Raises InputError for another
+    suffix, where kaleido or a browser is missing, and unless `force` for a file that sinkinterp did not write.
+    """
+    path = path_of(path, "where it is saved")
+    suffix = path.suffix.lower()
+    if not isinstance(what, go.Figure | Table | Report):
+        raise InputError(f"si.save takes a figure, a table or a report; got a {type(what).__name__}")
+    if suffix in PICTURES:
+        drawn = for_paper(what if isinstance(what, go.Figure) else what.plot(), width, height)
+        scale = DOTS / PER_INCH if suffix == ".png" else 1
+        write_output(path, PICTURES[suffix](_image(drawn, suffix[1:], scale)), force)
+    elif suffix in (".html", ".htm"):
+        drawn = what if isinstance(what, go.Figure) else what.plot()
+        write_output(
+            path, page_bytes(page(drawn.layout.title.text or path.stem, "", [Section("", "", [drawn])])), force
+        )
+    elif isinstance(what, go.Figure):
+        raise InputError(f"a figure is not saved as {suffix or 'a file without suffix'}; use .pdf, .svg, .png or .html")
+    elif isinstance(what, Report):
+        write_file(what, path, force)
+    elif suffix == ".csv":
+        write_output(path, csv_bytes(what.to_pandas()), force)
+    else:
+        write_output(path, json_bytes(what.to_dict()), force)
+    return path
+
+
+def for_paper(figure: go.Figure, width: float, height: float | None = None) -> go.Figure:
+    """The figure in a size in inches, without title, menus and sliders, with letters of 8 points."""
+    on_screen = (figure.layout.height or WIDTH / 2) - (figure.layout.margin.t or 80) + TOP
+    inches = {"width": width, "height": on_screen / PER_INCH if height is None else height}
+    for name, size in inches.items():
+        if not 1 <= finite_number(size, f"{name} in inches") <= 20:
+            raise InputError(f"a figure for a paper is 1 to 20 inches large; got {name}={size}")
+    drawn, font = go.Figure(figure), {"size": POINTS * PER_INCH / 72}
+    drawn.layout.updatemenus, drawn.layout.sliders, drawn.layout.title = (), (), {}
+    drawn.update_layout(
+        **{name: size * PER_INCH for name, size in inches.items()}, font=font,
+        margin={"l": 8, "r": 8, "t": TOP, "b": 8}, paper_bgcolor="white",
+    )  # fmt: skip
+    for axes in (drawn.update_xaxes, drawn.update_yaxes):
+        axes(tickfont=font, title_font=font, automargin=True)
+    drawn.update_coloraxes(colorbar={"thickness": 10, "tickfont": font, "title": {"font": font}})
+    return drawn.update_annotations(font=font)
 
 
 def save_pictures(figures: Mapping[Path, go.Figure], scale: int = SCALE, force: bool = False) -> Iterator[Path]:
@@ -54,6 +126,13 @@ def _one_browser() -> Iterator[None]:
 
 
 def _saved(figure: go.Figure, path: Path, scale: int, force: bool) -> Path:
+    content = _image(figure, "png", scale)
+    write_output(path, picture_bytes(content[:-END] + _mark(figure, scale) + content[-END:]), force)
+    return path
+
+
+def _image(figure: go.Figure, kind: str, scale: float) -> bytes:
+    """The picture of a figure. Raises InputError where kaleido or a browser is missing."""
     try:
         import_module("kaleido")
     except ImportError as error:
@@ -61,12 +140,10 @@ def _saved(figure: go.Figure, path: Path, scale: int, force: bool) -> Path:
             "a picture needs kaleido: pip install kaleido, or leave the pictures out, pictures=False"
         ) from error
     try:
-        content = bytes(figure.to_image("png", width=figure.layout.width or WIDTH, scale=scale))
+        return bytes(figure.to_image(kind, width=figure.layout.width or WIDTH, scale=scale))
     except RuntimeError as error:
         fix = "install Chrome or Chromium, or run plotly_get_chrome, or leave the pictures out, pictures=False"
         raise InputError(f"a picture is drawn by a browser, and none could be started; {fix}") from error
-    write_output(path, picture_bytes(content[:-END] + _mark(figure, scale) + content[-END:]), force)
-    return path
 
 
 def _mark(figure: go.Figure, scale: int) -> bytes:

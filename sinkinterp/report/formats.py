@@ -20,7 +20,7 @@ from ..checks import whole_number
 from ..data.tokens import PAD
 from ..errors import InputError
 from ..files import path_of
-from ..outputs import MARK, stamped, write_output
+from ..outputs import csv_bytes, stamped, write_output
 from ..seals import SEALED, SHA256, STAMP, Damaged, check_signed, check_stamp, signed
 from .protocol import Protocol
 from .readings import EXTRA, Readings, of_report
@@ -66,7 +66,7 @@ def _json(readings: Readings) -> bytes:
 
 
 def _csv(readings: Readings) -> bytes:
-    return stamped(to_pandas(readings).assign(**{MARK: ""}).to_csv(index=False).encode())
+    return csv_bytes(to_pandas(readings))
 
 
 _WRITERS: Mapping[str, Callable[[Readings], bytes]] = {".safetensors": _safetensors, ".json": _json, ".csv": _csv}

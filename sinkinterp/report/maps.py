@@ -214,7 +214,12 @@ def _add_axes(figure: go.Figure, labels: Sequence[str], before: Sequence[str], h
         constrain="domain", tickangle=-90 if has_words or n > 12 else 0, **ticks,
     )  # fmt: skip
     figure.update_yaxes(
-        categoryorder="array", categoryarray=list(labels), range=[n - 0.5, -0.5], constrain="domain", **ticks
+        categoryorder="array",
+        categoryarray=list(labels),
+        range=[n - 0.5, -0.5],
+        constrain="domain",
+        constraintoward="top",
+        **ticks,
     )
     for i in range(len(list(figure.select_xaxes()))):
         figure.update_yaxes(scaleanchor=f"x{i + 1 if i else ''}", showticklabels=i == 0, row=1, col=i + 1)

@@ -1,6 +1,7 @@
 import json
 import sys
 import zlib
+from dataclasses import replace
 from html import unescape
 
 import numpy as np
@@ -8,6 +9,7 @@ import plotly.graph_objects as go
 import pytest
 from plots.test_figures import FIGURES
 
+import sinkinterp as si
 from sinkinterp.errors import InputError
 from sinkinterp.pages import export
 from sinkinterp.plots.theme import json_ready
@@ -83,3 +85,49 @@ def test_the_mark_of_a_picture_is_a_chunk_of_png():
     mark = export._mark(go.Figure(), 2)
     size, text, check = int.from_bytes(mark[:4]), mark[4:-4], int.from_bytes(mark[-4:])
     assert size == len(text) - 4 and text.startswith(b"tEXtfigure\0") and check == zlib.crc32(text)
+
+
+DRAWN = {"png": b"\x89PNG\r\n\x1a\n" + bytes(60), "pdf": b"%PDF-1.4\n1 0 obj\n%%EOF", "svg": b"<svg><g></g></svg>"}
+
+
+@pytest.fixture
+def without_browser(monkeypatch):
+    shown = []
+
+    def to_image(figure, kind, **options):
+        shown.append(figure)
+        return DRAWN[kind]
+
+    monkeypatch.setattr(go.Figure, "to_image", to_image)
+    return shown
+
+
+@pytest.mark.parametrize("suffix", ["png", "pdf", "svg", "html", "csv", "json"])
+def test_what_was_saved_is_ours_and_replaced_and_a_file_of_the_user_is_not(tmp_path, without_browser, suffix):
+    table = replace(TABLE, draw=lambda table: go.Figure())
+    for _ in range(2):
+        file = si.save(table, tmp_path / f"x.{suffix}")
+    file.write_bytes(file.read_bytes().replace(b"sinkinterp", b"mine").replace(b"title", b"titel"))
+    with pytest.raises(InputError, match="did not write it"):
+        si.save(table, file)
+    si.save(table, file, force=True)
+
+
+def test_a_figure_of_a_paper_has_its_size_in_inches_and_no_menus_and_leaves_the_figure_as_it_was(
+    tmp_path, without_browser
+):
+    figure = si.attention_map("sinkinterp/demo-softmax", [[5, 7, 9, 11]])
+    before = figure.to_plotly_json()
+    si.save(figure, tmp_path / "x.pdf", width=3.25, height=2)
+    (drawn,) = without_browser
+    assert (drawn.layout.width, drawn.layout.height, drawn.layout.font.size) == (312, 192, pytest.approx(32 / 3))
+    assert not drawn.layout.updatemenus and figure.layout.updatemenus and figure.to_plotly_json() == before
+
+
+@pytest.mark.parametrize("what", [go.Figure(), 3, None, "text"])
+def test_what_cannot_be_saved_as_that_is_refused_in_a_line(tmp_path, what):
+    with pytest.raises(InputError):
+        si.save(what, tmp_path / "x.csv")
+    with pytest.raises(InputError):
+        si.save(go.Figure(), tmp_path / "x.pdf", width=0)
+    assert not list(tmp_path.iterdir())
