@@ -1,14 +1,15 @@
 """Lists every experiment with its verdicts, from the numbers in figures/book.
 
-`python docs/verdicts.py` writes verdicts.md.
+`python docs/verdicts.py` writes verdicts.md, and the table of claims in RESULTS.md.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sinkinterp.pages.chapters import Chapter, chapters_in
 from sinkinterp.runs.catalogue import experiment_names, summary_of
+from sinkinterp.runs.rules import Outcome
 
 BOOK = Path(__file__).parents[1] / "figures" / "book"
 FILE = Path(__file__).with_name("verdicts.md")
@@ -37,6 +38,77 @@ models, which a local server offers under the paper's names. **shrunken**: a tes
 | row of the paper | experiment | verdicts here | with the paper's models | tested |
 |---|---|---|---|---|
 """
+RESULTS = Path(__file__).parents[1] / "RESULTS.md"
+BEGIN, END = "<!-- claims: python docs/verdicts.py -->\n", "<!-- end of claims -->\n"
+PLACES = {"real": "genuine models", "text": "text", "demo": "toys"}
+CLAIMS = (  # claim of the paper, experiment, why it comes out so
+    (
+        "Table 1: natural and random text have a sink",
+        "table01_inputs",
+        "One repeated token has none: all its copies are alike.",
+    ),
+    (
+        "Table 7: the sink goes where p1 goes",
+        "table07_position_swap",
+        "Whisper needs p1 first; elsewhere only a part arrives.",
+    ),
+    (
+        "Figures 2, 11 to 18: queries and the first key agree",
+        "figure02_norms_angles",
+        "The key is short; the angle decides.",
+    ),
+    (
+        "Figure 3: longer texts, fewer heads above epsilon",
+        "figure03_thresholds",
+        "From T=16 to 256 they fall by up to half.",
+    ),
+    ("Figure 9: the domain hardly matters", "figure09_domains", "Arithmetic has a sink in a fifth fewer heads."),
+    ("Figure 10: no relation to accuracy", "figure10_downstream", "Two models are too few to say more."),
+    ("Figures 19 to 24: early layers have less", "figure19_heads", "SmolLM2 has a gap in layers 10 and 11."),
+    ("Figure 4 (left): models of all sizes have it", "figure04_scale_ladder", "Sizes of one family need the Hub."),
+    ("Massive activations are on the first token", "massive_activations", "One dimension, nearly constant over texts."),
+    ("Table 2: weight decay strengthens it", "table02_weight_decay", "Our decays meet a larger learning rate."),
+    ("Table 3: any position embedding has it", "table03_positions", "Toys begin with a random token; text with BOS."),
+    (
+        "Table 4: learned keys take it over",
+        "table04_attention_biases",
+        "Text: the losses of five rules differ too much.",
+    ),
+    ("Table 5: a longer v* sends it back", "table05_fixed_values", "Text: the same order, at unequal losses."),
+    ("Figure 7: a slot keeps the first token short", "figure07_slots", "On text one layer makes the token long."),
+    ("Section 7.3: a removed slot costs much", "section7_removed_biases", "No sink comes in its place on text."),
+    (
+        "Tables 6, 15: no normalisation, no sink",
+        "table06_attention_operations",
+        "Sigmoid divided by its sums is undecided on text.",
+    ),
+    ("Table 9: small rates, weak sinks", "table09_learning_rate", "On text more steps make up for the rate."),
+    ("Table 10: batch size does not matter", "table10_batch_size", "A quarter of the batch also reads fewer tokens."),
+    ("Table 10: a fixed token draws it", "table10_fixed_token", "Text: the first token that never changes has it."),
+    ("Section 5: random tokens remove it", "section5_random_tokens", "The first token is long all the same."),
+    (
+        "Table 11: the activation does not matter",
+        "table11_feed_forward",
+        "Asked: presence; strengths differ by up to .3.",
+    ),
+    ("Table 12: heads do not matter", "table12_heads", "Asked: presence, not equal strength."),
+    (
+        "Table 13: one dimension of k* suffices",
+        "table13_learnable_dims",
+        "More dimensions: losses differ too much on text.",
+    ),
+    ("Table 14: the scale matters, not sigmoid's settings", "table14_scale", "Unequal losses decide most rules."),
+    ("Section 7.2: post-norm has it", "section7_post_norm", "Toys have it where the first token is fixed."),
+    ("Figure 4: it comes later at small rates", "figure04_dynamics", "It comes; a delay is not seen."),
+    ("Figure 5: it moves with the prefix", "figure05_prefix", "On text it stays on BOS."),
+    ("Figure 5: few data, no sink", "figure05_data_amount", "Few data weaken it; some is left."),
+    ("Figure 28: an overfitted model has none", "figure28_overfitting", "Sinks come while toys overfit."),
+    ("Figure 6: narrow windows prevent it", "figure06_windows", "A window of 8 does; how wide is undecided."),
+    ("Figure 29: p-norms do not prevent it", "figure29_p_norm", "p above 1 diverges; p = 1/4 has none."),
+    ("Figure 30: tuning without a sink is stable", "figure30_fine_tuning", "Five orders of chats of one model."),
+    ("Equations 32 to 42: scaling the output", "equation32_scaled_normalisation", "An identity, up to rounding."),
+    ("Propositions 1 to 4: repeated tokens", "propositions", "Rotary and relative positions: derived, and measured."),
+)
 HUB, TRAINED, OURS = "loopback", "shrunken", ""  # how the command of a row is tested
 ROWS = (  # row of the paper, experiment, how its command at the paper's scale is tested; None: it has none
     ("Table 1: inputs, base against chat", "table01_inputs", HUB),
@@ -94,6 +166,49 @@ def page() -> str:
     return HEAD + verdicts + PAPER + paper + TAIL
 
 
+def claims() -> str:
+    """The count of the paper's claims by what came of them, and the table of them, as Markdown."""
+    found: dict[str, dict[str, str]] = {name: {} for _, name, _ in CLAIMS}
+    for chapter in chapters_in(BOOK):
+        if chapter.name in found and chapter.scale in PLACES:
+            found[chapter.name][chapter.scale] = _came_out(chapter)
+    counts = "".join(
+        _counted(place, [by[scale] for by in found.values() if scale in by]) for scale, place in PLACES.items()
+    )
+    head = f"| claim of the paper | {' | '.join(PLACES.values())} | why |\n|{'---|' * (len(PLACES) + 2)}\n"
+    rows = (_claim_row(claim, name, found[name], why) for claim, name, why in CLAIMS)
+    return f"{counts}\n{head}{''.join(rows)}"
+
+
+def _claim_row(claim: str, name: str, found: Mapping[str, str], why: str) -> str:
+    page = next(file for file in (BOOK / f"{name}.md", BOOK / f"{name}.html") if file.is_file())
+    cells = " | ".join(found.get(scale, "") for scale in PLACES)
+    return f"| [{claim}](figures/book/{page.name}) | {cells} | {why} |\n"
+
+
+def _came_out(chapter: Chapter) -> str:
+    """What came of a claim: one word where its rules agree."""
+    counts = Counter(verdict.outcome for verdict in chapter.verdicts if verdict.outcome is not Outcome.NOT_ASKED)
+    asked, held = counts.total(), counts[Outcome.HOLDS]
+    if not asked:
+        return "not asked"
+    if held:
+        return "**holds**" if held == asked else f"in part ({held} of {asked})"
+    return "**fails**" if counts[Outcome.FAILS] else counts.most_common(1)[0][0].value
+
+
+def _counted(place: str, words: Sequence[str]) -> str:
+    counts = Counter(word.partition(" (")[0].strip("*") for word in words)
+    return f"- On {place}: {len(words)} claims asked; {', '.join(f'{word} {n}' for word, n in counts.most_common())}.\n"
+
+
+def results() -> str:
+    """RESULTS.md with the table of claims as the book has it now."""
+    text = RESULTS.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    return before + BEGIN + "\n" + claims() + "\n" + END + rest.partition(END)[2]
+
+
 def _row(name: str, chapter: Chapter | None) -> str:
     if chapter is None:
         return f"| {name} | not run | {summary_of(name)} | |\n"
@@ -115,3 +230,4 @@ def _paper_row(row: str, name: str, chapters: Sequence[Chapter], tested: str | N
 
 if __name__ == "__main__":
     FILE.write_text(page(), encoding="utf-8")
+    RESULTS.write_text(results(), encoding="utf-8")

@@ -6,10 +6,12 @@ import shlex
 from pathlib import Path
 
 import nbformat
+import plotly.graph_objects as go
 import pytest
 from nbclient import NotebookClient
 from typer.main import get_command
 
+from sinkinterp.backends.files.named_models import names_here
 from sinkinterp.cli.main import app
 from sinkinterp.runs.catalogue import full_name
 
@@ -35,6 +37,24 @@ def test_the_snippets_of_a_page_run_one_after_the_other_and_print_what_it_says(p
     exec(compile(script.read_text(), str(script), "exec"), {})
     printed = capsys.readouterr().out
     assert not [words for words in PRINTS.findall(snippets(page)) if words not in printed]
+
+
+GENUINE = re.compile(r"^```py\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_the_snippets_of_the_readme_on_genuine_models_run(tmp_path, monkeypatch, capsys):
+    if missing := [name for name in ("smollm2", "whisper-tiny.en") if name not in names_here()]:
+        pytest.skip(f"make models MODELS='{' '.join(missing)}'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(go.Figure, "to_image", lambda *given, **options: b"\x89PNG\r\n\x1a\n" + bytes(60))
+    text = "\n".join(GENUINE.findall((ROOT / "README.md").read_text()))
+    exec(compile(text, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert (tmp_path / "front.png").is_file() and not [words for words in PRINTS.findall(text) if words not in printed]
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= 900
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

@@ -456,6 +456,12 @@ def test_the_lists_of_verdicts_and_claims_are_those_of_the_book(name):
     assert (docs / f"{name}.md").read_text(encoding="utf-8") == run_path(str(docs / f"{name}.py"))["page"]()
 
 
+def test_the_table_of_claims_in_the_results_is_that_of_the_book():
+    root = Path(__file__).parents[1]
+    results = run_path(str(root / "docs" / "verdicts.py"))["results"]()
+    assert (root / "RESULTS.md").read_text(encoding="utf-8") == results and len(results.splitlines()) <= 300
+
+
 def test_the_book_judges_by_the_rules_of_today():
     for chapter in chapters_in(Path(__file__).parents[1] / "figures" / "book"):
         today = load_experiment(chapter.name).verdicts(chapter.table, chapter.scale)

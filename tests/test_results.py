@@ -1,4 +1,4 @@
-"""The numbers of RESULTS.md and README.md stand in committed files: chapters of the book, and figures/measured."""
+"""The numbers of RESULTS.md, README.md and the pages of figures/ stand in committed files."""
 
 import re
 from functools import cache
@@ -15,28 +15,33 @@ NO_RESULT = re.compile(
     r"(?:Python|torch|transformers|arXiv:|Sections?|build of \w+)[ :]?[\d.]+(?:(?: to| and|,) [\d.]+)*|\b3\.1\d\b"
     r"|(?:epsilon|at|above|rate x|by|than|pass|within|decay|alpha|the|margin of) \.?\d*\.?\d+(?![\d%])|95%|^\| \.\d \|"
 )
-READ = r"reproduce ([a-z0-9_]+)|(?:book|measured)/([\w*]+)\.(?:json|html)"
-ELSEWHERE = {  # sections whose numbers a command prints and no file holds
-    "### Streaming perplexity of the text models": "of an example, which tests/test_examples.py checks",
-    "## Rules that changed after their runs": "settings of rules",
-    "### The same on random tokens": "sinkinterp explain, whose runs are not kept",
-    "### Streaming perplexity": "the chapter `streaming`, and books, whose run is not kept",
+READ = r"reproduce ([a-z0-9_]+)|(?:book/|measured/|\()([\w*]+)\.(?:json|html|md)"
+ELSEWHERE = {  # pages and sections whose numbers a command prints and no file holds
+    "text_models_streaming": "of an example, which tests/test_examples.py checks",
+    "# Streaming perplexity": "the chapter `streaming`, and books, whose run is not kept",
+    "## The same on random tokens": "sinkinterp explain, whose runs are not kept",
 }
 DERIVED = {  # sections -> phrases whose numbers are sums, settings, other people's, or of a run that is not kept
-    "### How many first tokens must": ("1.085 without the first token, .113 with it, and 1.084 with",),
-    "## Table 7 on Whisper's decoder": ("[46.7, 48.7]", "Sink_5 31.2% and", "65.0% [64.3, 65.5], 46.8% and 36.7%."),
-    "### Massive activations": ("LLaMA2-7B in Sun et al.: 2,557, 5.5%", "it is 5.3 with"),
-    "### Table 10: a fixed token": ("costs .085 nats",),
-    "### Section 5": ("cost .45 and .94 nats",),
-    "### Section 7.3": ("where tokens' are 8.0",),
-    "### A model without a sink": ("(uniform: 6.24)",),
+    "# How many first tokens must": ("1.085 without the first token, .113 with it, and 1.084 with",),
+    "# Table 7 on Whisper's decoder": ("[46.7, 48.7]", "Sink_5 31.2% and", "65.0% [64.3, 65.5], 46.8% and 36.7%."),
+    "# Massive activations": ("LLaMA2-7B in Sun et al.: 2,557, 5.5%", "it is 5.3 with"),
+    "# Table 10: a fixed token": ("costs .085 nats",),
+    "# Section 5": ("cost .45 and .94 nats",),
+    "# Section 7.3": ("where tokens' are 8.0",),
+    "# A model without a sink": ("(uniform: 6.24)",),
 }
+PAGES = [ROOT / "RESULTS.md", *sorted((ROOT / "figures").glob("*/*.md"))]
 
 
 def sections():
-    whole = (ROOT / "RESULTS.md").read_text()
-    parts = [part for part in re.split(r"(?m)^(?=#{1,3} )", whole) if NUMBER.search(part)]
-    return {title: part for part in parts if (title := part.partition("\n")[0]) not in ELSEWHERE}
+    """Every section with a number, by the page's name and its title."""
+    found = {}
+    for page in PAGES:
+        for part in re.split(r"(?m)^(?=#{1,3} )", page.read_text()):
+            title = part.partition("\n")[0]
+            if NUMBER.search(part) and not {page.stem, title} & ELSEWHERE.keys():
+                found[page.stem, title] = part
+    return found
 
 
 @cache
@@ -88,10 +93,11 @@ def strays(line, names):
             yield whole
 
 
-@pytest.mark.parametrize("title", sections())
-def test_the_numbers_of_a_section_stand_in_the_files_that_it_names(title):
-    section = sections()[title]
-    whole = sources(title + " ".join(match[0] for match in re.finditer(READ, section)))
+@pytest.mark.parametrize(("page", "title"), sections())
+def test_the_numbers_of_a_section_stand_in_the_files_that_it_names(page, title):
+    section = sections()[page, title]
+    named = title + " ".join(match[0] for match in re.finditer(READ, section))
+    whole = sources(f"{named} (book/{page}.json) (book/{page}_text.json) (measured/{page}*.json)")
     for phrase in next((phrases for start, phrases in DERIVED.items() if title.startswith(start)), ()):
         section, found = re.subn(r"\s+".join(map(re.escape, phrase.split())), "", section)
         assert found == 1, phrase
