@@ -139,14 +139,23 @@ def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
     return f"; {meant}" if meant else nearest(word, names)
 
 
+_NUMBERS = {"layer": "layers", "head": "heads", "layers": "layer", "heads": "head"}
+
+
 def keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which raises InputError for arguments that it does not take, and says what to write instead."""
+    """The function, which raises InputError for arguments that it does not take, and says what to write instead.
+
+    `layer` and `head` are words for `layers` and `heads`, and the other way round.
+    """
     signature = inspect.signature(function)
+    words = {word: name for word, name in _NUMBERS.items() if name in signature.parameters}
+    words = {word: name for word, name in words.items() if word not in signature.parameters}
 
     @wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        _check_fit(function.__name__, signature, args, kwargs)
-        return function(*args, **kwargs)
+        named: Any = {words.get(word, word): value for word, value in kwargs.items()}
+        _check_fit(function.__name__, signature, args, named if len(named) == len(kwargs) else kwargs)
+        return function(*args, **named)
 
     return checked
 

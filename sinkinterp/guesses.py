@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 _HEAD = "choose it of the answer: report.alpha()[:, layer, head]"
-_ABLATION = "edits=si.interventions.ChangeOutputs(si.interventions.{}(), heads=[(layer, head)])"
+_ABLATION = "edits=si.interventions.Ablate(heads=[(layer, head)]{})"
 _QUANTIZED = "load it with transformers and give the model: si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
 _MEANT = {  # words -> what to write; `place: word` is for one function or kind of object
     "from_pretrained boot_transformers HookedTransformer LanguageModel": "si.load(NAME) loads a model",
@@ -19,8 +19,8 @@ _MEANT = {  # words -> what to write; `place: word` is for one function or kind 
     "patch": "si.measurement.patching.patch(site, model, tokens) makes an edit; si.patched(model, edit) keeps it in",
     "path_patching": "from sinkinterp.measurement.path_patching import path_patching",
     "swap swap_positions swap_p1": "edits=si.SwapPositions(0, 4)",
-    "ablate ablate_head ablate_heads zero_ablate zero_ablation ZeroHead": _ABLATION.format("Zero"),
-    "mean_ablate mean_ablation": _ABLATION.format("MeanOfOthers"),
+    "ablate ablate_head ablate_heads zero_ablate zero_ablation ZeroHead": _ABLATION.format(""),
+    "mean_ablate mean_ablation": _ABLATION.format(', by="mean"'),
     "intervention interventions": "write edits=...",
     "hooks hook add_hook fwd_hooks": 'subject.run(tokens, reads={"x": si.sites.RESIDUAL.read(f)}), or edits=...',
     "calls residuals mlps outputs": 'write reads={"x": si.sites.RESIDUAL.read(f)}; a plain function reads calls',
@@ -37,12 +37,10 @@ _MEANT = {  # words -> what to write; `place: word` is for one function or kind 
     "column": 'give the file with it: subject.tokens(FILE, column="...")',
     "epsilon": "it is chosen afterwards: report.summary(epsilon), report.sink(epsilon=0.3)",
     "measure:layer measure:head alpha:layer alpha:head sink:layer sink:head measure:layers measure:heads": _HEAD,
-    "attention_map:layer attention_map:head": "write layers=3, heads=5, or heads=[(layer, head)]",
     "plot:layer plot:head": "si.attention_map(model, text, layers=3, heads=5) draws heads",
     "heads:layer": "write report.heads().where(layer=3)",
     "heads:n": "write top=5",
     "Report:": "si.measure(model, tokens) makes a report, and si.Report.load(path) reads one",
-    "explain:heads": "write head=[(layer, head), ...]",
     "trained:steps": "write si.trained(si.Recipe(steps=...))",
     "view:out": "save the page: si.view(model, text).save(path)",
     "activation_patching:sites": "write site=ChangeResidual(), or another change of one site",

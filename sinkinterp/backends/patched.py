@@ -37,8 +37,8 @@ def patched(model: Any, *edits: Edits) -> Iterator[Any]:
             model.generate(**inputs)
 
     `model` is a transformers model, a TransformerLens bridge (`run_with_cache` and `run_with_hooks` see the edits), an
-    nnsight model (`trace` and `generate` see them, in this process only), or a PyTorch module of your own, or its
-    subject, where `si.load` needs more than the module. Hooks that are added inside the block see
+    nnsight model (`trace` and `generate` see them, in this process only), or a PyTorch module of your own, or what
+    `si.load` made of them. Hooks that are added inside the block see
     what the edits made. A pattern that is cached holds the weights that multiply the values, without a slot's column.
     Positions count the real tokens of each sequence from its first: behind padding, position 0 is its first real token.
     It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. An edit names
@@ -56,6 +56,8 @@ def patched(model: Any, *edits: Edits) -> Iterator[Any]:
     given = tuple(edit for several in edits for edit in edits_of(several))
     if not given:
         raise InputError("patched needs at least one edit")
+    if isinstance(model, HuggingFaceSubject) and not isinstance(model, ModuleSubject):
+        model = getattr(model, "bridge", model.model)
     module = _module_of(model)
     block = Block(module, given)
     with ExitStack() as stack:

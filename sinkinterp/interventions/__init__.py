@@ -30,6 +30,7 @@ from .columns import (
     SpreadEvenly,
     ZeroKeySlot,
 )
+from .habits import Ablate
 from .heavy_hitters import First, KeepHeaviest
 from .normalisation import ClipPattern, PatchNormalization, Temperature
 from .operations import (
@@ -51,8 +52,9 @@ from .positions import RemovePosition, ReplacePosition, ShiftPositions, SwapPosi
 from .projections import BlindKeys, ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 
 __all__ = [
-    "Add", "AddSinkLogit", "Apply", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change", "ChangeAttentionInput",
-    "ChangeKeys", "ChangeMLP", "ChangeNeurons", "ChangeOutputs", "ChangePattern", "ChangePositionEmbedding",
+    "Ablate", "Add", "AddSinkLogit", "Apply", "AttendSelfOnly", "BiasColumn", "BlindKeys", "Change",
+    "ChangeAttentionInput", "ChangeKeys", "ChangeMLP", "ChangeNeurons", "ChangeOutputs", "ChangePattern",
+    "ChangePositionEmbedding",
     "ChangeQueries", "ChangeResidual", "ChangeTokenEmbedding", "ChangeValues", "ClampNorm", "ClipPattern",
     "Dropped", "Edit", "Evict", "First", "HeadWeights", "Keep", "KeepHeaviest", "MatchedNoise", "MeanOfOthers",
     "Operation", "PatchNormalization", "Put", "PutAt", "RemoveColumn", "RemoveKeySlot", "RemovePosition",

@@ -12,6 +12,7 @@ from ..attention.answers import called
 from ..attention.call import AttentionCall
 from ..attention.sites import CHANGES, Edit
 from ..errors import InputError
+from .habits import edit_of_hook, is_hook
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,17 @@ Edits = Edit | Callable[[AttentionCall], AttentionCall] | Sequence[Edit | Callab
 def edits_of(edits: Any) -> tuple[Edit, ...]:
     """One edit, or several in their order. A function takes and returns an attention call.
 
-    Raises InputError for anything else.
+    A pair of a name of TransformerLens and a function is an edit too; see `habits`. Raises InputError for others.
     """
-    given = (edits,) if isinstance(edits, Edit) or callable(edits) else edits
+    given = (edits,) if isinstance(edits, Edit) or callable(edits) or is_hook(edits) else edits
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
         given = (edits,)
     return tuple(_edit_of(edit) for edit in given)
 
 
 def _edit_of(edit: Any) -> Edit:
+    if is_hook(edit):
+        return edit_of_hook(*edit)
     if isinstance(edit, Edit):
         if all(getattr(type(edit), name) is getattr(Edit, name) for name in CHANGES):
             raise InputError(f"{type(edit).__name__} overrides none of {', '.join(CHANGES)}, so it changes nothing")

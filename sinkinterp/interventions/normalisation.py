@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from ..attention.call import AttentionCall
-from ..attention.kernels import Kernel, PNorm, Similarity, Unit
+from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
+from ..checks import nearest
 from ..errors import InputError
 from .selectors import OnHeads
 
@@ -16,9 +17,15 @@ class PatchNormalization(OnHeads):
 
     A similarity stands for its kernel without normalisation, as in `PatchNormalization(Sigmoid())`. Two drop a factor
     per row and so are normalised: `Exp()` stands for softmax, `ExpMinusOne()` is divided by the sum of its magnitudes.
+    A similarity may be given by its name, as in `PatchNormalization("sigmoid")`.
     """
 
     kernel: Kernel | Similarity
+
+    def __post_init__(self) -> None:
+        if isinstance(self.kernel, str):
+            object.__setattr__(self, "kernel", _named(self.kernel))
+        super().__post_init__()
 
     @override
     def call(self, call: AttentionCall) -> AttentionCall:
@@ -31,6 +38,14 @@ class PatchNormalization(OnHeads):
         if isinstance(self.kernel, Kernel):
             return self.kernel
         return Kernel(similarity=self.kernel, normaliser=PNorm() if self.kernel.drops_factor else Unit())
+
+
+def _named(name: str) -> Similarity:
+    kinds = {kind.__name__.lower(): kind for kind in Similarity.__subclasses__() if not kind.__name__.startswith("_")}
+    words = kinds | {"softmax": Exp}
+    if name.lower() not in words:
+        raise InputError(f"no similarity is called {name!r:.40}{nearest(name, words)}; names are {', '.join(words)}")
+    return words[name.lower()]()
 
 
 @dataclass(frozen=True)
