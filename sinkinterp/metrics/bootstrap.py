@@ -1,4 +1,8 @@
-"""Means over sequences with their 95% percentile-bootstrap intervals."""
+"""Means over sequences with their 95% intervals: Student's t of few values, percentile bootstraps of many.
+
+Percentile bootstraps cover 75% at n=3 and 89% at n=10. A rate that is 0 or 1 in every sequence has the exact interval
+of one trial a sequence (Clopper and Pearson 1934).
+"""
 
 import math
 from dataclasses import dataclass
@@ -18,16 +22,23 @@ from .metric import PerSequence
 RESAMPLES = 2000
 KEPT = 1024  # sequences; of more, the resamples are drawn again each time, since they take 16 kB a sequence
 BY_SEQUENCE = "95% bootstrap interval over sequences"
+FEW = 30  # fewer values have intervals by Student's t
+_T = np.array([
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048,
+])  # fmt: skip  # the 97.5% quantiles of Student's t with 1 to 28 degrees of freedom
 
 
 def intervals(sequences: int) -> str:
     """Says what the intervals of means over `sequences` are. One sequence has none."""
-    return BY_SEQUENCE if sequences > 1 else "one text, so no intervals"
+    if sequences < 2:
+        return "one text, so no intervals"
+    return BY_SEQUENCE if sequences >= FEW else "95% interval over sequences, by Student's t"
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over sequences and its 95% percentile-bootstrap interval, NaN without one."""
+    """A mean over sequences and its 95% interval, NaN without one."""
 
     mean: float
     low: float
@@ -47,20 +58,42 @@ class Estimate:
 
 
 def estimate(values: PerSequence, seed: int = 0) -> Estimate:
-    """Mean over sequences with the 2.5% and 97.5% quantiles of the means of 2,000 resamples.
+    """Mean over sequences with its interval: the 2.5% and 97.5% quantiles of the means of 2,000 resamples.
 
-    Sequences that are NaN, because they are too short for a position, do not count. One sequence has no interval: NaN.
+    Of fewer than 30 values it is the interval of Student's t. Sequences that are NaN, because they are too short for a
+    position, do not count. One sequence has no interval: NaN.
     """
     values = numbers(values, "sequence", "values")
     values = values[~values.isnan()]
     mean = values.double().mean().item()
     if len(values) < 2:
         return Estimate(mean, math.nan, math.nan)
+    if len(values) < FEW:
+        return _by_t(mean, values.double().var().item() / len(values), len(values) - 1)
     return Estimate(mean, *_interval(_resampled_means(values, seed)))
 
 
+def rate(values: PerSequence, seed: int = 0) -> Estimate:
+    """`estimate` of shares, 0..1: within 0 and 1, and wider than a point where every sequence has 0, or 1."""
+    found = estimate(values, seed)
+    if math.isnan(found.low):
+        return found
+    beyond = 1 - 0.025 ** (1 / int((~values.isnan()).sum()))
+    low, high = max(found.low, 0.0), min(found.high, 1.0)
+    return Estimate(found.mean, 1 - beyond if found.mean == 1 else low, beyond if found.mean == 0 else high)
+
+
+def _by_t(mean: float, variance: float, degrees: float) -> Estimate:
+    """A mean with the interval of Student's t, from the variance of the mean."""
+    half = _T[min(int(degrees), len(_T)) - 1].item() * variance**0.5
+    return Estimate(mean, mean - half, mean + half)
+
+
 def difference(before: Float[Tensor, " n"], after: Float[Tensor, " m"], paired: bool, seed: int = 0) -> Estimate:
-    """The change of the mean. With `paired`, the mean of the differences; else each side is resampled by itself."""
+    """The change of the mean. With `paired`, the mean of the differences; else each side varies by itself.
+
+    Of fewer than 30 values on a side the interval is Welch's.
+    """
     before, after = numbers(before, "sequence", "values before"), numbers(after, "sequence", "values after")
     if paired and len(before) != len(after):
         raise InputError(f"{len(before)} and {len(after)} values are not pairs; give equal numbers, or paired=False")
@@ -70,8 +103,18 @@ def difference(before: Float[Tensor, " n"], after: Float[Tensor, " m"], paired: 
     change = (after.double().mean() - before.double().mean()).item()
     if min(len(before), len(after)) < 2:
         return Estimate(change, math.nan, math.nan)
+    if min(len(before), len(after)) < FEW:
+        return _by_welch(change, before.double(), after.double())
     means_before, means_after = _resampled_means(before, seed), _resampled_means(after, seed + 1)
     return Estimate(change, *_interval(means_after - means_before))
+
+
+def _by_welch(change: float, before: Tensor, after: Tensor) -> Estimate:
+    """A change with Welch's interval for groups of unlike variances."""
+    parts = [side.var().item() / len(side) for side in (before, after)]
+    total = sum(parts)
+    freedom = [part**2 / (len(side) - 1) for part, side in zip(parts, (before, after), strict=True)]
+    return _by_t(change, total, total**2 / sum(freedom) if total else 1)
 
 
 def ratio(after: PerSequence, before: PerSequence, seed: int = 0) -> Estimate:

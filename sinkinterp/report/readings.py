@@ -11,7 +11,7 @@ from torch import Tensor
 from ..checks import Told, finite_number, keywords, nearest, whole_number
 from ..errors import InputError
 from ..metrics import sink
-from ..metrics.bootstrap import Estimate, estimate, intervals
+from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.metric import Alpha, AnyMetric, PerHead
 from ..metrics.residuals import Steps, norm_ratio, steps
 from .protocol import Protocol, public_name
@@ -123,8 +123,8 @@ class Readings(metaclass=Told):
 
     @keywords
     def sink(self, position: int = 0, epsilon: float = 0.3) -> Estimate:
-        """`sink_rate` with its 95% bootstrap interval over sequences."""
-        return estimate(sink.sink_rate(self.alpha(position), epsilon))
+        """`sink_rate` with its 95% interval over sequences."""
+        return rate(sink.sink_rate(self.alpha(position), epsilon))
 
     def null_sink_rate(self, position: int = 0, epsilon: float = 0.3) -> float:
         """The sink rate under uniform attention."""
@@ -136,7 +136,7 @@ class Readings(metaclass=Told):
 
     def slot_rate(self, epsilon: float = 0.3) -> Estimate | None:
         """Sink_*^epsilon, the slot's sink rate; None where no layer has a slot."""
-        return None if self.slot_importance is None else estimate(sink.sink_rate(self.slot_importance, epsilon))
+        return None if self.slot_importance is None else rate(sink.sink_rate(self.slot_importance, epsilon))
 
     def residual_ratio(self) -> Float[Tensor, "batch block"]:
         """||h_1|| over the mean norm of the other tokens, per block."""

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from sinkinterp.metrics.bootstrap import Estimate, difference, estimate, estimate_cells, ratio
+from sinkinterp.metrics.bootstrap import Estimate, difference, estimate, estimate_cells, rate, ratio
 
 
 def normal(n, seed=0):
@@ -22,8 +22,25 @@ def test_the_interval_holds_the_mean(n):
 
 
 def test_the_interval_of_two_values_worked_by_hand():
-    found = estimate(torch.tensor([0.0, 1.0]))  # resampled means are 0, 1/2, 1 with chances 1/4, 1/2, 1/4
-    assert (found.mean, found.low, found.high) == (0.5, 0.0, 1.0)
+    found = estimate(torch.tensor([0.0, 1.0]))  # standard error 1/2; Student's t of one degree of freedom: 12.706
+    assert (found.mean, found.low, found.high) == pytest.approx((0.5, 0.5 - 6.353, 0.5 + 6.353))
+
+
+def test_a_rate_of_none_in_n_sequences_may_be_as_high_as_one_trial_a_sequence_says():
+    none, all_of_them = rate(torch.zeros(100)), rate(torch.ones(100))
+    assert none.high == pytest.approx(0.0362, abs=1e-4) and (none.low, none.mean) == (0, 0)
+    assert all_of_them.low == pytest.approx(1 - none.high) and (all_of_them.mean, all_of_them.high) == (1, 1)
+    assert rate(torch.tensor([0.0, 0.1, 0.9])).low >= 0 and rate(torch.tensor([0.0, 0.1, 0.9])).high <= 1
+    assert rate(normal(101).abs()) == estimate(normal(101).abs()) or rate(normal(101).abs()).high == 1
+    assert math.isnan(rate(torch.zeros(1)).low)
+
+
+@pytest.mark.parametrize("n", [3, 5, 10])
+def test_intervals_of_few_values_hold_the_truth_in_95_of_100(n):
+    found = [estimate(normal(n, seed), seed) for seed in range(600)]
+    assert 0.93 <= sum(e.low <= 0 <= e.high for e in found) / len(found) <= 0.97
+    pairs = [difference(normal(n, seed), 3 * normal(n + 1, seed + 1000), False) for seed in range(600)]
+    assert 0.92 <= sum(e.low <= 0 <= e.high for e in pairs) / len(pairs) <= 0.98
 
 
 def test_the_interval_is_that_of_the_normal_theory_for_many_values():
