@@ -21,11 +21,12 @@ def _arm(length: int) -> Arm:
     return setting(f"prefix {length}", change)
 
 
+# behind the first place, where the sink stands without a prefix
 LENGTHS = (1, 2, 3, 4, 5)
 EXPERIMENT = study(
     claim="With a prefix the sink comes as well; it stands among the tokens of the prefix, not always on the first.",
     arms=tuple(_arm(length) for length in LENGTHS),
     note="the paper also has a prefix of 10; sequences of toys have 16 tokens",
-    rules=tuple(sink_at(f"prefix {length}", tuple(range(1, length + 1))) for length in LENGTHS),
+    rules=tuple(sink_at(f"prefix {length}", tuple(range(min(2, length), length + 1))) for length in LENGTHS),
     editions={Scale.TEXT: ("prefix 2", "prefix 5")},
 )

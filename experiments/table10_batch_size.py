@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from sinkinterp.runs.rules import has_sink
+from sinkinterp.runs.rules import alike, has_sink
 from sinkinterp.runs.study import Arm, setting, study
 from sinkinterp.train.recipe import Recipe
 
@@ -20,6 +20,9 @@ def _arm(factor: float) -> Arm:
 EXPERIMENT = study(
     claim="The batch size does not matter: the sink comes with each.",
     arms=tuple(_arm(factor) for factor in REPORTED),
-    rules=tuple(has_sink(f"batch x {factor:g}") for factor in REPORTED),
+    rules=(
+        *(has_sink(f"batch x {factor:g}") for factor in REPORTED),
+        *(alike(f"batch x {factor:g}", than="batch x 1") for factor in REPORTED if factor != 1),
+    ),
     note="the number of steps stays, so larger batches see more data",
 )

@@ -1,7 +1,7 @@
 """Table 11: the activation of the feed-forward layers does not matter."""
 
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import has_sink
+from sinkinterp.runs.rules import alike, has_sink
 from sinkinterp.runs.study import architecture, study
 
 NAMES = ("relu", "gelu", "swish", "reglu", "geglu", "swiglu")
@@ -15,7 +15,10 @@ EXPERIMENT = study(
         architecture("geglu", sink=17.86, loss=3.73),
         architecture("swiglu", sink=18.18, loss=3.73),
     ),
-    rules=tuple(has_sink(name, baseline="swiglu") for name in NAMES),
+    rules=(
+        *(has_sink(name, baseline="swiglu") for name in NAMES),
+        *(alike(name, than="swiglu") for name in NAMES if name != "swiglu"),
+    ),
     note="layers without a gate have a third fewer parameters",
     editions={Scale.TEXT: ("relu", "gelu", "geglu", "swiglu")},
 )

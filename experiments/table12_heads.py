@@ -2,7 +2,7 @@
 
 from sinkinterp.report.columns import ALPHA_SLOT
 from sinkinterp.runs.catalogue import Scale
-from sinkinterp.runs.rules import has_sink, higher
+from sinkinterp.runs.rules import alike, has_sink, higher
 from sinkinterp.runs.study import architecture, study
 
 HEADS = ("heads_1", "heads_2", "heads_4", "heads_8", "heads_added")
@@ -22,6 +22,7 @@ EXPERIMENT = study(
     ),
     rules=(
         *(has_sink(name, baseline="heads_2") for name in HEADS),
+        *(alike(name, than="heads_2") for name in HEADS if name != "heads_2"),
         higher("kv_bias_shared", than="kv_bias"),
         higher("kv_bias", than="kv_bias_shared", quantity=ALPHA_SLOT),
         higher("kv_bias_shared", than="k_bias_shared"),

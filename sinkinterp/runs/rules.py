@@ -1,6 +1,6 @@
 """Rules of verdicts: what the rows of an experiment say about a claim.
 
-`above` and `within` compare cells by their intervals, in any table. `higher`, `has_sink`, `has_no_sink`,
+`above` and `within` compare cells by their intervals, in any table. `higher`, `alike`, `has_sink`, `has_no_sink`,
 `sink_or_none`, `sink_at` and `training_fails` count seeds, in a table with a row per model and seed. These raise
 InputError if a model has no row, a trained model lacks the number, or the baseline has fewer than three seeds.
 """
@@ -14,7 +14,7 @@ from functools import partial
 import torch
 
 from ..errors import InputError
-from ..metrics.bootstrap import Estimate, estimate
+from ..metrics.bootstrap import Estimate, difference, estimate
 from ..report.columns import (
     ALPHA_1,
     ALPHA_HEAD,
@@ -227,9 +227,10 @@ def higher(of: str, than: str, quantity: str = EXCESS, margin: float = 0.05, at_
     """The quantity is higher in the models `of` than in the models `than`, seed by seed.
 
     By default the quantity is alpha_1 less its null, since models with a slot have a lower null. It holds if all seeds
-    agree and the mean difference is at least `margin`. It fails if the 95% interval of the mean lies below zero. Seeds
-    whose two losses differ by more than 0.02 nats are left out. If they are more than one in five, the models are
-    confounded. With `at_equal_loss` False losses do not matter: for rows that the paper compares at unequal loss.
+    agree and the mean difference is at least `margin`. It fails if the 95% interval of the mean lies below zero and the
+    mean is at least `margin` below: without a difference a rule neither holds nor fails. Seeds whose two losses differ
+    by more than 0.02 nats are left out. If they are more than one in five, the models are confounded. With
+    `at_equal_loss` False losses do not matter: for rows that the paper compares at unequal loss.
     """
 
     def decide(runs: Table) -> Decision:
@@ -238,15 +239,36 @@ def higher(of: str, than: str, quantity: str = EXCESS, margin: float = 0.05, at_
         confounded = _are_too_many(unequal, of=len(gaps))
         compared = [value for seed, value in values.items() if confounded or seed not in unequal]
         mean = estimate(torch.tensor(compared)) if compared else Estimate(*[float("nan")] * 3)
-        agree = sum(difference > 0 for difference in compared)
+        agree = sum(value > 0 for value in compared)
         reason = f"mean difference {mean}, {agree} of {len(compared)} seeds agree, {_gaps_in_words(gaps, unequal)}"
         if len(compared) < LEAST_SEEDS:
             return Outcome.UNDECIDED, reason
         if confounded:
             return Outcome.CONFOUNDED, reason
-        return _beside(agree == len(compared) and mean.mean >= margin, mean.high < 0), reason
+        is_lower = mean.high < 0 and mean.mean <= -margin
+        return _beside(agree == len(compared) and mean.mean >= margin, is_lower), reason
 
     claim = f"{quantity} is higher in {of} than in {than}"
+    return Rule(claim, _of_trained(decide, lambda runs: _rows_of(runs, of) + _rows_of(runs, than)), (of, than))
+
+
+def alike(of: str, than: str, quantity: str = ALPHA_1, most: float = MARGIN) -> Rule:
+    """The quantity is equal in two models: the 95% interval of the difference of their means lies within +-`most`.
+
+    It fails if the interval lies beyond. Seeds of two models are no pairs. Losses do not matter, since they may be what
+    does not matter.
+    """
+
+    def decide(runs: Table) -> Decision:
+        one, other = (torch.tensor([*_by_seed(runs, name, quantity).values()]) for name in (of, than))
+        found = difference(other, one, paired=False)
+        reason = f"mean difference {found}, {len(one)} and {len(other)} seeds"
+        if min(len(one), len(other)) < LEAST_SEEDS:
+            return Outcome.UNDECIDED, reason
+        is_within = -most <= found.low and found.high <= most
+        return _beside(is_within, found.low > most or found.high < -most), reason
+
+    claim = f"{quantity} of {of} is that of {than}, up to {most:g}"
     return Rule(claim, _of_trained(decide, lambda runs: _rows_of(runs, of) + _rows_of(runs, than)), (of, than))
 
 

@@ -10,6 +10,7 @@ from sinkinterp.runs.rules import (
     Rule,
     Verdict,
     above,
+    alike,
     has_no_sink,
     has_sink,
     higher,
@@ -49,7 +50,8 @@ def of_excess(*values, loss=2.0):
         (of_excess(0.30, 0.30, 0.30, 0.30, 0.30), of_excess(0.2, 0.2, 0.2, 0.2, 0.29), HOLDS),
         (of_excess(0.30, 0.30, 0.30, 0.30, 0.28), of_excess(0.2, 0.2, 0.2, 0.2, 0.29), UNDECIDED),
         (of_excess(0.24, 0.24, 0.24), of_excess(0.2, 0.2, 0.2), UNDECIDED),  # .04 on average
-        (of_excess(0.2, 0.2, 0.2), of_excess(0.24, 0.23, 0.25), FAILS),
+        (of_excess(0.2, 0.2, 0.2), of_excess(0.27, 0.26, 0.28), FAILS),
+        (of_excess(0.2, 0.2, 0.2), of_excess(0.24, 0.23, 0.25), UNDECIDED),  # lower, but by .04 only
         (of_excess(0.5, 0.5, 0.5), of_excess(0.2, 0.2, 0.2, loss=2.021), CONFOUNDED),
         (of_excess(0.5, 0.5, 0.5), of_excess(0.2, 0.2, 0.2, loss=2.019), HOLDS),
         (of_excess(0.5, 0.5), of_excess(0.2, 0.2), UNDECIDED),  # two seeds decide nothing
@@ -63,6 +65,21 @@ def of_excess(*values, loss=2.0):
 )
 def test_a_direction_holds_where_all_seeds_agree_at_equal_loss(high, low, outcome):
     assert higher("a", than="b").verdict(runs(a=high, b=low)).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "outcome"),
+    [
+        (of_excess(0.20, 0.21, 0.22), of_excess(0.20, 0.22, 0.21), HOLDS),
+        (of_excess(0.20, 0.21, 0.22), of_excess(0.40, 0.41, 0.42), FAILS),
+        (of_excess(0.20, 0.30, 0.40), of_excess(0.20, 0.30, 0.40), UNDECIDED),  # as alike as can be, and too scattered
+        (of_excess(0.20, 0.21), of_excess(0.20, 0.21), UNDECIDED),
+        (of_excess(0.20, 0.21, 0.22, loss=9.0), of_excess(0.20, 0.22, 0.21, 0.2), HOLDS),  # seeds are no pairs
+    ],
+)
+def test_models_are_alike_where_the_interval_of_the_difference_is_within_the_margin(one, other, outcome):
+    assert alike("a", than="b", quantity=c.EXCESS).verdict(runs(a=one, b=other)).outcome is outcome
+    assert alike("b", than="a", quantity=c.EXCESS).verdict(runs(a=one, b=other)).outcome is outcome
 
 
 def test_the_reason_gives_difference_agreement_and_losses_which_may_differ_where_the_paper_compares_them():
