@@ -83,7 +83,11 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
         "Sigmoid divided by its sums is undecided on text.",
     ),
     ("Table 9: small rates, weak sinks", "table09_learning_rate", "On text more steps make up for the rate."),
-    ("Table 10: batch size does not matter", "table10_batch_size", "Presence holds; a quarter of the batch weakens it."),
+    (
+        "Table 10: batch size does not matter",
+        "table10_batch_size",
+        "Presence holds; a quarter of the batch weakens it.",
+    ),
     ("Table 10: a fixed token draws it", "table10_fixed_token", "Text: the first token that never changes has it."),
     ("Section 5: random tokens remove it", "section5_random_tokens", "The first token is long all the same."),
     (

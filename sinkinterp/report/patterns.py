@@ -14,7 +14,7 @@ from torch import Tensor
 from ..attention.shapes import Pattern
 from ..checks import whole_number
 from ..errors import InputError
-from ..metrics.bootstrap import estimate, estimate_cells, intervals
+from ..metrics.bootstrap import estimate, estimate_cells, intervals, rate
 from ..metrics.sink import check_epsilon
 from ..table import NULL, Cell, Table
 from .columns import HEAD, LAYER
@@ -82,7 +82,7 @@ def sinks(
     def row(layer: int | None, head: int | None, alpha: Float[Tensor, "batch head"]) -> dict[str, Cell]:
         return {
             LAYER: layer, HEAD: head, **estimate_cells(f"alpha_{k}", estimate(alpha.mean(1))), NULL: null,
-            **estimate_cells(f"Sink_{k}", estimate((alpha > epsilon).float().mean(1))),
+            **estimate_cells(f"Sink_{k}", rate((alpha > epsilon).float().mean(1))),
         }  # fmt: skip
 
     of_heads = [row(i, j, alpha[:, j : j + 1]) for i, alpha in alphas.items() for j in range(alpha.shape[1])]

@@ -20,6 +20,7 @@ IDS = "{files}/good --tokens {files}/tokens.json --length 8 --sequences 4"
 ALL = LINES | {
     "cache": f"cache {IDS} --generate 0 --bits 8 --json {{out}}/old --force",
     "mask": f"mask {IDS} --steps 1 --json {{out}}/old --force",
+    "mend": "mend sinkinterp/text-softmax --out {out}/run --steps 1 --length 24",
     "patch": "patch {files}/good --clean 'the cat sat' --corrupted 'the sat sat' --out {out}/old --force",
     "explain": "explain sinkinterp/demo-softmax --sequences 4 --length 16 --html {out}/old --force",
     "story": "story {out} --out {out}/story.html --force",

@@ -20,7 +20,7 @@ def enough(subject, epsilon):
 
 def test_a_measurement_ends_at_the_first_look_at_which_the_interval_is_narrow_and_else_takes_all_sequences():
     subject = si.load("sinkinterp/text-softmax")
-    for epsilon, n in ((0.999, 32), (0.3, 70)):
+    for epsilon, n in ((0.1, 32), (0.3, 70), (0.999, 70)):  # a rate of 0 in 32 texts may be 10%
         report, looks = enough(subject, epsilon)
         whole = si.measure(subject, TOKENS[:n], instruments=instruments.ALL)
         assert report.tensors().keys() == whole.tensors().keys()
