@@ -7,6 +7,7 @@ report.summary()
 moved = si.measure("gpt2", text, edits=si.SwapPositions(0, 4))
 """
 
+import sys
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
@@ -17,6 +18,7 @@ from .checks import fix_of, nearest
 from .lm.registration import register_with_transformers
 
 if TYPE_CHECKING:
+    from .applications.mend import mend as mend
     from .applications.outliers import mask as mask
     from .attention import sites as sites
     from .backends.load import load as load
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from .report.compare import compare as compare
     from .report.patterns import sinks as sinks
     from .report.report import Report as Report
-    from .runs.mend import mend as mend
     from .runs.trained import trained as trained
     from .train.recipe import Recipe as Recipe
 
@@ -60,7 +61,7 @@ _MODULES = {  # of the public names; each is imported when its name is first use
     "activation_patching": "measurement.activation_patching",
     "explain": "measurement.explain.explaining",
     "patched": "backends.patched",
-    "mend": "runs.mend",
+    "mend": "applications.mend",
     "with_adapter": "backends.mended",
     "without_adapter": "backends.mended",
     "SinkCallback": "measurement.watching",
@@ -74,6 +75,17 @@ __all__ = list(_MODULES)
 __version__ = "0.1.0"
 
 register_with_transformers()
+
+
+class _Root(ModuleType):
+    """This package. nnsight gives every object a `save`, which would come before the lazy name."""
+
+    @property
+    def save(self) -> Any:
+        return __getattr__("save")
+
+
+sys.modules[__name__].__class__ = _Root
 
 
 def __getattr__(name: str) -> Any:

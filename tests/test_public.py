@@ -93,3 +93,11 @@ def test_our_types_and_functions_are_known_whatever_is_imported_first(tmp_path):
         of_functions: "True True",  # no module hides the function of its name
     }
     assert run(FORKS, *said).splitlines() == [*said.values()]
+
+
+def test_nnsight_which_gives_every_object_a_save_leaves_ours():
+    import nnsight  # noqa: F401  it changes `object`
+
+    from sinkinterp.pages import export
+
+    assert hasattr(object(), "save") and si.save is export.save

@@ -142,7 +142,7 @@ def mend(
     check_run(out, force)
     quiet_libraries()
     offline_if_unreachable(model)
-    from ..runs.mend import mend_recipe, mended
+    from ..applications.mend import mend_recipe, mended
     from ..train.distributed import joined
     from ..train.settings import changed
 

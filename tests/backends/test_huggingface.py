@@ -109,7 +109,10 @@ def test_a_missing_mask_function_is_not_silent(name, monkeypatch):
 
 def test_every_attention_function_of_ours_has_a_mask_function():
     ours = {name for name in ALL_ATTENTION_FUNCTIONS._global_mapping if name.startswith("sinkinterp_")}
-    assert ours == {"sinkinterp_sdpa", "sinkinterp_eager"} and ours <= set(ALL_MASK_ATTENTION_FUNCTIONS._global_mapping)
+    ours |= {"sink_slots"}
+    assert ours == {"sinkinterp_sdpa", "sinkinterp_eager", "sinkinterp_sink_slots", "sink_slots"} and ours <= set(
+        ALL_MASK_ATTENTION_FUNCTIONS._global_mapping
+    )
 
 
 def test_a_model_outside_the_attention_interface_is_refused_by_name():

@@ -35,6 +35,7 @@ def queries_that_see_the_first(config, length):
     return torch.tensor([min(length, config.sliding_window) if kind[0] == "s" else length for kind in types])
 
 
+@pytest.mark.timeout(400)  # of genuine models, on machines that are shared
 @pytest.mark.parametrize(("name", "sequences", "length"), CASES)
 def test_the_first_tokens_numbers_are_those_of_eager_attention(name, sequences, length):
     folder = downloads() / MADE[name]

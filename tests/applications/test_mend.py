@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 import sinkinterp as si
+from sinkinterp.applications.mend import mend_recipe, mended
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.backends.added_slots import (
@@ -27,7 +28,6 @@ from sinkinterp.backends.mended import Lora, SlotsAlone, fingerprint, write_adap
 from sinkinterp.cli.main import app
 from sinkinterp.data.tokenisers import ByteBPE, beginning_with_bos
 from sinkinterp.errors import InputError
-from sinkinterp.runs.mend import mend_recipe, mended
 
 FAMILIES = [name for name in CONFIGS if name not in ("gpt-oss with sink logits", "jamba with mamba layers")]
 TOKENS = torch.randint(97, (3, 19), generator=torch.Generator().manual_seed(5))

@@ -9,8 +9,6 @@ from typing import Any
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ..applications.streaming import loss_of
-from ..applications.without_outliers import GRAINS, Quantise, nothing
 from ..attention.sites import RESIDUAL
 from ..backends.added_slots import AddedKey, AddedLogit, AddedSlots, NoAddedSlots, add_slots, watched
 from ..backends.files.model_files import load_model, load_tokenizer
@@ -44,6 +42,8 @@ from ..train.job import loss_of as loss_of_batch
 from ..train.recipe import Fit
 from ..train.recipe_parts import ConstantRate, Decay, Everything, Rate
 from ..train.recipes import NAMED
+from .streaming import loss_of
+from .without_outliers import GRAINS, Quantise, nothing
 
 SLOTS = {Remedy.SINK_LOGIT: AddedLogit(), Remedy.K_BIAS: AddedKey(), Remedy.NONE: NoAddedSlots()}
 WEIGHTS = {Weights.ALL: AllWeights(), Weights.LORA: Lora(), Weights.NONE: SlotsAlone()}
