@@ -183,36 +183,22 @@ def _is_marked(tensors: Path) -> bool:
     return isinstance(header, dict) and header.get("__metadata__") == MARK
 
 
-def stamp(draft: Path) -> None:
-    """Writes the sha256 of a .safetensors file into it, over the 64 zeros that its metadata hold as "sha256"."""
-    content = draft.read_bytes()
-    place = _entry(content, STAMP)
-    with draft.open("r+b") as file:
-        file.seek(place)
-        file.write(hashlib.sha256(content).hexdigest().encode())
-
-
 def check_stamp(path: Path, sha256: str) -> None:
-    """Raises Damaged unless a file is what `stamp` left, which wrote this sha256 into it."""
+    """Raises Damaged unless a .safetensors file holds this sha256: its own, with 64 zeros in its place."""
+    start = rb"\"sha256\": \""  # in a header of JSON, metadata is a string, so its quotes are escaped
     content = path.read_bytes()
-    place = _entry(content, sha256)
+    found = content.find(start + sha256.encode())
+    place = found + len(start)
     digest = hashlib.sha256(memoryview(content)[:place])
     digest.update(STAMP.encode())
     digest.update(memoryview(content)[place + len(STAMP) :])
-    if place < 0 or digest.hexdigest() != sha256:
+    if found < 0 or digest.hexdigest() != sha256:
         raise Damaged(path, "its sha256 is not that of the file that was written", "copy it again or make it again")
 
 
 def _record(value: Any, of: Of) -> bytes:
     body = json.dumps({_OF: of, _IS: value} if of else value).encode()
     return _RECORD % (hashlib.sha256(body).hexdigest().encode(), body)
-
-
-def _entry(content: bytes, sha256: str) -> int:
-    """Where this value of "sha256" stands in the metadata of a .safetensors file; -1 where it does not."""
-    start = rb"\"sha256\": \""  # in a header of JSON, metadata is a string, so its quotes are escaped
-    place = content.find(start + sha256.encode())
-    return place + len(start) if place >= 0 else -1
 
 
 def _any(name: str, patterns: tuple[str, ...]) -> bool:

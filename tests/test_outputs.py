@@ -4,6 +4,7 @@ import io
 import json
 import struct
 import zlib
+from pathlib import Path
 
 import pandas
 import pytest
@@ -119,3 +120,7 @@ def _mark(content: bytes) -> str:
     found = outputs._MARK.search(content)
     assert found is not None
     return found[0].decode()
+
+
+def test_every_number_file_of_the_figures_carries_its_mark():
+    check_ours((Path(__file__).parents[1] / "figures").rglob("*.json"))
