@@ -239,5 +239,8 @@ class Speed:
 
 def _metrics_text(metrics: StepMetrics, tokens_per_second: float) -> str:
     sinks = f"  Sink_1 {metrics['sink_1']:.0%}" if "sink_1" in metrics else ""
+    if "peak_over_median" in metrics:  # of a model that is mended
+        sinks += f"  alpha_1 {metrics['alpha_1']:.3f} ({metrics['alpha_1_uniform']:.3f})  Sink_* "
+        sinks += f"{metrics['sink_slot']:.0%}  largest entry {metrics['peak_over_median']:,.0f} medians"
     rate = f"{tokens_per_second:,.0f} tokens/s"
     return f"loss {metrics['train_loss']:.3f}{sinks}  |grad| {metrics['grad_norm']:.2g}  {rate}"
