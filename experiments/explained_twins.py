@@ -24,7 +24,7 @@ OTHERS = 0.1  # the most that another part may have of a score
 
 
 def _is_found(table: Table, variant: str) -> tuple[bool | None, str]:
-    """Whether the planted part is the largest, and no other above a tenth, in four of five seeds."""
+    """Tells if the planted part is the largest, and no other above a tenth, in four of five seeds."""
     lines = [row for row in table.where(**{WHAT: LINE}).rows if str(row[MODEL]).endswith(variant)]
     found, shown = [], []
     for seed in dict.fromkeys(row[SEED] for row in lines):

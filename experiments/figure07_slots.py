@@ -74,7 +74,7 @@ def _largest(table: Table, model: str, column: str) -> list[float]:
 
 
 def _is_above(table: Table, of: str, than: str, column: str = RATIO, factor: float = 1.0) -> tuple[bool | None, str]:
-    """Whether the largest ratio is above `factor` times that of the other model, seed by seed."""
+    """Tells if the largest ratio is above `factor` times that of the other model, seed by seed."""
     high, low = _largest(table, of, column), _largest(table, than, RATIO)
     above = sum(one > factor * other for one, other in zip(high, low, strict=True))
     words = f"{min(high):.2f} to {max(high):.2f} against {min(low):.2f} to {max(low):.2f}"

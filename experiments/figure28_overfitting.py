@@ -40,7 +40,7 @@ def draw(table: Table) -> go.Figure:
 
 
 def _overfits(table: Table, model: str) -> tuple[bool | None, str]:
-    """Whether the held-out loss ends above its lowest value, and above the loss of training, by 0.1 nats."""
+    """Tells if the held-out loss ends above its lowest value, and above the loss of training, by 0.1 nats."""
     runs = by_seed(table, model)
     rises = [run.numbers(VALID_LOSS)[-1] - min(run.numbers(VALID_LOSS)) for run in runs]
     gaps = [run.numbers(VALID_LOSS)[-1] - run.numbers(TRAIN_LOSS)[-1] for run in runs]

@@ -143,7 +143,7 @@ def measure(case: Case, progress: Progress) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """What survives every cut in the first model, the published values as hollow marks."""
+    """Returns what survives every cut in the first model, the published values as hollow marks."""
     model = table.rows[0]["model"]
     return beside_published(table.where(model=model), "cut", "left", PUBLISHED)
 

@@ -52,7 +52,7 @@ def arms(scope: Scope) -> Sequence[Arm]:
 
 
 def read(run: Run, scope: Scope) -> Rows:
-    """What a study says of a run, and its outliers and what quantisation and eviction cost it."""
+    """Returns what a study says of a run, and its outliers and what quantisation and eviction cost it."""
     token_set = held_out(run, scope, SEQUENCES)
     numbers = numbers_of(run, token_set)
     subject = HuggingFaceSubject(load_model(run.folder), run.recipe.key())

@@ -76,7 +76,7 @@ def measure(case: Case, progress: Progress) -> Table:
 
 
 def _has_table(case: Case) -> bool:
-    """Whether the model has a table of learned positions, so that copies of a token differ by their places."""
+    """Tells if the model has a table of learned positions, so that copies of a token differ by their places."""
     try:
         case.check_positions()
     except InputError:

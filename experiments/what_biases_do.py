@@ -131,7 +131,7 @@ def digest(table: Table) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """What zeroing each bias in all layers leaves of the sink, and what it costs, in the first model."""
+    """Returns what zeroing each bias in all layers leaves of the sink, and what it costs, in the first model."""
     first = of_first_model(table, "Biases set to zero").where(**{WHAT: "edit", LAYERS: ALL})
     return sweep_figure(first, EDIT, (ALPHA_1, KEY_RATIO, LOSS_CHANGE))
 

@@ -132,7 +132,7 @@ def _read(case: Case, tokens: Tokens) -> Reading:
 
 
 def _costs(subject: Subject, tokens: Tokens, reading: Reading, on_run: OnProgress) -> list[dict[str, Cell]]:
-    """What it costs to hide the first token, or the 11th, from every kind of layer, and from all."""
+    """Returns what it costs to hide the first token, or the 11th, from every kind of layer, and from all."""
     kinds = {kind: [reading.layers[i] for i in places] for kind, places in reading.kinds().items()} | {ALL: None}
     late = slice(3 * tokens.shape[1] // 4, None)
     losses, rows = _losses(subject, tokens, [])[:, late].mean(1), list[dict[str, Cell]]()
@@ -152,7 +152,7 @@ def _losses(subject: Subject, tokens: Tokens, edits: Sequence[Edit]) -> Float[Te
 
 
 def draw(table: Table) -> go.Figure:
-    """What queries give the first token and the first key in sight, by length, start and kind of layer."""
+    """Returns what queries give the first token and the first key in sight, by length, start and kind of layer."""
     first = of_first_model(table, "Attention by length").where(**{EDIT: NONE})
     rows = tuple({"line": f"{row[LAYERS]} layers, {row[START]}", **row} for row in first.rows)
     return sweep_figure(Table(first.title, first.note, rows), LENGTH, (FIRST, WINDOWS_FIRST, DELIMITERS), by="line")

@@ -22,7 +22,7 @@ _SWEPT: set[Path] = set()  # folders in which this process has removed the draft
 
 
 def cache_folder() -> Path:
-    """Where runs, texts and converted models are kept: $SINKINTERP_CACHE, else `sinkinterp` in the user's cache."""
+    """The folder of runs, texts and converted models: $SINKINTERP_CACHE, else `sinkinterp` in the user's cache."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(os.environ.get("SINKINTERP_CACHE") or Path(home) / "sinkinterp").expanduser()
 
@@ -84,7 +84,7 @@ def check_writable(path: Path | str) -> None:
 
 
 def path_of(given: Any, what: str) -> Path:
-    """What was given, as a path. Raises InputError, which calls it `what`, for anything else."""
+    """Returns what was given, as a path. Raises InputError, which calls it `what`, for anything else."""
     if not isinstance(given, str | os.PathLike):
         raise InputError(f"{what} is a path; got {given!r:.40}")
     return Path(given)
@@ -217,12 +217,12 @@ def _draft(target: Path) -> Path:
 
 
 def _is_stream(path: Path) -> bool:
-    """Whether a path is a device, a pipe, a socket, or a file that is our standard output."""
+    """Tells if a path is a device, a pipe, a socket, or a file that is our standard output."""
     return path.exists() and (is_output(path) or (not path.is_file() and not path.is_dir()))
 
 
 def is_output(path: Path) -> bool:
-    """Whether a path is the standard output of this program, such as /dev/stdout, wherever that is sent."""
+    """Tells if a path is the standard output of this program, such as /dev/stdout, wherever that is sent."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(_OUTPUT))
     except (OSError, ValueError):  # no such file, or the standard output is closed
@@ -280,7 +280,7 @@ def _sync(path: Path) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """What the system says, on one line."""
+    """Returns what the system says, on one line."""
     return getattr(error, "strerror", None) or " ".join(str(error).split())
 
 

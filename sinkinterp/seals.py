@@ -141,7 +141,7 @@ def read_record(path: Path, of: Of = {}) -> Any:
 
 
 def _parts(path: Path) -> tuple[Of, Any]:
-    """What a record says that it is of, and its value. Raises Damaged for a file that is not a record."""
+    """Returns what a record says that it is of, and its value. Raises Damaged for a file that is not a record."""
     try:
         content = path.read_bytes()
     except OSError as error:

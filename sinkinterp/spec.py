@@ -79,7 +79,7 @@ def _is_absent(f: Field, value: Any) -> bool:
 
 
 def _to_json(value: Any) -> Any:
-    """What JSON can hold of a field: a spec as a dict, a tuple as a list."""
+    """Returns what JSON can hold of a field: a spec as a dict, a tuple as a list."""
     if isinstance(value, tuple):
         return [_to_json(item) for item in value]
     return value.to_dict() if isinstance(value, Spec) else value

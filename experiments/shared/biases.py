@@ -68,7 +68,7 @@ def four_parts(call: AttentionCall, biases: AttentionCall) -> Parts:
 
 
 def seen(parts: Parts, call: AttentionCall) -> Float[Tensor, "4 batch head"]:
-    """What softmax sees of each part: its standard deviation over the keys of a query, mean over queries.
+    """Returns what softmax sees of each part: its standard deviation over the keys of a query, mean over queries.
 
     The mean over a query's keys is invisible: softmax divides it away.
     """

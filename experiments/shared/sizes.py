@@ -26,7 +26,7 @@ def families(table: Table) -> dict[str, Rows]:
 
 
 def family_and_size(model: str) -> tuple[str, float | None]:
-    """What a name says of a model: its family, and its parameters in millions; None where it says nothing."""
+    """Returns what a name says of a model: its family, and its parameters in millions; None where it says nothing."""
     name = model.rsplit("/", 1)[-1].lower()
     if name in _GPT2:
         return "gpt2", _GPT2[name]

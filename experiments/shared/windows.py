@@ -19,7 +19,7 @@ PerKind = Float[Tensor, "batch query kind"]
 def shares(
     call: AttentionCall, is_bos: Bool[Tensor, " key"], is_delimiter: Bool[Tensor, " key"]
 ) -> Float[Tensor, "batch query 2 kind"]:
-    """What each query gives to every kind of key, mean over heads, then what uniform attention would give.
+    """Returns what each query gives to every kind of key, mean over heads, then what uniform attention would give.
 
     Delimiters are those beside the first token and BOS. The largest weight is that of the query's strongest key.
     """

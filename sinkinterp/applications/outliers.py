@@ -66,7 +66,7 @@ class Mask:
         return keep
 
     def answer(self) -> str:
-        """What to leave out, in two sentences."""
+        """Returns what to leave out, in two sentences."""
         blocks = [i for i in range(len(self.limits)) if self.tokens[:, i].any()]
         found = self.tokens[:, blocks]
         first = found[:, :, 0].sum().item() / max(1, int(found.sum()))
@@ -151,7 +151,7 @@ def mask(model: ModelLike, tokens: TokensLike | Any = None, *, times: float = TI
 
 
 def _kinds(subject: Subject, tokens: Tokens) -> Tensor:
-    """What kind each token is, `sequence pos`."""
+    """Returns what kind each token is, `sequence pos`."""
     word = words_of(subject)
     bare = [i for i in tokens.unique().tolist() if not any(map(str.isalnum, word(i)))]
     repeats = torch.stack([(ids[:, None] == ids).tril(-1).any(1) for ids in tokens])

@@ -56,7 +56,7 @@ def nothing(block: int, x: Residual) -> Bool[Tensor, "1 1 1"]:
 
 
 def left_out(mask: Mask) -> dict[str, Left]:
-    """What can be left out, by its name; each kind of outlier beside as many at random."""
+    """Returns what can be left out, by its name; each kind of outlier beside as many at random."""
 
     def tokens(block: int, x: Residual) -> Tensor:
         return ~mask.keep(block)(x)[..., None]
@@ -311,7 +311,7 @@ def weights_table(subject: HuggingFaceSubject, tokens: Tokens, mask: Mask, progr
 
 @contextmanager
 def quantised_weights(subject: HuggingFaceSubject, bits: int, over: tuple[int, ...], left: Left) -> Iterator[float]:
-    """Inside, the linear maps of all blocks are quantised. Yields the relative squared error, mean over maps.
+    """In the block, the linear maps of all blocks are quantised. Yields the relative squared error, mean over maps.
 
     The matrices of experts have a scale each. Raises InputError where no map is found.
     """

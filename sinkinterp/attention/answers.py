@@ -22,7 +22,7 @@ def alike(answer: Any, x: Tensor, who: str) -> Tensor:
 
 
 def metric(name: str) -> str:
-    """What messages call a metric, or any read, of this name."""
+    """Returns what messages call a metric, or any read, of this name."""
     return f"the metric {name}"
 
 

@@ -97,11 +97,11 @@ class Edit(metaclass=Told):
         return call
 
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
-        """What an attention layer's heads return, before they are mixed."""
+        """Returns what an attention layer's heads return, before they are mixed."""
         return z
 
     def attention_input(self, layer: int, x: Residual) -> Residual:
-        """What an attention layer reads: the residual behind the norm before it, where it has one."""
+        """Returns what an attention layer reads: the residual behind the norm before it, where it has one."""
         return x
 
     def neurons(self, block: int, x: Neurons) -> Neurons:

@@ -98,7 +98,7 @@ _FOUND: ContextVar[dict[nn.Module, AttentionCall] | None] = ContextVar("sinkinte
 
 @contextmanager
 def watched(key: int) -> Iterator[Watch]:
-    """Inside, passes of models with slots note the attention to the key at this position."""
+    """In the block, passes of models with slots note the attention to the key at this position."""
     watch = Watch(key)
     token = _WATCH.set(watch)
     try:
@@ -138,7 +138,7 @@ AttentionMaskInterface.register(WITH_SLOTS, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
 
 
 def output_and_mass(call: AttentionCall, key: int) -> tuple[HeadOutput, PerQuery]:
-    """What the heads return, and every query's attention to one key, by one pass of the kernel, with gradients.
+    """Returns what the heads return, and every query's attention to one key, by one pass of the kernel, with gradients.
 
     The values get one number more, which is 1 at the key and 0 elsewhere. What heads return there is their attention.
     """

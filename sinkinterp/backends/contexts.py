@@ -42,7 +42,7 @@ def edits_around(model: nn.Module) -> tuple[Edit, ...]:
 
 @contextmanager
 def recorded_by(recorder: Recorder, layers: Mapping[nn.Module, int] = {}) -> Iterator[None]:
-    """Inside, the passes of this context are the recorder's."""
+    """In the block, the passes of this context are the recorder's."""
     token = RECORDING.set(Recording(recorder, layers))
     try:
         yield

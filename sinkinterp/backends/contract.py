@@ -131,7 +131,7 @@ def row_excess(call: AttentionCall) -> Float[Tensor, " sequence"]:
 
 
 def early_bias(call: AttentionCall) -> Float[Tensor, "sequence query key"]:
-    """What is added to the scores of the first queries with the first keys, the mean over heads.
+    """Returns what is added to the scores of the first queries with the first keys, the mean over heads.
 
     A constant that softmax cancels is still seen by other kernels and by sink logits.
     """
@@ -400,7 +400,7 @@ def doubled_copies(x: Residual) -> Copies:
 
 
 def _is_added(update: Copies, before: Copies, after: Copies, eps: float) -> bool:
-    """Whether a block adds what is read as its feed-forward update, and nothing else that looks like one.
+    """Tells if a block adds what is read as its feed-forward update, and nothing else that looks like one.
 
     - What the block returns grows by the update when the update is doubled.
     - What else it adds is alike at all positions, as a bias is, or depends on other positions, as a recurrence does.

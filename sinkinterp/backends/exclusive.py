@@ -36,7 +36,7 @@ if hasattr(os, "register_at_fork"):  # not on Windows
 
 @contextmanager
 def exclusive(model: Any) -> Iterator[None]:
-    """Inside, no other thread is in an `exclusive` block of the model, and Ctrl-C waits for `raise_if_interrupted`.
+    """Here, no other thread is in an `exclusive` block of the model, and Ctrl-C waits for `raise_if_interrupted`.
 
     So whatever the block changes in the model is also undone after Ctrl-C. Another one, after two seconds, is raised at
     once.
@@ -59,7 +59,7 @@ def raise_if_interrupted() -> None:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Inside, the first Ctrl-C waits for `raise_if_interrupted`, or for the end of the outermost block."""
+    """In the block, the first Ctrl-C waits for `raise_if_interrupted`, or for the end of the outermost block."""
     handler = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or not callable(handler) or getattr(handler, "holds_interrupts", False):

@@ -110,7 +110,7 @@ class FrozenRun:
         return recorder.call
 
     def writes(self, layer: int) -> Float[Tensor, "head batch pos d_model"]:
-        """What every head of a layer adds to the residual stream, without the output bias."""
+        """Returns what every head of a layer adds to the residual stream, without the output bias."""
         z, x = self.calls[layer].output(), self.trace["x"][:, layer]  # gates of heads read the residual
         chosen = torch.eye(z.shape[1]).to(z)[:, :, None, None]
         nothing = self._output(layer, x, _OneBlock(z=0 * z))
@@ -126,7 +126,7 @@ class FrozenRun:
 
 @contextmanager
 def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
-    """Inside, the norms of the model's blocks keep the scales that they have while it reads `tokens`.
+    """In the block, the norms of the model's blocks keep the scales that they have while it reads `tokens`.
 
     Feed-forward layers and cross-attention then add nothing. Raises InputError for a model of another library, for one
     whose feed-forward updates are not found, and for norms that are not linear at a fixed scale.

@@ -100,7 +100,7 @@ for _base in BASES:
 def _shown_input(
     record: Record, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What a module is given, after `record`."""
+    """Returns what a module is given, after `record`."""
     raise_if_interrupted()
     if args:
         return (record(args[0]), *args[1:]), kwargs
@@ -108,7 +108,7 @@ def _shown_input(
 
 
 def _shown_output(record: Record, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    """What a module returns, after `record`; None leaves it as it is."""
+    """Returns what a module returns, after `record`; None leaves it as it is."""
     has_others = isinstance(output, tuple | list)
     x = output[0] if has_others else output
     edited = record(x)
@@ -119,7 +119,7 @@ def _shown_output(record: Record, module: nn.Module, args: tuple[Any, ...], outp
 
 @contextmanager
 def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: bool = False) -> Iterator[None]:
-    """Inside, its own passes show the recorder embeddings, residuals and what is at the taps, and it replaces them.
+    """Here, its own passes show the recorder embeddings, residuals and what is at the taps, and it replaces them.
 
     comes_first: whether hooks of other libraries see what the recorder made; by default it sees what they made.
     """
@@ -160,7 +160,7 @@ def _recorded_update(tap: Tap, record: Record) -> list[tuple[nn.Module, Record]]
 
 
 def recorded_sum(record: Record, other: Tensor, x: Tensor) -> Tensor:
-    """What takes the place of `x`, where `record` is shown the sum of both."""
+    """Returns what takes the place of `x`, where `record` is shown the sum of both."""
     total = x + other
     edited = record(total)
     return x if edited is total else edited - other
@@ -168,7 +168,7 @@ def recorded_sum(record: Record, other: Tensor, x: Tensor) -> Tensor:
 
 @contextmanager
 def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iterator[None]:
-    """Inside, the model has another attention implementation; None leaves its own.
+    """In the block, the model has another attention implementation; None leaves its own.
 
     A model outside transformers' attention interface shows its calls to the recorder instead; see `own_attention`.
     """
@@ -225,7 +225,7 @@ def _is_wrapped(model: Any) -> bool:
 
 @contextmanager
 def uncompiled(model: nn.Module) -> Iterator[None]:
-    """Inside, modules that are compiled, in place or by `torch.compile`, run as they are written, so hooks are seen."""
+    """Here, modules that are compiled, in place or by `torch.compile`, run as they are written, so hooks are seen."""
     parts: list[Any] = [*model.modules()]
     in_place = {part: part._compiled_call_impl for part in parts if part._compiled_call_impl is not None}
     wrapped = {part: part.forward for part in parts if _is_wrapped(part)}
@@ -244,7 +244,7 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Inside, the model has no dropout, is not compiled, and computes in its own dtype. Afterwards all is as it was."""
+    """Here, the model has no dropout, is not compiled, and computes in its own dtype. Afterwards all is as it was."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

@@ -131,7 +131,7 @@ class HuggingFaceSubject(ReadsText):
         return check.verify(recorder.answered(self.shape, self.device), logits)
 
     def _checking_pass(self, check: Check[Any]) -> tuple[Recorder, Logits]:
-        """What a check's forward pass was shown, and its logits."""
+        """Returns what a check's forward pass was shown, and its logits."""
         recorder = Recorder(check.reads, check.edits)
         return recorder, self._pass(check.tokens, recorder, **self._ids_of(check))
 
@@ -205,7 +205,7 @@ class HuggingFaceSubject(ReadsText):
 
     @contextmanager
     def shown_to(self, recorder: Recorder) -> Iterator[None]:
-        """Inside, every forward pass of the model itself is shown to the recorder, which begins each of them."""
+        """In the block, every forward pass of the model itself is shown to the recorder, which begins each of them."""
         stream = recorded_stream(self.modules, recorder, comes_first=True)
         with stream, attention_set_to(self.model, self.recorded_attention):
             yield

@@ -165,7 +165,7 @@ class _Patch(Attached):
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """Inside, it runs in place of the model's `forward`."""
+        """In the block, it runs in place of the model's `forward`."""
         subject = self.subject
         with ExitStack() as stack:
             stack.enter_context(subject.shown_to(self.recorder))

@@ -75,11 +75,11 @@ class Recorder:
         return any(map(self.edits_at, WEIGHT_SITES))
 
     def token_embedding(self, x: Tensor) -> Tensor:
-        """What the table of tokens returns, after the edits."""
+        """Returns what the table of tokens returns, after the edits."""
         return self._edited(TOKEN_EMBEDDING, x)
 
     def position_embedding(self, x: Tensor) -> Tensor:
-        """What the table of positions returns, after the edits."""
+        """Returns what the table of positions returns, after the edits."""
         return self._edited(POSITION_EMBEDDING, x)
 
     def residual(self, x: Tensor) -> Tensor:
@@ -168,13 +168,13 @@ class Recorder:
         return Parts(call, layout, edited, outputs)
 
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
-        """What the heads of `call` return, `batch head pos d_value`, after the edits."""
+        """Returns what the heads of `call` return, `batch head pos d_value`, after the edits."""
         edited = self._edited(OUTPUT, z, call)
         self._answer(OUTPUT, call.layer, edited)
         return edited
 
     def update(self, site: Site, block: int, x: Tensor, factor: float = 1.0) -> Tensor:
-        """What a block's module returns at a site after the edits, which change `factor` times it.
+        """Returns what a block's module returns at a site after the edits, which change `factor` times it.
 
         In OPT `x` has its sequences flattened.
         """

@@ -244,7 +244,7 @@ class TransformerLensSubject(HuggingFaceSubject):
 
     @contextmanager
     def _layers_shown(self, recorder: Recorder, compare: Compare, shows_edits: bool = False) -> Iterator[Layers]:
-        """Inside, the recorder is shown the call of every attention layer."""
+        """In the block, the recorder is shown the call of every attention layer."""
         blocks = [(i, block) for i, block in enumerate(self.modules.blocks) if hasattr(block, "attn")]
         layers = [BridgeLayer(i, block.attn, recorder, compare, shows_edits) for i, block in blocks]
         try:

@@ -113,7 +113,7 @@ def _subject(model: str, dtype: Dtype, device_map: str | None) -> "HuggingFaceSu
 
 
 def _read(subject: "HuggingFaceSubject", model: str, inputs: "Inputs") -> "Tokens":
-    """What the model reads: texts, or lists of ids, of one length that fits its context."""
+    """Returns what the model reads: texts, or lists of ids, of one length that fits its context."""
     fitting = replace(inputs, length=min(inputs.length, subject.shape.n_ctx or inputs.length))
     return fitting.token_set(subject, model).tokens
 

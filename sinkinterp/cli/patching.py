@@ -139,7 +139,7 @@ def _receiver(name: str | None) -> "Change | None":
 
 
 def _measured(answer: str | None, instead: str | None, sink: bool) -> "dict[str, Any]":
-    """What is measured of a patched run, as keywords. Raises InputError for options that do not go together."""
+    """Returns what is measured of a patched run, as keywords. Raises InputError for options that do not go together."""
     from ..measurement.activation_patching import first_alpha
 
     if (answer is None) != (instead is None) or (sink and answer is not None):

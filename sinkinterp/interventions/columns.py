@@ -200,7 +200,7 @@ class ZeroKeySlot(OnHeads):
 class AddSinkLogit(OnHeads):
     """A column of value zero and score `logit`; 0 is softmax-off-by-one. Raises InputError where a head has a slot.
 
-    Where only some heads of a layer are chosen, the column's score is -inf in the others, which give it nothing.
+    If only some heads of a layer are chosen, the column's score is -inf in the others, which give it nothing.
     """
 
     logit: float = 0.0

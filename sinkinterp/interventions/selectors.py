@@ -120,7 +120,7 @@ class OnHeads(OnPairs):
     def rescored(self, call: AttentionCall, **fields: Any) -> AttentionCall:
         """The call with other fields that scores are made of, on the chosen heads.
 
-        Where only some are chosen, one dense pattern is set for all. Raises InputError where an edit set the pattern
+        If only some are chosen, one dense pattern is set for all. Raises InputError where an edit set the pattern
         of a chosen head before.
         """
         chosen = self._chosen_heads(call)

@@ -82,7 +82,7 @@ class _Layer(nn.Module):
     down_proj: nn.Linear
 
     def neurons(self, x: Residual) -> Hidden:
-        """What the activation returns, times the gate where there is one: `batch pos neuron`."""
+        """Returns what the activation returns, times the gate where there is one: `batch pos neuron`."""
         raise NotImplementedError
 
     def forward(self, x: Residual) -> Residual:

@@ -306,7 +306,7 @@ class Runs:
 
     @property
     def protocol(self) -> str:
-        """What is patched, and how."""
+        """Returns what is patched, and how."""
         return f"{type(self.site).__name__}, clean into corrupted"
 
     def trace(self, tokens: Tokens, pairs: Int[Tensor, " row"], put: PutAt) -> Trace:
@@ -423,6 +423,6 @@ def _places(site: Change, given: Activations, axes: Sequence[str]) -> list[Place
 
 
 def _is_seen(pattern: Tensor, head: int, position: int, key: int) -> bool:
-    """Whether a query gives some weight to a later key, as within a prefix."""
+    """Tells if a query gives some weight to a later key, as within a prefix."""
     weights = pattern[:, slice(None) if head < 0 else [head], position]
     return bool(weights[..., key - pattern.shape[-2]].any())  # a slot's column stands left of the first key's

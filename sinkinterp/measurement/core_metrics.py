@@ -60,7 +60,7 @@ def core_metrics(positions: KeyIndex, convention: Convention) -> tuple[Metric, .
 
 
 def hides_first_key(answers: Mapping[str, Tensor]) -> bool:
-    """Whether a window hides the first key from some query, in the answers to `core_metrics`."""
+    """Tells if a window hides the first key from some query, in the answers to `core_metrics`."""
     return bool(answers[_HIDDEN_QUERIES.name].any())
 
 

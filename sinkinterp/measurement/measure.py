@@ -106,7 +106,7 @@ def _batches(subject: Subject, token_set: TokenSet) -> Iterator[tuple[Tensor, Te
 
 
 def _answers(subject: Subject, batch: Tokens, metrics: Sequence[AnyMetric], edits: Sequence[Edit]) -> Answers:
-    """What one forward pass answered, sequence first."""
+    """Returns what one forward pass answered, sequence first."""
     reads = {metric.name: metric.site.read(metric.read) for metric in metrics if isinstance(metric, Metric)}
     trace = subject.run(batch, reads=reads, edits=edits)
     logits = {
@@ -124,7 +124,7 @@ def _read_logits(metric: LogitsMetric, logits: Tensor, tokens: Tokens) -> Tensor
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
-    """Answers of all sequences. Where sequences differ in length, so do axes: those of shorter ones end in NaN."""
+    """Answers of all sequences. If sequences differ in length, so do axes: those of shorter ones end in NaN."""
     longest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
     if all(list(part.shape[1:]) == longest for part in parts):
         return torch.cat(list(parts))

@@ -32,7 +32,7 @@ Site = TypeVar("Site", bound=Change)
 
 
 def activations(site: Change, subject: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> Activations:
-    """What the layers of a site hold while `subject` reads `tokens`, at all heads and positions.
+    """Returns what the layers of a site hold while `subject` reads `tokens`, at all heads and positions.
 
     Raises InputError for embeddings, which are not read.
     """
@@ -49,7 +49,7 @@ def activations(site: Change, subject: ModelLike, tokens: TokensLike | Any, edit
 def patch(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edits = ()) -> Site:
     """The edit that puts into a site what it held while `source` read `tokens`.
 
-    It is for runs on as many sequences of the same length. Where shapes differ, between checkpoints or inputs, it
+    It is for runs on as many sequences of the same length. If shapes differ, between checkpoints or inputs, it
     raises InputError when it runs.
     """
     return replace(site, operation=Put(activations(site, source, tokens, edits)))

@@ -5,7 +5,7 @@
    recurrences, convolutions, cross-attention. So the change reaches the receiver along the stream alone. Where `frozen`
    names sites, these alone stay; the rest is recomputed, and then the change also goes through it.
 2. The receiver's input in that run, a head's queries, keys or values, is put into the corrupted run. All behind the
-   receiver is recomputed. Where the receiver is the logits, the first run gives them.
+   receiver is recomputed. If the receiver is the logits, the first run gives them.
 
 Source: Wang et al. 2022, arXiv:2211.00593 (their Appendix B freezes heads alone: `frozen=(ChangeOutputs(),)`);
 Goldowsky-Dill et al. 2023, arXiv:2304.05969.

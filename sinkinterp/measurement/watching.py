@@ -213,7 +213,7 @@ def _module_of(model: Any) -> nn.Module | None:
 
 @contextmanager
 def _as_before(module: nn.Module | None) -> Iterator[None]:
-    """Inside, a model may be loaded and measured. Afterwards it and the random states are as they were."""
+    """In the block, a model may be loaded and measured. Afterwards it and the random states are as they were."""
     with ExitStack() as stack:
         if module is not None:
             stack.enter_context(exclusive(module))
@@ -228,7 +228,7 @@ def _as_before(module: nn.Module | None) -> Iterator[None]:
 
 @contextmanager
 def _gates_of(module: nn.Module | None) -> Iterator[list[tuple[Tensor, int]]]:
-    """Inside, every pass adds the sum of each gate of the model to the list, and of how many values it is."""
+    """In the block, every pass adds the sum of each gate of the model to the list, and of how many values it is."""
     sums: list[tuple[Tensor, int]] = []
     gates = [part for part in ([] if module is None else module.modules()) if isinstance(part, GateMap)]
 

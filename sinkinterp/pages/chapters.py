@@ -50,12 +50,12 @@ class Chapter:
 
     @property
     def heading(self) -> str:
-        """What the experiment asks, without hints at options of the command."""
+        """Returns what the experiment asks, without hints at options of the command."""
         return "; ".join(part for part in self.summary.split("; ") if "--" not in part).replace("`", "")
 
     @property
     def observes(self) -> bool:
-        """Whether it says what models have, as the atlas does, and judges no claim of the paper."""
+        """Tells if it says what models have, as the atlas does, and judges no claim of the paper."""
         return any(verdict.outcome in _OBSERVED for verdict in self.verdicts)
 
     @property

@@ -70,7 +70,7 @@ class _Told:
 
 
 def opening() -> tuple[str, go.Figure]:
-    """What a head does with the words of a sentence, and its map, from a model that ships with the package."""
+    """Returns what a head does with the words of a sentence, and its map, from a model that ships with the package."""
     report = measure(MAP_MODEL, MAP_TEXT, progress=False)
     layer, head = strongest_head(report)
     figure = attention_map(MAP_MODEL, MAP_TEXT, heads=[(layer, head)])
@@ -306,7 +306,7 @@ def _key_biases(rows: Rows) -> _Told | None:
 
 
 def _first_position(rows: Rows) -> _Told | None:
-    """Where positions are learned, the sink goes where p1 goes."""
+    """If positions are learned, the sink goes where p1 goes."""
     table = rows["table07_position_swap"].where(input=MARK, t=SHOWN_TARGET)
     before, swapped, control = (_row(table, edit=edit) for edit in ("none", "p1 <-> p_t", "p_t <-> p_t+1"))
     repeated = rows["table07_position_swap"].where(input=REPEATED_MARK, t=SHOWN_TARGET)

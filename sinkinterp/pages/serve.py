@@ -72,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = SILENCE
 
     def is_from_here(self) -> bool:
-        """Whether the request names this server as its host, and, if any, as its origin; other requests are refused."""
+        """Tells if the request names this server as its host and, if any, as its origin; others are refused."""
         hosts = {f"{name}:{self.connection.getsockname()[1]}" for name in (LOOPBACK, "localhost")}
         origin = self.headers.get("Origin")
         is_allowed = self.headers.get("Host") in hosts and (origin is None or origin.removeprefix("http://") in hosts)
@@ -81,7 +81,7 @@ class _Handler(BaseHTTPRequestHandler):
         return is_allowed
 
     def has_path(self, paths: Any) -> bool:
-        """Whether there is something at the path of the request; if not, says so."""
+        """Tells if there is something at the path of the request; if not, says so."""
         exists = self.path.split("?")[0] in paths
         if not exists:
             self.send_error(HTTPStatus.NOT_FOUND)

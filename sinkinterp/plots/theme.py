@@ -174,7 +174,7 @@ def _unpacked(packed: Mapping[str, Any]) -> np.ndarray:
 def model_numbers(models: Sequence[Cell]) -> dict[Cell, int]:
     """The number of each model's colour. A model has the same number in every figure, whatever stands beside it.
 
-    Models that ship have fixed numbers, others a number that follows from the name. Where two models of a figure would
+    Models that ship have fixed numbers, others a number that follows from the name. If two models of a figure would
     have the same number, the later one takes the next that is free.
     """
     numbers: dict[Cell, int] = {}

@@ -239,7 +239,7 @@ def _check_numbers(readings: Readings) -> None:
 
 
 def _are_ids(tokens: Tensor) -> bool:
-    """Whether tokens are whole numbers from 0, with padding at the ends of sequences alone."""
+    """Tells if tokens are whole numbers from 0, with padding at the ends of sequences alone."""
     if tokens.dtype not in (torch.int32, torch.int64):
         return False
     is_padding = tokens == PAD

@@ -85,7 +85,7 @@ class Experiment:
         return Table(self.claim, made.note, made.rows)
 
     def verdicts(self, table: Table, scale: str = GIVEN) -> list[Verdict]:
-        """What the rows say about the claim, rule by rule. None at scale smoke, which only checks the path."""
+        """Returns what the rows say about the claim, rule by rule. None at scale smoke, which only checks the path."""
         rules = self.rules_at.get(scale, self.rules)
         return [] if scale == Scale.SMOKE else [rule.verdict(table) for rule in rules]
 
@@ -129,7 +129,7 @@ class OnModels:
 
 
 def _is_made(model: Model) -> bool:
-    """Whether a model is one that `make models` makes, and has made."""
+    """Tells if a model is one that `make models` makes, and has made."""
     name = str(model)
     return name.startswith(_DOWNLOADED) and (downloads() / name.removeprefix(_DOWNLOADED)).is_dir()
 

@@ -171,7 +171,7 @@ def _split(chats: Chats) -> tuple[Chats, Chats]:
 
 
 def _watch_on(held_out: Chats) -> Callable[[PreTrainedModel], dict[str, float]]:
-    """What is measured during the training: the loss on held-out chats, and the sinks in their first tokens."""
+    """Returns what is measured during the training: the loss on held-out chats, and the sinks in their first tokens."""
     length = min([SINK_LENGTH, *(len(ids) for ids, _ in held_out.rows)])
     beginnings = [ids[:length] for ids, _ in held_out.rows]
 
@@ -206,7 +206,7 @@ def _base_of(name: str) -> str:
 
 
 def _is_whole(folder: Path, last: Path) -> bool:
-    """Whether a folder holds the model of the run's last checkpoint, as it was written.
+    """Tells if a folder holds the model of the run's last checkpoint, as it was written.
 
     Another one is named on standard error and renamed. Models of earlier versions have no seal, or one that does not
     say what they are of; then the checkpoint has none either.

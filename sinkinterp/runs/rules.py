@@ -288,7 +288,7 @@ def has_sink(
 
 
 def sink_in(row: Row, quantity: str = ALPHA_1, null: str = NULL, margin: float = MARGIN) -> bool | None:
-    """Whether a run has a sink: True if its mean over heads is one, False if no head is, None in between.
+    """Tells if a run has a sink: True if its mean over heads is one, False if no head is, None in between.
 
     In between, the mean is not above its null, but more than `margin` of all sequences and heads have a sink, or
     the strongest head is above its null. One sink head beside an averse one has such a mean.
@@ -317,7 +317,7 @@ def has_no_sink(model: str, baseline: str | None = None) -> Rule:
 
 
 def sink_or_none(model: str, baseline: str | None = None) -> Rule:
-    """Whether a model has a sink, by the rule `has_sink`, if no claim says that it should."""
+    """Tells if a model has a sink, by the rule `has_sink`, if no claim says that it should."""
     rule = has_sink(model, baseline=baseline)
     answers = {Outcome.HOLDS: Outcome.SINK, Outcome.FAILS: Outcome.NO_SINK}
 

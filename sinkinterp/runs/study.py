@@ -125,7 +125,7 @@ def _part(whole: Edition, names: Sequence[str]) -> Edition:
 def measured(recipe: Recipe, sequences: int, cache: Path | None = None) -> dict[str, Cell]:
     """The state and the numbers of a recipe's run, which is trained where it is not in the cache.
 
-    Where training diverges, the state says so, and all numbers are None. Raises InputError for everything else that
+    If training diverges, the state says so, and all numbers are None. Raises InputError for everything else that
     prevents a run: a full disk, a model that cannot be measured.
     """
     held_out = held_out_tokens(prepared(recipe.data, cache or cache_folder()), sequences)  # may be too few: say it now
@@ -142,7 +142,7 @@ def history_of(recipe: Recipe, cache: Path | None = None) -> list[dict[str, Any]
 
 
 def device_of(recipe: Recipe) -> str:
-    """Where a recipe is trained: on a GPU, if there is one, where it computes in bfloat16; toys stay on the CPU."""
+    """The device of a training: a GPU, if there is one, where it computes in bfloat16; toys stay on the CPU."""
     return "cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"
 
 

@@ -55,7 +55,7 @@ def latest(run: Path) -> int:
 
 
 def identity(recipe: Spec, step: int, base: str = "") -> seals.Of:
-    """What a checkpoint is of: its run, its step, and the hash of the model that the run began with."""
+    """Returns what a checkpoint is of: its run, its step, and the hash of the model that the run began with."""
     of: seals.Of = {"run": recipe.key(), "step": step}
     return {**of, "base": base} if base else of
 
@@ -156,7 +156,7 @@ def history_of(folder: Path) -> History:
 def _check_whole(folder: Path, of: seals.Of, is_last: bool) -> None:
     """Raises Damaged unless every file of a checkpoint is there as it was written, and those of this step.
 
-    Where the folder has no hashes yet and the run has ended, the optimiser's state may be missing, since nothing
+    If the folder has no hashes yet and the run has ended, the optimiser's state may be missing, since nothing
     needs it.
     """
     seals.verify(folder)

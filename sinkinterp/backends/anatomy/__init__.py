@@ -1,4 +1,4 @@
-"""Where things are in a model of transformers: its modules, its maps to queries, keys and values, its attention."""
+"""The parts of a model of transformers: its modules, its maps to queries, keys and values, its attention."""
 
 from ...lazy import submodules_of
 

@@ -188,7 +188,7 @@ def position_tables(model: PreTrainedModel, length: int) -> Iterator[list[nn.Mod
 
 @contextmanager
 def positions_replaced(tables: Sequence[nn.Module], positions: Tensor) -> Iterator[None]:
-    """Inside, the tables of learned positions return other rows than the model asks for.
+    """In the block, the tables of learned positions return other rows than the model asks for.
 
     positions: `#sequence pos`, the positions that tokens are given, counted from the first row that the model asks for.
     """
@@ -214,7 +214,7 @@ def positions_replaced(tables: Sequence[nn.Module], positions: Tensor) -> Iterat
 
 @contextmanager
 def removed_after(handles: Sequence[RemovableHandle]) -> Iterator[None]:
-    """Inside, these hooks are there; after it they are removed."""
+    """In the block, these hooks are there; after it they are removed."""
     try:
         yield
     finally:
@@ -223,6 +223,6 @@ def removed_after(handles: Sequence[RemovableHandle]) -> Iterator[None]:
 
 
 def _is_consecutive(ids: Any, length: int) -> bool:
-    """Whether this is a tensor of `length` consecutive integers, or of several such rows."""
+    """Tells if this is a tensor of `length` consecutive integers, or of several such rows."""
     is_ids = isinstance(ids, Tensor) and not ids.is_floating_point() and ids.shape[-1:] == (length,)
     return is_ids and bool((ids.long().diff() == 1).all())

@@ -58,7 +58,7 @@ def note_of(blocks: Sequence[nn.Module]) -> str:
 
 @contextmanager
 def replaced(blocks: Sequence[nn.Module], attend: Callable[..., HeadOutput]) -> Iterator[None]:
-    """Inside, the attention modules of these blocks leave attention to `attend`, whose first argument is the layer."""
+    """Here, the attention modules of these blocks leave attention to `attend`, whose first argument is the layer."""
     found = [(layer, module) for layer, module in enumerate(map(_attention_of, blocks)) if module is not None]
     families = [FAMILIES[_name_of(module)] for _, module in found]
     before = [vars(module).get(family.method) for (_, module), family in zip(found, families, strict=True)]
@@ -119,7 +119,7 @@ def _falcon(
 
 
 def _adds_alibi_twice(module: Any) -> bool:
-    """Whether this is Falcon's eager attention, which adds ALiBi to the mask and to the scores."""
+    """Tells if this is Falcon's eager attention, which adds ALiBi to the mask and to the scores."""
     return module.config.alibi and module.config._attn_implementation == "eager"
 
 
@@ -168,7 +168,7 @@ def _xglm(
 
 
 def _merged(z: HeadOutput) -> Tensor:
-    """What heads return, side by side: `batch pos (head d_value)`."""
+    """Returns what heads return, side by side: `batch pos (head d_value)`."""
     return z.transpose(1, 2).flatten(2)
 
 

@@ -182,7 +182,7 @@ def _found(block: nn.Module, part: int) -> tuple[nn.Module | None, Layout]:
 def maps_edited(
     blocks: Sequence[nn.Module], maps: Iterable[tuple[nn.Module, HeadMap]], shape: ModelShape, recorder: Recorder
 ) -> Iterator[None]:
-    """Inside, maps return what the recorder's edits of weights make of them.
+    """In the block, maps return what the recorder's edits of weights make of them.
 
     A module that layers share is edited in those layers alone whose blocks run.
     """

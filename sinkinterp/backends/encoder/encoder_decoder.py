@@ -58,7 +58,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         return self.model.get_decoder().get_input_embeddings()
 
     def _logits(self, tokens: Tokens, **positions: torch.Tensor) -> Logits:
-        """What the model returns. Where it has tables of positions, they are asked for others: BART takes no ids."""
+        """What the model returns. If it has tables of positions, they are asked for others: BART takes no ids."""
         return self._logits_given(self._encoded.last_hidden_state, tokens, positions.get("position_ids"))
 
     def _logits_given(self, states: States, tokens: Tokens, position_ids: torch.Tensor | None = None) -> Logits:
@@ -109,7 +109,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         return {"position_ids": check.position_ids.to(self.device)}
 
     def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
-        """As for other models. Where it can, the decoder runs alone: cross-attention looks like a part of updates."""
+        """As for other models. If it can, the decoder runs alone: cross-attention looks like a part of updates."""
         if self.modules.is_cross or not self._encoder_input.runs_cross_attention:
             return super()._abilities_found(bare, length, gives_positions)
         try:
@@ -122,7 +122,7 @@ class EncoderDecoderSubject(HuggingFaceSubject):
             return super()._abilities_found(alone, length, gives_positions)
 
     def _of_all(self, states: States, n_sequences: int) -> ModelOutput:
-        """What the encoder would return for so many sequences, with these states."""
+        """Returns what the encoder would return for so many sequences, with these states."""
         fields = {**self._encoded, "last_hidden_state": states}
         tensors = {name: value for name, value in fields.items() if isinstance(value, torch.Tensor)}
         expanded = {name: value.expand(n_sequences, *value.shape[1:]) for name, value in tensors.items()}
@@ -174,7 +174,7 @@ def check_has_no_encoder(encoder: EncoderInput | None, name: str) -> None:
 
 @contextmanager
 def without_cross_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, the blocks of a model's decoder are given no encoder output."""
+    """Blocks of a model's decoder are then given no encoder output."""
 
     def before(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple, dict]:
         given = inspect.signature(block.forward).bind(*args, **kwargs)
@@ -188,7 +188,7 @@ def without_cross_attention(model: PreTrainedModel) -> Iterator[None]:
 
 @contextmanager
 def _projected_once(model: PreTrainedModel, n_sequences: int) -> Iterator[None]:
-    """Inside, cross-attention makes its keys and values once: the states of all sequences are the same."""
+    """In the block, cross-attention makes its keys and values once: the states of all sequences are the same."""
 
     def before(linear: nn.Module, args: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
         return (args[0][:1],) if args[0].stride(0) == 0 else args  # an expanded tensor: the states

@@ -181,7 +181,7 @@ class Sound(_SoundInput):
 
 
 def encoder_input(words: str) -> EncoderInput:
-    """What the option --encoder names: silence, off, a .wav file, a .txt file, or a text.
+    """Returns what the option --encoder names: silence, off, a .wav file, a .txt file, or a text.
 
     Raises InputError for a file that is not there.
     """

@@ -16,7 +16,7 @@ _KEPT: ContextVar[bool] = ContextVar("_KEPT", default=True)
 
 @contextmanager
 def without_cache(is_left_out: bool = True) -> Iterator[None]:
-    """Inside, GGUF files are dequantised at every load, and nothing is kept of them."""
+    """In the block, GGUF files are dequantised at every load, and nothing is kept of them."""
     token = _KEPT.set(not is_left_out)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Whether the Hugging Face Hub answers: without a network, names that are not in the cache fail in seconds."""
+"""Tells if the Hugging Face Hub answers: without a network, names that are not in the cache fail in seconds."""
 
 import socket
 from collections.abc import Iterator

@@ -34,7 +34,7 @@ from .whole import check_read_whole, check_weights
 
 
 def is_gguf(source: object) -> bool:
-    """Whether a source names a GGUF file, by its ending."""
+    """Tells if a source names a GGUF file, by its ending."""
     return isinstance(source, str | Path) and Path(source).suffix == ".gguf"
 
 
@@ -230,7 +230,7 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
 
 
 def _has_tokenizer(path: Path) -> bool:
-    """Whether a GGUF file or a local folder holds a tokenizer; of a model on the Hub this is not known, so yes."""
+    """Tells if a GGUF file or a local folder holds a tokenizer; of a model on the Hub this is not known, so yes."""
     if is_gguf(path):
         return "tokenizer.ggml.tokens" in _gguf_metadata(path)
     return not path.is_dir() or any(path.glob("tokenizer*"))

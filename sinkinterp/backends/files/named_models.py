@@ -57,12 +57,12 @@ def folder_of(source: str | Path) -> Path | None:
 
 
 def is_named_here(source: str) -> bool:
-    """Whether a name is one of ours, so that no network is asked for it."""
+    """Tells if a name is one of ours, so that no network is asked for it."""
     return source.startswith("sinkinterp/") or is_downloaded(source)
 
 
 def is_downloaded(source: str | Path) -> bool:
-    """Whether a name is one that `make models` gives, or that of a folder where it puts models."""
+    """Tells if a name is one that `make models` gives, or that of a folder where it puts models."""
     name = str(source)
     return name in MADE or name.startswith(_OLD) or ("/" not in name and name in _folders(downloads()))
 

@@ -1,4 +1,4 @@
-"""Whether weights fit their configuration: by their headers before they are read, and tensor by tensor afterwards."""
+"""Tells if weights fit their configuration: by their headers before they are read, and tensor by tensor afterwards."""
 
 import json
 import re
@@ -172,7 +172,7 @@ def _without_numbers(name: str) -> str:
 
 
 def _is_constant(name: str, shapes: Shapes, model: PreTrainedModel) -> bool:
-    """Whether a tensor is what the model computes itself: a buffer, a rotation, or a mask `1 1 query key`."""
+    """Tells if a tensor is what the model computes itself: a buffer, a rotation, or a mask `1 1 query key`."""
     buffers = dict(model.named_buffers())
     shape = shapes.get(name, ())
     is_mask = len(shape) == 4 and shape[:2] == (1, 1) and shape[2] == shape[3] and name.endswith("bias")

@@ -1,4 +1,4 @@
-"""Where a module's residuals, feed-forward updates, embeddings and positions are made, by what is added to what."""
+"""The places where a module makes residuals, feed-forward updates, embeddings and positions."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence

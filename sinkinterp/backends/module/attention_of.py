@@ -82,7 +82,7 @@ def _named(module: nn.Module, pattern: str) -> dict[str, nn.Module]:
 def described(
     model: nn.Module, attention: AttentionOf | None, name: str = "", checks: bool = False
 ) -> AbstractContextManager[None]:
-    """Inside, the modules that are described compute attention as the description says.
+    """In the block, the modules that are described compute attention as the description says.
 
     checks: whether InputError is raised where they then return something else than they did.
     """

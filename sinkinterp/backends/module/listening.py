@@ -75,7 +75,7 @@ class Listener(TorchFunctionMode):
 
 @contextmanager
 def computed_by(functions: Mapping[nn.Module, Callable[..., Any]]) -> Iterator[None]:
-    """Inside, calls of these modules are computed by these functions, in place of their `forward`."""
+    """In the block, calls of these modules are computed by these functions, in place of their `forward`."""
     before = {module: vars(module).get("forward") for module in functions}
     for module, function in functions.items():
         module.forward = function

@@ -125,7 +125,7 @@ class ModuleSubject(HuggingFaceSubject):
 
     @contextmanager
     def _shown(self, recorder: Recorder, position_ids: Tensor | None = None) -> Iterator[None]:
-        """Inside, one pass of the module is shown to the recorder."""
+        """In the block, one pass of the module is shown to the recorder."""
         found = self.anatomy
         are_read = zip(found.updates, self.modules.taps.get(MLP, [None] * len(found.updates)), strict=True)
         updates = {block: update for block, (update, mlp) in enumerate(are_read) if update is not None and mlp}
@@ -154,7 +154,7 @@ class ModuleSubject(HuggingFaceSubject):
             yield
 
     def recorded(self, tokens: Tensor) -> tuple[Record, Logits]:
-        """What the module does for these tokens, and the logits that it returns."""
+        """Returns what the module does for these tokens, and the logits that it returns."""
         seen = recording(self.name, self.model, tokens)
         try:
             with torch.no_grad(), eval_mode(self.model), described(self.model, self._described), seen as record:

@@ -98,11 +98,11 @@ class Record:
         self.operations.append(operation)
 
     def is_made_of(self, x: int, ancestor: int = 0) -> bool:
-        """Whether a tensor is made of another one, by default of the tokens."""
+        """Tells if a tensor is made of another one, by default of the tokens."""
         return ancestor >= 0 and bool(self.ancestors[x] >> ancestor & 1)
 
     def is_stream(self, x: int) -> bool:
-        """Whether a tensor may be a residual stream: made of tokens, (batch, pos, d_model) or (pos, batch, d_model)."""
+        """Tells if a tensor may be a residual stream: of tokens, (batch, pos, d_model) or (pos, batch, d_model)."""
         size, shape = self.tokens.shape, self.tensors[x].shape
         return len(shape) == 3 and shape[:2] in (size, size[::-1]) and self.is_made_of(x)
 
@@ -162,7 +162,7 @@ class _Recording(Listener):
 
 @contextmanager
 def recording(name: str, model: nn.Module, tokens: Tensor) -> Iterator[Record]:
-    """Inside, what the model does is recorded; see `Record`."""
+    """In the block, what the model does is recorded; see `Record`."""
     record = Record(name, model, tokens)
     named = [(where, module) for where, module in model.named_modules() if where]
     handles = [m.register_forward_pre_hook(partial(record.enter, where), with_kwargs=True) for where, m in named]

@@ -122,7 +122,7 @@ class Showing(Listener):
 
 
 def _shown(show: Change, is_batch_first: bool, x: Tensor) -> Tensor:
-    """What the recorder makes of a tensor, which it is shown with its sequences first."""
+    """Returns what the recorder makes of a tensor, which it is shown with its sequences first."""
     given = x if is_batch_first else x.transpose(0, 1)
     edited = show(given)
     if edited is given:

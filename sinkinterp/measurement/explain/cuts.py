@@ -56,7 +56,7 @@ def alpha_of(report: Report, on_slot: bool) -> tuple[Tensor, Tensor]:
 
 
 def cut_rows(work: Work, head: HeadScore, on_slot: bool) -> Iterator[dict[str, Cell]]:
-    """What the named parts remove of a head's attention when they are cut, and what as many random ones do."""
+    """Returns what the named parts remove of a head's attention when they are cut, and what as many random ones do."""
     can_be_cut = [j for j, name in enumerate(head.parts) if name in head.cuts]
     named = [j for j in head.named() if j in can_be_cut]
     others = [j for j in can_be_cut if j not in head.named() and head.parts[j] != SLOT]

@@ -7,7 +7,7 @@
 The score of a head with the first key, above the mean of the others that a query sees, is q.k_1 - mean_j q.k_j, scaled
 and averaged over queries. The residual is a sum of parts (embedding, position, every head, every feed-forward layer,
 biases). With the norms' scales frozen, queries and keys are linear in it, so the score is a sum over pairs of parts.
-Where a learned key k* (a slot) draws more attention than the first token, it takes the first key's place.
+If a learned key k* (a slot) draws more attention than the first token, it takes the first key's place.
 
 Source: Elhage et al. 2021 (A Mathematical Framework for Transformer Circuits); Sun et al. 2024, arXiv:2402.17762.
 """
@@ -117,7 +117,7 @@ def _draws_more(report: Report) -> bool:
 
 
 def _has_learned_keys(subject: Subject, tokens: Tensor) -> bool:
-    """Whether every slot is a key that can be explained, rather than a learned logit."""
+    """Tells if every slot is a key that can be explained, rather than a learned logit."""
     seen: list[bool] = []
 
     def see(call: AttentionCall) -> Tensor:

@@ -46,7 +46,7 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
 
     An entry stands out where it is the largest of its block and `STANDS_OUT` times its mean size at other tokens. The
     largest of all blocks is followed if it does, else the one that does most; one that the embedding makes is followed
-    nowhere. Where nothing is left, this says so, with the numbers of the one that comes nearest.
+    nowhere. If nothing is left, this says so, with the numbers of the one that comes nearest.
     """
     hf, of_residuals = freezable(subject), {"first": _first, "others": _others, "massive": _massive}
     reads = {**{name: RESIDUAL.read(read) for name, read in of_residuals.items()}, "mlp": MLP.read(_first)}
@@ -154,7 +154,7 @@ def path_edit(keys: Mapping[int, Keys], kv_heads: Collection[Head], length: int)
 def path_cuts(
     path: Path, reads: Mapping[int, Reads], layers: Sequence[int], length: int, generator: torch.Generator
 ) -> dict[str, Sequence[Edit]]:
-    """What is cut of a path, and the control, vectors of the same lengths that point at random.
+    """Returns what is cut of a path, and the control, vectors of the same lengths that point at random.
 
     layers: those that attend. A writer that is neither a feed-forward layer nor attention is cut in keys alone.
     """
@@ -175,7 +175,7 @@ def path_cuts(
 
 
 def path_row(cut: str, report: Report, before: Report, readers: Sequence[Head]) -> dict[str, Cell]:
-    """What a cut does to the readers, to all heads, and to the loss."""
+    """Returns what a cut does to the readers, to all heads, and to the loss."""
     losses = [r.extra(NEXT_TOKEN_LOSS).nanmean(1) for r in (before, report)]
     alpha, layers = report.alpha(), [report.attention_layers.index(layer) for layer, _ in readers]
     row: dict[str, Cell] = {CUT: cut}

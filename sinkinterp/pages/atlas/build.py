@@ -43,7 +43,7 @@ def atlas(
 
     `word` gives token ids their text. With `edits`, it holds each map before and after them, and the difference. With
     `heads`, as `attention_map` takes them, it holds the maps of these heads only, in more detail. `limit` is how many
-    bytes the maps may take before compression. Where pairs do not fit into it, cells that cover several pairs hold
+    bytes the maps may take before compression. If pairs do not fit into it, cells that cover several pairs hold
     their largest and their mean weight. Raises InputError for
     more than one sequence, and for heads that the model does not have.
     """
