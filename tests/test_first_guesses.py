@@ -213,7 +213,7 @@ def test_a_card_escapes_what_a_user_named(subject):
 
 
 HUGE = "si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
-ABLATION = "edits=si.interventions.ChangeOutputs(si.interventions.Zero(), heads=[(layer, head)])"
+ABLATION = "edits=si.interventions.Ablate(heads=[(layer, head)])"
 SAID = {  # what is tried, and what the one line says
     "a view": (lambda s, r: si.measure(s, TEXT).plot("norm"), "did you mean 'norms'"),
     "an instrument": (lambda s, r: si.measure(s, TEXT, instruments="MASIVE"), "did you mean 'MASSIVE'"),
@@ -252,7 +252,6 @@ SAID = {  # what is tried, and what the one line says
     "an item": (lambda s, r: r["import"], "did you mean 'importance'"),
     "layer of alpha": (lambda s, r: r.alpha(layer=0), "report.alpha()[:, layer, head]"),
     "one report": (lambda s, r: si.compare([r, r]), "it takes before, after, epsilon"),
-    "layer of a map": (lambda s, r: si.attention_map(s, TEXT, layer=1), "layers=3"),
     "a call": (lambda s, r: s(TEXT), "subject.model"),
     "generate": (lambda s, r: s.generate(TEXT), "subject.model.generate"),
     "run_with_cache": (lambda s, r: s.run_with_cache(TEXT), "bridge.run_with_cache"),

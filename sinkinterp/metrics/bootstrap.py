@@ -63,7 +63,7 @@ def estimate(values: PerSequence, seed: int = 0) -> Estimate:
     Of fewer than 30 values it is the interval of Student's t. Sequences that are NaN, because they are too short for a
     position, do not count. One sequence has no interval: NaN.
     """
-    values = numbers(values, "sequence", "values")
+    values, seed = numbers(values, "sequence", "values"), whole_number(seed, "seed", 0)
     values = values[~values.isnan()]
     mean = values.double().mean().item()
     if len(values) < 2:

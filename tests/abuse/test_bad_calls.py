@@ -215,7 +215,7 @@ EDITS = {
     "half a position of a change": lambda: edit.ChangeValues(edit.Zero(), positions=[1.5]),
     "half a head": lambda: si.PatchNormalization(Sigmoid(), heads=[(0, 0.5)]),
     "heads as text": lambda: si.PatchNormalization(Sigmoid(), heads="0.1"),
-    "a kernel of text": lambda: si.PatchNormalization("sigmoid"),
+    "a kernel of text": lambda: si.PatchNormalization("sigmoyd"),
     "the class of a kernel": lambda: si.PatchNormalization(Sigmoid),
     "an operation of text": lambda: edit.ChangeValues("zero"),
     "the class of an operation": lambda: edit.ChangeValues(edit.Zero),
@@ -470,7 +470,6 @@ OTHERS = {
     "cut maps of another model": lambda s: cut_maps(
         si.load(s.model, name="other"), TOKENS, si.explain(s, TOKENS, head=(0, 0))
     ),
-    "heads to explain": lambda s: si.explain(s, TOKENS, heads=(0, 0)),
     "a graph of half a head": lambda s: si.explain(s, TOKENS, head=(0, 0)).plot(5),
     "a path to the first layer": lambda s: path_patching(
         s, TOKENS, TOKENS + 1, receiver=edit.ChangeKeys(kv_heads=[(0, 0)])
@@ -508,7 +507,6 @@ OTHERS = {
     "a patch from nothing": lambda s: patching.patch(edit.ChangeResidual(), s, None),
     "patches without a site": lambda s: patching.patches(3, s, TOKENS),
     "patched with what is none": lambda s: si.patched(s.model, 3).__enter__(),
-    "a subject that is patched": lambda s: si.patched(s, si.SwapPositions(0, 1)).__enter__(),
     "random tokens without number": lambda s: token_sources.random_tokens(64, 10**6, 10**6),
     "random tokens of half a length": lambda s: token_sources.random_tokens(64, 2.5, 2),
     "random tokens of a huge seed": lambda s: token_sources.random_tokens(64, 5, 2, seed=HUGE),

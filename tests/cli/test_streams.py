@@ -20,7 +20,7 @@ IDS = "{files}/good --tokens {files}/tokens.json --length 8 --sequences 4"
 ALL = LINES | {
     "cache": f"cache {IDS} --generate 0 --bits 8 --json {{out}}/old --force",
     "mask": f"mask {IDS} --steps 1 --json {{out}}/old --force",
-    "mend": "mend sinkinterp/text-softmax --out {out}/run --steps 1 --length 24",
+    "mend": "mend sinkinterp/text-softmax --out {out}/run --steps 1 --length 24 --text {files}/mend.txt",
     "patch": "patch {files}/good --clean 'the cat sat' --corrupted 'the sat sat' --out {out}/old --force",
     "explain": "explain sinkinterp/demo-softmax --sequences 4 --length 16 --html {out}/old --force",
     "story": "story {out} --out {out}/story.html --force",
@@ -40,6 +40,7 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("files")
     bad_files.make(folder)
     (folder / "domains.jsonl").write_text('{"domain": "cats", "text": "the cat sat the cat sat the cat"}\n' * 3)
+    (folder / "mend.txt").write_text("\n\n".join(f"{i} cats sat on {i * i} mats" for i in range(300)))
     (folder / "tokens.json").write_text(json.dumps([[3, 1, 4, 1, 5, 2, 6, 5]] * 4))
     return folder
 
