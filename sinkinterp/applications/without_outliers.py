@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from ..attention.shapes import Residual, numbers
 from ..attention.sites import Edit
-from ..backends.anatomy.maps import linear_maps
+from ..backends.anatomy.projections import linear_maps
 from ..backends.exclusive import exclusive
 from ..backends.huggingface import HuggingFaceSubject
 from ..checks import is_whole, whole_number

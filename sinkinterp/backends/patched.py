@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..interventions.edit import Edits, edits_of
 from .anatomy.modules import removed_after
 from .contexts import BLOCKS, Attached, Block, edits_around, is_recorded_by, recorded_by
-from .exclusive import exclusive, holds, lock_of
+from .exclusive import exclusive, holds
 from .hooks import inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
 from .layout import Group, Layout, layout_of
@@ -183,7 +183,7 @@ class _Patch(Attached):
         if not edits_around(model):
             self._check_is_ours()
             return self.__wrapped__(*args, **kwargs)
-        with lock_of(model):
+        with exclusive(model):
             edits = edits_around(model)
             self._check_is_edited(edits)
             layout, args, kwargs = self._prepared(edits, model, args, kwargs)

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformers.pytorch_utils import Conv1D
 
 from ...attention.answers import Unchanged, alike
 from ...attention.shapes import ModelShape
@@ -25,6 +26,7 @@ from .modules import removed_after
 
 Rows = Int[Tensor, "head d_head"]  # the entries of what a map returns that each head takes
 Layout = Callable[[Tensor, int, int], Tensor]  # those of all heads, of all entries, the number of a site and d_head
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _LARGE = 1024.0  # beside a weight times this, a bias is small, also in bfloat16
 
 
@@ -203,3 +205,21 @@ def maps_edited(
         handles.append(module.register_forward_hook(edited, prepend=True, with_kwargs=True))
     with removed_after(handles):
         yield
+
+
+def linear_maps(block: nn.Module) -> Iterator[Float[Tensor, "... row column"]]:
+    """Views of the weights: a row for each output, a column for each input; of experts a stack of such matrices.
+
+    Weights that are integers, as in a model that was quantised when it was loaded, are left out, and so are the routers
+    of experts that transformers does not build as linear layers.
+    """
+    for module in block.modules():
+        if isinstance(module, nn.Linear):
+            found = [module.weight]
+        elif isinstance(module, Conv1D):
+            found = [module.weight.mT]
+        else:
+            own = () if isinstance(module, _CONVOLUTIONS) else module.parameters(recurse=False)
+            is_transposed = getattr(module, "is_transposed", False)  # transformers' experts
+            found = [weight.mT if is_transposed else weight for weight in own if weight.ndim == 3]
+        yield from (weight for weight in found if weight.is_floating_point())

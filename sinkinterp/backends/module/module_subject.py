@@ -30,8 +30,7 @@ from .anatomy import anatomy_of
 from .attention_of import AttentionOf, described
 from .listening import Place, computed_by
 from .record import Record, recording
-from .showing import Showing
-from .weights import Tracing
+from .showing import Showing, Tracing
 
 Forward = Callable[[Any, Tensor], Tensor]
 _BATCHES, _LENGTHS = (11, 13, 17, 19, 23), (7, 5, 3, 4, 6)
