@@ -149,6 +149,26 @@ def test_after_ctrl_c_at_any_line_of_the_lock_other_threads_can_take_it(interrup
         assert not thread.is_alive(), line
 
 
+def test_after_ctrl_c_at_any_line_of_a_patched_pass_other_threads_can_take_the_model(interruptible, model):
+    """A line of its file: there, the end of the `with` that holds the lock is a line too."""
+
+    def take():
+        with exclusive(model):
+            pass
+
+    with si.patched(model, ZeroKeyBias()), torch.no_grad():
+        lines = lines_of(lambda: model(TOKENS), within="/backends/patched.py")
+        assert lines > 20
+        for line in range(lines):
+            with pytest.raises(KeyboardInterrupt):
+                lines_of(lambda: model(TOKENS), [line], within="/backends/patched.py")
+                raise KeyboardInterrupt  # it was held until the pass was over
+            thread = threading.Thread(target=take, daemon=True)
+            thread.start()
+            thread.join(30)
+            assert not thread.is_alive(), line
+
+
 def test_ctrl_c_ends_the_wait_for_a_model_that_another_thread_holds(interruptible, model):
     taken, done = threading.Event(), threading.Event()
 
