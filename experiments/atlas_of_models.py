@@ -122,7 +122,7 @@ def _geometry(report: Report) -> dict[str, Cell]:
 
 
 def _massive(subject: HuggingFaceSubject, tokens: Tokens) -> dict[str, Cell]:
-    """The entry of the first token that stands out: where it is massive, its size, who writes and who erases it."""
+    """Returns where an entry of the first token is massive, its size, who writes it and who erases it."""
     path = massive_path(subject, tokens)
     found = isinstance(path, Path)
     return {
@@ -166,7 +166,7 @@ def _first(block: int, x: Residual) -> Bool[Tensor, "1 pos 1"]:
 
 
 def draw(table: Table) -> go.Figure:
-    """Sink_1, and what it costs to hide the first token and to evict it, by model."""
+    """Draws Sink_1, the cost of hiding the first token and the cost of evicting it, by model."""
     return sweep_figure(Table("Genuine models", table.note, table.rows), MODEL, (*RATES, HIDDEN, EVICTED[0]))
 
 

@@ -92,7 +92,7 @@ def _no_cells(name: str) -> dict[str, Cell]:
 
 
 def _most_blocks(table: Table, quantity: str, is_larger: bool) -> tuple[bool | None, str]:
-    """Whether the first token's quantity lies above (or below) the others', outside each other's intervals."""
+    """Tells if the first token's quantity is above (or below) the others', outside each other's intervals."""
     first, others = (table.where(**{KIND: kind}).rows for kind in (FIRST_TOKEN, OTHER_TOKENS))
     pairs = [(a, b) for a, b in zip(first, others, strict=True) if float(a[ALPHA_1] or 0) > EPSILON]
     if not pairs:

@@ -45,7 +45,7 @@ def read(run: Run, scope: Scope) -> Rows:
 
 @torch.no_grad()
 def _sink_token(run: Run, rows: Rows) -> list[Cell]:
-    """The norm of the sink token's residual over the mean norm of later tokens, by block; None where there is none."""
+    """The norm of the sink token's residual over the mean norm of later tokens, by block; None without a sink token."""
     model = load_model(run.folder)
     assert isinstance(model, SinkForCausalLM)
     token: Any = model.model.before

@@ -46,7 +46,7 @@ BEGINNING = 16  # tokens; of texts that begin with the same ones, such as header
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """A row per kind of text, and one of random tokens, which are no text: Sink_1 at three thresholds, and alpha_1."""
+    """Returns a row per kind of text, and one of random tokens: Sink_1 at three thresholds, and alpha_1."""
     sequences, length = case.size()
     token_sets = _token_sets(case, min(sequences, MOST_SEQUENCES), length, progress)
     on_row = progress(f"measuring {case.subject.name}")

@@ -19,7 +19,7 @@ def _arm(name: str, similarity: Similarity, p: float) -> Arm:
 
 
 def _is_as_long(table: Table, model: str) -> tuple[bool | None, str]:
-    """Whether the first token's residual is longer than the others' by at least half as much as with softmax."""
+    """Tells if the first token's residual ratio exceeds 1 by at least half of softmax's excess."""
     ratios, softmax = (table.where(**{MODEL: name}).numbers(RESIDUAL_RATIO) for name in (model, "softmax"))
     long = sum(one - 1 >= (other - 1) / 2 for one, other in zip(ratios, softmax, strict=True))
     words = f"{min(ratios):.2f} to {max(ratios):.2f}, with softmax {min(softmax):.2f} to {max(softmax):.2f}"

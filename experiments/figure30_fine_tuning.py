@@ -54,7 +54,7 @@ def rows(scope: Scope) -> Table:
 
 
 def _chats(cache: Path) -> Path:
-    """A file of chats made of English docstrings, named by a hash of what it holds."""
+    """Writes chats made of English docstrings into a file, whose name is a hash of its content."""
     parts = (text.partition(". ") for text in embedded_texts(cache_folder()))
     chats = [(said, answer) for said, _, answer in parts if answer][:CHATS]
     lines = "".join(f"{json.dumps({'messages': _messages(*chat)})}\n" for chat in chats)

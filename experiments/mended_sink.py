@@ -51,7 +51,7 @@ def as_before_with_gates(attention: Any) -> None:
 
 @dataclass(frozen=True)
 class Addition:
-    """A change of the attention of a trained model, and how it begins, so that the model does what it did."""
+    """A change of a trained model's attention, and the start of its new parameters."""
 
     change: Callable[[AttentionSpec], AttentionSpec]
     begin: Callable[[Any], None] = lambda attention: None

@@ -83,7 +83,7 @@ def measure(case: Case, progress: Progress) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """What every patch does to the first token's sink, to the later token's, and to the loss, in the first model."""
+    """Draws every patch's effect on the first token's sink, the later token's, and the loss, in the first model."""
     first = of_first_model(table, "Massive activations patched")
     return sweep_figure(first, EDIT, (ALPHA_1, f"alpha_{LATER + 1}", LOSS_CHANGE))
 

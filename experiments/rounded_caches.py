@@ -73,7 +73,7 @@ def digest(table: Table) -> Table:
 
 
 def draw(table: Table) -> go.Figure:
-    """Against alpha_1: what rounding costs, and what one token as it is gains; a mark per trained model."""
+    """Draws the cost of rounding, and the gain of one unrounded token, against alpha_1; a mark per trained model."""
     rows = table.where(**{SCALES: HEAD}).rows
     figure = make_subplots(1, 2, subplot_titles=("what rounding costs", "what sparing a token gains"))
     for quantity, column, shade in ((ADDED, 1, colour(0)), (FIRST, 2, colour(1)), (SECOND, 2, GREY)):

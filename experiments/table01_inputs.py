@@ -111,7 +111,7 @@ def _reported(model: str, name: str, bos: Bos) -> float | None:
 
 
 def _are_as_their_base(runs: Table) -> Decision:
-    """Sink_1 of a chat model on natural text without BOS lies within 10% of its base model's, interval and all.
+    """Tells if a chat model's Sink_1, with its interval, is within 10% of its base model's on text without BOS.
 
     Of two models that the user names, the second is the chat model.
     """

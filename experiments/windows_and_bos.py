@@ -52,7 +52,7 @@ HIDDEN, CONTROL = "first token hidden", "control: 11th token hidden"
 
 
 def measure(case: Case, progress: Progress) -> Table:
-    """A row per start, length and kind of layer; then what it costs to hide the first token from a kind."""
+    """Returns a row per start, length and kind of layer; then the cost of hiding the first token from a kind."""
     longest = case.size(SEQUENCES, max(LENGTHS))[1]
     text, source = long_texts(case, (SEQUENCES, longest), JOINED, Start.NEVER, progress)
     lengths = [length for length in LENGTHS if length <= longest]
@@ -90,7 +90,7 @@ def starts_of(text: Tokens, bos: int | None) -> dict[str, Tokens]:
 
 @dataclass(frozen=True)
 class Reading:
-    """What queries look at, and the loss of every prediction; sees: whether a layer's queries see the first key."""
+    """The targets of queries, and the loss of every prediction; `sees` tells if a layer's queries see the first key."""
 
     layers: tuple[int, ...]
     shares: Float[Tensor, "sequence layer query 2 kind"]

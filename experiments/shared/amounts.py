@@ -1,4 +1,4 @@
-"""How much different text a model is trained on, for as many steps (Gu et al. 2025, Figures 5 and 28)."""
+"""Trains on few or many different texts, for the same number of steps (Gu et al. 2025, Figures 5 and 28)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ def _all(name: str, **reported: float) -> Arm:
 
 
 def _limited(sequences: int) -> Arm:
-    """The toy, which sees so many different sequences."""
+    """The toy, trained on this number of different sequences."""
 
     def change(recipe: Recipe) -> Recipe:
         return replace(recipe, data=Limited(sequences, BigramBackcopy()))

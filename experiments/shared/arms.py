@@ -56,7 +56,7 @@ class OfRuns:
 
 
 def held_out(run: Run, scope: Scope, sequences: int) -> TokenSet:
-    """Held-out sequences of a run's data, at most as many as a study takes, and the first 64 positions of each."""
+    """Returns the first 64 positions of held-out sequences of a run's data; a study's scale caps their number."""
     few = min(sequences, HELD_OUT_SEQUENCES.get(scope.scale, sequences))
     drawn = held_out_tokens(prepared(run.recipe.data, scope.cache or cache_folder()), few)
     return replace(drawn, tokens=drawn.tokens[:, :SINK_LENGTH])

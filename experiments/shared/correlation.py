@@ -1,4 +1,4 @@
-"""What goes with what over trained models: Pearson's r, resampled by method, since its seeds are alike."""
+"""Correlates two quantities over trained models: Pearson's r, resampled by method, since its seeds are alike."""
 
 import torch
 

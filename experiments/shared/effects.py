@@ -1,4 +1,4 @@
-"""What edits leave of a sink and of the loss: a row per named edit, for experiments."""
+"""Measures the sink and the loss under edits: a row per named edit, for experiments."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ NONE, SLOT_RATE, LOSS_VALUE, LOSS_CHANGE, REASON = "none", "Sink_*", "loss", "lo
 
 @dataclass(frozen=True)
 class Effects:
-    """What is read of every run: sinks of `positions` (from 0), over the heads of `layers` (default: all), and loss.
+    """The readings of every run: sinks of `positions` (from 0) over the heads of `layers` (default: all), and loss.
 
     The predictions that are made at `positions` do not count in the loss: an edit there changes them directly, and
     not by what others attend to. more: other quantities of every sequence, by name.

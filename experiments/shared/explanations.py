@@ -27,7 +27,7 @@ TEXTS, CHECKED = 32, 2  # texts that are explained, and in which every head is c
 
 
 def rows_of(case: Case, progress: Progress) -> Table:
-    """What `explain` says of texts, and the largest error of the parts in any head that looks at the first token."""
+    """Returns the rows of `explain`, and the largest error of the parts in any head that looks at the first token."""
     name, size = case.subject.name, (TEXTS, case.size()[1])
     token_set = case.natural_tokens(size, Bos.TOKENIZER, progress(f"{name}: {READING}"))
     assert token_set is not None, "the model has a tokenizer, or is one of ours"
@@ -93,7 +93,7 @@ def draw(table: Table) -> go.Figure:
 
 
 def removed(table: Table, way: str) -> dict[tuple[str, str], list[float]]:
-    """By model and head, what cutting the named parts removes, and what as many random parts do."""
+    """Returns what cutting the named parts removes, and the same number of random parts, by model and head."""
     found: dict[tuple[str, str], list[float]] = {}
     for row in table.where(**{WHAT: IS_CUT}).rows:
         if str(row[NAME]).endswith(way):

@@ -1,4 +1,4 @@
-"""The pretrained models that `make models` makes, and what each has: a chapter says what it needs."""
+"""The pretrained models that `make models` makes, with the properties that chapters ask for."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +18,7 @@ class Has(StrEnum):
 
 @dataclass(frozen=True)
 class Genuine:
-    """A pretrained model and what it has."""
+    """A pretrained model and its properties."""
 
     model: Model
     has: frozenset[Has]

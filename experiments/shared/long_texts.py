@@ -8,7 +8,7 @@ from sinkinterp.runs.case import READING, Case
 
 
 def long_texts(case: Case, size: tuple[int, int], joined: int, bos: Bos, progress: Progress) -> tuple[Tokens, str]:
-    """Texts of a size, how many and how long, and what they are: texts, or beginnings of `joined` tokens, joined.
+    """Returns texts of a size (number, length) and their kind: whole texts, or joined beginnings of `joined` tokens.
 
     Raises InputError for a model without a tokenizer, and where the texts are too few.
     """

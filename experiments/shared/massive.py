@@ -1,4 +1,4 @@
-"""Where a model's massive activations stand: what experiments on them measure and edit."""
+"""Finds a model's massive activations, for experiments that measure and edit them."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a remedy against sinks is worth: the outliers of a model, and what quantisation and eviction cost it."""
+"""Measures the worth of a remedy against sinks: a model's outliers, and its costs of quantisation and eviction."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What queries look at, in layers with a window and without: the first token, BOS, delimiters, neighbours."""
+"""Measures the targets of queries with and without windows: the first token, BOS, delimiters, neighbours."""
 
 from collections.abc import Callable
 
