@@ -72,3 +72,12 @@ def test_other_commands_print_a_sentence_one_table_its_protocol_and_where_the_re
     assert len(lines) <= 40 and len(lines) < len(full.stdout.splitlines())
     assert not lines[0].startswith("┏") and sum("┏" in row for row in lines) == 1
     assert "--full" in short.stdout and "--full" not in full.stdout and "n=" in short.stdout
+
+
+def test_a_dry_run_says_the_hours_and_the_machine_of_the_chapter_of_that_scale_only():
+    outputs = [
+        CliRunner().invoke(app, ["reproduce", "table07", "--scale", scale, "--dry-run"]).stdout
+        for scale in ("real", "demo")
+    ]
+    assert "took 0.24 hours on Linux" in " ".join(outputs[0].split())  # 880.9 seconds
+    assert outputs[1] and "took" not in outputs[1]
