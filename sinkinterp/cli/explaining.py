@@ -10,7 +10,8 @@ from ..outputs import page_bytes
 from .drawing import heads_named
 from .loading import check_bos, load_subject
 from .measuring import DRAWN
-from .options import SEED, TOKENS, Column, Count, Encoder, Force, Html, Model, Numbers, Start, Text
+from .options import SEED, TOKENS, Column, Count, Encoder, Force, Full, Html, Model, Numbers, Start, Text
+from .overview import brief
 from .terminal import deliver, progress_bars
 
 EXPLAINED = "A head to explain: 3.7 for layer 3, head 7; repeatable. [default: the three strongest sinks]"
@@ -30,6 +31,7 @@ def explain(
     dtype: Numbers = Dtype.FLOAT32,
     seed: Annotated[int, typer.Option(help="Seed of random parts and tokens.", parser=SEED)] = 0,
     html_out: Html = None,
+    full: Full = False,
     force: Force = False,
 ) -> None:
     """Say why heads look at the first token: which parts write what their keys hold, and what cutting them removes."""
@@ -57,4 +59,10 @@ def explain(
         return page_bytes(page(f"{short_name(subject.name)}: where the sink comes from", answer.sentence, sections))
 
     tables = [replace(table, note=table.note.removeprefix(answer.note).lstrip("; ")) for table in answer.tables()]
-    deliver([answer.sentence, *tables, answer.note], (html_out, as_page), force=force)
+    everything = [answer.sentence, *tables, answer.note]
+    shown = (
+        everything
+        if full
+        else brief(answer.sentence, tables[0], "All tables: --full. A page: --html FILE.", answer.note)
+    )
+    deliver(shown, (html_out, as_page), force=force)

@@ -24,6 +24,7 @@ from .options import (
     Backend,
     Column,
     Force,
+    Full,
     Html,
     Json,
     Loading,
@@ -131,9 +132,6 @@ class Settings:
         return replace(preset_of(self.preset), **{name: value for name, value in options.items() if value is not None})
 
 
-FULL = "Print every table of heads, tokens and blocks in place of the overview."
-
-
 @dataclass(frozen=True)
 class Results:
     """What `measure` prints and writes; None for a file that the user did not ask for."""
@@ -142,7 +140,7 @@ class Results:
     json_out: Json = None
     html_out: Html = None
     force: Force = False
-    full: Annotated[bool, typer.Option("--full", help=FULL)] = False
+    full: Full = False
 
     def check(self) -> None:
         """Raises InputError for a format in which a report is not saved."""

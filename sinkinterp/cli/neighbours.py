@@ -1,16 +1,18 @@
 """The commands for people who evict caches, train dictionaries or quantise: what to keep, and what to leave out."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+from rich.text import Text as RichText
 
 from ..data.choices import Dtype
 from ..errors import InputError
 from ..outputs import json_bytes, page_bytes
 from .loading import load_subject
-from .options import Column, Count, DeviceMap, Length, Model, Numbers, Tables, Text, TokenFile, number, whole
+from .options import Column, Count, DeviceMap, Full, Length, Model, Numbers, Tables, Text, TokenFile, number, whole
+from .overview import brief
 from .terminal import deliver, progress_bars
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from ..data.tokens import Tokens
     from ..runs.inputs import Inputs
     from ..table import Table
+ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --json FILE."
 TOLERANCE = "The change of a head's output that is tolerated, as a share of its length."
 HALVES = "Number of sequences, n. \\[default: 64]"
 BITS = "Bits of rounded keys and values; give it again for more."
@@ -36,6 +39,7 @@ def cache(
     tokens: TokenFile = None,
     dtype: Numbers = Dtype.FLOAT32,
     device_map: DeviceMap = None,
+    full: Full = False,
     files: Tables = Tables(),
 ) -> None:
     """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
@@ -62,8 +66,14 @@ def cache(
         if generate:
             tables.append(generation_table(subject, read[:, : max(2, min(32, window // 2))], generate))
         answer = f"{losses.answer()} {quantised_answer(rounded)}"
-    shown = [needs_table(table) if table is heads else table for table in tables]
-    _deliver(f"{subject.name}: how many first tokens must stay?", answer, tables, shown, files)
+    everything = [*(needs_table(table) if table is heads else table for table in tables), answer]
+    _deliver(
+        f"{subject.name}: how many first tokens must stay?",
+        answer,
+        tables,
+        everything if full else brief(answer, tables[0], ELSEWHERE),
+        files,
+    )
 
 
 def mask(
@@ -77,6 +87,7 @@ def mask(
     tokens: TokenFile = None,
     dtype: Numbers = Dtype.FLOAT32,
     device_map: DeviceMap = None,
+    full: Full = False,
     files: Tables = Tables(),
 ) -> None:
     """Which tokens and dimensions should a dictionary or a quantiser leave out? Measure what it changes."""
@@ -105,7 +116,9 @@ def mask(
             without.weights_table(subject, read[1::2], found, progress),
         ]
     title, more = f"{subject.name}: what should be left out?", {"mask": found.to_dict()}
-    _deliver(title, found.answer(), tables, tables, files, more)
+    answer = found.answer()
+    shown = [*tables, answer] if full else brief(answer, tables[0], ELSEWHERE)
+    _deliver(title, answer, tables, shown, files, more)
 
 
 def _subject(model: str, dtype: Dtype, device_map: str | None) -> "HuggingFaceSubject":
@@ -119,7 +132,12 @@ def _read(subject: "HuggingFaceSubject", model: str, inputs: "Inputs") -> "Token
 
 
 def _deliver(
-    title: str, answer: str, tables: "list[Table]", shown: "list[Table]", files: Tables, more: Mapping[str, Any] = {}
+    title: str,
+    answer: str,
+    tables: "list[Table]",
+    shown: "Iterable[Table | RichText | str]",
+    files: Tables,
+    more: Mapping[str, Any] = {},
 ) -> None:
     from ..pages.page import Section, page
 
@@ -128,4 +146,4 @@ def _deliver(
 
     plain = {"answer": answer, "tables": [table.to_dict() for table in tables], **more}
     json_file, html_file = (files.json_out, lambda: json_bytes(plain)), (files.html_out, as_page)
-    deliver([*shown, answer], json_file, html_file, force=files.force)
+    deliver(shown, json_file, html_file, force=files.force)

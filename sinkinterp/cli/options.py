@@ -289,3 +289,7 @@ class Loading:
     def subject(self, model: str, dtype: str = Dtype.FLOAT32) -> "Subject":
         """The model of that name or folder, which computes in `dtype` unless --dtype says otherwise."""
         return load_subject(model, self.backend, self.encoder, self.dtype or dtype, self.device_map)
+
+
+FULL = "Print every table in place of the overview."
+Full = Annotated[bool, typer.Option("--full", help=FULL)]

@@ -1,4 +1,4 @@
-"""What `measure` prints: a sentence, six numbers, a map of heads, the strongest heads, and how they were measured."""
+"""What commands print unless --full is given: a sentence, the numbers that matter, and how they were measured."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,8 +12,14 @@ if TYPE_CHECKING:
     from ..report.readings import TokenText
     from ..report.report import Report
 
-LINES, SHADES, STRONGEST = 14, " ░▒▓█", 5
+LINES, SHADES, STRONGEST, ROWS = 14, " ░▒▓█", 5, 8
 ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --save FILE.safetensors, .csv or .json."
+
+
+def brief(sentence: str, table: Table, elsewhere: str, note: str | None = None) -> tuple[Text | Table | str, ...]:
+    """A sentence, the first rows of one table, its note or another one, and where everything else is."""
+    said = table.note if note is None else note
+    return Text(sentence), replace(table.head(ROWS), note=""), Text(said, style="table.caption"), elsewhere
 
 
 def overview(report: "Report", epsilon: float, word: "TokenText") -> Iterator[Table | Text | str]:

@@ -12,11 +12,13 @@ from ..errors import InputError
 from ..outputs import page_bytes
 from .drawing import heads_named, layer_and_head
 from .loading import load_subject
-from .options import Backend, Force, Model, Numbers, Out, filled
+from .options import Backend, Force, Full, Model, Numbers, Out, filled
+from .overview import brief
 from .terminal import deliver, progress_bars
 
 if TYPE_CHECKING:
     from ..interventions.changes import Change
+    from ..table import Table
 
 
 class Patched(StrEnum):
@@ -45,7 +47,6 @@ FIRST = "Add what gradients estimate (attribution patching), and its error."
 ANSWER = "The right next token, such as ' Paris'. With --instead the metric is the difference of their logits."
 INSTEAD = "The next token after the corrupted prompt."
 SINK = "Let the metric be the mean attention to the first token. \\[default: KL divergence from the clean run]"
-SHOWN = 12  # rows that the terminal prints
 
 
 def patch(
@@ -62,6 +63,7 @@ def patch(
     dtype: Numbers = Dtype.FLOAT32,
     backend: Backend = "huggingface",
     out: Out = Path("figures/patch.html"),
+    full: Full = False,
     force: Force = False,
 ) -> None:
     """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
@@ -87,11 +89,25 @@ def patch(
             table = activation_patching(
                 subject, clean, corrupted, site=kind, by=by, first_order=first_order, **measured
             )
-    strongest = sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0)))[:SHOWN]
+    strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
     lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."
     sections = [Section("The share of the clean run that each place restores", "", [table.plot()])]
     html = page(f"{short_name(subject.name)}: activation patching", lead, sections)
-    deliver([table.with_rows(strongest)], (out, lambda: page_bytes(html)), force=force)
+    shown = (
+        [strongest] if full else brief(_sentence(strongest), strongest, "All rows: --full. The map: the page below.")
+    )
+    deliver(shown, (out, lambda: page_bytes(html)), force=force)
+
+
+def _sentence(strongest: "Table") -> str:
+    """The place that restores most, from rows with the strongest first."""
+    from ..report.restored import RESTORED
+
+    row = strongest[0]
+    place = ", ".join(f"{name} {row[name]}" for name in list(row)[: list(row).index(RESTORED)])
+    return (
+        f"Of {len(strongest)} places, {place} has the largest effect: it restores {row[RESTORED]:.3g} of the clean run."
+    )
 
 
 def _check(site: Patched, heads: Sequence[tuple[int, int]] | None, to: str | None, first_order: bool) -> None:

@@ -106,7 +106,7 @@ def reproduce(
                 if is_all:
                     experiments.check_default(scope, scale)
                 if dry_run:
-                    _print_cost(name, experiment, scope)
+                    _print_cost(name, experiment, scope, out)
                 else:
                     _write_chapter(name, experiment, scope, out, _command(name, scope, encoder), force)
             except InputError as error:  # of `all`, those that can run do
@@ -140,7 +140,7 @@ def _workers(ray: str | None, scale: Scale | None) -> "Workers":
     return Processes(1) if scale is Scale.PAPER else Processes()
 
 
-def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
+def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path) -> None:
     from ..runs.estimate import GPU_SPEED, cost_of
     from ..runs.experiment import OnModels
 
@@ -155,7 +155,18 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope") -> None:
     if cost.runs > cost.cached:
         words += f"; the others read {cost.tokens:,} tokens, {cost.hours:,.2f} hours one after the other {where}, "
         words += f"and leave {cost.gigabytes:.3g} GB of checkpoints"
-    print_text(words)
+    print_text(words + _took(out, name, scope))
+
+
+def _took(folder: Path, name: str, scope: "Scope") -> str:
+    """How long the chapter of a folder took on its machine; empty without one of this scale."""
+    from ..pages.chapters import chapter_in, stem_of
+
+    file = folder / f"{stem_of(name, scope.label)}.json"
+    made = chapter.provenance if file.is_file() and (chapter := chapter_in(file)) else {}
+    if made.get("scale") != scope.label or "seconds" not in made:
+        return ""
+    return f"; the chapter in {folder} took {float(made['seconds'] or 0) / 3600:.2f} hours on {made.get('machine')}"
 
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, force: bool) -> None:

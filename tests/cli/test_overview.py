@@ -51,3 +51,33 @@ def test_models_of_any_depth_fit_the_lines_and_keep_their_strongest_head(report,
 def test_the_overview_says_the_protocol_once(report):
     parts = [part.to_markdown() if isinstance(part, Table) else str(part) for part in overview(report, 0.3, str)]
     assert sum("n=5, T=17" in part for part in parts) == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "patch sinkinterp/text-softmax --clean Cats --corrupted Dogs --out {out}",
+        "explain sinkinterp/demo-softmax --sequences 3 --length 13",
+        "cache sinkinterp/demo-softmax --sequences 3 --length 13 --generate 0",
+        "mask sinkinterp/demo-softmax --sequences 3 --length 13 --steps 2",
+    ],
+)
+def test_other_commands_print_a_sentence_one_table_its_protocol_and_where_the_rest_is(line, tmp_path):
+    words = line.format(out=tmp_path / "page.html").split()
+    short, full = (
+        CliRunner().invoke(app, [*words, *more]) for more in ([], ["--full", "--force"][: 1 + ("patch" in line)])
+    )
+    assert short.exit_code == full.exit_code == 0, short.output + full.output
+    lines = short.stdout.splitlines()
+    assert len(lines) <= 40 and len(lines) < len(full.stdout.splitlines())
+    assert not lines[0].startswith("┏") and sum("┏" in row for row in lines) == 1
+    assert "--full" in short.stdout and "--full" not in full.stdout and "n=" in short.stdout
+
+
+def test_a_dry_run_says_the_hours_and_the_machine_of_the_chapter_of_that_scale_only():
+    outputs = [
+        CliRunner().invoke(app, ["reproduce", "table07", "--scale", scale, "--dry-run"]).stdout
+        for scale in ("real", "demo")
+    ]
+    assert "took 0.24 hours on Linux" in " ".join(outputs[0].split())  # 880.9 seconds
+    assert outputs[1] and "took" not in outputs[1]
