@@ -39,8 +39,8 @@ def head_blocks(report: "Report") -> Text:
     """A block for each head, darker and redder with its alpha_1, a line for each layer or for as many as needed."""
     alpha, layers = report.alpha().nanmean(0), report.attention_layers
     together, wide = -(-len(layers) // LINES), 2 if alpha.shape[1] <= LINES * 2 else 1
-    several = f", the largest of {together} layers" if together > 1 else ""
-    blocks = Text(f"alpha_1 of every head: a line is a layer, a column a head{several}; blank 0, full 1\n")
+    line, several = ("a layer", "") if together == 1 else (f"{together} layers", ", the largest of the layers")
+    blocks = Text(f"alpha_1 of every head: a line is {line}, a column a head{several}; blank 0, full 1\n")
     for start in range(0, len(layers), together):
         chosen = layers[start : start + together]
         name = f"{chosen[0]}" if len(chosen) == 1 else f"{chosen[0]}-{chosen[-1]}"

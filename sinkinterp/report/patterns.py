@@ -75,13 +75,14 @@ def sinks(
     are_shares = all(map(_are_shares, layers.values()))
     weights = layers if are_shares else {layer: _proxy(pattern) for layer, pattern in layers.items()}
     alphas = {layer: of_position(pattern) for layer, pattern in weights.items()}
-    null = fmean(of_position(_uniform(pattern, real)).mean().item() for pattern in layers.values())
+    nulls = {layer: of_position(_uniform(pattern, real)).mean().item() for layer, pattern in layers.items()}
     every = torch.cat(list(alphas.values()), 1)
     k = position + 1
 
     def row(layer: int | None, head: int | None, alpha: Float[Tensor, "batch head"]) -> dict[str, Cell]:
         return {
-            LAYER: layer, HEAD: head, **estimate_cells(f"alpha_{k}", estimate(alpha.mean(1))), NULL: null,
+            LAYER: layer, HEAD: head, **estimate_cells(f"alpha_{k}", estimate(alpha.mean(1))),
+            NULL: fmean(nulls.values()) if layer is None else nulls[layer],
             **estimate_cells(f"Sink_{k}", rate((alpha > epsilon).float().mean(1))),
         }  # fmt: skip
 

@@ -1,5 +1,7 @@
 """What `measure` prints first: few lines, each head once, and the numbers of the report."""
 
+import math
+
 import pytest
 import torch
 from backends.zoo import VOCAB, model_of
@@ -43,7 +45,9 @@ def test_models_of_any_depth_fit_the_lines_and_keep_their_strongest_head(report,
     alpha = torch.zeros(2, n_layers, 3)
     alpha[:, n_layers - 1, 1] = 1.0
     deep = type("Deep", (), {"alpha": lambda self: alpha, "attention_layers": tuple(range(n_layers))})()
-    lines = head_blocks(deep).plain.split("\n")[1:]
+    legend, *lines = head_blocks(deep).plain.split("\n")
+    together = math.ceil(n_layers / LINES)
+    assert ("a line is a layer," if together == 1 else f"a line is {together} layers,") in legend
     assert len(lines) <= LINES and lines[-1].endswith(SHADES[-1] * 2)
     assert strongest_heads(deep).split(": ")[1].startswith(f"{n_layers - 1}.1 1.00")
 

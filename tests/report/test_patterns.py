@@ -82,6 +82,17 @@ def test_the_null_of_a_window_is_that_of_a_window():
     assert table.rows[0]["alpha_1"] == pytest.approx(report.alpha().mean().item(), abs=1e-6)
 
 
+@torch.no_grad()
+def test_the_null_of_a_head_is_that_of_its_own_layer():
+    model, tokens = model_of("gemma2 with softcap"), tokens_of()
+    model.set_attn_implementation("eager")
+    heads = si.sinks(model(tokens, output_attentions=True)).rows[1:]
+    report = si.measure(model, tokens, convention=PAPER)
+    expected = report.null_alpha().expand_as(report.alpha()).mean(0).flatten().tolist()
+    assert len({round(null, 6) for null in expected}) > 1  # layers with a window beside layers without
+    assert [row["null"] for row in heads] == pytest.approx(expected, abs=1e-6)
+
+
 REFUSED = {
     "no attention weights": (),
     r"is \(5,\)": torch.rand(5),
