@@ -112,8 +112,8 @@ class Path:
     """From the part that writes the first token's largest entry to the heads whose keys read it.
 
     dim: of the entry. is_mlp: whether a feed-forward layer writes most of it. at: the block that writes it. value: the
-    number that is added. share: of the entry. eraser: the part that takes most of it away, and its share; None if none
-    takes half.
+    number that is added. share: of the entry. eraser: the part that takes most of it away, and its share of the
+    entry at its largest; None if none takes half.
     writer: its name. block, times: where the entry is followed, and how many times its mean size at the other tokens.
     life: the blocks where most sequences have it massive, by the criterion of `measure`.
     readers: by (layer, head), the writer's share of the head's score. n_heads: how many heads come after the writer.

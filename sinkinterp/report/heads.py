@@ -66,8 +66,8 @@ def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
             "by norms": gap.by_norms[:, i, head].nanmean().item(),
         }
 
-    explained = "gap: mean score of the first key less that of the others, by angle + by norms"
-    note = f"{protocol_note(report, epsilon)}; {explained}"
+    explained = "gap: mean cosine times mean product of lengths, the first key's less the others'"
+    note = f"{protocol_note(report, epsilon)}; {explained}; by angle + by norms"
     return Table("Angle or length? Queries and the first key per head", note, rows_by_head(report, row))
 
 
@@ -75,7 +75,8 @@ def score_gaps_by_head(report: Readings, epsilon: float = 0.3) -> Table:
 def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
     """A sink with a short value writes next to nothing (no-op); one with a long value broadcasts it.
 
-    Stable ranks are of the keys, and of the update that the head writes; 1 is one direction for all positions.
+    Stable ranks are of the keys, and of what the head returns (the output projection then makes its update of it); 1 is
+    one direction for all positions.
     Source: Fesser, arXiv 2606.08105. Raises InputError where the instrument GEOMETRY was not measured.
     """
     keys, updates, ratios = report.extra(KEY_RANK), report.extra(UPDATE_RANK), report.value_ratio()
@@ -91,7 +92,8 @@ def writes_by_head(report: Readings, epsilon: float = 0.3) -> Table:
             "kind of sink": _kind(ratio.mean()) if alpha > epsilon else "none",
         }
 
-    note = f"{protocol_note(report, epsilon)}; no-op: value ratio below 0.2; broadcast: from 0.8 to 1.25"
+    explained = "update: before the output projection; no-op: value ratio below 0.2; broadcast: from 0.8 to 1.25"
+    note = f"{protocol_note(report, epsilon)}; {explained}"
     return Table("What do heads write?", note, rows_by_head(report, row))
 
 

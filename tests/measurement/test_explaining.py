@@ -242,6 +242,26 @@ def test_an_entry_that_stands_out_in_a_middle_block_is_found_where_a_later_block
         assert (report.extra("massive_entries")[:, blocks] >= 1).all()
 
 
+@pytest.mark.parametrize("share", [0.4, 0.7])
+def test_a_part_erases_an_entry_if_it_takes_half_of_the_largest_that_it_was(share):
+    tokens = torch.randint(4, 31, (5, 13), generator=torch.Generator().manual_seed(2))
+    tokens[:, 0], model, given = 3, middle_model(dim=7), []
+    with torch.no_grad():
+        model.model.layers[1].mlp.down_proj.weight[7, 2:4] *= 30  # the entry grows after block 1
+        eraser = model.model.layers[2].mlp
+        eraser.gate_proj.weight[5, 7] = eraser.up_proj.weight[5, 7] = 1
+        with removed_after([eraser.down_proj.register_forward_pre_hook(lambda module, args: given.append(args[0]))]):
+            x = residuals(load(model), tokens)[:, :, 0, 7].mean(0)
+        eraser.down_proj.weight[7, 5] = -share * x[2] / given[-1][:, 0, 5].mean()
+        path = si.explain(model, tokens, head=(3, 1), progress=False).path
+    assert (path.block, path.dim) == (1, 7) and 0.4 * x[2] > 0.5 * x[1] > 0
+    if share < 0.5:
+        assert path.eraser is None and "erases" not in path.sentence()
+    else:
+        name, erased = path.eraser
+        assert name == "MLP 2" and erased == pytest.approx(share, abs=0.01)
+
+
 def residuals(subject, tokens):
     """`sequence block pos d_model`, by transformers alone but for the last, which it norms."""
     with torch.no_grad():

@@ -12,6 +12,7 @@ from sinkinterp.metrics.instruments import ALL, LOSS, MASSIVE
 from sinkinterp.metrics.loss import NEXT_TOKEN_LOSS
 from sinkinterp.metrics.residuals import COSINE_TO_FIRST
 from sinkinterp.metrics.writes import KEY_RANK, UPDATE_RANK
+from sinkinterp.report.heads import score_gaps_by_head, writes_by_head
 
 
 def residual_answers(x):
@@ -85,6 +86,34 @@ def test_angles_and_norm_products_are_those_of_the_queries_and_keys(spiked):
         first = pairs[..., 1:, 0].mean(-1)
         others = torch.stack([pairs[..., i, 1 : i + 1].mean(-1) for i in range(1, 17)], -1).mean(-1)
         torch.testing.assert_close(report.extra(metric), torch.stack((first, others), -1), rtol=1e-4, atol=1e-4)
+
+
+def test_the_gap_is_of_mean_cosines_and_mean_products_of_lengths_as_its_note_says(spiked):
+    report, seen = spiked
+    q, k, _ = rearrange(seen["qkv"], "s layer i (three h d) -> three s layer h i d", three=3, h=4)
+    lengths = q.norm(dim=-1)[..., :, None] * k.norm(dim=-1)[..., None, :] * 12**-0.5
+    scores = einsum(q, k, "s layer h i d, s layer h j d -> s layer h i j") * 12**-0.5
+    others = torch.ones(17, 17).tril(-1)[1:].roll(1, 1)  # keys 1 to i of query i
+
+    def means(pairs):
+        return pairs[..., 1:, 0].mean(-1), ((pairs[..., 1:, :] * others).sum(-1) / others.sum(-1)).mean(-1)
+
+    (cosine, cosine_others), (length, length_others), scored = map(means, (scores / lengths, lengths, scores))
+    table = score_gaps_by_head(report)
+    found = torch.tensor(table.numbers("score gap")).reshape(3, 4)
+    expected = (cosine * length - cosine_others * length_others).mean(0)
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+    assert (found - (scored[0] - scored[1]).mean(0)).abs().max() > 1e-3  # a gap of mean scores is another number
+    assert "gap: mean cosine times mean product of lengths" in table.note
+
+
+def test_the_rank_of_an_update_is_of_what_the_head_returns_as_its_note_says(spiked):
+    report, seen = spiked
+    z = rearrange(seen["z"], "s layer i (h d) -> s layer h i d", h=4)
+    ranks = z.square().sum((-2, -1)) / torch.linalg.matrix_norm(z, 2).square()
+    table = writes_by_head(report)
+    assert table.numbers("stable rank of update") == pytest.approx(ranks.mean(0).flatten().tolist(), rel=1e-3)
+    assert "update: before the output projection" in table.note
 
 
 def test_ranks_are_energies_over_the_largest_singular_value_squared(spiked):

@@ -69,14 +69,17 @@ def massive_path(subject: Subject, tokens: Tokens) -> Path | NoPath:
 
 
 def _path_to(hf: HuggingFaceSubject, block: int, dim: int, entry: Tensor, of_mlps: Tensor) -> Path | None:
-    """Who writes and erases an entry, by its values and what feed-forward layers add; None where the embedding does."""
+    """Who writes and erases an entry, by its values and what feed-forward layers add; None if the embedding does.
+
+    What is erased counts as a share of the entry at its largest: it may grow after the block where it stands out most.
+    """
     value = entry[block]
     shares = torch.stack((entry.diff() - of_mlps, of_mlps), 1) / value  # of what mixes tokens, and feed-forward layers
     if block == 0 or shares[:block].max() < entry[0] / value:
         return None
     at, is_mlp = divmod(int(shares[:block].argmax()), 2)
     last, of_last = divmod(int(shares[block:].argmin()), 2)
-    erased = -float(shares[block + last, of_last])
+    erased = -float(shares[block + last, of_last] * value / entry[entry.abs().argmax()])
     eraser = (_part(hf, block + last, bool(of_last)), erased) if erased >= 0.5 else None
     share = float(shares[at, is_mlp])
     return Path(dim, bool(is_mlp), at, share * float(value), share, eraser, _part(hf, at, bool(is_mlp)), block)
