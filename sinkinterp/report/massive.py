@@ -14,8 +14,8 @@ from plotly.subplots import make_subplots
 from ..errors import InputError
 from ..metrics.bootstrap import mean_cells
 from ..metrics.residuals import ALL_ENTRIES, KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
+from ..plots.series import add_curve, positive_axis
 from ..plots.theme import MAGNITUDE, escaped, themed
-from ..plots.traces import add_curve, positive_axis
 from ..table import Cell, Table
 from .columns import BLOCK, POSITION
 from .readings import Readings, TokenText, of_report, protocol_note

@@ -11,8 +11,8 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..metrics.bootstrap import mean_cells
+from ..plots.series import add_curve, positive_axis, unique_values
 from ..plots.theme import GREY, colour, escaped, model_numbers, themed
-from ..plots.traces import add_curve, positive_axis, unique_values
 from ..table import Cell, Table
 from .columns import BLOCK, MODEL, QUANTITY
 from .positions import followed

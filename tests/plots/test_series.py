@@ -4,9 +4,8 @@ import pytest
 from plots.test_figures import RESIDUALS, SWAPS, TRAINING, bars, interval
 
 from sinkinterp.applications.position_swap import swap_chart
-from sinkinterp.plots.series import sweep_figure
+from sinkinterp.plots.series import positive_axis, sweep_figure
 from sinkinterp.plots.theme import GREY, caption_of, faded
-from sinkinterp.plots.traces import positive_axis
 from sinkinterp.report.compare import over_length
 from sinkinterp.report.norms import by_kind, ratios
 from sinkinterp.runs.histories import training
