@@ -7,8 +7,8 @@ import plotly.graph_objects as go
 from sinkinterp.data.progress import Progress
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate_cells
+from sinkinterp.plots.series import PERCENT, error_bars, unique_values
 from sinkinterp.plots.theme import colour, escaped, model_numbers, themed
-from sinkinterp.plots.traces import PERCENT, error_bars, unique_values
 from sinkinterp.report.columns import ALPHA_1, MODEL, SEED
 from sinkinterp.runs.case import Case, Model
 from sinkinterp.runs.catalogue import Scale

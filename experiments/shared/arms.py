@@ -7,7 +7,7 @@ from statistics import fmean
 
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.files import cache_folder
-from sinkinterp.plots.traces import unique_values
+from sinkinterp.plots.series import unique_values
 from sinkinterp.report.columns import MODEL, SEED
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.study import HELD_OUT_SEQUENCES, Arm, base_of, device_of, history_of, lengths_of

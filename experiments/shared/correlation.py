@@ -3,7 +3,7 @@
 import torch
 
 from sinkinterp.metrics.bootstrap import Estimate
-from sinkinterp.plots.traces import unique_values
+from sinkinterp.plots.series import unique_values
 from sinkinterp.report.columns import MODEL
 from sinkinterp.table import Table
 

@@ -11,9 +11,8 @@ import plotly.graph_objects as go
 
 from ..metrics.bootstrap import estimate, mean_cells
 from ..metrics.metric import PerSequence
-from ..plots.series import sweep_figure
+from ..plots.series import sweep_figure, unique_values
 from ..plots.theme import MAGNITUDE, themed
-from ..plots.traces import unique_values
 from ..report.columns import HEAD, LAYER
 from ..table import Cell, Table, high_of
 

@@ -16,8 +16,8 @@ from ..interventions.positions import ReplacePosition, SwapPositions
 from ..measurement.inputs import ModelLike, inputs_of
 from ..measurement.measure import measure
 from ..metrics.bootstrap import estimate_cells, intervals
+from ..plots.series import BAR_ERROR, error_bars, unique_values
 from ..plots.theme import GREY, colour, escaped, themed
-from ..plots.traces import BAR_ERROR, error_bars, unique_values
 from ..report.columns import EDIT, INPUT, SINK_1, SINK_T, TARGET
 from ..report.report import Report
 from ..table import NULL, Cell, Table, published

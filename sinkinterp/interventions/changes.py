@@ -202,7 +202,9 @@ class _ChangeHeads(Change, OnPairs):
 
 @dataclass(frozen=True)
 class _ChangeInCall(_ChangeHeads):
-    """`activations` finds the tensor in the call, `_with` makes the call that has another one in its place."""
+    """The same for one tensor of the call: its field `part`."""
+
+    part: ClassVar[str]
 
     @override
     def call(self, call: AttentionCall) -> AttentionCall:
@@ -212,44 +214,36 @@ class _ChangeInCall(_ChangeHeads):
         new = self._changed_heads(call.layer, old)
         return call if new is old else self._with(call, new[:, :, past:])
 
+    def activations(self, shown: AttentionCall) -> Tensor:
+        return getattr(shown, self.part)
+
     def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
-        raise NotImplementedError
+        changed: dict[str, Any] = {self.part: new}
+        return replace(call, **changed)
 
 
 @dataclass(frozen=True)
 class ChangeQueries(_ChangeInCall, OnHeads):
     """`operation` on queries, after norms and rotation."""
 
-    def activations(self, shown: AttentionCall) -> Tensor:
-        return shown.q
-
-    def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
-        return replace(call, q=new)
+    part = "q"
 
 
 @dataclass(frozen=True)
 class ChangeKeys(_ChangeInCall, OnKVHeads):
     """`operation` on keys, after norms and rotation."""
 
-    def activations(self, shown: AttentionCall) -> Tensor:
-        return shown.k
-
-    def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
-        return replace(call, k=new)
+    part = "k"
 
 
 @dataclass(frozen=True)
 class ChangeValues(_ChangeInCall, OnKVHeads):
     """`operation` on values."""
 
+    part = "v"
+
     def _width(self, shape: ModelShape, length: int) -> int:
         return shape.d_value or shape.d_head
-
-    def activations(self, shown: AttentionCall) -> Tensor:
-        return shown.v
-
-    def _with(self, call: AttentionCall, new: Tensor) -> AttentionCall:
-        return replace(call, v=new)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.changes import Change, ChangePattern, ChangeResidual
 from ..interventions.operations import PutAt
-from ..interventions.selectors import OnKVHeads, OnPairs
+from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics import sink
 from ..metrics.bootstrap import BY_SEQUENCE, estimate_cells, ratio
 from ..metrics.importance import VISIBLE, importance_and_raw
@@ -138,9 +138,7 @@ def first_alpha(layer: int | None = None, head: int | None = None, epsilon: floa
 
     def of(scene: Scene) -> PerSequence:
         alpha = scene.trace["alpha"]
-        if any(place is not None and place >= n for place, n in zip((layer, head), alpha.shape[1:], strict=False)):
-            n_layers, n_heads = alpha.shape[1:3]
-            raise InputError(f"there is no such head; {n_layers} layers attend, each with {n_heads} heads, from 0")
+        check_heads([(layer or 0, head or 0)], range(alpha.shape[1]), alpha.shape[2], "head")
         chosen = alpha if layer is None else alpha[:, [layer]]
         chosen = chosen if head is None else chosen[:, :, [head]]
         return chosen.mean((1, 2)) if epsilon is None else sink.sink_rate(chosen, epsilon)

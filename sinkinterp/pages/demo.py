@@ -14,7 +14,7 @@ from ..data.tokens import TokenSet
 from ..measurement.maps import head_maps
 from ..measurement.measure import measure
 from ..metrics.bootstrap import BY_SEQUENCE, Estimate, estimate_cells
-from ..plots.traces import unique_values
+from ..plots.series import unique_values
 from ..report.columns import BLOCK, MODEL
 from ..report.maps import HeadMaps, attention_figure
 from ..report.norms import FIRST_TOKEN, OTHER_TOKENS, residual_norms, residual_norms_by_block

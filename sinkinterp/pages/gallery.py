@@ -18,8 +18,8 @@ from ..data.tokens import TokenSet
 from ..measurement.maps import head_maps
 from ..measurement.measure import measure
 from ..metrics.instruments import DISTRIBUTIONS, GEOMETRY, MASSIVE, RESIDUALS
+from ..plots.series import MARKERS, positive_axis, unique_values
 from ..plots.theme import MAGNITUDE, colour, escaped, themed
-from ..plots.traces import MARKERS, positive_axis, unique_values
 from ..report.columns import ALPHA_1, BLOCK, HEAD, LAYER, MODEL
 from ..report.compare import sinks_by_length
 from ..report.heads import sinks_by_head, strongest_head

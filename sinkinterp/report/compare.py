@@ -12,9 +12,8 @@ from ..checks import keywords
 from ..errors import InputError
 from ..metrics.bootstrap import difference, estimate, estimate_cells, intervals, mean_cells
 from ..metrics.sink import check_epsilon, epsilons_of
-from ..plots.series import sweep_figure
+from ..plots.series import PERCENT, add_curve, sweep_figure, unique_values
 from ..plots.theme import colour, escaped, themed
-from ..plots.traces import PERCENT, add_curve, unique_values
 from ..table import NULL, Cell, Table
 from .columns import ALPHA_1, EPSILON, LENGTH, MODEL, QUANTITY, SINK_1, VALUE_RATIO
 from .readings import Readings, check_report, check_reports, of_report, protocol_note

@@ -16,8 +16,6 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..checks import whole_number
-from ..data.tokens import PAD
 from ..errors import InputError
 from ..files import path_of
 from ..outputs import csv_bytes, stamped, write_output
@@ -28,11 +26,8 @@ from .readings import EXTRA, Readings, of_report
 R = TypeVar("R", bound=Readings)
 Shape = tuple[int, ...]
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
-TOLERANCE = 1e-3  # of rounding, in what lies from 0 to 1
 _ABOUT = {SEALED, SHA256, "positions", "attention_layers", "protocol"}  # reports of earlier versions have no hash
-_SHARES = ("importance", "null", "bias_null", "slot_importance", "slot_null")  # from 0 to 1
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
-_NORMS = ("residual_norms", "key_norms", "value_norms")
 
 
 @of_report
@@ -83,7 +78,7 @@ def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
             about = json.loads((file.metadata() or {})[_METADATA])
             _check_hash(Path(path), about)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return checked(report_class(**_fields(about, tensors)))
+        return report_class(**_fields(about, tensors))
     except Damaged:
         raise
     except InputError as error:
@@ -98,8 +93,7 @@ def _check_hash(path: Path, about: Mapping[str, Any]) -> None:
     """Raises Damaged unless a file that says this about itself is as it was written."""
     if about.keys() - _ABOUT:
         raise Damaged(path, f"its metadata holds {', '.join(about)}", "copy it again or make it again")
-    if SHA256 in about or SEALED in about:
-        check_stamp(path, str(about.get(SHA256)))
+    check_stamp(path, about[SHA256])
 
 
 @of_report
@@ -119,7 +113,7 @@ def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
             fix = "the report is what Report.save wrote" if "tables" in plain else "take it as it was"
             raise InputError(f"it holds {', '.join(map(str, plain))}; {fix}")
         tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
-        report = checked(report_class(**_fields(plain, tensors)))
+        report = report_class(**_fields(plain, tensors))
         check_signed(plain, to_dict(report))  # of the numbers, however JSON wrote them
         return report
     except InputError:
@@ -138,13 +132,7 @@ def to_pandas(readings: Readings) -> Any:
         (range(n), readings.attention_layers, range(n_heads), readings.positions),
         names=("sequence", "layer", "head", "position"),
     )
-    columns = {
-        "importance": readings.importance,
-        "raw_importance": readings.raw_importance,
-        "null": readings.null,
-        "bias_null": readings.bias_null,
-    }
-    data = {name: values.flatten().numpy() for name, values in columns.items()}
+    data = {name: getattr(readings, name).flatten().numpy() for name in _BY_POSITION}
     return pandas.DataFrame(data, index=index).dropna().reset_index()
 
 
@@ -179,11 +167,7 @@ def _tensor_dict(tensor: Tensor) -> dict[str, Any]:
 
 def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str]) -> Tensor:
     numbers = [float(value) if isinstance(value, str) else value for value in values]
-    made = torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))
-    kinds = {bool} if made.dtype == torch.bool else {float, int} if made.is_floating_point() else {int}
-    if not set(map(type, numbers)) <= kinds:
-        raise InputError(f"it holds other values than {dtype}; take it as it was")
-    return made
+    return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))
 
 
 @of_report
@@ -195,12 +179,6 @@ def check_shapes(readings: Readings) -> None:
             raise InputError(f"its {name} is {tuple(value.shape)}, not {shape}; take the file or dictionary as it was")
 
 
-def checked(readings: R) -> R:
-    """The readings themselves. Raises InputError where their numbers cannot be, or do not fit the protocol."""
-    _check_numbers(readings)
-    return readings
-
-
 def _expected(readings: Readings) -> Iterator[tuple[str, Shape]]:
     """The shape that each tensor has to have, given the tokens, layers, heads and positions."""
     sizes = {name: len(value.shape) for name, value in readings.tensors().items()}
@@ -210,7 +188,7 @@ def _expected(readings: Readings) -> Iterator[tuple[str, Shape]]:
         raise InputError(f"its {wrong[0]} has {sizes[wrong[0]]} axes, not {axes[wrong[0]]}; take it as it was")
     n, length = readings.tokens.shape
     n_layers, n_heads = len(readings.attention_layers), readings.importance.shape[2]
-    for name in ("importance", "raw_importance", "null", "bias_null"):
+    for name in _BY_POSITION:
         yield name, (n, n_layers, n_heads, len(readings.positions))
     for name in {"slot_importance", "slot_null", "off_sequence"} & sizes.keys():
         yield name, (n, n_layers, n_heads)
@@ -219,47 +197,3 @@ def _expected(readings: Readings) -> Iterator[tuple[str, Shape]]:
     yield "value_norms", tuple(readings.key_norms.shape)
     for name, value in readings.extras.items():
         yield f"extra.{name}", (n, *value.shape[1:])
-
-
-def _check_numbers(readings: Readings) -> None:
-    n, length = readings.tokens.shape
-    if not _are_ids(readings.tokens) or readings.importance.shape[2] % max(1, readings.key_norms.shape[2]):
-        raise InputError("its tokens are not whole numbers, or its kv heads do not divide its heads; take it as it was")
-    if (readings.protocol.sequences, readings.protocol.length) != (n, length):
-        said = f"n={readings.protocol.sequences}, T={readings.protocol.length}"
-        raise InputError(f"its protocol says {said} of {n} x {length} tokens; take it as it was")
-    _check_ranges(readings)
-    for name in ("positions", "attention_layers"):
-        if len(set(getattr(readings, name))) < len(getattr(readings, name)):
-            raise InputError(f"its {name} are not distinct; take it as it was")
-    for position in readings.positions:
-        whole_number(position, "a position of a report", 0, readings.key_norms.shape[3] - 1)
-    for layer in readings.attention_layers:
-        whole_number(layer, "an attention layer of a report", 0, readings.residual_norms.shape[1] - 2)
-
-
-def _are_ids(tokens: Tensor) -> bool:
-    """Tells if tokens are whole numbers from 0, with padding at the ends of sequences alone."""
-    if tokens.dtype not in (torch.int32, torch.int64):
-        return False
-    is_padding = tokens == PAD
-    return bool(((tokens >= 0) | is_padding).all() and not (is_padding[:, :-1] & ~is_padding[:, 1:]).any())
-
-
-def _check_ranges(readings: Readings) -> None:
-    """Raises InputError for shares and norms that cannot be, and for what is not finite, padding apart."""
-    lengths = (readings.tokens != PAD).sum(1)
-    by_position = {"residual_norms": torch.arange(readings.tokens.shape[1])}
-    if readings.key_norms.shape[3] == readings.tokens.shape[1]:  # else keys are not tokens, and none is padding
-        by_position |= dict.fromkeys(("key_norms", "value_norms"), by_position["residual_norms"])
-        by_position |= dict.fromkeys(_BY_POSITION, torch.tensor(readings.positions))
-    for name, value in readings.tensors().items():
-        if name == "tokens" or name.startswith(EXTRA):
-            continue
-        columns = by_position.get(name, torch.tensor([-1]))
-        padding = (columns >= lengths[:, None]).reshape(len(value), *[1] * (value.ndim - 2), -1)
-        if not (value.isfinite() | (padding & value.isnan())).all():
-            raise InputError(f"its {name} holds what is not a number; take it as it was")
-        most = 1.0 if name in _SHARES else math.inf
-        if name in (*_SHARES, *_NORMS) and ((value < -TOLERANCE) | (value > most + TOLERANCE)).any():
-            raise InputError(f"its {name} is not {'from 0 to 1' if most == 1 else '0 or more'}; take it as it was")

@@ -15,8 +15,8 @@ from ..metrics.bootstrap import estimate, estimate_cells, mean_cells
 from ..metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS, score_gap
 from ..metrics.sink import check_epsilon
 from ..metrics.writes import KEY_RANK, UPDATE_RANK, is_broadcast, is_nop
+from ..plots.series import unique_values
 from ..plots.theme import LIGHT, MAGNITUDE, themed
-from ..plots.traces import unique_values
 from ..table import NULL, Cell, Table
 from .columns import ALPHA_1, HEAD, KEY_RATIO, LAYER, SINK_RATE, VALUE_RATIO
 from .readings import Readings, of_report, protocol_note

@@ -2,8 +2,8 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,8 @@ from plotly.subplots import make_subplots
 from ..errors import InputError
 from ..metrics.bootstrap import mean_cells
 from ..metrics.residuals import ALL_ENTRIES, KURTOSIS, MASSIVE_ENTRIES, PEAK_OVER_MEDIAN, TOP_ENTRIES, Entries, lifetime
+from ..plots.series import add_curve, positive_axis
 from ..plots.theme import MAGNITUDE, escaped, themed
-from ..plots.traces import add_curve, positive_axis
 from ..table import Cell, Table
 from .columns import BLOCK, POSITION
 from .readings import Readings, TokenText, of_report, protocol_note
@@ -44,23 +44,6 @@ class Surface:
         return f"<Surface of block {self.block}: {len(self.tokens)} tokens x {len(self.channels)} runs of channels>"
 
 
-@dataclass(frozen=True)
-class Place:
-    """The values at one (position, channel) of a block, over sequences, and the ids of the tokens there."""
-
-    values: list[float] = field(default_factory=list)
-    token_ids: set[int] = field(default_factory=set)
-
-
-@of_report
-def tallest_block(report: Readings) -> int:
-    """The block with the largest residual entry, mean over sequences.
-
-    Raises InputError where the instrument MASSIVE was not measured.
-    """
-    return int(Entries.unstacked(report.extra(TOP_ENTRIES)).values[:, :, 0].abs().mean(0).argmax())
-
-
 @of_report
 def largest_entries(
     report: Readings, epsilon: float = 0.3, token_text: TokenText = str, block: int | None = None, most: int = 12
@@ -69,13 +52,14 @@ def largest_entries(
 
     Of every sequence the five largest count. Raises InputError where the instrument MASSIVE was not measured.
     """
-    block = tallest_block(report) if block is None else _index(block, report.residual_norms.shape[1])
-    places: dict[tuple[int, int], Place] = defaultdict(Place)
-    for value, position, channel, token_id in _top_entries(report, block):
-        places[position, channel].values.append(value)
-        places[position, channel].token_ids.add(token_id)
-    most_frequent = sorted(places.items(), key=lambda item: (-len(item[1].values), item[0]))[:most]
-    rows = [_entry_row(position, channel, place, token_text) for (position, channel), place in most_frequent]
+    tops = Entries.unstacked(report.extra(TOP_ENTRIES))
+    tallest = int(tops.values[:, :, 0].abs().mean(0).argmax())
+    block = tallest if block is None else _index(block, report.residual_norms.shape[1])
+    found: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)  # value and token id
+    for value, position, channel, token_id in _top_entries(report, tops, block):
+        found[position, channel].append((value, token_id))
+    most_frequent = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))[:most]
+    rows = [_entry_row(*place, entries, token_text) for place, entries in most_frequent]
     note = f"{protocol_note(report, epsilon)}; block 0 is the embedding"
     return Table(f"Largest residual entries of block {block}", note, tuple(rows))
 
@@ -125,23 +109,24 @@ def entries_of_surface(report: Readings, epsilon: float = 0.3, token_text: Token
     return Table(title, surface.note, rows, lambda table: surface_figure(surface, title))
 
 
-def _top_entries(report: Readings, block: int) -> Iterator[tuple[float, int, int, int]]:
+def _top_entries(report: Readings, tops: Entries, block: int) -> Iterator[tuple[float, int, int, int]]:
     """Value, position, channel and token id of every sequence's largest entries."""
-    top = Entries.unstacked(report.extra(TOP_ENTRIES)[:, block])
-    token_ids = report.tokens.gather(1, top.positions)
-    columns = (top.values, top.positions, top.channels, token_ids)
+    positions = tops.positions[:, block]
+    columns = (tops.values[:, block], positions, tops.channels[:, block], report.tokens.gather(1, positions))
     yield from zip(*(column.flatten().tolist() for column in columns), strict=True)
 
 
-def _entry_row(position: int, channel: int, place: Place, token_text: TokenText) -> dict[str, Cell]:
-    n_tokens = len(place.token_ids)
+def _entry_row(
+    position: int, channel: int, entries: Sequence[tuple[float, int]], token_text: TokenText
+) -> dict[str, Cell]:
+    values, token_ids = [value for value, _ in entries], {token_id for _, token_id in entries}
     return {
         POSITION: position,
         "channel": channel,
-        "token": token_text(min(place.token_ids)) if n_tokens == 1 else f"{n_tokens} different",
-        "in sequences": len(place.values),
-        "mean value": math.fsum(place.values) / len(place.values),
-        "largest |value|": max(map(abs, place.values)),
+        "token": token_text(min(token_ids)) if len(token_ids) == 1 else f"{len(token_ids)} different",
+        "in sequences": len(values),
+        "mean value": math.fsum(values) / len(values),
+        "largest |value|": max(map(abs, values)),
     }
 
 

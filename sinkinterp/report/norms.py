@@ -11,8 +11,8 @@ from plotly.subplots import make_subplots
 from torch import Tensor
 
 from ..metrics.bootstrap import mean_cells
+from ..plots.series import add_curve, positive_axis, unique_values
 from ..plots.theme import GREY, colour, escaped, model_numbers, themed
-from ..plots.traces import add_curve, positive_axis, unique_values
 from ..table import Cell, Table
 from .columns import BLOCK, MODEL, QUANTITY
 from .positions import followed
@@ -27,7 +27,6 @@ FIRST_TOKEN = "first token"
 OTHER_TOKENS = "other tokens"
 RATIO = "ratio"
 BLOCK_AXIS = "block (0: embedding)"
-EQUAL = {"y": 1, "line": {"color": GREY, "dash": "dot"}}
 
 
 @of_report
@@ -119,25 +118,13 @@ def by_kind(table: Table) -> go.Figure:
     return themed(figure, table.title, caption=f"{caption} {table.note}")
 
 
-def ratios(table: Table) -> go.Figure:
-    """The first token's residual norm over the others', a line per model; from `residual_norms_by_block`."""
-    figure = go.Figure()
-    for model, i in model_numbers(unique_values(table, MODEL)).items():
-        add_curve(figure, table.where(**{MODEL: model}), BLOCK, RATIO, i, name=escaped(model))
-    figure.add_hline(**EQUAL)
-    figure.update_xaxes(title=BLOCK_AXIS, **_ticks(table))
-    figure.update_yaxes(title="residual norm, first token / others", **positive_axis([*table.numbers(RATIO), 1.0]))
-    caption = "Norm of the first token's residual over the mean norm of the other tokens; dotted: equal."
-    return themed(figure, "Residual-norm ratio by block", caption=f"{caption} {table.note}")
-
-
 def residual_norms(table: Table) -> go.Figure:
     """First token's residual norm, the others', and their ratio, by model; from `residual_norms_by_block`."""
     titles = ("norm: first token (solid), other tokens (dotted)", "ratio, with 95% interval")
     figure = make_subplots(1, 2, subplot_titles=titles, horizontal_spacing=0.1)
     for model, i in model_numbers(unique_values(table, MODEL)).items():
         _add_residual_norms(figure, table.where(**{MODEL: model}), str(model), i)
-    figure.add_hline(**EQUAL, row=1, col=2)
+    figure.add_hline(y=1, line={"color": GREY, "dash": "dot"}, row=1, col=2)
     figure.update_xaxes(title=BLOCK_AXIS, **_ticks(table))
     norms = [*table.numbers(FIRST_TOKEN), *table.numbers(OTHER_TOKENS)]
     figure.update_yaxes(title="residual norm", **positive_axis(norms), row=1, col=1)
@@ -171,7 +158,7 @@ def residual_norms_by_block(reports: Mapping[str, Readings]) -> Table:
     note = (
         f"{first.protocol.line()}; {intervals_note(first)}; block 0 is the embedding, block b the output of layer b - 1"
     )
-    return Table("Residual norms by block", note, rows, ratios)
+    return Table("Residual norms by block", note, rows, residual_norms)
 
 
 def _residual_row(name: str, report: Readings, block: int) -> dict[str, Cell]:

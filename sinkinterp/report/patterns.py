@@ -99,13 +99,15 @@ def _real(attention_mask: Any, batch: int, length: int) -> Bool[Tensor, "batch k
         return torch.ones(batch, length, dtype=torch.bool)
     try:
         given = torch.as_tensor(attention_mask).cpu()
+        real = given.bool()
+        is_mask = real.shape == (batch, length) and bool((given == real).all())
     except (TypeError, ValueError, RuntimeError):
-        raise InputError(f"attention_mask is {batch} x {length} of 0 and 1; got {attention_mask!r:.60}") from None
-    real = given.bool()
-    if real.shape != (batch, length):
-        raise InputError(f"attention_mask is {batch} x {length}, as the weights are; got {tuple(real.shape)}")
-    if (given != real).any():
-        raise InputError("attention_mask holds other numbers than 1 for a token and 0 for padding; give these")
+        is_mask = False
+    if not is_mask:
+        raise InputError(
+            f"attention_mask is {batch} x {length}, as the weights are: 1 for a token, 0 for padding; "
+            f"got {attention_mask!r:.60}"
+        )
     first, last = (ends.int().argmax(-1) for ends in (real, real.flip(-1)))
     if (real.sum(-1) != length - last - first).any():
         raise InputError("attention_mask has a gap, or a sequence without a token; mask the padding at the ends only")
@@ -167,12 +169,11 @@ def _checked(pattern: Any, layer: int) -> Pattern:
 def _of_tokens(pattern: Pattern, real: Bool[Tensor, "batch key"], layer: int) -> Pattern:
     """The weights of the queries that are tokens, 0 elsewhere. Raises InputError unless they are causal weights."""
     pattern = pattern.masked_fill(~real[:, None, :, None], 0)  # rows of padding may hold NaN
-    if not pattern.isfinite().all():
-        raise InputError(f"layer {layer} is not finite; give weights, not scores before the softmax")
-    if not pattern.any():
-        raise InputError(f"layer {layer} is zero everywhere; give the weights of attention")
-    if pattern.triu(1).any():
-        raise InputError(f"queries of layer {layer} attend to later keys; importance here is that of causal models")
+    if not (pattern.isfinite().all() and pattern.any() and not pattern.triu(1).any()):
+        raise InputError(
+            f"layer {layer} holds no weights of causal attention, which are finite, not all zero, and zero at later "
+            "keys; give weights, not scores before the softmax"
+        )
     return pattern
 
 

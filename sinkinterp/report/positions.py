@@ -12,8 +12,8 @@ from ..metrics.bootstrap import estimate_cells, mean_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.residuals import COSINE_TO_FIRST, secondary_sinks
 from ..metrics.sink import epsilons_of, sink_grid, sink_tokens
+from ..plots.series import PERCENT, SHARE, add_curve, add_grey_band
 from ..plots.theme import GREY, colour, themed
-from ..plots.traces import PERCENT, SHARE, add_curve, add_grey_band
 from ..table import NULL, Cell, Table
 from .columns import EPSILON, POSITION, SINK_1, SINK_RATE
 from .readings import Readings, TokenText, of_report, protocol_note

@@ -10,8 +10,8 @@ from ..attention import maps
 from ..interventions.selectors import check_heads
 from ..metrics.metric import Metric
 from ..metrics.qk import COSINE_COUNTS, COSINES, NORM_PRODUCT_COUNTS, NORMS, QK_ANGLES, QK_NORM_PRODUCTS
+from ..plots.series import positive_axis, unique_values
 from ..plots.theme import colour, faded, themed
-from ..plots.traces import positive_axis, unique_values
 from ..table import Cell, Table
 from .columns import ALPHA_1, COSINE, HEAD, LAYER, NORM_PRODUCT, QUANTITY
 from .heads import rows_by_head

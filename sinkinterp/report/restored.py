@@ -3,8 +3,8 @@
 import numpy as np
 import plotly.graph_objects as go
 
+from ..plots.series import unique_values
 from ..plots.theme import DIVERGING, escaped, themed
-from ..plots.traces import unique_values
 from ..table import Table
 from .columns import HEAD, KV_HEAD, LAYER, POSITION
 from .maps import shown_word

@@ -6,8 +6,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from ..lm.variants import families
+from ..plots.series import PERCENT, SHARE, error_bars, unique_values
 from ..plots.theme import GREY, colour, escaped, themed
-from ..plots.traces import PERCENT, SHARE, error_bars, unique_values
 from ..report.columns import ALPHA_1, ALPHA_SLOT, LOSS, MODEL, SEED, SINK_1
 from ..table import NULL, Cell, Table, published
 

@@ -7,8 +7,8 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from ..plots.series import PERCENT, add_curve, unique_values
 from ..plots.theme import escaped, model_numbers, themed
-from ..plots.traces import PERCENT, add_curve, unique_values
 from ..report.columns import MODEL, SEED
 from ..table import Cell, Table
 

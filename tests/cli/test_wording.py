@@ -8,8 +8,7 @@ import pytest
 import typer
 
 import sinkinterp
-from sinkinterp.cli.main import app
-from sinkinterp.cli.wording import in_options
+from sinkinterp.cli.main import app, in_options
 
 PACKAGE = Path(sinkinterp.__file__).parent
 COMMANDS = typer.main.get_command(app).commands

@@ -4,11 +4,10 @@ import pytest
 from plots.test_figures import RESIDUALS, SWAPS, TRAINING, bars, interval
 
 from sinkinterp.applications.position_swap import swap_chart
-from sinkinterp.plots.series import sweep_figure
+from sinkinterp.plots.series import positive_axis, sweep_figure
 from sinkinterp.plots.theme import GREY, caption_of, faded
-from sinkinterp.plots.traces import positive_axis
 from sinkinterp.report.compare import over_length
-from sinkinterp.report.norms import by_kind, ratios
+from sinkinterp.report.norms import by_kind, residual_norms
 from sinkinterp.runs.histories import training
 from sinkinterp.table import Table
 
@@ -42,8 +41,8 @@ def test_norms_have_a_panel_per_quantity_and_a_line_per_kind():
 
 
 def test_ratios_have_a_line_per_model_and_a_line_at_one():
-    figure = ratios(RESIDUALS)
-    assert [list(trace.y) for trace in figure.data] == [[4, 5, 6], [4, 5, 6]]
+    figure = residual_norms(RESIDUALS)
+    assert [list(trace.y) for trace in figure.data if trace.xaxis == "x2"] == [[4, 5, 6], [4, 5, 6]]
     assert [(shape.y0, shape.y1) for shape in figure.layout.shapes] == [(1, 1)]
 
 
