@@ -5,8 +5,8 @@ q_i R k_j, b_q R k_j, q_i R b_k and b_q R b_k. Softmax cancels each part that is
 
 Without rotation q_i b_k and b_q b_k do not depend on j: softmax sees neither, so b_K does nothing. With rotation both
 depend on j through the distance alone: b_q R b_k is a position bias that is the same in every text, as ALiBi's is. The
-bias q_i R b_k is one that the query chooses. b_q R k_j is seen in any case: every query asks for the same keys. The first
-query sees one key, so biases of queries and keys never change what the first token becomes.
+bias q_i R b_k is one that the query chooses. b_q R k_j is seen in any case: every query asks for the same keys. The
+first query sees one key, so biases of queries and keys never change what the first token becomes.
 """
 
 from dataclasses import dataclass, field
