@@ -4,9 +4,9 @@ Query i and key j make the score (q_i + b_q) R (k_j + b_k), where R turns by the
 q_i R k_j, b_q R k_j, q_i R b_k and b_q R b_k. Softmax cancels each part that is equal for all keys of a query.
 
 Without rotation q_i b_k and b_q b_k do not depend on j: softmax sees neither, so b_K does nothing. With rotation both
-depend on j through the distance alone: b_q R b_k is a position bias that is the same in every text, as ALiBi's is. The
-bias q_i R b_k is one that the query chooses. b_q R k_j is seen in any case: every query asks for the same keys. The
-first query sees one key, so biases of queries and keys never change what the first token becomes.
+depend on j through the distance alone: b_q R b_k is a position bias that is the same in every text, as ALiBi's is.
+The bias q_i R b_k is one that the query chooses. b_q R k_j is seen in any case: every query asks for the same keys.
+The first query sees one key, so biases of queries and keys never change what the first token becomes.
 """
 
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ def four_parts(call: AttentionCall, biases: AttentionCall) -> Parts:
 
 
 def seen(parts: Parts, call: AttentionCall) -> Float[Tensor, "4 batch head"]:
-    """What softmax sees of each part: its standard deviation over the keys of a query, mean over queries.
+    """Returns what softmax sees of each part: its standard deviation over the keys of a query, mean over queries.
 
     The mean over a query's keys is invisible: softmax divides it away.
     """
