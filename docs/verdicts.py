@@ -18,7 +18,7 @@ HEAD = """# Every experiment and its verdicts
 `python docs/verdicts.py` makes this list from the numbers in [figures/book](../figures/book/index.html). Rules in
 each module say which numbers support its claim. **holds**: four of five seeds, all seeds of a comparison, or the
 whole interval, show it. **fails**: they show the opposite, or nothing. **undecided**: in between. **confounded**: the
-models differ in loss by more than 0.02 nats. **diverged**: a training failed. **not asked**: models of this scale
+mean losses may differ by more than 2%. **diverged**: a training failed. **not asked**: models of this scale
 cannot answer. **sink**, **no sink**: the model has one or not, and no claim says which is right. Numbers of scale
 `smoke` have no verdict, since they only check the path. A verdict is about our models at the scale that is named
 (`demo`: toys of one layer; `text`: small models of Python code; `real`: SmolLM2-135M-Instruct, Whisper tiny.en), not

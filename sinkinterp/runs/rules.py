@@ -6,7 +6,7 @@ InputError if a model has no row, a trained model lacks the number, or the basel
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -36,7 +36,7 @@ from ..table import NULL, Cell, Table, high_of, low_of
 TRAINED = "trained"  # the state of a run that ended well; any other text says why it did not
 MOST_REASONS = 3  # more are counted instead
 LEAST_SEEDS = 3  # fewer decide nothing
-LOSS_GAP = 0.02  # nats; runs that differ by more are not compared at equal loss
+LOSS_GAP = 0.02  # share of the baseline's loss; means that may differ by more are not compared at equal loss
 MARGIN = 0.05  # by which a sink is above its null; also the share of sinks, of all sequences and heads, that counts
 _RATES = {ALPHA_1: SINK_1, ALPHA_SLOT: SLOT_RATE}  # the share of sinks beside a mean attention
 
@@ -228,25 +228,23 @@ def higher(of: str, than: str, quantity: str = EXCESS, margin: float = 0.05, at_
 
     By default the quantity is alpha_1 less its null, since models with a slot have a lower null. It holds if all seeds
     agree and the mean difference is at least `margin`. It fails if the 95% interval of the mean lies below zero and the
-    mean is at least `margin` below: without a difference a rule neither holds nor fails. Seeds whose two losses differ
-    by more than 0.02 nats are left out. If they are more than one in five, the models are confounded. With
-    `at_equal_loss` False losses do not matter: for rows that the paper compares at unequal loss.
+    mean is at least `margin` below: without a difference a rule neither holds nor fails. It is confounded if the models
+    with more of the quantity may have learned more: the interval of the difference of mean losses leaves 2% of the loss
+    of `than` on that side. With `at_equal_loss` False losses do not matter: for rows that the paper compares at unequal
+    loss.
     """
 
     def decide(runs: Table) -> Decision:
-        values, gaps = (_differences(runs, of, than, name) for name in (quantity, LOSS))
-        unequal = [seed for seed, gap in gaps.items() if at_equal_loss and abs(gap) > LOSS_GAP]
-        confounded = _are_too_many(unequal, of=len(gaps))
-        compared = [value for seed, value in values.items() if confounded or seed not in unequal]
+        compared = [*_differences(runs, of, than, quantity).values()]
         mean = estimate(torch.tensor(compared)) if compared else Estimate(*[float("nan")] * 3)
         agree = sum(value > 0 for value in compared)
-        reason = f"mean difference {mean}, {agree} of {len(compared)} seeds agree, {_gaps_in_words(gaps, unequal)}"
+        gap, most = _loss_gap(runs, of, than)
+        reason = f"mean difference {mean}, {agree} of {len(compared)} seeds agree, losses differ by {gap} nats"
         if len(compared) < LEAST_SEEDS:
             return Outcome.UNDECIDED, reason
-        if confounded:
-            return Outcome.CONFOUNDED, reason
-        is_lower = mean.high < 0 and mean.mean <= -margin
-        return _beside(agree == len(compared) and mean.mean >= margin, is_lower), reason
+        outcome = _beside(agree == len(compared) and mean.mean >= margin, mean.high < 0 and mean.mean <= -margin)
+        learned_more = {Outcome.HOLDS: -gap.low, Outcome.FAILS: gap.high}.get(outcome, -math.inf)
+        return Outcome.CONFOUNDED if at_equal_loss and learned_more > most else outcome, reason
 
     claim = f"{quantity} is higher in {of} than in {than}"
     return Rule(claim, _of_trained(decide, lambda runs: _rows_of(runs, of) + _rows_of(runs, than)), (of, than))
@@ -279,8 +277,8 @@ def has_sink(
 
     Without a margin, an alpha_1 of .217 would be a sink where uniform attention gives .211. By default the quantity is
     alpha_1, and the null is what position bias and mask alone would give the first token. It fails if at least four of
-    five seeds have no sink at all; see `sink_in`. The absence of a sink is confounded if the loss is more than 0.02
-    nats above that of `baseline` in more than one of five seeds.
+    five seeds have no sink at all; see `sink_in`. That is confounded if the mean loss may be 2% above that of
+    `baseline`, by its 95% interval; a sink is confounded if the whole interval is.
     """
     claim = f"{quantity} is above its null by {margin:g} in {model}"
     shows = partial(sink_in, quantity=quantity, null=null, margin=margin)
@@ -362,7 +360,8 @@ def _counted(
     """The rule that counts a model's seeds.
 
     shows: whether a run shows the claim (True), its opposite (False), or neither.
-    absence: the outcome that says that there is no sink. It is confounded if the model learned less than `baseline`.
+    absence: the outcome that says that there is no sink. It is confounded if the model may have learned less than
+        `baseline`, and a sink is confounded if the model learned less for certain.
     """
 
     def decide(runs: Table) -> Decision:
@@ -373,8 +372,9 @@ def _counted(
         if shown is False and in_most_seeds(no, of) is not True:
             shown = None
         outcome, reason = _OUTCOMES[shown], f"{yes} of {of} {what}{_between_in_words(rows, answers)}"
-        is_doubted = baseline is not None and outcome in (absence, Outcome.UNDECIDED)
-        return _unless_worse(outcome, reason, runs, model, str(baseline)) if is_doubted else (outcome, reason)
+        if baseline is None or outcome is Outcome.UNDECIDED:
+            return outcome, reason
+        return _unless_worse(outcome, reason, runs, model, baseline, for_certain=outcome is not absence)
 
     models = (model,) if baseline is None else (model, baseline)
     return Rule(claim, _of_trained(decide, lambda runs: _rows_of(runs, model)), models)
@@ -450,36 +450,23 @@ def _differences(runs: Table, of: str, than: str, quantity: str) -> dict[int, fl
     return {seed: one[seed] - other[seed] for seed in shared}
 
 
-def _are_too_many(seeds: Sequence[int], of: int) -> bool:
-    """Whether these seeds are more than one in five."""
-    return 5 * len(seeds) > of
+def _loss_gap(runs: Table, of: str, than: str) -> tuple[Estimate, float]:
+    """By how much the mean loss of a model is above another's, in nats, and the most that counts as equal."""
+    one, other = (torch.tensor([*_by_seed(runs, name, LOSS).values()]) for name in (of, than))
+    return difference(other, one, paired=False), LOSS_GAP * other.mean().item()
 
 
-def _gaps_in_words(gaps: Mapping[int, float], unequal: Sequence[int]) -> str:
-    """By how much losses differ in the seeds that are compared, and which seeds are not."""
-    kept = [gap for seed, gap in gaps.items() if seed not in unequal]
-    if not kept:
-        return f"losses differ by {_range(gaps.values())} nats"
-    words = f"losses differ by {_range(kept)} nats"
-    others = ", ".join(f"{gaps[seed]:+.3f}" for seed in unequal)
-    return f"{words}, beyond that in {len(unequal)} of {len(gaps)} seeds: {others}" if unequal else words
-
-
-def _range(values: Collection[float]) -> str:
-    return f"{min(values):+.3f} to {max(values):+.3f}" if values else "nan"
-
-
-def _unless_worse(outcome: Outcome, reason: str, runs: Table, model: str, baseline: str) -> Decision:
-    """The outcome, or confounded if the model's loss is above the baseline's in more than one of five seeds.
+def _unless_worse(outcome: Outcome, reason: str, runs: Table, model: str, baseline: str, for_certain: bool) -> Decision:
+    """The outcome, or confounded if the model's mean loss may be 2% above the baseline's, or is so for certain.
 
     Raises InputError if fewer than three seeds of the baseline can be compared, but more of the model.
     """
     if failed := _failed(_rows_of(runs, baseline)):
         return Outcome.DIVERGED, failed
-    gaps = _differences(runs, model, baseline, LOSS)
-    if len(gaps) < LEAST_SEEDS <= len(_rows_of(runs, model)):
-        raise InputError(f"{len(gaps)} seeds of {model} can be compared with {baseline}, of at least {LEAST_SEEDS}")
-    worse = [seed for seed, gap in gaps.items() if gap > LOSS_GAP]
-    if len(gaps) < LEAST_SEEDS or not _are_too_many(worse, of=len(gaps)):
+    seeds = len(_differences(runs, model, baseline, LOSS))
+    if seeds < LEAST_SEEDS <= len(_rows_of(runs, model)):
+        raise InputError(f"{seeds} seeds of {model} can be compared with {baseline}, of at least {LEAST_SEEDS}")
+    gap, most = _loss_gap(runs, model, baseline)
+    if seeds < LEAST_SEEDS or (gap.low if for_certain else gap.high) <= most:
         return outcome, reason
-    return Outcome.CONFOUNDED, f"{reason}; beside {baseline}, {_gaps_in_words(gaps, worse)}"
+    return Outcome.CONFOUNDED, f"{reason}; the loss is {gap} nats above that of {baseline}"
