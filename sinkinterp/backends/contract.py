@@ -32,7 +32,6 @@ from typing_extensions import override
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Residual
 from ..attention.sites import (
-    ATTENTION_INPUT,
     BLOCK_SITES,
     CALL,
     MLP,
@@ -41,12 +40,13 @@ from ..attention.sites import (
     RESIDUAL,
     TAPPED,
     Edit,
-    Neurons,
     Read,
     Site,
 )
 from ..data.tokens import Tokens
 from ..errors import InputError
+from ..interventions.changes import AT
+from ..interventions.operations import Operation
 from .gap import TOLERANCE, Gap, tolerance_of
 from .subject import Logits
 
@@ -201,8 +201,7 @@ def edits_check(
     """
     tokens = sample_tokens(shape.vocab)[:1, :length].expand(N_COPIES, -1).contiguous()
 
-    changes: Mapping[Site, Edit] = {ATTENTION_INPUT: _ChangeInput(), NEURONS: _ChangeNeurons(), MLP: _ChangeUpdate()}
-    tapped = [edit for site, edit in changes.items() if site in taps]
+    changes = [AT[site](_Opposite(_COPY_OF[site])) for site in (OUTPUT, *TAPPED) if site is OUTPUT or site in taps]
 
     def verify(answers: Mapping[str, Tensor], logits: Logits) -> Abilities:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -234,7 +233,7 @@ def edits_check(
             "update": MLP.read(doubled_copies),
             **({"neurons": NEURONS.read(width)} if NEURONS in taps else {}),
         },
-        edits=(_ChangeAndRecord(), _ChangeCall(), _ChangeOutput(), *tapped, _DoubleUpdates(), _Isolate()),
+        edits=(_ChangeAndRecord(), _ChangeCall(), *changes, _DoubleUpdates(), _Isolate()),
         position_ids=_position_ids(tokens) if gives_positions else None,
     )
 
@@ -271,42 +270,19 @@ class _ChangeCall(Edit):
         weights = call.pattern()
         weights[_COPY_OF[CALL]] = 1 / weights.shape[-1]
         weights[..., -call.k.shape[2] :] *= call.allowed()
-        return replace(call, v=_changed(call.v, CALL)).with_pattern(weights)
+        return replace(call, v=_Opposite(_COPY_OF[CALL])(call.layer, call.v)).with_pattern(weights)
 
 
 @dataclass(frozen=True)
-class _ChangeOutput(Edit):
-    @override
-    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
-        return _changed(z, OUTPUT)
+class _Opposite(Operation):
+    """1 - x in one copy."""
 
+    copy: int
 
-@dataclass(frozen=True)
-class _ChangeInput(Edit):
-    @override
-    def attention_input(self, layer: int, x: Residual) -> Residual:
-        return _changed(x, ATTENTION_INPUT)
-
-
-@dataclass(frozen=True)
-class _ChangeNeurons(Edit):
-    @override
-    def neurons(self, block: int, x: Neurons) -> Neurons:
-        return _changed(x, NEURONS)
-
-
-@dataclass(frozen=True)
-class _ChangeUpdate(Edit):
-    @override
-    def mlp(self, block: int, x: Residual) -> Residual:
-        return _changed(x, MLP)
-
-
-def _changed(x: Tensor, site: Site) -> Tensor:
-    """1 - x in the copy of a site."""
-    x, copy = x.clone(), _COPY_OF[site]
-    x[copy] = 1 - x[copy]
-    return x
+    def __call__(self, layer: int, x: Tensor) -> Tensor:
+        x = x.clone()
+        x[self.copy] = 1 - x[self.copy]
+        return x
 
 
 def largest_changes(x: Residual) -> Float[Tensor, " copy"]:

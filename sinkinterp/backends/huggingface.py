@@ -35,21 +35,18 @@ from .encoder.encoder_input import NoEncoder
 from .exclusive import exclusive
 from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream
 from .recorder import Recorder
-from .subject import Logits, ReadsText, Trace
+from .subject import Logits, Subject, Trace
 
 # what configurations call the longest sequence
 _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
 
 
-class HuggingFaceSubject(ReadsText):
+class HuggingFaceSubject(Subject):
     """A causal transformers model that is read and edited while it runs. Afterwards it is as it was before.
 
     Raises InputError where the model does not use transformers' attention interface, or fails the contract.
     """
 
-    libraries: tuple[str, ...] = ()
-    encoder = ""
-    n_keys: int | None = None
     reads_caches = True  # whether calls of a pass that continues a cache hold all its keys
     takes_position_ids = True  # whether the model takes positions as a keyword
     has_encoder = False  # whether this class runs encoder-decoder models

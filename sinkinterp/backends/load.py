@@ -24,7 +24,7 @@ from .huggingface import HuggingFaceSubject, check_encoder
 from .mended import with_adapter
 from .module.attention_of import AttentionOf
 from .module.module_subject import Forward, ModuleSubject
-from .subject import ReadsText, Subject
+from .subject import Subject
 
 _QUANTIZED = "load it with transformers and give the model: si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
 
@@ -68,7 +68,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     a model that is in memory already.
     """
     source = inside_compiled(source)
-    if isinstance(source, ReadsText):
+    if isinstance(source, Subject):
         raise InputError(f"{source.name} is loaded already; use it as it is")
     dtype = _dtype(dtype)
     if not isinstance(encoder, EncoderInput | None):
@@ -90,7 +90,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
     subject = _in_memory(source, backend, name, encoder, own)
     subject.revision = origin or subject.revision
-    return _reading(subject, read_with, folder)
+    subject.tokenizer_source, subject.folder = read_with, folder
+    return subject
 
 
 def _in_memory(
@@ -163,12 +164,6 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
             "anything with encode and decode, or a dictionary of characters"
         )
     return lambda: read_with
-
-
-def _reading(subject: Subject, tokenizer_source: Callable[[], Any], folder: Path | None = None) -> Subject:
-    if isinstance(subject, ReadsText):
-        subject.tokenizer_source, subject.folder = tokenizer_source, folder
-    return subject
 
 
 def _dtype(given: Any) -> Any:

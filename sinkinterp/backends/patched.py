@@ -119,10 +119,7 @@ def _attention_of(model: nn.Module) -> str | None:
 def _patch_of(model: Any) -> "_Patch":
     if isinstance(model, ModuleSubject):
         return _Patch(model)
-    subject = HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model)
-    if not isinstance(subject, HuggingFaceSubject):
-        raise InputError(f"{subject.name} does not run in this process, so it cannot stay edited; use measure(edits=)")
-    return _Patch(subject)
+    return _Patch(HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model))
 
 
 def _module_of(model: Any) -> nn.Module:

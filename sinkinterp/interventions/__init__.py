@@ -30,7 +30,7 @@ from .columns import (
     SpreadEvenly,
     ZeroKeySlot,
 )
-from .habits import Ablate
+from .edit import Ablate
 from .heavy_hitters import First, KeepHeaviest
 from .normalisation import ClipPattern, PatchNormalization, Temperature
 from .operations import (

@@ -14,11 +14,11 @@ from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.masks import Prefix, Window
-from ..attention.shapes import ModelShape, Pattern
+from ..attention.shapes import Pattern
 from ..attention.sites import Edit
 from ..attention.slots import SinkLogit, SlotRow
 from ..errors import InputError
-from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chosen
+from .selectors import InCalls, OnHeads
 
 Removed = Float[Tensor, "batch head query 1"]
 Allowed = Bool[Tensor, "#batch #head query column"]
@@ -92,21 +92,10 @@ class SpreadEvenly(Share):
 
 
 @dataclass(frozen=True)
-class _Columns(OnHeads):
+class _Columns(InCalls, OnHeads):
     """The columns of chosen positions, the first by default."""
 
     positions: Iterable[int] = field(default=(0,), kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        store_chosen(self, "positions")
-
-    def check(self, shape: ModelShape, length: int) -> None:
-        super().check(shape, length)
-        check_chosen(self.positions, range(length), "position")
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return draw_others(self, "positions", range(length), generator)
 
 
 @dataclass(frozen=True)
@@ -121,9 +110,7 @@ class RemoveColumn(_Columns):
     share: Share = Renormalised()
 
     @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         n_columns = call.k.shape[2] + (call.slot is not None)
         columns = torch.zeros(n_columns, dtype=torch.bool, device=call.k.device)
         columns[[n_columns - call.k.shape[2] + position for position in self.positions]] = True
@@ -142,9 +129,7 @@ class BiasColumn(_Columns):
     bias: float
 
     @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         chosen = self._chosen_heads(call)
         added = call.q.new_zeros(1, 1 if chosen.all() else len(chosen), 1, call.k.shape[2])
         added[..., list(self.positions)] = self.bias
@@ -159,9 +144,7 @@ class AttendSelfOnly(_Columns):
     positions: Iterable[int] = field(kw_only=True)
 
     @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         past = call.k.shape[2] - call.q.shape[2]
         queries = [position - past for position in self.positions if position >= past]
         mask = call.allowed().clone()
@@ -173,31 +156,27 @@ class AttendSelfOnly(_Columns):
 
 
 @dataclass(frozen=True)
-class RemoveKeySlot(InLayers):
+class RemoveKeySlot(InCalls):
     """Layers attend to tokens only: no k*, no sink logit."""
 
     @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         _slot_of(call)
         return replace(call, slot=None)
 
 
 @dataclass(frozen=True)
-class ZeroKeySlot(OnHeads):
+class ZeroKeySlot(InCalls, OnHeads):
     """k* = 0, or a sink logit of 0: with v* = 0 that is softmax-off-by-one."""
 
     @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         slot, heads = _slot_of(call), self.head_mask(call.layer, call.q.shape[1])
         return replace(call, slot=_without_key(slot, heads.to(call.q.device)))
 
 
 @dataclass(frozen=True)
-class AddSinkLogit(OnHeads):
+class AddSinkLogit(InCalls, OnHeads):
     """A column of value zero and score `logit`; 0 is softmax-off-by-one. Raises InputError where a head has a slot.
 
     If only some heads of a layer are chosen, the column's score is -inf in the others, which give it nothing.
@@ -206,9 +185,7 @@ class AddSinkLogit(OnHeads):
     logit: float = 0.0
 
     @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         chosen, slot = self._chosen_heads(call), call.slot
         if slot is None:
             slot = SinkLogit(torch.full((call.q.shape[1],), -torch.inf, device=call.q.device))

@@ -12,7 +12,7 @@ from typing_extensions import override
 from ..attention.shapes import ModelShape, Residual
 from ..attention.sites import Edit, PositionIds
 from ..errors import InputError
-from .selectors import check_chosen, draw_others, store_chosen
+from .selectors import Choosing, check_chosen
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,10 @@ class ShiftPositions(Edit):
 
 
 @dataclass(frozen=True)
-class RemovePosition(Edit):
+class RemovePosition(Choosing):
     """The tokens at `positions` (all by default) get no learned position: zero is added in its place."""
 
     positions: Iterable[int] | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        store_chosen(self, "positions")
-
-    def check(self, shape: ModelShape, length: int) -> None:
-        check_chosen(self.positions, range(length), "position")
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return draw_others(self, "positions", range(length), generator)
 
     @override
     def position_embedding(self, x: Residual) -> Residual:

@@ -7,13 +7,11 @@ all scores of a query, and softmax cancels it: zeroing b_K is then a null contro
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import torch
 from typing_extensions import override
 
-from ..attention.shapes import ModelShape
-from ..attention.sites import Edit, HeadWeights
+from ..attention.sites import HeadWeights
 from ..errors import InputError
-from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen, draw_others, store_chosen
+from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs
 
 
 def _zeroed(edit: OnPairs, layer: int, weights: HeadWeights) -> HeadWeights:
@@ -55,17 +53,6 @@ class BlindKeys(InLayers):
     """Keys no longer read dimensions `dims` of the normed residual: those columns of W_K are zero."""
 
     dims: Iterable[int]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        store_chosen(self, "dims")
-
-    def check(self, shape: ModelShape, length: int) -> None:
-        super().check(shape, length)
-        check_chosen(self.dims, range(shape.d_model), "dimension")
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return draw_others(self, "dims", range(shape.d_model), generator)
 
     @override
     def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:

@@ -1,7 +1,8 @@
 """Selectors: which layers, heads, positions and dimensions an intervention changes; all where none are named."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, ClassVar
 
 import torch
@@ -17,31 +18,82 @@ from ..errors import InputError
 MOST = 2**20  # of layers, heads, positions or dimensions that are named
 
 
+LABELS = {"dims": "dimension", "positions": "position", "heads": "head", "kv_heads": "kv_head", "layers": "layer"}
+
+
+@dataclass(frozen=True)
+class Choosing(Edit):
+    """Base of edits with selectors: fields with the names in `LABELS`, from narrow to wide. None chooses all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        store_chosen(self, *self._selectors)
+
+    @property
+    def _selectors(self) -> list[str]:
+        return [name for name in LABELS if hasattr(self, name)]
+
+    def choices(self, shape: ModelShape, length: int) -> Mapping[str, Sequence[Any]]:
+        """What each selector can choose in a model, and in sequences of this length."""
+        layers = shape.attention_layers
+        return {
+            "dims": range(shape.d_model),
+            "positions": range(length),
+            "heads": [*product(layers, range(shape.n_heads))],
+            "kv_heads": [*product(layers, range(shape.n_kv_heads))],
+            "layers": layers,
+        }
+
+    def check(self, shape: ModelShape, length: int) -> None:
+        choices, n_heads = self.choices(shape, length), {"heads": shape.n_heads, "kv_heads": shape.n_kv_heads}
+        for name in self._selectors:
+            if name in n_heads:
+                check_heads(getattr(self, name) or (), shape.attention_layers, n_heads[name], LABELS[name])
+            else:
+                check_chosen(getattr(self, name), choices[name], LABELS[name])
+
+    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
+        """The edit with as many other choices for its narrowest selector, drawn at random.
+
+        Raises InputError where the selector chooses all, or more than it leaves out.
+        """
+        name = next((name for name in self._selectors if getattr(self, name) is not None), self._selectors[-1])
+        chosen = getattr(self, name)
+        if chosen is None:
+            raise InputError(f"{type(self).__name__} changes all {name}; a control needs some to be chosen")
+        others = [choice for choice in self.choices(shape, length)[name] if choice not in chosen]
+        if len(others) < len(chosen):
+            raise InputError(f"a control of {len(chosen)} {name} needs as many others; there are {len(others)}")
+        drawn = torch.randperm(len(others), generator=generator)[: len(chosen)].tolist()
+        return replace(self, **{name: tuple(others[i] for i in sorted(drawn))})
+
+
 @dataclass(frozen=True, kw_only=True)
-class InLayers(Edit):
+class InLayers(Choosing):
     """Changes attention layers `layers`, counted among all blocks; all by default."""
 
     layers: Iterable[int] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        store_chosen(self, "layers")
-
     def check(self, shape: ModelShape, length: int) -> None:
-        if not self.layers_of(shape):
+        if not self.choices(shape, length)["layers"]:
             raise InputError(f"{type(self).__name__} finds no layer of this model to change; take another family")
-        check_chosen(self.layers, self.layers_of(shape), "layer")
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return draw_others(self, "layers", self.layers_of(shape), generator)
+        super().check(shape, length)
 
     def acts_in(self, layer: int) -> bool:
         """Whether it changes anything in this layer."""
         return self.layers is None or layer in self.layers
 
-    def layers_of(self, shape: ModelShape) -> Sequence[int]:
-        """The layers of a model that can be chosen, in order."""
-        return shape.attention_layers
+
+@dataclass(frozen=True, kw_only=True)
+class InCalls(InLayers):
+    """Changes the attention calls of its layers, by `changed`."""
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        return self.changed(call) if self.acts_in(call.layer) else call
+
+    def changed(self, call: AttentionCall) -> AttentionCall:
+        """The call of a layer that it changes, after the change."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,29 +107,11 @@ class OnPairs(InLayers):
         """The heads that are named; None for all."""
         return getattr(self, self.selector)
 
-    def n_of(self, shape: ModelShape) -> int:
-        """How many heads of this kind a layer has."""
-        raise NotImplementedError
-
-    def pairs_of(self, shape: ModelShape) -> list[tuple[int, int]]:
-        """The heads of a model that can be named, in order."""
-        return [(layer, head) for layer in shape.attention_layers for head in range(self.n_of(shape))]
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        store_chosen(self, self.selector)
         if self.layers is not None and self.pairs is not None:
             name = self.selector
             raise InputError(f"{name} name their layers, as (layer, {name[:-1]}); give {name} or layers, not both")
-
-    def check(self, shape: ModelShape, length: int) -> None:
-        super().check(shape, length)
-        check_heads(self.pairs or (), shape.attention_layers, self.n_of(shape), self.selector[:-1])
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        if self.pairs is None:
-            return super().control(shape, length, generator)
-        return draw_others(self, self.selector, self.pairs_of(shape), generator)
 
     def acts_in(self, layer: int) -> bool:
         return super().acts_in(layer) and (self.pairs is None or any(layer == of_head for of_head, _ in self.pairs))
@@ -96,9 +130,6 @@ class OnKVHeads(OnPairs):
     selector = "kv_heads"
     kv_heads: Iterable[tuple[int, int]] | None = None
 
-    def n_of(self, shape: ModelShape) -> int:
-        return shape.n_kv_heads
-
 
 @dataclass(frozen=True, kw_only=True)
 class OnHeads(OnPairs):
@@ -106,9 +137,6 @@ class OnHeads(OnPairs):
 
     selector = "heads"
     heads: Iterable[tuple[int, int]] | None = None
-
-    def n_of(self, shape: ModelShape) -> int:
-        return shape.n_heads
 
     def on_heads(self, call: AttentionCall, edited: AttentionCall) -> AttentionCall:
         """`edited` on the chosen heads and `call` on the others, with one dense pattern for all; both have one slot."""
@@ -135,21 +163,6 @@ class OnHeads(OnPairs):
 
     def _chosen_heads(self, call: AttentionCall) -> Bool[Tensor, " head"]:
         return self.head_mask(call.layer, call.q.shape[1]).to(call.q.device)
-
-
-def draw_others(edit: Edit, selector: str, choices: Sequence[Any], generator: torch.Generator) -> Edit:
-    """The edit with as many other choices for a selector, drawn at random.
-
-    Raises InputError where the selector chooses all, or more than it leaves out.
-    """
-    chosen = getattr(edit, selector)
-    if chosen is None:
-        raise InputError(f"{type(edit).__name__} changes all {selector}; a control needs some to be chosen")
-    others = [choice for choice in choices if choice not in chosen]
-    if len(others) < len(chosen):
-        raise InputError(f"a control of {len(chosen)} {selector} needs as many others; there are {len(others)}")
-    drawn = torch.randperm(len(others), generator=generator)[: len(chosen)].tolist()
-    return replace(edit, **{selector: tuple(others[i] for i in sorted(drawn))})
 
 
 def store_chosen(edit: Edit, *selectors: str) -> None:

@@ -327,7 +327,7 @@ def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
     plain = run(subject)
     for site in SITES:
         taken = subject.run(TOKENS, reads={"site": site.read()})["site"]
-        values = {layer: taken[:, i] for i, layer in enumerate(site.layers_of(subject.shape))}
+        values = {layer: taken[:, i] for i, layer in enumerate(site.site.layers(subject.shape))}
         for operation in (iv.Put(values), iv.Add({layer: torch.zeros_like(x) for layer, x in values.items()})):
             again = run(subject, replace(site, operation=operation))
             if isinstance(site, EXACT):
