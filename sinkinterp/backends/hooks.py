@@ -16,12 +16,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.shapes import HeadOutput
+from ..attention.sites import POSITION_EMBEDDING, TOKEN_EMBEDDING
 from ..errors import InputError
 from .added_slots import WITH_SLOTS, slots_of
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
-from .contexts import RECORDING, Hook
-from .exclusive import lock_of, raise_if_interrupted
+from .exclusive import RECORDING, Hook, lock_of, raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder
 
@@ -108,12 +108,17 @@ def _shown_input(
 
 
 def _shown_output(record: Record, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    """Returns what a module returns, after `record`; None leaves it as it is."""
+    """Returns what a module returns, after `record`."""
+    return with_first(output, record)
+
+
+def with_first(output: Any, record: Record) -> Any:
+    """What a module returned, its first tensor after `record`; the very same object where that changes nothing."""
     has_others = isinstance(output, tuple | list)
     x = output[0] if has_others else output
     edited = record(x)
     if edited is x:
-        return None
+        return output
     return (edited, *output[1:]) if has_others else edited
 
 
@@ -125,10 +130,10 @@ def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: boo
     """
     inputs: list[tuple[nn.Module, Record]] = [(block, recorder.residual) for block in modules.blocks]
     outputs: list[tuple[nn.Module, Record]] = [
-        (modules.embedding, recorder.token_embedding),
+        (modules.embedding, partial(recorder.edited, TOKEN_EMBEDDING)),
         (modules.blocks[-1], recorder.residual),
     ]
-    outputs += [(table, recorder.position_embedding) for table in modules.tables]
+    outputs += [(table, partial(recorder.edited, POSITION_EMBEDDING)) for table in modules.tables]
     for site, taps in modules.taps.items():
         for block, tap in enumerate(taps):
             if tap is not None:

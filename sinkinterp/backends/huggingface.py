@@ -29,10 +29,9 @@ from .anatomy.modules import (
 )
 from .anatomy.own_attention import family_of, note_of
 from .anatomy.projections import HeadMap, maps_edited, maps_of
-from .contexts import edits_around, recorded_by
 from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
-from .exclusive import exclusive
+from .exclusive import edits_around, exclusive, recorded_by
 from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream
 from .recorder import Recorder
 from .subject import Logits, Subject, Trace

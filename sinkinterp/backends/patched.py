@@ -18,13 +18,21 @@ from ..attention.sites import Edit
 from ..errors import InputError
 from ..interventions.edit import Edits, edits_of
 from .anatomy.modules import removed_after
-from .contexts import BLOCKS, Attached, Block, edits_around, is_recorded_by, recorded_by
-from .exclusive import exclusive, holds
+from .exclusive import (
+    BLOCKS,
+    Attached,
+    Block,
+    computed_by,
+    edits_around,
+    exclusive,
+    holds,
+    is_recorded_by,
+    recorded_by,
+)
 from .hooks import inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
 from .layout import Group, Layout, layout_of
 from .load import load
-from .module.listening import computed_by
 from .module.module_subject import ModuleSubject
 from .recorder import Recorder, edits_for
 

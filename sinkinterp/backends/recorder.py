@@ -15,9 +15,7 @@ from ..attention.sites import (
     BLOCK_SITES,
     CALL,
     OUTPUT,
-    POSITION_EMBEDDING,
     RESIDUAL,
-    TOKEN_EMBEDDING,
     WEIGHT_SITES,
     Edit,
     Read,
@@ -74,14 +72,6 @@ class Recorder:
         """Whether any edit changes weights."""
         return any(map(self.edits_at, WEIGHT_SITES))
 
-    def token_embedding(self, x: Tensor) -> Tensor:
-        """Returns what the table of tokens returns, after the edits."""
-        return self._edited(TOKEN_EMBEDDING, x)
-
-    def position_embedding(self, x: Tensor) -> Tensor:
-        """Returns what the table of positions returns, after the edits."""
-        return self._edited(POSITION_EMBEDDING, x)
-
     def residual(self, x: Tensor) -> Tensor:
         """The next block's input after the edits; `x` itself where they do not change it."""
         if x.ndim != 3:
@@ -91,7 +81,7 @@ class Recorder:
             )
         self.size = (x.shape[0], x.shape[1])
         block = len(self.answers[RESIDUAL])
-        x = self._edited(RESIDUAL, x, block)
+        x = self.edited(RESIDUAL, x, block)
         self.finite.append(x.detach().sum(dtype=torch.float32).isfinite())  # an infinity or NaN anywhere reaches it
         self._answer(RESIDUAL, block, x)
         return x
@@ -116,7 +106,12 @@ class Recorder:
             return None
         self._check_first(call)
         self.answers[CALL][call.layer] = self.answers[OUTPUT][call.layer] = {}
-        return self._parts(call, layout)
+        edited = tuple(self._edited_part(call, group, layout) for group in layout.groups)
+        outputs = tuple(
+            self._edited_group(OUTPUT, part.output(), group, part)
+            for part, group in zip(edited, layout.groups, strict=True)
+        )
+        return Parts(call, layout, edited, outputs)
 
     def attend(self, call: AttentionCall) -> AttentionCall:
         """A layer's call after the edits; `call` itself where they do not change it."""
@@ -159,17 +154,9 @@ class Recorder:
             why = f"an edit reads keys or values of layer {call.layer} that its cache forgets"
             raise InputError(f"{why}; generate with use_cache=False")
 
-    def _parts(self, call: AttentionCall, layout: Layout) -> Parts:
-        edited = tuple(self._edited_part(call, group, layout) for group in layout.groups)
-        outputs = tuple(
-            self._edited_group(OUTPUT, part.output(), group, part)
-            for part, group in zip(edited, layout.groups, strict=True)
-        )
-        return Parts(call, layout, edited, outputs)
-
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
         """Returns what the heads of `call` return, `batch head pos d_value`, after the edits."""
-        edited = self._edited(OUTPUT, z, call)
+        edited = self.edited(OUTPUT, z, call)
         self._answer(OUTPUT, call.layer, edited)
         return edited
 
@@ -181,7 +168,7 @@ class Recorder:
         if not self.uses(site):
             return x
         scaled = x.view(*self.size, -1) if factor == 1 else x.view(*self.size, -1) * factor
-        edited = self._edited(site, scaled, block)
+        edited = self.edited(site, scaled, block)
         shown = edited.clone() if self.reads_at(site) else edited  # Falcon then adds to it in place
         self._answer(site, block, shown)
         if edited is scaled:
@@ -197,7 +184,8 @@ class Recorder:
                 self._check_blind(shown, hidden, edits)
         return self._edited_call(shown, edits)
 
-    def _edited(self, site: Site, x: Tensor, *place: int | AttentionCall) -> Tensor:
+    def edited(self, site: Site, x: Tensor, *place: int | AttentionCall) -> Tensor:
+        """What is at a site after the edits; `x` itself where they do not change it. place: see `Edit`."""
         if not self.edits_at(site):
             return x
         if self.layout is None or self.layout.is_plain:

@@ -22,7 +22,7 @@ from ..errors import InputError
 from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import HeadMap, alone, rows_of
-from .contexts import Hook, recorded_by
+from .exclusive import Hook, recorded_by
 from .gap import Gap, tolerance_of
 from .hooks import eval_mode, recorded_stream
 from .huggingface import HuggingFaceSubject

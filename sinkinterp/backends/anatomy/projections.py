@@ -19,7 +19,7 @@ from ...attention.answers import Unchanged, alike
 from ...attention.shapes import ModelShape
 from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
 from ...errors import InputError
-from ..contexts import Hook
+from ..exclusive import Hook
 from ..gap import Gap, tolerance_of
 from ..recorder import Recorder
 from .modules import removed_after

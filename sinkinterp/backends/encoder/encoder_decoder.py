@@ -20,9 +20,8 @@ from ...errors import InputError
 from .. import contract
 from ..anatomy.modules import blocks_of, cross_attention, positions_replaced, removed_after
 from ..anatomy.projections import HeadMap, maps_of
-from ..contexts import RECORDING
 from ..contract import Abilities, Check
-from ..exclusive import exclusive
+from ..exclusive import RECORDING, exclusive
 from ..hooks import eval_mode
 from ..huggingface import HuggingFaceSubject
 from ..subject import Logits, Subject

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import InputError
-from .listening import SDPA, Place
-from .record import ADD, INTEGERS, MULTIPLY, Operation, Record, Visit
+from .listening import ADD, INTEGERS, MULTIPLY, SDPA, Operation, Place, Record, Visit
 
 NOWHERE = -1  # the number of no tensor
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})

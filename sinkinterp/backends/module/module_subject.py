@@ -19,17 +19,15 @@ from ...errors import InputError
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
 from ..anatomy.projections import HeadMap
-from ..contexts import is_recorded_by
 from ..contract import Check
-from ..exclusive import exclusive
+from ..exclusive import computed_by, exclusive, is_recorded_by
 from ..hooks import eval_mode
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
 from ..subject import Logits
 from .anatomy import anatomy_of
 from .attention_of import AttentionOf, described
-from .listening import Place, computed_by
-from .record import Record, recording
+from .listening import Place, Record, recording
 from .showing import Showing, Tracing
 
 Forward = Callable[[Any, Tensor], Tensor]

@@ -48,7 +48,7 @@ class Showing(Listener):
         for place in anatomy.residuals:
             self.results[place].append(self._residual)
         if recorder.edits_at(TOKEN_EMBEDDING):
-            shown = partial(_shown, recorder.token_embedding, anatomy.are_tokens_batch_first)
+            shown = partial(_shown, partial(recorder.edited, TOKEN_EMBEDDING), anatomy.are_tokens_batch_first)
             self.results[anatomy.tokens].append(shown)
         if positions is not None:
             for turn in anatomy.turns:
@@ -56,7 +56,7 @@ class Showing(Listener):
                 self.operands[turn.place].append((turn.index, moved))
         learned = anatomy.positions
         if learned is not None and recorder.edits_at(POSITION_EMBEDDING):
-            rows = partial(_shown, recorder.position_embedding, learned.pos_axis == 1)
+            rows = partial(_shown, partial(recorder.edited, POSITION_EMBEDDING), learned.pos_axis == 1)
             self.operands[learned.place].append((learned.index, lambda x: rows(with_axes(x, 3))))
         for block, update in updates.items():
             shown = partial(_shown, partial(recorder.update, MLP, block, factor=update.factor), anatomy.is_batch_first)
