@@ -16,9 +16,8 @@ from ..errors import InputError
 from .encoder.encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
 from .encoder.encoder_input import EncoderInput
 from .exclusive import exclusive
-from .files.hub import offline_while_unreachable
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
-from .files.named_models import folder_of
+from .files.named_models import folder_of, offline_while_unreachable
 from .hooks import inside_compiled
 from .huggingface import HuggingFaceSubject, check_encoder
 from .mended import with_adapter

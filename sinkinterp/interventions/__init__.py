@@ -24,6 +24,8 @@ from .columns import (
     BiasColumn,
     Dropped,
     Evict,
+    First,
+    KeepHeaviest,
     RemoveColumn,
     RemoveKeySlot,
     Renormalised,
@@ -31,7 +33,6 @@ from .columns import (
     ZeroKeySlot,
 )
 from .edit import Ablate
-from .heavy_hitters import First, KeepHeaviest
 from .normalisation import ClipPattern, PatchNormalization, Temperature
 from .operations import (
     Add,

@@ -27,7 +27,7 @@ from transformers import (
 from ...checks import check_memory, is_whole, nearest
 from ...errors import InputError
 from ...seals import verify, verifying
-from .adapters import adapter_folder, base_of, merged
+from ..mended import adapter_folder, base_of, merged
 from .conversions import converted
 from .named_models import known_names, located, names_here, origin_in
 from .whole import check_read_whole, check_weights
