@@ -188,16 +188,14 @@ def _cross_attention_of(subject: Subject) -> set[nn.Module]:
 
 def freezable(subject: Subject) -> HuggingFaceSubject:
     """The subject, where `frozen` can run it. Raises InputError, as there, for one whose parts are not found."""
-    if not isinstance(subject, HuggingFaceSubject) or not subject.reads_caches:
-        raise InputError(f"{subject.name} is read through another library; load it with backend='huggingface'")
-    if not isinstance(subject.model, PreTrainedModel):
+    if not (
+        isinstance(subject, HuggingFaceSubject)
+        and isinstance(subject.model, PreTrainedModel)
+        and subject.reads_caches
+        and not subject.modules.is_cross
+    ):
         raise InputError(
-            f"{subject.name} is not a model of transformers, which this needs; load its weights into one (a "
-            "GPT2LMHeadModel, a LlamaForCausalLM) and give that"
-        )
-    if subject.modules.is_cross:
-        raise InputError(
-            f"{subject.name}: keys of cross-attention are no sum of the decoder's parts; explain the decoder"
+            f"{subject.name} is not the decoder of a transformers model on backend='huggingface', which this needs"
         )
     if set(subject.shape.mlp_layers) != set(range(subject.shape.n_layers)):
         raise InputError(f"{subject.name}: what its feed-forward layers add is not found in every block; take another")

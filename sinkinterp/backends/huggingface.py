@@ -133,11 +133,16 @@ class HuggingFaceSubject(Subject):
 
     def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:
         """The model's keyword for the positions of a check; empty where it takes none."""
-        parameters = inspect.signature(self.model.forward).parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        if check.position_ids is None or not (takes_any or "position_ids" in parameters):
+        if check.position_ids is None or not self._takes_ids:
             return {}
         return {"position_ids": check.position_ids.to(self.device)}
+
+    @property
+    def _takes_ids(self) -> bool:
+        """Whether positions can be given to the model."""
+        parameters = inspect.signature(self.model.forward).parameters
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        return takes_any or "position_ids" in parameters
 
     @keywords
     def run(

@@ -75,12 +75,6 @@ class FirstToken:
         shapes = ", ".join(f"{field.name} {tuple(getattr(self, field.name).shape)}" for field in fields(self))
         return f"<FirstToken: {shapes}>"
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            names = ", ".join(field.name for field in fields(self))
-            raise AttributeError(f"the first token has no {name!r}; there are {names}")
-
     def massive_activations(self) -> Int[Tensor, "activation 3"]:
         """[sequence, block, channel] of every massive activation of the token."""
         return self.massive.nonzero()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..checks import check_fields, is_whole
 from ..errors import InputError
+from .selectors import check_chosen
 
 Activation = Float[Tensor, "*sequence_head pos d"]
 
@@ -148,9 +149,7 @@ class SwapWith(Operation):
     second: int
 
     def check(self, length: int) -> None:
-        for position in (self.first, self.second):
-            if not 0 <= position < length:
-                raise InputError(f"there is no position {position}; this input has 0 to {length - 1}")
+        check_chosen((self.first, self.second), range(length), "position")
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         order = torch.arange(x.shape[-2], device=x.device)
@@ -201,19 +200,27 @@ class _WithValues(Operation):
     def _values_like(self, layer: int, x: Activation) -> Activation:
         if isinstance(self.values, Tensor):
             if len(self.values) != x.shape[-1]:
-                raise InputError(
-                    f"a vector of {len(self.values)} entries does not fit the {x.shape[-1]} of layer {layer}"
-                )
+                raise self._misfit(layer, self.values, x)
             return self.values.to(x).expand_as(x)
-        if layer not in self.values:
-            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self.values)}")
-        value = self.values[layer].to(x)
-        if value.shape[1:] != x.shape[1:] or len(value) not in (1, len(x)):
-            raise InputError(
-                f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}; "
-                "patch between models of one shape and inputs of one length"
-            )
+        value = self._of_layer(layer, x)
+        if len(value) not in (1, len(x)):
+            raise self._misfit(layer, value, x)
         return value.expand_as(x)
+
+    def _of_layer(self, layer: int, x: Activation) -> Activation:
+        """The given activations of a layer. Raises InputError where there are none, or they do not fit `x`."""
+        if layer not in self._by_layer():
+            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self._by_layer())}")
+        value = self._by_layer()[layer].to(x)
+        if value.shape[1:] != x.shape[1:]:
+            raise self._misfit(layer, value, x)
+        return value
+
+    def _misfit(self, layer: int, value: Tensor, x: Activation) -> InputError:
+        return InputError(
+            f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}; "
+            "patch between models of one shape and inputs of one length"
+        )
 
 
 class Put(_WithValues):
@@ -248,11 +255,7 @@ class PutAt(_WithValues):
         mine = (self.places[:, 0] == layer).nonzero().flatten()
         if not len(mine):
             return x
-        if layer not in self._by_layer():
-            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self._by_layer())}")
-        new, given = x.clone(), self._by_layer()[layer].to(x)
-        if given.shape[1:] != x.shape[1:]:
-            raise InputError(f"activations {tuple(given.shape[1:])} do not fit {tuple(x.shape[1:])} of layer {layer}")
+        new, given = x.clone(), self._of_layer(layer, x)
         for i in mine.tolist():
             at = tuple(slice(None) if k < 0 else k for k in self.places[i, 1:].tolist())[-(x.ndim - 1) :]
             new[(i, *at)] = given[(int(self.rows[i]), *at)]

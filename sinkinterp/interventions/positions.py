@@ -24,16 +24,11 @@ class _PositionPair(Edit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.first, self.second) < 0:
-            raise InputError(f"positions count from 0; got {self.first} and {self.second}")
         if self.first == self.second:
             raise InputError(f"position {self.first} with itself changes nothing; name two different positions")
 
     def check(self, shape: ModelShape, length: int) -> None:
-        if max(self.first, self.second) >= length:
-            raise InputError(
-                f"position {max(self.first, self.second)} is outside the sequence; its last position is {length - 1}"
-            )
+        check_chosen((self.first, self.second), range(length), "position")
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
         """The same edit of two other positions, drawn at random."""

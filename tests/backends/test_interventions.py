@@ -167,7 +167,7 @@ OUTSIDE = {
     iv.ChangeValues(iv.Zero(), positions=[LENGTH]): "no position 17; this model and input have 0 to 16",
     iv.ChangeMLP(iv.Zero(), dims=[48]): "no dimension 48",
     iv.ChangeOutputs(iv.SwapWith(0, LENGTH)): "no position 17",
-    iv.SwapPositions(0, LENGTH): "position 17 is outside the sequence",
+    iv.SwapPositions(0, LENGTH): "no position 17",
     iv.RemoveColumn(positions=[LENGTH]): "no position 17",
     iv.BlindKeys([48]): "no dimension 48",
     iv.RemovePosition([LENGTH]): "no position 17",

@@ -113,7 +113,7 @@ def test_what_an_operation_cannot_do_is_refused():
 
 
 def test_an_exchange_with_a_position_that_is_not_there_is_refused_before_anything_runs():
-    for other, message in ((0, 7), "no position 7; this input has 0 to 6"), ((-1, 2), "no position -1"):
+    for other, message in ((0, 7), "no position 7; this model and input have 0 to 6"), ((-1, 2), "no position -1"):
         with pytest.raises(InputError, match=message):
             iv.SwapWith(*other).check(7)
     for fine in (iv.SwapWith(0, 6), iv.Zero()):

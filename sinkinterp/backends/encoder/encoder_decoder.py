@@ -20,7 +20,7 @@ from ...errors import InputError
 from .. import contract
 from ..anatomy.modules import blocks_of, cross_attention, positions_replaced, removed_after
 from ..anatomy.projections import HeadMap, maps_of
-from ..contract import Abilities, Check
+from ..contract import Abilities
 from ..exclusive import RECORDING, exclusive
 from ..hooks import eval_mode
 from ..huggingface import HuggingFaceSubject
@@ -101,11 +101,10 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         crossing = {i: next(iter(cross_attention(self.modules.blocks[i]))) for i in self.shape.attention_layers}
         return maps_of(crossing, self.shape.d_head)
 
-    def _ids_of(self, check: Check[Any]) -> dict[str, torch.Tensor]:
+    @property
+    def _takes_ids(self) -> bool:
         takes_ids = "decoder_position_ids" in inspect.signature(self.model.forward).parameters
-        if check.position_ids is None or not (takes_ids or self.modules.tables):
-            return {}
-        return {"position_ids": check.position_ids.to(self.device)}
+        return takes_ids or bool(self.modules.tables)
 
     def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
         """As for other models. If it can, the decoder runs alone: cross-attention looks like a part of updates."""

@@ -167,16 +167,14 @@ class Sound(_SoundInput):
             with wave.open(str(self.file), "rb") as sound:
                 width, rate, channels = sound.getsampwidth(), sound.getframerate(), sound.getnchannels()
                 named, data = sound.getnframes() * width * channels, sound.readframes(sound.getnframes())
+            if not data or len(data) < named:
+                raise EOFError(f"it ends after {len(data):,} of {named:,} bytes of sound")
         except (OSError, EOFError, wave.Error) as error:
             reason = str(error) or "it is empty, or ends too early"
-            raise InputError(f"cannot read {self.file}: {reason}; give a .wav file of plain (PCM) samples") from error
-        if not data:
-            raise InputError(f"{self.file} holds no samples; give a file with sound")
+            raise InputError(f"cannot read {self.file}: {reason}; give a whole .wav file of PCM samples") from error
         if rate != SAMPLING_RATE:
             fix = f"convert it: ffmpeg -i {self.file.name} -ar {SAMPLING_RATE} converted.wav"
             raise InputError(f"{self.file} holds {rate} samples a second; the model takes {SAMPLING_RATE}; {fix}")
-        if len(data) < named:
-            raise InputError(f"{self.file} ends after {len(data):,} of {named:,} bytes of sound; copy it again, whole")
         return _decoded(data, width).view(-1, channels).mean(1)
 
 

@@ -19,7 +19,6 @@ from ...errors import InputError
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
 from ..anatomy.projections import HeadMap
-from ..contract import Check
 from ..exclusive import computed_by, exclusive, is_recorded_by
 from ..hooks import eval_mode
 from ..huggingface import HuggingFaceSubject
@@ -176,11 +175,10 @@ class ModuleSubject(HuggingFaceSubject):
             )
         return logits
 
+    @property
     @override
-    def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:
-        if check.position_ids is None or not self.anatomy.turns:
-            return {}
-        return {"position_ids": check.position_ids.to(self.device)}
+    def _takes_ids(self) -> bool:
+        return bool(self.anatomy.turns)
 
     def tensor(self, name: str) -> Tensor:
         """The parameter or buffer of this name as it is now: its owner may move or replace it."""
