@@ -237,7 +237,7 @@ class AttentionCall(Inputs):
             raise InputError(f"the pattern of layer {self.layer} was set by an edit, so its normaliser is not defined")
         if self._fused is not None:
             return self._fused[1]
-        return self.kernel.log_normaliser(self._signed_logs(), self.queries())
+        return self.kernel.normaliser.log_size(self._signed_logs(), self.queries())
 
     def _signed_logs(self) -> Iterator[SignedLog]:
         slot = self.slot_scores()

@@ -136,10 +136,6 @@ class Similarity(Spec):
         """The sign of every pair's weight: -1, 0 or 1."""
         return scores.sign() if self.signed else scores.new_ones(()).expand_as(scores)
 
-    def signed_log(self, scores: Scores) -> SignedLog:
-        """`log_magnitude` and `sign`."""
-        return self.log_magnitude(scores), self.sign(scores)
-
 
 @dataclass(frozen=True)
 class Exp(Similarity):
@@ -270,7 +266,7 @@ class Normaliser(Spec):
         raise NotImplementedError
 
     def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
-        """log Z from blocks of columns, each given as its similarities' log-magnitudes and signs."""
+        """log Z from blocks of columns, each given as `Kernel.signed_log`; -inf where all similarities are 0."""
         raise NotImplementedError
 
     def keep(self, sign: Scores) -> Scores:
@@ -445,11 +441,8 @@ class Kernel(Spec):
 
     def signed_log(self, scores: Scores, queries: QueryRun) -> SignedLog:
         """Log-magnitudes and signs of the similarities of a run of queries with any columns."""
-        return self.similarity.signed_log(self.scaling(scores, queries))
-
-    def log_normaliser(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
-        """log Z of every query, given `signed_log` of all columns in blocks; -inf where all similarities are 0."""
-        return self.normaliser.log_size(blocks, queries)
+        scores = self.scaling(scores, queries)
+        return self.similarity.log_magnitude(scores), self.similarity.sign(scores)
 
     def weights_over_alpha(self, scores: Scores, log_z: PerQuery, queries: QueryRun) -> Scores:
         """Attention weights of a run of queries with any columns, masked or not, but for the factor alpha.

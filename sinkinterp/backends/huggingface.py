@@ -57,7 +57,7 @@ class HuggingFaceSubject(Subject):
 
     def _read_model(self, model: PreTrainedModel) -> None:
         """Finds the modules, sizes and abilities of the model. Raises InputError as the class does."""
-        check_encoder(model, self.name, self.has_encoder)
+        check_is_decoder(model, self.name, self.has_encoder)
         self._check_not_patched()
         self.revision = getattr(model.config, "_commit_hash", None) or ""
         self.attention = model.config._attn_implementation.removeprefix(OURS)  # another thread's block may be open
@@ -354,7 +354,7 @@ def _whole(taps: Taps, shape: ModelShape) -> Taps:
     }
 
 
-def check_encoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:
+def check_is_decoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:
     """Raises InputError for an encoder-decoder model, unless the subject runs its encoder."""
     if model.config.is_encoder_decoder and not is_run:
         raise InputError(

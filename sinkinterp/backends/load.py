@@ -13,13 +13,13 @@ from ..checks import keywords, nearest
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from ..errors import InputError
-from .encoder.encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
+from .encoder.encoder_decoder import EncoderDecoderSubject, check_encoder
 from .encoder.encoder_input import EncoderInput
 from .exclusive import exclusive
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
 from .files.named_models import folder_of, offline_while_unreachable
 from .hooks import inside_compiled
-from .huggingface import HuggingFaceSubject, check_encoder
+from .huggingface import HuggingFaceSubject, check_is_decoder
 from .mended import with_adapter
 from .module.attention_of import AttentionOf
 from .module.module_subject import Forward, ModuleSubject
@@ -81,8 +81,8 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if isinstance(source, str | Path):
         name = name or str(source)
         origin, folder = origin_of(source), folder_of(source)
-        if encoder is None and backend in (None, "huggingface") and folder is not None and has_encoder(folder):
-            raise no_encoder_input(name)  # before its weights are read
+        if encoder is None and backend in (None, "huggingface") and folder is not None:
+            check_encoder(encoder, has_encoder(folder), name)  # before its weights are read
         with offline_while_unreachable(str(source)):
             source = load_model(source, dtype or torch.float32, device_map)
     source = source if adapter is None else with_adapter(source, adapter)
@@ -103,7 +103,7 @@ def _in_memory(
     if library == _OWN and any(map(is_lazy, model.parameters())):
         raise InputError(f"{name or type(model).__name__} has lazy weights without a size; run it once, then give it")
     if library == _OWN and backend is None:
-        check_has_no_encoder(encoder, name or type(model).__name__)
+        check_encoder(encoder, False, name or type(model).__name__)
         return ModuleSubject(model, name, **given)
     if given:
         raise InputError(
@@ -123,9 +123,11 @@ def _subject_on(
             f"{name or type(model).__name__} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}"
         )
     if backend == "huggingface" and isinstance(model, PreTrainedModel) and model.config.is_encoder_decoder:
-        return encoder_decoder_subject(model, encoder, name)
+        check_encoder(encoder, True, name or type(model).__name__)
+        assert encoder is not None
+        return EncoderDecoderSubject(model, encoder, name)
     subject = _SUBJECTS[backend](model, name)
-    check_has_no_encoder(encoder, subject.name)
+    check_encoder(encoder, False, subject.name)
     return subject
 
 
@@ -184,7 +186,7 @@ def _transformer_lens(model: Any, name: str | None) -> Subject:
     from .transformer_lens import TransformerLensSubject, bridge_of
 
     if isinstance(model, PreTrainedModel):
-        check_encoder(model, name or type(model).__name__)
+        check_is_decoder(model, name or type(model).__name__)
     with exclusive(model):
         bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
     return TransformerLensSubject(bridge, name or type(model).__name__)

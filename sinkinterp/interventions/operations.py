@@ -207,7 +207,7 @@ class _WithValues(Operation):
             raise self._misfit(layer, value, x)
         return value.expand_as(x)
 
-    def _of_layer(self, layer: int, x: Activation) -> Activation:
+    def _of_layer(self, layer: int, x: Activation) -> Tensor:
         """The given activations of a layer. Raises InputError where there are none, or they do not fit `x`."""
         if layer not in self._by_layer():
             raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self._by_layer())}")
