@@ -385,9 +385,7 @@ class Stretched(Clip):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.low <= 0 < self.high:
-            raise InputError(
-                f"weights are stretched from low, at most 0, to high, above 0; got {self.low}, {self.high}"
-            )
+            raise InputError(f"weights are stretched from low <= 0 to high > 0; got {self.low}, {self.high}")
 
     def __call__(self, weights: Scores) -> Scores:
         return ((self.high - self.low) * weights + self.low).clamp(0, 1)
@@ -410,10 +408,7 @@ class Kernel(Spec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.similarity.drops_factor and self.normaliser.degree != 1:
-            raise InputError(
-                f"{type(self.similarity).__name__} drops a factor per row, which only a normaliser of degree 1 "
-                "restores: use PNorm()"
-            )
+            raise InputError(f"{type(self.similarity).__name__} drops a factor per row, which PNorm() restores; use it")
 
     @property
     def is_softmax(self) -> bool:

@@ -128,9 +128,7 @@ class Edit(metaclass=Told):
 
         Raises InputError for an edit that has no such control.
         """
-        raise InputError(
-            f"{type(self).__name__} chooses nothing that could be drawn at random; run it without a control"
-        )
+        raise InputError(f"{type(self).__name__} chooses nothing that could be drawn at random, so it has no control")
 
 
 @dataclass(frozen=True)

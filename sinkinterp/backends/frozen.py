@@ -194,9 +194,7 @@ def freezable(subject: Subject) -> HuggingFaceSubject:
         and subject.reads_caches
         and not subject.modules.is_cross
     ):
-        raise InputError(
-            f"{subject.name} is not the decoder of a transformers model on backend='huggingface', which this needs"
-        )
+        raise InputError(f"{subject.name} is not a decoder of transformers on backend='huggingface', which this needs")
     if set(subject.shape.mlp_layers) != set(range(subject.shape.n_layers)):
         raise InputError(f"{subject.name}: what its feed-forward layers add is not found in every block; take another")
     return subject

@@ -241,10 +241,7 @@ class HuggingFaceSubject(Subject):
         """The sizes of the model, from a pass with the reads `sizes` and `width`."""
         sizes = {layer: answers["sizes"] for layer, answers in recorder.answers[CALL].items()}
         if not sizes:
-            raise InputError(
-                f"{type(self.model).__name__} has no attention, or computes it outside transformers' attention "
-                f"interface, so its calls cannot be read here; {self._fix}"
-            )
+            raise InputError(f"{type(self.model).__name__} shows no attention of transformers' interface; {self._fix}")
         residuals = recorder.answers[RESIDUAL]
         if not residuals:
             raise InputError(f"{self.name} cannot be measured: its residuals are not found")
@@ -289,13 +286,11 @@ class HuggingFaceSubject(Subject):
             return {}
         if not self._abilities.takes_positions:
             raise InputError(
-                f"{self.name} has no positions that could be swapped or replaced; take a model with a table of learned "
-                "positions (GPT-2, OPT) or with rotary ones (Llama, GPT-NeoX)"
+                f"{self.name} has no positions that could be swapped; take a table of positions or rotary ones"
             )
         if not self._abilities.positions_are_plain:
             raise InputError(
-                f"{self.name} uses positions outside embeddings and rotations too (in a recurrence, say), or counts "
-                "them from another number than 0, so an edit of them would change more; take another family"
+                f"{self.name} uses positions outside embeddings and rotations, or not from 0; take another family"
             )
         rows = self.shape.n_ctx
         if self.modules.tables and rows is not None and int(edited.max()) >= rows:
@@ -317,10 +312,7 @@ class HuggingFaceSubject(Subject):
 
     def _check_tapped(self, site: Site) -> None:
         if site in TAPPED and site not in self.modules.taps:
-            raise InputError(
-                f"{self.name}: not every block shows its {site.label} (a norm after the sum, a scaled stream or "
-                "experts hide it), so it cannot be read or edited; take residuals (ChangeResidual) or another family"
-            )
+            raise InputError(f"{self.name}: not every block shows its {site.label}; take residuals (ChangeResidual)")
 
     def _check_in_memory(self) -> None:
         if self.device.type == "meta":

@@ -106,9 +106,7 @@ def _in_memory(
         check_encoder(encoder, False, name or type(model).__name__)
         return ModuleSubject(model, name, **given)
     if given:
-        raise InputError(
-            f"{' and '.join(given)} are for PyTorch modules of your own, not for {library}; leave them out"
-        )
+        raise InputError(f"{' and '.join(given)} are for PyTorch modules of your own, not for {library}")
     return _subject_on(library, model, backend, name, encoder)
 
 
@@ -161,8 +159,7 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
     read_with = beside if is_tokenizer(beside) else plain_tokenizer(beside)
     if tokenizer is not None and read_with is None:
         raise InputError(
-            f"a {type(tokenizer).__name__} is not a tokenizer; give AutoTokenizer.from_pretrained(NAME), the name, "
-            "anything with encode and decode, or a dictionary of characters"
+            f"a {type(tokenizer).__name__} is not a tokenizer; give the name of one, or any with encode and decode"
         )
     return lambda: read_with
 
@@ -207,7 +204,5 @@ def _library_of(model: object) -> str:
     found += [_OWN] if isinstance(model, torch.nn.Module) else []
     is_model = isinstance(getattr(model, "_module", model), torch.nn.Module)  # libraries also have caches and traces
     if not found or not is_model:
-        raise InputError(
-            f"a {type(model).__name__} is not a model that can be loaded; give a name, a folder or a model in memory"
-        )
+        raise InputError(f"a {type(model).__name__} is not a model; give a name, a folder or a model in memory")
     return found[0]

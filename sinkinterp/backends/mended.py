@@ -228,6 +228,4 @@ def merged(model: PreTrainedModel, folder: Path) -> Any:
         return adapted.merge_and_unload()
     except Exception as error:  # an adapter of another model can fail in any way
         reason = str(error).strip().partition("\n")[0]
-        raise InputError(
-            f"the adapter {folder} does not fit {type(model).__name__}: {reason}; check its base"
-        ) from error
+        raise InputError(f"the adapter {folder} does not fit {type(model).__name__}: {reason}") from error

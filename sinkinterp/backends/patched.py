@@ -134,18 +134,13 @@ def _module_of(model: Any) -> nn.Module:
     """The module that a library runs, or the user's own. Raises InputError for anything else."""
     model = inside_compiled(model)
     if getattr(getattr(getattr(model, "model", model), "config", None), "is_encoder_decoder", False):
-        raise InputError(
-            "patched takes no encoder-decoder model; si.measure(subject, tokens, edits=...) edits its decoder"
-        )
+        raise InputError("patched takes no encoder-decoder model; si.measure(subject, tokens, edits=...) does")
     inner = getattr(model, "_module", None) or getattr(model, "original_model", None)
     inner = model.model if isinstance(model, ModuleSubject) else inner
     module = inner if isinstance(inner, nn.Module) and not isinstance(model, PreTrainedModel) else model
     if not isinstance(module, nn.Module):
         what = type(model).__name__
-        raise InputError(
-            "patched takes a transformers model, a TransformerLens bridge, an nnsight model or a PyTorch module of your"
-            f" own; got {what}"
-        )
+        raise InputError(f"patched takes a model of transformers or a library over it, or a PyTorch module; got {what}")
     return module
 
 
@@ -251,9 +246,7 @@ class _Patch(Attached):
         """Raises InputError where the pass would not be edited."""
         name, now = self.subject.name, _attention_of(self.subject.model)
         if not edits:
-            raise InputError(
-                f"the si.patched block of {name} ended while this pass waited; wait for it inside the block"
-            )
+            raise InputError(f"the si.patched block of {name} ended while this pass waited; wait inside the block")
         if now != self.attention:
             raise InputError(f"{name} was set to {now!r} attention inside si.patched(...); set it before the block")
 

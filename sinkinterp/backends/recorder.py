@@ -76,8 +76,7 @@ class Recorder:
         """The next block's input after the edits; `x` itself where they do not change it."""
         if x.ndim != 3:
             raise InputError(
-                f"blocks pass on {tuple(x.shape)} numbers, not one residual stream (sequence, position, d_model); such "
-                "models (Gemma3n) cannot be read"
+                f"blocks pass on {tuple(x.shape)} numbers, not one residual stream, so they cannot be read"
             )
         self.size = (x.shape[0], x.shape[1])
         block = len(self.answers[RESIDUAL])
@@ -277,8 +276,5 @@ def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:
     for name in layers[0]:
         shapes = {tuple(layer[name].shape) for layer in layers}
         if len(shapes) > 1:
-            raise InputError(
-                f"layers answer {name} with different shapes, {' and '.join(map(str, sorted(shapes)))}, so they cannot "
-                "be put side by side; their heads differ in number or size"
-            )
+            raise InputError(f"layers answer {name} with different shapes, {' and '.join(map(str, sorted(shapes)))}")
     return {name: torch.stack([layer[name].to(device) for layer in layers], 1) for name in layers[0]}

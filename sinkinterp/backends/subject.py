@@ -212,9 +212,7 @@ class Subject:
         return tokens if isinstance(tokens, Tensor) else token_set_for(self, tokens).of_one_length()
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise InputError(
-            "a subject is not called; subject.run(tokens) is a pass, subject.model the model, si.measure(subject, text)"
-        )
+        raise InputError("a subject is not called; subject.run(tokens) is a pass, subject.model the model")
 
     if not TYPE_CHECKING:  # a type checker knows the attributes that there are
 

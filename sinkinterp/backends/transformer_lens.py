@@ -186,10 +186,7 @@ class TransformerLensSubject(HuggingFaceSubject):
 
     def __init__(self, bridge: Any, name: str | None = None) -> None:
         if bridge.compatibility_mode or getattr(bridge, "_weights_processed", False):
-            raise InputError(
-                "compatibility mode folds and centres weights, so norms are no longer the model's; "
-                "boot the bridge again without enable_compatibility_mode() or process_weights()"
-            )
+            raise InputError("compatibility mode folds weights; boot the bridge without enable_compatibility_mode()")
         self.bridge = bridge
         super().__init__(bridge.original_model, name)
 

@@ -217,10 +217,7 @@ class _WithValues(Operation):
         return value
 
     def _misfit(self, layer: int, value: Tensor, x: Activation) -> InputError:
-        return InputError(
-            f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}; "
-            "patch between models of one shape and inputs of one length"
-        )
+        return InputError(f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}")
 
 
 class Put(_WithValues):

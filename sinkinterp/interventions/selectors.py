@@ -182,8 +182,7 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
             raise InputError(f"{name} name more than {MOST:,}; leave them out to change all")
         if not chosen or len(set(chosen)) < len(chosen):
             raise InputError(
-                f"{type(edit).__name__}({selector}={list(chosen)}) must name each of its {selector} once, and some; "
-                "leave it out to change all"
+                f"{type(edit).__name__}({selector}={list(chosen)}) must name each of its {selector} once, and some"
             )
         object.__setattr__(edit, selector, chosen)
 

@@ -74,7 +74,7 @@ def test_one_vector_stands_for_all_and_a_function_is_an_operation():
     alike = iv.Add(vector)
     alike.check_sequences(4)
     assert alike.for_sequences(torch.tensor([1])) is alike and repr(alike) == "Add(tensor(11,))"
-    with pytest.raises(InputError, match="activations \(10,\) do not fit .*11\) of layer 2"):
+    with pytest.raises(InputError, match=r"activations \(10,\) do not fit .*11\) of layer 2"):
         iv.Add(torch.zeros(10))(LAYER, X)
     edit = iv.ChangeResidual(lambda x: x / 2, layers=[LAYER], positions=[3])
     assert edit.residual(LAYER, X[:, 0])[:, 3].equal(X[:, 0, 3] / 2)

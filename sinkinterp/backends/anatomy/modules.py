@@ -56,8 +56,7 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     if stack is None:
         lengths = " or ".join(map(str, sorted({len(modules) for modules in lists}))) or "no list of them"
         raise InputError(
-            f"the configuration of this {type(model).__name__} says {depth} blocks, and the model has {lengths}; "
-            "after blocks are cut, set model.config.num_hidden_layers to as many as are left"
+            f"{type(model).__name__} has {lengths} blocks; set model.config.num_hidden_layers, now {depth}, to that"
         )
     return list(stack)
 

@@ -149,10 +149,7 @@ ENCODERS = "encoder=Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkint
 def check_encoder(encoder: EncoderInput | None, has_encoder: bool, name: str) -> None:
     """Raises InputError unless an input is given for the encoder that a model has, and for no other."""
     if has_encoder and encoder is None:
-        fix = f"add {ENCODERS}"
-        raise InputError(
-            f"{name} is an encoder-decoder model, and its sink depends on what its encoder is given: {fix}"
-        )
+        raise InputError(f"{name} is an encoder-decoder model, whose encoder needs an input: add {ENCODERS}")
     if encoder is not None and not has_encoder:
         raise InputError(f"{name} has no encoder that could be given an input; leave it out")
 

@@ -213,9 +213,7 @@ def _processor(kind: Any, model: PreTrainedModel) -> Any:
     except (OSError, ValueError, KeyError) as error:
         place = model.name_or_path or "a model in memory"
         what = kind.__name__.removeprefix("Auto")
-        raise InputError(
-            f"{place} holds no {what} for its encoder's input; give TokenIds(...) or NoEncoder()"
-        ) from error
+        raise InputError(f"{place} holds no {what}; give TokenIds(...) or NoEncoder()") from error
 
 
 def _digest(data: bytes) -> str:

@@ -106,10 +106,7 @@ def checked_config(source: str | Path) -> PreTrainedConfig | None:
     config = _config_of(source)
     kernel = None if config is None else getattr(config, "_attn_implementation", None)
     if isinstance(kernel, str) and "/" in kernel:
-        raise InputError(
-            f"the config.json of {source} names the attention kernel {kernel}, which is code of the Hub and is not "
-            "run; take that line out"
-        )
+        raise InputError(f"{source} names the attention kernel {kernel}, code of the Hub; take it out of config.json")
     return config
 
 

@@ -41,7 +41,7 @@ def located(source: str | Path) -> str | Path:
         exists = Path(source).exists()
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{str(source)[:60]!r} is not a name of a model, {getattr(error, 'strerror', error)}; check it"
+            f"{str(source)[:60]!r} is not a name of a model: {getattr(error, 'strerror', error)}"
         ) from error
     if exists:
         return source

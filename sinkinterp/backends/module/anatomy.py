@@ -163,15 +163,11 @@ def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[
     choices = " or ".join(f"blocks={key!r} ({len(lists[key])} modules)" for key in fitting if key)
     choice = f"choose {choices}" if choices else "no list of its modules fits"
     if wanted is not None and wanted not in fitting:
-        raise InputError(
-            f"{record.name}: blocks={wanted!r} is not a list of modules that take and return the residual stream and "
-            f"hold all attention; {choice}"
-        )
+        raise InputError(f"{record.name}: blocks={wanted!r} does not hold all attention on the stream; {choice}")
     lost = [i for i, call in enumerate(calls) if call.start == NOWHERE]
     if lost and wanted is None:
         raise InputError(
-            f"{record.name}: what attention call {lost[0]} returns is added to nothing that its queries come from (it "
-            f"is not used, or the stream is scaled or gated), so its block is not found; {choice}"
+            f"{record.name} looks tokens up in {len(sources)} tables; give one F.embedding of the token ids"
         )
     single = [key for key in fitting if len(set(holding[key])) == len(calls)]
     key = max(single, key=len, default=None) if wanted is None else wanted

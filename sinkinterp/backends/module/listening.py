@@ -97,9 +97,7 @@ def call_of_sdpa(  # noqa: PLR0913  the arguments of torch's function
             "heads and sequences in one axis; describe the module with attention=AttentionOf(...)"
         )
     if query.shape[2] != key.shape[2]:
-        raise InputError(
-            f"{name} attends to more keys than it has queries, as with a cache or learned keys; run it without them"
-        )
+        raise InputError(f"{name} attends to more keys than queries, as with a cache; run it without them")
     if attn_mask is not None:
         attn_mask = attn_mask.view((1,) * (4 - attn_mask.ndim) + attn_mask.shape)
         if attn_mask.dtype != torch.bool:

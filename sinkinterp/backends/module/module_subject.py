@@ -170,8 +170,7 @@ class ModuleSubject(HuggingFaceSubject):
         logits = _logits_in(self._forward_of(self.model, tokens), tokens)
         if logits is None or logits.shape[1] != tokens.shape[1]:
             raise InputError(
-                f"{self.name} returns no logits (sequence, pos, vocab) for ids (sequence, pos); say how it does: "
-                "forward=lambda module, ids: module(ids)[0]"
+                f"{self.name} returns no logits (sequence, pos, vocab); give forward=lambda module, ids: ..."
             )
         return logits
 
@@ -247,8 +246,7 @@ def _forward_of(model: nn.Module, tokens: Tensor, name: str) -> Forward:
         logits = _logits_in(model(tokens), tokens)
     except Exception as error:  # a module can fail in any way
         raise InputError(
-            f"{name} cannot be called with token ids alone ({_reason(error)}); say how it is called: "
-            "forward=lambda module, ids: module(ids, ...)"
+            f"{name} cannot be called with ids alone ({_reason(error)}); give forward=lambda module, ids: ..."
         ) from error
     keyword = next((word for word in inspect.signature(model.forward).parameters if word in _TARGETS), None)
     if logits is None or logits.shape[1] == tokens.shape[1] or keyword is None:

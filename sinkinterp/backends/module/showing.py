@@ -86,9 +86,7 @@ class Showing(Listener):
     @override
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
         if self.n_attended >= len(self.anatomy.layers):
-            raise InputError(
-                f"{self.name} attends more often than the {len(self.anatomy.layers)} times when it was loaded"
-            )
+            raise InputError(f"{self.name} attends more often than when it was loaded{AGAIN}")
         call = replace(call, layer=self.anatomy.layers[self.n_attended])
         edited = self._last_call = self.recorder.attend(call)
         is_ours = edited is not call or edited.is_fused
