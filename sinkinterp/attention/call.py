@@ -46,8 +46,7 @@ class SetPattern:
     def lost(self) -> InputError:
         """The error of an edit of scores that no weight depends on any more."""
         return InputError(
-            f"the pattern of layer {self.replaced.layer} was set by an edit before, so its scores no longer matter; "
-            "give edits of scores first, and one for all heads that it is to change"
+            f"the pattern of layer {self.replaced.layer} was set by an edit before; give edits of scores first"
         )
 
 

@@ -349,10 +349,7 @@ def _whole(taps: Taps, shape: ModelShape) -> Taps:
 def check_is_decoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:
     """Raises InputError for an encoder-decoder model, unless the subject runs its encoder."""
     if model.config.is_encoder_decoder and not is_run:
-        raise InputError(
-            f"{name} is an encoder-decoder model, which runs on the Hugging Face backend alone, with an encoder input: "
-            "si.load(..., encoder=Silence())"
-        )
+        raise InputError(f"{name} has an encoder: it runs on the Hugging Face backend alone, with an encoder input")
 
 
 def context_of(model: PreTrainedModel) -> int | None:

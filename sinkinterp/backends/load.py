@@ -96,32 +96,26 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
 def _in_memory(
     model: Any, backend: str | None, name: str | None, encoder: EncoderInput | None, own: Mapping[str, Any]
 ) -> Subject:
-    """The subject of a model in memory. own: what says how a module of the user's own works, None where not given."""
-    library = _library_of(model)
+    """The subject of a model in memory on a backend, by default on that of its library.
+
+    own: what says how a module of the user's own works, None where not given.
+    """
+    library, shown = _library_of(model), name or type(model).__name__
     check_no_bridge(model)
     given = {argument: value for argument, value in own.items() if value is not None}
     if library == _OWN and any(map(is_lazy, model.parameters())):
-        raise InputError(f"{name or type(model).__name__} has lazy weights without a size; run it once, then give it")
+        raise InputError(f"{shown} has lazy weights without a size; run it once, then give it")
     if library == _OWN and backend is None:
-        check_encoder(encoder, False, name or type(model).__name__)
+        check_encoder(encoder, False, shown)
         return ModuleSubject(model, name, **given)
     if given:
         raise InputError(f"{' and '.join(given)} are for PyTorch modules of your own, not for {library}")
-    return _subject_on(library, model, backend, name, encoder)
-
-
-def _subject_on(
-    library: str, model: Any, backend: str | None, name: str | None, encoder: EncoderInput | None
-) -> Subject:
-    """The subject of a model in memory on a backend, by default on that of its library."""
     backend = library if backend is None else backend
     if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
         hint = "" if backend in BACKENDS else nearest(backend, _SUBJECTS)
-        raise InputError(
-            f"{name or type(model).__name__} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}"
-        )
+        raise InputError(f"{shown} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}")
     if backend == "huggingface" and isinstance(model, PreTrainedModel) and model.config.is_encoder_decoder:
-        check_encoder(encoder, True, name or type(model).__name__)
+        check_encoder(encoder, True, shown)
         assert encoder is not None
         return EncoderDecoderSubject(model, encoder, name)
     subject = _SUBJECTS[backend](model, name)

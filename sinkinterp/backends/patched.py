@@ -238,8 +238,7 @@ class _Patch(Attached):
         """Raises InputError for a pass of a thread or task that is in no block, unless it is a measurement's."""
         if not holds(self.subject.model):
             raise InputError(
-                f"{self.subject.name} is inside si.patched(...) of another thread or task; start this one there in its "
-                "context, contextvars.copy_context().run(function), or after it"
+                f"{self.subject.name} is inside si.patched(...) of another thread; use contextvars.copy_context().run"
             )
 
     def _check_is_edited(self, edits: Sequence[Edit]) -> None:

@@ -239,8 +239,7 @@ class Recorder:
             if not finite:
                 where = f"block {block - 1}" if block else "the embedding"
                 raise InputError(
-                    f"activations after {where} are not finite; check the {'edits, the ' if self.edits else ''}"
-                    "weights, or load with dtype float32 or bfloat16 (float16 overflows above 65,504)"
+                    f"activations after {where} are not finite; check edits and weights, or load with dtype='bfloat16'"
                 )
 
 

@@ -172,8 +172,7 @@ class _WithValues(Operation):
         given = self.values.items() if isinstance(self.values, Mapping) else [(None, None)]
         if not all(is_whole(layer) and isinstance(value, Tensor) and value.ndim > 1 for layer, value in given):
             raise InputError(
-                "activations are one vector, tensor(d), or tensors by layer, {3: tensor(sequence, ..., pos, d)}; "
-                "si.measurement.patching.activations returns them"
+                "activations are tensor(d), or by layer, {3: tensor(sequence, ..., pos, d)}, as patching.activations"
             )
 
     def __repr__(self) -> str:

@@ -140,7 +140,7 @@ def test_a_mean_of_others_skips_any_number_that_leaves_one():
 @pytest.mark.parametrize("values", [{3: torch.zeros(5)}, {3: torch.tensor(1.0)}, {3: [[1.0]]}, {0.5: X}, [X]])
 def test_given_activations_are_tensors_of_vectors_by_layer(values, as_users_run_it):
     for kind in (iv.Put, iv.Add):
-        with pytest.raises(InputError, match=r"^activations are one vector, tensor\(d\), or tensors by layer"):
+        with pytest.raises(InputError, match=r"^activations are tensor\(d\), or by layer"):
             kind(values)
 
 

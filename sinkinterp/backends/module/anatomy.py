@@ -118,18 +118,17 @@ def _calls(record: Record) -> list[Call]:
     if written or not record.calls:
         inside = [[v.name for v in record.visits if v.start <= i < v.end] for i in written]
         names = dict.fromkeys(sub(r"\d+", "*", around[-1]) for around in inside if around)
+        often = "only sometimes" if record.calls else "no"
         where = f" (softmax is written out in {' and '.join(names)})" if names else ""
         raise InputError(
-            f"{record.name} calls {'only sometimes' if record.calls else 'no'} scaled_dot_product_attention{where}; "
-            "describe its attention with attention=AttentionOf(...)"
+            f"{record.name} calls {often} scaled_dot_product_attention{where}; describe its attention: AttentionOf"
         )
     calls = [_call(record, i) for i in range(len(record.calls))]
     starts = [call.start for call in calls]
     for i, start in enumerate(starts):
         if start in starts[:i] and start != NOWHERE:
             raise InputError(
-                f"{record.name}: attention calls {starts.index(start)} and {i} read the same residual (heads one at a "
-                "time, or branches side by side); describe their module with attention=AttentionOf(...)"
+                f"{record.name}: two attention calls read the same residual; give attention=AttentionOf(...)"
             )
     return calls
 
@@ -166,9 +165,7 @@ def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[
         raise InputError(f"{record.name}: blocks={wanted!r} does not hold all attention on the stream; {choice}")
     lost = [i for i, call in enumerate(calls) if call.start == NOWHERE]
     if lost and wanted is None:
-        raise InputError(
-            f"{record.name} looks tokens up in {len(sources)} tables; give one F.embedding of the token ids"
-        )
+        raise InputError(f"{record.name}: attention is added to nothing, or the stream is scaled or gated; {choice}")
     single = [key for key in fitting if len(set(holding[key])) == len(calls)]
     key = max(single, key=len, default=None) if wanted is None else wanted
     if key is None:
@@ -240,8 +237,7 @@ def _token_lookup(record: Record, start: int) -> tuple[Operation, str]:
     sources = [source for lookup in lookups if (source := record.source(lookup.inputs[1])) is not None]
     if len(lookups) != 1 or not sources:
         raise InputError(
-            f"{record.name} looks tokens up in {len(sources)} tables before its first block; one is needed: "
-            "F.embedding or nn.Embedding of the token ids"
+            f"{record.name} looks tokens up in {len(sources)} tables; give one F.embedding of the token ids"
         )
     return lookups[0], sources[0][0]
 

@@ -93,8 +93,7 @@ def call_of_sdpa(  # noqa: PLR0913  the arguments of torch's function
         raise InputError(f"{name} drops attention weights at random (dropout_p={dropout_p}), also outside training")
     if query.ndim != 4:
         raise InputError(
-            f"{name} attends with queries {tuple(query.shape)}, not (batch, head, pos, d_head): one head at a time, or "
-            "heads and sequences in one axis; describe the module with attention=AttentionOf(...)"
+            f"{name} attends one head at a time, or with heads and sequences in one axis; give AttentionOf(...)"
         )
     if query.shape[2] != key.shape[2]:
         raise InputError(f"{name} attends to more keys than queries, as with a cache; run it without them")

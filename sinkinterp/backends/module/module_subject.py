@@ -159,9 +159,7 @@ class ModuleSubject(HuggingFaceSubject):
             raise
         except Exception as error:  # what compiles itself, such as flex_attention, fails in any way
             raise InputError(
-                f"{self.name} cannot be watched ({_reason(error)}); where it calls what compiles itself, such as "
-                "flex_attention, give attention=AttentionOf(MODULE, function) with one that calls "
-                "scaled_dot_product_attention"
+                f"{self.name} cannot be watched ({_reason(error)}); give attention=AttentionOf(MODULE, function)"
             ) from error
 
     def logits(self, tokens: Tensor) -> Logits:
