@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import check_fields, is_whole
+from ..checks import check_fields, is_whole, whole_number
 from ..errors import InputError
 from .selectors import check_chosen
 
@@ -118,8 +118,7 @@ class MeanOfOthers(Operation):
     skip: int = 1
 
     def check(self, length: int) -> None:
-        if not 0 <= self.skip < length:
-            raise InputError(f"{length} positions leave none after the first {self.skip} for a mean; use more")
+        whole_number(self.skip, f"of {length} positions, how many a mean skips", 0, length - 1)
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         return x[..., self.skip :, :].mean(-2, keepdim=True).expand_as(x)

@@ -11,6 +11,7 @@ from typing_extensions import override
 
 from ..attention.shapes import ModelShape, Residual
 from ..attention.sites import Edit, PositionIds
+from ..checks import whole_number
 from ..errors import InputError
 from .selectors import Choosing, check_chosen
 
@@ -73,8 +74,8 @@ class ShiftPositions(Edit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.by < 1 or self.start < 0:
-            raise InputError(f"a shift is by 1 or more, from position 0 or later; got {self.by} from {self.start}")
+        whole_number(self.by, "by how many positions tokens are shifted", 1)
+        whole_number(self.start, "the first position that is shifted", 0)
 
     def check(self, shape: ModelShape, length: int) -> None:
         check_chosen((self.start,), range(length), "position")

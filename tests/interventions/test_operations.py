@@ -99,7 +99,7 @@ def test_rows_choose_the_sequences_of_given_activations():
 @pytest.mark.parametrize("shape", [(3, 5, 7, 10), (3, 5, 6, 11), (3, 4, 7, 11), (2, 5, 7, 11), (5, 7, 11)])
 def test_activations_of_another_shape_are_refused_in_one_line(shape):
     for kind in (iv.Put, iv.Add):
-        with pytest.raises(InputError, match=r"do not fit .* of layer 2; patch between"):
+        with pytest.raises(InputError, match=r"do not fit .* of layer 2"):
             kind({LAYER: torch.zeros(shape)})(LAYER, X)
 
 
@@ -133,7 +133,7 @@ def test_a_mean_of_others_skips_any_number_that_leaves_one():
         residual = X[:, 0]
         torch.testing.assert_close(iv.MeanOfOthers(skip)(LAYER, residual), iv.MeanOfOthers(skip)(LAYER, X)[:, 0])
     for skip in (-1, 7, 8):
-        with pytest.raises(InputError, match=f"7 positions leave none after the first {skip} for a mean"):
+        with pytest.raises(InputError, match="of 7 positions, how many a mean skips"):
             iv.MeanOfOthers(skip).check(7)
 
 
@@ -161,7 +161,7 @@ def test_every_sequence_takes_what_is_given_at_its_own_place():
     residual, expected = rows_of_residuals(LAYER, X[:, 0]), X[:, 0].clone()
     expected[0], expected[1, 4, 6] = given[1, 0], given[0, 0, 4, 6]
     assert residual.equal(expected)
-    with pytest.raises(InputError, match=r"activations \(5, 6, 11\) do not fit \(5, 7, 11\) of layer 2"):
+    with pytest.raises(InputError, match=r"activations \(2, 5, 6, 11\) do not fit \(3, 5, 7, 11\) of layer 2"):
         iv.operations.PutAt({LAYER: given[:, :, 1:]}, rows, places)(LAYER, X)
     with pytest.raises(InputError, match="no activations were taken of layer 3"):
         put(LAYER + 1, X)

@@ -50,7 +50,7 @@ def test_positions_that_change_nothing_or_do_not_exist_are_refused(edit):
 
 def test_shifts_go_forward_from_a_position_that_exists():
     for by, start in ((0, 1), (-2, 1), (1, -1)):
-        with pytest.raises(InputError, match="a shift is by 1 or more"):
+        with pytest.raises(InputError, match="shifted is a whole number"):
             ShiftPositions(by, start)
     with pytest.raises(InputError, match="no position 7; this model and input have 0 to 6"):
         ShiftPositions(1, start=7).check(SHAPE, 7)

@@ -103,7 +103,7 @@ Taps = Mapping[Site, Sequence[Tap | None]]
 def taps_of(blocks: Sequence[nn.Module]) -> Taps:
     """The tap of every block at each site that modules show, in forward order; None where it is unknown."""
     return {
-        ATTENTION_INPUT: list(map(_attention, blocks)),
+        ATTENTION_INPUT: [_tap(block, _ATTENTION) for block in blocks],
         NEURONS: list(map(_output_matrix, blocks)),
         MLP: list(map(_feed_forward, blocks)),
     }
@@ -121,10 +121,6 @@ def _tap(block: nn.Module, names: Sequence[str]) -> Tap | None:
     """The tap at the input of the first of these modules that a block has."""
     modules = _named_modules(block)
     return next((Tap(modules[name], is_input=True) for name in names if name in modules), None)
-
-
-def _attention(block: nn.Module) -> Tap | None:
-    return _tap(block, _ATTENTION)
 
 
 def _output_matrix(block: nn.Module) -> Tap | None:

@@ -53,7 +53,7 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
         raise InputError(f"the config.json of {folder} describes {layers} layers; take the one of the whole model")
     if layers > len(shapes) or 0 < 8 * elements < width * vocab:  # 8: quantised weights are packed
         raise InputError(
-            f"{folder}/config.json describes {layers:,} layers of width {width:,}, too many for its {len(shapes)} tensors"
+            f"{folder}/config.json describes {layers:,} layers of width {width:,}, for {len(shapes)} tensors"
         )
     if not is_spread:
         size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
