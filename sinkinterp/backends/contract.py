@@ -22,7 +22,7 @@ The second pass runs `N_COPIES` copies of one sequence. Edits change some copies
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -50,7 +50,6 @@ from ..interventions.operations import Operation
 from .gap import TOLERANCE, Gap, tolerance_of
 from .subject import Logits
 
-Finding = TypeVar("Finding", covariant=True)
 Copies = Float[Tensor, "copy pos d_model"]
 EarlyBias = Float[Tensor, "layer query key"]
 _EARLY = 3  # how many queries and keys `early_bias` takes
@@ -62,7 +61,7 @@ def weight_tolerance(dtype: torch.dtype) -> float:
 
 
 @dataclass(frozen=True)
-class Check(Generic[Finding]):
+class Check:
     """One forward pass, and what must be true of it.
 
     verify: what the answers of all reads and the logits show. It raises InputError, which names the failure.
@@ -70,7 +69,7 @@ class Check(Generic[Finding]):
     """
 
     tokens: Tokens
-    verify: Callable[[Mapping[str, Tensor], Logits], Finding]
+    verify: Callable[[Mapping[str, Tensor], Logits], Any]
     reads: Mapping[str, Read]
     edits: Sequence[Edit] = ()
     position_ids: Int[Tensor, "sequence pos"] | None = None
@@ -84,7 +83,7 @@ def sample_tokens(vocab: int) -> Tokens:
 # 1. The logits
 
 
-def logits_check(name: str, bare: Logits, vocab: int) -> Check[EarlyBias]:
+def logits_check(name: str, bare: Logits, vocab: int) -> Check:
     """A pass on `sample_tokens`, and on the same tokens with another last one. It verifies that the subject
 
     - returns the logits of the bare model, which are `bare` for `sample_tokens`;
@@ -190,7 +189,7 @@ def edits_check(
     bias: EarlyBias,
     length: int,
     gives_positions: bool,
-) -> Check[Abilities]:
+) -> Check:
     """The pass of equal sequences. It verifies that an edit at any site of any block changes what the block returns.
 
     Feed-forward updates that are not what their block adds to the residual stream count as not found. The pass also

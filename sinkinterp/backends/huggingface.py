@@ -126,12 +126,12 @@ class HuggingFaceSubject(Subject):
         recorder, logits = self._checking_pass(check)
         return check.verify(recorder.answered(self.shape, self.device), logits)
 
-    def _checking_pass(self, check: Check[Any]) -> tuple[Recorder, Logits]:
+    def _checking_pass(self, check: Check) -> tuple[Recorder, Logits]:
         """Returns what a check's forward pass was shown, and its logits."""
         recorder = Recorder(check.reads, check.edits)
         return recorder, self._pass(check.tokens, recorder, **self._ids_of(check))
 
-    def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:
+    def _ids_of(self, check: Check) -> dict[str, Tensor]:
         """The model's keyword for the positions of a check; empty where it takes none."""
         if check.position_ids is None or not self._takes_ids:
             return {}

@@ -46,7 +46,8 @@ class Layout:
     """Where the tokens of one pass stand.
 
     n: how many columns there are, of the cache and of this pass. n_new: of this pass. is_plain: whether there is no
-    padding. forgets: for each layer of the cache that this pass begins to fill, whether it will forget keys.
+    padding. forgets: for each layer of a cache that this pass begins to fill, whether it will forget keys; what later
+    passes cannot do is refused now.
     """
 
     groups: tuple[Group, ...]
@@ -72,11 +73,6 @@ class Layout:
         bias = None if call.bias is None else pairs(call.bias.expand(-1, -1, self.n_new, -1), 0.0)
         mask = pairs(call.allowed().expand(-1, -1, self.n_new, -1), False)
         return replace(call, q=group.of(call.q), k=k, v=v, mask=mask, bias=bias)
-
-    @property
-    def begins(self) -> bool:
-        """Whether this pass begins to fill a cache: what later passes cannot do is refused now."""
-        return bool(self.forgets)
 
     def hidden_later(self, call: AttentionCall) -> Iterator[Bool[Tensor, " key"]]:
         """Sets of keys of which later calls of this layer may lack one: every two keys are told apart by one of them.

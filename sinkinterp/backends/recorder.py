@@ -132,7 +132,7 @@ class Recorder:
 
     def _rehearse(self, call: AttentionCall, layout: Layout, edits: Sequence[Edit]) -> None:
         """Raises InputError where an edit could not be made in a later pass, whose cache has forgotten keys."""
-        if layout.begins:
+        if layout.forgets:
             k, v = (torch.cat((x, x[:, :, -1:]), 2) for x in (call.k, call.v))
             bias = None if call.bias is None else call.bias[:, :, -1:, [*range(call.bias.shape[-1]), -1]]
             mask = torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=k.device)
@@ -196,7 +196,7 @@ class Recorder:
         """The real tokens of some sequences after the edits; `x` itself where they do not change it."""
         past = 0 if group is None else group.past
         edits = self.edits if group is None or self.layout is None else edits_for(self.edits, group, self.layout)
-        if group is not None and self.layout is not None and self.layout.begins and site is not OUTPUT:
+        if group is not None and self.layout is not None and self.layout.forgets and site is not OUTPUT:
             self._edited_from(site, x[..., -1:, :], past + x.shape[-2], edits, *place)  # as in the next pass
         return self._edited_from(site, x, past, edits, *place)
 

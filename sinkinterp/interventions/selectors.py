@@ -176,7 +176,7 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
             continue
         name = f"{selector} of {type(edit).__name__}"
         of_heads = selector.endswith("heads")
-        read, several = (_head_pair, _pairs(given)) if of_heads else (whole_number, given)
+        read, several = (_head_pair, [given] if is_pair(given) else given) if of_heads else (whole_number, given)
         chosen = tuple(read(choice, name) for choice, _ in zip(_several(several, name), range(MOST + 1), strict=False))
         if len(chosen) > MOST:
             raise InputError(f"{name} name more than {MOST:,}; leave them out to change all")
@@ -201,7 +201,7 @@ def named_heads(given: Any, name: str, layers: Sequence[int], n_heads: int) -> l
 
     Raises InputError for anything else, for heads that the attending layers do not have, and if none is named.
     """
-    pairs = [_head_pair(pair, name) for pair in _several(_pairs(given), name)]
+    pairs = [_head_pair(pair, name) for pair in _several([given] if is_pair(given) else given, name)]
     if not pairs:
         raise InputError(f"{name} names no head; give pairs (layer, head), such as [(2, 0), (4, 3)], or leave it out")
     check_heads(pairs, layers, n_heads, "head")
@@ -219,10 +219,6 @@ def check_heads(pairs: Iterable[tuple[int, int]], layers: Sequence[int], n_heads
 def is_pair(given: Any) -> bool:
     """Whether a tuple of two whole numbers is given: the layer and the head of one head. A list names several heads."""
     return isinstance(given, tuple) and len(given) == 2 and all(map(is_whole, given))
-
-
-def _pairs(given: Any) -> Any:
-    return [given] if is_pair(given) else given
 
 
 def _head_pair(choice: Any, name: str) -> tuple[int, int]:

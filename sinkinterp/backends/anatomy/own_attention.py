@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,18 +17,10 @@ from torch import Tensor, nn
 from ...attention.shapes import HeadOutput
 from ..exclusive import computed_by
 
-
-@runtime_checkable
-class Attend(Protocol):
-    """What the heads of one layer return; shows the recorder their call.
-
-    mask: pairs that may attend, or an additive mask. key_bias: added to scaled scores, up to a constant for each query:
-    one row for all queries, as transformers stores ALiBi.
-    """
-
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, key_bias: Tensor | None = None
-    ) -> HeadOutput: ...
+# What the heads of one layer return, given q, k, v, a mask (pairs that may attend, or an additive one), the scale and a
+# key bias. It shows the recorder their call. The bias is added to scaled scores, up to a constant for each query: one row
+# for all queries, as transformers stores ALiBi.
+Attend = Callable[..., HeadOutput]
 
 
 @dataclass(frozen=True)
@@ -58,7 +50,7 @@ def note_of(blocks: Sequence[nn.Module]) -> str:
 
 
 @contextmanager
-def replaced(blocks: Sequence[nn.Module], attend: Callable[..., HeadOutput]) -> Iterator[None]:
+def replaced(blocks: Sequence[nn.Module], attend: Attend) -> Iterator[None]:
     """Here, the attention modules of these blocks leave attention to `attend`, whose first argument is the layer."""
     with ExitStack() as stack:
         for layer, module in enumerate(map(_attention_of, blocks)):
