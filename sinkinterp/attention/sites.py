@@ -92,8 +92,8 @@ class Edit(metaclass=Told):
     def call(self, call: AttentionCall) -> AttentionCall:
         """What an attention layer computes from; `with_pattern` of a call sets its pattern itself.
 
-        Where a cache holds the beginning, `call.k` and `call.v` have all positions and `call.q` only the new ones: the
-        first query then stands at position `call.k.shape[2] - call.q.shape[2]`.
+        If a cache holds the beginning, `call.k` and `call.v` have all positions and `call.q` the new ones. Then the first
+        query is at position `call.k.shape[2] - call.q.shape[2]`.
         """
         return call
 
@@ -106,7 +106,7 @@ class Edit(metaclass=Told):
         return x
 
     def neurons(self, block: int, x: Neurons) -> Neurons:
-        """What the activation of a block's feed-forward layer returns, times its gate: its output matrix reads it."""
+        """Returns the activations of a block's feed-forward layer, times its gate: its output matrix reads them."""
         return x
 
     def mlp(self, block: int, x: Residual) -> Residual:

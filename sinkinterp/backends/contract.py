@@ -1,4 +1,4 @@
-"""What every subject guarantees, whichever library runs it. It is checked in two passes when the subject is made.
+"""The guarantees of every subject, on any library. They are checked in two passes when the subject is made.
 
 1. `logits_check`: is the subject the bare model, is it causal, do its attention rows sum to one, and does the bias of
    its scores depend on distance alone?
@@ -290,7 +290,7 @@ def largest_changes(x: Residual) -> Float[Tensor, " copy"]:
 
 
 def _lost_changes(changes: Float[Tensor, "copy block"], logits: Logits, shape: ModelShape) -> dict[Site, int]:
-    """The sites whose change is lost, up to rounding, and the first block that returns what it does without it.
+    """The sites whose change is lost, up to rounding, and the first block whose output it does not change.
 
     changes: the answers to `largest_changes`.
     """
@@ -378,7 +378,7 @@ def _is_added(update: Copies, before: Copies, after: Copies, eps: float) -> bool
     """Tells if a block adds what is read as its feed-forward update, and nothing else that looks like one.
 
     - What the block returns grows by the update when the update is doubled.
-    - What else it adds is alike at all positions, as a bias is, or depends on other positions, as a recurrence does.
+    - The rest that it adds is alike at all positions, as a bias is, or depends on other positions, as a recurrence.
     """
     rounding = 4 * eps * (update.abs() + before.abs() + after.abs())
     slack = rounding[0] + max(1e-3, 8 * eps) * update[0].abs().amax()

@@ -113,7 +113,7 @@ def _shown_output(record: Record, module: nn.Module, args: tuple[Any, ...], outp
 
 
 def with_first(output: Any, record: Record) -> Any:
-    """What a module returned, its first tensor after `record`; the very same object where that changes nothing."""
+    """The output of a module, its first tensor after `record`; the very same object if that changes nothing."""
     has_others = isinstance(output, tuple | list)
     x = output[0] if has_others else output
     edited = record(x)
@@ -126,7 +126,7 @@ def with_first(output: Any, record: Record) -> Any:
 def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: bool = False) -> Iterator[None]:
     """Here, its own passes show the recorder embeddings, residuals and what is at the taps, and it replaces them.
 
-    comes_first: whether hooks of other libraries see what the recorder made; by default it sees what they made.
+    comes_first: whether the recorder comes before hooks of other libraries; by default it comes after them.
     """
     inputs: list[tuple[nn.Module, Record]] = [(block, recorder.residual) for block in modules.blocks]
     outputs: list[tuple[nn.Module, Record]] = [

@@ -187,7 +187,7 @@ class HuggingFaceSubject(Subject):
 
     @contextmanager
     def maps_shown_to(self, recorder: Recorder) -> Iterator[None]:
-        """Inside, the recorder's edits of weights change what these modules return."""
+        """In the block, the recorder's edits of weights change the output of these modules."""
         with maps_edited(self.modules.blocks, self.maps(), self.shape, recorder):
             yield
 

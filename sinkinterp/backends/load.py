@@ -138,7 +138,7 @@ def check_no_bridge(model: Any) -> None:
 
 
 def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
-    """What returns the tokenizer to read text with: that which is given, else that of a name or an object of a library.
+    """A function that returns the tokenizer: the given one, else that of a name or an object of a library.
 
     Raises InputError for what is not a tokenizer.
     """

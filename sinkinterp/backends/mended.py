@@ -34,7 +34,7 @@ class Trained(Spec):
     """Which weights of a model are trained beside its slots."""
 
     def prepare(self, model: PreTrainedModel) -> None:
-        """Adds what it trains to the model, and lets it and the slots alone have gradients."""
+        """Adds the weights that it trains to the model. They and the slots alone then have gradients."""
         raise NotImplementedError
 
     def undo(self, model: PreTrainedModel) -> None:

@@ -57,7 +57,7 @@ class NNsightSubject(HuggingFaceSubject):
             return logits  # noqa: RET504  the trace writes it here
 
     def _visit(self, recorder: Recorder) -> None:
-        """Inside a trace, shows the recorder all sites in forward order, and writes what it changed."""
+        """Shows the recorder all sites in forward order, and writes the changes. Call it in a trace."""
         names = {module: name for name, module in self.model.named_modules()}
         modules, place = self.modules, lambda module: self._envoy.get(names[module])
         if recorder.edits_at(TOKEN_EMBEDDING):
@@ -104,7 +104,7 @@ def _replace_output(module: Any, record: Callable[[Tensor], Tensor]) -> None:
 
 
 def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
-    """Shows the recorder a layer's call and what its heads return, and writes what it changed."""
+    """Shows the recorder a layer's call and the output of its heads, and writes the changes."""
     operation = getattr(envoy.source, [op for op in envoy.source.names if op.startswith(_OPERATION)][-1])
     (module, q, k, v, mask), extra = operation.inputs
     about = {"scale": extra.get("scaling"), **extra, "is_causal": is_causal_call(module, extra)}

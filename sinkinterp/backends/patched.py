@@ -1,4 +1,4 @@
-"""A model that stays edited while its user generates with it, evaluates it, trains it, or caches what it computes."""
+"""A model that stays edited while its user generates with it, evaluates it, trains it, or caches its activations."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -178,7 +178,7 @@ class _Patch(Attached):
             yield
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """One forward pass: edited in a block, and refused where it is no measurement's elsewhere."""
+        """One forward pass. In a block it is edited; elsewhere it is refused, unless it is a measurement's."""
         model = self.subject.model
         if not edits_around(model):
             self._check_is_ours()
@@ -196,7 +196,7 @@ class _Patch(Attached):
     def _prepared(
         self, edits: Sequence[Edit], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Layout, tuple[Any, ...], dict[str, Any]]:
-        """Where the tokens of a pass stand, and its arguments with edited positions. Raises InputError for bad ones."""
+        """The layout of a pass, and its arguments with edited positions. Raises InputError for bad ones."""
         by_place = _by_name(model, args)
         named = by_place | kwargs
         given = (*args[:1], named.get("input_ids"), named.get("inputs_embeds"), *named.values())

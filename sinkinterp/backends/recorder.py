@@ -33,7 +33,7 @@ Answers = dict[str, Tensor]  # by the name of the read
 class Recorder:
     """Every backend shows it, in forward order, what flows through the sites that it reads or edits.
 
-    gradients: whether edits are to be differentiated. layout: where the tokens of a pass stand; None for whole
+    gradients: whether edits are to be differentiated. layout: the places of a pass's tokens; None for whole
     sequences without padding. Edits are shown NaN in place of positions that a cache holds, so that positions count
     from the first token of each sequence.
     answers: of the reads of every site, by block. finite: for each residual, whether all its entries are. size: how
@@ -99,7 +99,7 @@ class Recorder:
             raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
 
     def parts(self, call: AttentionCall) -> Parts | None:
-        """What a layer's edited call is made of, behind padding or a cache that has forgotten keys; None elsewhere."""
+        """The parts of a layer's edited call, behind padding or a cache that has forgotten keys; None elsewhere."""
         layout = self.layout
         if layout is None or not layout.takes(call) or not (self.edits_at(CALL) or self.edits_at(OUTPUT)):
             return None

@@ -1,4 +1,4 @@
-"""What a measurement needs of a model, whichever library runs it, and how text becomes its tokens."""
+"""The model of a measurement, on any library, and how text becomes its tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -30,7 +30,7 @@ Logits = Float[Tensor, "sequence pos vocab"]
 
 @dataclass(frozen=True, repr=False)
 class Trace:
-    """What the reads returned during one forward pass, and the logits of the model.
+    """The answers of the reads during one forward pass, and the logits of the model.
 
     answers: by the name of the read, `sequence layer ...` over the layers of its site. Those of calls and of what
     heads return are the attention layers. Residuals are the input of every block, then the output of the last one,

@@ -1,4 +1,4 @@
-"""TransformerLens bridges as subjects. A `BridgeLayer` puts the call of a layer together from what its hooks show."""
+"""TransformerLens bridges as subjects. A `BridgeLayer` makes the call of a layer from the tensors that hooks show."""
 
 import copy
 import sys
@@ -43,7 +43,7 @@ FIX = "use the Hugging Face backend: sinkinterp.load(model)"
 
 @dataclass(repr=False)  # TransformerLens prints every hook's function, and the text would hold all tensors
 class BridgeLayer:
-    """One attention layer during one forward pass: what its hooks have shown, and the call that this makes up.
+    """One attention layer during one forward pass: the tensors that its hooks have shown, and their call.
 
     compares: whether the pattern of the call is compared with that of TransformerLens; `distance` is the largest
     difference. shows_edits: whether hooks that come later are shown the edited pattern, and may change it.

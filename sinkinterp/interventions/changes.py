@@ -215,7 +215,7 @@ class ChangeValues(_ChangeInCall, OnKVHeads):
 class ChangePattern(_ChangeInCall, OnHeads):
     """`operation` on attention weights; positions are queries, dimensions keys. For small T.
 
-    The operation is given complete rows; what it gives to keys that a query cannot see is dropped. If there is a
+    The operation is given complete rows; weights of keys that a query cannot see are dropped. If there is a
     slot, its column is the first; it is changed where no keys are named.
     """
 

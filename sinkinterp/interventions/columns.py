@@ -1,4 +1,4 @@
-"""Interventions on columns of the pattern: which queries see them, what they receive, and which a cache would keep.
+"""Interventions on columns of the pattern: their scores, their weights, the queries that see them, masks of caches.
 
 A column belongs to a token, such as the sink, or to a slot: a learned k*, v* or a learned sink logit.
 """
@@ -56,7 +56,7 @@ class Without:
 
 @dataclass(frozen=True)
 class Share:
-    """What becomes of the attention that removed columns received."""
+    """Shares out the attention that removed columns received."""
 
     def share(self, without: Without) -> Pattern:
         """The new pattern."""
@@ -73,7 +73,7 @@ class Dropped(Share):
 
 @dataclass(frozen=True)
 class Renormalised(Share):
-    """The other columns receive it in proportion to what they would have if the removed ones had no score.
+    """The other columns receive it in proportion to their weights without the removed ones.
 
     It is lost where they would have nothing.
     """
@@ -236,7 +236,7 @@ class Evict(Edit):
 
 
 class First(Enum):
-    """What becomes of the first token: it is judged like any other, always kept, or evicted when it is not recent."""
+    """Says whether the first token is judged like any other, always kept, or evicted when it is not recent."""
 
     JUDGED = "judged"
     KEPT = "kept"

@@ -29,7 +29,7 @@ class Operation:
         """Raises InputError where the operation does not fit sequences of this length."""
 
     def check_sequences(self, count: int) -> None:
-        """Raises InputError where the operation does not fit a measurement of so many sequences."""
+        """Raises InputError where the operation does not fit a measurement of `count` sequences."""
 
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> "Operation":
         """The operation for the chosen sequences of a measurement; itself where it treats all sequences alike."""

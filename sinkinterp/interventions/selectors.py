@@ -34,7 +34,7 @@ class Choosing(Edit):
         return [name for name in LABELS if hasattr(self, name)]
 
     def choices(self, shape: ModelShape, length: int) -> Mapping[str, Sequence[Any]]:
-        """What each selector can choose in a model, and in sequences of this length."""
+        """The choices of each selector in a model, and in sequences of this length."""
         layers = shape.attention_layers
         return {
             "dims": range(shape.d_model),
@@ -53,7 +53,7 @@ class Choosing(Edit):
                 check_chosen(getattr(self, name), choices[name], LABELS[name])
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        """The edit with as many other choices for its narrowest selector, drawn at random.
+        """The edit with other choices for its narrowest selector: the same number, drawn at random.
 
         Raises InputError where the selector chooses all, or more than it leaves out.
         """
@@ -230,7 +230,7 @@ def _head_pair(choice: Any, name: str) -> tuple[int, int]:
 
 
 def check_chosen(chosen: Iterable[int] | None, choices: Sequence[int], label: str) -> None:
-    """Raises InputError for a choice that is none of the `choices`, in order, that a model and its input have."""
+    """Raises InputError unless every choice is among the sorted `choices` that a model and its input have."""
     absent = [choice for choice in chosen or () if choice not in choices]
     if absent:
         has_gaps = not choices or choices[-1] - choices[0] >= len(choices)

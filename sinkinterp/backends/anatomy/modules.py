@@ -71,13 +71,13 @@ def running_device(model: PreTrainedModel) -> torch.device:
 
 
 def cross_attention(block: nn.Module) -> set[nn.Module]:
-    """The modules of a block that attend to an encoder: they are not causal and stand beside one that is."""
+    """The modules of a block that attend to an encoder: they are not causal, and another module of the block is."""
     is_causal = {m: m.is_causal for m in block.modules() if isinstance(getattr(m, "is_causal", None), bool)}
     return {m for m, causal in is_causal.items() if not causal} if any(is_causal.values()) else set()
 
 
 def token_mixer(block: nn.Module, attends: bool) -> str:
-    """What a block moves between tokens with, in words: attention, cross-attention, a convolution or another mixer."""
+    """Names the part of a block that mixes tokens: attention, cross-attention, a convolution or another mixer."""
     if attends:
         return "attention and cross-attention" if cross_attention(block) else "attention"
     is_convolution = any("conv" in type(child).__name__.lower() for child in block.children())

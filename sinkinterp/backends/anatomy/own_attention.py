@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from ...attention.shapes import HeadOutput
 from ..exclusive import computed_by
 
-# What the heads of one layer return, given q, k, v, a mask (pairs that may attend, or an additive one), the scale and a
-# key bias. It shows the recorder their call. The bias is added to scaled scores, up to a constant for each query: one row
-# for all queries, as transformers stores ALiBi.
+# Returns what the heads of one layer return, of q, k, v, a mask (pairs that may attend, or an additive one), the scale
+# and a key bias. It shows the recorder their call. The bias is added to scaled scores, up to a constant for each query:
+# one row for all queries, as transformers stores ALiBi.
 Attend = Callable[..., HeadOutput]
 
 

@@ -41,7 +41,7 @@ def is_gguf(source: object) -> bool:
 def _gguf_arguments(file: Path) -> dict[str, Any]:
     """Arguments of `from_pretrained` that read a GGUF file: its folder and its name.
 
-    Raises InputError where there is no such file, it is not GGUF, or the package `gguf` is absent.
+    Raises InputError if the file is absent or is not GGUF, or if the package `gguf` is absent.
     """
     _gguf_metadata(file)
     return {"pretrained_model_name_or_path": file.resolve().parent, "gguf_file": file.resolve().name}
@@ -199,9 +199,9 @@ def _conversion(file: Path) -> Path | None:
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside a model, or in its GGUF file; None where there is none.
+    """The tokenizer beside a model, or in its GGUF file; None without one.
 
-    In an encoder-decoder model, its BOS is the token that the decoder starts with, whatever the tokenizer says.
+    In an encoder-decoder model, its BOS is the token that the decoder starts with.
     """
     source = located(source)
     if is_gguf(source):

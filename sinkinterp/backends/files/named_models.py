@@ -32,8 +32,8 @@ _OLD = "local/"  # stood before these names, which then were those of the folder
 def located(source: str | Path) -> str | Path:
     """The folder of a model that we name; any other source as it is.
 
-    Names are sinkinterp/NAME, those of `MADE`, and those of folders in `downloads()`; local/ may stand before the last
-    two. A folder of that name in the working directory comes first. Raises InputError for a model that is not there,
+    Names are sinkinterp/NAME, the names in `MADE`, and names of folders in `downloads()`. The last two may begin with
+    local/. A folder of that name in the working directory comes first. Raises InputError for a model that is not there,
     and for a folder that holds another one.
     """
     owner, _, name = str(source).partition("/")

@@ -150,8 +150,8 @@ def _call(record: Record, i: int) -> Call:
 def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[list[Visit], tuple[int, ...]]:
     """The calls of the modules that are blocks, and the block of each attention call.
 
-    They are the modules of the innermost list in which each holds one call with the sum that it goes into, and others
-    of their kind. Without such a list, blocks are no modules: each call is one.
+    Blocks are the modules of the innermost list in which each holds one call with its sum, and others of their kind.
+    Without such a list each call is a block, and blocks are not modules.
     """
     lists: dict[str, list[Visit]] = defaultdict(list)
     for visit in record.visits:
@@ -206,7 +206,7 @@ def _grown(record: Record, x: int) -> int:
 def _updates(
     record: Record, stream: Sequence[int], calls: Sequence[Call], layers: Sequence[int]
 ) -> Iterator[Operand | None]:
-    """What the feed-forward layer of each block adds, where it is one of the terms that are added to the stream."""
+    """The update of each block's feed-forward layer, if it is one of the terms that are added to the stream."""
     for block, (start, end) in enumerate(pairwise(stream)):
         inside = [call for call, layer in zip(calls, layers, strict=True) if layer == block]
         found = [
@@ -231,7 +231,7 @@ def _terms(record: Record, x: int, start: int) -> Iterator[Operand]:
 
 
 def _token_lookup(record: Record, start: int) -> tuple[Operation, str]:
-    """What looks tokens up in their table, for the input of the first block, and the name of the table's weight."""
+    """The operation that looks tokens up in their table, and the name of the table's weight."""
     embeddings = [operation for operation in record.operations if operation.place[1] is F.embedding]
     lookups = [o for o in embeddings if record.is_made_of(o.inputs[0]) and record.is_made_of(start, o.outputs[0])]
     sources = [source for lookup in lookups if (source := record.source(lookup.inputs[1])) is not None]
@@ -273,7 +273,7 @@ def _turn(record: Record, operation: Operation) -> Operand | None:
 
 
 def _mixes_positions(record: Record, operation: Operation) -> bool:
-    """Whether an operation makes something of tokens and of numbers of which there are as many as positions."""
+    """Whether an operation combines tokens with numbers that have an axis as long as the sequence."""
     if operation.place[1] is SDPA or not record.is_made_of(operation.outputs[0]):
         return False
     others = [record.tensors[x] for x in operation.inputs if not record.is_made_of(x)]

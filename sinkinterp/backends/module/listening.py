@@ -1,4 +1,4 @@
-"""Listens to the torch functions that a module calls, attention among them, and records what one pass does.
+"""Listens to the torch functions that a module calls, attention among them, and records one pass.
 
 A record has its operations, the tensors that they read and make, and the modules they are in. Tensors have numbers, in
 the order in which they are seen. One that is changed in place gets another number.

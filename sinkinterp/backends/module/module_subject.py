@@ -37,8 +37,8 @@ _TARGETS = ("targets", "labels", "target", "y")  # what modules call the tokens 
 class ModuleSubject(HuggingFaceSubject):
     """A causal language model that is any PyTorch module, read and edited while it runs, by no hooks of its modules.
 
-    Its attention calls go through `scaled_dot_product_attention`, or are described by `attention`. What is added to
-    what shows its blocks, updates and positions; `blocks` and `positions` choose them by name. `forward(module, ids)`
+    Its attention calls go through `scaled_dot_product_attention`, or are described by `attention`. Its additions
+    show its blocks, updates and positions; `blocks` and `positions` choose them by name. `forward(module, ids)`
     returns its logits, `sequence pos vocab`; by default they are what the module returns, or the first such tensor.
     Raises InputError where something is not found or ambiguous, for scripted modules, and where the contract fails.
     """
@@ -229,7 +229,7 @@ def _check_plain(model: nn.Module, name: str) -> None:
 
 
 def _probe(model: nn.Module) -> Tensor:
-    """Tokens 0 whose number of sequences and length are no factors of the sizes of the model, so that axes are told."""
+    """Tokens 0. The number of sequences and the length divide no size of the model, so that axes can be told apart."""
     sizes = {size for parameter in model.parameters() for size in parameter.shape}
     batch, length = (
         next((n for n in choices if not any(size % n == 0 for size in sizes)), choices[0])

@@ -191,5 +191,5 @@ def _known(rows: Rows, width: int) -> Rows:
 
 
 def linear_that_ran(y: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """What `F.linear` computed for its arguments, which are named as torch names them; `y` is what it returned."""
+    """The map that `F.linear` computed. The arguments have torch's names; `y` is the result."""
     return Linear(input, y, lambda: weight, bias)
