@@ -92,7 +92,7 @@ class Edit(metaclass=Told):
     def call(self, call: AttentionCall) -> AttentionCall:
         """What an attention layer computes from; `with_pattern` of a call sets its pattern itself.
 
-        If a cache holds the beginning, `call.k` and `call.v` have all positions and `call.q` the new ones. Then the first
+        If a cache holds the beginning, `call.k` and `call.v` have all positions and `call.q` the new ones. The first
         query is at position `call.k.shape[2] - call.q.shape[2]`.
         """
         return call

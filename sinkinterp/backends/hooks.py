@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -45,7 +44,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
             return of_transformers()
         layer = recording.layers[module]
         extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
-        tensors = _of_tokens(recording.recorder, key, value, attention_mask, kwargs.get("position_bias"))
+        tensors = trimmed(recording.recorder.layout, key, value, attention_mask, kwargs.get("position_bias"))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
         call = call_of_interface(layer, query, tensors[0], tensors[1], tensors[2], scaling, **extra)
         parts, drops = recording.recorder.parts(call), bool(kwargs.get("dropout"))
@@ -65,11 +64,6 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     return attention
 
 
-def _of_tokens(recorder: Recorder, *tensors: Tensor | None) -> tuple[Any, ...]:
-    """Keys, values, mask and bias without the columns that a static cache keeps for later tokens."""
-    return tensors if recorder.layout is None else tuple(trimmed(recorder.layout.n, *tensors))
-
-
 def _weights(call: AttentionCall) -> Tensor:
     """What eager attention returns beside its output: the pattern without the slot's column."""
     return call.pattern()[..., -call.k.shape[2] :].to(call.q.dtype)
@@ -82,7 +76,7 @@ def _attended(
     recording = RECORDING.get()
     if recording is None:
         return call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias).output().to(v.dtype)
-    k, v, mask, key_bias = _of_tokens(recording.recorder, k, v, mask, key_bias)
+    k, v, mask, key_bias = trimmed(recording.recorder.layout, k, v, mask, key_bias)
     call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias)
     parts = recording.recorder.parts(call)
     if parts is not None:
@@ -189,34 +183,24 @@ def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iter
 
 @contextmanager
 def _configured(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Sets the attention in the model's configuration. Models may share it, so this may end before what came later."""
-    lock, key, here = lock_of(type(model.config)), id(model.config), _Setting()
+    """Sets the attention in the model's configuration. Models may share it: the last block that ends puts it back."""
+    lock, key = lock_of(type(model.config)), id(model.config)
     with lock:
-        here.before = model.config._attn_implementation
-        _SETTINGS.setdefault(key, []).append(here)
+        before, count = _SETTINGS.get(key, (model.config._attn_implementation, 0))
+        _SETTINGS[key] = before, count + 1
     try:
         model.set_attn_implementation(implementation)
         yield
     finally:
         with lock:
-            later = _SETTINGS[key][_SETTINGS[key].index(here) + 1 :]
-            _SETTINGS[key].remove(here)
-            if later:
-                later[0].before = here.before
-            elif model.config._attn_implementation != here.before:
-                model.set_attn_implementation(here.before)
-            if not _SETTINGS[key]:
-                del _SETTINGS[key]
+            before, count = _SETTINGS.pop(key)
+            if count > 1:
+                _SETTINGS[key] = before, count - 1
+            elif model.config._attn_implementation != before:
+                model.set_attn_implementation(before)
 
 
-@dataclass(eq=False)
-class _Setting:
-    """The attention implementation that a configuration had before it was set."""
-
-    before: str | None = None
-
-
-_SETTINGS: dict[int, list[_Setting]] = {}  # those of each configuration that have not ended, by its id
+_SETTINGS: dict[int, tuple[str, int]] = {}  # by configuration: what it had before, and how many blocks are open
 
 
 def inside_compiled(model: Any) -> Any:

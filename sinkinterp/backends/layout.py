@@ -180,14 +180,16 @@ def _real_of_pairs(mask: Tensor, past: int, n_new: int, position_ids: Tensor | N
     return seen | hidden
 
 
-def trimmed(n: int, *tensors: Tensor | None) -> Iterator[Tensor | None]:
-    """Keys, values and masks without the columns that a cache has allocated for later tokens.
+def trimmed(layout: Layout | None, *tensors: Tensor | None) -> tuple[Any, ...]:
+    """Keys, values and masks without the columns that a static cache has allocated for later tokens.
 
-    n: how many columns there are. The axis of columns is the third of keys and values, `batch kv_head key d`, given
-    first and second, and the last of the others.
+    The axis of columns is the third of keys and values, `batch kv_head key d`, given first and second, and the last of
+    the others.
     """
-    for i, x in enumerate(tensors):
-        yield x if x is None else x[:, :, :n] if i < 2 else x[..., :n]
+    if layout is None:
+        return tensors
+    n = layout.n
+    return tuple(x if x is None else x[:, :, :n] if i < 2 else x[..., :n] for i, x in enumerate(tensors))
 
 
 Change = Callable[[Group, Tensor], Tensor]
