@@ -119,13 +119,6 @@ def check_fits_memory(config: PreTrainedConfig) -> None:
         check_memory(2 * layers * width**2, what, "load a smaller model")
 
 
-def decoder_start(source: str | Path) -> int | None:
-    """The first token of every text that the decoder of an encoder-decoder model writes; None for other models."""
-    config = _config_of(source)
-    has_start = config is not None and config.is_encoder_decoder
-    return getattr(config, "decoder_start_token_id", None) if has_start else None
-
-
 def _config_of(source: str | Path) -> PreTrainedConfig | None:
     """The configuration of a name or a folder; None for a GGUF file, and for a folder without one."""
     if is_gguf(source) or (Path(source).is_dir() and not (Path(source) / "config.json").is_file()):
@@ -216,12 +209,13 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     verify(Path(source), "*token*", "config.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
-        start = decoder_start(source)
+        config = _config_of(source)
     except Exception as error:  # a damaged file can fail in any way
         elsewhere = "give the name of a model on the Hub, with a network, or a folder"
         fix = "save it again" if Path(source).exists() else elsewhere
         raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}; {fix}") from error
-    if start is not None:
+    start = getattr(config, "decoder_start_token_id", None)
+    if config is not None and config.is_encoder_decoder and start is not None:
         tokenizer.bos_token = tokenizer.convert_ids_to_tokens(start)
     return tokenizer
 
