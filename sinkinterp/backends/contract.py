@@ -27,7 +27,6 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Residual
@@ -251,7 +250,6 @@ def _position_ids(tokens: Tokens) -> Int[Tensor, "sequence pos"]:
 class _ChangeAndRecord(Edit):
     """Records what the changed copies have changed in the block before, and changes the next block's input in one."""
 
-    @override
     def residual(self, block: int, x: Residual) -> Residual:
         x = x.clone()
         x[_RECORDS] = x[_CHANGED] - x[_REFERENCE]
@@ -264,7 +262,6 @@ class _ChangeAndRecord(Edit):
 class _ChangeCall(Edit):
     """Its copy also attends to all values alike, since a slot may have taken all weight."""
 
-    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         weights = call.pattern()
         weights[_COPY_OF[CALL]] = 1 / weights.shape[-1]
@@ -332,11 +329,9 @@ def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape,
 class _Isolate(Edit):
     """Heads return nothing in the doubled and isolated copies; the latter enter the first block as the reference."""
 
-    @override
     def residual(self, block: int, x: Residual) -> Residual:
         return _with_copies(x, _ISOLATED, x[_REFERENCE]) if block == 0 else x
 
-    @override
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
         return _with_copies(_with_copies(z, _ISOLATED, 0), _DOUBLED, 0)
 
@@ -351,13 +346,11 @@ class _DoubleUpdates(Edit):
     - the fourth enters every block as the first does, except at the first position.
     """
 
-    @override
     def residual(self, block: int, x: Residual) -> Residual:
         first, second, *_ = x[_DOUBLED]
         other_start = torch.cat((1 - first[:1], first[1:]))  # -x is x to a gated convolution
         return _with_copies(x, _DOUBLED, torch.stack((first, first, second - first, other_start)))
 
-    @override
     def mlp(self, block: int, x: Residual) -> Residual:
         first, _, *others = x[_DOUBLED]
         return _with_copies(x, _DOUBLED, torch.stack((first, 2 * first, *others)))

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from typing_extensions import override
 
 from ..attention.answers import Unchanged, alike
 from ..attention.call import AttentionCall
@@ -171,7 +170,6 @@ class _ChangeInCall(_ChangeHeads):
 
     part: ClassVar[str]
 
-    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
@@ -219,7 +217,6 @@ class ChangePattern(_ChangeInCall, OnHeads):
     slot, its column is the first; it is changed where no keys are named.
     """
 
-    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         return super(ChangePattern, self._behind_slot(call)).call(call)
 
@@ -249,7 +246,6 @@ class ChangeOutputs(_ChangeHeads, OnHeads):
     def _width(self, shape: ModelShape, length: int) -> int:
         return shape.d_value or shape.d_head
 
-    @override
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
         return self._changed_heads(call.layer, z)
 

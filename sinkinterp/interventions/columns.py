@@ -11,7 +11,6 @@ from functools import cached_property
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.masks import Prefix, Window
@@ -111,7 +110,6 @@ class RemoveColumn(_Columns):
 
     share: Share = Renormalised()
 
-    @override
     def changed(self, call: AttentionCall) -> AttentionCall:
         n_columns = call.k.shape[2] + (call.slot is not None)
         columns = torch.zeros(n_columns, dtype=torch.bool, device=call.k.device)
@@ -130,7 +128,6 @@ class BiasColumn(_Columns):
 
     bias: float
 
-    @override
     def changed(self, call: AttentionCall) -> AttentionCall:
         chosen = self._chosen_heads(call)
         added = call.q.new_zeros(1, 1 if chosen.all() else len(chosen), 1, call.k.shape[2])
@@ -145,7 +142,6 @@ class AttendSelfOnly(_Columns):
 
     positions: Iterable[int] = field(kw_only=True)
 
-    @override
     def changed(self, call: AttentionCall) -> AttentionCall:
         past = call.k.shape[2] - call.q.shape[2]
         queries = [position - past for position in self.positions if position >= past]
@@ -161,7 +157,6 @@ class AttendSelfOnly(_Columns):
 class RemoveKeySlot(InCalls):
     """Layers attend to tokens only: no k*, no sink logit."""
 
-    @override
     def changed(self, call: AttentionCall) -> AttentionCall:
         _slot_of(call)
         return replace(call, slot=None)
@@ -171,7 +166,6 @@ class RemoveKeySlot(InCalls):
 class ZeroKeySlot(InCalls, OnHeads):
     """k* = 0, or a sink logit of 0: with v* = 0 that is softmax-off-by-one."""
 
-    @override
     def changed(self, call: AttentionCall) -> AttentionCall:
         slot, heads = _slot_of(call), self.head_mask(call.layer, call.q.shape[1])
         return replace(call, slot=_without_key(slot, heads.to(call.q.device)))
@@ -186,7 +180,6 @@ class AddSinkLogit(InCalls, OnHeads):
 
     logit: float = 0.0
 
-    @override
     def changed(self, call: AttentionCall) -> AttentionCall:
         chosen, slot = self._chosen_heads(call), call.slot
         if slot is None:
@@ -225,7 +218,6 @@ class Evict(Edit):
         super().__post_init__()
         whole_number(self.sinks, f"in a cache of {self.window} tokens the number of sinks", 0, self.window - 1)
 
-    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         n_queries, n_keys = call.q.shape[2], call.k.shape[2]
         key = call.keys
@@ -266,7 +258,6 @@ class KeepHeaviest(Edit):
         least = 1 if self.first is First.KEPT else 0
         whole_number(self.heavy, f"in a cache of {self.window} tokens the number of heavy ones", least, self.window - 1)
 
-    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if call.q.shape[2] != call.k.shape[2]:
             raise InputError("heavy hitters are counted over whole texts; give all tokens in one pass")

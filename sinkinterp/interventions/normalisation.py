@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from typing_extensions import override
-
 from ..attention.call import AttentionCall
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
 from ..checks import nearest
@@ -27,7 +25,6 @@ class PatchNormalization(InCalls, OnHeads):
             object.__setattr__(self, "kernel", _named(self.kernel))
         super().__post_init__()
 
-    @override
     def changed(self, call: AttentionCall) -> AttentionCall:
         return self.rescored(call, kernel=self._kernel)
 
@@ -60,7 +57,6 @@ class Temperature(InCalls, OnHeads):
         if not self.temperature > 0:
             raise InputError(f"a temperature is above 0; got {self.temperature}")
 
-    @override
     def changed(self, call: AttentionCall) -> AttentionCall:
         return self.rescored(call, scale=call.scale / self.temperature)
 
@@ -80,7 +76,6 @@ class ClipPattern(InCalls, OnHeads):
         if not self.low < self.high:
             raise InputError(f"weights are stretched from low to a higher number; got {self.low} and {self.high}")
 
-    @override
     def changed(self, call: AttentionCall) -> AttentionCall:
         pattern = call.pattern()
         clipped = ((self.high - self.low) * pattern + self.low).clamp(0, 1) * (pattern > 0)

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
-from typing_extensions import override
 
 from ..attention.shapes import ModelShape, Residual
 from ..attention.sites import Edit, PositionIds
@@ -44,7 +43,6 @@ class _PositionPair(Edit):
 class SwapPositions(_PositionPair):
     """The tokens at two positions exchange positions: p_first <-> p_second."""
 
-    @override
     def position_ids(self, ids: PositionIds) -> PositionIds:
         swapped = ids.clone()
         swapped[[self.first, self.second]] = ids[[self.second, self.first]]
@@ -55,7 +53,6 @@ class SwapPositions(_PositionPair):
 class ReplacePosition(_PositionPair):
     """The token at `first` is given the position of `second`: p_first <- p_second."""
 
-    @override
     def position_ids(self, ids: PositionIds) -> PositionIds:
         replaced = ids.clone()
         replaced[self.first] = ids[self.second]
@@ -80,7 +77,6 @@ class ShiftPositions(Edit):
     def check(self, shape: ModelShape, length: int) -> None:
         check_chosen((self.start,), range(length), "position")
 
-    @override
     def position_ids(self, ids: PositionIds) -> PositionIds:
         later = torch.arange(len(ids), device=ids.device) >= self.start
         return ids + self.by * later
@@ -92,7 +88,6 @@ class RemovePosition(Choosing):
 
     positions: Iterable[int] | None = None
 
-    @override
     def position_embedding(self, x: Residual) -> Residual:
         rows = list(range(x.shape[-2]) if self.positions is None else self.positions)
         x = x.clone()

@@ -7,8 +7,6 @@ all scores of a query, and softmax cancels it: zeroing b_K is then a null contro
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from typing_extensions import override
-
 from ..attention.sites import HeadWeights
 from ..errors import InputError
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs
@@ -27,7 +25,6 @@ def _zeroed(edit: OnPairs, layer: int, weights: HeadWeights) -> HeadWeights:
 class ZeroQueryBias(OnHeads):
     """b_Q = 0. Behind a layer norm, b_Q is the part of a query that does not depend on the token."""
 
-    @override
     def query_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         return _zeroed(self, layer, weights)
 
@@ -35,7 +32,6 @@ class ZeroQueryBias(OnHeads):
 class ZeroKeyBias(OnKVHeads):
     """b_K = 0: a null control without rotary positions, since it then leaves the pattern unchanged."""
 
-    @override
     def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         return _zeroed(self, layer, weights)
 
@@ -43,7 +39,6 @@ class ZeroKeyBias(OnKVHeads):
 class ZeroValueBias(OnKVHeads):
     """b_V = 0, which shifts what every head returns by the same vector."""
 
-    @override
     def value_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         return _zeroed(self, layer, weights)
 
@@ -54,7 +49,6 @@ class BlindKeys(InLayers):
 
     dims: Iterable[int]
 
-    @override
     def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         if not self.acts_in(layer):
             return weights

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
-from typing_extensions import override
 
 from ...attention.sites import ATTENTION_INPUT, MLP
 from ...data.tokens import Tokens
@@ -43,7 +42,6 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         self._encoder_input = encoder
         super().__init__(model, name)
 
-    @override
     def _read_model(self, model: PreTrainedModel) -> None:
         with eval_mode(model):
             self._encoded = self._encoder_input.encoded(model)

@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
-from typing_extensions import override
 
 from ...attention.call import AttentionCall, call_of_interface
 from ...errors import InputError
@@ -55,7 +54,6 @@ class Listener(TorchFunctionMode):
         """What another function returns for these arguments."""
         raise NotImplementedError
 
-    @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.heard is not None and func not in self.heard:
@@ -232,11 +230,9 @@ class _Recording(Listener):
         super().__init__(record.name)
         self.record, self.counts = record, record.counts
 
-    @override
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
         return self.operate((self.n_attended, SDPA, 0), args, kwargs)
 
-    @override
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         inputs, versions = tuple(map(self.record.number, given)), [x._version for x in given]

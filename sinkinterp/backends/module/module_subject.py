@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from typing_extensions import override
 
 from ...attention.sites import MLP
 from ...checks import accepting
@@ -84,16 +83,13 @@ class ModuleSubject(HuggingFaceSubject):
         self._check_contract(bare)
 
     @property
-    @override
     def dtype(self) -> torch.dtype:
         return next(parameter.dtype for parameter in self.model.parameters() if parameter.is_floating_point())
 
     @property
-    @override
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    @override
     def __repr__(self) -> str:
         found = self.anatomy
         blocks = f"blocks {found.blocks}" if found.blocks else "blocks by what is added to the stream"
@@ -106,7 +102,6 @@ class ModuleSubject(HuggingFaceSubject):
         """The name of the parameter or buffer that learned positions are read from; empty without one."""
         return "" if self.anatomy.positions is None else self.anatomy.positions.source
 
-    @override
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
         tokens = tokens.to(self.device)
         with (
@@ -133,7 +128,6 @@ class ModuleSubject(HuggingFaceSubject):
             yield
         showing.check()
 
-    @override
     @contextmanager
     def shown_to(self, recorder: Recorder) -> Iterator[None]:
         run = self.model.forward
@@ -173,7 +167,6 @@ class ModuleSubject(HuggingFaceSubject):
         return logits
 
     @property
-    @override
     def _takes_ids(self) -> bool:
         return bool(self.anatomy.turns)
 
@@ -181,7 +174,6 @@ class ModuleSubject(HuggingFaceSubject):
         """The parameter or buffer of this name as it is now: its owner may move or replace it."""
         return attrgetter(name)(self.model)
 
-    @override
     @contextmanager
     def maps_shown_to(self, recorder: Recorder) -> Iterator[None]:
         yield  # `_shown` shows them
@@ -195,13 +187,11 @@ class ModuleSubject(HuggingFaceSubject):
         return tracing.found
 
     @property
-    @override
     def _embedding(self) -> nn.Embedding:
         rows, size = self.tensor(self.anatomy.table).shape
         return nn.Embedding(rows, size, device="meta")
 
     @property
-    @override
     def _n_ctx(self) -> int | None:
         return self.tensor(self._positions_source).shape[-2] if self._positions_source else None
 

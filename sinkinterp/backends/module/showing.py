@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from typing_extensions import override
 
 from ...attention.call import AttentionCall
 from ...attention.shapes import ModelShape
@@ -71,7 +70,6 @@ class Showing(Listener):
                 self.maps[place].append(edited)
         self.heard = {*(self.heard or ()), F.linear}
 
-    @override
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(args)
         for index, change in self.operands.get(place, ()):
@@ -83,7 +81,6 @@ class Showing(Listener):
             out = edited(linear_that_ran(out, *given, **kwargs))
         return out
 
-    @override
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
         if self.n_attended >= len(self.anatomy.layers):
             raise InputError(f"{self.name} attends more often than when it was loaded{AGAIN}")
@@ -150,12 +147,10 @@ class Tracing(Listener):
         self.found: list[tuple[Place, HeadMap]] = []
         self._made: list[tuple[Place, Tensor]] = []  # what operations returned since the last attention call
 
-    @override
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         self._made.append((place, F.linear(*args, **kwargs).detach().requires_grad_()))
         return self._made[-1][1].clone()  # which may be changed in place
 
-    @override
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
         self.found += self._maps(call) if self._made else ()
         self._made.clear()
