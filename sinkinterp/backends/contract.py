@@ -28,20 +28,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Residual
-from ..attention.sites import (
-    BLOCK_SITES,
-    CALL,
-    MLP,
-    NEURONS,
-    OUTPUT,
-    RESIDUAL,
-    TAPPED,
-    Edit,
-    Read,
-    Site,
-)
+from ..attention.sites import Edit, Read, Site
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.changes import AT
@@ -119,8 +109,8 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check:
         return bias[0]
 
     of_calls = {"excess": row_excess, "sizes": head_sizes, "bias": early_bias}
-    reads = {name: CALL.read(read) for name, read in of_calls.items()}
-    return Check(torch.cat((tokens, other_ending)), verify, {**reads, "width": RESIDUAL.read(width)})
+    reads = {name: sites.CALL.read(read) for name, read in of_calls.items()}
+    return Check(torch.cat((tokens, other_ending)), verify, {**reads, "width": sites.RESIDUAL.read(width)})
 
 
 def row_excess(call: AttentionCall) -> Float[Tensor, " sequence"]:
@@ -154,7 +144,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 # 2. The edits
 
-_COPY_OF: Mapping[Site, int] = {site: 2 + i for i, site in enumerate(BLOCK_SITES[1:])}  # behind residuals
+_COPY_OF: Mapping[Site, int] = {site: 2 + i for i, site in enumerate(sites.BLOCK_SITES[1:])}  # behind residuals
 _UNCHANGED = 2 + len(_COPY_OF)
 _CHANGED = slice(0, _UNCHANGED + 1)
 _RECORDS = slice(_CHANGED.stop, 2 * _CHANGED.stop)
@@ -199,7 +189,8 @@ def edits_check(
     """
     tokens = sample_tokens(shape.vocab)[:1, :length].expand(N_COPIES, -1).contiguous()
 
-    changes = [AT[site](_Opposite(_COPY_OF[site])) for site in (OUTPUT, *TAPPED) if site is OUTPUT or site in taps]
+    opposites = {site: AT[site](_Opposite(copy)) for site, copy in _COPY_OF.items() if site is not sites.CALL}
+    changes = [edit for site, edit in opposites.items() if site is sites.OUTPUT or site in taps]
 
     def verify(answers: Mapping[str, Tensor], logits: Logits) -> Abilities:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -210,11 +201,11 @@ def edits_check(
             raise InputError(f"{name} cannot be measured: its queries, keys and values do not give its logits, {gap}")
         lost = _lost_changes(answers["changes"], logits, shape)
         for site, block in lost.items():
-            if site not in TAPPED:
+            if site not in sites.TAPPED:
                 raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
         able = _abilities(answers, logits, shape, is_plain)
         able = replace(able, taps=able.taps - lost.keys())
-        if NEURONS in able.taps & {*taps}:
+        if sites.NEURONS in able.taps & {*taps}:
             able = replace(able, d_mlp=int(answers["neurons"].flatten()[0]))
         gap = Gap.of(answers["bias"][_REFERENCE], bias)
         if not gap.is_within(TOLERANCE[torch.float32]):
@@ -225,11 +216,11 @@ def edits_check(
         tokens,
         verify,
         reads={
-            "bias": CALL.read(early_bias),
-            "changes": RESIDUAL.read(largest_changes),
-            "stream": RESIDUAL.read(doubled_copies),
-            "update": MLP.read(doubled_copies),
-            **({"neurons": NEURONS.read(width)} if NEURONS in taps else {}),
+            "bias": sites.CALL.read(early_bias),
+            "changes": sites.RESIDUAL.read(largest_changes),
+            "stream": sites.RESIDUAL.read(doubled_copies),
+            "update": sites.MLP.read(doubled_copies),
+            **({"neurons": sites.NEURONS.read(width)} if sites.NEURONS in taps else {}),
         },
         edits=(_ChangeAndRecord(), _ChangeCall(), *changes, _DoubleUpdates(), _Isolate()),
         position_ids=_position_ids(tokens) if gives_positions else None,
@@ -264,9 +255,9 @@ class _ChangeCall(Edit):
 
     def call(self, call: AttentionCall) -> AttentionCall:
         weights = call.pattern()
-        weights[_COPY_OF[CALL]] = 1 / weights.shape[-1]
+        weights[_COPY_OF[sites.CALL]] = 1 / weights.shape[-1]
         weights[..., -call.k.shape[2] :] *= call.allowed()
-        return replace(call, v=_Opposite(_COPY_OF[CALL])(call.layer, call.v)).with_pattern(weights)
+        return replace(call, v=_Opposite(_COPY_OF[sites.CALL])(call.layer, call.v)).with_pattern(weights)
 
 
 @dataclass(frozen=True)
@@ -292,15 +283,15 @@ def _lost_changes(changes: Float[Tensor, "copy block"], logits: Logits, shape: M
     changes: the answers to `largest_changes`.
     """
     sizes = changes[:, 1:].tolist()
-    sites = [(RESIDUAL, block, block % 2) for block in range(shape.n_layers)]
-    sites += [(site, block, copy) for site, copy in _COPY_OF.items() for block in site.layers(shape)]
+    places = [(sites.RESIDUAL, block, block % 2) for block in range(shape.n_layers)]
+    places += [(site, block, copy) for site, copy in _COPY_OF.items() for block in site.layers(shape)]
     lost: dict[Site, int] = {}
-    for site, block, copy in sites:
+    for site, block, copy in places:
         if not sizes[copy][block] > 10 * sizes[_UNCHANGED][block]:
             lost.setdefault(site, block)
     last = shape.n_layers  # its residual is what the last block returns, and changes the logits
     change, rounding = (_distance(logits[copy], logits[_REFERENCE]) for copy in (last % 2, _UNCHANGED))
-    return lost if change > 10 * rounding else {**lost, RESIDUAL: last}
+    return lost if change > 10 * rounding else {**lost, sites.RESIDUAL: last}
 
 
 # What else can the subject do?
@@ -319,7 +310,7 @@ def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape,
     reference = logits[_REFERENCE]
     rounding = 10 * _distance(logits[_NOISE], reference) + 1e-6 * reference[-1].abs().max().item()
     return Abilities(
-        taps=frozenset(TAPPED) if are_added else frozenset(TAPPED) - {MLP},
+        taps=frozenset(sites.TAPPED) if are_added else frozenset(sites.TAPPED) - {sites.MLP},
         takes_positions=_distance(logits[_BACKWARDS], reference) > rounding,
         positions_are_plain=is_plain and not _distance(*logits[_ISOLATED]) > rounding,
     )

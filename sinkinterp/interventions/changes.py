@@ -17,22 +17,11 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from ..attention import sites
 from ..attention.answers import Unchanged, alike
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape
-from ..attention.sites import (
-    ATTENTION_INPUT,
-    CALL,
-    MLP,
-    NEURONS,
-    OUTPUT,
-    POSITION_EMBEDDING,
-    RESIDUAL,
-    TOKEN_EMBEDDING,
-    Edit,
-    Read,
-    Site,
-)
+from ..attention.sites import Edit, Read, Site
 from ..errors import InputError
 from .operations import Apply, Keep, NotGiven, Operation
 from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs
@@ -119,33 +108,33 @@ def _mask(chosen: Iterable[int] | None, size: int, device: torch.device) -> Bool
     return mask
 
 
-class ChangeTokenEmbedding(Change, site=TOKEN_EMBEDDING):
+class ChangeTokenEmbedding(Change, site=sites.TOKEN_EMBEDDING):
     """`operation` on what the table of tokens returns; its layer is 0."""
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return shape.d_embedding or shape.d_model
 
 
-class ChangePositionEmbedding(Change, site=POSITION_EMBEDDING):
+class ChangePositionEmbedding(Change, site=sites.POSITION_EMBEDDING):
     """`operation` on what the table of learned positions returns; its layer is 0."""
 
 
-class ChangeResidual(Change, site=RESIDUAL):
+class ChangeResidual(Change, site=sites.RESIDUAL):
     """`operation` on the inputs of blocks `layers`; `n_layers` is the output of the last."""
 
 
-class ChangeAttentionInput(Change, site=ATTENTION_INPUT):
+class ChangeAttentionInput(Change, site=sites.ATTENTION_INPUT):
     """`operation` on what attention layers read: the residual behind the norm before them."""
 
 
-class ChangeNeurons(Change, site=NEURONS):
+class ChangeNeurons(Change, site=sites.NEURONS):
     """`operation` on what the activations of feed-forward layers return, times their gates; `dims` are neurons."""
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return shape.d_mlp or 0
 
 
-class ChangeMLP(Change, site=MLP):
+class ChangeMLP(Change, site=sites.MLP):
     """`operation` on what the feed-forward layers of blocks `layers` add to the residual stream."""
 
 
@@ -153,7 +142,7 @@ class ChangeMLP(Change, site=MLP):
 class _ChangeHeads(Change, OnPairs):
     """The same for heads."""
 
-    site: ClassVar[Site] = CALL
+    site: ClassVar[Site] = sites.CALL
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return shape.d_head
@@ -241,7 +230,7 @@ class ChangePattern(_ChangeInCall, OnHeads):
 class ChangeOutputs(_ChangeHeads, OnHeads):
     """`operation` on what heads return, before they are mixed."""
 
-    site = OUTPUT
+    site = sites.OUTPUT
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return shape.d_value or shape.d_head

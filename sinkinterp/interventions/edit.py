@@ -17,18 +17,7 @@ from ..attention.call import AttentionCall
 from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
 from ..checks import keywords
 from ..errors import InputError
-from .changes import (
-    AT,
-    Change,
-    ChangeKeys,
-    ChangeMLP,
-    ChangeNeurons,
-    ChangeOutputs,
-    ChangePattern,
-    ChangeQueries,
-    ChangeResidual,
-    ChangeValues,
-)
+from . import changes
 from .operations import Apply, MeanOfOthers, Operation, Zero
 
 
@@ -122,7 +111,7 @@ def Ablate(
     is not changed by position, and where nothing is chosen.
     """
     site = site or (RESIDUAL if heads is None else OUTPUT)
-    if site not in AT or (heads is not None and site is not OUTPUT):
+    if site not in changes.AT or (heads is not None and site is not OUTPUT):
         raise InputError(f"Ablate changes {', '.join(each.label for each in AT)}; heads are of the attention output")
     if by not in _BY:
         raise InputError(f'by is "zero" or "mean"; got {by!r:.40}')
@@ -131,7 +120,7 @@ def Ablate(
     )
     if all(choice is None for choice in chosen.values()):
         raise InputError("Ablate needs layers, heads, positions or dims")
-    return AT[site](_BY[by], **chosen)
+    return changes.AT[site](_BY[by], **chosen)
 
 
 @dataclass(frozen=True)
@@ -147,16 +136,16 @@ class Hook:
 
 Function = Callable[..., Tensor | None]
 _BLOCK = re.compile(r"blocks\.(\d+)\.([\w.]+)")
-_HOOKS: Mapping[str, tuple[type[Change], int]] = {  # the change, and how many blocks later it is
-    "hook_resid_pre": (ChangeResidual, 0),
-    "hook_resid_post": (ChangeResidual, 1),
-    "hook_mlp_out": (ChangeMLP, 0),
-    "mlp.hook_post": (ChangeNeurons, 0),
-    "attn.hook_rot_q": (ChangeQueries, 0),
-    "attn.hook_rot_k": (ChangeKeys, 0),
-    "attn.hook_v": (ChangeValues, 0),
-    "attn.hook_z": (ChangeOutputs, 0),
-    "attn.hook_pattern": (ChangePattern, 0),
+_HOOKS: Mapping[str, tuple[type[changes.Change], int]] = {  # the change, and how many blocks later it is
+    "hook_resid_pre": (changes.ChangeResidual, 0),
+    "hook_resid_post": (changes.ChangeResidual, 1),
+    "hook_mlp_out": (changes.ChangeMLP, 0),
+    "mlp.hook_post": (changes.ChangeNeurons, 0),
+    "attn.hook_rot_q": (changes.ChangeQueries, 0),
+    "attn.hook_rot_k": (changes.ChangeKeys, 0),
+    "attn.hook_v": (changes.ChangeValues, 0),
+    "attn.hook_z": (changes.ChangeOutputs, 0),
+    "attn.hook_pattern": (changes.ChangePattern, 0),
 }
 _ELSEWHERE = {
     "attn.hook_q": "ChangeQueries, or attn.hook_rot_q, which is after the rotation",
