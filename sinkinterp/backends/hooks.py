@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -183,24 +184,34 @@ def attention_set_to(model: PreTrainedModel, implementation: str | None) -> Iter
 
 @contextmanager
 def _configured(model: PreTrainedModel, implementation: str) -> Iterator[None]:
-    """Sets the attention in the model's configuration. Models may share it: the last block that ends puts it back."""
-    lock, key = lock_of(type(model.config)), id(model.config)
+    """Sets the attention in the model's configuration. Models may share it, so this may end before what came later."""
+    lock, key, here = lock_of(type(model.config)), id(model.config), _Setting()
     with lock:
-        before, count = _SETTINGS.get(key, (model.config._attn_implementation, 0))
-        _SETTINGS[key] = before, count + 1
+        here.before = model.config._attn_implementation
+        _SETTINGS.setdefault(key, []).append(here)
     try:
         model.set_attn_implementation(implementation)
         yield
     finally:
         with lock:
-            before, count = _SETTINGS.pop(key)
-            if count > 1:
-                _SETTINGS[key] = before, count - 1
-            elif model.config._attn_implementation != before:
-                model.set_attn_implementation(before)
+            later = _SETTINGS[key][_SETTINGS[key].index(here) + 1 :]
+            _SETTINGS[key].remove(here)
+            if later:
+                later[0].before = here.before
+            elif model.config._attn_implementation != here.before:
+                model.set_attn_implementation(here.before)
+            if not _SETTINGS[key]:
+                del _SETTINGS[key]
 
 
-_SETTINGS: dict[int, tuple[str, int]] = {}  # by configuration: what it had before, and how many blocks are open
+@dataclass(eq=False)
+class _Setting:
+    """The attention implementation that a configuration had before it was set."""
+
+    before: str | None = None
+
+
+_SETTINGS: dict[int, list[_Setting]] = {}  # those of each configuration that have not ended, by its id
 
 
 def inside_compiled(model: Any) -> Any:
