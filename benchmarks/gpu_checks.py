@@ -15,7 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, Qwen2Conf
 
 import sinkinterp as si
 from sinkinterp import interventions as iv
-from sinkinterp.attention import paths
+from sinkinterp.attention import fused
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.kernels import Sigmoid
 from sinkinterp.attention.slots import SinkLogit, SlotRow
@@ -73,22 +73,22 @@ def calls(size: Size, dtype: torch.dtype) -> Mapping[str, tuple[AttentionCall, s
     row = SlotRow(*(torch.randn(6, 1, d, generator=draw).to(dtype).float() for _ in range(2)))
     slopes = 2.0 ** -torch.arange(1, 7)[:, None, None]
     return {
-        "causal, grouped queries": (call, paths.TORCH),
-        "chunk after a cache": (replace(call, q=q[:, :, -n // 4 :]), paths.TORCH),
-        "window": (replace(call, mask=window), paths.TORCH),
-        "padding": (replace(call, mask=window & (index > 3)), paths.TORCH),
-        "slot with a key": (replace(call, slot=row), paths.TORCH),
-        "sink logit": (replace(call, slot=SinkLogit(torch.ones(6))), paths.TORCH),
-        "ALiBi": (replace(call, bias=-slopes * distance), paths.TORCH if dtype is torch.float32 else paths.FLEX),
-        "soft cap": (replace(call, softcap=5.0), paths.FLEX),
-        "soft cap, ALiBi, window": (replace(call, softcap=5.0, bias=-slopes * distance, mask=window), paths.FLEX),
+        "causal, grouped queries": (call, fused.TORCH),
+        "chunk after a cache": (replace(call, q=q[:, :, -n // 4 :]), fused.TORCH),
+        "window": (replace(call, mask=window), fused.TORCH),
+        "padding": (replace(call, mask=window & (index > 3)), fused.TORCH),
+        "slot with a key": (replace(call, slot=row), fused.TORCH),
+        "sink logit": (replace(call, slot=SinkLogit(torch.ones(6))), fused.TORCH),
+        "ALiBi": (replace(call, bias=-slopes * distance), fused.TORCH if dtype is torch.float32 else fused.FLEX),
+        "soft cap": (replace(call, softcap=5.0), fused.FLEX),
+        "soft cap, ALiBi, window": (replace(call, softcap=5.0, bias=-slopes * distance, mask=window), fused.FLEX),
     }
 
 
 def kernel_difference(call: AttentionCall, device: str, path: str | None) -> float:
     """The largest difference from fp64 on the CPU. Raises RuntimeError where the call takes another path."""
     there = _moved(call, lambda tensor: tensor.to(device))
-    taken = paths.path_of(there)
+    taken = fused.path_of(there)
     if path is not None and (taken is None or taken[0] != path):
         raise RuntimeError(f"took {'blocks' if taken is None else taken[0]}, not {path}")
     exact = _moved(call, lambda tensor: tensor.double() if tensor.is_floating_point() else tensor)

@@ -63,9 +63,9 @@ def test_a_row_that_fails_says_why_and_rows_after_the_deadline_are_named():
 def test_a_check_sees_a_wrong_log_sum(monkeypatch):
     call, path = gpu_checks.calls(gpu_checks.Size(29, 16), torch.float32)["causal, grouped queries"]
     assert gpu_checks.kernel_difference(call, "cpu", path) < 1e-5
-    taken = gpu_checks.paths.path_of
+    taken = gpu_checks.fused.path_of
     wrong = lambda call: (path, (taken(call)[1][0], taken(call)[1][1] * 1.443))  # noqa: E731  log2
-    monkeypatch.setattr(gpu_checks.paths, "path_of", wrong)
+    monkeypatch.setattr(gpu_checks.fused, "path_of", wrong)
     assert gpu_checks.kernel_difference(replace(call), "cpu", path) > 0.1
 
 

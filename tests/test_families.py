@@ -22,12 +22,12 @@ MEASURED_HERE = {
 REFUSED_HERE = {
     "gemma3n_text": "not one residual stream",
     "deepseek_v4": "not one residual stream",
-    "mamba": "has no attention, or computes it outside",
-    "reformer": "has no attention, or computes it outside",
+    "mamba": "shows no attention of transformers' interface",
+    "reformer": "shows no attention of transformers' interface",
     "diffllama": "attends twice in one pass",
     "inkling2_text": "the bias of its scores is not relative to the query's own key",
     "deepseek_v32": "its logits are not the bare model's",
-    "mimo_v2_flash": "their heads differ in number or size",
+    "mimo_v2_flash": "with different shapes",
 }
 
 

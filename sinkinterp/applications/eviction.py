@@ -14,8 +14,7 @@ from ..checks import finite_number, whole_numbers
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
-from ..interventions.columns import Evict
-from ..interventions.heavy_hitters import First, KeepHeaviest
+from ..interventions.columns import Evict, First, KeepHeaviest
 from ..measurement.inputs import passes, reads_inputs, run_note
 from ..metrics.bootstrap import intervals, mean_cells
 from ..metrics.metric import PerSequence

@@ -1,4 +1,4 @@
-"""The boundary to functions that users write: what they return fits its place, and what they are shown stays as it was.
+"""The boundary to functions of users: their results fit, and they do not change their arguments in place.
 
 Metrics, edits, operations and scores go through it, with a name for the message. A check takes microseconds.
 """

@@ -1,7 +1,7 @@
-"""AttentionCall: the inputs, weights and output of one attention operation, in every architecture and backend.
+"""AttentionCall: the inputs, scores, weights and output of one attention operation, in every architecture and backend.
 
-`scoring.py` computes the scores, and `paths.py` says which fused kernel computes the output. `call_of_interface` makes
-a call of the arguments of transformers' attention interface.
+`fused.py` has the fields of its inputs, and computes the output without a T x T map. `call_of_interface` makes a call
+of the arguments of transformers' attention interface.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,18 +10,19 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..errors import InputError
-from . import paths
+from . import fused
+from .fused import Attended, Inputs
 from .kernels import SOFTMAX, SignedLog
-from .masks import ALL, BLOCK, key_blocks
-from .scoring import Scoring
-from .shapes import HeadOutput, KeyIndex, KeyMass, Pattern, PerQuery, SomePairs
+from .masks import ALL, BLOCK, QueryRun, Visibility, key_blocks
+from .shapes import HeadOutput, KeyIndex, KeyMass, Pattern, PerQuery, Queries, SomeAllowed, SomePairs
 from .slots import SinkLogit, SlotRow
 
-_SCORED = tuple(field.name for field in fields(Scoring) if field.name not in ("layer", "v"))
+_SCORED = tuple(field.name for field in fields(Inputs) if field.name not in ("layer", "v"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +35,7 @@ class SetPattern:
     """
 
     weights: Pattern
-    replaced: Scoring
+    replaced: Inputs
     heads: Bool[Tensor, " head"] | None = None
 
     def check_computes(self, heads: Bool[Tensor, " head"]) -> None:
@@ -45,14 +46,13 @@ class SetPattern:
     def lost(self) -> InputError:
         """The error of an edit of scores that no weight depends on any more."""
         return InputError(
-            f"the pattern of layer {self.replaced.layer} was set by an edit before, so its scores no longer matter; "
-            "give edits of scores first, and one for all heads that it is to change"
+            f"the pattern of layer {self.replaced.layer} was set by an edit before; give edits of scores first"
         )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionCall(Scoring):
-    """The inputs of one attention operation (see `Scoring`), its weights and its output.
+class AttentionCall(Inputs):
+    """The inputs of one attention operation (see `Inputs`), its scores, weights and output.
 
     set_pattern: weights that an edit set, in place of those that the kernel computes; see `with_pattern`.
 
@@ -71,6 +71,70 @@ class AttentionCall(Scoring):
         fixed = self.set_pattern
         if fixed and any(getattr(self, name) is not getattr(fixed.replaced, name) for name in _SCORED):
             raise fixed.lost()
+
+    @property
+    def keys(self) -> KeyIndex:
+        """Indices of all keys."""
+        return torch.arange(self.k.shape[2], device=self.k.device)
+
+    @cached_property
+    def visibility(self) -> Visibility:
+        """Which keys each query may attend to."""
+        return Visibility(self.q.shape[2], self.k.shape[2], self.q.device, self.mask)
+
+    def allowed(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomeAllowed:
+        """Which of a run of queries may attend to the chosen keys (default all)."""
+        return self.visibility.allowed(keys, rows)
+
+    def watchers(self, keys: KeyIndex) -> Int[Tensor, "#batch #head some_key"]:
+        """How many queries can see each of the chosen keys."""
+        return self.visibility.watchers(keys)
+
+    def columns_seen(self) -> Int[Tensor, "#batch #head query"]:
+        """How many columns each query can see, its slot included."""
+        return self.visibility.n_visible + (self.slot is not None)
+
+    def queries(self, rows: slice = ALL) -> QueryRun:
+        """What the kernel may know of a run of queries besides their scores."""
+        return QueryRun(self.visibility, rows)
+
+    def scores(self, keys: KeyIndex | None = None, rows: slice = ALL) -> SomePairs:
+        """Scores of a run of queries with the chosen keys (default all), masked pairs included.
+
+        The tensor is new and has at least fp32.
+        """
+        k = self.k if keys is None else self.k[:, :, keys]
+        k = self.kernel.feature(_at_least_fp32(k))
+        q = self.scaled_queries[:, :, rows].unflatten(1, (k.shape[1], -1))  # batch kv_head group query d_head
+        scores = torch.einsum("bkrd,bkjd->bkrj", q.flatten(2, 3), k).unflatten(2, q.shape[2:4]).flatten(1, 2)
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        if self.bias is not None:
+            bias = self.bias[..., rows, :]
+            scores = scores + (bias if keys is None else bias[..., keys])
+        return scores
+
+    @cached_property
+    def scaled_queries(self) -> Queries:
+        """Queries after the feature map, times the scale; at least fp32."""
+        return self.kernel.feature(_at_least_fp32(self.q)) * self.scale
+
+    def slot_scores(self) -> Float[Tensor, "batch head query 1"] | None:
+        """Scores of every query with the slot; None without a slot."""
+        return None if self.slot is None else self.slot.scores(self.kernel.feature(_at_least_fp32(self.q)), self.scale)
+
+    def computed_pattern(self, hidden: Bool[Tensor, " column"] | None = None) -> Pattern:
+        """The weights that the kernel computes from all scores, with gradients; a slot's column comes first.
+
+        hidden: columns that get no weight, as if no query saw them; default none.
+        """
+        scores, allowed, slot = self.scores(), self.allowed(), self.slot_scores()
+        if slot is not None:
+            scores = torch.cat((slot, scores), -1)
+            allowed = F.pad(allowed, (1, 0), value=True)
+        if hidden is not None:
+            allowed = allowed & ~hidden
+        return self.kernel.pattern(scores, allowed, self.queries())
 
     def with_pattern(self, weights: Pattern | None, heads: Bool[Tensor, " head"] | None = None) -> "AttentionCall":
         """The call with these weights, dense, the slot's column first; with None, with those its kernel computes.
@@ -91,7 +155,7 @@ class AttentionCall(Scoring):
             raise InputError(f"weights of layer {self.layer} are not finite; {fix}")
         if (weights[..., -n_keys:] * ~self.allowed()).any():
             raise InputError("a query cannot see all these keys; multiply by call.allowed()")
-        replaced: Scoring = self
+        replaced: Inputs = self
         if self.set_pattern is not None:
             replaced, before = self.set_pattern.replaced, self.set_pattern.heads
             heads = None if heads is None or before is None else before | heads
@@ -146,7 +210,7 @@ class AttentionCall(Scoring):
         """The output of the heads, by a fused kernel if one computes the same thing."""
         if self._fused is not None:
             return self._fused[0]
-        z = paths.output_alone(self) if self.set_pattern is None else None
+        z = fused.output_alone(self) if self.set_pattern is None else None
         return self.mix(self.pattern()) if z is None else z
 
     @property
@@ -155,8 +219,9 @@ class AttentionCall(Scoring):
         return self._fused is not None
 
     @cached_property
-    def _fused(self) -> tuple[HeadOutput, PerQuery] | None:
-        return paths.attended(self) if self.set_pattern is None else None
+    def _fused(self) -> Attended | None:
+        taken = fused.path_of(self) if self.set_pattern is None else None
+        return None if taken is None else taken[1]
 
     def log_normaliser(self) -> PerQuery:
         """log Z of every row: what divides its weights. For softmax, the log-sum-exp of its scores; fp32.
@@ -171,7 +236,7 @@ class AttentionCall(Scoring):
             raise InputError(f"the pattern of layer {self.layer} was set by an edit, so its normaliser is not defined")
         if self._fused is not None:
             return self._fused[1]
-        return self.kernel.log_normaliser(self._signed_logs(), self.queries())
+        return self.kernel.normaliser.log_size(self._signed_logs(), self.queries())
 
     def _signed_logs(self) -> Iterator[SignedLog]:
         slot = self.slot_scores()
@@ -208,8 +273,8 @@ class AttentionCall(Scoring):
         keys = self.keys if keys is None else keys
         if self.set_pattern is not None:
             return self.weights_at().sum(2)[..., keys]
-        if len(keys) > BLOCK and paths.takes_all_columns(self):
-            masses = paths.column_masses(self.q, self.k, self._log_normaliser, self.scale)
+        if len(keys) > BLOCK and fused.takes_all_columns(self):
+            masses = fused.column_masses(self, self._log_normaliser)
             if masses is not None:
                 return masses.index_select(-1, keys)
         return torch.cat([self._block_mass(block) for block in key_blocks(keys)], -1)
@@ -227,6 +292,11 @@ class AttentionCall(Scoring):
         """Weights over alpha of every pair, masked or not."""
         log_z = self._log_normaliser[..., rows]
         return self.kernel.weights_over_alpha(self.scores(keys, rows), log_z, self.queries(rows))
+
+
+def _at_least_fp32(x: Tensor) -> Tensor:
+    """Half precision is not enough for scores; fp64 stays, for exact comparisons."""
+    return x if x.dtype == torch.float64 else x.float()
 
 
 def call_of_interface(

@@ -1,20 +1,32 @@
-"""PyTorch's own fused attention kernels: the output and the log-sum-exp of every row, without a T x T map.
+"""Fused attention kernels: the output of the heads and the log-sum-exp of every row, without a T x T map.
 
-This is the only file that uses private operators of PyTorch. If they are missing, or if PyTorch would choose a
-kernel that makes the T x T map, `attend` returns None. `paths` says which call comes here, and what happens then.
+`path_of` tries the paths of `PATHS` from the top. If none takes a call, its log-sum-exp is gathered in blocks of keys.
+Its output then comes from `output_alone` or, for small T, from the dense pattern. `docs/concepts/kernels.md` says which
+call takes which path, and a test sends a call of every kind down its own.
+
+This is the only file that uses private operators of PyTorch. If they are missing, or if PyTorch would choose a kernel
+that makes the T x T map, `attend` returns None.
+
+FlexAttention is PyTorch's public kernel with changes of scores, on CUDA. It takes what the other kernels do not: a soft
+cap, a bias in fp32 beside queries in bf16, and masks without their additive copy. On a CPU torch 2.13 compiles it
+without the log-sum-exp, and uncompiled it makes the T x T map. There it is only a reference in tests.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
+from torch.utils._triton import has_triton_package
 
-from .scoring import Scoring
+from .kernels import SOFTMAX, Kernel
 from .shapes import Allowed, HeadOutput, Keys, PerQuery, Queries, Values
-from .slots import SlotRow
+from .slots import SinkLogit, Slot, SlotRow
 
 Attended = tuple[HeadOutput, PerQuery]  # what the heads return, and the log-sum-exp of every row in fp32
 _Returned = tuple[Tensor, Tensor]  # the same as a kernel of CUDA pads it
@@ -27,101 +39,226 @@ _CUDNN = getattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", None)
 PRIVATE = ("_CHOICE", "_FLASH_ON_CPU", "_FLASH", "_EFFICIENT", "_CUDNN")  # None where this torch has no such operator
 FLASH, EFFICIENT, CUDNN = 1, 2, 3  # as in torch.nn.attention.SDPBackend, whose members do not equal numbers
 ALIGNED = 8  # CUDA's flash kernel takes heads, and its memory-efficient one rows of masks, in multiples of so many
+REFUSED: dict[tuple[object, ...], str] = {}  # why FlexAttention did not compile kinds of calls; blocks serve them
 
 
-@dataclass(frozen=True, eq=False)
-class Plain:
-    """Softmax attention as PyTorch's kernels take it: scores with a mask and a bias. A slot's row is the first key.
+@dataclass(frozen=True, eq=False, repr=False)
+class Inputs:
+    """Queries, keys and values of one attention operation after norms and rotation, and how scores become weights.
 
-    allowed: pairs that may attend; None is causal, the last query aligned with the last key.
+    Keys and values are not repeated for grouped queries.
+
+    layer: index among all blocks of the model.
+    mask: pairs that may attend; None is causal, the last query aligned with the last key.
+    bias: added to the scaled scores (ALiBi, T5), a function of the distance between query and key.
+    softcap: scores become softcap * tanh(score / softcap).
+    slot: a column left of the first key that belongs to no token.
     """
 
+    layer: int
     q: Queries
     k: Keys
     v: Values
-    allowed: Allowed | None
-    bias: Float[Tensor, "#batch #head query key"] | None
     scale: float
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether a kernel's own causal mask is the whole mask."""
-        return self.allowed is None and self.bias is None and self.q.shape[2] == self.k.shape[2] > 1
-
-    @property
-    def is_grouped(self) -> bool:
-        """Whether several queries share a key."""
-        return self.q.shape[1] != self.k.shape[1]
-
-    @property
-    def mask(self) -> Allowed | None:
-        """Pairs that may attend; None where the kernel's own causal mask says so, or where all may."""
-        if self.allowed is not None or self.is_causal or (self.q.shape[2] == 1 and self.bias is None):
-            return self.allowed
-        return _causal(self.q.shape[2], self.k.shape[2], self.q.device)
-
-    def additive(self) -> Tensor | None:
-        """The addition to the scores: the bias, and -inf if a pair may not attend; None for nothing."""
-        mask = self.mask
-        if mask is None:
-            return None
-        bias = self.q.new_zeros(()) if self.bias is None else self.bias.to(self.q.dtype)
-        return torch.where(mask, bias, -torch.inf)
-
-    def repeated(self) -> "Plain":
-        """The same attention with a key and a value for every query head."""
-        times = self.q.shape[1] // self.k.shape[1]
-        k, v = (t.to(self.q.dtype).repeat_interleave(times, 1) for t in (self.k, self.v))
-        return replace(self, k=k, v=v)
+    mask: Allowed | None = None
+    bias: Float[Tensor, "#batch #head query key"] | None = None
+    softcap: float | None = None
+    slot: Slot = None
+    kernel: Kernel = SOFTMAX
 
 
-def plain(call: Scoring) -> Plain:
-    """The kernels' arguments, without soft cap and sink logit."""
-    q, k, v, mask, bias, scale = call.q, call.k, call.v, call.mask, call.bias, call.scale
+# Which path takes a call
+
+
+def path_of(call: Inputs) -> tuple[str, Attended] | None:
+    """The name of the path that takes a call, and its result; None if no kernel computes output and log-sum-exp."""
+    if not call.kernel.is_softmax or _trains_what_kernels_do_not(call):
+        return None
+    logit = call.slot if isinstance(call.slot, SinkLogit) else None
+    tokens = call if logit is None else replace(call, slot=None)
+    for name, attend_by in PATHS.items():
+        result = attend_by(tokens)
+        if result is not None:
+            return name, result if logit is None else _with_logit(*result, logit)
+    return None
+
+
+def output_alone(call: Inputs) -> HeadOutput | None:
+    """The output by the public `scaled_dot_product_attention`, which has gradients; None where it does not compute it.
+
+    On the CPU it is used for trained sink logits alone.
+    """
+    is_plain = call.kernel.is_softmax and call.bias is None and call.softcap is None
+    if is_plain and isinstance(call.slot, SinkLogit):
+        return sdpa(_with_row(call, call.slot))[..., :-1]
+    return sdpa(call) if is_plain and call.q.device.type != "cpu" else None
+
+
+def _with_row(call: Inputs, slot: SinkLogit) -> Inputs:
+    """The call with a slot's row in place of its sink logit: queries have one number more, a 1, and the slot's key too.
+
+    There the slot's key has the logit over the scale, and keys and values of tokens have 0.
+    """
+    q, k, v = (F.pad(t, (0, 1), value=number) for t, number in ((call.q, 1.0), (call.k, 0.0), (call.v, 0.0)))
+    key = F.pad((slot.logit / call.scale).to(q.dtype)[:, None, None], (q.shape[-1] - 1, 0))
+    row = SlotRow(key, v.new_zeros(q.shape[1], 1, v.shape[-1]))
+    return replace(call, q=q, k=k, v=v, slot=row)
+
+
+def _with_logit(z: HeadOutput, log_sum: Tensor, slot: SinkLogit) -> Attended:
+    """Output and log-sum-exp with one more column, whose value is zero."""
+    total = torch.logaddexp(log_sum, slot.logit.to(log_sum.dtype).view(1, -1, 1))
+    share = (log_sum - total).exp().unsqueeze(-1)
+    return (z * share).to(z.dtype), total
+
+
+def _trains_what_kernels_do_not(call: Inputs) -> bool:
+    """Tells if a gradient is asked for that kernels do not give: through the log-sum-exp, or to a bias."""
+    trains_bias = call.bias is not None and call.bias.requires_grad and torch.is_grad_enabled()
+    return trains_bias or (isinstance(call.slot, SinkLogit) and _has_gradient(call))
+
+
+def _has_gradient(call: Inputs) -> bool:
+    tensors = (call.q, call.k, call.v, call.bias, *(vars(call.slot).values() if call.slot else ()))
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def takes_all_columns(call: Inputs) -> bool:
+    """Tells if `column_masses` computes these weights faster than blocks of keys: on CUDA, without gradients."""
+    is_bare = call.kernel.is_softmax and call.mask is call.bias is call.softcap is None
+    is_square = call.q.shape[2] == call.k.shape[2] > 1
+    is_trained = torch.is_grad_enabled() and (call.q.requires_grad or call.k.requires_grad)
+    return call.q.device.type == "cuda" and is_bare and is_square and not is_trained
+
+
+def column_masses(call: Inputs, log_sum: PerQuery) -> PerQuery | None:
+    """Attention that every key receives, summed over the queries from its own on; None where no kernel gives it.
+
+    Key j receives the sum over i >= j of exp(scale q_i.k_j - lse_i). That is exp of a log-sum-exp again, of an
+    attention in which keys ask and queries answer. Read from the last token to the first it is causal. -lse_i / scale
+    becomes part of the answering vectors, where the asking ones have a 1: one number in fp32, and in half precision
+    three that sum to it.
+
+    log_sum: of every row, slots counted. fp32; relative error up to 1e-5 in fp32 and 1e-4 in bf16.
+    """
+    parts = _as_sum(-log_sum / call.scale, call.q.dtype)
+    k = call.k.repeat_interleave(call.q.shape[1] // call.k.shape[1], 1)
+    answering, asking = (
+        F.pad(torch.cat((t, more), -1), (0, -(t.shape[-1] + more.shape[-1]) % ALIGNED)).flip(2)
+        for t, more in ((call.q, parts), (k, torch.ones_like(parts)))
+    )
+    result = attend(Inputs(call.layer, asking, answering, answering, call.scale))
+    return None if result is None else result[1].flip(-1).exp()
+
+
+def _as_sum(values: PerQuery, dtype: torch.dtype) -> Tensor:
+    """Numbers of a precision, in a new last axis, that sum to fp32 values."""
+    parts = []
+    for _ in range(1 if dtype.itemsize >= values.dtype.itemsize else 3):
+        parts.append(values.to(dtype))
+        values = values - parts[-1]
+    return torch.stack(parts, -1)
+
+
+# What kernels take: scores with a mask and a bias
+
+
+def _with_row_as_key(call: Inputs) -> Inputs:
+    """The call in which a slot's row is the first key; itself where the slot has no row."""
     if not isinstance(call.slot, SlotRow):
-        return Plain(q, k, v, mask, bias, scale)
-    mask = _causal(q.shape[2], k.shape[2], q.device) if mask is None else mask
-    allowed = F.pad(mask, (1, 0), value=True)
-    k, v = (_with_slot(row, t, q.shape[1]) for row, t in ((call.slot.key, k), (call.slot.value, v)))
-    return Plain(q, k, v, allowed, None if bias is None else F.pad(bias, (1, 0)), scale)
+        return call
+    n_heads, bias = call.q.shape[1], None if call.bias is None else F.pad(call.bias, (1, 0))
+    mask = _causal(call) if call.mask is None else call.mask
+    k, v = (_behind(row, t, n_heads) for row, t in ((call.slot.key, call.k), (call.slot.value, call.v)))
+    return replace(call, k=k, v=v, mask=F.pad(mask, (1, 0), value=True), bias=bias, slot=None)
 
 
-def attend(given: Plain) -> Attended | None:
+def _behind(row: Tensor, tokens: Tensor, n_heads: int) -> Tensor:
+    tokens = tokens.repeat_interleave(n_heads // tokens.shape[1], 1)
+    return torch.cat((row.to(tokens.dtype).expand(len(tokens), -1, -1, -1), tokens), 2)
+
+
+def _repeated(call: Inputs) -> Inputs:
+    """The same attention with a key and a value for every query head."""
+    times = call.q.shape[1] // call.k.shape[1]
+    k, v = (t.to(call.q.dtype).repeat_interleave(times, 1) for t in (call.k, call.v))
+    return replace(call, k=k, v=v)
+
+
+def is_grouped(call: Inputs) -> bool:
+    """Whether several queries share a key."""
+    return call.q.shape[1] != call.k.shape[1]
+
+
+def is_plainly_causal(call: Inputs) -> bool:
+    """Whether a kernel's own causal mask is the whole mask."""
+    return call.mask is None and call.bias is None and call.q.shape[2] == call.k.shape[2] > 1
+
+
+def mask_of(call: Inputs) -> Allowed | None:
+    """Pairs that may attend; None where the kernel's own causal mask says so, or where all may."""
+    if call.mask is not None or is_plainly_causal(call) or (call.q.shape[2] == 1 and call.bias is None):
+        return call.mask
+    return _causal(call)
+
+
+def additive(call: Inputs) -> Tensor | None:
+    """The addition to the scores: the bias, and -inf if a pair may not attend; None for nothing."""
+    mask = mask_of(call)
+    if mask is None:
+        return None
+    bias = call.q.new_zeros(()) if call.bias is None else call.bias.to(call.q.dtype)
+    return torch.where(mask, bias, -torch.inf)
+
+
+def _causal(call: Inputs) -> Allowed:
+    n_queries, n_keys = call.q.shape[2], call.k.shape[2]
+    mask = torch.ones(1, 1, n_queries, n_keys, dtype=torch.bool, device=call.q.device)
+    return mask.tril(n_keys - n_queries)
+
+
+# PyTorch's kernels
+
+
+def attend(call: Inputs) -> Attended | None:
     """Output and log-sum-exp by the kernel that `scaled_dot_product_attention` would choose; None if it has no such.
 
-    On a CPU the output is bit for bit that of `scaled_dot_product_attention`.
+    Soft caps and sink logits are left out. On a CPU the output is bit for bit that of `scaled_dot_product_attention`.
     """
-    if given.q.device.type == "cpu":
-        return _on_cpu(given)
-    is_there = given.q.device.type == "cuda" and _CHOICE is not None
-    return _on_cuda(given) if is_there and not torch.compiler.is_compiling() else None
+    call = _with_row_as_key(call)
+    if call.q.device.type == "cpu":
+        return _on_cpu(call)
+    is_there = call.q.device.type == "cuda" and _CHOICE is not None
+    return _on_cuda(call) if is_there and not torch.compiler.is_compiling() else None
 
 
-def sdpa(given: Plain) -> HeadOutput:
+def sdpa(call: Inputs) -> HeadOutput:
     """The output by the public `scaled_dot_product_attention`; no log-sum-exp. Queries that see nothing get 0."""
-    given = given.repeated()  # not every kernel accepts grouped queries, and the one that does makes the T x T map
-    mask, added = given.mask, given.additive()
+    call = _repeated(_with_row_as_key(call))  # some kernels refuse grouped queries, and one makes the T x T map
+    mask, added = mask_of(call), additive(call)
     if mask is None or added is None:
-        return F.scaled_dot_product_attention(given.q, given.k, given.v, is_causal=given.is_causal, scale=given.scale)
+        causal = is_plainly_causal(call)
+        return F.scaled_dot_product_attention(call.q, call.k, call.v, is_causal=causal, scale=call.scale)
     seeing = mask.any(-1, keepdim=True)  # nor does every kernel accept rows without a key
     added = torch.where(seeing, added, 0)
-    return seeing * F.scaled_dot_product_attention(given.q, given.k, given.v, added, scale=given.scale)
+    return seeing * F.scaled_dot_product_attention(call.q, call.k, call.v, added, scale=call.scale)
 
 
-def _on_cpu(given: Plain) -> Attended | None:
-    added = given.additive()
-    if _CHOICE is None or _FLASH_ON_CPU is None or _chosen(given, added) != FLASH:
+def _on_cpu(call: Inputs) -> Attended | None:
+    added, mask = additive(call), mask_of(call)
+    if _CHOICE is None or _FLASH_ON_CPU is None or _chosen(call, added) != FLASH:
         return None
-    z, log_sum = _FLASH_ON_CPU(given.q, given.k, given.v, 0.0, given.is_causal, attn_mask=added, scale=given.scale)
-    return z, log_sum if given.mask is None else torch.where(given.mask.any(-1), log_sum, -torch.inf)
+    causal = is_plainly_causal(call)
+    z, log_sum = _FLASH_ON_CPU(call.q, call.k, call.v, 0.0, causal, attn_mask=added, scale=call.scale)
+    return z, log_sum if mask is None else torch.where(mask.any(-1), log_sum, -torch.inf)
 
 
-def _on_cuda(given: Plain) -> Attended | None:
-    mask, added = given.mask, given.additive()
+def _on_cuda(call: Inputs) -> Attended | None:
+    mask, added = mask_of(call), additive(call)
     seeing = None if mask is None else mask.any(-1, keepdim=True)
     if added is not None and seeing is not None:
         added = torch.where(seeing, added, 0)
-    for accepted in (given, given.repeated()) if given.is_grouped else (given,):
+    for accepted in (call, _repeated(call)) if is_grouped(call) else (call,):
         kernel = _ON_CUDA.get(_chosen(accepted, added))
         attended = None if kernel is None else kernel(accepted, added)
         if attended is None:
@@ -132,51 +269,122 @@ def _on_cuda(given: Plain) -> Attended | None:
     return None
 
 
-def _chosen(given: Plain, added: Tensor | None) -> int:
+def _chosen(call: Inputs, added: Tensor | None) -> int:
     """The kernel that `scaled_dot_product_attention` would choose: FLASH, EFFICIENT, CUDNN or another."""
     assert _CHOICE is not None
-    about = {"scale": given.scale, "enable_gqa": given.is_grouped}
-    return int(_CHOICE(given.q, given.k, given.v, added, 0.0, given.is_causal, **about))
+    about = {"scale": call.scale, "enable_gqa": is_grouped(call)}
+    return int(_CHOICE(call.q, call.k, call.v, added, 0.0, is_plainly_causal(call), **about))
 
 
-def _flash(given: Plain, added: Tensor | None) -> _Returned | None:
+def _flash(call: Inputs, added: Tensor | None) -> _Returned | None:
     if _FLASH is None or added is not None:
         return None
-    missing = -given.q.shape[-1] % ALIGNED
-    q, k, v = (F.pad(t, (0, missing)) if missing else t for t in (given.q, given.k, given.v))
-    z, log_sum, *_ = _FLASH(q, k, v, 0.0, given.is_causal, False, scale=given.scale)
-    return z.narrow(-1, 0, given.v.shape[-1]), log_sum
+    missing = -call.q.shape[-1] % ALIGNED
+    q, k, v = (F.pad(t, (0, missing)) if missing else t for t in (call.q, call.k, call.v))
+    z, log_sum, *_ = _FLASH(q, k, v, 0.0, is_plainly_causal(call), False, scale=call.scale)
+    return z.narrow(-1, 0, call.v.shape[-1]), log_sum
 
 
-def _efficient(given: Plain, added: Tensor | None) -> _Returned | None:
+def _efficient(call: Inputs, added: Tensor | None) -> _Returned | None:
     if _EFFICIENT is None:
         return None
     if added is not None:  # its rows must start at aligned addresses, and it does not broadcast
         n_keys = added.shape[-1]
-        added = F.pad(added, (0, -n_keys % ALIGNED)).narrow(-1, 0, n_keys).expand(*given.q.shape[:3], n_keys)
-    z, log_sum, *_ = _EFFICIENT(given.q, given.k, given.v, added, True, 0.0, given.is_causal, scale=given.scale)
+        added = F.pad(added, (0, -n_keys % ALIGNED)).narrow(-1, 0, n_keys).expand(*call.q.shape[:3], n_keys)
+    causal = is_plainly_causal(call)
+    z, log_sum, *_ = _EFFICIENT(call.q, call.k, call.v, added, True, 0.0, causal, scale=call.scale)
     return z, log_sum
 
 
-def _cudnn(given: Plain, added: Tensor | None) -> _Returned | None:
+def _cudnn(call: Inputs, added: Tensor | None) -> _Returned | None:
     if _CUDNN is None:
         return None
-    z, log_sum, *_ = _CUDNN(given.q, given.k, given.v, added, True, 0.0, given.is_causal, False, scale=given.scale)
+    causal = is_plainly_causal(call)
+    z, log_sum, *_ = _CUDNN(call.q, call.k, call.v, added, True, 0.0, causal, False, scale=call.scale)
     return z, log_sum
 
 
-_ON_CUDA: Mapping[int, Callable[[Plain, Tensor | None], _Returned | None]] = {
+_ON_CUDA: Mapping[int, Callable[[Inputs, Tensor | None], _Returned | None]] = {
     FLASH: _flash,
     EFFICIENT: _efficient,
     CUDNN: _cudnn,
 }
 
 
-def _causal(n_queries: int, n_keys: int, device: torch.device) -> Allowed:
-    mask = torch.ones(1, 1, n_queries, n_keys, dtype=torch.bool, device=device)
-    return mask.tril(n_keys - n_queries)
+def _by_torch(call: Inputs) -> Attended | None:
+    """By PyTorch's kernels, which know no soft cap, and hold a bias in the precision of the queries."""
+    bias = call.bias
+    rounds_bias = bias is not None and torch.promote_types(bias.dtype, call.q.dtype) != call.q.dtype
+    return None if call.softcap is not None or rounds_bias else attend(call)
 
 
-def _with_slot(slot: Tensor, tokens: Tensor, n_heads: int) -> Tensor:
-    tokens = tokens.repeat_interleave(n_heads // tokens.shape[1], 1)
-    return torch.cat((slot.to(tokens.dtype).expand(len(tokens), -1, -1, -1), tokens), 2)
+# FlexAttention
+
+
+def _by_flex(call: Inputs) -> Attended | None:
+    """By the compiled kernel; None without a CUDA device, Triton, or such a kernel.
+
+    It takes no gradients, and no slot's row beside a soft cap, since that row has none. The first call of a kind
+    compiles it, which takes some seconds.
+    """
+    if _has_gradient(call) or (call.softcap is not None and isinstance(call.slot, SlotRow)):
+        return None
+    kind = (call.q.shape[-1], call.v.shape[-1], call.q.dtype, call.softcap is None, call.bias is None)
+    if call.q.device.type != "cuda" or not has_triton_package() or kind in REFUSED:
+        return None
+    try:
+        return flex(call, _compiled())
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # of which the errors of the compiler are a kind
+        REFUSED[kind] = str(error).strip().splitlines()[0]
+        return None
+
+
+TORCH, FLEX = "PyTorch's kernel", "FlexAttention"
+PATHS: Mapping[str, Callable[[Inputs], Attended | None]] = {TORCH: _by_torch, FLEX: _by_flex}
+
+
+def flex(call: Inputs, kernel: Callable[..., Any]) -> Attended:
+    """Output and log-sum-exp by `flex_attention` or its compiled form. Queries that see nothing get 0 and -inf."""
+    call = _with_row_as_key(call)
+    block_mask = _block_mask(call)
+    call = _repeated(call) if is_grouped(call) else call  # compiled kernels take powers of two per group only
+    q, k, v = (t.contiguous() for t in (call.q, call.k, call.v))
+    score_mod = _changed_scores(call.bias, call.softcap)
+    z, aux = kernel(
+        q, k, v, score_mod=score_mod, block_mask=block_mask, scale=call.scale, return_aux=AuxRequest(lse=True)
+    )
+    return z, aux.lse
+
+
+@cache
+def _compiled() -> Callable[..., Any]:
+    return torch.compile(flex_attention)
+
+
+def _changed_scores(bias: Tensor | None, softcap: float | None) -> Callable[..., Tensor] | None:
+    """Applies the soft cap to a score, then the bias, as `AttentionCall.scores` does.
+
+    Lambdas, since PyTorch counts their parameters, and type checks of named functions are side effects to its tracer.
+    """
+    if bias is None:
+        return None if softcap is None else lambda s, b, h, i, j: softcap * torch.tanh(s / softcap)
+    n, m = bias.shape[:2]
+    if softcap is None:
+        return lambda s, b, h, i, j: s + bias[b % n, h % m, i, j]
+    return lambda s, b, h, i, j: softcap * torch.tanh(s / softcap) + bias[b % n, h % m, i, j]
+
+
+def _block_mask(call: Inputs) -> BlockMask | None:
+    mask, n_queries, n_keys, device = call.mask, call.q.shape[2], call.k.shape[2], call.q.device
+    if mask is None:
+        return None if n_queries == 1 else _causal_blocks(n_queries, n_keys, device)
+    n, m = mask.shape[:2]
+    return create_block_mask(lambda b, h, i, j: mask[b % n, h % m, i, j], n, m, n_queries, n_keys, device=str(device))
+
+
+@lru_cache(maxsize=8)
+def _causal_blocks(n_queries: int, n_keys: int, device: torch.device) -> BlockMask:
+    past = n_keys - n_queries
+    return create_block_mask(lambda b, h, i, j: j <= i + past, None, None, n_queries, n_keys, device=str(device))

@@ -136,10 +136,6 @@ class Similarity(Spec):
         """The sign of every pair's weight: -1, 0 or 1."""
         return scores.sign() if self.signed else scores.new_ones(()).expand_as(scores)
 
-    def signed_log(self, scores: Scores) -> SignedLog:
-        """`log_magnitude` and `sign`."""
-        return self.log_magnitude(scores), self.sign(scores)
-
 
 @dataclass(frozen=True)
 class Exp(Similarity):
@@ -270,7 +266,7 @@ class Normaliser(Spec):
         raise NotImplementedError
 
     def log_size(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
-        """log Z from blocks of columns, each given as its similarities' log-magnitudes and signs."""
+        """log Z from blocks of columns, each given as `Kernel.signed_log`; -inf where all similarities are 0."""
         raise NotImplementedError
 
     def keep(self, sign: Scores) -> Scores:
@@ -389,9 +385,7 @@ class Stretched(Clip):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.low <= 0 < self.high:
-            raise InputError(
-                f"weights are stretched from low, at most 0, to high, above 0; got {self.low}, {self.high}"
-            )
+            raise InputError(f"weights are stretched from low <= 0 to high > 0; got {self.low}, {self.high}")
 
     def __call__(self, weights: Scores) -> Scores:
         return ((self.high - self.low) * weights + self.low).clamp(0, 1)
@@ -414,10 +408,7 @@ class Kernel(Spec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.similarity.drops_factor and self.normaliser.degree != 1:
-            raise InputError(
-                f"{type(self.similarity).__name__} drops a factor per row, which only a normaliser of degree 1 "
-                "restores: use PNorm()"
-            )
+            raise InputError(f"{type(self.similarity).__name__} drops a factor per row, which PNorm() restores; use it")
 
     @property
     def is_softmax(self) -> bool:
@@ -445,11 +436,8 @@ class Kernel(Spec):
 
     def signed_log(self, scores: Scores, queries: QueryRun) -> SignedLog:
         """Log-magnitudes and signs of the similarities of a run of queries with any columns."""
-        return self.similarity.signed_log(self.scaling(scores, queries))
-
-    def log_normaliser(self, blocks: Iterable[SignedLog], queries: QueryRun) -> PerQuery:
-        """log Z of every query, given `signed_log` of all columns in blocks; -inf where all similarities are 0."""
-        return self.normaliser.log_size(blocks, queries)
+        scores = self.scaling(scores, queries)
+        return self.similarity.log_magnitude(scores), self.similarity.sign(scores)
 
     def weights_over_alpha(self, scores: Scores, log_z: PerQuery, queries: QueryRun) -> Scores:
         """Attention weights of a run of queries with any columns, masked or not, but for the factor alpha.

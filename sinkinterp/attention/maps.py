@@ -17,7 +17,7 @@ from einops import rearrange
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from ..errors import InputError
+from ..checks import whole_number
 from .call import AttentionCall
 from .masks import ALL
 from .shapes import KeyIndex, Scores, SomePairs
@@ -131,8 +131,7 @@ def of_heads(call: AttentionCall, heads: Sequence[int]) -> AttentionCall:
 
 
 def _grid(call: AttentionCall, side: int) -> tuple[int, int]:
-    if side < 1:
-        raise InputError(f"side is how many tokens a cell covers, at least 1; got {side}")
+    side = whole_number(side, "side, how many tokens a cell covers,", 1)
     return -(-call.q.shape[2] // side), -(-call.k.shape[2] // side)
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from ..errors import InputError
+from ..checks import whole_number
 from ..spec import Spec
 from .shapes import Allowed, KeyIndex, SomeAllowed
 
@@ -49,8 +49,7 @@ class Window(Mask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.width < 1:
-            raise InputError(f"a window must be at least 1 key wide, which is the query's own; got {self.width}")
+        whole_number(self.width, "the width of a window, the query's own key included,", 1)
 
     def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return query - key < self.width
@@ -64,8 +63,7 @@ class Prefix(Mask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length < 1:
-            raise InputError(f"a prefix must be at least 1 key long; got {self.length}")
+        whole_number(self.length, "the length of a prefix", 1)
 
     def allows(self, query: Positions, key: Positions) -> Bool[Tensor, "..."]:
         return (key < self.length).expand(torch.broadcast_shapes(query.shape, key.shape))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from inspect import isfunction
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -91,8 +92,8 @@ class Edit(metaclass=Told):
     def call(self, call: AttentionCall) -> AttentionCall:
         """What an attention layer computes from; `with_pattern` of a call sets its pattern itself.
 
-        Where a cache holds the beginning, `call.k` and `call.v` have all positions and `call.q` only the new ones: the
-        first query then stands at position `call.k.shape[2] - call.q.shape[2]`.
+        If a cache holds the beginning, `call.k` and `call.v` have all positions and `call.q` the new ones. The first
+        query is at position `call.k.shape[2] - call.q.shape[2]`.
         """
         return call
 
@@ -105,7 +106,7 @@ class Edit(metaclass=Told):
         return x
 
     def neurons(self, block: int, x: Neurons) -> Neurons:
-        """What the activation of a block's feed-forward layer returns, times its gate: its output matrix reads it."""
+        """Returns the activations of a block's feed-forward layer, times its gate: its output matrix reads them."""
         return x
 
     def mlp(self, block: int, x: Residual) -> Residual:
@@ -127,9 +128,7 @@ class Edit(metaclass=Told):
 
         Raises InputError for an edit that has no such control.
         """
-        raise InputError(
-            f"{type(self).__name__} chooses nothing that could be drawn at random; run it without a control"
-        )
+        raise InputError(f"{type(self).__name__} chooses nothing that could be drawn at random, so it has no control")
 
 
 @dataclass(frozen=True)
@@ -187,28 +186,21 @@ def reads_of(reads: Any) -> dict[str, Read]:
     return {name: read if isinstance(read, Read) else CALL.read(read) for name, read in reads.items()}
 
 
-def _first_block(shape: ModelShape) -> Sequence[int]:
-    return (0,)
-
-
-def _attention_layers(shape: ModelShape) -> Sequence[int]:
-    return shape.attention_layers
-
-
+_attending = attrgetter("attention_layers")
 _TABLES = "ChangeResidual(layers=[0]), which both tables make"
 _MAPS = "the call, or what the heads return"
-TOKEN_EMBEDDING = Site(Edit.token_embedding, "token embedding", _first_block, _TABLES)
-POSITION_EMBEDDING = Site(Edit.position_embedding, "position embedding", _first_block, _TABLES)
+TOKEN_EMBEDDING = Site(Edit.token_embedding, "token embedding", lambda shape: (0,), _TABLES)
+POSITION_EMBEDDING = Site(Edit.position_embedding, "position embedding", lambda shape: (0,), _TABLES)
 RESIDUAL = Site(Edit.residual, "residual", lambda shape: range(shape.n_layers + 1))
-QUERY_WEIGHTS = Site(Edit.query_weights, "query weights", _attention_layers, _MAPS)
-KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _attention_layers, _MAPS)
-VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _attention_layers, _MAPS)
+QUERY_WEIGHTS = Site(Edit.query_weights, "query weights", _attending, _MAPS)
+KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _attending, _MAPS)
+VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _attending, _MAPS)
 WEIGHT_SITES = (QUERY_WEIGHTS, KEY_WEIGHTS, VALUE_WEIGHTS)  # in the order in which models keep the three maps
-CALL = Site(Edit.call, "attention call", _attention_layers)
-OUTPUT = Site(Edit.output, "attention output", _attention_layers)
-ATTENTION_INPUT = Site(Edit.attention_input, "attention input", _attention_layers)
+CALL = Site(Edit.call, "attention call", _attending)
+OUTPUT = Site(Edit.output, "attention output", _attending)
+ATTENTION_INPUT = Site(Edit.attention_input, "attention input", _attending)
 NEURONS = Site(Edit.neurons, "neurons", lambda shape: range(shape.n_layers))
-MLP = Site(Edit.mlp, "feed-forward update", lambda shape: shape.mlp_layers)
+MLP = Site(Edit.mlp, "feed-forward update", attrgetter("mlp_layers"))
 BLOCK_SITES = (RESIDUAL, ATTENTION_INPUT, CALL, OUTPUT, NEURONS, MLP)  # while blocks run, in forward order
 TAPPED = (ATTENTION_INPUT, NEURONS, MLP)  # what a module of every block is given or returns; a model may lack them
 _OTHERS = ("check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing

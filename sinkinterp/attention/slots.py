@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ..errors import InputError
+from ..checks import whole_number
 from ..spec import Dims, Part
 from .shapes import Queries
 
@@ -65,8 +65,7 @@ class LearnedRow(Part):
     shared: bool = False
 
     def build(self, dims: Dims) -> nn.Parameter:
-        if not 0 <= self.dims <= dims.d_head:
-            raise InputError(f"{self.dims} trained dimensions do not fit heads of {dims.d_head}; use fewer")
+        whole_number(self.dims, "the number of trained dimensions", 0, dims.d_head)
         heads = 1 if self.shared else dims.n_heads
         return nn.Parameter(torch.randn(heads, 1, self.dims or dims.d_head) * self.std)
 

@@ -1,4 +1,4 @@
-"""What every subject guarantees, whichever library runs it. It is checked in two passes when the subject is made.
+"""The guarantees of every subject, on any library. They are checked in two passes when the subject is made.
 
 1. `logits_check`: is the subject the bare model, is it causal, do its attention rows sum to one, and does the bias of
    its scores depend on distance alone?
@@ -22,35 +22,23 @@ The second pass runs `N_COPIES` copies of one sequence. Edits change some copies
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from typing_extensions import override
 
+from ..attention import sites
 from ..attention.call import AttentionCall
 from ..attention.shapes import HeadOutput, ModelShape, Residual
-from ..attention.sites import (
-    ATTENTION_INPUT,
-    BLOCK_SITES,
-    CALL,
-    MLP,
-    NEURONS,
-    OUTPUT,
-    RESIDUAL,
-    TAPPED,
-    Edit,
-    Neurons,
-    Read,
-    Site,
-)
+from ..attention.sites import Edit, Read, Site
 from ..data.tokens import Tokens
 from ..errors import InputError
+from ..interventions.changes import AT
+from ..interventions.operations import Operation
 from .gap import TOLERANCE, Gap, tolerance_of
 from .subject import Logits
 
-Finding = TypeVar("Finding", covariant=True)
 Copies = Float[Tensor, "copy pos d_model"]
 EarlyBias = Float[Tensor, "layer query key"]
 _EARLY = 3  # how many queries and keys `early_bias` takes
@@ -62,7 +50,7 @@ def weight_tolerance(dtype: torch.dtype) -> float:
 
 
 @dataclass(frozen=True)
-class Check(Generic[Finding]):
+class Check:
     """One forward pass, and what must be true of it.
 
     verify: what the answers of all reads and the logits show. It raises InputError, which names the failure.
@@ -70,7 +58,7 @@ class Check(Generic[Finding]):
     """
 
     tokens: Tokens
-    verify: Callable[[Mapping[str, Tensor], Logits], Finding]
+    verify: Callable[[Mapping[str, Tensor], Logits], Any]
     reads: Mapping[str, Read]
     edits: Sequence[Edit] = ()
     position_ids: Int[Tensor, "sequence pos"] | None = None
@@ -84,7 +72,7 @@ def sample_tokens(vocab: int) -> Tokens:
 # 1. The logits
 
 
-def logits_check(name: str, bare: Logits, vocab: int) -> Check[EarlyBias]:
+def logits_check(name: str, bare: Logits, vocab: int) -> Check:
     """A pass on `sample_tokens`, and on the same tokens with another last one. It verifies that the subject
 
     - returns the logits of the bare model, which are `bare` for `sample_tokens`;
@@ -121,8 +109,8 @@ def logits_check(name: str, bare: Logits, vocab: int) -> Check[EarlyBias]:
         return bias[0]
 
     of_calls = {"excess": row_excess, "sizes": head_sizes, "bias": early_bias}
-    reads = {name: CALL.read(read) for name, read in of_calls.items()}
-    return Check(torch.cat((tokens, other_ending)), verify, {**reads, "width": RESIDUAL.read(width)})
+    reads = {name: sites.CALL.read(read) for name, read in of_calls.items()}
+    return Check(torch.cat((tokens, other_ending)), verify, {**reads, "width": sites.RESIDUAL.read(width)})
 
 
 def row_excess(call: AttentionCall) -> Float[Tensor, " sequence"]:
@@ -156,7 +144,7 @@ def _distance(a: Tensor, b: Tensor) -> float:
 
 # 2. The edits
 
-_COPY_OF: Mapping[Site, int] = {site: 2 + i for i, site in enumerate(BLOCK_SITES[1:])}  # behind residuals
+_COPY_OF: Mapping[Site, int] = {site: 2 + i for i, site in enumerate(sites.BLOCK_SITES[1:])}  # behind residuals
 _UNCHANGED = 2 + len(_COPY_OF)
 _CHANGED = slice(0, _UNCHANGED + 1)
 _RECORDS = slice(_CHANGED.stop, 2 * _CHANGED.stop)
@@ -190,7 +178,7 @@ def edits_check(
     bias: EarlyBias,
     length: int,
     gives_positions: bool,
-) -> Check[Abilities]:
+) -> Check:
     """The pass of equal sequences. It verifies that an edit at any site of any block changes what the block returns.
 
     Feed-forward updates that are not what their block adds to the residual stream count as not found. The pass also
@@ -201,8 +189,8 @@ def edits_check(
     """
     tokens = sample_tokens(shape.vocab)[:1, :length].expand(N_COPIES, -1).contiguous()
 
-    changes: Mapping[Site, Edit] = {ATTENTION_INPUT: _ChangeInput(), NEURONS: _ChangeNeurons(), MLP: _ChangeUpdate()}
-    tapped = [edit for site, edit in changes.items() if site in taps]
+    opposites = {site: AT[site](_Opposite(copy)) for site, copy in _COPY_OF.items() if site is not sites.CALL}
+    changes = [edit for site, edit in opposites.items() if site is sites.OUTPUT or site in taps]
 
     def verify(answers: Mapping[str, Tensor], logits: Logits) -> Abilities:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -213,11 +201,11 @@ def edits_check(
             raise InputError(f"{name} cannot be measured: its queries, keys and values do not give its logits, {gap}")
         lost = _lost_changes(answers["changes"], logits, shape)
         for site, block in lost.items():
-            if site not in TAPPED:
+            if site not in sites.TAPPED:
                 raise InputError(f"{name} cannot be edited: a change of the {site.label} of block {block} is lost")
         able = _abilities(answers, logits, shape, is_plain)
         able = replace(able, taps=able.taps - lost.keys())
-        if NEURONS in able.taps & {*taps}:
+        if sites.NEURONS in able.taps & {*taps}:
             able = replace(able, d_mlp=int(answers["neurons"].flatten()[0]))
         gap = Gap.of(answers["bias"][_REFERENCE], bias)
         if not gap.is_within(TOLERANCE[torch.float32]):
@@ -228,13 +216,13 @@ def edits_check(
         tokens,
         verify,
         reads={
-            "bias": CALL.read(early_bias),
-            "changes": RESIDUAL.read(largest_changes),
-            "stream": RESIDUAL.read(doubled_copies),
-            "update": MLP.read(doubled_copies),
-            **({"neurons": NEURONS.read(width)} if NEURONS in taps else {}),
+            "bias": sites.CALL.read(early_bias),
+            "changes": sites.RESIDUAL.read(largest_changes),
+            "stream": sites.RESIDUAL.read(doubled_copies),
+            "update": sites.MLP.read(doubled_copies),
+            **({"neurons": sites.NEURONS.read(width)} if sites.NEURONS in taps else {}),
         },
-        edits=(_ChangeAndRecord(), _ChangeCall(), _ChangeOutput(), *tapped, _DoubleUpdates(), _Isolate()),
+        edits=(_ChangeAndRecord(), _ChangeCall(), *changes, _DoubleUpdates(), _Isolate()),
         position_ids=_position_ids(tokens) if gives_positions else None,
     )
 
@@ -253,7 +241,6 @@ def _position_ids(tokens: Tokens) -> Int[Tensor, "sequence pos"]:
 class _ChangeAndRecord(Edit):
     """Records what the changed copies have changed in the block before, and changes the next block's input in one."""
 
-    @override
     def residual(self, block: int, x: Residual) -> Residual:
         x = x.clone()
         x[_RECORDS] = x[_CHANGED] - x[_REFERENCE]
@@ -266,47 +253,23 @@ class _ChangeAndRecord(Edit):
 class _ChangeCall(Edit):
     """Its copy also attends to all values alike, since a slot may have taken all weight."""
 
-    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         weights = call.pattern()
-        weights[_COPY_OF[CALL]] = 1 / weights.shape[-1]
+        weights[_COPY_OF[sites.CALL]] = 1 / weights.shape[-1]
         weights[..., -call.k.shape[2] :] *= call.allowed()
-        return replace(call, v=_changed(call.v, CALL)).with_pattern(weights)
+        return replace(call, v=_Opposite(_COPY_OF[sites.CALL])(call.layer, call.v)).with_pattern(weights)
 
 
 @dataclass(frozen=True)
-class _ChangeOutput(Edit):
-    @override
-    def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
-        return _changed(z, OUTPUT)
+class _Opposite(Operation):
+    """1 - x in one copy."""
 
+    copy: int
 
-@dataclass(frozen=True)
-class _ChangeInput(Edit):
-    @override
-    def attention_input(self, layer: int, x: Residual) -> Residual:
-        return _changed(x, ATTENTION_INPUT)
-
-
-@dataclass(frozen=True)
-class _ChangeNeurons(Edit):
-    @override
-    def neurons(self, block: int, x: Neurons) -> Neurons:
-        return _changed(x, NEURONS)
-
-
-@dataclass(frozen=True)
-class _ChangeUpdate(Edit):
-    @override
-    def mlp(self, block: int, x: Residual) -> Residual:
-        return _changed(x, MLP)
-
-
-def _changed(x: Tensor, site: Site) -> Tensor:
-    """1 - x in the copy of a site."""
-    x, copy = x.clone(), _COPY_OF[site]
-    x[copy] = 1 - x[copy]
-    return x
+    def __call__(self, layer: int, x: Tensor) -> Tensor:
+        x = x.clone()
+        x[self.copy] = 1 - x[self.copy]
+        return x
 
 
 def largest_changes(x: Residual) -> Float[Tensor, " copy"]:
@@ -315,20 +278,20 @@ def largest_changes(x: Residual) -> Float[Tensor, " copy"]:
 
 
 def _lost_changes(changes: Float[Tensor, "copy block"], logits: Logits, shape: ModelShape) -> dict[Site, int]:
-    """The sites whose change is lost, up to rounding, and the first block that returns what it does without it.
+    """The sites whose change is lost, up to rounding, and the first block whose output it does not change.
 
     changes: the answers to `largest_changes`.
     """
     sizes = changes[:, 1:].tolist()
-    sites = [(RESIDUAL, block, block % 2) for block in range(shape.n_layers)]
-    sites += [(site, block, copy) for site, copy in _COPY_OF.items() for block in site.layers(shape)]
+    places = [(sites.RESIDUAL, block, block % 2) for block in range(shape.n_layers)]
+    places += [(site, block, copy) for site, copy in _COPY_OF.items() for block in site.layers(shape)]
     lost: dict[Site, int] = {}
-    for site, block, copy in sites:
+    for site, block, copy in places:
         if not sizes[copy][block] > 10 * sizes[_UNCHANGED][block]:
             lost.setdefault(site, block)
     last = shape.n_layers  # its residual is what the last block returns, and changes the logits
     change, rounding = (_distance(logits[copy], logits[_REFERENCE]) for copy in (last % 2, _UNCHANGED))
-    return lost if change > 10 * rounding else {**lost, RESIDUAL: last}
+    return lost if change > 10 * rounding else {**lost, sites.RESIDUAL: last}
 
 
 # What else can the subject do?
@@ -347,7 +310,7 @@ def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape,
     reference = logits[_REFERENCE]
     rounding = 10 * _distance(logits[_NOISE], reference) + 1e-6 * reference[-1].abs().max().item()
     return Abilities(
-        taps=frozenset(TAPPED) if are_added else frozenset(TAPPED) - {MLP},
+        taps=frozenset(sites.TAPPED) if are_added else frozenset(sites.TAPPED) - {sites.MLP},
         takes_positions=_distance(logits[_BACKWARDS], reference) > rounding,
         positions_are_plain=is_plain and not _distance(*logits[_ISOLATED]) > rounding,
     )
@@ -357,11 +320,9 @@ def _abilities(answers: Mapping[str, Tensor], logits: Logits, shape: ModelShape,
 class _Isolate(Edit):
     """Heads return nothing in the doubled and isolated copies; the latter enter the first block as the reference."""
 
-    @override
     def residual(self, block: int, x: Residual) -> Residual:
         return _with_copies(x, _ISOLATED, x[_REFERENCE]) if block == 0 else x
 
-    @override
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
         return _with_copies(_with_copies(z, _ISOLATED, 0), _DOUBLED, 0)
 
@@ -376,13 +337,11 @@ class _DoubleUpdates(Edit):
     - the fourth enters every block as the first does, except at the first position.
     """
 
-    @override
     def residual(self, block: int, x: Residual) -> Residual:
         first, second, *_ = x[_DOUBLED]
         other_start = torch.cat((1 - first[:1], first[1:]))  # -x is x to a gated convolution
         return _with_copies(x, _DOUBLED, torch.stack((first, first, second - first, other_start)))
 
-    @override
     def mlp(self, block: int, x: Residual) -> Residual:
         first, _, *others = x[_DOUBLED]
         return _with_copies(x, _DOUBLED, torch.stack((first, 2 * first, *others)))
@@ -403,7 +362,7 @@ def _is_added(update: Copies, before: Copies, after: Copies, eps: float) -> bool
     """Tells if a block adds what is read as its feed-forward update, and nothing else that looks like one.
 
     - What the block returns grows by the update when the update is doubled.
-    - What else it adds is alike at all positions, as a bias is, or depends on other positions, as a recurrence does.
+    - The rest that it adds is alike at all positions, as a bias is, or depends on other positions, as a recurrence.
     """
     rounding = 4 * eps * (update.abs() + before.abs() + after.abs())
     slack = rounding[0] + max(1e-3, 8 * eps) * update[0].abs().amax()

@@ -10,7 +10,7 @@ Blocks run as they are, so this holds for every family whose blocks pass on one 
 2021, A Mathematical Framework for Transformer Circuits.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -27,9 +27,8 @@ from ..attention.sites import CALL, MLP, RESIDUAL
 from ..data.tokens import Tokens
 from ..errors import InputError
 from .anatomy.modules import cross_attention, removed_after
-from .contexts import recorded_by
-from .exclusive import exclusive
-from .hooks import attention_set_to, eval_mode
+from .exclusive import computed_by, exclusive, recorded_by
+from .hooks import attention_set_to, eval_mode, with_first
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Subject, Trace
@@ -154,11 +153,11 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
         with removed_after([module.register_forward_hook(see, with_kwargs=True) for module in watched]):
             trace = hf.run(tokens, reads={"calls": CALL.read(keep), "x": RESIDUAL.read(_same), "mlp": MLP.read(_same)})
         for module in silent & seen.keys():
-            stack.enter_context(_forward_set_to(module, partial(_nothing_like, seen[module][2])))
+            stack.enter_context(computed_by({module: partial(_nothing_like, seen[module][2])}))
         for module in norms & seen.keys():
             args, _, y = seen[module]
             if len(args) == 1 and isinstance(y, Tensor):  # where others are not linear, parts do not add up
-                stack.enter_context(_forward_set_to(module, FrozenNorm.of(module, args[0], y)))
+                stack.enter_context(computed_by({module: FrozenNorm.of(module, args[0], y)}))
         stack.enter_context(attention_set_to(hf.model, hf.recorded_attention))
         position = sum(seen[table][2] for table in tables) if tables else None
         yield FrozenRun(hf, trace, calls, position, [seen[block][:2] for block in blocks])
@@ -166,7 +165,7 @@ def frozen(subject: Subject, tokens: Tokens) -> Iterator[FrozenRun]:
 
 @contextmanager
 def cross_attention_kept(subject: Subject, tokens: Tokens) -> Iterator[None]:
-    """Inside, cross-attention returns what it does while the model reads `tokens`, in passes on as many sequences."""
+    """In the block, cross-attention returns the same for any tokens: what it returned while the model read `tokens`."""
     kept: dict[nn.Module, Any] = {}
     modules = _cross_attention_of(subject)
 
@@ -189,17 +188,13 @@ def _cross_attention_of(subject: Subject) -> set[nn.Module]:
 
 def freezable(subject: Subject) -> HuggingFaceSubject:
     """The subject, where `frozen` can run it. Raises InputError, as there, for one whose parts are not found."""
-    if not isinstance(subject, HuggingFaceSubject) or not subject.reads_caches:
-        raise InputError(f"{subject.name} is read through another library; load it with backend='huggingface'")
-    if not isinstance(subject.model, PreTrainedModel):
-        raise InputError(
-            f"{subject.name} is not a model of transformers, which this needs; load its weights into one (a "
-            "GPT2LMHeadModel, a LlamaForCausalLM) and give that"
-        )
-    if subject.modules.is_cross:
-        raise InputError(
-            f"{subject.name}: keys of cross-attention are no sum of the decoder's parts; explain the decoder"
-        )
+    if not (
+        isinstance(subject, HuggingFaceSubject)
+        and isinstance(subject.model, PreTrainedModel)
+        and subject.reads_caches
+        and not subject.modules.is_cross
+    ):
+        raise InputError(f"{subject.name} is not a decoder of transformers on backend='huggingface', which this needs")
     if set(subject.shape.mlp_layers) != set(range(subject.shape.n_layers)):
         raise InputError(f"{subject.name}: what its feed-forward layers add is not found in every block; take another")
     return subject
@@ -211,18 +206,4 @@ def _same(x: Residual) -> Residual:
 
 def _nothing_like(output: Any, *_: Any, **__: Any) -> Any:
     """A module's output with zeros in place of its numbers."""
-    if isinstance(output, tuple | list):
-        return type(output)([torch.zeros_like(output[0]), *output[1:]])
-    return torch.zeros_like(output)
-
-
-@contextmanager
-def _forward_set_to(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    own = vars(module).get("forward")  # such as accelerate's, which moves the weights first
-    module.forward = forward
-    try:
-        yield
-    finally:
-        del module.forward
-        if own is not None:
-            module.forward = own
+    return with_first(output, torch.zeros_like)

@@ -16,12 +16,12 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterf
 
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.shapes import HeadOutput
+from ..attention.sites import POSITION_EMBEDDING, TOKEN_EMBEDDING
 from ..errors import InputError
 from .added_slots import WITH_SLOTS, slots_of
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
-from .contexts import RECORDING, Hook
-from .exclusive import lock_of, raise_if_interrupted
+from .exclusive import RECORDING, Hook, lock_of, raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder
 
@@ -45,7 +45,7 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
             return of_transformers()
         layer = recording.layers[module]
         extra = {**kwargs, "is_causal": is_causal_call(module, kwargs), **slots_of(module)}
-        tensors = _of_tokens(recording.recorder, key, value, attention_mask, kwargs.get("position_bias"))
+        tensors = trimmed(recording.recorder.layout, key, value, attention_mask, kwargs.get("position_bias"))
         extra |= {} if tensors[3] is None else {"position_bias": tensors[3]}
         call = call_of_interface(layer, query, tensors[0], tensors[1], tensors[2], scaling, **extra)
         parts, drops = recording.recorder.parts(call), bool(kwargs.get("dropout"))
@@ -65,11 +65,6 @@ def _recorded(base: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
     return attention
 
 
-def _of_tokens(recorder: Recorder, *tensors: Tensor | None) -> tuple[Any, ...]:
-    """Keys, values, mask and bias without the columns that a static cache keeps for later tokens."""
-    return tensors if recorder.layout is None else tuple(trimmed(recorder.layout.n, *tensors))
-
-
 def _weights(call: AttentionCall) -> Tensor:
     """What eager attention returns beside its output: the pattern without the slot's column."""
     return call.pattern()[..., -call.k.shape[2] :].to(call.q.dtype)
@@ -82,7 +77,7 @@ def _attended(
     recording = RECORDING.get()
     if recording is None:
         return call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias).output().to(v.dtype)
-    k, v, mask, key_bias = _of_tokens(recording.recorder, k, v, mask, key_bias)
+    k, v, mask, key_bias = trimmed(recording.recorder.layout, k, v, mask, key_bias)
     call = call_of_interface(layer, q, k, v.to(q.dtype), mask, scale, key_bias=key_bias)
     parts = recording.recorder.parts(call)
     if parts is not None:
@@ -108,12 +103,17 @@ def _shown_input(
 
 
 def _shown_output(record: Record, module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
-    """Returns what a module returns, after `record`; None leaves it as it is."""
+    """Returns what a module returns, after `record`."""
+    return with_first(output, record)
+
+
+def with_first(output: Any, record: Record) -> Any:
+    """The output of a module, its first tensor after `record`; the very same object if that changes nothing."""
     has_others = isinstance(output, tuple | list)
     x = output[0] if has_others else output
     edited = record(x)
     if edited is x:
-        return None
+        return output
     return (edited, *output[1:]) if has_others else edited
 
 
@@ -121,14 +121,14 @@ def _shown_output(record: Record, module: nn.Module, args: tuple[Any, ...], outp
 def recorded_stream(modules: StreamModules, recorder: Recorder, comes_first: bool = False) -> Iterator[None]:
     """Here, its own passes show the recorder embeddings, residuals and what is at the taps, and it replaces them.
 
-    comes_first: whether hooks of other libraries see what the recorder made; by default it sees what they made.
+    comes_first: whether the recorder comes before hooks of other libraries; by default it comes after them.
     """
     inputs: list[tuple[nn.Module, Record]] = [(block, recorder.residual) for block in modules.blocks]
     outputs: list[tuple[nn.Module, Record]] = [
-        (modules.embedding, recorder.token_embedding),
+        (modules.embedding, partial(recorder.edited, TOKEN_EMBEDDING)),
         (modules.blocks[-1], recorder.residual),
     ]
-    outputs += [(table, recorder.position_embedding) for table in modules.tables]
+    outputs += [(table, partial(recorder.edited, POSITION_EMBEDDING)) for table in modules.tables]
     for site, taps in modules.taps.items():
         for block, tap in enumerate(taps):
             if tap is not None:

@@ -29,27 +29,23 @@ from .anatomy.modules import (
 )
 from .anatomy.own_attention import family_of, note_of
 from .anatomy.projections import HeadMap, maps_edited, maps_of
-from .contexts import edits_around, recorded_by
 from .contract import Abilities, Check
 from .encoder.encoder_input import NoEncoder
-from .exclusive import exclusive
+from .exclusive import edits_around, exclusive, recorded_by
 from .hooks import BASES, OURS, attention_set_to, eval_mode, recorded_stream
 from .recorder import Recorder
-from .subject import Logits, ReadsText, Trace
+from .subject import Logits, Subject, Trace
 
 # what configurations call the longest sequence
 _CONTEXT = ("max_target_positions", "max_position_embeddings", "max_seq_len")
 
 
-class HuggingFaceSubject(ReadsText):
+class HuggingFaceSubject(Subject):
     """A causal transformers model that is read and edited while it runs. Afterwards it is as it was before.
 
     Raises InputError where the model does not use transformers' attention interface, or fails the contract.
     """
 
-    libraries: tuple[str, ...] = ()
-    encoder = ""
-    n_keys: int | None = None
     reads_caches = True  # whether calls of a pass that continues a cache hold all its keys
     takes_position_ids = True  # whether the model takes positions as a keyword
     has_encoder = False  # whether this class runs encoder-decoder models
@@ -61,7 +57,7 @@ class HuggingFaceSubject(ReadsText):
 
     def _read_model(self, model: PreTrainedModel) -> None:
         """Finds the modules, sizes and abilities of the model. Raises InputError as the class does."""
-        check_encoder(model, self.name, self.has_encoder)
+        check_is_decoder(model, self.name, self.has_encoder)
         self._check_not_patched()
         self.revision = getattr(model.config, "_commit_hash", None) or ""
         self.attention = model.config._attn_implementation.removeprefix(OURS)  # another thread's block may be open
@@ -130,18 +126,23 @@ class HuggingFaceSubject(ReadsText):
         recorder, logits = self._checking_pass(check)
         return check.verify(recorder.answered(self.shape, self.device), logits)
 
-    def _checking_pass(self, check: Check[Any]) -> tuple[Recorder, Logits]:
+    def _checking_pass(self, check: Check) -> tuple[Recorder, Logits]:
         """Returns what a check's forward pass was shown, and its logits."""
         recorder = Recorder(check.reads, check.edits)
         return recorder, self._pass(check.tokens, recorder, **self._ids_of(check))
 
-    def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:
+    def _ids_of(self, check: Check) -> dict[str, Tensor]:
         """The model's keyword for the positions of a check; empty where it takes none."""
-        parameters = inspect.signature(self.model.forward).parameters
-        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        if check.position_ids is None or not (takes_any or "position_ids" in parameters):
+        if check.position_ids is None or not self._takes_ids:
             return {}
         return {"position_ids": check.position_ids.to(self.device)}
+
+    @property
+    def _takes_ids(self) -> bool:
+        """Whether positions can be given to the model."""
+        parameters = inspect.signature(self.model.forward).parameters
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        return takes_any or "position_ids" in parameters
 
     @keywords
     def run(
@@ -186,7 +187,7 @@ class HuggingFaceSubject(ReadsText):
 
     @contextmanager
     def maps_shown_to(self, recorder: Recorder) -> Iterator[None]:
-        """Inside, the recorder's edits of weights change what these modules return."""
+        """In the block, the recorder's edits of weights change the output of these modules."""
         with maps_edited(self.modules.blocks, self.maps(), self.shape, recorder):
             yield
 
@@ -240,10 +241,7 @@ class HuggingFaceSubject(ReadsText):
         """The sizes of the model, from a pass with the reads `sizes` and `width`."""
         sizes = {layer: answers["sizes"] for layer, answers in recorder.answers[CALL].items()}
         if not sizes:
-            raise InputError(
-                f"{type(self.model).__name__} has no attention, or computes it outside transformers' attention "
-                f"interface, so its calls cannot be read here; {self._fix}"
-            )
+            raise InputError(f"{type(self.model).__name__} shows no attention of transformers' interface; {self._fix}")
         residuals = recorder.answers[RESIDUAL]
         if not residuals:
             raise InputError(f"{self.name} cannot be measured: its residuals are not found")
@@ -288,13 +286,11 @@ class HuggingFaceSubject(ReadsText):
             return {}
         if not self._abilities.takes_positions:
             raise InputError(
-                f"{self.name} has no positions that could be swapped or replaced; take a model with a table of learned "
-                "positions (GPT-2, OPT) or with rotary ones (Llama, GPT-NeoX)"
+                f"{self.name} has no positions that could be swapped; take a table of positions or rotary ones"
             )
         if not self._abilities.positions_are_plain:
             raise InputError(
-                f"{self.name} uses positions outside embeddings and rotations too (in a recurrence, say), or counts "
-                "them from another number than 0, so an edit of them would change more; take another family"
+                f"{self.name} uses positions outside embeddings and rotations, or not from 0; take another family"
             )
         rows = self.shape.n_ctx
         if self.modules.tables and rows is not None and int(edited.max()) >= rows:
@@ -316,10 +312,7 @@ class HuggingFaceSubject(ReadsText):
 
     def _check_tapped(self, site: Site) -> None:
         if site in TAPPED and site not in self.modules.taps:
-            raise InputError(
-                f"{self.name}: not every block shows its {site.label} (a norm after the sum, a scaled stream or "
-                "experts hide it), so it cannot be read or edited; take residuals (ChangeResidual) or another family"
-            )
+            raise InputError(f"{self.name}: not every block shows its {site.label}; take residuals (ChangeResidual)")
 
     def _check_in_memory(self) -> None:
         if self.device.type == "meta":
@@ -353,13 +346,10 @@ def _whole(taps: Taps, shape: ModelShape) -> Taps:
     }
 
 
-def check_encoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:
+def check_is_decoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:
     """Raises InputError for an encoder-decoder model, unless the subject runs its encoder."""
     if model.config.is_encoder_decoder and not is_run:
-        raise InputError(
-            f"{name} is an encoder-decoder model, which runs on the Hugging Face backend alone, with an encoder input: "
-            "si.load(..., encoder=Silence())"
-        )
+        raise InputError(f"{name} has an encoder: it runs on the Hugging Face backend alone, with an encoder input")
 
 
 def context_of(model: PreTrainedModel) -> int | None:

@@ -1,4 +1,4 @@
-"""Where the tokens of a pass stand in their sequences: behind padding, and behind what a cache holds or has forgotten.
+"""The places of a pass's tokens in their sequences: behind padding, and behind tokens that a cache holds or forgot.
 
 Edits are shown every sequence from its first real token. Sequences with the same padding are shown together.
 """
@@ -43,10 +43,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens of one pass stand.
+    """The places of the tokens of one pass.
 
     n: how many columns there are, of the cache and of this pass. n_new: of this pass. is_plain: whether there is no
-    padding. forgets: for each layer of the cache that this pass begins to fill, whether it will forget keys.
+    padding. forgets: for each layer of a cache that this pass begins to fill, whether it will forget keys; what later
+    passes cannot do is refused now.
     """
 
     groups: tuple[Group, ...]
@@ -72,11 +73,6 @@ class Layout:
         bias = None if call.bias is None else pairs(call.bias.expand(-1, -1, self.n_new, -1), 0.0)
         mask = pairs(call.allowed().expand(-1, -1, self.n_new, -1), False)
         return replace(call, q=group.of(call.q), k=k, v=v, mask=mask, bias=bias)
-
-    @property
-    def begins(self) -> bool:
-        """Whether this pass begins to fill a cache: what later passes cannot do is refused now."""
-        return bool(self.forgets)
 
     def hidden_later(self, call: AttentionCall) -> Iterator[Bool[Tensor, " key"]]:
         """Sets of keys of which later calls of this layer may lack one: every two keys are told apart by one of them.
@@ -126,7 +122,7 @@ class Parts:
 
 
 def layout_of(mask: Any, batch: int, past: int, n_new: int, position_ids: Tensor | None, device: Any) -> Layout:
-    """Where the tokens of a pass stand. Raises InputError for masks that hide anything but padding.
+    """The places of the tokens of a pass. Raises InputError for masks that hide anything but padding.
 
     mask: what the model was given: tokens that are real, or pairs that may attend, by kind of layer.
     """
@@ -167,7 +163,7 @@ def _real(mask: Any, past: int, n_new: int, position_ids: Tensor | None) -> Real
 def _real_of_pairs(mask: Tensor, past: int, n_new: int, position_ids: Tensor | None) -> Real:
     """Which tokens are real, from the pairs that may attend; `generate` makes such a mask for static caches.
 
-    Of tokens that no query sees, as many as the positions count stand behind the padding.
+    Some tokens are seen by no query. The positions say how many of them come behind the padding.
     """
     pairs = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
     pairs = F.pad(pairs[:, 0], (max(past + n_new - pairs.shape[-1], 0), 0))[..., : past + n_new]
@@ -184,14 +180,16 @@ def _real_of_pairs(mask: Tensor, past: int, n_new: int, position_ids: Tensor | N
     return seen | hidden
 
 
-def trimmed(n: int, *tensors: Tensor | None) -> Iterator[Tensor | None]:
-    """Keys, values and masks without the columns that a cache has allocated for later tokens.
+def trimmed(layout: Layout | None, *tensors: Tensor | None) -> tuple[Any, ...]:
+    """Keys, values and masks without the columns that a static cache has allocated for later tokens.
 
-    n: how many columns there are. The axis of columns is the third of keys and values, `batch kv_head key d`, given
-    first and second, and the last of the others.
+    The axis of columns is the third of keys and values, `batch kv_head key d`, given first and second, and the last of
+    the others.
     """
-    for i, x in enumerate(tensors):
-        yield x if x is None else x[:, :, :n] if i < 2 else x[..., :n]
+    if layout is None:
+        return tensors
+    n = layout.n
+    return tuple(x if x is None else x[:, :, :n] if i < 2 else x[..., :n] for i, x in enumerate(tensors))
 
 
 Change = Callable[[Group, Tensor], Tensor]

@@ -13,18 +13,17 @@ from ..checks import keywords, nearest
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from ..errors import InputError
-from .encoder.encoder_decoder import check_has_no_encoder, encoder_decoder_subject, no_encoder_input
+from .encoder.encoder_decoder import EncoderDecoderSubject, check_encoder
 from .encoder.encoder_input import EncoderInput
 from .exclusive import exclusive
-from .files.hub import offline_while_unreachable
 from .files.model_files import DeviceMap, has_encoder, load_model, load_tokenizer, origin_of
-from .files.named_models import folder_of
+from .files.named_models import folder_of, offline_while_unreachable
 from .hooks import inside_compiled
-from .huggingface import HuggingFaceSubject, check_encoder
+from .huggingface import HuggingFaceSubject, check_is_decoder
 from .mended import with_adapter
 from .module.attention_of import AttentionOf
 from .module.module_subject import Forward, ModuleSubject
-from .subject import ReadsText, Subject
+from .subject import Subject
 
 _QUANTIZED = "load it with transformers and give the model: si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
 
@@ -68,7 +67,7 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     a model that is in memory already.
     """
     source = inside_compiled(source)
-    if isinstance(source, ReadsText):
+    if isinstance(source, Subject):
         raise InputError(f"{source.name} is loaded already; use it as it is")
     dtype = _dtype(dtype)
     if not isinstance(encoder, EncoderInput | None):
@@ -82,50 +81,45 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     if isinstance(source, str | Path):
         name = name or str(source)
         origin, folder = origin_of(source), folder_of(source)
-        if encoder is None and backend in (None, "huggingface") and folder is not None and has_encoder(folder):
-            raise no_encoder_input(name)  # before its weights are read
+        if encoder is None and backend in (None, "huggingface") and folder is not None:
+            check_encoder(encoder, has_encoder(folder), name)  # before its weights are read
         with offline_while_unreachable(str(source)):
             source = load_model(source, dtype or torch.float32, device_map)
     source = source if adapter is None else with_adapter(source, adapter)
     own = {"forward": forward, "blocks": blocks, "positions": positions, "attention": attention}
     subject = _in_memory(source, backend, name, encoder, own)
     subject.revision = origin or subject.revision
-    return _reading(subject, read_with, folder)
+    subject.tokenizer_source, subject.folder = read_with, folder
+    return subject
 
 
 def _in_memory(
     model: Any, backend: str | None, name: str | None, encoder: EncoderInput | None, own: Mapping[str, Any]
 ) -> Subject:
-    """The subject of a model in memory. own: what says how a module of the user's own works, None where not given."""
-    library = _library_of(model)
+    """The subject of a model in memory on a backend, by default on that of its library.
+
+    own: what says how a module of the user's own works, None where not given.
+    """
+    library, shown = _library_of(model), name or type(model).__name__
     check_no_bridge(model)
     given = {argument: value for argument, value in own.items() if value is not None}
     if library == _OWN and any(map(is_lazy, model.parameters())):
-        raise InputError(f"{name or type(model).__name__} has lazy weights without a size; run it once, then give it")
+        raise InputError(f"{shown} has lazy weights without a size; run it once, then give it")
     if library == _OWN and backend is None:
-        check_has_no_encoder(encoder, name or type(model).__name__)
+        check_encoder(encoder, False, shown)
         return ModuleSubject(model, name, **given)
     if given:
-        raise InputError(
-            f"{' and '.join(given)} are for PyTorch modules of your own, not for {library}; leave them out"
-        )
-    return _subject_on(library, model, backend, name, encoder)
-
-
-def _subject_on(
-    library: str, model: Any, backend: str | None, name: str | None, encoder: EncoderInput | None
-) -> Subject:
-    """The subject of a model in memory on a backend, by default on that of its library."""
+        raise InputError(f"{' and '.join(given)} are for PyTorch modules of your own, not for {library}")
     backend = library if backend is None else backend
     if not isinstance(backend, str) or backend not in _SUBJECTS or library not in ("huggingface", backend):
         hint = "" if backend in BACKENDS else nearest(backend, _SUBJECTS)
-        raise InputError(
-            f"{name or type(model).__name__} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}"
-        )
+        raise InputError(f"{shown} cannot run on {backend!r}{hint}; backends: {', '.join(_SUBJECTS)}")
     if backend == "huggingface" and isinstance(model, PreTrainedModel) and model.config.is_encoder_decoder:
-        return encoder_decoder_subject(model, encoder, name)
+        check_encoder(encoder, True, shown)
+        assert encoder is not None
+        return EncoderDecoderSubject(model, encoder, name)
     subject = _SUBJECTS[backend](model, name)
-    check_has_no_encoder(encoder, subject.name)
+    check_encoder(encoder, False, subject.name)
     return subject
 
 
@@ -144,7 +138,7 @@ def check_no_bridge(model: Any) -> None:
 
 
 def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
-    """What returns the tokenizer to read text with: that which is given, else that of a name or an object of a library.
+    """A function that returns the tokenizer: the given one, else that of a name or an object of a library.
 
     Raises InputError for what is not a tokenizer.
     """
@@ -159,16 +153,9 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
     read_with = beside if is_tokenizer(beside) else plain_tokenizer(beside)
     if tokenizer is not None and read_with is None:
         raise InputError(
-            f"a {type(tokenizer).__name__} is not a tokenizer; give AutoTokenizer.from_pretrained(NAME), the name, "
-            "anything with encode and decode, or a dictionary of characters"
+            f"a {type(tokenizer).__name__} is not a tokenizer; give the name of one, or any with encode and decode"
         )
     return lambda: read_with
-
-
-def _reading(subject: Subject, tokenizer_source: Callable[[], Any], folder: Path | None = None) -> Subject:
-    if isinstance(subject, ReadsText):
-        subject.tokenizer_source, subject.folder = tokenizer_source, folder
-    return subject
 
 
 def _dtype(given: Any) -> Any:
@@ -190,7 +177,7 @@ def _transformer_lens(model: Any, name: str | None) -> Subject:
     from .transformer_lens import TransformerLensSubject, bridge_of
 
     if isinstance(model, PreTrainedModel):
-        check_encoder(model, name or type(model).__name__)
+        check_is_decoder(model, name or type(model).__name__)
     with exclusive(model):
         bridge = bridge_of(model) if isinstance(model, PreTrainedModel) else model
     return TransformerLensSubject(bridge, name or type(model).__name__)
@@ -211,7 +198,5 @@ def _library_of(model: object) -> str:
     found += [_OWN] if isinstance(model, torch.nn.Module) else []
     is_model = isinstance(getattr(model, "_module", model), torch.nn.Module)  # libraries also have caches and traces
     if not found or not is_model:
-        raise InputError(
-            f"a {type(model).__name__} is not a model that can be loaded; give a name, a folder or a model in memory"
-        )
+        raise InputError(f"a {type(model).__name__} is not a model; give a name, a folder or a model in memory")
     return found[0]

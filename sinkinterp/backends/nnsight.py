@@ -14,8 +14,8 @@ from ..attention.sites import ATTENTION_INPUT, MLP, NEURONS, OUTPUT, POSITION_EM
 from ..data.tokens import Tokens
 from ..errors import InputError
 from .anatomy.modules import StreamModules
-from .contexts import recorded_by
-from .hooks import eval_mode, recorded_sum
+from .exclusive import recorded_by
+from .hooks import eval_mode, recorded_sum, with_first
 from .huggingface import HuggingFaceSubject
 from .recorder import Recorder
 from .subject import Logits
@@ -57,13 +57,13 @@ class NNsightSubject(HuggingFaceSubject):
             return logits  # noqa: RET504  the trace writes it here
 
     def _visit(self, recorder: Recorder) -> None:
-        """Inside a trace, shows the recorder all sites in forward order, and writes what it changed."""
+        """Shows the recorder all sites in forward order, and writes the changes. Call it in a trace."""
         names = {module: name for name, module in self.model.named_modules()}
         modules, place = self.modules, lambda module: self._envoy.get(names[module])
         if recorder.edits_at(TOKEN_EMBEDDING):
-            _replace_output(place(modules.embedding), recorder.token_embedding)
+            _replace_output(place(modules.embedding), partial(recorder.edited, TOKEN_EMBEDDING))
         if recorder.edits_at(POSITION_EMBEDDING):
-            _replace_output(place(modules.tables[0]), recorder.position_embedding)
+            _replace_output(place(modules.tables[0]), partial(recorder.edited, POSITION_EMBEDDING))
         for layer, block in enumerate(modules.blocks):
             _replace_input(place(block), recorder.residual)
             _visit_tap(ATTENTION_INPUT, layer, modules, recorder, place)
@@ -98,15 +98,13 @@ def _replace_input(module: Any, record: Callable[[Tensor], Tensor]) -> None:
 def _replace_output(module: Any, record: Callable[[Tensor], Tensor]) -> None:
     """The tensor that a module returns, the first of several, becomes what `record` makes of it."""
     output = module.output
-    has_others = isinstance(output, tuple | list)
-    x, *others = output if has_others else (output,)
-    edited = record(x)
-    if edited is not x:
-        module.output = (edited, *others) if has_others else edited
+    edited = with_first(output, record)
+    if edited is not output:
+        module.output = edited
 
 
 def _attend(envoy: Any, layer: int, recorder: Recorder, base: str) -> None:
-    """Shows the recorder a layer's call and what its heads return, and writes what it changed."""
+    """Shows the recorder a layer's call and the output of its heads, and writes the changes."""
     operation = getattr(envoy.source, [op for op in envoy.source.names if op.startswith(_OPERATION)][-1])
     (module, q, k, v, mask), extra = operation.inputs
     about = {"scale": extra.get("scaling"), **extra, "is_causal": is_causal_call(module, extra)}

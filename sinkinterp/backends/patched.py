@@ -1,4 +1,4 @@
-"""A model that stays edited while its user generates with it, evaluates it, trains it, or caches what it computes."""
+"""A model that stays edited while its user generates with it, evaluates it, trains it, or caches its activations."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,21 @@ from ..attention.sites import Edit
 from ..errors import InputError
 from ..interventions.edit import Edits, edits_of
 from .anatomy.modules import removed_after
-from .contexts import BLOCKS, Attached, Block, edits_around, is_recorded_by, recorded_by
-from .exclusive import exclusive, holds
+from .exclusive import (
+    BLOCKS,
+    Attached,
+    Block,
+    computed_by,
+    edits_around,
+    exclusive,
+    holds,
+    is_recorded_by,
+    recorded_by,
+)
 from .hooks import inside_compiled, uncompiled
 from .huggingface import HuggingFaceSubject
 from .layout import Group, Layout, layout_of
 from .load import load
-from .module.listening import computed_by
 from .module.module_subject import ModuleSubject
 from .recorder import Recorder, edits_for
 
@@ -119,28 +127,20 @@ def _attention_of(model: nn.Module) -> str | None:
 def _patch_of(model: Any) -> "_Patch":
     if isinstance(model, ModuleSubject):
         return _Patch(model)
-    subject = HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model)
-    if not isinstance(subject, HuggingFaceSubject):
-        raise InputError(f"{subject.name} does not run in this process, so it cannot stay edited; use measure(edits=)")
-    return _Patch(subject)
+    return _Patch(HuggingFaceSubject(model) if isinstance(model, PreTrainedModel) else load(model))
 
 
 def _module_of(model: Any) -> nn.Module:
     """The module that a library runs, or the user's own. Raises InputError for anything else."""
     model = inside_compiled(model)
     if getattr(getattr(getattr(model, "model", model), "config", None), "is_encoder_decoder", False):
-        raise InputError(
-            "patched takes no encoder-decoder model; si.measure(subject, tokens, edits=...) edits its decoder"
-        )
+        raise InputError("patched takes no encoder-decoder model; si.measure(subject, tokens, edits=...) does")
     inner = getattr(model, "_module", None) or getattr(model, "original_model", None)
     inner = model.model if isinstance(model, ModuleSubject) else inner
     module = inner if isinstance(inner, nn.Module) and not isinstance(model, PreTrainedModel) else model
     if not isinstance(module, nn.Module):
         what = type(model).__name__
-        raise InputError(
-            "patched takes a transformers model, a TransformerLens bridge, an nnsight model or a PyTorch module of your"
-            f" own; got {what}"
-        )
+        raise InputError(f"patched takes a model of transformers or a library over it, or a PyTorch module; got {what}")
     return module
 
 
@@ -178,7 +178,7 @@ class _Patch(Attached):
             yield
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """One forward pass: edited in a block, and refused where it is no measurement's elsewhere."""
+        """One forward pass. In a block it is edited; elsewhere it is refused, unless it is a measurement's."""
         model = self.subject.model
         if not edits_around(model):
             self._check_is_ours()
@@ -196,7 +196,7 @@ class _Patch(Attached):
     def _prepared(
         self, edits: Sequence[Edit], model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Layout, tuple[Any, ...], dict[str, Any]]:
-        """Where the tokens of a pass stand, and its arguments with edited positions. Raises InputError for bad ones."""
+        """The layout of a pass, and its arguments with edited positions. Raises InputError for bad ones."""
         by_place = _by_name(model, args)
         named = by_place | kwargs
         given = (*args[:1], named.get("input_ids"), named.get("inputs_embeds"), *named.values())
@@ -238,17 +238,14 @@ class _Patch(Attached):
         """Raises InputError for a pass of a thread or task that is in no block, unless it is a measurement's."""
         if not holds(self.subject.model):
             raise InputError(
-                f"{self.subject.name} is inside si.patched(...) of another thread or task; start this one there in its "
-                "context, contextvars.copy_context().run(function), or after it"
+                f"{self.subject.name} is inside si.patched(...) of another thread; use contextvars.copy_context().run"
             )
 
     def _check_is_edited(self, edits: Sequence[Edit]) -> None:
         """Raises InputError where the pass would not be edited."""
         name, now = self.subject.name, _attention_of(self.subject.model)
         if not edits:
-            raise InputError(
-                f"the si.patched block of {name} ended while this pass waited; wait for it inside the block"
-            )
+            raise InputError(f"the si.patched block of {name} ended while this pass waited; wait inside the block")
         if now != self.attention:
             raise InputError(f"{name} was set to {now!r} attention inside si.patched(...); set it before the block")
 

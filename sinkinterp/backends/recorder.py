@@ -8,21 +8,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from ..attention import sites
 from ..attention.answers import Unchanged, alike, metric, with_axes
 from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
-from ..attention.sites import (
-    BLOCK_SITES,
-    CALL,
-    OUTPUT,
-    POSITION_EMBEDDING,
-    RESIDUAL,
-    TOKEN_EMBEDDING,
-    WEIGHT_SITES,
-    Edit,
-    Read,
-    Site,
-)
+from ..attention.sites import Edit, Read, Site
 from ..checks import finite_number
 from ..errors import InputError
 from .gap import Gap
@@ -35,7 +25,7 @@ Answers = dict[str, Tensor]  # by the name of the read
 class Recorder:
     """Every backend shows it, in forward order, what flows through the sites that it reads or edits.
 
-    gradients: whether edits are to be differentiated. layout: where the tokens of a pass stand; None for whole
+    gradients: whether edits are to be differentiated. layout: the places of a pass's tokens; None for whole
     sequences without padding. Edits are shown NaN in place of positions that a cache holds, so that positions count
     from the first token of each sequence.
     answers: of the reads of every site, by block. finite: for each residual, whether all its entries are. size: how
@@ -72,28 +62,19 @@ class Recorder:
     @property
     def edits_weights(self) -> bool:
         """Whether any edit changes weights."""
-        return any(map(self.edits_at, WEIGHT_SITES))
-
-    def token_embedding(self, x: Tensor) -> Tensor:
-        """Returns what the table of tokens returns, after the edits."""
-        return self._edited(TOKEN_EMBEDDING, x)
-
-    def position_embedding(self, x: Tensor) -> Tensor:
-        """Returns what the table of positions returns, after the edits."""
-        return self._edited(POSITION_EMBEDDING, x)
+        return any(map(self.edits_at, sites.WEIGHT_SITES))
 
     def residual(self, x: Tensor) -> Tensor:
         """The next block's input after the edits; `x` itself where they do not change it."""
         if x.ndim != 3:
             raise InputError(
-                f"blocks pass on {tuple(x.shape)} numbers, not one residual stream (sequence, position, d_model); such "
-                "models (Gemma3n) cannot be read"
+                f"blocks pass on {tuple(x.shape)} numbers, not one residual stream, so they cannot be read"
             )
         self.size = (x.shape[0], x.shape[1])
-        block = len(self.answers[RESIDUAL])
-        x = self._edited(RESIDUAL, x, block)
+        block = len(self.answers[sites.RESIDUAL])
+        x = self.edited(sites.RESIDUAL, x, block)
         self.finite.append(x.detach().sum(dtype=torch.float32).isfinite())  # an infinity or NaN anywhere reaches it
-        self._answer(RESIDUAL, block, x)
+        self._answer(sites.RESIDUAL, block, x)
         return x
 
     def _answer(self, site: Site, block: int, value: Tensor | AttentionCall) -> None:
@@ -106,39 +87,44 @@ class Recorder:
                     answers[name] = with_axes(shown.shown_to(read.function, metric(name)), metric(name))
 
     def _check_first(self, call: AttentionCall) -> None:
-        if call.layer in self.answers[CALL]:
+        if call.layer in self.answers[sites.CALL]:
             raise InputError(f"layer {call.layer} attends twice in one pass; such models cannot be read by layer")
 
     def parts(self, call: AttentionCall) -> Parts | None:
-        """What a layer's edited call is made of, behind padding or a cache that has forgotten keys; None elsewhere."""
+        """The parts of a layer's edited call, behind padding or a cache that has forgotten keys; None elsewhere."""
         layout = self.layout
-        if layout is None or not layout.takes(call) or not (self.edits_at(CALL) or self.edits_at(OUTPUT)):
+        if layout is None or not layout.takes(call) or not (self.edits_at(sites.CALL) or self.edits_at(sites.OUTPUT)):
             return None
         self._check_first(call)
-        self.answers[CALL][call.layer] = self.answers[OUTPUT][call.layer] = {}
-        return self._parts(call, layout)
+        self.answers[sites.CALL][call.layer] = self.answers[sites.OUTPUT][call.layer] = {}
+        edited = tuple(self._edited_part(call, group, layout) for group in layout.groups)
+        outputs = tuple(
+            self._edited_group(sites.OUTPUT, part.output(), group, part)
+            for part, group in zip(edited, layout.groups, strict=True)
+        )
+        return Parts(call, layout, edited, outputs)
 
     def attend(self, call: AttentionCall) -> AttentionCall:
         """A layer's call after the edits; `call` itself where they do not change it."""
         self._check_first(call)
-        if self.layout is not None and self.edits_at(CALL):
+        if self.layout is not None and self.edits_at(sites.CALL):
             self._rehearse(call, self.layout, self.edits)
         call = self._edited_call(call, self.edits)
-        self._answer(CALL, call.layer, call)
+        self._answer(sites.CALL, call.layer, call)
         return call
 
     def _edited_call(self, call: AttentionCall, edits: Sequence[Edit]) -> AttentionCall:
         with torch.set_grad_enabled(self.gradients):
             for edit in edits:
-                if CALL.touched_by(edit):
+                if sites.CALL.touched_by(edit):
                     call = _edited_call(edit, call)
-            if self.reads_at(CALL):
+            if self.reads_at(sites.CALL):
                 _ = call.is_fused  # its output is computed now: with gradients, and before a read could change it
         return call
 
     def _rehearse(self, call: AttentionCall, layout: Layout, edits: Sequence[Edit]) -> None:
         """Raises InputError where an edit could not be made in a later pass, whose cache has forgotten keys."""
-        if layout.begins:
+        if layout.forgets:
             k, v = (torch.cat((x, x[:, :, -1:]), 2) for x in (call.k, call.v))
             bias = None if call.bias is None else call.bias[:, :, -1:, [*range(call.bias.shape[-1]), -1]]
             mask = torch.ones(1, 1, 1, k.shape[2], dtype=torch.bool, device=k.device)
@@ -159,18 +145,10 @@ class Recorder:
             why = f"an edit reads keys or values of layer {call.layer} that its cache forgets"
             raise InputError(f"{why}; generate with use_cache=False")
 
-    def _parts(self, call: AttentionCall, layout: Layout) -> Parts:
-        edited = tuple(self._edited_part(call, group, layout) for group in layout.groups)
-        outputs = tuple(
-            self._edited_group(OUTPUT, part.output(), group, part)
-            for part, group in zip(edited, layout.groups, strict=True)
-        )
-        return Parts(call, layout, edited, outputs)
-
     def output(self, call: AttentionCall, z: Tensor) -> Tensor:
         """Returns what the heads of `call` return, `batch head pos d_value`, after the edits."""
-        edited = self._edited(OUTPUT, z, call)
-        self._answer(OUTPUT, call.layer, edited)
+        edited = self.edited(sites.OUTPUT, z, call)
+        self._answer(sites.OUTPUT, call.layer, edited)
         return edited
 
     def update(self, site: Site, block: int, x: Tensor, factor: float = 1.0) -> Tensor:
@@ -181,7 +159,7 @@ class Recorder:
         if not self.uses(site):
             return x
         scaled = x.view(*self.size, -1) if factor == 1 else x.view(*self.size, -1) * factor
-        edited = self._edited(site, scaled, block)
+        edited = self.edited(site, scaled, block)
         shown = edited.clone() if self.reads_at(site) else edited  # Falcon then adds to it in place
         self._answer(site, block, shown)
         if edited is scaled:
@@ -190,14 +168,15 @@ class Recorder:
 
     def _edited_part(self, call: AttentionCall, group: Group, layout: Layout) -> AttentionCall:
         shown, edits = layout.shown(call, group), edits_for(self.edits, group, layout)
-        if self.edits_at(CALL):
+        if self.edits_at(sites.CALL):
             self._rehearse(shown, layout, edits)
             hidden = group.columns < layout.n - call.k.shape[2]
             if hidden.any():
                 self._check_blind(shown, hidden, edits)
         return self._edited_call(shown, edits)
 
-    def _edited(self, site: Site, x: Tensor, *place: int | AttentionCall) -> Tensor:
+    def edited(self, site: Site, x: Tensor, *place: int | AttentionCall) -> Tensor:
+        """What is at a site after the edits; `x` itself where they do not change it. place: see `Edit`."""
         if not self.edits_at(site):
             return x
         if self.layout is None or self.layout.is_plain:
@@ -209,7 +188,7 @@ class Recorder:
         """The real tokens of some sequences after the edits; `x` itself where they do not change it."""
         past = 0 if group is None else group.past
         edits = self.edits if group is None or self.layout is None else edits_for(self.edits, group, self.layout)
-        if group is not None and self.layout is not None and self.layout.begins and site is not OUTPUT:
+        if group is not None and self.layout is not None and self.layout.forgets and site is not sites.OUTPUT:
             self._edited_from(site, x[..., -1:, :], past + x.shape[-2], edits, *place)  # as in the next pass
         return self._edited_from(site, x, past, edits, *place)
 
@@ -240,11 +219,11 @@ class Recorder:
 
     def check(self, shape: ModelShape) -> None:
         """Raises InputError where a residual is not finite, or a site that every block has was not shown."""
-        for site in BLOCK_SITES:
+        for site in sites.BLOCK_SITES:
             seen, layers = sorted(self.answers[site]), list(site.layers(shape))
-            if seen != layers and (site in (RESIDUAL, CALL) or self.uses(site)):
+            if seen != layers and (site in (sites.RESIDUAL, sites.CALL) or self.uses(site)):
                 raise InputError(f"the {site.label} of blocks {seen} was seen, not of {layers}; a hook did not fire")
-        for site in filter(self.edits_at, WEIGHT_SITES):
+        for site in filter(self.edits_at, sites.WEIGHT_SITES):
             for layer in shape.attention_layers:
                 if (site, layer) not in self.mapped:
                     raise InputError(f"the {site.label} of layer {layer} are not found; edit its call instead")
@@ -252,14 +231,13 @@ class Recorder:
             if not finite:
                 where = f"block {block - 1}" if block else "the embedding"
                 raise InputError(
-                    f"activations after {where} are not finite; check the {'edits, the ' if self.edits else ''}"
-                    "weights, or load with dtype float32 or bfloat16 (float16 overflows above 65,504)"
+                    f"activations after {where} are not finite; check edits and weights, or load with dtype='bfloat16'"
                 )
 
 
 def _edited_call(edit: Edit, call: AttentionCall) -> AttentionCall:
     """The call after an edit. Raises InputError, which names the edit, for anything that is not such a call."""
-    who = CALL.name_of(edit)
+    who = sites.CALL.name_of(edit)
     edited = Unchanged(call).shown_to(edit.call, who)
     if not isinstance(edited, AttentionCall) or edited.layer != call.layer:
         raise InputError(f"{who} returned {edited!r:.60}; it must return the call of layer {call.layer}")
@@ -289,8 +267,5 @@ def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:
     for name in layers[0]:
         shapes = {tuple(layer[name].shape) for layer in layers}
         if len(shapes) > 1:
-            raise InputError(
-                f"layers answer {name} with different shapes, {' and '.join(map(str, sorted(shapes)))}, so they cannot "
-                "be put side by side; their heads differ in number or size"
-            )
+            raise InputError(f"layers answer {name} with different shapes, {' and '.join(map(str, sorted(shapes)))}")
     return {name: torch.stack([layer[name].to(device) for layer in layers], 1) for name in layers[0]}

@@ -1,17 +1,17 @@
-"""What a measurement needs of a model, whichever library runs it, and how text becomes its tokens."""
+"""The model of a measurement, on any library, and how text becomes its tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from ..attention.shapes import ModelShape
-from ..attention.sites import Edit, Reads
+from ..attention.shapes import ModelShape, Residual
+from ..attention.sites import CALL, RESIDUAL, Edit, Reads
 from ..checks import fix_of, keywords, whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
@@ -20,15 +20,17 @@ from ..data.token_sources import UNLIMITED, TextToTokens
 from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, of_source, said_of_padding, token_set_of
 from ..errors import InputError
 from ..interventions.edit import Edits, edits_of
+from ..metrics.importance import importance
+from ..metrics.qk import qk_angles, qk_norm_products
+from ..metrics.residuals import is_massive, vector_norms
 from .exclusive import lock_of
-from .first_token import FirstToken, first_token
 
 Logits = Float[Tensor, "sequence pos vocab"]
 
 
 @dataclass(frozen=True, repr=False)
 class Trace:
-    """What the reads returned during one forward pass, and the logits of the model.
+    """The answers of the reads during one forward pass, and the logits of the model.
 
     answers: by the name of the read, `sequence layer ...` over the layers of its site. Those of calls and of what
     heads return are the attention layers. Residuals are the input of every block, then the output of the last one,
@@ -48,61 +50,106 @@ class Trace:
         return f"<Trace: {answers or 'no reads'}; logits {tuple(self.logits.shape)}>"
 
 
-@runtime_checkable
-class Subject(Protocol):
-    """A language model whose attention calls and residuals can be read and edited while it runs."""
+@dataclass(frozen=True, repr=False)
+class FirstToken:
+    """Tensors of one token of every sequence, the first by default. `layer` counts attention layers.
 
-    name: str
-    shape: ModelShape
-    libraries: tuple[str, ...]  # what runs it, beside torch and transformers
-    n_keys: int | None  # of every attention call; None where there are as many keys as tokens
-    attention: str  # the implementation that transformers runs: sdpa or eager
-    attention_note: str  # what a reader of numbers must know of it; mostly empty
-    encoder: str  # what the encoder of an encoder-decoder model is given; empty for other models
-    revision: str  # commit of the weights on the Hub; empty for a model in memory or in a folder
+    hidden_states: inputs of all blocks, then the last block's output before the final norm. norms: their lengths, and
+    `norms_of_others` the mean length of the other tokens. massive: which entries are massive activations (above 100,
+    and 1,000 times the median of the sequence). importance: alpha, the mean attention that the token receives.
+    qk_cosines, qk_norms: [this token, the others], mean over queries of cos(q, k) and of `|q| |k| * scale`.
+    key_norms, value_norms: lengths of its key and value.
+    """
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of the weights now."""
-        ...
+    hidden_states: Float[Tensor, "sequence block d_model"]
+    norms: Float[Tensor, "sequence block"]
+    norms_of_others: Float[Tensor, "sequence block"]
+    massive: Bool[Tensor, "sequence block d_model"]
+    importance: Float[Tensor, "sequence layer head"]
+    qk_cosines: Float[Tensor, "sequence layer head 2"]
+    qk_norms: Float[Tensor, "sequence layer head 2"]
+    key_norms: Float[Tensor, "sequence layer kv_head"]
+    value_norms: Float[Tensor, "sequence layer kv_head"]
 
-    @property
-    def device(self) -> torch.device:
-        """Where the weights are now."""
-        ...
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{field.name} {tuple(getattr(self, field.name).shape)}" for field in fields(self))
+        return f"<FirstToken: {shapes}>"
 
-    def run(
-        self,
-        tokens: Tokens,
-        *,
-        reads: Reads = {},
-        edits: Sequence[Edit] = (),
-        gradients: bool = False,
-    ) -> Trace:
-        """One forward pass. Reads are evaluated during it and after the edits; nothing else is kept.
+    def massive_activations(self) -> Int[Tensor, "activation 3"]:
+        """[sequence, block, channel] of every massive activation of the token."""
+        return self.massive.nonzero()
 
-        With `gradients`, logits can be differentiated by tensors that edits hold.
-        """
-        ...
 
-    def tokens(
-        self, texts: str | Sequence[Any], length: int | None = None, bos: Bos | str | bool = Bos.TOKENIZER
-    ) -> TokenSet:
-        """The tokens of a text or of several. Raises InputError for a model without a tokenizer."""
-        ...
+def _first_token(subject: "Subject", tokens: Tokens, position: int, edits: Sequence[Edit]) -> FirstToken:
+    """The tensors of the token at `position`, from one pass."""
+    position = whole_number(position, "position", 0, tokens.shape[1] - 1)
+
+    def lengths(x: Residual) -> Float[Tensor, "batch 2"]:
+        norms = vector_norms(x)
+        others = torch.cat((norms[:, :position], norms[:, position + 1 :]), 1)
+        return torch.stack((norms[:, position], others.mean(1)), -1)
+
+    of_calls = {
+        "importance": lambda call: importance(call, call.keys[position : position + 1])[..., 0],
+        "qk_cosines": lambda call: qk_angles(call, position),
+        "qk_norms": lambda call: qk_norm_products(call, position),
+        "key_norms": lambda call: vector_norms(call.k[:, :, position]),
+        "value_norms": lambda call: vector_norms(call.v[:, :, position]),
+    }
+    of_residuals = {
+        "hidden_states": lambda x: x[:, position].clone(),
+        "lengths": lengths,
+        "massive": lambda x: is_massive(x)[:, position],
+    }
+    reads = {name: CALL.read(read) for name, read in of_calls.items()}
+    reads |= {name: RESIDUAL.read(read) for name, read in of_residuals.items()}
+    answers = subject.run(tokens, reads=reads, edits=edits).answers
+    norms, others = answers.pop("lengths").unbind(-1)
+    return FirstToken(norms=norms, norms_of_others=others, **answers)
 
 
 BOS_RULES = {True: Bos.ALWAYS, False: Bos.NEVER} | {rule.value: rule for rule in Bos}
 
 
-class ReadsText:
-    """Reads text with the tokenizer that `tokenizer_source` returns; None where the model has none."""
+class Subject:
+    """A language model whose attention calls and residuals can be read and edited while it runs.
+
+    libraries: what runs it, beside torch and transformers. n_keys: of every attention call; None where there are as
+    many keys as tokens. attention: the implementation that transformers runs, sdpa or eager. attention_note: what a
+    reader of numbers must know of it; mostly empty. encoder: what the encoder of an encoder-decoder model is given;
+    empty for other models. revision: commit of the weights on the Hub; empty for a model in memory or in a folder.
+    folder: where its weights were read from; None for a model in memory or of the Hub. tokenizer_source: returns the
+    tokenizer that it reads text with, or None.
+    """
 
     name: str
     shape: ModelShape
-    run: Callable[..., Trace]  # see `Subject.run`
-    folder: Path | None = None  # where its weights were read from; None for a model in memory or of the Hub
+    libraries: tuple[str, ...] = ()
+    n_keys: int | None = None
+    attention: str
+    attention_note: str
+    encoder = ""
+    revision: str
+    folder: Path | None = None
     tokenizer_source: Callable[[], Any] = staticmethod(lambda: None)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights now."""
+        raise NotImplementedError
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are now."""
+        raise NotImplementedError
+
+    def run(self, tokens: TokensLike | Any, *, reads: Reads = {}, edits: Edits = (), gradients: bool = False) -> Trace:
+        """One forward pass. Reads are evaluated during it and after the edits; nothing else is kept.
+
+        With `gradients`, logits can be differentiated by tensors that edits hold. Raises InputError for tokens or edits
+        that do not fit.
+        """
+        raise NotImplementedError
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -158,16 +205,14 @@ class ReadsText:
         `tokens` are what `si.measure` takes, of one length; `position` takes another token than the first. Raises
         InputError for anything else.
         """
-        return first_token(self.run, token_set_for(self, tokens).of_one_length(), position, edits_of(edits))
+        return _first_token(self, token_set_for(self, tokens).of_one_length(), position, edits_of(edits))
 
     def ids_of(self, tokens: TokensLike | Any) -> Tokens:
         """The tokens as they are, or those of one text, or of several of one length."""
         return tokens if isinstance(tokens, Tensor) else token_set_for(self, tokens).of_one_length()
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        raise InputError(
-            "a subject is not called; subject.run(tokens) is a pass, subject.model the model, si.measure(subject, text)"
-        )
+        raise InputError("a subject is not called; subject.run(tokens) is a pass, subject.model the model")
 
     if not TYPE_CHECKING:  # a type checker knows the attributes that there are
 
@@ -180,7 +225,7 @@ class ReadsText:
 
 def tokenizer_of(subject: Subject) -> Any:
     """The tokenizer that a subject keeps, which is loaded once; None where it has none."""
-    return subject.tokenizer if isinstance(subject, ReadsText) else None
+    return subject.tokenizer
 
 
 def text_to_tokens(subject: Any, bos: Bos = Bos.TOKENIZER) -> TextToTokens:
@@ -205,4 +250,4 @@ def pads_of(subject: Any) -> dict[int, int]:
 
 def words_of(subject: Subject) -> Callable[[int], str]:
     """A function from a token id to its label, or to its number where the subject has no tokenizer."""
-    return subject.label if isinstance(subject, ReadsText) else str
+    return subject.label

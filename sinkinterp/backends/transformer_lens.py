@@ -1,4 +1,4 @@
-"""TransformerLens bridges as subjects. A `BridgeLayer` puts the call of a layer together from what its hooks show."""
+"""TransformerLens bridges as subjects. A `BridgeLayer` makes the call of a layer from the tensors that hooks show."""
 
 import copy
 import sys
@@ -22,7 +22,7 @@ from ..errors import InputError
 from . import contract
 from .anatomy.modules import removed_after
 from .anatomy.projections import HeadMap, alone, rows_of
-from .contexts import Hook, recorded_by
+from .exclusive import Hook, recorded_by
 from .gap import Gap, tolerance_of
 from .hooks import eval_mode, recorded_stream
 from .huggingface import HuggingFaceSubject
@@ -30,7 +30,6 @@ from .recorder import Recorder
 from .subject import Logits
 
 Hooks = list[tuple[str, Callable[..., Tensor | None]]]
-Compare = Callable[[AttentionCall, Pattern], None]  # a call, and the pattern that TransformerLens computed from it
 
 _HOOKS = {  # hook -> what it shows; of several that show q or k, the one that fires last shows what attention uses
     "q.hook_out": "q", "hook_q_normed": "q", "hook_rot_q": "q",
@@ -44,16 +43,18 @@ FIX = "use the Hugging Face backend: sinkinterp.load(model)"
 
 @dataclass(repr=False)  # TransformerLens prints every hook's function, and the text would hold all tensors
 class BridgeLayer:
-    """One attention layer during one forward pass: what its hooks have shown, and the call that this makes up.
+    """One attention layer during one forward pass: the tensors that its hooks have shown, and their call.
 
-    shows_edits: whether hooks that come later are shown the edited pattern, and may change it.
+    compares: whether the pattern of the call is compared with that of TransformerLens; `distance` is the largest
+    difference. shows_edits: whether hooks that come later are shown the edited pattern, and may change it.
     """
 
     index: int
     attention: Any
     recorder: Recorder
-    compare: Compare
+    compares: bool = False
     shows_edits: bool = False
+    distance: float = 0.0
     shown: dict[str, Tensor] = field(default_factory=dict)
     rotated: bool = False
     mask: Tensor | None = None
@@ -93,7 +94,8 @@ class BridgeLayer:
         if self.has_pattern:
             raise InputError(f"layer {self.index} attends twice in one pass; such models cannot be read by layer")
         original, edited = self._both_calls()
-        self.compare(original, tensor)
+        if self.compares:
+            self.distance = _distance(original, tensor)
         self.has_pattern, is_used_already = True, self.has_output
         self._forget()
         if edited is original or not self.shows_edits:
@@ -184,16 +186,13 @@ class TransformerLensSubject(HuggingFaceSubject):
 
     def __init__(self, bridge: Any, name: str | None = None) -> None:
         if bridge.compatibility_mode or getattr(bridge, "_weights_processed", False):
-            raise InputError(
-                "compatibility mode folds and centres weights, so norms are no longer the model's; "
-                "boot the bridge again without enable_compatibility_mode() or process_weights()"
-            )
+            raise InputError("compatibility mode folds weights; boot the bridge without enable_compatibility_mode()")
         self.bridge = bridge
         super().__init__(bridge.original_model, name)
 
     def _read_model(self, model: PreTrainedModel) -> None:
         super()._read_model(model)
-        self._check_patterns()
+        self._recorded(contract.sample_tokens(self.shape.vocab), Recorder(), {}, compares=True)
 
     def _check_contract(self, bare: Logits) -> None:
         try:
@@ -223,30 +222,32 @@ class TransformerLensSubject(HuggingFaceSubject):
                 yield linear, HeadMap(layer, site, partial(rows_of, alone, part, self.shape.d_head))
 
     def _recorded(
-        self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor], compare: Compare = lambda *_: None
+        self, tokens: Tokens, recorder: Recorder, positions: Mapping[str, Tensor], compares: bool = False
     ) -> Logits:
-        """The logits of a pass that shows the recorder, and then `compare`, the call of every attention layer."""
+        """The logits of a pass that shows the recorder the call of every attention layer.
+
+        Raises InputError where a call does not give the pattern that TransformerLens computed. `compares`, and hooks of
+        the user's own on what attention computes, ask for that.
+        """
         hooked = [name for name in _hooked_points(self.bridge) if name.endswith(_UNREAD)]
-
-        def check(call: AttentionCall, pattern: Pattern) -> None:
-            if hooked and not _distance(call, pattern) <= contract.weight_tolerance(self.dtype):
-                raise InputError(
-                    f"your hooks on {', '.join(hooked)} change what attention computes, and a read does not show it; "
-                    "take them off, and give the change as an edit: edits=lambda call: call.with_pattern(...)"
-                )
-            compare(call, pattern)
-
-        with recorded_by(recorder), self._layers_shown(recorder, check) as layers:
+        with recorded_by(recorder), self._layers_shown(recorder, compares=compares or bool(hooked)) as layers:
             logits = self._forward(tokens, None, gradients=recorder.gradients, **positions)
         if not layers or not all(layer.has_pattern and layer.has_output for layer in layers):
             raise InputError(f"{self.name} shows no pattern; boot it with eager attention (bridge_of), or {FIX}")
+        if not all(layer.distance <= contract.weight_tolerance(self.dtype) for layer in layers):
+            if hooked:
+                fix = "take them off, and give the change as an edit: edits=lambda call: call.with_pattern(...)"
+                why = "change what attention computes, and a read does not show it"
+                raise InputError(f"your hooks on {', '.join(hooked)} {why}; {fix}")
+            why = "the queries, keys and masks that its hooks show do not give its own pattern"
+            raise InputError(f"{self.name} under TransformerLens cannot be measured: {why}; {self._fix_by_hooks}")
         return logits
 
     @contextmanager
-    def _layers_shown(self, recorder: Recorder, compare: Compare, shows_edits: bool = False) -> Iterator[Layers]:
+    def _layers_shown(self, recorder: Recorder, compares: bool = False, shows_edits: bool = False) -> Iterator[Layers]:
         """In the block, the recorder is shown the call of every attention layer."""
         blocks = [(i, block) for i, block in enumerate(self.modules.blocks) if hasattr(block, "attn")]
-        layers = [BridgeLayer(i, block.attn, recorder, compare, shows_edits) for i, block in blocks]
+        layers = [BridgeLayer(i, block.attn, recorder, compares, shows_edits) for i, block in blocks]
         try:
             with self.bridge.hooks(fwd_hooks=[hook for layer in layers for hook in layer.hooks(self.bridge)]):
                 yield layers
@@ -262,21 +263,10 @@ class TransformerLensSubject(HuggingFaceSubject):
 
         with (
             recorded_stream(self.modules, recorder, comes_first=True),
-            self._layers_shown(recorder, lambda call, pattern: None, shows_edits=True) as layers,
+            self._layers_shown(recorder, shows_edits=True) as layers,
             removed_after([self.modules.blocks[0].register_forward_pre_hook(Hook(recorder, begin_layers))]),
         ):
             yield
-
-    def _check_patterns(self) -> None:
-        """Raises InputError where a call does not give the pattern that TransformerLens computed."""
-        distances: list[float] = []
-        tokens = contract.sample_tokens(self.shape.vocab)
-        self._recorded(tokens, Recorder(), {}, lambda call, pattern: distances.append(_distance(call, pattern)))
-        if not max(distances) <= contract.weight_tolerance(self.dtype):
-            raise InputError(
-                f"{self.name} under TransformerLens cannot be measured: the queries, keys and masks that its hooks "
-                f"show do not give its own pattern; {self._fix_by_hooks}"
-            )
 
 
 def bridge_of(model: PreTrainedModel) -> Any:

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def offline_if_unreachable(*names: str | None) -> None:
-    """See `backends.files.hub`."""
-    from ..backends.files import hub
+    """See `backends.files.named_models`."""
+    from ..backends.files import named_models
 
-    hub.offline_if_unreachable(*names)
+    named_models.offline_if_unreachable(*names)
 
 
 def load_subject(

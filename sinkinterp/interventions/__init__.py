@@ -24,14 +24,15 @@ from .columns import (
     BiasColumn,
     Dropped,
     Evict,
+    First,
+    KeepHeaviest,
     RemoveColumn,
     RemoveKeySlot,
     Renormalised,
     SpreadEvenly,
     ZeroKeySlot,
 )
-from .habits import Ablate
-from .heavy_hitters import First, KeepHeaviest
+from .edit import Ablate
 from .normalisation import ClipPattern, PatchNormalization, Temperature
 from .operations import (
     Add,

@@ -9,35 +9,22 @@ Without an operation it only names a site, and is refused as an edit: `patching`
 result into another.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from typing_extensions import override
 
+from ..attention import sites
 from ..attention.answers import Unchanged, alike
 from ..attention.call import AttentionCall
-from ..attention.shapes import HeadOutput, ModelShape, Residual
-from ..attention.sites import (
-    ATTENTION_INPUT,
-    CALL,
-    MLP,
-    NEURONS,
-    OUTPUT,
-    POSITION_EMBEDDING,
-    RESIDUAL,
-    TOKEN_EMBEDDING,
-    Edit,
-    Neurons,
-    Read,
-    Site,
-)
+from ..attention.shapes import HeadOutput, ModelShape
+from ..attention.sites import Edit, Read, Site
 from ..errors import InputError
 from .operations import Apply, Keep, NotGiven, Operation
-from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen, draw_others, store_chosen
+from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs
 
 
 @dataclass(frozen=True)
@@ -53,28 +40,28 @@ class Change(InLayers):
     dims: Iterable[int] | None = field(default=None, kw_only=True)
     site: ClassVar[Site]
 
+    def __init_subclass__(cls, site: Site | None = None) -> None:
+        super().__init_subclass__()
+        if site is not None:
+            cls.site = site
+            setattr(cls, site.method.__name__, Change._at_site)
+
     def __post_init__(self) -> None:
         if not isinstance(self.operation, Operation | type) and callable(self.operation):
             object.__setattr__(self, "operation", Apply(self.operation))
         super().__post_init__()
-        store_chosen(self, "positions", "dims")
+
+    def choices(self, shape: ModelShape, length: int) -> Mapping[str, Sequence[Any]]:
+        own = {"dims": range(self._width(shape, length)), "layers": self.site.layers(shape)}
+        return {**super().choices(shape, length), **own}
 
     def check(self, shape: ModelShape, length: int) -> None:
         super().check(shape, length)
-        check_chosen(self.positions, range(length), "position")
-        check_chosen(self.dims, range(self._width(shape, length)), "dimension")
         self.operation.check(length)
 
     def check_site(self, shape: ModelShape, length: int) -> None:
         """Raises InputError where the model, or sequences of this length, lack a chosen place."""
         replace(self, operation=Keep()).check(shape, length)
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        if self.dims is not None:
-            return draw_others(self, "dims", range(self._width(shape, length)), generator)
-        if self.positions is not None:
-            return draw_others(self, "positions", range(length), generator)
-        return super().control(shape, length, generator)
 
     def check_sequences(self, count: int) -> None:
         self.operation.check_sequences(count)
@@ -82,9 +69,6 @@ class Change(InLayers):
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> Edit:
         operation = self.operation.for_sequences(chosen)
         return self if operation is self.operation else replace(self, operation=operation)
-
-    def layers_of(self, shape: ModelShape) -> Sequence[int]:
-        return self.site.layers(shape)
 
     def read(self) -> Read:
         """The read of the activations that the edit changes.
@@ -101,6 +85,11 @@ class Change(InLayers):
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return shape.d_model
+
+    def _at_site(self, *place: Any) -> Tensor:
+        """What is at the site after the change. place: the layer, if the site has layers, and what is there."""
+        *layer, x = place
+        return self._changed(layer[0] if layer else 0, x)
 
     def _changed(self, layer: int, x: Tensor, heads: Bool[Tensor, " head"] | None = None) -> Tensor:
         if not self.acts_in(layer):
@@ -119,77 +108,41 @@ def _mask(chosen: Iterable[int] | None, size: int, device: torch.device) -> Bool
     return mask
 
 
-class ChangeTokenEmbedding(Change):
+class ChangeTokenEmbedding(Change, site=sites.TOKEN_EMBEDDING):
     """`operation` on what the table of tokens returns; its layer is 0."""
-
-    site = TOKEN_EMBEDDING
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return shape.d_embedding or shape.d_model
 
-    @override
-    def token_embedding(self, x: Residual) -> Residual:
-        return self._changed(0, x)
 
-
-class ChangePositionEmbedding(Change):
+class ChangePositionEmbedding(Change, site=sites.POSITION_EMBEDDING):
     """`operation` on what the table of learned positions returns; its layer is 0."""
 
-    site = POSITION_EMBEDDING
 
-    @override
-    def position_embedding(self, x: Residual) -> Residual:
-        return self._changed(0, x)
-
-
-class ChangeResidual(Change):
+class ChangeResidual(Change, site=sites.RESIDUAL):
     """`operation` on the inputs of blocks `layers`; `n_layers` is the output of the last."""
 
-    site = RESIDUAL
 
-    @override
-    def residual(self, block: int, x: Residual) -> Residual:
-        return self._changed(block, x)
-
-
-class ChangeAttentionInput(Change):
+class ChangeAttentionInput(Change, site=sites.ATTENTION_INPUT):
     """`operation` on what attention layers read: the residual behind the norm before them."""
 
-    site = ATTENTION_INPUT
 
-    @override
-    def attention_input(self, layer: int, x: Residual) -> Residual:
-        return self._changed(layer, x)
-
-
-class ChangeNeurons(Change):
+class ChangeNeurons(Change, site=sites.NEURONS):
     """`operation` on what the activations of feed-forward layers return, times their gates; `dims` are neurons."""
-
-    site = NEURONS
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return shape.d_mlp or 0
 
-    @override
-    def neurons(self, block: int, x: Neurons) -> Neurons:
-        return self._changed(block, x)
 
-
-class ChangeMLP(Change):
+class ChangeMLP(Change, site=sites.MLP):
     """`operation` on what the feed-forward layers of blocks `layers` add to the residual stream."""
-
-    site = MLP
-
-    @override
-    def mlp(self, block: int, x: Residual) -> Residual:
-        return self._changed(block, x)
 
 
 @dataclass(frozen=True)
 class _ChangeHeads(Change, OnPairs):
     """The same for heads."""
 
-    site: ClassVar[Site] = CALL
+    site: ClassVar[Site] = sites.CALL
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return shape.d_head
@@ -206,7 +159,6 @@ class _ChangeInCall(_ChangeHeads):
 
     part: ClassVar[str]
 
-    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         if not self.acts_in(call.layer):
             return call
@@ -250,11 +202,10 @@ class ChangeValues(_ChangeInCall, OnKVHeads):
 class ChangePattern(_ChangeInCall, OnHeads):
     """`operation` on attention weights; positions are queries, dimensions keys. For small T.
 
-    The operation is given complete rows; what it gives to keys that a query cannot see is dropped. If there is a
+    The operation is given complete rows; weights of keys that a query cannot see are dropped. If there is a
     slot, its column is the first; it is changed where no keys are named.
     """
 
-    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         return super(ChangePattern, self._behind_slot(call)).call(call)
 
@@ -279,14 +230,18 @@ class ChangePattern(_ChangeInCall, OnHeads):
 class ChangeOutputs(_ChangeHeads, OnHeads):
     """`operation` on what heads return, before they are mixed."""
 
-    site = OUTPUT
+    site = sites.OUTPUT
 
     def _width(self, shape: ModelShape, length: int) -> int:
         return shape.d_value or shape.d_head
 
-    @override
     def output(self, call: AttentionCall, z: HeadOutput) -> HeadOutput:
         return self._changed_heads(call.layer, z)
+
+
+AT: Mapping[Site, type[Change]] = {  # by sites whose activations are changed as a whole
+    kind.site: kind for kind in (ChangeResidual, ChangeAttentionInput, ChangeOutputs, ChangeNeurons, ChangeMLP)
+}
 
 
 def _with_past(

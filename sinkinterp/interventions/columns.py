@@ -1,24 +1,25 @@
-"""Interventions on columns of the pattern: which queries see them, and what they receive.
+"""Interventions on columns of the pattern: their scores, their weights, the queries that see them, masks of caches.
 
 A column belongs to a token, such as the sink, or to a slot: a learned k*, v* or a learned sink logit.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.masks import Prefix, Window
-from ..attention.shapes import ModelShape, Pattern
+from ..attention.shapes import Pattern
 from ..attention.sites import Edit
 from ..attention.slots import SinkLogit, SlotRow
+from ..checks import whole_number
 from ..errors import InputError
-from .selectors import InLayers, OnHeads, check_chosen, draw_others, store_chosen
+from .selectors import InCalls, OnHeads
 
 Removed = Float[Tensor, "batch head query 1"]
 Allowed = Bool[Tensor, "#batch #head query column"]
@@ -54,7 +55,7 @@ class Without:
 
 @dataclass(frozen=True)
 class Share:
-    """What becomes of the attention that removed columns received."""
+    """Shares out the attention that removed columns received."""
 
     def share(self, without: Without) -> Pattern:
         """The new pattern."""
@@ -71,7 +72,7 @@ class Dropped(Share):
 
 @dataclass(frozen=True)
 class Renormalised(Share):
-    """The other columns receive it in proportion to what they would have if the removed ones had no score.
+    """The other columns receive it in proportion to their weights without the removed ones.
 
     It is lost where they would have nothing.
     """
@@ -92,21 +93,10 @@ class SpreadEvenly(Share):
 
 
 @dataclass(frozen=True)
-class _Columns(OnHeads):
+class _Columns(InCalls, OnHeads):
     """The columns of chosen positions, the first by default."""
 
     positions: Iterable[int] = field(default=(0,), kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        store_chosen(self, "positions")
-
-    def check(self, shape: ModelShape, length: int) -> None:
-        super().check(shape, length)
-        check_chosen(self.positions, range(length), "position")
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return draw_others(self, "positions", range(length), generator)
 
 
 @dataclass(frozen=True)
@@ -120,10 +110,7 @@ class RemoveColumn(_Columns):
 
     share: Share = Renormalised()
 
-    @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         n_columns = call.k.shape[2] + (call.slot is not None)
         columns = torch.zeros(n_columns, dtype=torch.bool, device=call.k.device)
         columns[[n_columns - call.k.shape[2] + position for position in self.positions]] = True
@@ -141,10 +128,7 @@ class BiasColumn(_Columns):
 
     bias: float
 
-    @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         chosen = self._chosen_heads(call)
         added = call.q.new_zeros(1, 1 if chosen.all() else len(chosen), 1, call.k.shape[2])
         added[..., list(self.positions)] = self.bias
@@ -158,10 +142,7 @@ class AttendSelfOnly(_Columns):
 
     positions: Iterable[int] = field(kw_only=True)
 
-    @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         past = call.k.shape[2] - call.q.shape[2]
         queries = [position - past for position in self.positions if position >= past]
         mask = call.allowed().clone()
@@ -173,31 +154,25 @@ class AttendSelfOnly(_Columns):
 
 
 @dataclass(frozen=True)
-class RemoveKeySlot(InLayers):
+class RemoveKeySlot(InCalls):
     """Layers attend to tokens only: no k*, no sink logit."""
 
-    @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         _slot_of(call)
         return replace(call, slot=None)
 
 
 @dataclass(frozen=True)
-class ZeroKeySlot(OnHeads):
+class ZeroKeySlot(InCalls, OnHeads):
     """k* = 0, or a sink logit of 0: with v* = 0 that is softmax-off-by-one."""
 
-    @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         slot, heads = _slot_of(call), self.head_mask(call.layer, call.q.shape[1])
         return replace(call, slot=_without_key(slot, heads.to(call.q.device)))
 
 
 @dataclass(frozen=True)
-class AddSinkLogit(OnHeads):
+class AddSinkLogit(InCalls, OnHeads):
     """A column of value zero and score `logit`; 0 is softmax-off-by-one. Raises InputError where a head has a slot.
 
     If only some heads of a layer are chosen, the column's score is -inf in the others, which give it nothing.
@@ -205,10 +180,7 @@ class AddSinkLogit(OnHeads):
 
     logit: float = 0.0
 
-    @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         chosen, slot = self._chosen_heads(call), call.slot
         if slot is None:
             slot = SinkLogit(torch.full((call.q.shape[1],), -torch.inf, device=call.q.device))
@@ -244,13 +216,8 @@ class Evict(Edit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.sinks < self.window:
-            raise InputError(
-                f"a cache of {self.window} tokens with {self.sinks} sinks keeps no recent token, or has fewer than 0; "
-                "ask for 0 sinks or more and a wider window"
-            )
+        whole_number(self.sinks, f"in a cache of {self.window} tokens the number of sinks", 0, self.window - 1)
 
-    @override
     def call(self, call: AttentionCall) -> AttentionCall:
         n_queries, n_keys = call.q.shape[2], call.k.shape[2]
         key = call.keys
@@ -258,3 +225,70 @@ class Evict(Edit):
         recent = Window(self.window - self.sinks)
         kept = (recent | Prefix(self.sinks) if self.sinks else recent).allows(query, key[None])
         return replace(call, mask=torch.logical_and(call.allowed(), kept))
+
+
+class First(Enum):
+    """Says whether the first token is judged like any other, always kept, or evicted when it is not recent."""
+
+    JUDGED = "judged"
+    KEPT = "kept"
+    EVICTED = "evicted"
+
+
+@dataclass(frozen=True)
+class KeepHeaviest(Edit):
+    """The mask of a cache of `window` tokens: the last `window - heavy` ones, and the `heavy` heaviest before them.
+
+    A key's weight is the attention that it has received while it was in the cache, summed over the queries and over
+    the heads that share it. What is evicted does not come back (H2O, arXiv:2306.14048). With a `seed` the weight is a
+    random number for each sequence, kv head and key: the control of equal memory. Positions stay those of the text.
+    Raises InputError unless the window is wider than `heavy`, and for fewer than one heavy token where the first is
+    always kept.
+    """
+
+    window: int
+    heavy: int
+    first: First = First.JUDGED
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.seed is not None:
+            whole_number(self.seed, "seed of KeepHeaviest", 0, 2**63 - 1)
+        least = 1 if self.first is First.KEPT else 0
+        whole_number(self.heavy, f"in a cache of {self.window} tokens the number of heavy ones", least, self.window - 1)
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        if call.q.shape[2] != call.k.shape[2]:
+            raise InputError("heavy hitters are counted over whole texts; give all tokens in one pass")
+        group = call.q.shape[1] // call.k.shape[1]
+        scores = call.scores().float().masked_fill(~call.allowed(), -torch.inf).unflatten(1, (-1, group))
+        kept = self._kept(scores).repeat_interleave(group, 1)
+        return replace(call, mask=torch.logical_and(call.allowed(), kept))
+
+    def _kept(self, scores: Float[Tensor, "batch kv_head group query key"]) -> Bool[Tensor, "batch kv_head query key"]:
+        """Which keys are in the cache of every query; the queries come one after the other."""
+        cached = torch.zeros_like(scores[:, :, 0, 0], dtype=torch.bool)
+        weight = torch.zeros(cached.shape)
+        if self.seed is not None:
+            weight = torch.rand(cached.shape, generator=torch.Generator().manual_seed(self.seed))
+        weight, rows = weight.to(scores.device), []
+        for query in range(scores.shape[-1]):
+            cached[..., query] = True
+            if query >= self.window:
+                cached = self._without_lightest(cached, weight, query)
+            rows.append(cached.clone())
+            if self.seed is None:
+                seen = scores[..., query, :].masked_fill(~cached[:, :, None], -torch.inf)
+                weight += seen.softmax(-1).nan_to_num(0).sum(2)
+        return torch.stack(rows, 2)
+
+    def _without_lightest(
+        self, cached: Bool[Tensor, "batch kv_head key"], weight: Float[Tensor, "batch kv_head key"], query: int
+    ) -> Bool[Tensor, "batch kv_head key"]:
+        """The cache after one key is evicted: the lightest of those that are not recent."""
+        value = weight.masked_fill(~cached, torch.inf)
+        value[..., query - (self.window - self.heavy) + 1 :] = torch.inf
+        if self.first is not First.JUDGED and cached[..., 0].any():
+            value[..., 0] = torch.inf if self.first is First.KEPT else -torch.inf
+        return cached.scatter(-1, value.argmin(-1, keepdim=True), False)

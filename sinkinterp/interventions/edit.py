@@ -1,18 +1,24 @@
-"""What users give as edits: one edit or several, functions of attention calls, and their description as text."""
+"""What users give as edits: one or several, functions of attention calls, and what they write in other libraries.
 
+The last are ablations, and hooks by the names of TransformerLens.
+"""
+
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass
 from types import NoneType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ..attention.answers import called
 from ..attention.call import AttentionCall
-from ..attention.sites import CHANGES, Edit
+from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
+from ..checks import keywords
 from ..errors import InputError
-from .habits import edit_of_hook, is_hook
+from . import changes
+from .operations import Apply, MeanOfOthers, Operation, Zero
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ Edits = Edit | Callable[[AttentionCall], AttentionCall] | Sequence[Edit | Callab
 def edits_of(edits: Any) -> tuple[Edit, ...]:
     """One edit, or several in their order. A function takes and returns an attention call.
 
-    A pair of a name of TransformerLens and a function is an edit too; see `habits`. Raises InputError for others.
+    A pair of a name of TransformerLens and a function is an edit too; see `edit_of_hook`. Raises InputError for others.
     """
     given = (edits,) if isinstance(edits, Edit) or callable(edits) or is_hook(edits) else edits
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
@@ -78,3 +84,103 @@ def _is_default(field: Field, value: object) -> bool:
     return value is field.default or (
         isinstance(value, int | float | str | tuple | NoneType) and value == field.default
     )
+
+
+# What people write in other libraries
+
+_BY: Mapping[str, Operation] = {"zero": Zero(), "mean": MeanOfOthers()}
+
+
+@keywords
+def Ablate(
+    *,
+    layers: Iterable[int] | None = None,
+    heads: Iterable[tuple[int, int]] | None = None,
+    positions: Iterable[int] | None = None,
+    dims: Iterable[int] | None = None,
+    site: Site | None = None,
+    by: Literal["zero", "mean"] = "zero",
+) -> Edit:
+    """The edit that sets what is chosen to zero, or to the mean of the other positions::
+
+        Ablate(heads=[(5, 3)])  # what the head returns
+        Ablate(positions=[0])  # the residual stream there, before every block
+        Ablate(layers=[11], site=si.sites.MLP)
+
+    The site is the output of heads where heads are named, else the residual stream. Raises InputError for a site that
+    is not changed by position, and where nothing is chosen.
+    """
+    site = site or (RESIDUAL if heads is None else OUTPUT)
+    if site not in changes.AT or (heads is not None and site is not OUTPUT):
+        raise InputError(f"Ablate changes {', '.join(each.label for each in changes.AT)}; heads are of the attention output")
+    if by not in _BY:
+        raise InputError(f'by is "zero" or "mean"; got {by!r:.40}')
+    chosen: dict[str, Any] = {"layers": layers, "positions": positions, "dims": dims} | (
+        {"heads": heads} if site is OUTPUT else {}
+    )
+    if all(choice is None for choice in chosen.values()):
+        raise InputError("Ablate needs layers, heads, positions or dims")
+    return changes.AT[site](_BY[by], **chosen)
+
+
+@dataclass(frozen=True)
+class Hook:
+    """What a hook of TransformerLens is given beside the activation: its name and its layer."""
+
+    name: str
+
+    def layer(self) -> int:
+        """The block that the name has."""
+        return int(self.name.split(".")[1])
+
+
+Function = Callable[..., Tensor | None]
+_BLOCK = re.compile(r"blocks\.(\d+)\.([\w.]+)")
+_HOOKS: Mapping[str, tuple[type[changes.Change], int]] = {  # the change, and how many blocks later it is
+    "hook_resid_pre": (changes.ChangeResidual, 0),
+    "hook_resid_post": (changes.ChangeResidual, 1),
+    "hook_mlp_out": (changes.ChangeMLP, 0),
+    "mlp.hook_post": (changes.ChangeNeurons, 0),
+    "attn.hook_rot_q": (changes.ChangeQueries, 0),
+    "attn.hook_rot_k": (changes.ChangeKeys, 0),
+    "attn.hook_v": (changes.ChangeValues, 0),
+    "attn.hook_z": (changes.ChangeOutputs, 0),
+    "attn.hook_pattern": (changes.ChangePattern, 0),
+}
+_ELSEWHERE = {
+    "attn.hook_q": "ChangeQueries, or attn.hook_rot_q, which is after the rotation",
+    "attn.hook_k": "ChangeKeys, or attn.hook_rot_k, which is after the rotation",
+    "attn.hook_attn_scores": "a function of the attention call: replace(call, bias=...), or attn.hook_pattern",
+    "hook_resid_mid": "ChangeResidual(layers=[block]), before the attention",
+    "hook_attn_out": "ChangeOutputs, what heads return before they are mixed",
+    "attn.hook_result": "ChangeOutputs, what heads return before they are mixed",
+}
+_BY_HEAD = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_v", "attn.hook_z")  # `batch pos head d` there
+
+
+def is_hook(given: Any) -> bool:
+    """Whether something is a hook of TransformerLens: its name and a function."""
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str) and callable(given[1])
+
+
+def edit_of_hook(name: str, function: Function) -> Edit:
+    """The edit that does what a hook of TransformerLens does: `function(activation, hook=...)`; None changes nothing.
+
+    Activations have TransformerLens' shapes, and the function may change them in place. Raises InputError for a name
+    that no site has.
+    """
+    found = _BLOCK.fullmatch(name)
+    block, point = (int(found[1]), found[2]) if found else (0, name)
+    if point not in _HOOKS:
+        known = f"one of blocks.0.{', blocks.0.'.join(_HOOKS)}"
+        raise InputError(f"no edit is at {name}; write {_ELSEWHERE.get(point, known)}")
+    change, later = _HOOKS[point]
+
+    def changed(x: Tensor) -> Tensor:
+        there = x.transpose(-2, -3) if point in _BY_HEAD else x
+        answer = function(there.clone(), hook=Hook(name))
+        if answer is None:
+            return x
+        return answer.transpose(-2, -3) if point in _BY_HEAD else answer
+
+    return change(Apply(changed), layers=[block + later])

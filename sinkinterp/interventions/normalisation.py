@@ -2,17 +2,15 @@
 
 from dataclasses import dataclass
 
-from typing_extensions import override
-
 from ..attention.call import AttentionCall
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
 from ..checks import nearest
 from ..errors import InputError
-from .selectors import OnHeads
+from .selectors import InCalls, OnHeads
 
 
 @dataclass(frozen=True)
-class PatchNormalization(OnHeads):
+class PatchNormalization(InCalls, OnHeads):
     """Any kernel of `attention.kernels` in place of a model's own, per layer and head.
 
     A similarity stands for its kernel without normalisation, as in `PatchNormalization(Sigmoid())`. Two drop a factor
@@ -27,10 +25,7 @@ class PatchNormalization(OnHeads):
             object.__setattr__(self, "kernel", _named(self.kernel))
         super().__post_init__()
 
-    @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         return self.rescored(call, kernel=self._kernel)
 
     @property
@@ -49,7 +44,7 @@ def _named(name: str) -> Similarity:
 
 
 @dataclass(frozen=True)
-class Temperature(OnHeads):
+class Temperature(InCalls, OnHeads):
     """Scores divided by `temperature` before they are normalised; above 1, attention is flatter.
 
     A softcap caps what was divided; position biases and sink logits are not divided.
@@ -62,15 +57,12 @@ class Temperature(OnHeads):
         if not self.temperature > 0:
             raise InputError(f"a temperature is above 0; got {self.temperature}")
 
-    @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         return self.rescored(call, scale=call.scale / self.temperature)
 
 
 @dataclass(frozen=True)
-class ClipPattern(OnHeads):
+class ClipPattern(InCalls, OnHeads):
     """Clipped softmax: weights become min(max((high - low) A + low, 0), 1), on pairs that may attend. For small T.
 
     Bondarenko et al. 2023, arXiv:2306.12929; low below 0 lets heads give exactly nothing. The slot's column is kept.
@@ -84,10 +76,7 @@ class ClipPattern(OnHeads):
         if not self.low < self.high:
             raise InputError(f"weights are stretched from low to a higher number; got {self.low} and {self.high}")
 
-    @override
-    def call(self, call: AttentionCall) -> AttentionCall:
-        if not self.acts_in(call.layer):
-            return call
+    def changed(self, call: AttentionCall) -> AttentionCall:
         pattern = call.pattern()
         clipped = ((self.high - self.low) * pattern + self.low).clamp(0, 1) * (pattern > 0)
         first = pattern.shape[-1] - call.k.shape[2]

@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import check_fields, is_whole
+from ..checks import check_fields, is_whole, whole_number
 from ..errors import InputError
+from .selectors import check_chosen
 
 Activation = Float[Tensor, "*sequence_head pos d"]
 
@@ -28,7 +29,7 @@ class Operation:
         """Raises InputError where the operation does not fit sequences of this length."""
 
     def check_sequences(self, count: int) -> None:
-        """Raises InputError where the operation does not fit a measurement of so many sequences."""
+        """Raises InputError where the operation does not fit a measurement of `count` sequences."""
 
     def for_sequences(self, chosen: Int[Tensor, " sequence"]) -> "Operation":
         """The operation for the chosen sequences of a measurement; itself where it treats all sequences alike."""
@@ -117,8 +118,7 @@ class MeanOfOthers(Operation):
     skip: int = 1
 
     def check(self, length: int) -> None:
-        if not 0 <= self.skip < length:
-            raise InputError(f"{length} positions leave none after the first {self.skip} for a mean; use more")
+        whole_number(self.skip, f"of {length} positions, how many a mean skips", 0, length - 1)
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         return x[..., self.skip :, :].mean(-2, keepdim=True).expand_as(x)
@@ -148,9 +148,7 @@ class SwapWith(Operation):
     second: int
 
     def check(self, length: int) -> None:
-        for position in (self.first, self.second):
-            if not 0 <= position < length:
-                raise InputError(f"there is no position {position}; this input has 0 to {length - 1}")
+        check_chosen((self.first, self.second), range(length), "position")
 
     def __call__(self, layer: int, x: Activation) -> Activation:
         order = torch.arange(x.shape[-2], device=x.device)
@@ -173,8 +171,7 @@ class _WithValues(Operation):
         given = self.values.items() if isinstance(self.values, Mapping) else [(None, None)]
         if not all(is_whole(layer) and isinstance(value, Tensor) and value.ndim > 1 for layer, value in given):
             raise InputError(
-                "activations are one vector, tensor(d), or tensors by layer, {3: tensor(sequence, ..., pos, d)}; "
-                "si.measurement.patching.activations returns them"
+                "activations are tensor(d), or by layer, {3: tensor(sequence, ..., pos, d)}, as patching.activations"
             )
 
     def __repr__(self) -> str:
@@ -201,19 +198,24 @@ class _WithValues(Operation):
     def _values_like(self, layer: int, x: Activation) -> Activation:
         if isinstance(self.values, Tensor):
             if len(self.values) != x.shape[-1]:
-                raise InputError(
-                    f"a vector of {len(self.values)} entries does not fit the {x.shape[-1]} of layer {layer}"
-                )
+                raise self._misfit(layer, self.values, x)
             return self.values.to(x).expand_as(x)
-        if layer not in self.values:
-            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self.values)}")
-        value = self.values[layer].to(x)
-        if value.shape[1:] != x.shape[1:] or len(value) not in (1, len(x)):
-            raise InputError(
-                f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}; "
-                "patch between models of one shape and inputs of one length"
-            )
+        value = self._of_layer(layer, x)
+        if len(value) not in (1, len(x)):
+            raise self._misfit(layer, value, x)
         return value.expand_as(x)
+
+    def _of_layer(self, layer: int, x: Activation) -> Tensor:
+        """The given activations of a layer. Raises InputError where there are none, or they do not fit `x`."""
+        if layer not in self._by_layer():
+            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self._by_layer())}")
+        value = self._by_layer()[layer].to(x)
+        if value.shape[1:] != x.shape[1:]:
+            raise self._misfit(layer, value, x)
+        return value
+
+    def _misfit(self, layer: int, value: Tensor, x: Activation) -> InputError:
+        return InputError(f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}")
 
 
 class Put(_WithValues):
@@ -248,11 +250,7 @@ class PutAt(_WithValues):
         mine = (self.places[:, 0] == layer).nonzero().flatten()
         if not len(mine):
             return x
-        if layer not in self._by_layer():
-            raise InputError(f"no activations were taken of layer {layer}; choose among {sorted(self._by_layer())}")
-        new, given = x.clone(), self._by_layer()[layer].to(x)
-        if given.shape[1:] != x.shape[1:]:
-            raise InputError(f"activations {tuple(given.shape[1:])} do not fit {tuple(x.shape[1:])} of layer {layer}")
+        new, given = x.clone(), self._of_layer(layer, x)
         for i in mine.tolist():
             at = tuple(slice(None) if k < 0 else k for k in self.places[i, 1:].tolist())[-(x.ndim - 1) :]
             new[(i, *at)] = given[(int(self.rows[i]), *at)]

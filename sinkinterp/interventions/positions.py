@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
-from typing_extensions import override
 
 from ..attention.shapes import ModelShape, Residual
 from ..attention.sites import Edit, PositionIds
+from ..checks import whole_number
 from ..errors import InputError
-from .selectors import check_chosen, draw_others, store_chosen
+from .selectors import Choosing, check_chosen
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,11 @@ class _PositionPair(Edit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if min(self.first, self.second) < 0:
-            raise InputError(f"positions count from 0; got {self.first} and {self.second}")
         if self.first == self.second:
             raise InputError(f"position {self.first} with itself changes nothing; name two different positions")
 
     def check(self, shape: ModelShape, length: int) -> None:
-        if max(self.first, self.second) >= length:
-            raise InputError(
-                f"position {max(self.first, self.second)} is outside the sequence; its last position is {length - 1}"
-            )
+        check_chosen((self.first, self.second), range(length), "position")
 
     def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
         """The same edit of two other positions, drawn at random."""
@@ -48,7 +43,6 @@ class _PositionPair(Edit):
 class SwapPositions(_PositionPair):
     """The tokens at two positions exchange positions: p_first <-> p_second."""
 
-    @override
     def position_ids(self, ids: PositionIds) -> PositionIds:
         swapped = ids.clone()
         swapped[[self.first, self.second]] = ids[[self.second, self.first]]
@@ -59,7 +53,6 @@ class SwapPositions(_PositionPair):
 class ReplacePosition(_PositionPair):
     """The token at `first` is given the position of `second`: p_first <- p_second."""
 
-    @override
     def position_ids(self, ids: PositionIds) -> PositionIds:
         replaced = ids.clone()
         replaced[self.first] = ids[self.second]
@@ -78,35 +71,23 @@ class ShiftPositions(Edit):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.by < 1 or self.start < 0:
-            raise InputError(f"a shift is by 1 or more, from position 0 or later; got {self.by} from {self.start}")
+        whole_number(self.by, "by how many positions tokens are shifted", 1)
+        whole_number(self.start, "the first position that is shifted", 0)
 
     def check(self, shape: ModelShape, length: int) -> None:
         check_chosen((self.start,), range(length), "position")
 
-    @override
     def position_ids(self, ids: PositionIds) -> PositionIds:
         later = torch.arange(len(ids), device=ids.device) >= self.start
         return ids + self.by * later
 
 
 @dataclass(frozen=True)
-class RemovePosition(Edit):
+class RemovePosition(Choosing):
     """The tokens at `positions` (all by default) get no learned position: zero is added in its place."""
 
     positions: Iterable[int] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        store_chosen(self, "positions")
-
-    def check(self, shape: ModelShape, length: int) -> None:
-        check_chosen(self.positions, range(length), "position")
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return draw_others(self, "positions", range(length), generator)
-
-    @override
     def position_embedding(self, x: Residual) -> Residual:
         rows = list(range(x.shape[-2]) if self.positions is None else self.positions)
         x = x.clone()

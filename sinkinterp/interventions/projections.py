@@ -7,13 +7,9 @@ all scores of a query, and softmax cancels it: zeroing b_K is then a null contro
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import torch
-from typing_extensions import override
-
-from ..attention.shapes import ModelShape
-from ..attention.sites import Edit, HeadWeights
+from ..attention.sites import HeadWeights
 from ..errors import InputError
-from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs, check_chosen, draw_others, store_chosen
+from .selectors import InLayers, OnHeads, OnKVHeads, OnPairs
 
 
 def _zeroed(edit: OnPairs, layer: int, weights: HeadWeights) -> HeadWeights:
@@ -29,7 +25,6 @@ def _zeroed(edit: OnPairs, layer: int, weights: HeadWeights) -> HeadWeights:
 class ZeroQueryBias(OnHeads):
     """b_Q = 0. Behind a layer norm, b_Q is the part of a query that does not depend on the token."""
 
-    @override
     def query_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         return _zeroed(self, layer, weights)
 
@@ -37,7 +32,6 @@ class ZeroQueryBias(OnHeads):
 class ZeroKeyBias(OnKVHeads):
     """b_K = 0: a null control without rotary positions, since it then leaves the pattern unchanged."""
 
-    @override
     def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         return _zeroed(self, layer, weights)
 
@@ -45,7 +39,6 @@ class ZeroKeyBias(OnKVHeads):
 class ZeroValueBias(OnKVHeads):
     """b_V = 0, which shifts what every head returns by the same vector."""
 
-    @override
     def value_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         return _zeroed(self, layer, weights)
 
@@ -56,18 +49,6 @@ class BlindKeys(InLayers):
 
     dims: Iterable[int]
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        store_chosen(self, "dims")
-
-    def check(self, shape: ModelShape, length: int) -> None:
-        super().check(shape, length)
-        check_chosen(self.dims, range(shape.d_model), "dimension")
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return draw_others(self, "dims", range(shape.d_model), generator)
-
-    @override
     def key_weights(self, layer: int, weights: HeadWeights) -> HeadWeights:
         if not self.acts_in(layer):
             return weights

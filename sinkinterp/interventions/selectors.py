@@ -1,7 +1,8 @@
 """Selectors: which layers, heads, positions and dimensions an intervention changes; all where none are named."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any, ClassVar
 
 import torch
@@ -17,31 +18,82 @@ from ..errors import InputError
 MOST = 2**20  # of layers, heads, positions or dimensions that are named
 
 
+LABELS = {"dims": "dimension", "positions": "position", "heads": "head", "kv_heads": "kv_head", "layers": "layer"}
+
+
+@dataclass(frozen=True)
+class Choosing(Edit):
+    """Base of edits with selectors: fields with the names in `LABELS`, from narrow to wide. None chooses all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        store_chosen(self, *self._selectors)
+
+    @property
+    def _selectors(self) -> list[str]:
+        return [name for name in LABELS if hasattr(self, name)]
+
+    def choices(self, shape: ModelShape, length: int) -> Mapping[str, Sequence[Any]]:
+        """The choices of each selector in a model, and in sequences of this length."""
+        layers = shape.attention_layers
+        return {
+            "dims": range(shape.d_model),
+            "positions": range(length),
+            "heads": [*product(layers, range(shape.n_heads))],
+            "kv_heads": [*product(layers, range(shape.n_kv_heads))],
+            "layers": layers,
+        }
+
+    def check(self, shape: ModelShape, length: int) -> None:
+        choices, n_heads = self.choices(shape, length), {"heads": shape.n_heads, "kv_heads": shape.n_kv_heads}
+        for name in self._selectors:
+            if name in n_heads:
+                check_heads(getattr(self, name) or (), shape.attention_layers, n_heads[name], LABELS[name])
+            else:
+                check_chosen(getattr(self, name), choices[name], LABELS[name])
+
+    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
+        """The edit with other choices for its narrowest selector: the same number, drawn at random.
+
+        Raises InputError where the selector chooses all, or more than it leaves out.
+        """
+        name = next((name for name in self._selectors if getattr(self, name) is not None), self._selectors[-1])
+        chosen = getattr(self, name)
+        if chosen is None:
+            raise InputError(f"{type(self).__name__} changes all {name}; a control needs some to be chosen")
+        others = [choice for choice in self.choices(shape, length)[name] if choice not in chosen]
+        if len(others) < len(chosen):
+            raise InputError(f"a control of {len(chosen)} {name} needs as many others; there are {len(others)}")
+        drawn = torch.randperm(len(others), generator=generator)[: len(chosen)].tolist()
+        return replace(self, **{name: tuple(others[i] for i in sorted(drawn))})
+
+
 @dataclass(frozen=True, kw_only=True)
-class InLayers(Edit):
+class InLayers(Choosing):
     """Changes attention layers `layers`, counted among all blocks; all by default."""
 
     layers: Iterable[int] | None = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        store_chosen(self, "layers")
-
     def check(self, shape: ModelShape, length: int) -> None:
-        if not self.layers_of(shape):
+        if not self.choices(shape, length)["layers"]:
             raise InputError(f"{type(self).__name__} finds no layer of this model to change; take another family")
-        check_chosen(self.layers, self.layers_of(shape), "layer")
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        return draw_others(self, "layers", self.layers_of(shape), generator)
+        super().check(shape, length)
 
     def acts_in(self, layer: int) -> bool:
         """Whether it changes anything in this layer."""
         return self.layers is None or layer in self.layers
 
-    def layers_of(self, shape: ModelShape) -> Sequence[int]:
-        """The layers of a model that can be chosen, in order."""
-        return shape.attention_layers
+
+@dataclass(frozen=True, kw_only=True)
+class InCalls(InLayers):
+    """Changes the attention calls of its layers, by `changed`."""
+
+    def call(self, call: AttentionCall) -> AttentionCall:
+        return self.changed(call) if self.acts_in(call.layer) else call
+
+    def changed(self, call: AttentionCall) -> AttentionCall:
+        """The call of a layer that it changes, after the change."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,29 +107,11 @@ class OnPairs(InLayers):
         """The heads that are named; None for all."""
         return getattr(self, self.selector)
 
-    def n_of(self, shape: ModelShape) -> int:
-        """How many heads of this kind a layer has."""
-        raise NotImplementedError
-
-    def pairs_of(self, shape: ModelShape) -> list[tuple[int, int]]:
-        """The heads of a model that can be named, in order."""
-        return [(layer, head) for layer in shape.attention_layers for head in range(self.n_of(shape))]
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        store_chosen(self, self.selector)
         if self.layers is not None and self.pairs is not None:
             name = self.selector
             raise InputError(f"{name} name their layers, as (layer, {name[:-1]}); give {name} or layers, not both")
-
-    def check(self, shape: ModelShape, length: int) -> None:
-        super().check(shape, length)
-        check_heads(self.pairs or (), shape.attention_layers, self.n_of(shape), self.selector[:-1])
-
-    def control(self, shape: ModelShape, length: int, generator: torch.Generator) -> Edit:
-        if self.pairs is None:
-            return super().control(shape, length, generator)
-        return draw_others(self, self.selector, self.pairs_of(shape), generator)
 
     def acts_in(self, layer: int) -> bool:
         return super().acts_in(layer) and (self.pairs is None or any(layer == of_head for of_head, _ in self.pairs))
@@ -96,9 +130,6 @@ class OnKVHeads(OnPairs):
     selector = "kv_heads"
     kv_heads: Iterable[tuple[int, int]] | None = None
 
-    def n_of(self, shape: ModelShape) -> int:
-        return shape.n_kv_heads
-
 
 @dataclass(frozen=True, kw_only=True)
 class OnHeads(OnPairs):
@@ -106,9 +137,6 @@ class OnHeads(OnPairs):
 
     selector = "heads"
     heads: Iterable[tuple[int, int]] | None = None
-
-    def n_of(self, shape: ModelShape) -> int:
-        return shape.n_heads
 
     def on_heads(self, call: AttentionCall, edited: AttentionCall) -> AttentionCall:
         """`edited` on the chosen heads and `call` on the others, with one dense pattern for all; both have one slot."""
@@ -137,21 +165,6 @@ class OnHeads(OnPairs):
         return self.head_mask(call.layer, call.q.shape[1]).to(call.q.device)
 
 
-def draw_others(edit: Edit, selector: str, choices: Sequence[Any], generator: torch.Generator) -> Edit:
-    """The edit with as many other choices for a selector, drawn at random.
-
-    Raises InputError where the selector chooses all, or more than it leaves out.
-    """
-    chosen = getattr(edit, selector)
-    if chosen is None:
-        raise InputError(f"{type(edit).__name__} changes all {selector}; a control needs some to be chosen")
-    others = [choice for choice in choices if choice not in chosen]
-    if len(others) < len(chosen):
-        raise InputError(f"a control of {len(chosen)} {selector} needs as many others; there are {len(others)}")
-    drawn = torch.randperm(len(others), generator=generator)[: len(chosen)].tolist()
-    return replace(edit, **{selector: tuple(others[i] for i in sorted(drawn))})
-
-
 def store_chosen(edit: Edit, *selectors: str) -> None:
     """Turns what an edit's selectors choose into tuples of whole numbers, or of (layer, head).
 
@@ -163,14 +176,13 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
             continue
         name = f"{selector} of {type(edit).__name__}"
         of_heads = selector.endswith("heads")
-        read, several = (_head_pair, _pairs(given)) if of_heads else (whole_number, given)
+        read, several = (_head_pair, [given] if is_pair(given) else given) if of_heads else (whole_number, given)
         chosen = tuple(read(choice, name) for choice, _ in zip(_several(several, name), range(MOST + 1), strict=False))
         if len(chosen) > MOST:
             raise InputError(f"{name} name more than {MOST:,}; leave them out to change all")
         if not chosen or len(set(chosen)) < len(chosen):
             raise InputError(
-                f"{type(edit).__name__}({selector}={list(chosen)}) must name each of its {selector} once, and some; "
-                "leave it out to change all"
+                f"{type(edit).__name__}({selector}={list(chosen)}) must name each of its {selector} once, and some"
             )
         object.__setattr__(edit, selector, chosen)
 
@@ -189,7 +201,7 @@ def named_heads(given: Any, name: str, layers: Sequence[int], n_heads: int) -> l
 
     Raises InputError for anything else, for heads that the attending layers do not have, and if none is named.
     """
-    pairs = [_head_pair(pair, name) for pair in _several(_pairs(given), name)]
+    pairs = [_head_pair(pair, name) for pair in _several([given] if is_pair(given) else given, name)]
     if not pairs:
         raise InputError(f"{name} names no head; give pairs (layer, head), such as [(2, 0), (4, 3)], or leave it out")
     check_heads(pairs, layers, n_heads, "head")
@@ -209,10 +221,6 @@ def is_pair(given: Any) -> bool:
     return isinstance(given, tuple) and len(given) == 2 and all(map(is_whole, given))
 
 
-def _pairs(given: Any) -> Any:
-    return [given] if is_pair(given) else given
-
-
 def _head_pair(choice: Any, name: str) -> tuple[int, int]:
     """A head as its layer and its index in it. Raises InputError for anything else."""
     is_row = isinstance(choice, Iterable) and not isinstance(choice, str) and not is_whole(choice)
@@ -222,7 +230,7 @@ def _head_pair(choice: Any, name: str) -> tuple[int, int]:
 
 
 def check_chosen(chosen: Iterable[int] | None, choices: Sequence[int], label: str) -> None:
-    """Raises InputError for a choice that is none of the `choices`, in order, that a model and its input have."""
+    """Raises InputError unless every choice is among the sorted `choices` that a model and its input have."""
     absent = [choice for choice in chosen or () if choice not in choices]
     if absent:
         has_gaps = not choices or choices[-1] - choices[0] >= len(choices)

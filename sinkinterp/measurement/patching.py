@@ -62,7 +62,8 @@ def patches(site: Site, source: ModelLike, tokens: TokensLike | Any, edits: Edit
     positions = range(tokens.shape[1]) if site.positions is None else site.positions
     places: list[dict[str, Any]] = [{"layers": (layer,)} for layer in put.values]
     if isinstance(site, OnPairs):
-        heads = [pair for pair in site.pairs_of(source.shape) if pair[0] in put.values]
+        choices = site.choices(source.shape, tokens.shape[1])[site.selector]
+        heads = [pair for pair in choices if pair[0] in put.values]
         places = [{"layers": None, site.selector: (pair,)} for pair in site.pairs or heads]
     return [replace(site, operation=put, positions=(p,), **place) for place in places for p in positions]
 
@@ -149,5 +150,5 @@ def _exchange(subject: Subject, first: int, second: int, length: int, block: int
 
 
 def _by_layer(site: Change, subject: Subject, stacked: Tensor) -> Activations:
-    layers = site.layers_of(subject.shape)
+    layers = site.site.layers(subject.shape)
     return {layer: stacked[:, i] for i, layer in enumerate(layers) if site.acts_in(layer)}

@@ -101,8 +101,8 @@ def test_beyond_the_context_full_attention_ends_and_is_compared_as_far_as_it_rea
 
 LONG, NARROW = tokens_of(65), {"window": 5, "sinks": 1}  # 64 positions are known
 REFUSED = [
-    ("llama", streaming_loss, tokens_of(), {"window": 2, "sinks": 2}, "a wider window"),
-    ("llama", streaming_loss, tokens_of(), {"window": 0, "sinks": 0}, "a wider window"),
+    ("llama", streaming_loss, tokens_of(), {"window": 2, "sinks": 2}, "number of sinks"),
+    ("llama", streaming_loss, tokens_of(), {"window": 0, "sinks": 0}, "number of sinks"),
     ("llama", streaming_loss, LONG, NARROW, "give fewer"),
     ("llama", streaming_loss, tokens_of(), {"window": 65, "sinks": 1, "rerotate": True}, "narrower window"),
     ("llama", streaming_loss, tokens_of() + 90, NARROW, "tokenise again"),

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from attention.layouts import band, layouts
 
 from sinkinterp.attention import fused
-from sinkinterp.attention.call import call_of_interface
+from sinkinterp.attention.call import AttentionCall, call_of_interface
 from sinkinterp.attention.kernels import (
     ClampedSum,
     EluFeature,
@@ -20,7 +20,6 @@ from sinkinterp.attention.kernels import (
     Unit,
 )
 from sinkinterp.attention.masks import key_blocks
-from sinkinterp.attention.scoring import Scoring
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 
 T = 11
@@ -106,7 +105,7 @@ def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense
     leaves = [call.q, call.k, call.v] + ([call.slot.key, call.slot.value] if call.slot else [])
     for leaf in leaves:
         leaf.requires_grad_()
-    by_pattern, by_kernel = call.mix(call.pattern()), fused.sdpa(fused.plain(call))
+    by_pattern, by_kernel = call.mix(call.pattern()), fused.sdpa(call)
     torch.testing.assert_close(by_kernel, by_pattern)
     weights = torch.randn_like(by_pattern)
     wanted, computed = (torch.autograd.grad((z * weights).sum(), leaves) for z in (by_pattern, by_kernel))
@@ -116,8 +115,8 @@ def test_the_kernel_for_other_devices_gives_the_output_and_gradient_of_the_dense
 
 @pytest.mark.parametrize(("fields", "patterns"), [(PLAIN["key slot"], 0), (FIELDS["softcap"], 1)])
 def test_off_the_cpu_plain_softmax_makes_no_pattern(make_call, monkeypatch, fields, patterns):
-    made, pattern = [], Scoring.computed_pattern
-    monkeypatch.setattr(Scoring, "computed_pattern", lambda scoring: made.append(scoring) or pattern(scoring))
+    made, pattern = [], AttentionCall.computed_pattern
+    monkeypatch.setattr(AttentionCall, "computed_pattern", lambda call: made.append(call) or pattern(call))
     slot = SlotRow(SLOT.key.to("meta"), SLOT.value.to("meta")) if "slot" in fields else None
     call = make_call(**fields | {"slot": slot})
     elsewhere = replace(call, **{name: getattr(call, name).to("meta") for name in "qkv"})

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from sinkinterp.attention import fused, paths
+from sinkinterp.attention import fused
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.kernels import SOFTMAX
 from sinkinterp.attention.masks import BLOCK
@@ -33,7 +33,7 @@ def exact(call):
 @pytest.mark.parametrize("dtype", ERRORS, ids=str)
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
 def test_one_pass_gives_what_every_key_receives(make_call, monkeypatch, fields, dtype):
-    monkeypatch.setattr(paths, "takes_all_columns", lambda call: True)
+    monkeypatch.setattr(fused, "takes_all_columns", lambda call: True)
     monkeypatch.setattr(AttentionCall, "_block_mass", None)
     call = make_call(queries=T, **fields)
     call = replace(call, **{name: getattr(call, name).to(dtype) for name in "qkv"})
@@ -49,7 +49,7 @@ def test_the_kernel_is_given_heads_of_a_multiple_of_eight_dimensions(monkeypatch
     given = []
     monkeypatch.setattr(fused, "attend", given.append)
     q, k = (torch.randn(2, n, T, d_head, dtype=dtype) for n in (6, 3))
-    assert paths.column_masses(q, k, torch.randn(2, 6, T), 0.5) is None
+    assert fused.column_masses(fused.Inputs(0, q, k, k, 0.5), torch.randn(2, 6, T)) is None
     n_parts = {torch.float32: 1, torch.bfloat16: 3}[dtype]
     assert given[0].q.shape == given[0].k.shape == (2, 6, T, -(-(d_head + n_parts) // 8) * 8)
 
@@ -57,15 +57,15 @@ def test_the_kernel_is_given_heads_of_a_multiple_of_eight_dimensions(monkeypatch
 def test_without_a_kernel_the_masses_come_in_blocks(make_call, monkeypatch):
     call = make_call(queries=T)
     want = call.column_mass()
-    monkeypatch.setattr(paths, "takes_all_columns", lambda call: True)
+    monkeypatch.setattr(fused, "takes_all_columns", lambda call: True)
     monkeypatch.setattr(fused, "_CHOICE", None)
     torch.testing.assert_close(replace(call).column_mass(), want)
 
 
 def test_only_bare_causal_softmax_on_cuda_takes_the_pass(make_call):
-    assert not paths.takes_all_columns(make_call())
+    assert not fused.takes_all_columns(make_call())
     there = {name: torch.empty(getattr(make_call(), name).shape, device="meta") for name in "qkv"}
-    assert not paths.takes_all_columns(replace(make_call(), **there))
+    assert not fused.takes_all_columns(replace(make_call(), **there))
 
 
 @pytest.mark.parametrize(("queries", "keys", "taken"), [(5, 5, True), (3, 5, False), (1, 1, False)])
@@ -76,8 +76,8 @@ def test_on_cuda_the_pass_is_taken_where_every_query_has_its_key(queries, keys, 
     )
     bare = SimpleNamespace(kernel=SOFTMAX, q=q, k=k, mask=None, bias=None, softcap=None)
     with torch.no_grad():
-        assert paths.takes_all_columns(bare) == taken
-    assert not paths.takes_all_columns(bare)  # where weights are trained
+        assert fused.takes_all_columns(bare) == taken
+    assert not fused.takes_all_columns(bare)  # where weights are trained
 
 
 @needs_gpu
@@ -86,5 +86,5 @@ def test_a_gpus_masses_are_the_cpus(make_call, dtype):
     call = make_call(queries=T, d_head=64)
     here, there = ({name: getattr(call, name).to(place, dtype) for name in "qkv"} for place in ("cpu", "cuda"))
     got = replace(call, **there)
-    assert paths.takes_all_columns(got) and got.is_fused
+    assert fused.takes_all_columns(got) and got.is_fused
     torch.testing.assert_close(got.column_mass().cpu(), replace(call, **here).column_mass(), rtol=5e-4, atol=1e-5)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from sinkinterp.attention import fused, paths
+from sinkinterp.attention import fused
 from sinkinterp.attention.kernels import log_total
 from sinkinterp.attention.masks import key_blocks
 from sinkinterp.attention.slots import SlotRow
@@ -43,13 +43,13 @@ def test_without_a_private_operator_a_call_gives_the_same_results(make_call, mon
 )
 def test_the_kernels_own_causal_mask_is_the_whole_mask_where_each_query_has_its_key(queries, keys, is_causal):
     q, k = torch.randn(2, 4, queries, 3), torch.randn(2, 2, keys, 3)
-    assert fused.Plain(q, k, k, None, None, 1.0).is_causal == is_causal
+    assert fused.is_plainly_causal(fused.Inputs(0, q, k, k, 1.0)) == is_causal
 
 
 def test_one_query_needs_no_mask_and_heads_of_one_dimension_need_theirs():
     q, k = torch.randn(2, 4, 5, 1), torch.randn(2, 4, 7, 1)
-    assert fused.Plain(q, k, k, None, None, 1.0).mask.equal(torch.ones(1, 1, 5, 7, dtype=torch.bool).tril(2))
-    assert fused.Plain(q[:, :, -1:], k, k, None, None, 1.0).mask is None
+    assert fused.mask_of(fused.Inputs(0, q, k, k, 1.0)).equal(torch.ones(1, 1, 5, 7, dtype=torch.bool).tril(2))
+    assert fused.mask_of(fused.Inputs(0, q[:, :, -1:], k, k, 1.0)) is None
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(11, 11), (5, 11)])
@@ -58,18 +58,18 @@ def test_the_public_kernel_returns_what_the_dense_pattern_does(make_call, querie
     mask[1, 4, 2] = False  # a query that sees nothing
     for fields in ({}, {"mask": mask}):
         call = make_call(queries=queries, keys=keys, **fields)
-        z = fused.sdpa(fused.plain(call))
+        z = fused.sdpa(call)
         torch.testing.assert_close(z, call.mix(call.pattern()))
     assert z[1, 4, 2].eq(0).all()
 
 
 def test_another_device_without_a_path_uses_the_public_kernel(make_call):
     call = make_call(slot=SlotRow(torch.randn(6, 1, 5), torch.randn(6, 1, 5)))
-    assert paths.output_alone(call) is None
+    assert fused.output_alone(call) is None
     q, k, v, key, value = (t.to("meta") for t in (call.q, call.k, call.v, call.slot.key, call.slot.value))
     there = replace(call, q=q, k=k, v=v, slot=SlotRow(key, value))
-    assert paths.output_alone(there).shape == call.output().shape
-    assert paths.output_alone(replace(there, softcap=3.0)) is None
+    assert fused.output_alone(there).shape == call.output().shape
+    assert fused.output_alone(replace(there, softcap=3.0)) is None
 
 
 def test_a_total_over_blocks_is_the_log_sum_of_all(make_call):

@@ -6,10 +6,10 @@ import torch
 from attention.layouts import layouts, random_mask
 
 from sinkinterp.attention import maps
+from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.kernels import SOFTMAX, ClampedSum, Kernel, Raw, Sigmoid, Unit
 from sinkinterp.attention.maps import of_heads, pairs, slot_cells
 from sinkinterp.attention.masks import Causal, Prefix
-from sinkinterp.attention.scoring import Scoring
 from sinkinterp.attention.slots import SinkLogit, SlotRow
 from sinkinterp.errors import InputError
 
@@ -121,8 +121,8 @@ def test_the_largest_of_each_square_is_that_of_the_cells_and_squares_without_a_p
 
 def test_no_map_of_all_pairs_is_made(make_call, monkeypatch):
     sizes = []
-    scores = Scoring.scores
-    monkeypatch.setattr(Scoring, "scores", lambda self, *a: sizes.append(out := scores(self, *a)) or out)
+    scores = AttentionCall.scores
+    monkeypatch.setattr(AttentionCall, "scores", lambda self, *a: sizes.append(out := scores(self, *a)) or out)
     call = make_call(queries=1031, n_heads=2, n_kv_heads=1, batch=1)
     maps.cells(call, 13)
     assert max(size.shape[2] * size.shape[3] for size in sizes) <= maps.SPAN**2

@@ -6,13 +6,14 @@ On fake CUDA tensors nothing is computed: shapes, strides and dtypes are those t
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention.flex_attention import flex_attention
 
-from sinkinterp.attention import flex, fused, paths
+from sinkinterp.attention import fused
 from sinkinterp.attention.kernels import Kernel, Sigmoid
 from sinkinterp.attention.masks import Causal, Window
 from sinkinterp.attention.slots import SinkLogit, SlotRow
@@ -23,6 +24,20 @@ INDEX = torch.arange(T)
 BAND = (Causal() & Window(4)).allows(INDEX[:, None], INDEX[None, :])[None, None]
 FIRST_TEXT = torch.tensor([True, False])[:, None, None, None]
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 1.0, 0.3, 0.01])[None, :, None, None]
+PAGE = (ROOT / "docs" / "concepts" / "kernels.md").read_text().partition("| softmax calls |")[2].partition("\n\n")[0]
+BLOCKS = "blocks"  # where no kernel takes a call
+
+
+class Kind(NamedTuple):
+    """A row of the table in the docs: a kind of softmax call, and its path on each device."""
+
+    calls: str
+    cpu: str
+    cuda: str
+    fallback: str
+
+
+KINDS = [Kind(*line.strip("| ").split(" | ")) for line in PAGE.splitlines()[2:]]
 ALIBI = -SLOPES * (INDEX[:, None] - INDEX).abs()
 
 
@@ -58,12 +73,12 @@ def in_blocks(call):
 
 @pytest.fixture
 def no_kernels(monkeypatch):
-    monkeypatch.setattr(paths, "PATHS", {})
+    monkeypatch.setattr(fused, "PATHS", {})
 
 
 def wanted(call):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paths, "PATHS", {})
+        patch.setattr(fused, "PATHS", {})
         return in_blocks(replace(call))
 
 
@@ -72,12 +87,11 @@ def wanted(call):
 @pytest.mark.parametrize("fields", FIELDS.values(), ids=FIELDS)
 def test_flex_attention_gives_the_dense_output_and_log_sum(make_call, monkeypatch, fields, dtype):
     """Uncompiled: on a CPU the compiler has no log-sum-exp. There bf16 scores are rounded; on a GPU they are not."""
-    monkeypatch.setattr(flex, "attend", lambda given, softcap: flex.run(given, softcap, flex_attention))
-    monkeypatch.setattr(paths, "PATHS", {paths.FLEX: paths.PATHS[paths.FLEX]})
+    monkeypatch.setattr(fused, "PATHS", {fused.FLEX: lambda call: fused.flex(call, flex_attention)})
     call = make_call(**fields)
     call = replace(call, **{name: getattr(call, name).to(dtype) for name in "qkv"})
-    name, got = paths.path_of(call)
-    assert name == paths.FLEX and got[0].dtype == dtype and got[1].dtype == torch.float32
+    name, got = fused.path_of(call)
+    assert name == fused.FLEX and got[0].dtype == dtype and got[1].dtype == torch.float32
     uncapped = replace(call, softcap=None).scores().abs().max().item()
     close = {"rtol": 0, "atol": 2e-6 if dtype is torch.float32 else 2**-8 * (uncapped + 1)}
     for ours, dense in zip(got, wanted(call), strict=True):
@@ -123,17 +137,17 @@ def imitated(request, monkeypatch):
 
     def chosen(given, added):
         takes_groups = request.param != fused.EFFICIENT and added is None
-        return 0 if given.is_grouped and not takes_groups else request.param if added is None else other
+        return 0 if fused.is_grouped(given) and not takes_groups else request.param if added is None else other
 
     monkeypatch.setattr(fused, "_chosen", chosen)
-    monkeypatch.setattr(fused, "attend", fused._on_cuda)
+    monkeypatch.setattr(fused, "_on_cpu", fused._on_cuda)
 
 
 @pytest.mark.parametrize("fields", [*NO_SOFT_CAP.values(), {"d_head": 11}], ids=[*NO_SOFT_CAP, "wider heads"])
 def test_what_cudas_kernels_return_is_cut_to_the_dense_output_and_log_sum(make_call, imitated, fields):
     call = make_call(**fields)
-    name, got = paths.path_of(call)
-    assert name == paths.TORCH
+    name, got = fused.path_of(call)
+    assert name == fused.TORCH
     torch.testing.assert_close(got, wanted(call), rtol=0, atol=4e-6)
 
 
@@ -159,12 +173,12 @@ def test_on_fake_cuda_tensors_kernels_return_the_calls_shape_and_precision(
     make_call, monkeypatch, fields, kernel, dtype
 ):
     monkeypatch.setattr(fused, "_chosen", lambda given, added: kernel)
-    monkeypatch.setattr(flex, "has_triton_package", lambda: False)  # CUDA builds have it, and would compile for no GPU
+    monkeypatch.setattr(fused, "has_triton_package", lambda: False)  # CUDA builds have it, and would compile for no GPU
     call = make_call(**fields)
     with FakeTensorMode(allow_non_fake_inputs=True):
         call = there(call, dtype)
-        needs_mask = fused.plain(call).additive() is not None
-        result = paths.path_of(call)
+        needs_mask = fused.additive(fused._with_row_as_key(call)) is not None
+        result = fused.path_of(call)
     if kernel == fused.FLASH and needs_mask:  # it takes none
         assert result is None
         return
@@ -175,7 +189,7 @@ def test_on_fake_cuda_tensors_kernels_return_the_calls_shape_and_precision(
 
 BY_KIND = dict(
     zip(
-        (kind.calls for kind in paths.KINDS),
+        (kind.calls for kind in KINDS),
         (
             ["causal", "after a cache", "one query", "key slot"],
             ["window", "padding, and a query that sees nothing"],
@@ -202,18 +216,18 @@ def of_kind(make_call, kind, name):
     return call, dtype
 
 
-@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in paths.KINDS for name in BY_KIND[kind.calls]])
+@pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind in KINDS for name in BY_KIND[kind.calls]])
 def test_a_call_takes_the_path_that_the_table_names(make_call, monkeypatch, kind, name):
     call, dtype = of_kind(make_call, kind, name)
     here = replace(call, **{each: getattr(call, each).to(dtype) for each in "qkv"})
     assert taken(here) == kind.cpu
     if "with a sink logit" in kind.calls:
-        z = paths.output_alone(here)
+        z = fused.output_alone(here)
         assert z is not None and torch.allclose(z, here.mix(here.pattern()), atol=1e-5)
     monkeypatch.setattr(fused, "_chosen", lambda given, added: fused.EFFICIENT)
-    monkeypatch.setattr(flex, "has_triton_package", lambda: True)
-    monkeypatch.setattr(flex, "_compiled", lambda: None)
-    monkeypatch.setattr(flex, "run", lambda given, softcap, kernel: (given.q, given.q.sum(-1).float()))
+    monkeypatch.setattr(fused, "has_triton_package", lambda: True)
+    monkeypatch.setattr(fused, "_compiled", lambda: None)
+    monkeypatch.setattr(fused, "flex", lambda call, kernel: (call.q, call.q.sum(-1).float()))
     with FakeTensorMode(allow_non_fake_inputs=True):
         call = there(call, dtype)
         if call.bias is not None:
@@ -223,12 +237,12 @@ def test_a_call_takes_the_path_that_the_table_names(make_call, monkeypatch, kind
         assert taken(call) == kind.cuda
         monkeypatch.setattr(fused, "_CHOICE", None)
         without = taken(call)
-        assert without == (paths.FLEX if kind.cuda != paths.BLOCKS else paths.BLOCKS)
-        monkeypatch.setattr(flex, "has_triton_package", lambda: False)
-        assert taken(call) == paths.BLOCKS
+        assert without == (fused.FLEX if kind.cuda != BLOCKS else BLOCKS)
+        monkeypatch.setattr(fused, "has_triton_package", lambda: False)
+        assert taken(call) == BLOCKS
         if "sink logit" not in kind.calls:  # a fake tensor of another device cannot be made wider
-            z = paths.output_alone(call)
-            assert (z is not None) == (kind in paths.KINDS[:2]) and (z is None or z.shape == call.q.shape)
+            z = fused.output_alone(call)
+            assert (z is not None) == (kind in KINDS[:2]) and (z is None or z.shape == call.q.shape)
 
 
 def trained(call):
@@ -239,38 +253,32 @@ def trained(call):
 
 
 def taken(call):
-    path = paths.path_of(call)
-    return paths.BLOCKS if path is None else path[0]
-
-
-def test_the_docs_show_the_table():
-    page = (ROOT / "docs" / "concepts" / "kernels.md").read_text()
-    for kind in paths.KINDS:
-        assert f"| {kind.calls} | {kind.cpu} | {kind.cuda} | {kind.fallback} |" in page
+    path = fused.path_of(call)
+    return BLOCKS if path is None else path[0]
 
 
 def test_on_a_cpu_flex_attention_is_not_compiled_even_where_triton_is(make_call, monkeypatch):
-    monkeypatch.setattr(flex, "has_triton_package", lambda: True)
-    monkeypatch.setattr(flex, "_compiled", lambda: pytest.fail("compiled"))
-    assert taken(make_call(softcap=3.0)) == paths.BLOCKS
+    monkeypatch.setattr(fused, "has_triton_package", lambda: True)
+    monkeypatch.setattr(fused, "_compiled", lambda: pytest.fail("compiled"))
+    assert taken(make_call(softcap=3.0)) == BLOCKS
 
 
 def test_a_call_that_flex_attention_cannot_compile_is_tried_once_and_its_reason_kept(make_call, monkeypatch):
     tries = []
 
-    def fails(given, softcap, kernel):
-        tries.append(given)
+    def fails(call, kernel):
+        tries.append(call)
         raise NotImplementedError("heads must have 16 dimensions\nand more words")
 
-    monkeypatch.setattr(flex, "REFUSED", {})
-    monkeypatch.setattr(flex, "has_triton_package", lambda: True)
-    monkeypatch.setattr(flex, "run", fails)
-    monkeypatch.setattr(flex, "_compiled", lambda: None)
+    monkeypatch.setattr(fused, "REFUSED", {})
+    monkeypatch.setattr(fused, "has_triton_package", lambda: True)
+    monkeypatch.setattr(fused, "flex", fails)
+    monkeypatch.setattr(fused, "_compiled", lambda: None)
     call = make_call(softcap=3.0)
     with FakeTensorMode(allow_non_fake_inputs=True):
         call = there(call, torch.float32)
-        assert taken(call) == taken(replace(call)) == paths.BLOCKS
-    assert len(tries) == 1 and list(flex.REFUSED.values()) == ["heads must have 16 dimensions"]
+        assert taken(call) == taken(replace(call)) == BLOCKS
+    assert len(tries) == 1 and list(fused.REFUSED.values()) == ["heads must have 16 dimensions"]
 
 
 @pytest.mark.parametrize("fields", NO_SOFT_CAP.values(), ids=NO_SOFT_CAP)

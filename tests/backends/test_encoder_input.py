@@ -55,8 +55,8 @@ def test_a_sound_that_cannot_be_read_names_the_fix(tmp_path):
     (tmp_path / "b.wav").write_bytes(b"no sound")
     for file, message in {
         wav(tmp_path / "a.wav", 2, rate=44_100): "holds 44100 samples a second; .* ffmpeg -i a.wav -ar 16000",
-        wav(tmp_path / "c.wav", 2, samples=[]): "holds no samples; give a file with sound",
-        tmp_path / "b.wav": "cannot read .*b.wav: .*; give a .wav file of plain",
+        wav(tmp_path / "c.wav", 2, samples=[]): "ends after 0 of 0 bytes",
+        tmp_path / "b.wav": "cannot read .*b.wav: .*; give a whole .wav file",
     }.items():
         with pytest.raises(InputError, match=message):
             Sound(file).samples()
@@ -67,7 +67,7 @@ def test_a_sound_that_cannot_be_read_names_the_fix(tmp_path):
 def test_a_sound_that_ends_before_its_header_says_is_refused(tmp_path, lost, channels):
     file = wav(tmp_path / "a.wav", 2, channels=channels)
     file.write_bytes(file.read_bytes()[:-lost])
-    with pytest.raises(InputError, match=r"a\.wav ends after \d+ of \d+ bytes of sound; copy it again"):
+    with pytest.raises(InputError, match=r"a\.wav: it ends after \d+ of \d+ bytes of sound; give a whole"):
         Sound(file).samples()
 
 

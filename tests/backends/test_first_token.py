@@ -7,8 +7,8 @@ import torch
 from backends.zoo import model_of, tokens_of
 
 import sinkinterp as si
-from sinkinterp.backends.first_token import FirstToken
 from sinkinterp.backends.load import BACKENDS
+from sinkinterp.backends.subject import FirstToken
 from sinkinterp.errors import InputError
 from sinkinterp.metrics.instruments import GEOMETRY
 from sinkinterp.metrics.qk import QK_ANGLES, QK_NORM_PRODUCTS

@@ -167,7 +167,7 @@ OUTSIDE = {
     iv.ChangeValues(iv.Zero(), positions=[LENGTH]): "no position 17; this model and input have 0 to 16",
     iv.ChangeMLP(iv.Zero(), dims=[48]): "no dimension 48",
     iv.ChangeOutputs(iv.SwapWith(0, LENGTH)): "no position 17",
-    iv.SwapPositions(0, LENGTH): "position 17 is outside the sequence",
+    iv.SwapPositions(0, LENGTH): "no position 17",
     iv.RemoveColumn(positions=[LENGTH]): "no position 17",
     iv.BlindKeys([48]): "no dimension 48",
     iv.RemovePosition([LENGTH]): "no position 17",
@@ -327,7 +327,7 @@ def test_what_is_put_back_where_it_was_taken_changes_nothing(name, backend):
     plain = run(subject)
     for site in SITES:
         taken = subject.run(TOKENS, reads={"site": site.read()})["site"]
-        values = {layer: taken[:, i] for i, layer in enumerate(site.layers_of(subject.shape))}
+        values = {layer: taken[:, i] for i, layer in enumerate(site.site.layers(subject.shape))}
         for operation in (iv.Put(values), iv.Add({layer: torch.zeros_like(x) for layer, x in values.items()})):
             again = run(subject, replace(site, operation=operation))
             if isinstance(site, EXACT):

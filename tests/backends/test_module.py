@@ -433,7 +433,7 @@ REFUSED = {
     "one key too many": (gpt_with(masked(lambda n: ones(n).tril(1))), {}, "a later token changes earlier logits"),
     "dropout that stays on": (gpt_with(attending(is_causal=True, dropout_p=0.3)), {}, "at random .dropout_p=0.3"),
     "attention that is not used": (gpt_with(biased(unused)), {}, "a change of the attention call of block 0 is lost"),
-    "attention added to nothing": (with_blocks(added_to_nothing), {}, "added to nothing .* choose blocks='blocks' .3"),
+    "attention added to nothing": (with_blocks(added_to_nothing), {}, "added to nothing, .* choose blocks='blocks' .3"),
     "heads one at a time": (gpt_with(biased(head_by_head)), {}, "one head at a time.*AttentionOf"),
     "heads and sequences in one axis": (gpt_with(biased(in_one_axis)), {}, "heads and sequences in one axis"),
     "two tables of positions": (with_second_table, {}, "choose positions='wpe' or positions='pos'"),

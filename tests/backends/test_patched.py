@@ -135,8 +135,8 @@ def test_a_refused_patch_is_one_line_and_changes_nothing():
     refused = {
         "at least one edit": (model,),
         "no layer 7": (model, iv.ZeroQueryBias(layers=[1]), iv.Temperature(2.0, layers=[7])),
-        "patched takes a transformers model, a": ("gpt2", iv.Temperature(2.0)),
-        "Linear cannot be called with token ids": (torch.nn.Linear(3, 3), iv.Temperature(2.0)),
+        "patched takes a model of transformers or": ("gpt2", iv.Temperature(2.0)),
+        "Linear cannot be called with ids alone": (torch.nn.Linear(3, 3), iv.Temperature(2.0)),
         "no such bias": (model_of("llama"), iv.ZeroQueryBias()),
         "no encoder-decoder model": (encoder_decoders.model_of("t5"), iv.Temperature(2.0)),
     }

@@ -75,7 +75,7 @@ def make_infinite(bridge):
     bridge.original_model.model.layers[1].mlp.down_proj.weight.data[3, 3] = torch.inf
 
 
-PROCESSED = "norms are no longer the model's; boot the bridge again without"
+PROCESSED = "folds weights; boot the bridge without"
 CHANGED = r"your hooks on .*hook_attn_scores change what attention"
 REFUSED = {
     "compatibility mode": ("gpt2", lambda bridge: bridge.enable_compatibility_mode(), PROCESSED),

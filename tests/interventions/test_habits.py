@@ -10,8 +10,7 @@ from sinkinterp.attention.kernels import Exp, Sigmoid
 from sinkinterp.backends.load import BACKENDS
 from sinkinterp.backends.transformer_lens import bridge_of
 from sinkinterp.errors import InputError
-from sinkinterp.interventions.edit import edits_of
-from sinkinterp.interventions.habits import _ELSEWHERE, _HOOKS
+from sinkinterp.interventions.edit import _ELSEWHERE, _HOOKS, edits_of
 
 TOKENS = tokens_of()
 FAMILIES = ("gpt2", "llama with grouped queries")

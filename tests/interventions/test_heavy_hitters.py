@@ -6,8 +6,7 @@ from backends.zoo import subject_of, tokens_of
 
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.errors import InputError
-from sinkinterp.interventions.columns import Evict
-from sinkinterp.interventions.heavy_hitters import First, KeepHeaviest
+from sinkinterp.interventions.columns import Evict, First, KeepHeaviest
 
 
 def call_of(scores, mask=None):

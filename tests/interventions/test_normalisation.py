@@ -110,7 +110,7 @@ def test_edits_of_scores_compose_on_different_heads_and_are_refused_on_one(make_
     assert not three.pattern()[:, 2].allclose(plain.pattern()[:, 2])
     edits = (Temperature(2.0, heads=[(3, 0)]), Temperature(2.0, heads=[(3, 1), (3, 0)]), Temperature(2.0))
     for edit in (*edits, BiasColumn(2.0, heads=[(3, 0)])):
-        with pytest.raises(InputError, match="set by an edit before, so its scores no longer matter"):
+        with pytest.raises(InputError, match="set by an edit before; give edits of scores first"):
             edit.call(call)
 
 

@@ -88,7 +88,7 @@ def test_positions_and_dimensions_must_be_named_once_and_exist(site):
     refused(site(iv.Zero(), positions=[LENGTH]), "no position 17; this model and input have 0 to 16")
     refused(site(iv.Zero(), positions=[-1]), "no position -1")
     refused(site(iv.Zero(), dims=[width]), f"no dimension {width}; this model and input have 0 to {width - 1}")
-    refused(site(iv.SwapWith(0, LENGTH)), "no position 17; this input has 0 to 16")
+    refused(site(iv.SwapWith(0, LENGTH)), "no position 17; this model and input have 0 to 16")
 
 
 def test_columns_positions_and_read_dimensions_must_exist():

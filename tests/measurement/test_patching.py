@@ -151,8 +151,8 @@ def test_patches_that_do_not_fit_are_refused_in_one_line():
     small, large, first = subject_of("gpt2"), si.load("sinkinterp/demo-softmax"), iv.ChangeResidual(layers=[0])
     tokens = TOKENS % 64
     for refused, message in (
-        (lambda: logits(large, tokens, patch(first, small, tokens)), "patch between models of one shape"),
-        (lambda: logits(small, TOKENS[:, :9], patch(first, small, TOKENS)), "inputs of one length"),
+        (lambda: logits(large, tokens, patch(first, small, tokens)), "do not fit"),
+        (lambda: logits(small, TOKENS[:, :9], patch(first, small, TOKENS)), "do not fit"),
         (lambda: activations(iv.ChangeTokenEmbedding(), small, TOKENS), "is not read"),
         (lambda: patch(iv.ChangeKeys(layers=[5]), small, TOKENS), "no layer 5"),
     ):

@@ -56,8 +56,7 @@ def blocks_of(model: PreTrainedModel) -> Sequence[nn.Module]:
     if stack is None:
         lengths = " or ".join(map(str, sorted({len(modules) for modules in lists}))) or "no list of them"
         raise InputError(
-            f"the configuration of this {type(model).__name__} says {depth} blocks, and the model has {lengths}; "
-            "after blocks are cut, set model.config.num_hidden_layers to as many as are left"
+            f"{type(model).__name__} has {lengths} blocks; set model.config.num_hidden_layers, now {depth}, to that"
         )
     return list(stack)
 
@@ -72,13 +71,13 @@ def running_device(model: PreTrainedModel) -> torch.device:
 
 
 def cross_attention(block: nn.Module) -> set[nn.Module]:
-    """The modules of a block that attend to an encoder: they are not causal and stand beside one that is."""
+    """The modules of a block that attend to an encoder: they are not causal, and another module of the block is."""
     is_causal = {m: m.is_causal for m in block.modules() if isinstance(getattr(m, "is_causal", None), bool)}
     return {m for m, causal in is_causal.items() if not causal} if any(is_causal.values()) else set()
 
 
 def token_mixer(block: nn.Module, attends: bool) -> str:
-    """What a block moves between tokens with, in words: attention, cross-attention, a convolution or another mixer."""
+    """Names the part of a block that mixes tokens: attention, cross-attention, a convolution or another mixer."""
     if attends:
         return "attention and cross-attention" if cross_attention(block) else "attention"
     is_convolution = any("conv" in type(child).__name__.lower() for child in block.children())
@@ -104,7 +103,7 @@ Taps = Mapping[Site, Sequence[Tap | None]]
 def taps_of(blocks: Sequence[nn.Module]) -> Taps:
     """The tap of every block at each site that modules show, in forward order; None where it is unknown."""
     return {
-        ATTENTION_INPUT: list(map(_attention, blocks)),
+        ATTENTION_INPUT: [_tap(block, _ATTENTION) for block in blocks],
         NEURONS: list(map(_output_matrix, blocks)),
         MLP: list(map(_feed_forward, blocks)),
     }
@@ -122,10 +121,6 @@ def _tap(block: nn.Module, names: Sequence[str]) -> Tap | None:
     """The tap at the input of the first of these modules that a block has."""
     modules = _named_modules(block)
     return next((Tap(modules[name], is_input=True) for name in names if name in modules), None)
-
-
-def _attention(block: nn.Module) -> Tap | None:
-    return _tap(block, _ATTENTION)
 
 
 def _output_matrix(block: nn.Module) -> Tap | None:

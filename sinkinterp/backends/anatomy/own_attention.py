@@ -6,28 +6,21 @@ makes the same queries, keys, values, mask and bias, and leaves the rest to `Att
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ...attention.shapes import HeadOutput
+from ..exclusive import computed_by
 
-
-@runtime_checkable
-class Attend(Protocol):
-    """What the heads of one layer return; shows the recorder their call.
-
-    mask: pairs that may attend, or an additive mask. key_bias: added to scaled scores, up to a constant for each query:
-    one row for all queries, as transformers stores ALiBi.
-    """
-
-    def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, key_bias: Tensor | None = None
-    ) -> HeadOutput: ...
+# Returns what the heads of one layer return, of q, k, v, a mask (pairs that may attend, or an additive one), the scale
+# and a key bias. It shows the recorder their call. The bias is added to scaled scores, up to a constant for each query:
+# one row for all queries, as transformers stores ALiBi.
+Attend = Callable[..., HeadOutput]
 
 
 @dataclass(frozen=True)
@@ -57,20 +50,15 @@ def note_of(blocks: Sequence[nn.Module]) -> str:
 
 
 @contextmanager
-def replaced(blocks: Sequence[nn.Module], attend: Callable[..., HeadOutput]) -> Iterator[None]:
+def replaced(blocks: Sequence[nn.Module], attend: Attend) -> Iterator[None]:
     """Here, the attention modules of these blocks leave attention to `attend`, whose first argument is the layer."""
-    found = [(layer, module) for layer, module in enumerate(map(_attention_of, blocks)) if module is not None]
-    families = [FAMILIES[_name_of(module)] for _, module in found]
-    before = [vars(module).get(family.method) for (_, module), family in zip(found, families, strict=True)]
-    for (layer, module), family in zip(found, families, strict=True):
-        setattr(module, family.method, partial(family.function, module, partial(attend, layer)))
-    try:
+    with ExitStack() as stack:
+        for layer, module in enumerate(map(_attention_of, blocks)):
+            if module is not None:
+                family = FAMILIES[_name_of(module)]
+                function = partial(family.function, module, partial(attend, layer))
+                stack.enter_context(computed_by({module: function}, family.method))
         yield
-    finally:
-        for (_, module), family, kept in zip(found, families, before, strict=True):
-            delattr(module, family.method)
-            if kept is not None:  # of a block of `patched` around this pass
-                setattr(module, family.method, kept)
 
 
 def _attention_of(block: nn.Module) -> nn.Module | None:

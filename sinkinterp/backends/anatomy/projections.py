@@ -19,7 +19,7 @@ from ...attention.answers import Unchanged, alike
 from ...attention.shapes import ModelShape
 from ...attention.sites import QUERY_WEIGHTS, WEIGHT_SITES, HeadWeights, Site
 from ...errors import InputError
-from ..contexts import Hook
+from ..exclusive import Hook
 from ..gap import Gap, tolerance_of
 from ..recorder import Recorder
 from .modules import removed_after
@@ -43,7 +43,7 @@ class LazyWeights(HeadWeights):
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear map that ran: what it was given and returned, its weight `d_out d_in` when asked for, and its bias."""
+    """A linear map that ran: its input x, its output y, its weight `d_out d_in` when asked for, and its bias."""
 
     x: Tensor
     y: Tensor
@@ -52,7 +52,7 @@ class Linear:
 
 
 def linear_of(module: Any, x: Tensor, y: Tensor) -> Linear:
-    """The map that a module computes, as what it returns for other inputs shows it, whatever it keeps its weight in.
+    """The map that a module computes, found by other inputs. So the format of its weight does not matter.
 
     Raises InputError for a module that is not linear: twice an input must give twice what is above the bias.
     """
@@ -210,8 +210,8 @@ def maps_edited(
 def linear_maps(block: nn.Module) -> Iterator[Float[Tensor, "... row column"]]:
     """Views of the weights: a row for each output, a column for each input; of experts a stack of such matrices.
 
-    Weights that are integers, as in a model that was quantised when it was loaded, are left out, and so are the routers
-    of experts that transformers does not build as linear layers.
+    Weights that are integers are left out, as in a quantised model. So are routers of experts that transformers does
+    not build as linear layers.
     """
     for module in block.modules():
         if isinstance(module, nn.Linear):

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import ModelOutput
-from typing_extensions import override
 
 from ...attention.sites import ATTENTION_INPUT, MLP
 from ...data.tokens import Tokens
@@ -20,12 +19,11 @@ from ...errors import InputError
 from .. import contract
 from ..anatomy.modules import blocks_of, cross_attention, positions_replaced, removed_after
 from ..anatomy.projections import HeadMap, maps_of
-from ..contexts import RECORDING
-from ..contract import Abilities, Check
-from ..exclusive import exclusive
+from ..contract import Abilities
+from ..exclusive import RECORDING, exclusive
 from ..hooks import eval_mode
 from ..huggingface import HuggingFaceSubject
-from ..subject import Logits, Subject
+from ..subject import Logits
 from .encoder_input import EncoderInput
 
 States = Float[Tensor, "1 source d_model"]
@@ -44,14 +42,12 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         self._encoder_input = encoder
         super().__init__(model, name)
 
-    @override
     def _read_model(self, model: PreTrainedModel) -> None:
         with eval_mode(model):
             self._encoded = self._encoder_input.encoded(model)
-        self._check_runs(model)
+        self._check_encoder(model)
         super()._read_model(model)
         self.encoder = self._encoder_input.description
-        self._check_states()
 
     @property
     def _embedding(self) -> nn.Embedding:
@@ -102,11 +98,10 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         crossing = {i: next(iter(cross_attention(self.modules.blocks[i]))) for i in self.shape.attention_layers}
         return maps_of(crossing, self.shape.d_head)
 
-    def _ids_of(self, check: Check[Any]) -> dict[str, torch.Tensor]:
+    @property
+    def _takes_ids(self) -> bool:
         takes_ids = "decoder_position_ids" in inspect.signature(self.model.forward).parameters
-        if check.position_ids is None or not (takes_ids or self.modules.tables):
-            return {}
-        return {"position_ids": check.position_ids.to(self.device)}
+        return takes_ids or bool(self.modules.tables)
 
     def _abilities_found(self, bare: Logits, length: int, gives_positions: bool = True) -> Abilities:
         """As for other models. If it can, the decoder runs alone: cross-attention looks like a part of updates."""
@@ -128,47 +123,32 @@ class EncoderDecoderSubject(HuggingFaceSubject):
         expanded = {name: value.expand(n_sequences, *value.shape[1:]) for name, value in tensors.items()}
         return type(self._encoded)(**fields | expanded)
 
-    def _check_runs(self, model: PreTrainedModel) -> None:
-        """Raises InputError where the decoder does not run with what the encoder returned, or without it."""
-        tokens = contract.sample_tokens(model.get_decoder().get_input_embeddings().num_embeddings)
+    def _check_encoder(self, model: PreTrainedModel) -> None:
+        """Raises InputError where the decoder does not run with what the encoder returned, or without it.
+
+        Its logits must depend on the encoder's output exactly where cross-attention runs.
+        """
+        tokens = contract.sample_tokens(self._embedding.num_embeddings).to(model.device)
+        states, crosses = self._encoded.last_hidden_state, self._encoder_input.runs_cross_attention
         try:
             with torch.no_grad(), eval_mode(model):
-                self._logits(tokens.to(model.device))
+                logits, changed = (self._logits_given(x, tokens) for x in (states, states.roll(1, -1) + 1))
         except Exception as error:  # T5Gemma needs an encoder, LongT5 breaks without one
-            lacking = "" if self._encoder_input.runs_cross_attention else " without cross-attention"
+            lacking = "" if crosses else " without cross-attention"
             raise InputError(f"{self.name} does not run{lacking}: {type(error).__name__}: {error}") from error
-
-    def _check_states(self) -> None:
-        """Raises InputError unless logits depend on the encoder's output exactly where cross-attention runs."""
-        tokens = contract.sample_tokens(self.shape.vocab).to(self.device)
-        states = self._encoded.last_hidden_state
-        with torch.no_grad(), eval_mode(self.model):
-            logits, changed = (self._logits_given(x, tokens) for x in (states, states.roll(1, -1) + 1))
-        if logits.equal(changed) == self._encoder_input.runs_cross_attention:
-            state = "changes no logit" if self._encoder_input.runs_cross_attention else "changes logits while it is off"
+        if logits.equal(changed) == crosses:
+            state = "changes no logit" if crosses else "changes logits while it is off"
             raise InputError(f"{self.name} cannot be measured: its encoder's output {state}")
-
-
-def encoder_decoder_subject(model: PreTrainedModel, encoder: EncoderInput | None, name: str | None) -> Subject:
-    """The subject of an encoder-decoder model. Raises InputError without an input for its encoder."""
-    if encoder is None:
-        raise no_encoder_input(name or type(model).__name__)
-    return EncoderDecoderSubject(model, encoder, name)
 
 
 ENCODERS = "encoder=Silence(), NoEncoder(), Sound(FILE) or Text(TEXT) of sinkinterp.backends.encoder.encoder_input"
 
 
-def no_encoder_input(name: str) -> InputError:
-    """The error that asks for an encoder's input."""
-    return InputError(
-        f"{name} is an encoder-decoder model, and its sink depends on what its encoder is given: add {ENCODERS}"
-    )
-
-
-def check_has_no_encoder(encoder: EncoderInput | None, name: str) -> None:
-    """Raises InputError where an input is given to an encoder that a model does not have."""
-    if encoder is not None:
+def check_encoder(encoder: EncoderInput | None, has_encoder: bool, name: str) -> None:
+    """Raises InputError unless an input is given for the encoder that a model has, and for no other."""
+    if has_encoder and encoder is None:
+        raise InputError(f"{name} is an encoder-decoder model, whose encoder needs an input: add {ENCODERS}")
+    if encoder is not None and not has_encoder:
         raise InputError(f"{name} has no encoder that could be given an input; leave it out")
 
 

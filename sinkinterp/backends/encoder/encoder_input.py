@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import AutoFeatureExtractor, AutoTokenizer, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput, ModelOutput
-from typing_extensions import override
 
 from ...checks import finite_number, unicode_text, whole_numbers
 from ...data.given_tokenizer import check_one_bos
@@ -58,7 +57,6 @@ class NoEncoder(EncoderInput):
     runs_cross_attention = False
     description = "off (no cross-attention)"
 
-    @override
     def encoded(self, model: PreTrainedModel) -> ModelOutput:
         """A placeholder, which no block reads."""
         width = model.get_decoder().get_input_embeddings().embedding_dim
@@ -78,7 +76,6 @@ class TokenIds(EncoderInput):
     def description(self) -> str:
         return f"{len(self.ids)} tokens (sha256 {_digest(repr(self.ids).encode())})"
 
-    @override
     def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
         if model.get_encoder().main_input_name != "input_ids":
             raise InputError(
@@ -105,7 +102,6 @@ class Text(EncoderInput):
         shown = textwrap.shorten(self.text, 40, placeholder=" ...")
         return f'text "{shown}" (sha256 {_digest(self.text.encode())})'
 
-    @override
     def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
         tokenizer = _processor(AutoTokenizer, model)
         ids = tokenizer(self.text)["input_ids"]
@@ -121,7 +117,6 @@ class _SoundInput(EncoderInput):
         """Samples from -1 to 1, `SAMPLING_RATE` of them a second."""
         raise NotImplementedError
 
-    @override
     def features(self, model: PreTrainedModel) -> dict[str, Tensor]:
         if model.get_encoder().main_input_name == "input_ids":
             raise InputError(f"the encoder of {type(model).__name__} reads text; give Text(...) or NoEncoder()")
@@ -140,7 +135,6 @@ class Silence(_SoundInput):
         if not 0 < finite_number(self.seconds, "seconds of silence") <= _LONGEST_SILENCE:
             raise InputError(f"silence lasts more than 0 and at most {_LONGEST_SILENCE} seconds; got {self.seconds}")
 
-    @override
     def samples(self) -> Samples:
         return torch.zeros(int(self.seconds * SAMPLING_RATE))
 
@@ -160,23 +154,20 @@ class Sound(_SoundInput):
     def description(self) -> str:
         return f"sound {self.file.name} (sha256 {_digest(self.file.read_bytes())})"
 
-    @override
     def samples(self) -> Samples:
         """Raises InputError for a file that is not a .wav file of this rate, or ends before its header says."""
         try:
             with wave.open(str(self.file), "rb") as sound:
                 width, rate, channels = sound.getsampwidth(), sound.getframerate(), sound.getnchannels()
                 named, data = sound.getnframes() * width * channels, sound.readframes(sound.getnframes())
+            if not data or len(data) < named:
+                raise EOFError(f"it ends after {len(data):,} of {named:,} bytes of sound")
         except (OSError, EOFError, wave.Error) as error:
             reason = str(error) or "it is empty, or ends too early"
-            raise InputError(f"cannot read {self.file}: {reason}; give a .wav file of plain (PCM) samples") from error
-        if not data:
-            raise InputError(f"{self.file} holds no samples; give a file with sound")
+            raise InputError(f"cannot read {self.file}: {reason}; give a whole .wav file of PCM samples") from error
         if rate != SAMPLING_RATE:
             fix = f"convert it: ffmpeg -i {self.file.name} -ar {SAMPLING_RATE} converted.wav"
             raise InputError(f"{self.file} holds {rate} samples a second; the model takes {SAMPLING_RATE}; {fix}")
-        if len(data) < named:
-            raise InputError(f"{self.file} ends after {len(data):,} of {named:,} bytes of sound; copy it again, whole")
         return _decoded(data, width).view(-1, channels).mean(1)
 
 
@@ -215,9 +206,7 @@ def _processor(kind: Any, model: PreTrainedModel) -> Any:
     except (OSError, ValueError, KeyError) as error:
         place = model.name_or_path or "a model in memory"
         what = kind.__name__.removeprefix("Auto")
-        raise InputError(
-            f"{place} holds no {what} for its encoder's input; give TokenIds(...) or NoEncoder()"
-        ) from error
+        raise InputError(f"{place} holds no {what}; give TokenIds(...) or NoEncoder()") from error
 
 
 def _digest(data: bytes) -> str:

@@ -27,7 +27,7 @@ from transformers import (
 from ...checks import check_memory, is_whole, nearest
 from ...errors import InputError
 from ...seals import verify, verifying
-from .adapters import adapter_folder, base_of, merged
+from ..mended import adapter_folder, base_of, merged
 from .conversions import converted
 from .named_models import known_names, located, names_here, origin_in
 from .whole import check_read_whole, check_weights
@@ -41,7 +41,7 @@ def is_gguf(source: object) -> bool:
 def _gguf_arguments(file: Path) -> dict[str, Any]:
     """Arguments of `from_pretrained` that read a GGUF file: its folder and its name.
 
-    Raises InputError where there is no such file, it is not GGUF, or the package `gguf` is absent.
+    Raises InputError if the file is absent or is not GGUF, or if the package `gguf` is absent.
     """
     _gguf_metadata(file)
     return {"pretrained_model_name_or_path": file.resolve().parent, "gguf_file": file.resolve().name}
@@ -106,10 +106,7 @@ def checked_config(source: str | Path) -> PreTrainedConfig | None:
     config = _config_of(source)
     kernel = None if config is None else getattr(config, "_attn_implementation", None)
     if isinstance(kernel, str) and "/" in kernel:
-        raise InputError(
-            f"the config.json of {source} names the attention kernel {kernel}, which is code of the Hub and is not "
-            "run; take that line out"
-        )
+        raise InputError(f"{source} names the attention kernel {kernel}, code of the Hub; take it out of config.json")
     return config
 
 
@@ -120,13 +117,6 @@ def check_fits_memory(config: PreTrainedConfig) -> None:
     if isinstance(layers, int) and isinstance(width, int):
         what = f"the weights of {layers:,} layers of {width:,} dimensions"
         check_memory(2 * layers * width**2, what, "load a smaller model")
-
-
-def decoder_start(source: str | Path) -> int | None:
-    """The first token of every text that the decoder of an encoder-decoder model writes; None for other models."""
-    config = _config_of(source)
-    has_start = config is not None and config.is_encoder_decoder
-    return getattr(config, "decoder_start_token_id", None) if has_start else None
 
 
 def _config_of(source: str | Path) -> PreTrainedConfig | None:
@@ -202,9 +192,9 @@ def _conversion(file: Path) -> Path | None:
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
-    """The tokenizer beside a model, or in its GGUF file; None where there is none.
+    """The tokenizer beside a model, or in its GGUF file; None without one.
 
-    In an encoder-decoder model, its BOS is the token that the decoder starts with, whatever the tokenizer says.
+    In an encoder-decoder model, its BOS is the token that the decoder starts with.
     """
     source = located(source)
     if is_gguf(source):
@@ -219,12 +209,13 @@ def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase | None:
     verify(Path(source), "*token*", "config.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
-        start = decoder_start(source)
+        config = _config_of(source)
     except Exception as error:  # a damaged file can fail in any way
         elsewhere = "give the name of a model on the Hub, with a network, or a folder"
         fix = "save it again" if Path(source).exists() else elsewhere
         raise InputError(f"cannot load the tokenizer of {source}: {_first_line(error)}; {fix}") from error
-    if start is not None:
+    start = getattr(config, "decoder_start_token_id", None)
+    if config is not None and config.is_encoder_decoder and start is not None:
         tokenizer.bos_token = tokenizer.convert_ids_to_tokens(start)
     return tokenizer
 

@@ -1,10 +1,22 @@
-"""The models that have a name here, and their folders: some ship with us, `make models` makes others."""
+"""The models that have a name here, and their folders: some ship with us, `make models` makes others.
+
+Other names are of the Hugging Face Hub. Without a network, those that are not in the cache fail in seconds.
+"""
 
 import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
+from huggingface_hub import constants
 
 from ...checks import nearest
+from ...data.texts import is_path
 from ...errors import InputError
 from ...files import cache_folder
 from ...seals import Of, hashes_in
@@ -13,14 +25,15 @@ SHIPPED = Path(__file__).parents[2] / "checkpoints"
 ORIGIN = "SOURCE.json"  # in a model folder: where its weights come from
 _SAME = ("gemma3-270m", "qwen2.5-coder-0.5b", "whisper-tiny.en")
 MADE = {"smollm2": "smollm2-135m-instruct"} | {name: name for name in _SAME}  # by `make models`: their folders
+PATIENCE = 2.0  # seconds in which the Hub's address must answer; huggingface_hub tries for half a minute
 _OLD = "local/"  # stood before these names, which then were those of the folders
 
 
 def located(source: str | Path) -> str | Path:
     """The folder of a model that we name; any other source as it is.
 
-    Names are sinkinterp/NAME, those of `MADE`, and those of folders in `downloads()`; local/ may stand before the last
-    two. A folder of that name in the working directory comes first. Raises InputError for a model that is not there,
+    Names are sinkinterp/NAME, the names in `MADE`, and names of folders in `downloads()`. The last two may begin with
+    local/. A folder of that name in the working directory comes first. Raises InputError for a model that is not there,
     and for a folder that holds another one.
     """
     owner, _, name = str(source).partition("/")
@@ -28,7 +41,7 @@ def located(source: str | Path) -> str | Path:
         exists = Path(source).exists()
     except (OSError, ValueError) as error:
         raise InputError(
-            f"{str(source)[:60]!r} is not a name of a model, {getattr(error, 'strerror', error)}; check it"
+            f"{str(source)[:60]!r} is not a name of a model: {getattr(error, 'strerror', error)}"
         ) from error
     if exists:
         return source
@@ -123,3 +136,51 @@ def _folders(parent: Path) -> list[str]:
         return sorted(path.name for path in parent.glob("[!.]*") if path.is_dir())
     except PermissionError:
         return []
+
+
+# Whether the Hub answers
+
+
+def offline_if_unreachable(*names: str | None) -> None:
+    """Makes huggingface_hub read its cache alone, in this process, where a name is of the Hub and no Hub answers.
+
+    None, and names of files, of folders and of our own models, are not of the Hub.
+    """
+    if any(map(_is_of_hub, names)) and not constants.HF_HUB_OFFLINE and not _is_reachable(constants.ENDPOINT):
+        constants.HF_HUB_OFFLINE = True
+
+
+@contextmanager
+def offline_while_unreachable(name: str) -> Iterator[None]:
+    """As `offline_if_unreachable`, until the block ends."""
+    before = constants.HF_HUB_OFFLINE
+    offline_if_unreachable(name)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _is_of_hub(name: str | None) -> bool:
+    return name is not None and not (is_path(name) or " " in name.strip() or is_named_here(name))
+
+
+def _is_reachable(endpoint: str) -> bool:
+    """Whether something answers at an address of the web. True where there is a proxy for it."""
+    address = urlsplit(endpoint)
+    if address.scheme in getproxies():
+        return True
+    answers: list[bool] = []
+    port = address.port or (443 if address.scheme == "https" else 80)
+    thread = Thread(target=lambda: answers.append(_answers(address.hostname or "", port)), daemon=True)
+    thread.start()
+    thread.join(2 * PATIENCE)  # looking up a name takes as long as the system likes
+    return bool(answers and answers[0])
+
+
+def _answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=PATIENCE).close()
+    except OSError:
+        return False
+    return True

@@ -53,8 +53,7 @@ def check_weights(folder: Path, config: PreTrainedConfig, dtype: torch.dtype | s
         raise InputError(f"the config.json of {folder} describes {layers} layers; take the one of the whole model")
     if layers > len(shapes) or 0 < 8 * elements < width * vocab:  # 8: quantised weights are packed
         raise InputError(
-            f"the config.json of {folder} describes {layers:,} layers of width {width:,} and {vocab:,} symbols, more "
-            f"than its {len(shapes)} tensors with {elements:,} numbers; take the config.json that belongs to them"
+            f"{folder}/config.json describes {layers:,} layers of width {width:,}, for {len(shapes)} tensors"
         )
     if not is_spread:
         size = getattr(torch, str(dtype).removeprefix("torch."), torch.float32).itemsize
@@ -70,7 +69,9 @@ def check_read_whole(source: str | Path, model: PreTrainedModel, loading: Mappin
     masks), those that its class names, and layers that predict later tokens. loading: what `from_pretrained` says.
     """
     file = Path(source)
-    shapes = dict.fromkeys(_names_in_gguf(file), ()) if file.is_file() else _shapes_of(source)
+    from transformers.integrations.gguf import read_gguf_metadata
+
+    shapes = dict.fromkeys(read_gguf_metadata(str(file))[1], ()) if file.is_file() else _shapes_of(source)
     surplus = [*loading["unexpected_keys"], *_layers_beyond(shapes, model)]
     surplus += _not_in_gguf_map(shapes, model) if file.is_file() else []
     surplus = sorted({name for name in surplus if not _is_constant(name, shapes, model)})
@@ -120,12 +121,6 @@ def _shapes(file: Path, is_plain: bool) -> dict[str, tuple[int, ...]]:
             return {name: tuple(part.get_shape()) for name, part in slices.items()}
     except (SafetensorError, OSError) as error:
         raise InputError(f"{file} holds no whole weights ({error}); download or save the model again") from error
-
-
-def _names_in_gguf(file: Path) -> tuple[str, ...]:
-    from transformers.integrations.gguf import read_gguf_metadata
-
-    return read_gguf_metadata(str(file))[1]
 
 
 def _not_in_gguf_map(names: Shapes, model: PreTrainedModel) -> Iterator[str]:

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...errors import InputError
-from .listening import SDPA, Place
-from .record import ADD, INTEGERS, MULTIPLY, Operation, Record, Visit
+from .listening import ADD, INTEGERS, MULTIPLY, SDPA, Operation, Place, Record, Visit
 
 NOWHERE = -1  # the number of no tensor
 _SOFTMAX = frozenset({F.softmax, torch.softmax, Tensor.softmax})
@@ -119,18 +118,17 @@ def _calls(record: Record) -> list[Call]:
     if written or not record.calls:
         inside = [[v.name for v in record.visits if v.start <= i < v.end] for i in written]
         names = dict.fromkeys(sub(r"\d+", "*", around[-1]) for around in inside if around)
+        often = "only sometimes" if record.calls else "no"
         where = f" (softmax is written out in {' and '.join(names)})" if names else ""
         raise InputError(
-            f"{record.name} calls {'only sometimes' if record.calls else 'no'} scaled_dot_product_attention{where}; "
-            "describe its attention with attention=AttentionOf(...)"
+            f"{record.name} calls {often} scaled_dot_product_attention{where}; describe its attention: AttentionOf"
         )
     calls = [_call(record, i) for i in range(len(record.calls))]
     starts = [call.start for call in calls]
     for i, start in enumerate(starts):
         if start in starts[:i] and start != NOWHERE:
             raise InputError(
-                f"{record.name}: attention calls {starts.index(start)} and {i} read the same residual (heads one at a "
-                "time, or branches side by side); describe their module with attention=AttentionOf(...)"
+                f"{record.name}: two attention calls read the same residual; give attention=AttentionOf(...)"
             )
     return calls
 
@@ -152,8 +150,8 @@ def _call(record: Record, i: int) -> Call:
 def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[list[Visit], tuple[int, ...]]:
     """The calls of the modules that are blocks, and the block of each attention call.
 
-    They are the modules of the innermost list in which each holds one call with the sum that it goes into, and others
-    of their kind. Without such a list, blocks are no modules: each call is one.
+    Blocks are the modules of the innermost list in which each holds one call with its sum, and others of their kind.
+    Without such a list each call is a block, and blocks are not modules.
     """
     lists: dict[str, list[Visit]] = defaultdict(list)
     for visit in record.visits:
@@ -164,16 +162,10 @@ def _blocks(record: Record, calls: Sequence[Call], wanted: str | None) -> tuple[
     choices = " or ".join(f"blocks={key!r} ({len(lists[key])} modules)" for key in fitting if key)
     choice = f"choose {choices}" if choices else "no list of its modules fits"
     if wanted is not None and wanted not in fitting:
-        raise InputError(
-            f"{record.name}: blocks={wanted!r} is not a list of modules that take and return the residual stream and "
-            f"hold all attention; {choice}"
-        )
+        raise InputError(f"{record.name}: blocks={wanted!r} does not hold all attention on the stream; {choice}")
     lost = [i for i, call in enumerate(calls) if call.start == NOWHERE]
     if lost and wanted is None:
-        raise InputError(
-            f"{record.name}: what attention call {lost[0]} returns is added to nothing that its queries come from (it "
-            f"is not used, or the stream is scaled or gated), so its block is not found; {choice}"
-        )
+        raise InputError(f"{record.name}: attention is added to nothing, or the stream is scaled or gated; {choice}")
     single = [key for key in fitting if len(set(holding[key])) == len(calls)]
     key = max(single, key=len, default=None) if wanted is None else wanted
     if key is None:
@@ -214,7 +206,7 @@ def _grown(record: Record, x: int) -> int:
 def _updates(
     record: Record, stream: Sequence[int], calls: Sequence[Call], layers: Sequence[int]
 ) -> Iterator[Operand | None]:
-    """What the feed-forward layer of each block adds, where it is one of the terms that are added to the stream."""
+    """The update of each block's feed-forward layer, if it is one of the terms that are added to the stream."""
     for block, (start, end) in enumerate(pairwise(stream)):
         inside = [call for call, layer in zip(calls, layers, strict=True) if layer == block]
         found = [
@@ -239,14 +231,13 @@ def _terms(record: Record, x: int, start: int) -> Iterator[Operand]:
 
 
 def _token_lookup(record: Record, start: int) -> tuple[Operation, str]:
-    """What looks tokens up in their table, for the input of the first block, and the name of the table's weight."""
+    """The operation that looks tokens up in their table, and the name of the table's weight."""
     embeddings = [operation for operation in record.operations if operation.place[1] is F.embedding]
     lookups = [o for o in embeddings if record.is_made_of(o.inputs[0]) and record.is_made_of(start, o.outputs[0])]
     sources = [source for lookup in lookups if (source := record.source(lookup.inputs[1])) is not None]
     if len(lookups) != 1 or not sources:
         raise InputError(
-            f"{record.name} looks tokens up in {len(sources)} tables before its first block; one is needed: "
-            "F.embedding or nn.Embedding of the token ids"
+            f"{record.name} looks tokens up in {len(sources)} tables; give one F.embedding of the token ids"
         )
     return lookups[0], sources[0][0]
 
@@ -282,7 +273,7 @@ def _turn(record: Record, operation: Operation) -> Operand | None:
 
 
 def _mixes_positions(record: Record, operation: Operation) -> bool:
-    """Whether an operation makes something of tokens and of numbers of which there are as many as positions."""
+    """Whether an operation combines tokens with numbers that have an axis as long as the sequence."""
     if operation.place[1] is SDPA or not record.is_made_of(operation.outputs[0]):
         return False
     others = [record.tensors[x] for x in operation.inputs if not record.is_made_of(x)]

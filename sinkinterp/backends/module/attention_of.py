@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ...errors import InputError
+from ..exclusive import computed_by
 from ..gap import Gap
-from .listening import computed_by
 
 _TOLERANCE = 1e-5  # of a module's output, relative to its largest entry
 

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from typing_extensions import override
 
 from ...attention.sites import MLP
 from ...checks import accepting
@@ -19,17 +18,14 @@ from ...errors import InputError
 from .. import contract
 from ..anatomy.modules import StreamModules, Tap
 from ..anatomy.projections import HeadMap
-from ..contexts import is_recorded_by
-from ..contract import Check
-from ..exclusive import exclusive
+from ..exclusive import computed_by, exclusive, is_recorded_by
 from ..hooks import eval_mode
 from ..huggingface import HuggingFaceSubject
 from ..recorder import Recorder
 from ..subject import Logits
 from .anatomy import anatomy_of
 from .attention_of import AttentionOf, described
-from .listening import Place, computed_by
-from .record import Record, recording
+from .listening import Place, Record, recording
 from .showing import Showing, Tracing
 
 Forward = Callable[[Any, Tensor], Tensor]
@@ -40,8 +36,8 @@ _TARGETS = ("targets", "labels", "target", "y")  # what modules call the tokens 
 class ModuleSubject(HuggingFaceSubject):
     """A causal language model that is any PyTorch module, read and edited while it runs, by no hooks of its modules.
 
-    Its attention calls go through `scaled_dot_product_attention`, or are described by `attention`. What is added to
-    what shows its blocks, updates and positions; `blocks` and `positions` choose them by name. `forward(module, ids)`
+    Its attention calls go through `scaled_dot_product_attention`, or are described by `attention`. Its additions
+    show its blocks, updates and positions; `blocks` and `positions` choose them by name. `forward(module, ids)`
     returns its logits, `sequence pos vocab`; by default they are what the module returns, or the first such tensor.
     Raises InputError where something is not found or ambiguous, for scripted modules, and where the contract fails.
     """
@@ -87,16 +83,13 @@ class ModuleSubject(HuggingFaceSubject):
         self._check_contract(bare)
 
     @property
-    @override
     def dtype(self) -> torch.dtype:
         return next(parameter.dtype for parameter in self.model.parameters() if parameter.is_floating_point())
 
     @property
-    @override
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    @override
     def __repr__(self) -> str:
         found = self.anatomy
         blocks = f"blocks {found.blocks}" if found.blocks else "blocks by what is added to the stream"
@@ -109,7 +102,6 @@ class ModuleSubject(HuggingFaceSubject):
         """The name of the parameter or buffer that learned positions are read from; empty without one."""
         return "" if self.anatomy.positions is None else self.anatomy.positions.source
 
-    @override
     def _pass(self, tokens: Tokens, recorder: Recorder, **positions: Tensor) -> Logits:
         tokens = tokens.to(self.device)
         with (
@@ -136,7 +128,6 @@ class ModuleSubject(HuggingFaceSubject):
             yield
         showing.check()
 
-    @override
     @contextmanager
     def shown_to(self, recorder: Recorder) -> Iterator[None]:
         run = self.model.forward
@@ -162,9 +153,7 @@ class ModuleSubject(HuggingFaceSubject):
             raise
         except Exception as error:  # what compiles itself, such as flex_attention, fails in any way
             raise InputError(
-                f"{self.name} cannot be watched ({_reason(error)}); where it calls what compiles itself, such as "
-                "flex_attention, give attention=AttentionOf(MODULE, function) with one that calls "
-                "scaled_dot_product_attention"
+                f"{self.name} cannot be watched ({_reason(error)}); give attention=AttentionOf(MODULE, function)"
             ) from error
 
     def logits(self, tokens: Tensor) -> Logits:
@@ -173,22 +162,18 @@ class ModuleSubject(HuggingFaceSubject):
         logits = _logits_in(self._forward_of(self.model, tokens), tokens)
         if logits is None or logits.shape[1] != tokens.shape[1]:
             raise InputError(
-                f"{self.name} returns no logits (sequence, pos, vocab) for ids (sequence, pos); say how it does: "
-                "forward=lambda module, ids: module(ids)[0]"
+                f"{self.name} returns no logits (sequence, pos, vocab); give forward=lambda module, ids: ..."
             )
         return logits
 
-    @override
-    def _ids_of(self, check: Check[Any]) -> dict[str, Tensor]:
-        if check.position_ids is None or not self.anatomy.turns:
-            return {}
-        return {"position_ids": check.position_ids.to(self.device)}
+    @property
+    def _takes_ids(self) -> bool:
+        return bool(self.anatomy.turns)
 
     def tensor(self, name: str) -> Tensor:
         """The parameter or buffer of this name as it is now: its owner may move or replace it."""
         return attrgetter(name)(self.model)
 
-    @override
     @contextmanager
     def maps_shown_to(self, recorder: Recorder) -> Iterator[None]:
         yield  # `_shown` shows them
@@ -202,13 +187,11 @@ class ModuleSubject(HuggingFaceSubject):
         return tracing.found
 
     @property
-    @override
     def _embedding(self) -> nn.Embedding:
         rows, size = self.tensor(self.anatomy.table).shape
         return nn.Embedding(rows, size, device="meta")
 
     @property
-    @override
     def _n_ctx(self) -> int | None:
         return self.tensor(self._positions_source).shape[-2] if self._positions_source else None
 
@@ -236,7 +219,7 @@ def _check_plain(model: nn.Module, name: str) -> None:
 
 
 def _probe(model: nn.Module) -> Tensor:
-    """Tokens 0 whose number of sequences and length are no factors of the sizes of the model, so that axes are told."""
+    """Tokens 0. The number of sequences and the length divide no size of the model, so that axes can be told apart."""
     sizes = {size for parameter in model.parameters() for size in parameter.shape}
     batch, length = (
         next((n for n in choices if not any(size % n == 0 for size in sizes)), choices[0])
@@ -251,8 +234,7 @@ def _forward_of(model: nn.Module, tokens: Tensor, name: str) -> Forward:
         logits = _logits_in(model(tokens), tokens)
     except Exception as error:  # a module can fail in any way
         raise InputError(
-            f"{name} cannot be called with token ids alone ({_reason(error)}); say how it is called: "
-            "forward=lambda module, ids: module(ids, ...)"
+            f"{name} cannot be called with ids alone ({_reason(error)}); give forward=lambda module, ids: ..."
         ) from error
     keyword = next((word for word in inspect.signature(model.forward).parameters if word in _TARGETS), None)
     if logits is None or logits.shape[1] == tokens.shape[1] or keyword is None:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from typing_extensions import override
 
 from ...attention.call import AttentionCall
 from ...attention.shapes import ModelShape
@@ -48,7 +47,7 @@ class Showing(Listener):
         for place in anatomy.residuals:
             self.results[place].append(self._residual)
         if recorder.edits_at(TOKEN_EMBEDDING):
-            shown = partial(_shown, recorder.token_embedding, anatomy.are_tokens_batch_first)
+            shown = partial(_shown, partial(recorder.edited, TOKEN_EMBEDDING), anatomy.are_tokens_batch_first)
             self.results[anatomy.tokens].append(shown)
         if positions is not None:
             for turn in anatomy.turns:
@@ -56,7 +55,7 @@ class Showing(Listener):
                 self.operands[turn.place].append((turn.index, moved))
         learned = anatomy.positions
         if learned is not None and recorder.edits_at(POSITION_EMBEDDING):
-            rows = partial(_shown, recorder.position_embedding, learned.pos_axis == 1)
+            rows = partial(_shown, partial(recorder.edited, POSITION_EMBEDDING), learned.pos_axis == 1)
             self.operands[learned.place].append((learned.index, lambda x: rows(with_axes(x, 3))))
         for block, update in updates.items():
             shown = partial(_shown, partial(recorder.update, MLP, block, factor=update.factor), anatomy.is_batch_first)
@@ -71,7 +70,6 @@ class Showing(Listener):
                 self.maps[place].append(edited)
         self.heard = {*(self.heard or ()), F.linear}
 
-    @override
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = list(args)
         for index, change in self.operands.get(place, ()):
@@ -83,12 +81,9 @@ class Showing(Listener):
             out = edited(linear_that_ran(out, *given, **kwargs))
         return out
 
-    @override
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
         if self.n_attended >= len(self.anatomy.layers):
-            raise InputError(
-                f"{self.name} attends more often than the {len(self.anatomy.layers)} times when it was loaded"
-            )
+            raise InputError(f"{self.name} attends more often than when it was loaded{AGAIN}")
         call = replace(call, layer=self.anatomy.layers[self.n_attended])
         edited = self._last_call = self.recorder.attend(call)
         is_ours = edited is not call or edited.is_fused
@@ -152,12 +147,10 @@ class Tracing(Listener):
         self.found: list[tuple[Place, HeadMap]] = []
         self._made: list[tuple[Place, Tensor]] = []  # what operations returned since the last attention call
 
-    @override
     def operate(self, place: Place, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         self._made.append((place, F.linear(*args, **kwargs).detach().requires_grad_()))
         return self._made[-1][1].clone()  # which may be changed in place
 
-    @override
     def attend(self, call: AttentionCall, *args: Any, **kwargs: Any) -> Tensor:
         self.found += self._maps(call) if self._made else ()
         self._made.clear()
@@ -193,5 +186,5 @@ def _known(rows: Rows, width: int) -> Rows:
 
 
 def linear_that_ran(y: Tensor, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Linear:
-    """What `F.linear` computed for its arguments, which are named as torch names them; `y` is what it returned."""
+    """The map that `F.linear` computed. The arguments have torch's names; `y` is the result."""
     return Linear(input, y, lambda: weight, bias)
