@@ -49,7 +49,9 @@ def patched(model: Any, *edits: Edits) -> Iterator[Any]:
     `si.load` made of them. Hooks that are added inside the block see
     what the edits made. A pattern that is cached holds the weights that multiply the values, without a slot's column.
     Positions count the real tokens of each sequence from its first: behind padding, position 0 is its first real token.
-    It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. An edit names
+    It stays so where a cache holds the beginning, has forgotten it, or keeps room for later tokens. A cache that was
+    filled before the block keeps what it holds, as with hooks of your own: edits change the tokens that are read in the
+    block, and how these see cached ones. An edit names
     positions that every sequence has when its first pass ends: a prompt in chunks ends it with the first chunk. Raises
     InputError for edits that do not fit, and, before the first token is generated, for those that read what a cache
     does not hold. Some models are wrong in transformers itself, also without edits. Static caches of GPT-Neo and of

@@ -228,7 +228,7 @@ class ChangePattern(_ChangeInCall, OnHeads):
 
 @dataclass(frozen=True)
 class ChangeOutputs(_ChangeHeads, OnHeads):
-    """`operation` on what heads return, before they are mixed."""
+    """`operation` on what heads return, before a gate multiplies it and before heads are mixed."""
 
     site = sites.OUTPUT
 

@@ -67,14 +67,14 @@ def sink_grid(alpha: Alpha, epsilons: Any) -> Float[Tensor, "epsilon pos"]:
 
 
 def sink_positions(alpha: Alpha, null: Alpha, epsilon: float, share: float) -> Int[Tensor, " some_pos"]:
-    """Positions (from 0) whose sink rate exceeds both `share` and that of uniform attention, `null`.
+    """Positions (from 0) whose sink rate exceeds that of uniform attention, `null`, by more than `share`.
 
     Raises InputError unless 0 <= share < 1 and epsilon is a share of attention.
     """
     if not 0 <= share < 1:
         raise InputError(f"share is a part of the heads, from 0 to below 1; got {share}")
     (rate,), (null_rate,) = (sink_grid(values, (epsilon,)) for values in (alpha, null))
-    return ((rate > share) & (rate > null_rate)).nonzero()[:, 0]
+    return (rate - null_rate > share).nonzero()[:, 0]
 
 
 def sink_tokens(alpha: Alpha, tokens: Tokens, epsilon: float) -> list[TokenSink]:

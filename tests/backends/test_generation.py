@@ -139,3 +139,23 @@ def test_a_position_that_a_sequence_lacks_is_refused_by_the_sequence(mask, how, 
     model = model_of("llama")
     with si.patched(model, iv.ChangeValues(iv.Zero(), positions=[5])), pytest.raises(InputError, match=words):
         generated(model, PADDED, mask, **how)
+
+
+@torch.no_grad()
+def test_a_cache_from_before_the_block_keeps_what_it_holds_as_with_hooks_in_plain_torch():
+    model = model_of("llama with grouped queries")
+    d_head, output_map = model.config.head_dim, model.model.layers[1].self_attn.o_proj
+
+    def without_head_2(module, args):
+        z = args[0].clone()
+        z[..., 2 * d_head : 3 * d_head] = 0
+        return (z,)
+
+    cache = model(PADDED[:, :4], use_cache=True).past_key_values
+    handle = output_map.register_forward_pre_hook(without_head_2)
+    expected = model(PADDED[:, 4:], past_key_values=cache).logits
+    handle.remove()
+    cache = model(PADDED[:, :4], use_cache=True).past_key_values
+    with si.patched(model, iv.ChangeOutputs(iv.Zero(), heads=[(1, 2)])):
+        edited = model(PADDED[:, 4:], past_key_values=cache).logits
+    torch.testing.assert_close(edited, expected, rtol=0, atol=1e-6)

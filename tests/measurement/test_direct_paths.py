@@ -56,6 +56,37 @@ def test_a_direct_path_passes_by_all_that_other_blocks_add(name):
         assert cells[layer, head] == pytest.approx(float((direct - corrupted) / (clean - corrupted)), abs=1e-4)
 
 
+@torch.no_grad()
+def test_a_sender_behind_a_gate_is_taken_before_it_and_the_gate_stays_corrupted():
+    model = tiny_model("qwen3_next")
+    layer, n_heads = model.config.layer_types.index("full_attention"), model.config.num_attention_heads
+    attention, seen = model.model.layers[layer].self_attn, []
+
+    def keep_gate(module, args, output):
+        gate = output.unflatten(-1, (n_heads, -1)).chunk(2, -1)[1]
+        seen.append(gate.flatten(2).sigmoid())
+
+    hooks = [
+        attention.q_proj.register_forward_hook(keep_gate),
+        attention.o_proj.register_forward_pre_hook(lambda module, args: seen.append(args[0])),
+        model.model.norm.register_forward_pre_hook(lambda module, args: seen.append(args[0])),
+    ]
+    clean, corrupted = (difference(model(tokens).logits).mean() for tokens in (CLEAN, CORRUPTED))
+    for hook in hooks:
+        hook.remove()
+    clean_gate, clean_gated, _, gate, gated, last = seen
+    table = path_patching(model, CLEAN, CORRUPTED, metric=difference, progress=False)
+    cells = {(row["layer"], row["head"]): row["restored"] for row in table.rows}
+    d_head = gated.shape[-1] // n_heads
+    for head in range(n_heads):
+        of_head = slice(head * d_head, (head + 1) * d_head)
+        z = gated.clone()
+        z[..., of_head] = (clean_gated / clean_gate * gate)[..., of_head]
+        sent = last + attention.o_proj(z) - attention.o_proj(gated)
+        direct = difference(model.lm_head(model.model.norm(sent))).mean()
+        assert cells[layer, head] == pytest.approx(float((direct - corrupted) / (clean - corrupted)), abs=1e-4)
+
+
 RECEIVERS = {
     "q": lambda layer, put: ChangeQueries(put, heads=[(layer, 1)]),
     "k": lambda layer, put: ChangeKeys(put, kv_heads=[(layer, 1)]),

@@ -29,6 +29,20 @@ def seen():
     return si.load(model), qkv[:2]
 
 
+def test_maps_of_a_softcap_and_a_window_are_those_of_transformers_and_nothing_where_none_may_attend():
+    model, layers = model_of("gemma2 with softcap"), (0, 1)
+    model.set_attn_implementation("eager")
+    tokens = tokens_of()[:1]
+    with torch.no_grad():
+        patterns = model(tokens, output_attentions=True).attentions
+    found = torch.from_numpy(head_maps(si.load(model), tokens, [(layer, 3) for layer in layers]).values["weight"])
+    expected = torch.stack([patterns[layer][0, 3] for layer in layers])
+    n = tokens.shape[1]
+    assert expected[0].eq(0).sum() > n * (n - 1) / 2  # of the future alone: layer 0 has a window
+    torch.testing.assert_close(found.nan_to_num(0), expected, rtol=0, atol=1e-6)
+    assert found.isnan().equal(expected == 0)
+
+
 def test_maps_are_means_over_sequences_of_one_head(seen):
     subject, (q, k) = seen
     found = head_maps(subject, tokens_of(), [(0, 1), (2, 3)]).values
