@@ -191,6 +191,18 @@ def _first_block(shape: ModelShape) -> Sequence[int]:
     return (0,)
 
 
+def _blocks(shape: ModelShape) -> Sequence[int]:
+    return range(shape.n_layers)
+
+
+def _before_and_behind_blocks(shape: ModelShape) -> Sequence[int]:
+    return range(shape.n_layers + 1)
+
+
+def _mlp_layers(shape: ModelShape) -> Sequence[int]:
+    return shape.mlp_layers
+
+
 def _attention_layers(shape: ModelShape) -> Sequence[int]:
     return shape.attention_layers
 
@@ -199,7 +211,7 @@ _TABLES = "ChangeResidual(layers=[0]), which both tables make"
 _MAPS = "the call, or what the heads return"
 TOKEN_EMBEDDING = Site(Edit.token_embedding, "token embedding", _first_block, _TABLES)
 POSITION_EMBEDDING = Site(Edit.position_embedding, "position embedding", _first_block, _TABLES)
-RESIDUAL = Site(Edit.residual, "residual", lambda shape: range(shape.n_layers + 1))
+RESIDUAL = Site(Edit.residual, "residual", _before_and_behind_blocks)
 QUERY_WEIGHTS = Site(Edit.query_weights, "query weights", _attention_layers, _MAPS)
 KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _attention_layers, _MAPS)
 VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _attention_layers, _MAPS)
@@ -207,8 +219,8 @@ WEIGHT_SITES = (QUERY_WEIGHTS, KEY_WEIGHTS, VALUE_WEIGHTS)  # in the order in wh
 CALL = Site(Edit.call, "attention call", _attention_layers)
 OUTPUT = Site(Edit.output, "attention output", _attention_layers)
 ATTENTION_INPUT = Site(Edit.attention_input, "attention input", _attention_layers)
-NEURONS = Site(Edit.neurons, "neurons", lambda shape: range(shape.n_layers))
-MLP = Site(Edit.mlp, "feed-forward update", lambda shape: shape.mlp_layers)
+NEURONS = Site(Edit.neurons, "neurons", _blocks)
+MLP = Site(Edit.mlp, "feed-forward update", _mlp_layers)
 BLOCK_SITES = (RESIDUAL, ATTENTION_INPUT, CALL, OUTPUT, NEURONS, MLP)  # while blocks run, in forward order
 TAPPED = (ATTENTION_INPUT, NEURONS, MLP)  # what a module of every block is given or returns; a model may lack them
 _OTHERS = ("check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing

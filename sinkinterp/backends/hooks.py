@@ -20,7 +20,7 @@ from ..errors import InputError
 from .added_slots import WITH_SLOTS, slots_of
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
-from .contexts import RECORDING, Hook
+from .contexts import RECORDING, Attached, Hook
 from .exclusive import lock_of, raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder
@@ -215,7 +215,10 @@ _SETTINGS: dict[int, list[_Setting]] = {}  # those of each configuration that ha
 
 
 def inside_compiled(model: Any) -> Any:
-    """The model that `torch.compile` wrapped; any other as it is."""
+    """The model that `torch.compile` wrapped; any other as it is. Raises InputError for a proxy of one."""
+    kinds = (nn.Module, str)
+    if isinstance(model, kinds) and not issubclass(type(model), kinds):
+        raise InputError(f"a {type(model).__name__} stands for another object; give that object itself")
     return inside_compiled(model._orig_mod) if _is_wrapped(model) else model
 
 
@@ -242,13 +245,28 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
             part.forward = forward
 
 
+@dataclass(frozen=True, eq=False)
+class _Wait(Attached):
+    """A hook of a module that waits until no other thread measures its model."""
+
+    model: nn.Module
+
+    def __call__(self, *args: Any) -> None:
+        with lock_of(self.model):
+            pass
+
+
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Here, the model has no dropout, is not compiled, and computes in its own dtype. Afterwards all is as it was."""
+    """Here, the model has no dropout, is not compiled, and computes in its own dtype. Afterwards all is as it was.
+
+    Where it was training, its passes in other threads wait for the lock of the model.
+    """
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    waits = removed_after([module.register_forward_pre_hook(_Wait(model), prepend=True) for module in training])
     try:
-        with uncompiled(model), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        with waits, uncompiled(model), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            model.eval()
             yield
     finally:
         for module in training:

@@ -154,7 +154,7 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
         loaded = load_tokenizer(tokenizer)
         if loaded is None:
             raise InputError(f"{tokenizer} holds no tokenizer; give the name or the folder of one")
-        return lambda: loaded
+        return partial(_kept, loaded)
     beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
     read_with = beside if is_tokenizer(beside) else plain_tokenizer(beside)
     if tokenizer is not None and read_with is None:
@@ -162,7 +162,11 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
             f"a {type(tokenizer).__name__} is not a tokenizer; give AutoTokenizer.from_pretrained(NAME), the name, "
             "anything with encode and decode, or a dictionary of characters"
         )
-    return lambda: read_with
+    return partial(_kept, read_with)
+
+
+def _kept(tokenizer: Any) -> Any:
+    return tokenizer
 
 
 def _reading(subject: Subject, tokenizer_source: Callable[[], Any], folder: Path | None = None) -> Subject:
