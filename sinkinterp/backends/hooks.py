@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -245,25 +246,29 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
             part.forward = forward
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class _Wait(Attached):
-    """A hook of a module that waits until no other thread measures its model."""
+    """A hook of all modules of a model that makes other threads wait until the model is measured."""
 
     model: nn.Module
+    thread: int = field(default_factory=get_ident)
+    has_waited: bool = False
 
     def __call__(self, *args: Any) -> None:
-        with lock_of(self.model):
-            pass
+        if get_ident() != self.thread:
+            self.has_waited = True
+            with lock_of(self.model):
+                pass
 
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
     """Here, the model has no dropout, is not compiled, and computes in its own dtype. Afterwards all is as it was.
 
-    Where it was training, its passes in other threads wait for the lock of the model.
+    Raises InputError at the end where the model was training, and another thread ran it meanwhile.
     """
-    training = [module for module in model.modules() if module.training]
-    waits = removed_after([module.register_forward_pre_hook(_Wait(model), prepend=True) for module in training])
+    training, wait = [module for module in model.modules() if module.training], _Wait(model)
+    waits = removed_after([module.register_forward_pre_hook(wait, prepend=True) for module in training])
     try:
         with waits, uncompiled(model), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
             model.eval()
@@ -271,3 +276,5 @@ def eval_mode(model: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
+    if wait.has_waited:
+        raise InputError(f"another thread runs this {type(model).__name__} in training; measure it between its passes")

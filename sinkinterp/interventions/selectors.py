@@ -188,7 +188,7 @@ def _several(given: Any, name: str) -> Iterable[Any]:
 def named_heads(given: Any, name: str, layers: Sequence[int], n_heads: int) -> list[tuple[int, int]]:
     """Heads of a model as pairs (layer, head), in order; one pair stands for itself.
 
-    Raises InputError for anything else, for heads that the attending layers do not have, and if none is named or one twice.
+    Raises InputError for anything else, for heads that the attending layers do not have, for none, and for one twice.
     """
     pairs = sorted(_head_pair(pair, name) for pair in _several(_pairs(given), name))
     if not pairs:

@@ -370,10 +370,9 @@ def test_a_subject_that_is_pickled_or_copied_measures_the_same_or_says_why_it_ca
             assert again.tokens("ab").of_one_length().tolist() == [[3, 5]]
 
 
-def test_a_training_pass_beside_a_measurement_of_another_thread_keeps_its_dropout():
-    model, over, modes = tiny().train(), threading.Event(), []
-    subject = si.load(model)
-    model.transformer.drop.register_forward_hook(lambda drop, *_: modes.append((threading.get_ident(), drop.training)))
+def test_a_measurement_is_refused_while_another_thread_runs_the_model_in_training():
+    model, over = tiny().train(), threading.Event()
+    subject, right = si.load(model), logits_of(tiny().eval())
 
     def train():
         while not over.is_set():
@@ -381,12 +380,15 @@ def test_a_training_pass_beside_a_measurement_of_another_thread_keeps_its_dropou
 
     thread = threading.Thread(target=train)
     thread.start()
-    for _ in range(30):
-        subject.run(TOKENS)
-    over.set()
-    thread.join()
-    assert {is_training for ident, is_training in modes if ident == thread.ident} == {True}
-    assert {is_training for ident, is_training in modes if ident != thread.ident} == {False}
+    try:
+        with pytest.raises(InputError, match="measure it between its passes"):
+            for _ in range(1000):
+                assert_same(subject.run(TOKENS).logits, right)
+    finally:
+        over.set()
+        thread.join()
+    assert_same(subject.run(TOKENS).logits, right)
+    assert all(part.training and not part._forward_pre_hooks for part in model.modules())
 
 
 @pytest.mark.parametrize("stand_in", [weakref.proxy, lambda model: Mock(spec=type(model))], ids=["weak", "mock"])
