@@ -44,6 +44,14 @@ def whole_numbers(values: Any, what: str, least: int | None = None, most: int | 
     return [whole_number(value, f"one of {what}", least, most) for value in given]
 
 
+def different_numbers(values: Any, what: str, least: int | None = None, most: int | None = None) -> list[int]:
+    """As `whole_numbers`. Raises InputError also for a number that is given twice."""
+    numbers = whole_numbers(values, what, least, most)
+    if len(set(numbers)) < len(numbers):
+        raise InputError(f"{what} are different numbers; got {_shown(values)}")
+    return numbers
+
+
 def finite_number(value: Any, what: str) -> float:
     """The value as Python's float. Raises InputError, which calls it `what`, for anything else."""
     try:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.sites import Edit
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import finite_number, whole_numbers
+from ..checks import different_numbers, finite_number
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -41,8 +41,8 @@ def first_token_losses(
     The control keeps as many random tokens, never the first. Without any first token is always tried. Raises InputError
     where a window evicts nothing.
     """
-    kept = sorted({0, *whole_numbers(kept, "kept, numbers of first tokens,", 0)})
-    windows = whole_numbers(windows, "windows", 1)
+    kept = sorted({0, *different_numbers(kept, "kept, numbers of first tokens,", 0)})
+    windows = different_numbers(windows, "windows", 1)
     for window in windows:
         check_window(tokens, window)
     full, added, control, missing = loss_of(subject, tokens), {}, {}, ""
@@ -71,7 +71,7 @@ def heads_table(
     check_window(tokens, window)
     if finite_number(tolerance, "tolerance") <= 0:
         raise InputError(f"tolerance is a share of an output's length, above 0; got {tolerance}")
-    fitting = [n for n in whole_numbers(kept, "kept, numbers of first tokens,", 0) if n < window]
+    fitting = [n for n in different_numbers(kept, "kept, numbers of first tokens,", 0) if n < window]
     edits = [*(Evict(window, n) for n in fitting), KeepHeaviest(window, 1, First.EVICTED, seed=0)]
     read = partial(_output_errors, edits=edits, window=window)
     runs = [subject.run(batch, reads={"errors": read})["errors"].cpu() for _, batch in passes(subject, tokens)]

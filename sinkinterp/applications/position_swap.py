@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 
 from ..attention.sites import Edit
 from ..backends.load import subject_of
-from ..checks import whole_numbers
+from ..checks import different_numbers
 from ..data.tokens import TokenSet, TokensLike
 from ..errors import InputError
 from ..interventions.positions import ReplacePosition, SwapPositions
@@ -71,7 +71,7 @@ def swap_table(
     if not given:
         raise InputError('token_sets are tokens, or a dictionary such as {"repeated": tokens}; got an empty one')
     subject = subject_of(subject)
-    targets = whole_numbers(targets, "targets", 1)
+    targets = different_numbers(targets, "targets", 1)
     runs, rows = _runs(targets), list[dict[str, Cell]]()
     read = {name: inputs_of(subject, tokens)[1] for name, tokens in given.items()}
     sizes = {(len(token_set.tokens), token_set.shortest) for token_set in read.values()}

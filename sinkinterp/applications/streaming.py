@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..attention.sites import Edit
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import whole_number, whole_numbers
+from ..checks import different_numbers, whole_number
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..interventions.columns import Evict
@@ -114,7 +114,7 @@ def streaming_table(
     cached = masked_loss if one_pass else partial(streaming_loss, rerotate=rerotate)
     _check(subject, tokens, window, rerotate)
     check_window(tokens, window)
-    sinks = whole_numbers(sinks, "sinks", 0)
+    sinks = different_numbers(sinks, "sinks", 0)
     for count in sinks:
         SinkCache(subject.model, window, count, rerotate=rerotate)  # refusals before long runs
     full = loss_of(subject, tokens[:, : subject.shape.n_ctx])

@@ -186,12 +186,24 @@ def reads_of(reads: Any) -> dict[str, Read]:
     return {name: read if isinstance(read, Read) else CALL.read(read) for name, read in reads.items()}
 
 
+def _first_block(shape: ModelShape) -> Sequence[int]:
+    return (0,)
+
+
+def _blocks(shape: ModelShape) -> Sequence[int]:
+    return range(shape.n_layers)
+
+
+def _before_and_behind_blocks(shape: ModelShape) -> Sequence[int]:
+    return range(shape.n_layers + 1)
+
+
 _attending = attrgetter("attention_layers")
 _TABLES = "ChangeResidual(layers=[0]), which both tables make"
 _MAPS = "the call, or what the heads return"
-TOKEN_EMBEDDING = Site(Edit.token_embedding, "token embedding", lambda shape: (0,), _TABLES)
-POSITION_EMBEDDING = Site(Edit.position_embedding, "position embedding", lambda shape: (0,), _TABLES)
-RESIDUAL = Site(Edit.residual, "residual", lambda shape: range(shape.n_layers + 1))
+TOKEN_EMBEDDING = Site(Edit.token_embedding, "token embedding", _first_block, _TABLES)
+POSITION_EMBEDDING = Site(Edit.position_embedding, "position embedding", _first_block, _TABLES)
+RESIDUAL = Site(Edit.residual, "residual", _before_and_behind_blocks)
 QUERY_WEIGHTS = Site(Edit.query_weights, "query weights", _attending, _MAPS)
 KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _attending, _MAPS)
 VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _attending, _MAPS)
@@ -199,7 +211,7 @@ WEIGHT_SITES = (QUERY_WEIGHTS, KEY_WEIGHTS, VALUE_WEIGHTS)  # in the order in wh
 CALL = Site(Edit.call, "attention call", _attending)
 OUTPUT = Site(Edit.output, "attention output", _attending)
 ATTENTION_INPUT = Site(Edit.attention_input, "attention input", _attending)
-NEURONS = Site(Edit.neurons, "neurons", lambda shape: range(shape.n_layers))
+NEURONS = Site(Edit.neurons, "neurons", _blocks)
 MLP = Site(Edit.mlp, "feed-forward update", attrgetter("mlp_layers"))
 BLOCK_SITES = (RESIDUAL, ATTENTION_INPUT, CALL, OUTPUT, NEURONS, MLP)  # while blocks run, in forward order
 TAPPED = (ATTENTION_INPUT, NEURONS, MLP)  # what a module of every block is given or returns; a model may lack them

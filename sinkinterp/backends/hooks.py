@@ -3,8 +3,9 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from ..errors import InputError
 from .added_slots import WITH_SLOTS, slots_of
 from .anatomy import own_attention
 from .anatomy.modules import StreamModules, Tap, blocks_of, removed_after
-from .exclusive import RECORDING, Hook, lock_of, raise_if_interrupted
+from .exclusive import RECORDING, Attached, Hook, lock_of, raise_if_interrupted
 from .layout import trimmed
 from .recorder import Recorder
 
@@ -215,7 +216,10 @@ _SETTINGS: dict[int, list[_Setting]] = {}  # those of each configuration that ha
 
 
 def inside_compiled(model: Any) -> Any:
-    """The model that `torch.compile` wrapped; any other as it is."""
+    """The model that `torch.compile` wrapped; any other as it is. Raises InputError for a proxy of one."""
+    kinds = (nn.Module, str)
+    if isinstance(model, kinds) and not issubclass(type(model), kinds):
+        raise InputError(f"a {type(model).__name__} stands for another object; give that object itself")
     return inside_compiled(model._orig_mod) if _is_wrapped(model) else model
 
 
@@ -242,14 +246,35 @@ def uncompiled(model: nn.Module) -> Iterator[None]:
             part.forward = forward
 
 
+@dataclass(eq=False)
+class _Wait(Attached):
+    """A hook of all modules of a model that makes other threads wait until the model is measured."""
+
+    model: nn.Module
+    thread: int = field(default_factory=get_ident)
+    has_waited: bool = False
+
+    def __call__(self, *args: Any) -> None:
+        if get_ident() != self.thread:
+            self.has_waited = True
+            with lock_of(self.model):
+                pass
+
+
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Here, the model has no dropout, is not compiled, and computes in its own dtype. Afterwards all is as it was."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
+    """Here, the model has no dropout, is not compiled, and computes in its own dtype. Afterwards all is as it was.
+
+    Raises InputError at the end where the model was training, and another thread ran it meanwhile.
+    """
+    training, wait = [module for module in model.modules() if module.training], _Wait(model)
+    waits = removed_after([module.register_forward_pre_hook(wait, prepend=True) for module in training])
     try:
-        with uncompiled(model), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        with waits, uncompiled(model), torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+            model.eval()
             yield
     finally:
         for module in training:
             module.training = True
+    if wait.has_waited:
+        raise InputError(f"another thread runs this {type(model).__name__} in training; measure it between its passes")

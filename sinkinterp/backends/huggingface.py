@@ -86,6 +86,14 @@ class HuggingFaceSubject(Subject):
         sizes = f"{shape.n_layers} layers x {shape.n_heads} heads, d_model {shape.d_model}"
         return f"<Subject {self.name}: {sizes}, {library}, {str(self.dtype).removeprefix('torch.')} on {self.device}>"
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self.libraries or not isinstance(self.model, PreTrainedModel):
+            raise InputError(
+                f"the subject of {self.name} cannot be copied or pickled; copy its model, and give that to si.load"
+            )
+        self.__dict__.pop("label", None)  # a function inside another one, made again when it is asked for
+        return super().__reduce_ex__(protocol)
+
     def _bare_pass(self, tokens: Tokens) -> tuple[Logits, tuple[nn.Module, ...]]:
         """The logits of the model without a recorder, and its tables of learned positions."""
         self._check_in_memory()

@@ -148,14 +148,18 @@ def tokenizer_source(source: Any, tokenizer: Any = None) -> Callable[[], Any]:
         loaded = load_tokenizer(tokenizer)
         if loaded is None:
             raise InputError(f"{tokenizer} holds no tokenizer; give the name or the folder of one")
-        return lambda: loaded
+        return partial(_kept, loaded)
     beside = getattr(source, "tokenizer", None) if tokenizer is None else tokenizer
     read_with = beside if is_tokenizer(beside) else plain_tokenizer(beside)
     if tokenizer is not None and read_with is None:
         raise InputError(
             f"a {type(tokenizer).__name__} is not a tokenizer; give the name of one, or any with encode and decode"
         )
-    return lambda: read_with
+    return partial(_kept, read_with)
+
+
+def _kept(tokenizer: Any) -> Any:
+    return tokenizer
 
 
 def _dtype(given: Any) -> Any:

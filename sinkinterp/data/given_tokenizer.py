@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from ..errors import InputError
@@ -61,14 +61,18 @@ def _of_characters(ids: Mapping[Any, Any]) -> PlainTokenizer:
     is_right = all(isinstance(c, str) and len(c) == 1 and isinstance(i, int) for i, c in characters.items())
     if not ids or not is_right or len(characters) < len(ids):
         raise InputError("a dictionary that is a tokenizer gives every character an id of its own, such as {'a': 0}")
+    return PlainTokenizer(partial(_encoded, ids), partial(_spelt, characters))
 
-    def encode(text: str) -> list[int]:
-        unknown = sorted({character for character in text if character not in ids})
-        if unknown:
-            raise InputError(f"the tokenizer has no character {unknown[0]!r}; give a text without it")
-        return [ids[character] for character in text]
 
-    return PlainTokenizer(encode, lambda tokens: "".join(characters.get(int(i), "?") for i in tokens))
+def _encoded(ids: Mapping[str, int], text: str) -> list[int]:
+    unknown = sorted({character for character in text if character not in ids})
+    if unknown:
+        raise InputError(f"the tokenizer has no character {unknown[0]!r}; give a text without it")
+    return [ids[character] for character in text]
+
+
+def _spelt(characters: Mapping[int, str], tokens: Sequence[int]) -> str:
+    return "".join(characters.get(int(i), "?") for i in tokens)
 
 
 def appended_tokens(tokenizer: Any) -> int:

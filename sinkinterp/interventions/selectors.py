@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import pairwise, product
 from typing import Any, ClassVar
 
 import torch
@@ -199,13 +199,16 @@ def _several(given: Any, name: str) -> Iterable[Any]:
 def named_heads(given: Any, name: str, layers: Sequence[int], n_heads: int) -> list[tuple[int, int]]:
     """Heads of a model as pairs (layer, head), in order; one pair stands for itself.
 
-    Raises InputError for anything else, for heads that the attending layers do not have, and if none is named.
+    Raises InputError for anything else, for heads that the attending layers do not have, for none, and for one twice.
     """
-    pairs = [_head_pair(pair, name) for pair in _several([given] if is_pair(given) else given, name)]
+    pairs = sorted(_head_pair(pair, name) for pair in _several([given] if is_pair(given) else given, name))
     if not pairs:
         raise InputError(f"{name} names no head; give pairs (layer, head), such as [(2, 0), (4, 3)], or leave it out")
     check_heads(pairs, layers, n_heads, "head")
-    return sorted(set(pairs))
+    twice = next((one for one, other in pairwise(pairs) if one == other), None)
+    if twice:
+        raise InputError(f"head {twice[1]} of layer {twice[0]} is named twice; name it once")
+    return pairs
 
 
 def check_heads(pairs: Iterable[tuple[int, int]], layers: Sequence[int], n_heads: int, label: str) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.sites import Reads
 from ..backends.subject import Logits, Subject, Trace, tokenizer_of, words_of
-from ..checks import LARGEST, accepting, keywords, unicode_text, whole_number, whole_numbers
+from ..checks import LARGEST, accepting, different_numbers, keywords, unicode_text, whole_number, whole_numbers
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -100,7 +100,7 @@ def _at_position(logits: Logits, position: int) -> Float[Tensor, "sequence vocab
 def loss_at(positions: Sequence[int] | None = None) -> PatchingMetric:
     """Mean next-token loss of the clean prompt's tokens at `positions` (from 1; default all), in nats."""
 
-    chosen = None if positions is None else whole_numbers(positions, "positions, from 1,", 1)
+    chosen = None if positions is None else different_numbers(positions, "positions, from 1,", 1)
 
     def of(scene: Scene) -> PerSequence:
         if chosen is not None and max(chosen) >= scene.tokens.shape[1]:

@@ -11,7 +11,7 @@ from ..attention.answers import Unchanged, called, per_sequence
 from ..attention.answers import metric as named
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import keywords, nearest, whole_numbers
+from ..checks import different_numbers, keywords, nearest
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
@@ -165,4 +165,4 @@ def _metrics_in(instruments: Any) -> Iterator[AnyMetric]:
 
 
 def _inside(positions: Any, length: int) -> list[int]:
-    return sorted(set(whole_numbers(positions, "positions", 0, length - 1)))
+    return sorted(different_numbers(positions, "positions", 0, length - 1))

@@ -1,5 +1,6 @@
 """Every command that writes, on a disk without room: one line, exit code 2, old files as they were, no drafts."""
 
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
@@ -62,7 +63,7 @@ class Drawn:
 
 def check_refused(folder: Path, line: str, files: Path) -> None:
     before = contents(folder)
-    result = CliRunner().invoke(app, line.format(out=folder, files=files).split())
+    result = CliRunner().invoke(app, shlex.split(line.format(out=folder, files=files)))
     assert result.exit_code == 2 and not isinstance(result.exception, OSError), result.output
     errors = [line for line in result.stderr.splitlines() if not line.startswith("11 chats")]
     assert len(errors) == 1 and errors[0].startswith("error: cannot write"), result.stderr

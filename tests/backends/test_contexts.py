@@ -5,10 +5,12 @@ import copy
 import os
 import pickle
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from contextvars import Context
 from functools import partial
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -354,3 +356,44 @@ def test_a_process_that_is_forked_while_a_thread_measures_does_not_wait_for_it()
     finally:
         done.set()
         thread.join()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "tiny"])
+def test_a_subject_that_is_pickled_or_copied_measures_the_same_or_says_why_it_cannot(kind):
+    subject = si.load((KINDS | {"tiny": tiny})[kind](), tokenizer={"a": 3, "b": 5})
+    assert subject.label(3) == "a"
+    is_copied, right = kind in ("attention of its own", "tiny"), subject.run(TOKENS, edits=EDITS[2]).logits
+    for work in (lambda: pickle.loads(pickle.dumps(subject)), lambda: copy.deepcopy(subject)):
+        with nullcontext() if is_copied else pytest.raises(InputError, match="cannot be copied or pickled; copy its"):
+            again = work()
+            assert_same(again.run(TOKENS, edits=EDITS[2]).logits, right)
+            assert again.tokens("ab").of_one_length().tolist() == [[3, 5]]
+
+
+def test_a_measurement_is_refused_while_another_thread_runs_the_model_in_training():
+    model, over = tiny().train(), threading.Event()
+    subject, right = si.load(model), logits_of(tiny().eval())
+
+    def train():
+        while not over.is_set():
+            model(TOKENS)
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        with pytest.raises(InputError, match="measure it between its passes"):
+            for _ in range(1000):
+                assert_same(subject.run(TOKENS).logits, right)
+    finally:
+        over.set()
+        thread.join()
+    assert_same(subject.run(TOKENS).logits, right)
+    assert all(part.training and not part._forward_pre_hooks for part in model.modules())
+
+
+@pytest.mark.parametrize("stand_in", [weakref.proxy, lambda model: Mock(spec=type(model))], ids=["weak", "mock"])
+@pytest.mark.parametrize("use", [si.load, lambda model: si.patched(model, EDITS[2]).__enter__()], ids=["load", "patch"])
+def test_what_stands_for_a_model_is_refused_in_one_line(use, stand_in):
+    model = tiny()
+    with pytest.raises(InputError, match=r"stands for another object; give that object itself$"):
+        use(stand_in(model))

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 from abuse import bad_files
-from abuse.test_full_disk_commands import LINES, fill, quick  # noqa: F401
+from abuse.test_full_disk import limited
+from abuse.test_full_disk_commands import LINES, check_refused, fill, quick  # noqa: F401
+from typer.main import get_command
 
 from sinkinterp.cli.main import COMMANDS, app
 from sinkinterp.cli.options import OUTPUT_FILES, output_folder
@@ -25,6 +27,7 @@ ALL = LINES | {
     "explain": "explain sinkinterp/demo-softmax --sequences 4 --length 16 --html {out}/old --force",
     "story": "story {out} --out {out}/story.html --force",
 }
+PRINTING = {"list": "list variants", "check": "check {files}/good"}  # alone
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +35,7 @@ def no_passages(monkeypatch):
     """The chapter of these tests has other columns than the story tells of."""
     monkeypatch.setattr("sinkinterp.pages.book.passages", lambda chapters: [])
     monkeypatch.setattr("sinkinterp.pages.book.front_page", lambda *parts: "a page")
-    monkeypatch.setattr("sinkinterp.pages.book.story_page", lambda chapters: "a page")
+    monkeypatch.setattr("sinkinterp.pages.book.story_page", lambda chapters: "a page" * 99)
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +75,12 @@ def run(line: list[str], stdout, monkeypatch) -> tuple[int, str]:
     return int(ended.value.code or 0), said.getvalue()
 
 
-def test_every_command_that_writes_is_tried_here():
-    """`atlas` calls `reproduce`."""
+def test_every_command_is_tried_here():
+    """`atlas` calls `reproduce`, and `serve` prints where it listens."""
     hints = {command.__name__: checked(command).__annotations__.values() for command in COMMANDS}
+    assert get_command(app).commands.keys() - {"atlas", "serve"} == {
+        line.split()[0] for line in (ALL | PRINTING).values()
+    }
     writing = {
         name for name, own in hints.items() if any(_parser(hint) in (*OUTPUT_FILES, output_folder) for hint in own)
     }
@@ -101,10 +107,26 @@ def test_a_command_whose_prints_go_nowhere_has_written_its_files_before(name, nu
     assert all("standard output: no room" in line for line in errors)
 
 
+@pytest.mark.parametrize("number", [errno.EPIPE, errno.ENOSPC])
+@pytest.mark.parametrize("line", PRINTING.values(), ids=PRINTING)
+def test_a_command_that_only_prints_ends_quietly_or_says_that_it_cannot(number, line, files, tmp_path, monkeypatch):
+    code, said = run(line.format(files=files).split(), Failing(number, tmp_path), monkeypatch)
+    assert (code, "standard output: no room" in said) == ((0, False) if number == errno.EPIPE else (2, True)), said
+
+
+@pytest.mark.parametrize("name", sorted(ALL.keys() - LINES.keys()))
+def test_a_command_whose_files_may_not_grow_says_so_in_one_line(name, files, tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    fill(folder)
+    with limited(200):
+        check_refused(folder, ALL[name], files)
+
+
 LINE = ["measure", "sinkinterp/demo-softmax", "--drawn", "random", "--length", "11", "--sequences", "3"]
 
 
-@pytest.mark.parametrize("rest", ["| true", "> /dev/full", "> all.txt", "| cat > all.txt"])
+@pytest.mark.parametrize("rest", ["> /dev/full", "| cat > all.txt"])
 def test_a_shell_that_takes_no_output_leaves_files_and_one_that_takes_json_gets_nothing_else(rest, tmp_path):
     is_taken = "all.txt" in rest
     out = "/dev/stdout" if is_taken else "numbers.json"

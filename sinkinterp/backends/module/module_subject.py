@@ -64,6 +64,7 @@ class ModuleSubject(HuggingFaceSubject):
 
     def _find(self, blocks: str | None, positions: str | None) -> None:
         _check_plain(self.model, self.name)
+        self._check_in_memory()
         self._check_not_patched()
         self.revision, self.attention, self.attention_note = "", "sdpa", ""
         tokens = _probe(self.model).to(self.device)
