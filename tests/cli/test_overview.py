@@ -9,8 +9,9 @@ from backends.zoo import VOCAB, model_of
 from typer.testing import CliRunner
 
 import sinkinterp as si
+from sinkinterp.applications import cache_tables, outliers
 from sinkinterp.cli.main import app
-from sinkinterp.cli.overview import LINES, SHADES, head_blocks, overview, strongest_heads
+from sinkinterp.cli.overview import LINES, ROWS, SHADES, brief, head_blocks, overview, strongest_heads
 from sinkinterp.outputs import json_bytes
 from sinkinterp.seals import SEALED, SHA256
 from sinkinterp.table import Table
@@ -79,6 +80,37 @@ def test_other_commands_print_a_sentence_one_table_its_protocol_and_where_the_re
     assert len(lines) <= 40 and len(lines) < len(full.stdout.splitlines())
     assert not lines[0].startswith("┏") and sum("┏" in row for row in lines) == 1
     assert "--full" in short.stdout and "--full" not in full.stdout and "n=" in short.stdout
+
+
+@pytest.mark.parametrize("rows", [0, 1, ROWS, ROWS + 1, 3 * ROWS + 5])
+def test_a_table_that_is_cut_says_how_many_rows_it_has(rows):
+    _, shown, *_ = brief("A sentence.", Table("A title", "a note", tuple({"x": i} for i in range(rows))), "elsewhere")
+    is_cut = rows > ROWS
+    assert shown.column("x") == list(range(min(rows, ROWS)))
+    assert shown.title == "A title" + is_cut * f" ({ROWS} of {rows} rows, the rest with --full)"
+
+
+def test_the_first_rows_of_cache_are_those_of_its_answer_and_of_mask_the_longest():
+    places = [(w, p, n) for w in (3, 7) for n in (0, 2) for p in (cache_tables.IN_TEXT, cache_tables.IN_CACHE)]
+    names = cache_tables.WINDOW, cache_tables.PLACES, cache_tables.KEPT
+    losses = Table("", "", tuple(dict(zip(names, place, strict=True)) for place in places))
+    shown = [tuple(row.values()) for row in cache_tables.largest_window_first(losses)]
+    assert shown[:4] == [(7, p, n) for p in (cache_tables.IN_TEXT, cache_tables.IN_CACHE) for n in (0, 2)]
+    assert sorted(shown) == sorted(places)
+    blocks = Table("", "", tuple({"block": i, outliers.LONGEST: x} for i, x in enumerate([2.0, 7.0, 3.0])))
+    assert outliers.longest_first(blocks).column("block") == [1, 2, 0]
+
+
+def test_explain_says_a_sentence_for_each_head_and_shows_the_rows_of_the_strongest():
+    words = ["explain", "sinkinterp/text-softmax", "--sequences", "3", "--length", "13", "--drawn", "random"]
+    lines = CliRunner().invoke(app, words).stdout.splitlines()
+    said = [line.split() for line in lines if line.startswith("Head ")]
+    alphas = [float(words[words.index("token") + 1]) for words in said]
+    assert len(said) == 3 and alphas == sorted(alphas, reverse=True)
+    layer, head = said[0][1].split(".")
+    rows = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if line.startswith("│")]
+    assert rows and all(row == [layer, head] for row in rows)
+    assert any(f"make head {layer}.{head} look" in line for line in lines)
 
 
 DAMAGED = (b"", b"{", b"[]", b'{"provenance": 3}', b'{"name": "table07_position_swap", "rows": [3]}')
