@@ -172,7 +172,6 @@ def _took(folder: Path, name: str, scope: "Scope", command: str) -> Iterator[str
 
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, force: bool) -> None:
-    from ..applications.position_swap import from_zero
     from ..files import check_writable
     from ..pages.book import verdict_table, write_chapter
     from ..pages.chapters import Chapter, stem_of
@@ -187,7 +186,7 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
     written = write_chapter(out, chapter, digest, experiment.draw(table), force)
-    print_table(from_zero(digest))
+    print_table(digest)
     print_table(verdict_table(chapter))
     for file in written:
         print_written(file)
