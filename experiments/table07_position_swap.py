@@ -1,11 +1,12 @@
 """Table 7: in a model with learned positions, the sink goes where p1 goes."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import plotly.graph_objects as go
 
+from sinkinterp.applications.position_swap import REPEATED, UNTOUCHED, paper_grid, swap_chart, swap_table
 from sinkinterp.applications.position_swap import REPORTED as REPORTED
-from sinkinterp.applications.position_swap import swap_chart, swap_table
 from sinkinterp.backends.encoder.encoder_input import NoEncoder
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
@@ -54,24 +55,28 @@ def targets(length: int) -> list[int]:
 
 
 def draw(table: Table) -> go.Figure:
-    """The swap chart of the first model."""
-    first = table.rows[0]
-    return swap_chart(table.where(model=first["model"], seed=first["seed"]))
+    """The swap chart of the first model, and a panel for each other one on the paper's input."""
+    first, rows = table[0], list[dict[str, Cell]]()
+    for row in table.where(seed=first[SEED]):
+        is_first = row[MODEL] == first[MODEL]
+        if is_first or row[INPUT] == REPEATED:
+            rows.append({**row, INPUT: row[INPUT] if is_first else f"{row[MODEL]}: {row[INPUT]}"})
+    return swap_chart(table.with_rows(rows))
 
 
 def _repeated(edit: str) -> dict[str, Cell]:
-    return {INPUT: "repeated", EDIT: edit}
+    return {INPUT: REPEATED, EDIT: edit}
 
 
-UNTOUCHED, REPLACED, SWAPPED, CONTROL = map(_repeated, ("none", "p1 <- p_t", "p1 <-> p_t", "p_t <-> p_t+1"))
+BEFORE, REPLACED, SWAPPED, CONTROL = map(_repeated, (UNTOUCHED, "p1 <- p_t", "p1 <-> p_t", "p_t <-> p_t+1"))
 BY_TARGET = (MODEL, SEED, TARGET)
 MOVES = "the sink moves: after the swap Sink_t is at least half of Sink_1 before"
 RULES: Sequence[Rule] = (
-    above("replacing p1 by p_t halves Sink_1", SINK_1, UNTOUCHED, REPLACED, bound=times(2.0)),
-    above("swapping p1 and p_t halves Sink_1", SINK_1, UNTOUCHED, SWAPPED, bound=times(2.0)),
-    above(MOVES, SINK_T, SWAPPED, UNTOUCHED, bound=times(0.5), other_column=SINK_1),
+    above("replacing p1 by p_t halves Sink_1", SINK_1, BEFORE, REPLACED, bound=times(2.0)),
+    above("swapping p1 and p_t halves Sink_1", SINK_1, BEFORE, SWAPPED, bound=times(2.0)),
+    above(MOVES, SINK_T, SWAPPED, BEFORE, bound=times(0.5), other_column=SINK_1),
     above("after the swap Sink_t is above that after the control", SINK_T, SWAPPED, CONTROL, by=BY_TARGET),
-    above("the control leaves at least 90% of Sink_1", SINK_1, CONTROL, UNTOUCHED, bound=times(0.9)),
+    above("the control leaves at least 90% of Sink_1", SINK_1, CONTROL, BEFORE, bound=times(0.9)),
 )
 
-EXPERIMENT = on_models(CLAIM, MODELS, measure, draw, RULES)
+EXPERIMENT = replace(on_models(CLAIM, MODELS, measure, draw, RULES), digest=paper_grid)

@@ -88,6 +88,11 @@ def _upper(added: PerSequence) -> float:
     return found.mean if len(added) < 2 else found.high
 
 
+def largest_window_first(losses: Table) -> Table:
+    """The rows of `Losses.table` with those of its answer first: the largest window, positions of the text."""
+    return losses.with_rows(sorted(losses.rows, key=lambda row: (-int(row[WINDOW] or 0), row[PLACES] != IN_TEXT)))
+
+
 def needs_table(heads: Table) -> Table:
     """How many heads need how many first tokens."""
     needed = Counter("more" if n is None else str(n) for n in heads.column(FEWEST))

@@ -5,7 +5,7 @@ keep = found.keep(6)  # a function: activations `... d_model` -> bool `...`
 found.dims[6], found.to_dict(), found.plot()
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,7 @@ class Mask:
         first = found[:, :, 0].sum().item() / max(1, int(found.sum()))
         tokens = f"tokens of {len(blocks)} of {len(self.limits)} blocks, {first:.1%} of them first tokens"
         all_dims = sorted({dim for dims in self.dims for dim in dims})
-        dims = f"dimensions {' '.join(map(str, all_dims))}, each in some blocks"
+        dims = f"dimensions {_some(all_dims)}, each in some blocks"
         return (
             f"Leave out {tokens if blocks else 'no tokens'}. Leave out {dims if all_dims else 'no dimensions'}. "
             f"Outliers are longer than {self.times:g} medians."
@@ -92,8 +92,7 @@ class Mask:
             for i, kind in enumerate(TOKENS_BY_KIND):
                 of_kind = found[self.kinds == i]
                 shares[kind] = of_kind.float().mean().item() if len(of_kind) else None
-            names = " ".join(map(str, dims[:8])) + (f" and {len(dims) - 8} more" if len(dims) > 8 else "")
-            rows.append({BLOCK: block, **shares, LONGEST: self.longest[block], DIMS: names})
+            rows.append({BLOCK: block, **shares, LONGEST: self.longest[block], DIMS: _some(dims)})
         return Table("Which tokens and dimensions are outliers?", self.note, tuple(rows), outliers_figure)
 
     def to_dict(self) -> dict[str, Any]:
@@ -107,6 +106,16 @@ class Mask:
     def plot(self) -> go.Figure:
         """The figure of `table`."""
         return self.table().plot()
+
+
+def longest_first(outliers: Table) -> Table:
+    """The rows of `Mask.table` with those blocks first whose longest token is furthest above the median."""
+    return outliers.with_rows(sorted(outliers.rows, key=lambda row: -float(row[LONGEST] or 0)))
+
+
+def _some(dims: Sequence[int], most: int = 8) -> str:
+    """The first dimensions, and how many more there are."""
+    return " ".join(map(str, dims[:most])) + (f" and {len(dims) - most} more" if len(dims) > most else "")
 
 
 def norm_limit(norms: Float[Tensor, "..."], times: float = TIMES) -> float:

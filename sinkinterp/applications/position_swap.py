@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
@@ -18,7 +20,8 @@ from ..measurement.measure import measure
 from ..metrics.bootstrap import estimate_cells, intervals
 from ..plots.series import BAR_ERROR, error_bars, unique_values
 from ..plots.theme import GREY, colour, escaped, themed
-from ..report.columns import EDIT, INPUT, SINK_1, SINK_T, TARGET
+from ..report.columns import EDIT, INPUT, MODEL, SINK_1, SINK_T, TARGET
+from ..report.protocol import short_name
 from ..report.report import Report
 from ..table import NULL, Cell, Table, published
 
@@ -44,6 +47,9 @@ REPORTED: dict[str, dict[int, tuple[float, float | None]]] = {
     },
 }
 RATES = (SINK_1, SINK_T)
+UNTOUCHED, REPEATED, OURS, THEIRS = "none", "repeated", "this model", "GPT2-XL, the paper's"
+GRID = ((UNTOUCHED, SINK_1), *((edit, rate) for edit in ("p1 <- p_t", "p1 <-> p_t") for rate in RATES))
+RATE_NOTE = "percent of (sequence, layer, head) with a sink on the first token, and on token t"
 
 
 @dataclass(frozen=True)
@@ -95,17 +101,35 @@ def swap_table(
     return Table(f"Table 7 on {subject.name}: the sink follows p1", note, tuple(rows), swap_chart)
 
 
-def from_zero(table: Table) -> Table:
-    """A table whose column t, which counts positions from 1 as in files, counts from 0, as on all pages."""
-    if TARGET not in table.columns:
-        return table
-    rows = tuple({**row, TARGET: None if (t := row[TARGET]) is None else int(t) - 1} for row in table.rows)
-    return Table(table.title, table.note.replace("t counts from 1", "t counts from 0"), rows)
+def paper_grid(table: Table) -> Table:
+    """Table 7 as the paper prints it: a row for each edit, rate and model, a column for each t, in percent.
+
+    The rows of GPT2-XL are the paper's. Repeated tokens, as in the paper, or the first input without them; means over
+    seeds. Takes what `swap_table` returns.
+    """
+    inputs = table.column(INPUT)
+    chosen = table.where(**{INPUT: REPEATED if REPEATED in inputs else inputs[0]})
+    ours = chosen.with_rows({MODEL: OURS, **row} for row in chosen.rows)
+    targets, rows = unique_values(chosen, TARGET), list[dict[str, Cell]]()
+    for edit, rate in GRID:
+        of_edit = ours.where(**{EDIT: edit})
+        cells = {THEIRS: _percents(of_edit, published(rate), targets)}
+        cells |= {str(m): _percents(of_edit.where(**{MODEL: m}), rate, targets) for m in unique_values(ours, MODEL)}
+        rows += [{EDIT: edit, "rate": rate, "of": short_name(name), **row} for name, row in cells.items()]
+    protocol, *_ = table.note.split("; ")
+    note = f"{RATE_NOTE}; {chosen[0][INPUT]} tokens; t counts from 1; {protocol}"
+    return Table(table.title, note, tuple(row for row in rows if any([*row.values()][3:])))
+
+
+def _percents(rows: Table, column: str, targets: Sequence[Cell]) -> dict[str, Cell]:
+    """The mean over the rows of each t, as text; empty without numbers."""
+    found = {t: [x for x in rows.where(**{TARGET: t}).numbers(column) if isfinite(x)] for t in targets}
+    return {f"t={t}": f"{100 * fmean(x):.1f}" if x else "" for t, x in found.items()}
 
 
 def _runs(targets: Sequence[int]) -> list[Run]:
     return [
-        Run("none", targets[0], ()),
+        Run(UNTOUCHED, targets[0], ()),
         *(Run("p1 <- p_t", t, [ReplacePosition(0, t)]) for t in targets),
         *(Run("p1 <-> p_t", t, [SwapPositions(0, t)]) for t in targets),
         *(Run("p_t <-> p_t+1", t, [SwapPositions(t, t + 1)]) for t in targets),
@@ -121,7 +145,7 @@ def _sinks(report: Report, target: int, epsilon: float) -> dict[str, Cell]:
 
 
 def _reported(input_name: str, run: Run) -> dict[str, Cell]:
-    by_target = REPORTED.get(run.edit, {}) if input_name == "repeated" else {}
+    by_target = REPORTED.get(run.edit, {}) if input_name == REPEATED else {}
     sink_1, sink_t = by_target.get(run.target + 1, (None, None))
     return {published(SINK_1): sink_1, published(SINK_T): sink_t}
 
@@ -153,24 +177,20 @@ def swap_chart(table: Table, reported: str = "GPT2-XL in the paper") -> go.Figur
     )
     for i, name in enumerate(inputs):
         rows = table.where(**{INPUT: name})
-        targets = [str(int(t or 1) - 1) for t in rows.column(TARGET)]
-        x = [[escaped(edit) for edit in rows.column(EDIT)], targets]
+        x = [[escaped(edit) for edit in rows.column(EDIT)], [str(t) for t in rows.column(TARGET)]]
         panel = {"x": x, "showlegend": i == 0, "row": i + 1, "col": 1}
         _add_measured(figure, rows, panel)
         _add_reported(figure, rows, panel, reported)
         _add_nulls(figure, rows, panel)
-    figure.update_xaxes(title="position t (from 0), and the edit", row=len(inputs), col=1)
+    figure.update_xaxes(title="position t (from 1, as in the paper), and the edit", row=len(inputs), col=1)
     figure.update_layout(scattermode="group", bargap=0.3)
     figure.update_yaxes(range=[0, 1.05], tickformat=".0%", title="share of heads")
     caption = (
         "Share of (sequence, layer, head) whose importance of the first token (Sink_1), and of the token at position t "
         "(Sink_t), exceeds epsilon"
     )
-    note = table.note.replace("t counts from 1; ", "")  # that is so in the table, whose t the figure does not show
-    height = 140 + 190 * len(inputs)
-    return themed(
-        figure, table.title, height, f"{caption}, before (none) and after every edit; t counts from 0. {note}"
-    )
+    caption += ", before (none) and after every edit."
+    return themed(figure, table.title, 140 + 190 * len(inputs), f"{caption} {table.note}")
 
 
 def _add_measured(figure: go.Figure, rows: Table, panel: dict[str, Any]) -> None:

@@ -151,7 +151,6 @@ def demo(
 ) -> None:
     """Train a sink model and its no-sink twins, measure them, and move the sink by swapping p1."""
     with progress_bars() as progress:
-        from ..applications.position_swap import from_zero
         from ..pages.demo import demo_page, run
         from ..train.recipes import DEMO_STEPS, DEMO_TWINS
 
@@ -164,5 +163,5 @@ def demo(
 
         result = run(seed, on_step=on_step)
         html = demo_page(result)
-    tables = (result.twins, result.residuals, from_zero(result.swaps))
+    tables = (result.twins, result.residuals, result.swaps)
     deliver(tables, (out, lambda: page_bytes(html)), force=force)

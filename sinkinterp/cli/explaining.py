@@ -1,7 +1,7 @@
 """The command that says why heads look at the first token."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,12 @@ from .options import SEED, TOKENS, Column, Count, Encoder, Force, Full, Html, Mo
 from .overview import brief
 from .terminal import deliver, progress_bars
 
+if TYPE_CHECKING:
+    from ..report.explained import Explanation
+    from ..table import Table
+
 EXPLAINED = "A head to explain: 3.7 for layer 3, head 7; repeatable. [default: the three strongest sinks]"
+ELSEWHERE = "All tables: --full. A page: --html FILE."
 LENGTH = "Tokens per sequence, T. [default: 64, or what the task has]"
 
 
@@ -60,9 +65,14 @@ def explain(
 
     tables = [replace(table, note=table.note.removeprefix(answer.note).lstrip("; ")) for table in answer.tables()]
     everything = [answer.sentence, *tables, answer.note]
-    shown = (
-        everything
-        if full
-        else brief(answer.sentence, tables[0], "All tables: --full. A page: --html FILE.", answer.note)
-    )
+    shown = everything if full else brief(answer.sentence, _of_strongest(answer), ELSEWHERE, answer.note)
     deliver(shown, (html_out, as_page), force=force)
+
+
+def _of_strongest(answer: "Explanation") -> "Table":
+    """The parts of the head with the strongest sink."""
+    from ..report.columns import HEAD, LAYER
+
+    strongest = answer.strongest_first[0]
+    parts = answer.parts().where(**{LAYER: strongest.layer, HEAD: strongest.head})
+    return replace(parts, title=f"Which parts make head {strongest.name} look at {answer.target}?")

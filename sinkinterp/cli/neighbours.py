@@ -45,7 +45,7 @@ def cache(
     """How many first tokens must a rolling cache keep, and what does rounding it cost? Measure it, and answer."""
     with progress_bars() as progress:
         from ..applications import eviction
-        from ..applications.cache_tables import needs_table, quantised_answer
+        from ..applications.cache_tables import largest_window_first, needs_table, quantised_answer
         from ..applications.generation import generation_table
         from ..applications.quantised_cache import quantised_table
         from ..runs.inputs import Inputs
@@ -71,7 +71,7 @@ def cache(
         f"{subject.name}: how many first tokens must stay?",
         answer,
         tables,
-        everything if full else brief(answer, tables[0], ELSEWHERE),
+        everything if full else brief(answer, largest_window_first(tables[0]), ELSEWHERE),
         files,
     )
 
@@ -117,7 +117,7 @@ def mask(
         ]
     title, more = f"{subject.name}: what should be left out?", {"mask": found.to_dict()}
     answer = found.answer()
-    shown = [*tables, answer] if full else brief(answer, tables[0], ELSEWHERE)
+    shown = [*tables, answer] if full else brief(answer, outliers.longest_first(tables[0]), ELSEWHERE)
     _deliver(title, answer, tables, shown, files, more)
 
 

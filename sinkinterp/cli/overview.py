@@ -17,9 +17,11 @@ ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --save FILE.
 
 
 def brief(sentence: str, table: Table, elsewhere: str, note: str | None = None) -> tuple[Text | Table | str, ...]:
-    """A sentence, the first rows of one table, its note or another one, and where everything else is."""
+    """A sentence, the first rows of one table and how many it has, its note or another one, and where the rest is."""
     said = table.note if note is None else note
-    return Text(sentence), replace(table.head(ROWS), note=""), Text(said, style="table.caption"), elsewhere
+    count = f" ({ROWS} of {len(table)} rows, the rest with --full)" if len(table) > ROWS else ""
+    first = replace(table.head(ROWS), title=table.title + count, note="")
+    return Text(sentence), first, Text(said, style="table.caption"), elsewhere
 
 
 def overview(report: "Report", epsilon: float, word: "TokenText") -> Iterator[Table | Text | str]:

@@ -2,7 +2,8 @@
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -105,10 +106,11 @@ def reproduce(
                 experiments.check_scope(name, experiment, scope)
                 if is_all:
                     experiments.check_default(scope, scale)
+                command = _command(name, scope, encoder)
                 if dry_run:
-                    _print_cost(name, experiment, scope, out)
+                    _print_cost(name, experiment, scope, out, command)
                 else:
-                    _write_chapter(name, experiment, scope, out, _command(name, scope, encoder), force)
+                    _write_chapter(name, experiment, scope, out, command, force)
             except InputError as error:  # of `all`, those that can run do
                 if not is_all:
                     raise
@@ -140,37 +142,36 @@ def _workers(ray: str | None, scale: Scale | None) -> "Workers":
     return Processes(1) if scale is Scale.PAPER else Processes()
 
 
-def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path) -> None:
+def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> None:
     from ..runs.estimate import GPU_SPEED, cost_of
     from ..runs.experiment import OnModels
 
-    recipes, is_large = experiment.recipes(scope), scope.scale is Scale.PAPER
-    cost = cost_of(recipes, scope.cache, GPU_SPEED if is_large else None)
-    where = f"on one GPU at {GPU_SPEED / 1e12:.0f} teraflop/s" if is_large else "here"
-    words = f"{name} at scale {scope.scale}: "
+    recipes, is_large, words = experiment.recipes(scope), scope.scale is Scale.PAPER, list[str]()
     if isinstance(experiment.rows, OnModels):
         given = [str(model) for model in experiment.rows.chosen(scope) if model not in recipes]
-        words += f"measures {', '.join(given) or 'what it trains'}; "
-    words += f"{cost.runs} runs, {cost.cached} of them in the cache"
+        words += [f"measures {', '.join(given) or 'what it trains'}"]
+    cost = cost_of(recipes, scope.cache, GPU_SPEED if is_large else None)
+    if cost.runs or not words:
+        words += [f"{cost.runs} runs, {cost.cached} of them in the cache"]
     if cost.runs > cost.cached:
-        words += f"; the others read {cost.tokens:,} tokens, {cost.hours:,.2f} hours one after the other {where}, "
-        words += f"and leave {cost.gigabytes:.3g} GB of checkpoints"
-    print_text(words + _took(out, name, scope))
+        where = f"on one GPU at {GPU_SPEED / 1e12:.0f} teraflop/s" if is_large else "here"
+        hours = f"{cost.hours:,.2f} hours one after the other {where}"
+        words += [f"the others read {cost.tokens:,} tokens, {hours}, and leave {cost.gigabytes:.3g} GB of checkpoints"]
+    print_text(f"{name} at scale {scope.label}: {'; '.join([*words, *_took(out, name, scope, command)])}")
 
 
-def _took(folder: Path, name: str, scope: "Scope") -> str:
-    """How long the chapter of a folder took on its machine; empty without one of this scale."""
+def _took(folder: Path, name: str, scope: "Scope", command: str) -> Iterator[str]:
+    """Yields how long this command took when it made the chapter of the folder; nothing if another command made it."""
     from ..pages.chapters import chapter_in, stem_of
 
     file = folder / f"{stem_of(name, scope.label)}.json"
-    made = chapter.provenance if file.is_file() and (chapter := chapter_in(file)) else {}
-    if made.get("scale") != scope.label or "seconds" not in made:
-        return ""
-    return f"; the chapter in {folder} took {float(made['seconds'] or 0) / 3600:.2f} hours on {made.get('machine')}"
+    with suppress(InputError):  # what is damaged is made again
+        made = chapter.provenance if file.is_file() and (chapter := chapter_in(file)) else {}
+        if made.get("command") == command and isinstance(seconds := made.get("seconds"), int | float):
+            yield f"the chapter in {folder} took {seconds / 3600:.2f} hours on {made.get('machine')}"
 
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, force: bool) -> None:
-    from ..applications.position_swap import from_zero
     from ..files import check_writable
     from ..pages.book import verdict_table, write_chapter
     from ..pages.chapters import Chapter, stem_of
@@ -185,7 +186,7 @@ def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Pat
     chapter = Chapter(name, summary_of(name), table, experiment.verdicts(table, scope.label), made)
     digest = experiment.digest(table)
     written = write_chapter(out, chapter, digest, experiment.draw(table), force)
-    print_table(from_zero(digest))
+    print_table(digest)
     print_table(verdict_table(chapter))
     for file in written:
         print_written(file)

@@ -130,12 +130,14 @@ def print_table(table: Table) -> None:
     widths = _widths(texts, console.width - 1)
     left_out = "; ".join(name for name in texts if name not in widths)
     note = f"\nNot shown, since {console.width} columns of text are too few: {left_out}" if left_out else ""
-    grid = RichTable(title=escape(on_one_line(table.title)), title_justify="left")
+    grid = RichTable()
     are_text = {on_one_line(name): table.is_text(name) for name in table.columns}
     for name, width in widths.items():
         grid.add_column(escape(name), justify="left" if are_text[name] else "right", width=width)
     for row in rows:
         grid.add_row(*(escape(row[name]) for name in widths))
+    if table.title:  # above the grid, at whose width it would wrap
+        console.print(escape(on_one_line(table.title)), style="table.title", highlight=False)
     console.print(grid)
     if said := visible(table.note) + note:
         console.print(escape(said.strip()), style="table.caption", highlight=False)

@@ -11,7 +11,6 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from ..applications.position_swap import from_zero
 from ..errors import InputError
 from ..files import write_text
 from ..outputs import json_bytes, page_bytes, write_output
@@ -112,15 +111,15 @@ def files_of(folder: Path, stems: Sequence[str]) -> list[Path]:
 
 def chapter_page(chapter: Chapter, digest: Table, figure: go.Figure) -> str:
     """The page of one experiment: its result, figure, verdicts, digest, all rows, and how the numbers were made."""
-    verdicts, rows, short = verdict_table(chapter), from_zero(chapter.table), from_zero(digest)
+    verdicts = verdict_table(chapter)
     rule = "A rule says which numbers support the claim; the module of the experiment holds it."
     about = f"{rule} {why_ours_differs(chapter)}".strip() if chapter.verdicts else chapter.found
     made = Table("", "", tuple({"what": name, "value": str(value)} for name, value in chapter.provenance.items()))
     sections = [
         Section("Figure", "", [figure]),
         Section(verdicts.title, about, tables=[verdicts]),
-        Section("In short", short.note, tables=[short]),
-        *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[rows])]),
+        Section("In short", digest.note, tables=[digest]),
+        *([] if len(digest.rows) == len(chapter.table.rows) else [Section("All rows", "", tables=[chapter.table])]),
         Section("How these numbers were made", f"Make them again: {chapter.provenance.get('command')}", tables=[made]),
     ]
     fails = (f" It fails that {v.claim} ({v.reason})." for v in chapter.verdicts if v.outcome is Outcome.FAILS)

@@ -327,7 +327,7 @@ def _first_position(rows: Rows) -> _Told | None:
         "p_t <-> p_t+1": f"{to} and {to + 1} swapped",
     }  # fmt: skip
     named = tuple({**row, EDIT: words.get(str(row[EDIT]), row[EDIT])} for row in table.rows)
-    note = table.note.replace("t counts from 1", "t counts from 0").split("; local/")[0]
+    note = table.note.replace("t counts from 1; ", "").split("; local/")[0]
     moves = Table("The sink goes where p1 goes", f"{MARK}; {note}", named)
     return _Told("The sink follows the first position", text, sweep_figure(moves, EDIT, (SINK_1, SINK_T)))
 

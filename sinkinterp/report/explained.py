@@ -213,7 +213,12 @@ class Explanation:
     def sentence(self) -> str:
         """The answer in plain words."""
         found = self.path or self.no_path
-        return "\n".join([*map(self._of_head, self.heads), *([found.sentence()] if found else [])])
+        return "\n".join([*map(self._of_head, self.strongest_first), *([found.sentence()] if found else [])])
+
+    @property
+    def strongest_first(self) -> list[HeadScore]:
+        """The heads by how much attention they give, the most first."""
+        return sorted(self.heads, key=lambda head: -float(head.alpha.mean()))
 
     def _of_head(self, head: HeadScore) -> str:
         shares = head.shares()

@@ -1,5 +1,6 @@
 """What `measure` prints first: few lines, each head once, and the numbers of the report."""
 
+import json
 import math
 
 import pytest
@@ -8,8 +9,11 @@ from backends.zoo import VOCAB, model_of
 from typer.testing import CliRunner
 
 import sinkinterp as si
+from sinkinterp.applications import cache_tables, outliers
 from sinkinterp.cli.main import app
-from sinkinterp.cli.overview import LINES, SHADES, head_blocks, overview, strongest_heads
+from sinkinterp.cli.overview import LINES, ROWS, SHADES, brief, head_blocks, overview, strongest_heads
+from sinkinterp.outputs import json_bytes
+from sinkinterp.seals import SEALED, SHA256
 from sinkinterp.table import Table
 
 
@@ -78,10 +82,76 @@ def test_other_commands_print_a_sentence_one_table_its_protocol_and_where_the_re
     assert "--full" in short.stdout and "--full" not in full.stdout and "n=" in short.stdout
 
 
-def test_a_dry_run_says_the_hours_and_the_machine_of_the_chapter_of_that_scale_only():
-    outputs = [
-        CliRunner().invoke(app, ["reproduce", "table07", "--scale", scale, "--dry-run"]).stdout
-        for scale in ("real", "demo")
-    ]
-    assert "took 0.24 hours on Linux" in " ".join(outputs[0].split())  # 880.9 seconds
-    assert outputs[1] and "took" not in outputs[1]
+@pytest.mark.parametrize("rows", [0, 1, ROWS, ROWS + 1, 3 * ROWS + 5])
+def test_a_table_that_is_cut_says_how_many_rows_it_has(rows):
+    _, shown, *_ = brief("A sentence.", Table("A title", "a note", tuple({"x": i} for i in range(rows))), "elsewhere")
+    is_cut = rows > ROWS
+    assert shown.column("x") == list(range(min(rows, ROWS)))
+    assert shown.title == "A title" + is_cut * f" ({ROWS} of {rows} rows, the rest with --full)"
+
+
+def test_the_first_rows_of_cache_are_those_of_its_answer_and_of_mask_the_longest():
+    places = [(w, p, n) for w in (3, 7) for n in (0, 2) for p in (cache_tables.IN_TEXT, cache_tables.IN_CACHE)]
+    names = cache_tables.WINDOW, cache_tables.PLACES, cache_tables.KEPT
+    losses = Table("", "", tuple(dict(zip(names, place, strict=True)) for place in places))
+    shown = [tuple(row.values()) for row in cache_tables.largest_window_first(losses)]
+    assert shown[:4] == [(7, p, n) for p in (cache_tables.IN_TEXT, cache_tables.IN_CACHE) for n in (0, 2)]
+    assert sorted(shown) == sorted(places)
+    blocks = Table("", "", tuple({"block": i, outliers.LONGEST: x} for i, x in enumerate([2.0, 7.0, 3.0])))
+    assert outliers.longest_first(blocks).column("block") == [1, 2, 0]
+
+
+def test_explain_says_a_sentence_for_each_head_and_shows_the_rows_of_the_strongest():
+    words = ["explain", "sinkinterp/text-softmax", "--sequences", "3", "--length", "13", "--drawn", "random"]
+    lines = CliRunner().invoke(app, words).stdout.splitlines()
+    said = [line.split() for line in lines if line.startswith("Head ")]
+    alphas = [float(words[words.index("token") + 1]) for words in said]
+    assert len(said) == 3 and alphas == sorted(alphas, reverse=True)
+    layer, head = said[0][1].split(".")
+    rows = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if line.startswith("│")]
+    assert rows and all(row == [layer, head] for row in rows)
+    assert any(f"make head {layer}.{head} look" in line for line in lines)
+
+
+DAMAGED = (b"", b"{", b"[]", b'{"provenance": 3}', b'{"name": "table07_position_swap", "rows": [3]}')
+
+
+@pytest.fixture(scope="module")
+def chapter(tmp_path_factory):
+    """The file of a chapter that says it took 1.7 hours."""
+    folder = tmp_path_factory.mktemp("book")
+    assert CliRunner().invoke(app, ["reproduce", "table07", "--scale", "smoke", "--out", str(folder)]).exit_code == 0
+    (file,) = folder.glob("table07*.json")
+    plain = json.loads(file.read_text())
+    plain["provenance"] |= {"seconds": 1.7 * 3600, "machine": "an abacus"}
+    file.write_bytes(json_bytes({name: plain[name] for name in plain if name not in (SEALED, SHA256)}))
+    return file
+
+
+def dry_run(words, folder):
+    result = CliRunner().invoke(app, ["reproduce", "table07", *words.split(), "--dry-run", "--out", str(folder)])
+    assert result.exit_code == 0, result.output
+    return " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "is_same"),
+    [
+        ("--scale smoke", True),
+        ("--scale smoke --seeds 5", True),
+        ("--scale smoke --seeds 3", False),
+        ("--scale demo", False),
+        ("--model sinkinterp/demo-sigmoid", False),
+    ],
+)
+def test_a_dry_run_says_the_hours_of_a_chapter_only_if_the_same_command_made_it(chapter, words, is_same):
+    shown = dry_run(words, chapter.parent)
+    assert ("took 1.70 hours on an abacus" in shown) == is_same == ("took" in shown)
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_a_dry_run_passes_over_a_damaged_chapter(chapter, content, tmp_path):
+    file = tmp_path / chapter.name
+    file.write_bytes(content)
+    shown = dry_run("--scale smoke", tmp_path)
+    assert "measures sinkinterp/demo-softmax" in shown and "took" not in shown and file.read_bytes() == content

@@ -30,6 +30,13 @@ def test_a_table_that_fits_has_each_cell_on_one_line(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("width", [41, 83, 113])
+def test_the_title_of_a_narrow_table_is_as_wide_as_the_terminal(width, monkeypatch, capsys):
+    title = " ".join(["[word]"] * (width // 7))
+    first, second, *_ = printed(Table(title, "", ({"x": 1},)), width, monkeypatch, capsys).splitlines()
+    assert first.rstrip() == title and second.startswith("┏")
+
+
+@pytest.mark.parametrize("width", [41, 83, 113])
 def test_the_note_of_a_narrow_table_is_as_wide_as_the_terminal(width, monkeypatch, capsys):
     note = " ".join(f"[n={i}]" for i in range(89))
     below = printed(Table("A title", note, ({"x": 1},)), width, monkeypatch, capsys).rpartition("┘")[2].split("\n")[1:]

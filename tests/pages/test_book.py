@@ -79,12 +79,12 @@ def test_text_of_data_is_escaped_on_every_page(book):
         assert HOSTILE not in page.read_text() and "&lt;script&gt;alert(1)" in page.read_text()
 
 
-def test_positions_of_a_chapter_count_from_0_though_those_of_its_file_count_from_1(tmp_path):
+def test_t_of_a_chapter_counts_from_1_as_in_its_file_and_in_the_paper(tmp_path):
     table = Table("Table 7", "t counts from 1; more", ({"t": 1, "x": 0.5}, {"t": 5, "x": 0.25}))
     made = replace(chapter(), table=table)
     write_chapter(tmp_path, made, table, go.Figure())
     html = (tmp_path / "table99_x.html").read_text()
-    assert "<td>0</td><td>0.500</td>" in html and "<td>4</td><td>0.250</td>" in html and "t counts from 1" not in html
+    assert "<td>1</td><td>0.500</td>" in html and "<td>5</td><td>0.250</td>" in html and "t counts from 1" in html
     assert chapters_in(tmp_path)[0].table == table
 
 

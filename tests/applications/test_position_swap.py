@@ -1,0 +1,84 @@
+"""Table 7 as the paper prints it, and its figure."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from sinkinterp.applications.position_swap import REPORTED, paper_grid
+from sinkinterp.runs.experiment import load_experiment
+from sinkinterp.table import Table, published
+
+EDITS, RATES, SEEDS = ("none", "p1 <- p_t", "p1 <-> p_t", "p_t <-> p_t+1"), ("Sink_1", "Sink_t"), (0, 3)
+MODELS = ("org/one", "org/two")
+
+
+def rate_of(model, seed, edit, t):
+    """Another number for each place."""
+    return (1 + MODELS.index(model) + 3 * seed + 11 * EDITS.index(edit) + t) / 97
+
+
+def row(model, seed, name, edit, t):
+    ours = rate_of(model, seed, edit, t) if name == "repeated" else 0.999
+    theirs = REPORTED.get(edit, {}).get(t, (None, None)) if name == "repeated" else (None, None)
+    cells = {"model": model, "seed": seed, "input": name, "edit": edit, "t": t, "Sink_1": ours, "Sink_t": ours / 2}
+    return cells | dict(zip(map(published, RATES), theirs, strict=True))
+
+
+TABLE = Table(
+    "Table 7",
+    "one: n=7, T=13; t counts from 1",
+    tuple(
+        row(model, seed, name, edit, t)
+        for model in MODELS
+        for seed in SEEDS
+        for name in ("natural", "repeated")
+        for edit in EDITS
+        for t in ((5,) if edit == "none" else (5, 10))
+    ),
+)
+
+
+def test_the_grid_has_a_row_for_each_edit_rate_and_model_and_a_column_for_each_t():
+    grid = paper_grid(TABLE)
+    assert grid.columns == ("edit", "rate", "of", "t=5", "t=10")
+    assert [row["of"] for row in grid] == [
+        "GPT2-XL, the paper's",
+        "one",
+        "two",
+    ] * 5  # of the control the paper has none
+    assert "t counts from 1" in grid.note and "n=7, T=13" in grid.note
+
+
+@pytest.mark.parametrize(("edit", "rate", "scale"), [("p1 <- p_t", "Sink_1", 1), ("p1 <-> p_t", "Sink_t", 0.5)])
+def test_the_grid_holds_means_over_seeds_on_repeated_tokens_and_the_papers_values_in_percent(edit, rate, scale):
+    for t in (5, 10):
+        cells = {row["of"]: row[f"t={t}"] for row in paper_grid(TABLE).where(edit=edit, rate=rate)}
+        theirs = REPORTED[edit][t][RATES.index(rate)]
+        ours = {m: 100 * scale * math.fsum(rate_of(m, seed, edit, t) for seed in SEEDS) / len(SEEDS) for m in MODELS}
+        expected = {"GPT2-XL, the paper's": 100 * theirs} | {m.removeprefix("org/"): x for m, x in ours.items()}
+        assert cells == {name: f"{x:.1f}" for name, x in expected.items()}
+
+
+def test_a_grid_without_repeated_tokens_is_of_the_first_input_and_has_no_row_of_the_paper():
+    rows = (row("org/one", 0, "natural", edit, 5) for edit in EDITS)
+    grid = paper_grid(TABLE.with_rows({k: x for k, x in row.items() if k not in ("model", "seed")} for row in rows))
+    assert {(row["of"], row["t=5"]) for row in grid} == {("this model", "99.9"), ("this model", "50.0")}
+    assert "natural tokens" in grid.note
+
+
+def test_the_figure_has_the_papers_marks_on_a_panel_of_each_model_and_t_counts_from_1():
+    figure = load_experiment("table07_position_swap").draw(TABLE)
+    panels = [note.text for note in figure.layout.annotations]
+    assert panels == ["natural input", "repeated input", "org/two: repeated input"]
+    marked = [t for t in figure.data if "GPT2-XL" in t.name and t.name.startswith("Sink_1") and any(t.y)]
+    assert len(marked) == 2 and all(list(t.y)[1:3] == [0.002, 0.0236] for t in marked)
+    assert set(figure.data[0].x[1]) == {"5", "10"} and "from 1" in figure.to_json()
+
+
+def test_the_chapter_in_the_book_shows_the_papers_grid():
+    file = Path(__file__).parents[2] / "figures" / "book" / "table07_position_swap.json"
+    grid = paper_grid(Table.from_dict(json.loads(file.read_text())))
+    (theirs,) = grid.where(edit="p1 <-> p_t", rate="Sink_t", of="GPT2-XL, the paper's")
+    assert [theirs[f"t={t}"] for t in (5, 10, 15, 20, 25, 30)] == ["57.6", "54.5", "52.8", "51.7", "51.1", "50.2"]
