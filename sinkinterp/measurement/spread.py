@@ -8,6 +8,7 @@ residuals over the norm of the first:
 Source: Barbero et al. 2025, arXiv:2504.02732.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.columns import Dropped, RemoveColumn
 from ..interventions.edit import Edits, edits_of
-from ..metrics.bootstrap import intervals, mean_cells
+from ..metrics.bootstrap import Estimate, estimate_cells, intervals, mean_cells, ratio
 from ..metrics.loss import next_token_loss
 from ..metrics.metric import PerSequence
 from ..plots.series import sweep_figure
@@ -31,7 +32,8 @@ from ..report.columns import BLOCK, EDIT, LOSS
 from ..table import Cell, Table
 from .inputs import ModelLike, equal_inputs_of, passes, run_note
 
-NEAR, FAR, ALL = "change, near", "change, far", "change"
+NEAR, FAR, ALL, TIMES = "change, near", "change, far", "change", "times the first"
+Later = Float[Tensor, "sequence later"]
 NEXT = 8  # positions behind the changed token that count as near
 WITH, HIDDEN, LOGIT, CONTROL = "none", "first key hidden", "sink logit in its place", "control: another key hidden"
 
@@ -60,9 +62,10 @@ def spread(
     """How much the change of the token at `position` changes later residuals, by edit and block.
 
     Rows have the mean relative change of the positions behind it: of all, of the next 8, and of the last quarter of
-    the text. Block `n_layers` is the last output. position: a third of the length by default. edits: by name; by
-    default none, and those of `without_sink`. The other token is drawn from the texts with `seed`. Takes models and
-    tokens as `measure` does, of one length. Raises InputError for a position at which nothing follows or the sink is.
+    the text. `times the first` is the change over that of the first edit. Block `n_layers` is the last output.
+    position: a third of the length by default. edits: by name; by default none, and those of `without_sink`. The other
+    token is drawn from the texts with `seed`. Takes models and tokens as `measure` does, of one length. Raises
+    InputError for a position at which nothing follows or the sink is.
     """
     subject, given = equal_inputs_of(model, tokens)
     length = given.shape[1]
@@ -71,21 +74,29 @@ def spread(
     at = whole_number(length // 3 if position is None else position, "position, from 1,", 1, length - 2)
     changed = with_other_token(given, at, seed)
     named = without_sink(at // 2 or 2) if edits is None else edits
-    rows: list[dict[str, Cell]] = []
-    for name, some in named.items():
-        change, loss = changes(subject, given, changed, at, some)
-        for block in range(change.shape[1]):
-            of_block = change[:, block]
-            parts = {ALL: of_block, NEAR: of_block[:, :NEXT], FAR: of_block[:, -max(1, length // 4) :]}
-            cells = {key: cell for column, x in parts.items() for key, cell in mean_cells(column, x.mean(1)).items()}
-            rows.append({EDIT: name, BLOCK: block, **cells, **mean_cells(LOSS, loss)})
+    runs = {name: changes(subject, given, changed, at, some) for name, some in named.items()}
+    before = next(iter(runs.values()))[0]
+    rows = [
+        {EDIT: name, BLOCK: block, **_cells(change[:, block], before[:, block], length), **mean_cells(LOSS, loss)}
+        for name, (change, loss) in runs.items()
+        for block in range(change.shape[1])
+    ]
     note = (
         f"{run_note(subject, given)}; token {at} (from 0) becomes another one of the texts; change: distance of the "
         f"residuals over the norm of the first, mean over positions behind it; near: the next {NEXT}; far: those of "
-        f"the last quarter; block {subject.shape.n_layers} is the last output; loss of the unchanged texts in nats; "
-        f"null: 0, what an equal token changes; {intervals(len(given))}"
+        f"the last quarter; {TIMES}: over the first edit, bootstrap over texts; block {subject.shape.n_layers} is the "
+        f"last output; loss of the unchanged texts in nats; null: 0, an equal token; {intervals(len(given))}"
     )
     return Table("How far does the change of one token spread?", note, tuple(rows), spread_figure)
+
+
+def _cells(change: Later, before: Later, length: int) -> dict[str, Cell]:
+    """The mean changes of a block, and the change over that of the first edit, where it has one."""
+    cells = {}
+    for column, some in {ALL: slice(None), NEAR: slice(NEXT), FAR: slice(-max(1, length // 4), None)}.items():
+        cells |= mean_cells(column, change[:, some].mean(1))
+    times = ratio(change.mean(1), before.mean(1)) if before.any() else Estimate(math.nan, math.nan, math.nan)
+    return cells | estimate_cells(TIMES, times) | ({} if before.any() else {TIMES: None})
 
 
 def with_other_token(tokens: Tokens, position: int, seed: int = 0) -> Tokens:

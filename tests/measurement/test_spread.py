@@ -13,6 +13,7 @@ from sinkinterp.measurement.spread import (
     HIDDEN,
     LOGIT,
     NEAR,
+    TIMES,
     WITH,
     changes,
     spread,
@@ -79,6 +80,9 @@ def test_a_change_stays_in_its_window_and_where_heads_return_nothing():
 def test_by_default_the_sink_is_taken_away_in_two_ways_beside_a_control():
     table = spread(subject_of("gpt2"), tokens_of())
     assert [*dict.fromkeys(table.column(EDIT))] == [WITH, HIDDEN, LOGIT, CONTROL] == [*without_sink(2)]
+    first, *others = (table.where(**{BLOCK: 3, EDIT: name}).rows[0] for name in without_sink(2))
+    assert first[TIMES] == 1 and all(row[TIMES] == pytest.approx(row[ALL] / first[ALL], rel=1e-4) for row in others)
+    assert table.where(**{BLOCK: 0}).column(TIMES) == [None] * 4  # the change begins in block 0
     assert len(table.rows) == 4 * 4 and len(set(table.numbers(LOSS))) == 4
 
 
