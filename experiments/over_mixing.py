@@ -1,6 +1,6 @@
 """Over-mixing: how far the change of one token spreads over positions and blocks, with the sink and without it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import plotly.graph_objects as go
@@ -9,6 +9,7 @@ import torch
 from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
 from sinkinterp.data.tokens import Tokens
+from sinkinterp.interventions.edit import Edits
 from sinkinterp.measurement.measure import measure as measure_sinks
 from sinkinterp.measurement.spread import ALL, CONTROL, FAR, HIDDEN, LOGIT, NEAR, TIMES, WITH, spread, without_sink
 from sinkinterp.plots.series import sweep_figure
@@ -49,7 +50,7 @@ def measure(case: Case, progress: Progress) -> Table:
         progress(f"changing a token of {case.subject.name}")(done, len(order))
         tokens = starts[start]
         at = tokens.shape[1] // 3 + (start == FIRST_BOS)
-        edits = {OTHER_START: []} if done else without_sink(at // 2)
+        edits: Mapping[str, Edits] = {OTHER_START: []} if done else without_sink(at // 2)
         table = spread(case.subject, tokens, position=at, edits=edits)
         last = case.subject.shape.n_layers
         about: dict[str, Cell] = {**case.names, START: start, ALPHA_1: alphas[start]}

@@ -122,8 +122,8 @@ def _check(
         raise InputError("--head goes with --site heads or --site edges; a path ends at --to")
     if to is not None and site is not Patched.PATHS:
         raise InputError("--to says where a path ends; add --site paths")
-    if direct and site is Patched.PATHS:
-        raise InputError("--direct goes with --site heads, attention or mlp; leave it out")
+    if direct and site not in (Patched.HEADS, Patched.ATTENTION, Patched.FEED_FORWARD):
+        raise InputError("--direct goes with --site heads, attention or feed-forward, and with --answer; leave it out")
     if first_order and site in (Patched.EDGES, Patched.PATHS):
         raise InputError(f"--first-order estimates no {site}; leave it out, or take another --site")
 

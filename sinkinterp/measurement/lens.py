@@ -68,7 +68,8 @@ def _written(
     run: FrozenRun, values: dict[str, Tensor], norm: Callable[[Tensor], Tensor], answers: tuple[Ids, Ids], position: int
 ) -> dict[str, PerSequence]:
     """The difference of the answers' logits in parts. Raises InputError where they do not add up to it."""
-    unembed, logits = run.subject.model.get_output_embeddings(), run.trace.logits[:, position].float()
+    unembed: Any = run.subject.model.get_output_embeddings()
+    logits = run.trace.logits[:, position].float()
     right, wrong = (ids.to(logits.device) for ids in answers)
     direction = (unembed.weight[right] - unembed.weight[wrong]).float()
     nothing = norm(torch.zeros_like(run.trace["x"][:, -1, [position]]))

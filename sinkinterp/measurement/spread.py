@@ -8,7 +8,6 @@ residuals over the norm of the first:
 Source: Barbero et al. 2025, arXiv:2504.02732.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,12 +23,12 @@ from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..interventions.columns import Dropped, RemoveColumn
 from ..interventions.edit import Edits, edits_of
-from ..metrics.bootstrap import Estimate, estimate_cells, intervals, mean_cells, ratio
+from ..metrics.bootstrap import estimate_cells, intervals, mean_cells, ratio
 from ..metrics.loss import next_token_loss
 from ..metrics.metric import PerSequence
 from ..plots.series import sweep_figure
 from ..report.columns import BLOCK, EDIT, LOSS
-from ..table import Cell, Table
+from ..table import Cell, Table, high_of, low_of
 from .inputs import ModelLike, equal_inputs_of, passes, run_note
 
 NEAR, FAR, ALL, TIMES = "change, near", "change, far", "change", "times the first"
@@ -76,7 +75,7 @@ def spread(
     named = without_sink(at // 2 or 2) if edits is None else edits
     runs = {name: changes(subject, given, changed, at, some) for name, some in named.items()}
     before = next(iter(runs.values()))[0]
-    rows = [
+    rows: list[dict[str, Cell]] = [
         {EDIT: name, BLOCK: block, **_cells(change[:, block], before[:, block], length), **mean_cells(LOSS, loss)}
         for name, (change, loss) in runs.items()
         for block in range(change.shape[1])
@@ -92,11 +91,12 @@ def spread(
 
 def _cells(change: Later, before: Later, length: int) -> dict[str, Cell]:
     """The mean changes of a block, and the change over that of the first edit, where it has one."""
-    cells = {}
+    cells: dict[str, Cell] = {}
     for column, some in {ALL: slice(None), NEAR: slice(NEXT), FAR: slice(-max(1, length // 4), None)}.items():
         cells |= mean_cells(column, change[:, some].mean(1))
-    times = ratio(change.mean(1), before.mean(1)) if before.any() else Estimate(math.nan, math.nan, math.nan)
-    return cells | estimate_cells(TIMES, times) | ({} if before.any() else {TIMES: None})
+    if not before.any():
+        return cells | dict.fromkeys((TIMES, low_of(TIMES), high_of(TIMES)))
+    return cells | estimate_cells(TIMES, ratio(change.mean(1), before.mean(1)))
 
 
 def with_other_token(tokens: Tokens, position: int, seed: int = 0) -> Tokens:
