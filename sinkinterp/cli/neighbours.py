@@ -24,6 +24,7 @@ ELSEWHERE = "All tables: --full. A page: --html FILE. Every number: --json FILE.
 TOLERANCE = "The change of a head's output that is tolerated, as a share of its length."
 HALVES = "Number of sequences, n. \\[default: 64]"
 BITS = "Bits of rounded keys and values; give it again for more."
+OF_HEADS = "Which heads can be zeroed together, too: some hundred passes."
 TIMES = "A norm is that of an outlier above this multiple of the median."
 
 
@@ -84,6 +85,7 @@ def mask(
     sequences: Annotated[int | None, typer.Option(help=HALVES, parser=whole(2))] = None,
     times: Annotated[float, typer.Option(help=TIMES, parser=number(1.0, 1e6))] = 10.0,
     steps: Annotated[int, typer.Option(help="Steps of training of a dictionary.", parser=whole(1))] = 300,
+    heads: Annotated[bool, typer.Option("--heads", help=OF_HEADS)] = False,
     tokens: TokenFile = None,
     dtype: Numbers = Dtype.FLOAT32,
     device_map: DeviceMap = None,
@@ -94,6 +96,7 @@ def mask(
     with progress_bars() as progress:
         from ..applications import outliers
         from ..applications import without_outliers as without
+        from ..applications.dormant import dormant_heads
         from ..interventions.changes import ChangeResidual
         from ..measurement.patching import activations
         from ..runs.inputs import Inputs
@@ -115,8 +118,12 @@ def mask(
             without.activations_table(subject, read[1::2], found, progress),
             without.weights_table(subject, read[1::2], found, progress),
         ]
-    title, more = f"{subject.name}: what should be left out?", {"mask": found.to_dict()}
-    answer = found.answer()
+        answer, more = found.answer(), {"mask": found.to_dict()}
+        if heads:
+            dormant = dormant_heads(subject, read, progress=progress("leaving out heads"))
+            tables += [dormant.table(), dormant.cuts]
+            answer, more = f"{answer} {dormant.answer()}", more | {"heads": dormant.to_dict()}
+    title = f"{subject.name}: what should be left out?"
     shown = [*tables, answer] if full else brief(answer, outliers.longest_first(tables[0]), ELSEWHERE)
     _deliver(title, answer, tables, shown, files, more)
 

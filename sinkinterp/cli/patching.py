@@ -43,6 +43,7 @@ TO = (
     "Where --site paths ends: 3.7.q for the queries of layer 3, head 7; 3.2.k for the keys of its kv_head 2, 3.2.v for "
     "the values. \\[default: logits]"
 )
+DIRECT = "With --answer: also what heads or feed-forward layers write into the logits themselves."
 FIRST = "Add what gradients estimate (attribution patching), and its error."
 ANSWER = "The right next token, such as ' Paris'. With --instead the metric is the difference of their logits."
 INSTEAD = "The next token after the corrupted prompt."
@@ -60,6 +61,7 @@ def patch(
     instead: Annotated[str | None, typer.Option(help=INSTEAD)] = None,
     sink: Annotated[bool, typer.Option("--sink", help=SINK)] = False,
     first_order: Annotated[bool, typer.Option("--first-order", help=FIRST)] = False,
+    direct: Annotated[bool, typer.Option("--direct", help=DIRECT)] = False,
     dtype: Numbers = Dtype.FLOAT32,
     backend: Backend = "huggingface",
     out: Out = Path("figures/patch.html"),
@@ -68,7 +70,7 @@ def patch(
 ) -> None:
     """Patch every activation of a clean run into a corrupted one, and map the share of the behaviour it restores."""
     heads = heads_named(head)
-    _check(site, heads, to, first_order)
+    _check(site, heads, to, first_order, direct)
     with progress_bars() as progress:
         from ..data.texts import names_file
         from ..measurement.activation_patching import activation_patching
@@ -87,7 +89,7 @@ def patch(
         else:
             kind, by = _site(site, heads)
             table = activation_patching(
-                subject, clean, corrupted, site=kind, by=by, first_order=first_order, **measured
+                subject, clean, corrupted, site=kind, by=by, first_order=first_order, direct=direct, **measured
             )
     strongest = table.with_rows(sorted(table.rows, key=lambda row: -abs(float(row[RESTORED] or 0))))
     lead = f"Clean: {' | '.join(clean)}. Corrupted: {' | '.join(corrupted)}."
@@ -110,7 +112,9 @@ def _sentence(strongest: "Table") -> str:
     )
 
 
-def _check(site: Patched, heads: Sequence[tuple[int, int]] | None, to: str | None, first_order: bool) -> None:
+def _check(
+    site: Patched, heads: Sequence[tuple[int, int]] | None, to: str | None, first_order: bool, direct: bool
+) -> None:
     """Raises InputError for options that do not go with the site."""
     if site is Patched.EDGES and heads is None:
         raise InputError("--site edges patches every weight of some heads; name them, such as --head 3.7")
@@ -118,6 +122,8 @@ def _check(site: Patched, heads: Sequence[tuple[int, int]] | None, to: str | Non
         raise InputError("--head goes with --site heads or --site edges; a path ends at --to")
     if to is not None and site is not Patched.PATHS:
         raise InputError("--to says where a path ends; add --site paths")
+    if direct and site not in (Patched.HEADS, Patched.ATTENTION, Patched.FEED_FORWARD):
+        raise InputError("--direct goes with --site heads, attention or feed-forward, and with --answer; leave it out")
     if first_order and site in (Patched.EDGES, Patched.PATHS):
         raise InputError(f"--first-order estimates no {site}; leave it out, or take another --site")
 

@@ -11,7 +11,7 @@ Source: Zhang and Nanda 2024, arXiv:2309.16042; Meng et al. 2022, arXiv:2202.052
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -26,7 +26,7 @@ from ..checks import LARGEST, accepting, different_numbers, keywords, unicode_te
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
-from ..interventions.changes import Change, ChangePattern, ChangeResidual
+from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
 from ..interventions.operations import PutAt
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads
 from ..metrics import sink
@@ -35,9 +35,10 @@ from ..metrics.importance import VISIBLE, importance_and_raw
 from ..metrics.loss import target_loss
 from ..metrics.metric import PerSequence
 from ..report.columns import HEAD, KV_HEAD, LAYER, POSITION
-from ..report.restored import CONTROL, FIRST_ORDER, KEY, RESTORED, TOKEN, restored_figure
+from ..report.restored import CONTROL, DIRECT, FIRST_ORDER, KEY, RESTORED, TOKEN, restored_figure
 from ..table import Cell, Table
 from .inputs import ModelLike, inputs_of, passes
+from .lens import logit_parts
 from .patching import Activations, activations, attribution
 
 Place = tuple[int, int, int, int]  # layer, head, position, key; -1 for all
@@ -61,11 +62,15 @@ class Scene:
 
 @dataclass(frozen=True)
 class PatchingMetric:
-    """A number per sequence of a patched run. `reads`: what it reads while the model runs."""
+    """A number per sequence of a patched run.
+
+    reads: what it reads while the model runs. answers: of a difference of logits, the token ids and the position.
+    """
 
     name: str
     of: Callable[[Scene], PerSequence]
     reads: Reads
+    answers: tuple[Tensor, Tensor, int] | None = field(default=None, compare=False)
 
 
 def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, position: int = -1) -> PatchingMetric:
@@ -83,7 +88,7 @@ def logit_difference(right: Sequence[int] | int, wrong: Sequence[int] | int, pos
         first, second = (logits.gather(1, ids[:, None])[:, 0] for ids in chosen)
         return first - second
 
-    return PatchingMetric("logit difference", of, {})
+    return PatchingMetric("logit difference", of, {}, (answers[0], answers[1], position))
 
 
 def _token_ids(given: Any) -> list[int]:
@@ -160,6 +165,7 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     instead: str | None = None,
     by: Sequence[str] | None = None,
     first_order: bool = False,
+    direct: bool = False,
     progress: bool | OnProgress = True,
 ) -> Table:
     """The share of a behaviour that each activation of a site restores, with its interval over pairs of prompts.
@@ -173,8 +179,9 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     difference of the logits of two texts of one token, such as " Paris" and " Madrid". A column "control" holds what
     the same place of a third prompt restores: the clean one of another pair, unless all of these are one of the two.
     The note says what a place drawn at random restores. `first_order` adds what `attribution` estimates, by one pass
-    forward and one back, and its error. One pass reads the clean run, and the patches are batched. Raises InputError
-    for prompts that do not fit, and where both prompts behave alike.
+    forward and one back, and its error. `direct` adds the share that a head or feed-forward layer writes into the
+    answers' logits itself, which sums to 1 over all parts of the residual (see `lens`). One pass reads the clean run,
+    and the patches are batched. Raises InputError for prompts that do not fit, and where both prompts behave alike.
     """
     if not isinstance(site, Change):
         raise InputError(f"site is a change of one site, such as ChangeResidual() or ChangeOutputs(); got {site!r:.40}")
@@ -182,7 +189,7 @@ def activation_patching(  # noqa: PLR0913  two prompts, what is patched, and how
     runs = Runs(
         subject, site, metric_of(subject, metric, answer, instead), clean_tokens, subject.run(clean_tokens).logits
     )
-    return restored(runs, runs, corrupted_tokens, _axes(site, by), progress, first_order)
+    return restored(runs, runs, corrupted_tokens, _axes(site, by), progress, first_order, direct)
 
 
 def restored(
@@ -192,6 +199,7 @@ def restored(
     axes: Sequence[str],
     progress: bool | OnProgress,
     first_order: bool = False,
+    direct: bool = False,
 ) -> Table:
     """The table of the shares that the places of `runs` restore. `plain`: the runs that nothing is patched in."""
     given = activations(runs.site, runs.subject, runs.clean)
@@ -213,6 +221,9 @@ def restored(
         effects[FIRST_ORDER] = _estimated(runs, corrupted, given, places)
         error = ((effects[FIRST_ORDER] - effects[RESTORED]).mean(1) / gap.mean()).abs()
         notes.append(f"first order: wrong by {error.mean():.2g} on average and {error.max():.2g} at most")
+    if direct:
+        effects[DIRECT] = _written(runs, corrupted, places)
+        notes.append("direct: written into the logits, the clean run less the corrupted one, each at its own scale")
     notes += [f"{n_runs} runs of each pair"] if plain is runs else []
     notes += [
         "restored: 1 as the clean run, 0 as the corrupted one; mean change over mean difference of the two",
@@ -283,6 +294,30 @@ def _estimated(
         changes = attribution(runs.site, runs.subject, batch, source, score)
         parts.append(torch.stack([_at(changes[layer], head, position) for layer, head, position, _ in places]))
     return torch.cat(parts, 1).detach().float().cpu()
+
+
+def _written(runs: "Runs", corrupted: Tokens, places: Sequence[Place]) -> Float[Tensor, "place pair"]:
+    """What each place writes into the difference of logits in the clean run, less that in the corrupted one.
+
+    Raises InputError for another metric, and for what does not write into the residual stream.
+    """
+    site, answers = runs.site, runs.metric.answers
+    if answers is None or not isinstance(site, ChangeOutputs | ChangeMLP) or site.dims is not None:
+        raise InputError(
+            "direct says what heads or feed-forward layers write into the logits of two answers; give "
+            "site=ChangeOutputs() or ChangeMLP() without dims, answer= and instead="
+        )
+    n, length = corrupted.shape
+    right, wrong = (ids.expand(n) for ids in answers[:2])
+    clean, broken = (logit_parts(runs.subject, x, right, wrong, answers[2]) for x in (runs.clean, corrupted))
+    at, rows = answers[2] % length, []
+    for layer, head, position, _ in places:
+        heads = range(runs.subject.shape.n_heads) if head < 0 else (head,)
+        of_heads = [f"head {layer}.{h}" for h in heads]
+        names = of_heads if isinstance(site, ChangeOutputs) else [f"MLP {layer}"]
+        is_there = position == at if position >= 0 else site.positions is None or at in site.positions
+        rows.append(torch.stack([clean[name] - broken[name] for name in names]).sum(0) * is_there)
+    return torch.stack(rows).float()
 
 
 def _at(changes: Tensor, head: int, position: int) -> PerSequence:

@@ -10,6 +10,7 @@ from .columns import HEAD, KV_HEAD, LAYER, POSITION
 from .maps import shown_word
 
 RESTORED, CONTROL, FIRST_ORDER, TOKEN, KEY = "restored", "control", "first order", "token", "key"
+DIRECT = "direct"
 
 
 def restored_figure(table: Table) -> go.Figure:

@@ -20,6 +20,17 @@ def test_the_shipped_twin_is_answered_in_a_sentence_with_its_tables(command, ans
     assert ("mask" in written) == (command == "mask") and answer in files[1].read_text()
 
 
+def test_heads_are_answered_for_beside_tokens_and_dimensions(tmp_path):
+    file = tmp_path / "numbers.json"
+    line = ["mask", "sinkinterp/demo-softmax", "--sequences", "5", "--steps", "1", "--heads", "--json", str(file)]
+    result = CliRunner().invoke(app, line)
+    written = json.loads(file.read_text())
+    assert result.exit_code == 0 and "Leave out no" in written["answer"] and "at +0.01 nats" in written["answer"]
+    assert (
+        len(written["tables"]) == 7 and written["heads"]["budget"] == 0.01 and "tokens" in written["mask"]["blocks"][0]
+    )
+
+
 def test_the_cache_is_rounded_to_the_bits_that_were_asked_for(tmp_path):
     words = ["cache", "sinkinterp/demo-softmax", "--generate", "0", "--bits", "3", "--bits", "5"]
     result = CliRunner().invoke(app, [*words, "--json", str(tmp_path / "numbers.json")])

@@ -43,6 +43,7 @@ class HeadPairs(NamedTuple):
 def parts_by_block(run: FrozenRun) -> Iterator[Parts]:
     """For every block, the parts of its input, which sum to it, and the edits that cut them; biases have none.
 
+    Block `n_layers` is the last output.
     A cut part becomes, at the first token, its mean over the others. What a block adds beside its heads and its
     feed-forward layer has the name of what it is: cross-attention, a convolution, another mixer, or a bias.
     """
@@ -60,6 +61,7 @@ def parts_by_block(run: FrozenRun) -> Iterator[Parts]:
             cuts[f"head {block}.{head}"] = ChangeOutputs(AS_OTHERS, heads=[(block, head)], positions=FIRST)
         values |= {f"{_rest_name(run, block, rest)} {block}": rest, f"MLP {block}": mlps[:, block]}
         cuts[f"MLP {block}"] = ChangeMLP(AS_OTHERS, layers=[block], positions=FIRST)
+    yield run.subject.shape.n_layers, values, cuts
 
 
 def _rest_name(run: FrozenRun, block: int, rest: Residual) -> str:

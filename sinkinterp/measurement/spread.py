@@ -1,0 +1,133 @@
+"""Over-mixing: how far does the change of one token spread over positions and layers, with the sink and without it?
+
+Two passes read each text, the second with another token at one position. The change is the distance of the two
+residuals over the norm of the first:
+
+    table = spread("gpt2", texts, edits={"none": [], "first key hidden": si.interventions.RemoveColumn()})
+
+Source: Barbero et al. 2025, arXiv:2504.02732.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from ..attention.sites import RESIDUAL
+from ..backends.subject import Subject
+from ..checks import whole_number
+from ..data.tokens import Tokens, TokensLike
+from ..errors import InputError
+from ..interventions.columns import Dropped, RemoveColumn
+from ..interventions.edit import Edits, edits_of
+from ..metrics.bootstrap import estimate_cells, intervals, mean_cells, ratio
+from ..metrics.loss import next_token_loss
+from ..metrics.metric import PerSequence
+from ..plots.series import sweep_figure
+from ..report.columns import BLOCK, EDIT, LOSS
+from ..table import Cell, Table, high_of, low_of
+from .inputs import ModelLike, equal_inputs_of, passes, run_note
+
+NEAR, FAR, ALL, TIMES = "change, near", "change, far", "change", "times the first"
+Later = Float[Tensor, "sequence later"]
+NEXT = 8  # positions behind the changed token that count as near
+WITH, HIDDEN, LOGIT, CONTROL = "none", "first key hidden", "sink logit in its place", "control: another key hidden"
+
+
+def without_sink(control: int) -> dict[str, Edits]:
+    """The edits that take the sink away, after none: its key hidden from all layers, and a sink logit in its place.
+
+    The sink logit has the first key's score, and no value. control: the position of the key that is hidden instead.
+    """
+    return {
+        WITH: [],
+        HIDDEN: RemoveColumn(),
+        LOGIT: RemoveColumn(share=Dropped()),
+        CONTROL: RemoveColumn(positions=[control]),
+    }
+
+
+def spread(
+    model: ModelLike,
+    tokens: TokensLike | Any = None,
+    *,
+    position: int | None = None,
+    edits: Mapping[str, Edits] | None = None,
+    seed: int = 0,
+) -> Table:
+    """How much the change of the token at `position` changes later residuals, by edit and block.
+
+    Rows have the mean relative change of the positions behind it: of all, of the next 8, and of the last quarter of
+    the text. `times the first` is the change over that of the first edit. Block `n_layers` is the last output.
+    position: a third of the length by default. edits: by name; by default none, and those of `without_sink`. The other
+    token is drawn from the texts with `seed`. Takes models and tokens as `measure` does, of one length. Raises
+    InputError for a position at which nothing follows or the sink is.
+    """
+    subject, given = equal_inputs_of(model, tokens)
+    length = given.shape[1]
+    if length < 4:
+        raise InputError(f"a change spreads to later positions, and texts have {length} tokens; give 4 or more")
+    at = whole_number(length // 3 if position is None else position, "position, from 1,", 1, length - 2)
+    changed = with_other_token(given, at, seed)
+    named = without_sink(at // 2 or 2) if edits is None else edits
+    runs = {name: changes(subject, given, changed, at, some) for name, some in named.items()}
+    before = next(iter(runs.values()))[0]
+    rows: list[dict[str, Cell]] = [
+        {EDIT: name, BLOCK: block, **_cells(change[:, block], before[:, block], length), **mean_cells(LOSS, loss)}
+        for name, (change, loss) in runs.items()
+        for block in range(change.shape[1])
+    ]
+    note = (
+        f"{run_note(subject, given)}; token {at} (from 0) becomes another one of the texts; change: distance of the "
+        f"residuals over the norm of the first, mean over positions behind it; near: the next {NEXT}; far: those of "
+        f"the last quarter; {TIMES}: over the first edit, bootstrap over texts; block {subject.shape.n_layers} is the "
+        f"last output; loss of the unchanged texts in nats; null: 0, an equal token; {intervals(len(given))}"
+    )
+    return Table("How far does the change of one token spread?", note, tuple(rows), spread_figure)
+
+
+def _cells(change: Later, before: Later, length: int) -> dict[str, Cell]:
+    """The mean changes of a block, and the change over that of the first edit, where it has one."""
+    cells: dict[str, Cell] = {}
+    for column, some in {ALL: slice(None), NEAR: slice(NEXT), FAR: slice(-max(1, length // 4), None)}.items():
+        cells |= mean_cells(column, change[:, some].mean(1))
+    if not before.any():
+        return cells | dict.fromkeys((TIMES, low_of(TIMES), high_of(TIMES)))
+    return cells | estimate_cells(TIMES, ratio(change.mean(1), before.mean(1)))
+
+
+def with_other_token(tokens: Tokens, position: int, seed: int = 0) -> Tokens:
+    """The texts with another token at a position, drawn from all that they hold there or later.
+
+    Raises InputError where they hold one token alone.
+    """
+    generator = torch.Generator().manual_seed(whole_number(seed, "seed", 0))
+    pool, changed = tokens[:, position:].flatten(), tokens.clone()
+    for row in changed:
+        others = pool[pool != row[position]]
+        if not len(others):
+            raise InputError("the texts hold one token alone, so none can take its place; give other texts")
+        row[position] = others[torch.randint(len(others), (1,), generator=generator)]
+    return changed
+
+
+def changes(
+    subject: Subject, tokens: Tokens, changed: Tokens, position: int, edits: Edits = ()
+) -> tuple[Float[Tensor, "sequence block later"], PerSequence]:
+    """The relative change of the residuals behind `position`, by block; and the loss of the unchanged texts in nats."""
+    reads = {"x": RESIDUAL.read(lambda x: x[:, position + 1 :])}
+    parts, losses = [], []
+    for rows, batch in passes(subject, tokens):
+        before, after = (subject.run(x, reads=reads, edits=edits_of(edits)) for x in (batch, changed[rows]))
+        x = before["x"].float()
+        parts.append(((after["x"].float() - x).norm(dim=-1) / x.norm(dim=-1)).cpu())
+        losses.append(next_token_loss(before.logits, batch).mean(1).cpu())
+    return torch.cat(parts), torch.cat(losses)
+
+
+def spread_figure(table: Table) -> go.Figure:
+    """Near and far change by block, a line for each edit."""
+    return sweep_figure(table, BLOCK, (ALL, NEAR, FAR), by=EDIT)
