@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ..pages.chapters import Chapter
     from ..runs.case import Encoded
     from ..runs.experiment import Experiment, Scope
+    from ..runs.finetune import Trainable
     from ..runs.workers import Workers
     from ..table import Table
 
@@ -89,6 +90,7 @@ def reproduce(
         )
         check_plotly(out)
         models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
+        trained: list[Trainable] = []
         for name in chosen:
             experiment = experiments.load_experiment(name)
             has_scale = scale is not None and (scale in experiment.scales or not is_all)
@@ -107,12 +109,15 @@ def reproduce(
                     experiments.check_default(scope, scale)
                 if dry_run:
                     _print_cost(name, experiment, scope, out)
+                    trained += experiment.recipes(scope)
                 else:
                     _write_chapter(name, experiment, scope, out, _command(name, scope, encoder), force)
             except InputError as error:  # of `all`, those that can run do
                 if not is_all:
                     raise
                 left_out.append(f"{name}: {error}")
+        if dry_run and len(chosen) > 1:
+            print_text(f"all of them, shared runs once: {_cost_text(trained, None)}")
         for reason in left_out:
             print_line(f"left out: {reason}")
 
@@ -141,21 +146,27 @@ def _workers(ray: str | None, scale: Scale | None) -> "Workers":
 
 
 def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path) -> None:
-    from ..runs.estimate import GPU_SPEED, cost_of
     from ..runs.experiment import OnModels
 
-    recipes, is_large = experiment.recipes(scope), scope.scale is Scale.PAPER
-    cost = cost_of(recipes, scope.cache, GPU_SPEED if is_large else None)
-    where = f"on one GPU at {GPU_SPEED / 1e12:.0f} teraflop/s" if is_large else "here"
+    recipes = experiment.recipes(scope)
     words = f"{name} at scale {scope.scale}: "
     if isinstance(experiment.rows, OnModels):
         given = [str(model) for model in experiment.rows.chosen(scope) if model not in recipes]
         words += f"measures {', '.join(given) or 'what it trains'}; "
-    words += f"{cost.runs} runs, {cost.cached} of them in the cache"
-    if cost.runs > cost.cached:
-        words += f"; the others read {cost.tokens:,} tokens, {cost.hours:,.2f} hours one after the other {where}, "
-        words += f"and leave {cost.gigabytes:.3g} GB of checkpoints"
-    print_text(words + _took(out, name, scope))
+    print_text(words + _cost_text(recipes, scope.cache) + _took(out, name, scope))
+
+
+def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
+    from ..runs.estimate import GPU_SPEED, cost_of, has_its_device
+
+    cost = cost_of(recipes, cache)
+    words = f"{cost.runs} runs, {cost.cached} of them in the cache"
+    if cost.runs == cost.cached:
+        return words
+    is_here = all(map(has_its_device, recipes))
+    where = "here" if is_here else f"on one GPU that computes softmax at {GPU_SPEED / 1e12:.0f} teraflop/s"
+    words += f"; the others read {cost.tokens:,} tokens, {cost.hours:,.2f} hours one after the other {where}, "
+    return words + f"in {cost.memory:.3g} GB of memory, and leave {cost.gigabytes:.3g} GB of checkpoints"
 
 
 def _took(folder: Path, name: str, scope: "Scope") -> str:
