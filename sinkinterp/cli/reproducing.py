@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ..pages.chapters import Chapter
     from ..runs.case import Encoded
     from ..runs.experiment import Experiment, Scope
+    from ..runs.finetune import Trainable
     from ..runs.workers import Workers
     from ..table import Table
 
@@ -90,6 +91,7 @@ def reproduce(
         )
         check_plotly(out)
         models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
+        trained: list[Trainable] = []
         for name in chosen:
             experiment = experiments.load_experiment(name)
             has_scale = scale is not None and (scale in experiment.scales or not is_all)
@@ -108,13 +110,20 @@ def reproduce(
                     experiments.check_default(scope, scale)
                 command = _command(name, scope, encoder)
                 if dry_run:
+<<<<<<< HEAD
                     _print_cost(name, experiment, scope, out, command)
+=======
+                    _print_cost(name, experiment, scope, out)
+                    trained += experiment.recipes(scope)
+>>>>>>> v-scale
                 else:
                     _write_chapter(name, experiment, scope, out, command, force)
             except InputError as error:  # of `all`, those that can run do
                 if not is_all:
                     raise
                 left_out.append(f"{name}: {error}")
+        if dry_run and len(chosen) > 1:
+            print_text(f"all of them, shared runs once: {_cost_text(trained, None)}")
         for reason in left_out:
             print_line(f"left out: {reason}")
 
@@ -142,6 +151,7 @@ def _workers(ray: str | None, scale: Scale | None) -> "Workers":
     return Processes(1) if scale is Scale.PAPER else Processes()
 
 
+<<<<<<< HEAD
 def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> None:
     from ..runs.estimate import GPU_SPEED, cost_of
     from ..runs.experiment import OnModels
@@ -158,6 +168,30 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path, 
         hours = f"{cost.hours:,.2f} hours one after the other {where}"
         words += [f"the others read {cost.tokens:,} tokens, {hours}, and leave {cost.gigabytes:.3g} GB of checkpoints"]
     print_text(f"{name} at scale {scope.label}: {'; '.join([*words, *_took(out, name, scope, command)])}")
+=======
+def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path) -> None:
+    from ..runs.experiment import OnModels
+
+    recipes = experiment.recipes(scope)
+    words = f"{name} at scale {scope.scale}: "
+    if isinstance(experiment.rows, OnModels):
+        given = [str(model) for model in experiment.rows.chosen(scope) if model not in recipes]
+        words += f"measures {', '.join(given) or 'what it trains'}; "
+    print_text(words + _cost_text(recipes, scope.cache) + _took(out, name, scope))
+
+
+def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
+    from ..runs.estimate import GPU_SPEED, cost_of, has_its_device
+
+    cost = cost_of(recipes, cache)
+    words = f"{cost.runs} runs, {cost.cached} of them in the cache"
+    if cost.runs == cost.cached:
+        return words
+    is_here = all(map(has_its_device, recipes))
+    where = "here" if is_here else f"on one GPU that computes softmax at {GPU_SPEED / 1e12:.0f} teraflop/s"
+    words += f"; the others read {cost.tokens:,} tokens, {cost.hours:,.2f} hours one after the other {where}, "
+    return words + f"in {cost.memory:.3g} GB of memory, and leave {cost.gigabytes:.3g} GB of checkpoints"
+>>>>>>> v-scale
 
 
 def _took(folder: Path, name: str, scope: "Scope", command: str) -> Iterator[str]:

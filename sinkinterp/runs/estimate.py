@@ -1,26 +1,54 @@
-"""What an experiment would cost: how many runs, tokens, hours and gigabytes, before any of them is made."""
+"""What an experiment would cost, before it is run: how many runs, tokens, hours and gigabytes.
+
+Every architecture is asked: a step of a few sequences is run on the device that would train it, and scaled up. Without
+a GPU, recipes for one are asked with one head of one layer on the CPU.
+"""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from statistics import median
 from typing import Any
+from weakref import finalize
 
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from ..checks import memory_bytes
+from ..data.draws import generator
+from ..errors import InputError
 from ..files import cache_folder
+from ..lm.attention import AttentionSpec
+from ..lm.config import LMSpec
 from ..lm.model import build
+from ..lm.position_schemes import Rotary
 from ..train import checkpoint, loop
-from ..train.job import Job, job_of, prepared
+from ..train.distributed import World
+from ..train.job import Job
 from ..train.loop import update
 from ..train.recipe import Recipe
+from ..train.recipe_parts import parameter_groups
 from .finetune import ChatRecipe, Trainable, job_on_chats, run_of, tokenizer_of
 
-TIMED_STEPS = 5
+PROBED_TOKENS = 4096  # of a step that is timed, at most, but two sequences
+TIMED_STEPS = 3
 GPU_SPEED = 150e12  # operations a second: half of an A100's, or a sixth of an H100's, largest speed in bfloat16
-BYTES = 4  # of a number in a checkpoint
+GPU_BYTES = 80 * 10**9  # of the memory of such a GPU
+BYTES = 4  # of a weight
 TENSORS = 3  # of the size of the model in a checkpoint: its weights and AdamW's two moments
 GB = 10**9
+
+
+@dataclass(frozen=True)
+class Step:
+    """A training step: how long it takes, and the most bytes of memory that it holds, weights and moments included."""
+
+    seconds: float
+    memory: int
 
 
 @dataclass(frozen=True)
@@ -28,6 +56,7 @@ class Cost:
     """The runs of an experiment, those that are in the cache already, and what the others take.
 
     tokens: that they read. hours: one run after the other. gigabytes: of the checkpoints that they leave on disk.
+    memory: the gigabytes that the largest of them needs while it trains.
     """
 
     runs: int
@@ -35,68 +64,196 @@ class Cost:
     tokens: int
     hours: float
     gigabytes: float
+    memory: float
 
 
-def cost_of(recipes: Sequence[Trainable], cache: Path | None = None, speed: float | None = None) -> Cost:
-    """The cost of these runs.
+def cost_of(recipes: Sequence[Trainable], cache: Path | None = None) -> Cost:
+    """The cost of these runs, each counted once. Chats count at the length at which they are cut.
 
-    `speed` is that of the machine in operations a second; by default it is measured, over a few steps of the first run
-    that is missing. Chats count at the length at which they are cut.
+    Raises InputError, with the micro-batch that fits, for a run that exceeds the memory of its device.
     """
     distinct = {recipe.key(): recipe for recipe in recipes}
     missing = [recipe for recipe in distinct.values() if checkpoint.latest(_folder(recipe, cache)) < recipe.steps]
-    tokens = sum(map(_tokens, missing))
-    if not missing:
-        seconds = 0.0
-    elif speed is None:
-        seconds = tokens / tokens_per_second(missing[0], cache)
-    else:
-        seconds = sum(_tokens(recipe) * operations_per_token(recipe) for recipe in missing) / speed
-    numbers = sum(parameters_of(recipe) for recipe in missing if isinstance(recipe, Recipe))
-    size = numbers * BYTES * TENSORS * checkpoint.KEPT / GB
-    return Cost(len(distinct), len(distinct) - len(missing), tokens, seconds / 3600, size)
+    steps = [_checked(recipe) for recipe in missing]
+    numbers = sum(parameters_of(recipe.model) for recipe in missing if isinstance(recipe, Recipe))
+    return Cost(
+        len(distinct),
+        len(distinct) - len(missing),
+        sum(recipe.steps * recipe.batch * recipe.length for recipe in missing),
+        sum(recipe.steps * step.seconds for recipe, step in zip(missing, steps, strict=True)) / 3600,
+        numbers * BYTES * TENSORS * checkpoint.KEPT / GB,
+        max((step.memory for step in steps), default=0) / GB,
+    )
 
 
-def operations_per_token(recipe: Trainable) -> float:
-    """Floating-point operations of a training step by token: 6 for each weight of a matrix, 12 T d for each layer.
+def _checked(recipe: Trainable) -> Step:
+    """The step of a recipe. Raises InputError where it does not fit into the memory of its device."""
+    step, most = step_of(recipe), _memory_for(recipe)
+    if step.memory <= most:
+        return step
+    fitting = [n for n in (2**i for i in range(20)) if n < recipe.micro_batch]
+    fitting = [n for n in fitting if step_of(replace(recipe, micro_batch=n)).memory <= most]
+    fix = (
+        f"--set micro_batch={fitting[-1]} fits" if fitting else "even one sequence is too many: choose a smaller model"
+    )
+    what = f"a step of {recipe.micro_batch} sequences at a time takes about {step.memory / GB:,.1f} GB"
+    raise InputError(f"{what}, and its device has {most / GB:,.0f} GB; {fix}")
 
-    The second part is the scores and their product with the values, which masks do not make cheaper.
-    """
+
+def has_its_device(recipe: Trainable) -> bool:
+    """Whether the device that would train a recipe is here: a GPU for bfloat16, else the CPU."""
+    return torch.cuda.is_available() or not recipe.bf16
+
+
+def _memory_for(recipe: Trainable) -> int:
+    if not recipe.bf16:
+        return memory_bytes()
+    return torch.cuda.get_device_properties(0).total_memory if torch.cuda.is_available() else GPU_BYTES
+
+
+def step_of(recipe: Trainable) -> Step:
+    """What a step of the recipe takes on its device. The first of an architecture takes seconds."""
     if not isinstance(recipe, Recipe):
-        raise TypeError("the operations of fine-tuning depend on the model, which is not read here")
-    model = recipe.model
-    weights = parameters_of(recipe) - model.vocab * model.d_model  # the embedding is looked up
-    return 6.0 * weights + 12.0 * model.n_layers * recipe.length * model.d_model
+        return _scaled(*_probed(recipe), recipe)
+    if not has_its_device(recipe):
+        return _absent_step(recipe)
+    shape = Recipe(batch=recipe.batch, bf16=recipe.bf16, threads=recipe.threads, **_task(recipe.model, recipe))
+    return _scaled(*_probed(shape), recipe)
 
 
-def parameters_of(recipe: Recipe) -> int:
-    """How many parameters the model of a recipe has; no memory is taken for them."""
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in build(recipe.model).parameters())
+def _task(model: LMSpec, recipe: Recipe) -> dict[str, Any]:
+    """A model, noise that fits it in place of the recipe's data, and the recipe's objective."""
+    return {"model": model, "data": Noise(model.vocab, recipe.length), "objective": recipe.objective}
 
 
-def tokens_per_second(recipe: Trainable, cache: Path | None = None) -> float:
-    """How fast a recipe trains here, without evaluations; the first step, which is slower, does not count."""
-    job = _job(recipe, cache)
+def _scaled(few: int, one: Step, several: Step, recipe: Trainable) -> Step:
+    """The step of a recipe, on the line through a step of one sequence and a step of a few."""
+
+    def at(n: int, first: float, last: float) -> float:
+        return last + (n - few) * max(last - first, 0) / (few - 1) if few > 1 else last
+
+    held = at(min(recipe.batch, recipe.micro_batch), one.memory, several.memory)
+    return Step(at(recipe.batch, one.seconds, several.seconds), int(held))
+
+
+@cache
+def _probed(recipe: Trainable) -> tuple[int, Step, Step]:
+    """How many sequences a few are, and the steps of one sequence and of a few."""
+    few = min(recipe.batch, max(2, PROBED_TOKENS // recipe.length))
+    job = _job(recipe)
     with loop.threads(recipe.threads):
-        model = job.start().train()
-        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-        for step in range(1, TIMED_STEPS + 2):
-            if step == 2:
-                start = time.perf_counter()
-            update(job, step, model, optimizer)
-    return TIMED_STEPS * recipe.batch * recipe.length / (time.perf_counter() - start)
+        model = job.start().to(job.world.device).train()
+        groups = parameter_groups(model, recipe.decay, recipe.weight_decay)
+        optimizer = torch.optim.AdamW(groups, fused=True)
+        one, several = (_run(_cut(job, n), model, optimizer) for n in (1, few))
+    return few, one, several
 
 
-def _tokens(recipe: Trainable) -> int:
-    """How many tokens a run reads."""
-    return recipe.steps * recipe.batch * recipe.length
+def _run(job: Job[Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer, repeats: int = TIMED_STEPS) -> Step:
+    """A step that is run: once to count its memory, which also warms up, then against the clock."""
+    with torch.random.fork_rng(), Held() as held:
+        update(job, 1, model, optimizer)
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        update(job, 1, model, optimizer)  # it reads the loss, so a GPU has finished
+        seconds.append(time.perf_counter() - start)
+    numbers = sum(parameter.numel() for parameter in model.parameters())
+    return Step(median(seconds or [0.0]), TENSORS * BYTES * numbers + held.peak)
 
 
-def _job(recipe: Trainable, cache: Path | None) -> Job[Any]:
+def _cut(job: Job[Any], n: int) -> Job[Any]:
+    """The job with the first `n` sequences of its first batch in every step."""
+    batch = {name: tensor[:n] for name, tensor in job.batch(1).items()}
+    return replace(job, fit=replace(job.fit, batch=n, micro_batch=n), batch=lambda step: batch)
+
+
+class Held(TorchDispatchMode):
+    """Counts the bytes of the tensors that operators make in this context: `now`, and at most, `peak`."""
+
+    now = peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        given = {storage._cdata for storage in _storages((args, kwargs))}
+        for storage in {s._cdata: s for s in _storages(made)}.values():
+            if storage._cdata not in given:  # neither a view nor in place
+                self._add(storage.nbytes())
+                finalize(storage, self._add, -storage.nbytes())
+        return made
+
+    def _add(self, n_bytes: int) -> None:
+        self.now += n_bytes
+        self.peak = max(self.peak, self.now)
+
+
+def _storages(tensors: Any) -> Iterable[torch.UntypedStorage]:
+    return (leaf.untyped_storage() for leaf in tree_leaves(tensors) if isinstance(leaf, Tensor))
+
+
+def _absent_step(recipe: Recipe) -> Step:
+    """The step on a GPU that is not here, at `GPU_SPEED` for softmax.
+
+    Attention takes longer by the factor that one head of one layer takes longer than softmax here.
+    """
+    model, tokens = recipe.model, recipe.batch * recipe.length
+    head, plain = (_head(spec, recipe) for spec in (model, _as_softmax(model)))
+    factor = 1.0 if head == plain else max(1.0, _head_seconds(head) / _head_seconds(plain))
+    weights = parameters_of(model) - model.vocab * model.d_model  # the embedding is looked up
+    operations = 6.0 * weights + factor * 12.0 * model.n_layers * recipe.length * model.d_model
+    held = _head_bytes(head) * model.n_layers * model.n_heads * min(recipe.batch, recipe.micro_batch)
+    return Step(tokens * operations / GPU_SPEED, (TENSORS + 1) * BYTES * parameters_of(model) + held)
+
+
+def _as_softmax(model: LMSpec) -> LMSpec:
+    return replace(model, attention=AttentionSpec(), position=Rotary())
+
+
+def _head(model: LMSpec, recipe: Recipe) -> Recipe:
+    """One sequence of the recipe in one layer of the model that is as wide as one head, in fp32."""
+    n_heads, width = model.attention.maps.maps, getattr(model.ffn, "width", model.n_heads) // model.n_heads
+    sizes = {"n_heads": n_heads, "d_model": n_heads * (model.d_model // model.n_heads), "vocab": 64, "n_layers": 1}
+    head = replace(model, ffn=replace(model.ffn, width=max(1, width)), **sizes)
+    return Recipe(batch=1, **_task(head, recipe))
+
+
+@cache
+def _head_seconds(recipe: Recipe) -> float:
+    return _probed(recipe)[1].seconds
+
+
+@cache
+def _head_bytes(recipe: Recipe) -> int:
+    """Bytes of one head of one sequence in bfloat16."""
+    job = _job(replace(recipe, bf16=True), World())
+    model = job.start().train()
+    held = _run(_cut(job, 1), model, torch.optim.AdamW(model.parameters()), repeats=0).memory
+    return (held - TENSORS * BYTES * parameters_of(recipe.model)) // recipe.model.n_heads
+
+
+def parameters_of(model: LMSpec) -> int:
+    """How many parameters a model has; no memory is taken for them."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in build(model).parameters())
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Random tokens in place of a text, which may not be here."""
+
+    vocab: int
+    length: int
+
+
+def _job(recipe: Trainable, world: World | None = None) -> Job[Any]:
+    """The job of a recipe on its device, on noise where it is not on chats."""
+    world = world or World(torch.device("cuda" if recipe.bf16 and torch.cuda.is_available() else "cpu"))
     if isinstance(recipe, ChatRecipe):
-        return job_on_chats(recipe, tokenizer_of(recipe))
-    return job_of(recipe, prepared(recipe.data, cache or cache_folder()), lambda model: {})
+        return replace(job_on_chats(recipe, tokenizer_of(recipe)), world=world)
+    shape = (recipe.batch, recipe.length)
+    tokens = torch.randint(recipe.model.vocab, shape, generator=generator("estimate"))
+    batch = {"input_ids": tokens, "labels": recipe.objective.labels(tokens)}
+    return Job(recipe, lambda: build(recipe.model), lambda step: batch, lambda model: {}, world)
 
 
 def _folder(recipe: Trainable, cache: Path | None) -> Path:
