@@ -110,12 +110,8 @@ def reproduce(
                     experiments.check_default(scope, scale)
                 command = _command(name, scope, encoder)
                 if dry_run:
-<<<<<<< HEAD
                     _print_cost(name, experiment, scope, out, command)
-=======
-                    _print_cost(name, experiment, scope, out)
                     trained += experiment.recipes(scope)
->>>>>>> v-scale
                 else:
                     _write_chapter(name, experiment, scope, out, command, force)
             except InputError as error:  # of `all`, those that can run do
@@ -151,33 +147,16 @@ def _workers(ray: str | None, scale: Scale | None) -> "Workers":
     return Processes(1) if scale is Scale.PAPER else Processes()
 
 
-<<<<<<< HEAD
 def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> None:
-    from ..runs.estimate import GPU_SPEED, cost_of
     from ..runs.experiment import OnModels
 
-    recipes, is_large, words = experiment.recipes(scope), scope.scale is Scale.PAPER, list[str]()
+    recipes, words = experiment.recipes(scope), list[str]()
     if isinstance(experiment.rows, OnModels):
         given = [str(model) for model in experiment.rows.chosen(scope) if model not in recipes]
         words += [f"measures {', '.join(given) or 'what it trains'}"]
-    cost = cost_of(recipes, scope.cache, GPU_SPEED if is_large else None)
-    if cost.runs or not words:
-        words += [f"{cost.runs} runs, {cost.cached} of them in the cache"]
-    if cost.runs > cost.cached:
-        where = f"on one GPU at {GPU_SPEED / 1e12:.0f} teraflop/s" if is_large else "here"
-        hours = f"{cost.hours:,.2f} hours one after the other {where}"
-        words += [f"the others read {cost.tokens:,} tokens, {hours}, and leave {cost.gigabytes:.3g} GB of checkpoints"]
+    if recipes or not words:
+        words += [_cost_text(recipes, scope.cache)]
     print_text(f"{name} at scale {scope.label}: {'; '.join([*words, *_took(out, name, scope, command)])}")
-=======
-def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path) -> None:
-    from ..runs.experiment import OnModels
-
-    recipes = experiment.recipes(scope)
-    words = f"{name} at scale {scope.scale}: "
-    if isinstance(experiment.rows, OnModels):
-        given = [str(model) for model in experiment.rows.chosen(scope) if model not in recipes]
-        words += f"measures {', '.join(given) or 'what it trains'}; "
-    print_text(words + _cost_text(recipes, scope.cache) + _took(out, name, scope))
 
 
 def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
@@ -191,7 +170,6 @@ def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
     where = "here" if is_here else f"on one GPU that computes softmax at {GPU_SPEED / 1e12:.0f} teraflop/s"
     words += f"; the others read {cost.tokens:,} tokens, {cost.hours:,.2f} hours one after the other {where}, "
     return words + f"in {cost.memory:.3g} GB of memory, and leave {cost.gigabytes:.3g} GB of checkpoints"
->>>>>>> v-scale
 
 
 def _took(folder: Path, name: str, scope: "Scope", command: str) -> Iterator[str]:
