@@ -122,8 +122,9 @@ def step_of(recipe: Trainable) -> Step:
 
 
 def _task(model: LMSpec, recipe: Recipe) -> dict[str, Any]:
-    """A model, noise that fits it in place of the recipe's data, and the recipe's objective."""
-    return {"model": model, "data": Noise(model.vocab, recipe.length), "objective": recipe.objective}
+    """A model, noise that fits it in place of the recipe's data, and what else of the recipe a step depends on."""
+    kept = {name: getattr(recipe, name) for name in ("objective", "recompute")}
+    return {"model": model, "data": Noise(model.vocab, recipe.length), **kept}
 
 
 def _scaled(few: int, one: Step, several: Step, recipe: Trainable) -> Step:
@@ -142,7 +143,7 @@ def _probed(recipe: Trainable) -> tuple[int, Step, Step]:
     few = min(recipe.batch, max(2, PROBED_TOKENS // recipe.length))
     job = _job(recipe)
     with loop.threads(recipe.threads):
-        model = job.start().to(job.world.device).train()
+        model = loop.started(job).train()
         groups = parameter_groups(model, recipe.decay, recipe.weight_decay)
         optimizer = torch.optim.AdamW(groups, fused=True)
         one, several = (_run(_cut(job, n), model, optimizer) for n in (1, few))
@@ -226,7 +227,7 @@ def _head_seconds(recipe: Recipe) -> float:
 def _head_bytes(recipe: Recipe) -> int:
     """Bytes of one head of one sequence in bfloat16."""
     job = _job(replace(recipe, bf16=True), World())
-    model = job.start().train()
+    model = loop.started(job).train()
     held = _run(_cut(job, 1), model, torch.optim.AdamW(model.parameters()), repeats=0).memory
     return (held - TENSORS * BYTES * parameters_of(recipe.model)) // recipe.model.n_heads
 
