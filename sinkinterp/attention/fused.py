@@ -26,6 +26,7 @@ _EFFICIENT = getattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", 
 _CUDNN = getattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", None)
 PRIVATE = ("_CHOICE", "_FLASH_ON_CPU", "_FLASH", "_EFFICIENT", "_CUDNN")  # None where this torch has no such operator
 FLASH, EFFICIENT, CUDNN = 1, 2, 3  # as in torch.nn.attention.SDPBackend, whose members do not equal numbers
+LONG = 512  # keys; below, a slot's mask is small
 ALIGNED = 8  # CUDA's flash kernel takes heads, and its memory-efficient one rows of masks, in multiples of so many
 
 
@@ -34,6 +35,7 @@ class Plain:
     """Softmax attention as PyTorch's kernels take it: scores with a mask and a bias. A slot's row is the first key.
 
     allowed: pairs that may attend; None is causal, the last query aligned with the last key.
+    leads: whether the first query is a row of zeros, which makes causal attention with a slot square. It has no result.
     """
 
     q: Queries
@@ -42,6 +44,11 @@ class Plain:
     allowed: Allowed | None
     bias: Float[Tensor, "#batch #head query key"] | None
     scale: float
+    leads: bool = False
+
+    def cut(self, *results: Tensor) -> tuple[Tensor, ...]:
+        """Results of `batch head query`, for the queries that are asked."""
+        return tuple(result[:, :, 1:] for result in results) if self.leads else results
 
     @property
     def is_causal(self) -> bool:
@@ -80,9 +87,12 @@ def plain(call: Scoring) -> Plain:
     q, k, v, mask, bias, scale = call.q, call.k, call.v, call.mask, call.bias, call.scale
     if not isinstance(call.slot, SlotRow):
         return Plain(q, k, v, mask, bias, scale)
-    mask = _causal(q.shape[2], k.shape[2], q.device) if mask is None else mask
-    allowed = F.pad(mask, (1, 0), value=True)
+    n_queries, n_keys = q.shape[2], k.shape[2]
     k, v = (_with_slot(row, t, q.shape[1]) for row, t in ((call.slot.key, k), (call.slot.value, v)))
+    if mask is bias is None and n_queries == n_keys > LONG:  # a kernel skips half of the pairs
+        return Plain(F.pad(q, (0, 0, 1, 0)), k, v, None, None, scale, leads=True)
+    mask = _causal(n_queries, n_keys, q.device) if mask is None else mask
+    allowed = F.pad(mask, (1, 0), value=True)
     return Plain(q, k, v, allowed, None if bias is None else F.pad(bias, (1, 0)), scale)
 
 

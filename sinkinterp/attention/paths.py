@@ -25,14 +25,19 @@ def _by_torch(call: Scoring) -> Attended | None:
     rounds_bias = bias is not None and torch.promote_types(bias.dtype, call.q.dtype) != call.q.dtype
     if call.softcap is not None or rounds_bias:
         return None
-    return fused.attend(fused.plain(call))
+    return _asked(fused.plain(call), fused.attend)
 
 
 def _by_flex(call: Scoring) -> Attended | None:
     """By FlexAttention. It takes no gradients, and no slot's row beside a soft cap, since that row has none."""
     if _has_gradient(call) or (call.softcap is not None and isinstance(call.slot, SlotRow)):
         return None
-    return flex.attend(fused.plain(call), call.softcap)
+    return _asked(fused.plain(call), lambda given: flex.attend(given, call.softcap))
+
+
+def _asked(given: Plain, attend: Callable[[Plain], Attended | None]) -> Attended | None:
+    attended = attend(given)
+    return None if attended is None else (given.cut(*attended)[0], given.cut(*attended)[1])
 
 
 TORCH, FLEX, BLOCKS = "PyTorch's kernel", "FlexAttention", "blocks"
@@ -90,9 +95,12 @@ def output_alone(call: Scoring) -> HeadOutput | None:
     On the CPU it is used for trained sink logits alone.
     """
     is_plain = call.kernel.is_softmax and call.bias is None and call.softcap is None
-    if is_plain and isinstance(call.slot, SinkLogit):
-        return fused.sdpa(fused.plain(_with_row(call, call.slot)))[..., :-1]
-    return fused.sdpa(fused.plain(call)) if is_plain and call.q.device.type != "cpu" else None
+    is_logit = isinstance(call.slot, SinkLogit)
+    if not is_plain or not (is_logit or call.q.device.type != "cpu"):
+        return None
+    given = fused.plain(_with_row(call, call.slot) if isinstance(call.slot, SinkLogit) else call)
+    (z,) = given.cut(fused.sdpa(given))
+    return z[..., :-1] if is_logit else z
 
 
 def _with_row(call: Scoring, slot: SinkLogit) -> Scoring:

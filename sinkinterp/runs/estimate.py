@@ -93,9 +93,7 @@ def _checked(recipe: Trainable) -> Step:
         return step
     fitting = [n for n in (2**i for i in range(20)) if n < recipe.micro_batch]
     fitting = [n for n in fitting if step_of(replace(recipe, micro_batch=n)).memory <= most]
-    fix = (
-        f"--set micro_batch={fitting[-1]} fits" if fitting else "even one sequence is too many: choose a smaller model"
-    )
+    fix = f"micro_batch={fitting[-1]} fits" if fitting else "even one sequence is too many: choose a smaller model"
     what = f"a step of {recipe.micro_batch} sequences at a time takes about {step.memory / GB:,.1f} GB"
     raise InputError(f"{what}, and its device has {most / GB:,.0f} GB; {fix}")
 

@@ -161,7 +161,7 @@ def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
     if scope.models and trains:
         raise InputError(f"{name} trains its models itself; leave model=... away")
     if scope.settings and not trains:
-        raise InputError(f"{name} measures models that are there; leave --set away")
+        raise InputError(f"{name} measures models that are there; leave settings=... away")
     if scope.device_map is not None and trains:
         raise InputError(f"{name} trains its models itself, where it runs; leave device_map=... away")
     if not scope.models and scope.scale not in experiment.scales:
