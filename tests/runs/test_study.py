@@ -152,7 +152,7 @@ def test_settings_change_the_recipe_that_all_arms_start_from():
     plain = study.recipes(Scope(Scale.PAPER, seeds=2))
     changed = study.recipes(Scope(Scale.PAPER, seeds=2, settings=("micro_batch=3", "recompute=true", "steps=7")))
     assert changed == [replace(recipe, micro_batch=3, recompute=True, steps=7) for recipe in plain]
-    with pytest.raises(InputError, match="leave settings=... away"):
+    with pytest.raises(InputError, match="leave settings"):
         check_scope("table01", load_experiment("table01_inputs"), Scope(Scale.SMOKE, settings=("steps=7",)))
 
 
