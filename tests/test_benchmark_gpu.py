@@ -1,7 +1,6 @@
 """`benchmarks.gpu` runs from end to end on a CPU, at sizes at which its figures mean nothing; nothing here is timed."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,14 +38,12 @@ def test_without_a_device_one_line_says_so(capsys):
     assert exit_of.value.exit_code == 2 and capsys.readouterr().err == gpu.NO_DEVICE + "\n"
 
 
-def test_the_goals_are_those_that_were_promised_and_the_readme_lists_every_row():
+def test_the_goals_are_those_that_were_promised_and_the_readme_says_what_was_measured():
     rows = [*gpu.rows(gpu.full(989.0))]
     goals = [gpu.goal_of(row) for row in rows if row.target is not None and not row.what.startswith("check")]
     assert goals == ["at most 1.05", "at most 1.05", "at most 1.15", "at most 1.05"] * 2 + ["at least 0.45"]
-    listed = re.findall(r"^\| (.+?) \| (.+?) \| (.*?) \|.*\|$", README, re.MULTILINE)
-    assert [(row.what, gpu.goal_of(row)) for row in rows] == [
-        (what, goal) for what, figure, goal in listed if what in {row.what for row in rows}
-    ]
+    listed = [row.what for row in rows if f"| {row.what} |" in README]
+    assert listed == ([] if "none of its rows is measured" in README else [row.what for row in rows])
 
 
 def test_a_row_that_fails_says_why_and_rows_after_the_deadline_are_named():

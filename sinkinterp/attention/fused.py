@@ -38,6 +38,7 @@ _EFFICIENT = getattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", 
 _CUDNN = getattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", None)
 PRIVATE = ("_CHOICE", "_FLASH_ON_CPU", "_FLASH", "_EFFICIENT", "_CUDNN")  # None where this torch has no such operator
 FLASH, EFFICIENT, CUDNN = 1, 2, 3  # as in torch.nn.attention.SDPBackend, whose members do not equal numbers
+LONG = 512  # keys; below, a slot's mask is small
 ALIGNED = 8  # CUDA's flash kernel takes heads, and its memory-efficient one rows of masks, in multiples of so many
 REFUSED: dict[tuple[object, ...], str] = {}  # why FlexAttention did not compile kinds of calls; blocks serve them
 
@@ -164,13 +165,25 @@ def _as_sum(values: PerQuery, dtype: torch.dtype) -> Tensor:
 
 
 def _with_row_as_key(call: Inputs) -> Inputs:
-    """The call in which a slot's row is the first key; itself where the slot has no row."""
+    """The call in which a slot's row is the first key; itself where the slot has no row.
+
+    Before many tokens a first query of zeros makes it square, so that kernels need no mask and skip half of the pairs.
+    Its result is the first and goes; see `_asked`.
+    """
     if not isinstance(call.slot, SlotRow):
         return call
     n_heads, bias = call.q.shape[1], None if call.bias is None else F.pad(call.bias, (1, 0))
-    mask = _causal(call) if call.mask is None else call.mask
     k, v = (_behind(row, t, n_heads) for row, t in ((call.slot.key, call.k), (call.slot.value, call.v)))
+    if is_plainly_causal(call) and call.k.shape[2] > LONG:
+        return replace(call, q=F.pad(call.q, (0, 0, 1, 0)), k=k, v=v, slot=None)
+    mask = _causal(call) if call.mask is None else call.mask
     return replace(call, k=k, v=v, mask=F.pad(mask, (1, 0), value=True), bias=bias, slot=None)
+
+
+def _asked(call: Inputs, result: Tensor) -> Tensor:
+    """A result of `batch head query` for the queries of a call alone."""
+    n_queries = call.q.shape[2]
+    return result.narrow(2, result.shape[2] - n_queries, n_queries)
 
 
 def _behind(row: Tensor, tokens: Tensor, n_heads: int) -> Tensor:
@@ -225,23 +238,26 @@ def attend(call: Inputs) -> Attended | None:
 
     Soft caps and sink logits are left out. On a CPU the output is bit for bit that of `scaled_dot_product_attention`.
     """
-    call = _with_row_as_key(call)
+    given = _with_row_as_key(call)
     if call.q.device.type == "cpu":
-        return _on_cpu(call)
-    is_there = call.q.device.type == "cuda" and _CHOICE is not None
-    return _on_cuda(call) if is_there and not torch.compiler.is_compiling() else None
+        attended = _on_cpu(given)
+    else:
+        is_there = call.q.device.type == "cuda" and _CHOICE is not None
+        attended = _on_cuda(given) if is_there and not torch.compiler.is_compiling() else None
+    return None if attended is None else (_asked(call, attended[0]), _asked(call, attended[1]))
 
 
 def sdpa(call: Inputs) -> HeadOutput:
     """The output by the public `scaled_dot_product_attention`; no log-sum-exp. Queries that see nothing get 0."""
-    call = _repeated(_with_row_as_key(call))  # some kernels refuse grouped queries, and one makes the T x T map
-    mask, added = mask_of(call), additive(call)
+    given = _repeated(_with_row_as_key(call))  # some kernels refuse grouped queries, and one makes the T x T map
+    mask, added = mask_of(given), additive(given)
     if mask is None or added is None:
-        causal = is_plainly_causal(call)
-        return F.scaled_dot_product_attention(call.q, call.k, call.v, is_causal=causal, scale=call.scale)
+        causal = is_plainly_causal(given)
+        z = F.scaled_dot_product_attention(given.q, given.k, given.v, is_causal=causal, scale=given.scale)
+        return _asked(call, z)
     seeing = mask.any(-1, keepdim=True)  # nor does every kernel accept rows without a key
     added = torch.where(seeing, added, 0)
-    return seeing * F.scaled_dot_product_attention(call.q, call.k, call.v, added, scale=call.scale)
+    return seeing * F.scaled_dot_product_attention(given.q, given.k, given.v, added, scale=given.scale)
 
 
 def _on_cpu(call: Inputs) -> Attended | None:
@@ -347,15 +363,15 @@ PATHS: Mapping[str, Callable[[Inputs], Attended | None]] = {TORCH: _by_torch, FL
 
 def flex(call: Inputs, kernel: Callable[..., Any]) -> Attended:
     """Output and log-sum-exp by `flex_attention` or its compiled form. Queries that see nothing get 0 and -inf."""
-    call = _with_row_as_key(call)
-    block_mask = _block_mask(call)
-    call = _repeated(call) if is_grouped(call) else call  # compiled kernels take powers of two per group only
-    q, k, v = (t.contiguous() for t in (call.q, call.k, call.v))
-    score_mod = _changed_scores(call.bias, call.softcap)
+    given = _with_row_as_key(call)
+    block_mask = _block_mask(given)
+    given = _repeated(given) if is_grouped(given) else given  # compiled kernels take powers of two per group only
+    q, k, v = (t.contiguous() for t in (given.q, given.k, given.v))
+    score_mod = _changed_scores(given.bias, call.softcap)
     z, aux = kernel(
         q, k, v, score_mod=score_mod, block_mask=block_mask, scale=call.scale, return_aux=AuxRequest(lse=True)
     )
-    return z, aux.lse
+    return _asked(call, z), _asked(call, aux.lse)
 
 
 @cache

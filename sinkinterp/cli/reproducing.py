@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..outputs import check_ours, page_bytes
 from ..runs.catalogue import FOLDER, Scale, experiment_names, full_name, summary_of
 from .loading import offline_if_unreachable
-from .options import SEEDS, DeviceMap, Encoder, Force, Out, beginning, filled, output_folder, source
+from .options import SEEDS, DeviceMap, Encoder, Force, Out, Settings, beginning, filled, output_folder, source
 from .terminal import (
     OR_FORCE,
     deliver,
@@ -47,7 +47,7 @@ SCALE = (
     "models`. paper: the paper's models."
 )
 TEXT = "Natural input: file, folder or dataset; by default the embedded docstrings, or the task of a model of ours."
-RAY = "Train on a Ray cluster: `auto`, or its address. By default in processes of this machine."
+RAY = "Train with Ray: `local` (a run for each GPU here), `auto`, or a cluster's address. By default in processes here."
 DRY = "Say how many runs, tokens and hours it takes, and run nothing."
 OUT = "Folder of the pages and the numbers."
 ALL = "all"
@@ -61,6 +61,7 @@ def reproduce(
     seeds: Annotated[int, typer.Option(help="How many models of every kind are trained.", parser=SEEDS)] = 5,
     text: Annotated[str | None, typer.Option(help=TEXT, parser=source)] = None,
     encoder: Encoder = None,
+    settings: Settings = [],
     ray: Annotated[str | None, typer.Option(help=RAY, parser=filled)] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help=DRY)] = False,
     out: Annotated[Path, typer.Option(help=OUT, parser=output_folder)] = Path("figures/book"),
@@ -103,6 +104,7 @@ def reproduce(
                 workers=workers,
                 progress=progress,
                 device_map=device_map,
+                settings=settings,
             )
             try:
                 experiments.check_scope(name, experiment, scope)
@@ -211,7 +213,8 @@ def _command(name: str, scope: "Scope", encoder: str | None) -> str:
     given = () if encoder is None else ("--encoder", encoder)
     is_other = bool(scope.models) and scope.scale is Scale.SMOKE  # the default where no models are made
     size = (*(() if is_other else ("--scale", scope.scale)), "--seeds", str(scope.seeds))
-    return shlex.join(("sinkinterp", "reproduce", name, *size, *text, *models, *given))
+    changes = (word for setting in scope.settings for word in ("--set", setting))
+    return shlex.join(("sinkinterp", "reproduce", name, *size, *text, *models, *given, *changes))
 
 
 ATLAS = "Models, one row each: Hugging Face names, folders, or ours, such as `smollm2`."

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
@@ -62,6 +63,7 @@ class PostNorm(NormPlacement):
 class SinkBlock(nn.Module):
     """One block of the stack. Norms have Llama's names, at the start and at the end of a branch."""
 
+    gradient_checkpointing = False  # transformers sets it, and the function that `__call__` uses
     forward_methods: ClassVar[tuple[str, ...]] = ("as_slot",)  # methods other than `forward` that use the weights
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:
@@ -72,6 +74,13 @@ class SinkBlock(nn.Module):
         self.self_attn = SinkAttention(config, spec.attention, spec.dims, layer_idx)
         self.post_attention_layernorm = nn.RMSNorm(spec.d_model, eps=spec.norm_eps)
         self.mlp = spec.ffn.build(spec.dims)
+
+    def __call__(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
+        """As of every module. In training with gradient checkpointing the backward pass computes it again, uncached."""
+        if not (self.gradient_checkpointing and self.training):
+            return super().__call__(hidden_states, **kwargs)
+        again = partial(super().__call__, **(kwargs | {"past_key_values": None}))
+        return self._gradient_checkpointing_func(again, hidden_states)
 
     def forward(self, hidden_states: Tensor, **kwargs: Any) -> Tensor:
         """The residual stream after the block. `kwargs` go to the attention."""

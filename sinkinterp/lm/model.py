@@ -37,6 +37,7 @@ class SinkPreTrainedModel(PreTrainedModel):
     config_class = SinkConfig
     base_model_prefix = "model"
     _supports_attention_backend = True
+    supports_gradient_checkpointing = True
     _no_split_modules: ClassVar[list[str]] = ["SinkBlock"]
     _can_record_outputs: ClassVar[dict[str, type]] = {"hidden_states": SinkBlock, "attentions": SinkAttention}
 

@@ -93,9 +93,7 @@ def _checked(recipe: Trainable) -> Step:
         return step
     fitting = [n for n in (2**i for i in range(20)) if n < recipe.micro_batch]
     fitting = [n for n in fitting if step_of(replace(recipe, micro_batch=n)).memory <= most]
-    fix = (
-        f"--set micro_batch={fitting[-1]} fits" if fitting else "even one sequence is too many: choose a smaller model"
-    )
+    fix = f"micro_batch={fitting[-1]} fits" if fitting else "even one sequence is too many: choose a smaller model"
     what = f"a step of {recipe.micro_batch} sequences at a time takes about {step.memory / GB:,.1f} GB"
     raise InputError(f"{what}, and its device has {most / GB:,.0f} GB; {fix}")
 
@@ -122,8 +120,9 @@ def step_of(recipe: Trainable) -> Step:
 
 
 def _task(model: LMSpec, recipe: Recipe) -> dict[str, Any]:
-    """A model, noise that fits it in place of the recipe's data, and the recipe's objective."""
-    return {"model": model, "data": Noise(model.vocab, recipe.length), "objective": recipe.objective}
+    """A model, noise that fits it in place of the recipe's data, and what else of the recipe a step depends on."""
+    kept = {name: getattr(recipe, name) for name in ("objective", "recompute")}
+    return {"model": model, "data": Noise(model.vocab, recipe.length), **kept}
 
 
 def _scaled(few: int, one: Step, several: Step, recipe: Trainable) -> Step:
@@ -142,7 +141,7 @@ def _probed(recipe: Trainable) -> tuple[int, Step, Step]:
     few = min(recipe.batch, max(2, PROBED_TOKENS // recipe.length))
     job = _job(recipe)
     with loop.threads(recipe.threads):
-        model = job.start().to(job.world.device).train()
+        model = loop.started(job).train()
         groups = parameter_groups(model, recipe.decay, recipe.weight_decay)
         optimizer = torch.optim.AdamW(groups, fused=True)
         one, several = (_run(_cut(job, n), model, optimizer) for n in (1, few))
@@ -226,7 +225,7 @@ def _head_seconds(recipe: Recipe) -> float:
 def _head_bytes(recipe: Recipe) -> int:
     """Bytes of one head of one sequence in bfloat16."""
     job = _job(replace(recipe, bf16=True), World())
-    model = job.start().train()
+    model = loop.started(job).train()
     held = _run(_cut(job, 1), model, torch.optim.AdamW(model.parameters()), repeats=0).memory
     return (held - TENSORS * BYTES * parameters_of(recipe.model)) // recipe.model.n_heads
 

@@ -35,6 +35,7 @@ class Scope:
 
     models: names or folders in place of those of the scale; only for experiments on models that exist.
     seeds: how many models of every kind are trained. text: the user's own text as natural input.
+    settings: changes of the recipe that all trained models start from, such as "micro_batch=4".
     """
 
     scale: Scale
@@ -45,6 +46,7 @@ class Scope:
     progress: Progress = silent
     cache: Path | None = None
     device_map: DeviceMap = None
+    settings: Sequence[str] = ()
 
     @property
     def label(self) -> str:
@@ -158,6 +160,8 @@ def check_scope(name: str, experiment: Experiment, scope: Scope) -> None:
     trains = not isinstance(experiment.rows, OnModels)
     if scope.models and trains:
         raise InputError(f"{name} trains its models itself; leave model=... away")
+    if scope.settings and not trains:
+        raise InputError(f"{name} measures models that are there; leave settings=... away")
     if scope.device_map is not None and trains:
         raise InputError(f"{name} trains its models itself, where it runs; leave device_map=... away")
     if not scope.models and scope.scale not in experiment.scales:

@@ -43,6 +43,7 @@ from ..train.job import prepared
 from ..train.loop import Diverged
 from ..train.recipe import Recipe
 from ..train.recipes import RECIPES, demo_recipe, on_text, with_variant
+from ..train.settings import changed
 from .arm_figures import by_model
 from .catalogue import Scale
 from .experiment import Experiment, Scope
@@ -222,9 +223,9 @@ HELD_OUT_SEQUENCES = {Scale.SMOKE: 16, Scale.TEXT: 256, Scale.PAPER: 100}  # the
 
 
 def base_of(scope: Scope, bases: Mapping[Scale, Recipe] = BASES) -> Recipe:
-    """The recipe of the scale, on the user's own text where there is one."""
+    """The recipe of the scale, on the user's own text where there is one, with the settings of the scope."""
     base = bases[scope.scale]
-    return base if scope.text is None else on_text(base, scope.text)
+    return changed(base if scope.text is None else on_text(base, scope.text), scope.settings)
 
 
 def lengths_of(recipe: Recipe) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from ..data.progress import OnProgress, no_progress
 from ..errors import InputError
 
+LOCAL = "local"  # the address that stands for a cluster of this machine alone
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -76,6 +77,7 @@ class Processes:
 class Ray:
     """A Ray cluster: "auto" for the one that this machine belongs to, or its address. Every run gets `gpus` GPUs.
 
+    "local" starts Ray on this machine for as long as Python runs: a run for each GPU, or two at once without any.
     A run whose worker dies is made again. All machines must see the same cache folder. Raises InputError where Ray is
     not installed or not reached.
     """
@@ -85,7 +87,8 @@ class Ray:
 
     def results(self, function: Callable[[A], B], arguments: Sequence[A]) -> Iterator[tuple[int, B]]:
         ray = self._connected()
-        run = ray.remote(num_cpus=1, num_gpus=self.gpus, max_retries=-1)(_run)
+        gpus = self.gpus if self.address != LOCAL or ray.cluster_resources().get("GPU") else 0
+        run = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=-1)(_run)
         waiting: dict[Any, int] = {run.remote(function, argument): i for i, argument in enumerate(arguments)}
         while waiting:
             (done,), _ = ray.wait(list(waiting), num_returns=1)
@@ -100,12 +103,19 @@ class Ray:
             host, _, port = self.address.rpartition(":")
             if port.isdigit():  # where nothing listens, Ray itself waits for minutes
                 socket.create_connection((host, int(port)), timeout=5).close()
-            ray.init(self.address, ignore_reinit_error=True, log_to_driver=False)
+            size = {"num_cpus": _runs_at_once(), "include_dashboard": False} if self.address == LOCAL else {}
+            ray.init(self.address, ignore_reinit_error=True, log_to_driver=False, **size)
         except (OSError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             fix = "start one with `ray start --head`"
             raise InputError(f"no Ray cluster at {self.address}: {reason}; {fix}") from error
         return ray
+
+
+def _runs_at_once() -> int:
+    import torch
+
+    return torch.cuda.device_count() or 2
 
 
 def _run(function: Callable[[A], B], argument: A) -> B:

@@ -75,13 +75,21 @@ def _continue(job: Job[Fit], run: Path, done: int, on_step: OnStep) -> None:
 def _start(job: Job[Fit], run: Path, done: int) -> tuple[PreTrainedModel, nn.Module, Optimizer, History]:
     """The model, what computes its gradients, the optimiser and the history after `done` steps."""
     fit, world = job.fit, job.world
-    model = job.start().to(world.device)
+    model = started(job)
     history = [] if done else [_evaluation(job, 0, model)]
     engine = world.wrapped(model.train())
     optimizer = AdamW(parameter_groups(model, fit.decay, fit.weight_decay), betas=(0.9, 0.95), fused=True)
     if done:
         history = checkpoint.restore(run, done, model, optimizer)
     return model, engine, optimizer, history
+
+
+def started(job: Job[Fit]) -> PreTrainedModel:
+    """The model of step 0 on its device, which computes blocks again where the recipe says so."""
+    model = job.start().to(job.world.device)
+    if job.fit.recompute:
+        model.activation_checkpointing_enable()
+    return model
 
 
 def _evaluation(job: Job[Fit], step: int, model: PreTrainedModel) -> dict[str, Any]:

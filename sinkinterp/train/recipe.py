@@ -11,7 +11,7 @@ from ..data import packing  # noqa: F401  registers its kinds of data, which rec
 from ..data.backcopy import BigramBackcopy
 from ..errors import InputError
 from ..lm.config import LMSpec
-from ..spec import Spec
+from ..spec import Spec, added_later
 from .recipe_parts import CooldownRate, Decay, MapsAndTokens, NextToken, Objective, Rate
 
 CHECKED = 128  # positions, from the first on, that are checked for tokens shown to the queries that predict them
@@ -29,6 +29,7 @@ class Fit(Spec):
     bf16: whether autocast computes in bfloat16. Weights, moments and evaluations stay in fp32.
     threads: how many threads of the CPU compute. Tiny matrices are fastest on one.
     watch_every, save_every: optimiser steps between evaluations, and between checkpoints.
+    recompute: whether the backward pass computes every block again (gradient checkpointing): less memory, more time.
 
     On one machine, a run is a pure function of its recipe.
     """
@@ -47,6 +48,7 @@ class Fit(Spec):
     threads: int = 1
     watch_every: int = 125
     save_every: int = 250
+    recompute: bool = added_later(False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -2,7 +2,7 @@
 
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
@@ -15,7 +15,7 @@ S = TypeVar("S", bound=Spec)
 _TRUTH = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
-def changed(spec: S, settings: list[str]) -> S:
+def changed(spec: S, settings: Sequence[str]) -> S:
     """`spec` with all `settings` applied, such as "lr=1e-2", "model.n_layers=4" or "schedule=CosineRate".
 
     A field that holds a spec takes the name of another kind of spec, with its defaults. Kinds are set before their

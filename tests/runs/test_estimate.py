@@ -12,6 +12,7 @@ from sinkinterp.lm.ffn import GatedFFN
 from sinkinterp.lm.variants import variants
 from sinkinterp.runs import estimate
 from sinkinterp.runs.estimate import Held, Step, cost_of, step_of
+from sinkinterp.train import loop
 from sinkinterp.train.recipe import Recipe
 from sinkinterp.train.recipes import RECIPES, with_variant
 
@@ -83,3 +84,19 @@ def test_what_does_not_fit_is_refused_with_the_micro_batch_that_does(monkeypatch
     monkeypatch.setattr(estimate, "memory_bytes", lambda: 299)
     with pytest.raises(InputError, match="even one sequence is too many"):
         cost_of([recipe], tmp_path)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sink_logit", "alibi", "t5", "sigmoid", "differential"])
+def test_blocks_that_are_computed_again_give_the_same_gradients_in_less_memory(name):
+    recipe = recipe_of(name, length=61, batch=5)
+    held = []
+    for recompute in (False, True):
+        job = estimate._job(replace(recipe, recompute=recompute))
+        model = loop.started(job).train()
+        with Held() as counted:
+            loop.accumulate(job, job.batch(1), model)
+        held.append((counted.peak, [p.grad for p in model.parameters()]))
+    (plain, grads), (less, again) = held
+    assert less < plain
+    torch.testing.assert_close(again, grads)
+    assert replace(recipe, recompute=True).key() != recipe.key()

@@ -147,6 +147,15 @@ def test_a_dry_run_of_the_paper_counts_runs_and_bytes_without_a_text(monkeypatch
         load_experiment("table04_attention_biases").table(replace(scope, workers=Here()))
 
 
+def test_settings_change_the_recipe_that_all_arms_start_from():
+    study = load_experiment("table04_attention_biases")
+    plain = study.recipes(Scope(Scale.PAPER, seeds=2))
+    changed = study.recipes(Scope(Scale.PAPER, seeds=2, settings=("micro_batch=3", "recompute=true", "steps=7")))
+    assert changed == [replace(recipe, micro_batch=3, recompute=True, steps=7) for recipe in plain]
+    with pytest.raises(InputError, match="leave settings"):
+        check_scope("table01", load_experiment("table01_inputs"), Scope(Scale.SMOKE, settings=("steps=7",)))
+
+
 def is_trained_at_paper_scale(name):
     experiment = load_experiment(name)
     return Scale.PAPER in experiment.scales and not isinstance(experiment.rows, OnModels)

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 from sinkinterp.errors import InputError
 from sinkinterp.report.columns import MODEL, SEED, STATE
@@ -18,7 +19,7 @@ from sinkinterp.runs.catalogue import Scale
 from sinkinterp.runs.experiment import Scope
 from sinkinterp.runs.rules import TRAINED, has_sink
 from sinkinterp.runs.study import BASES, architecture, study
-from sinkinterp.runs.workers import Here, Processes, Ray
+from sinkinterp.runs.workers import LOCAL, Here, Processes, Ray
 
 STEPS = 20
 STUDY = study(
@@ -135,6 +136,50 @@ def test_a_cluster_of_two_nodes_makes_the_same_table_though_a_worker_is_killed(t
     assert [(row[MODEL], row[SEED]) for row in made.rows if row[STATE] == TRAINED] == [
         ("softmax", 0), ("relu", 0), ("softmax", 1), ("relu", 1),
     ]  # fmt: skip
+
+
+def _killed_once_at_step_13(folder, recipe):
+    """Trains a recipe, and writes down every step. The first worker that comes to step 13 is killed."""
+    from sinkinterp.runs.trained import trained
+    from sinkinterp.train import loop
+
+    plain = loop.update
+
+    def update(job, step, *rest):
+        with (folder / f"steps-{recipe.seed}").open("a") as file:
+            file.write(f"{step}\n")
+        if step == 13 and not (folder / "killed").exists():
+            (folder / "killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return plain(job, step, *rest)
+
+    loop.update = update
+    try:
+        return trained(recipe, folder).history()[-1]["step"]
+    finally:
+        loop.update = plain
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings("ignore")  # Ray's own
+def test_a_killed_worker_of_local_ray_loses_its_last_steps_only(tmp_path, monkeypatch):
+    pytest.importorskip("ray", reason="Ray is an extra: make test-ray")
+    import ray
+
+    tests = Path(__file__).parents[1]
+    paths = [*map(str, (tests / "runs", tests, tests.parent)), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    base = replace(BASES[Scale.SMOKE], steps=STEPS, save_every=5, watch_every=STEPS)
+    recipes = [replace(base, seed=seed) for seed in range(3)]
+    try:
+        results = dict(Ray(LOCAL, gpus=1).results(partial(_killed_once_at_step_13, tmp_path), recipes))
+        at_once = ray.cluster_resources()["CPU"]
+    finally:
+        ray.shutdown()
+    assert results == dict.fromkeys(range(3), STEPS) and at_once == (torch.cuda.device_count() or 2)
+    steps = [[int(line) for line in (tmp_path / f"steps-{seed}").read_text().split()] for seed in range(3)]
+    whole = [*range(1, STEPS + 1)]
+    assert sorted(steps) == sorted([[*range(1, 14), *range(11, STEPS + 1)], whole, whole])
 
 
 def test_a_cluster_that_is_not_there_is_one_line():
