@@ -112,7 +112,9 @@ def Ablate(
     """
     site = site or (RESIDUAL if heads is None else OUTPUT)
     if site not in changes.AT or (heads is not None and site is not OUTPUT):
-        raise InputError(f"Ablate changes {', '.join(each.label for each in changes.AT)}; heads are of the attention output")
+        raise InputError(
+            f"Ablate changes {', '.join(each.label for each in changes.AT)}; heads are of the attention output"
+        )
     if by not in _BY:
         raise InputError(f'by is "zero" or "mean"; got {by!r:.40}')
     chosen: dict[str, Any] = {"layers": layers, "positions": positions, "dims": dims} | (
