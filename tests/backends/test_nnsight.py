@@ -66,7 +66,7 @@ def test_an_unknown_backend_and_a_wrong_one_are_refused_by_name():
     for model, backend, message in (
         (model_of("llama"), "jax", "cannot run on 'jax'; backends: huggingface, nnsight"),
         (NNsight(model_of("llama")), "huggingface", "cannot run on 'huggingface'"),
-        (torch.nn.Linear(3, 5), None, "Linear cannot be called with token ids"),
+        (torch.nn.Linear(3, 5), None, "Linear cannot be called with ids alone"),
     ):
         with pytest.raises(InputError, match=message):
             si.load(model, backend=backend)

@@ -247,7 +247,7 @@ def edits_of(*numbers, kind="swap"):
         (edits_of(), "takes position; got 0 numbers"),
         (edits_of(4, 5), "takes position; got 2 numbers"),
         (edits_of(0), "two different positions"),
-        (edits_of(11), "its last position is 10"),
+        (edits_of(11), "this model and input have 0 to 10"),
         (edits_of(-1), "a whole number from 0; got -1"),
         (edits_of(1.5), "a whole number from 0; got 1.5"),
         (edits_of(10**30), "of ordinary size"),
