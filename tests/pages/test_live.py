@@ -5,6 +5,7 @@ import gzip
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,10 +31,11 @@ from sinkinterp.interventions import (
 from sinkinterp.measurement.activation_patching import activation_patching
 from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.measure import measure
+from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from sinkinterp.pages.atlas.codes import LogScale
 from sinkinterp.pages.live.edits import KINDS, edit_of
 from sinkinterp.pages.live.schema import AnswerData, EditData
-from sinkinterp.pages.live.session import Session
+from sinkinterp.pages.live.session import Session, massive_entries
 from sinkinterp.pages.schema import declared
 
 TEXT = "Return the number of items in the list."
@@ -177,6 +179,13 @@ def test_off_by_one_is_added_to_the_chosen_head_alone(gpt2):
     edit = edit_of(EditData("off_by_one_head", [1.0, 2.0]), gpt2.subject.shape)
     slot = measure(gpt2.subject, tokens, edits=edit).slot_importance[0]
     assert slot[1, 2] > 0 and slot.count_nonzero() == 1
+
+
+def test_the_largest_value_of_an_entry_may_be_in_another_layer_than_most_medians():
+    top = torch.tensor([[[[-40.0, 0, 1]], [[90.0, 0, 1]], [[5.0, 0, 2]]]])  # block entry (value, position, dim)
+    found = {TOP_ENTRIES.name: top, PEAK_OVER_MEDIAN.name: torch.tensor([[400.0, 300.0, 2.0]])}
+    (row,) = massive_entries(SimpleNamespace(extra=lambda metric: found[metric.name]))
+    assert (row.size, row.times, row.first, row.last) == (90, 400, 0, 1)
 
 
 def test_the_largest_entries_say_which_dimension_to_zero(gpt2):
