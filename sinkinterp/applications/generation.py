@@ -15,7 +15,7 @@ from ..checks import LARGEST, check_memory, whole_number
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..measurement.inputs import dtype_of, passes, reads_inputs
-from ..metrics.bootstrap import intervals, mean_cells
+from ..metrics.bootstrap import intervals, mean_cells, rate_cells
 from ..metrics.sink import check_epsilon
 from ..table import NULL, Cell, Table
 from .cache_tables import ALPHA, GENERATED, MOVED, SINKS, STAYS, generation_figure
@@ -62,7 +62,7 @@ def generation_table(
     for i, end in enumerate(bounds[1:]):
         cells: dict[str, Cell] = {}
         for j, name in enumerate((ALPHA, STAYS, MOVED, SINKS)):
-            cells |= mean_cells(name, found[:, i, j])
+            cells |= (rate_cells if name in (STAYS, MOVED) else mean_cells)(name, found[:, i, j])
         rows.append({GENERATED: end - start, **cells, NULL: found[:, i, -1].mean().item()})
     note = (
         f"{subject.name}: n={len(tokens)} prompts of {start} tokens, {count} generated at temperature 1 (seed {seed}), "

@@ -139,6 +139,11 @@ def mean_cells(column: str, values: PerSequence) -> dict[str, Cell]:
     return estimate_cells(column, estimate(values))
 
 
+def rate_cells(column: str, values: PerSequence) -> dict[str, Cell]:
+    """The `rate` of shares over sequences as three cells of a row."""
+    return estimate_cells(column, rate(values))
+
+
 def _resampled_means(values: PerSequence, seed: int) -> np.ndarray:
     """The mean of every resample. A seed draws the same sequences for values of the same length."""
     seed = whole_number(seed, "seed", 0)

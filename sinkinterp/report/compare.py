@@ -29,14 +29,14 @@ def compare(before: Readings, after: Readings, epsilon: float = 0.3) -> Table:
     for report in (before, after):
         check_report(report, "compare")
     check_epsilon(epsilon)
-    old, new = ({q.name: q.values for q in quantities(report, epsilon)} for report in (before, after))
+    old, new = ({q.name: q for q in quantities(report, epsilon)} for report in (before, after))
     paired = _is_paired(before, after)
     rows = tuple(
         {
             QUANTITY: name,
-            **mean_cells("before", old[name]),
-            **mean_cells("after", new[name]),
-            **estimate_cells("change", difference(old[name], new[name], paired)),
+            **old[name].cells("before"),
+            **new[name].cells("after"),
+            **estimate_cells("change", difference(old[name].values, new[name].values, paired)),
         }
         for name in old
         if name in new

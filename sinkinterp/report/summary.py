@@ -7,7 +7,7 @@ from math import isnan
 import torch
 from torch import Tensor
 
-from ..metrics.bootstrap import Estimate, estimate, mean_cells
+from ..metrics.bootstrap import Estimate, estimate, mean_cells, rate_cells
 from ..metrics.loss import NEXT_TOKEN_LOSS
 from ..metrics.metric import PerSequence
 from ..metrics.sink import sink_positions, sink_rate
@@ -27,7 +27,7 @@ SHARE = 0.1  # of the heads that must look at a later position for the verdict t
 class Quantity:
     """A number per sequence, and its nulls: under uniform attention; by bias, mask and sink logits alone.
 
-    is_telling: whether it says what no other row says.
+    is_telling: whether it says what no other row says. is_rate: whether it counts heads, so that it is within 0 and 1.
     """
 
     name: str
@@ -35,6 +35,11 @@ class Quantity:
     null: float | None = None
     bias_null: float | None = None
     is_telling: bool = True
+    is_rate: bool = False
+
+    def cells(self, column: str) -> dict[str, Cell]:
+        """The mean over sequences with its interval, as three cells of a row."""
+        return (rate_cells if self.is_rate else mean_cells)(column, self.values)
 
 
 @of_report
@@ -65,6 +70,7 @@ def _of_first_position(report: Readings, epsilon: float) -> list[Quantity]:
             sink_rate(report.alpha(), epsilon),
             report.null_sink_rate(0, epsilon),
             report.bias_sink_rate(0, epsilon),
+            is_rate=True,
         ),
         Quantity(
             "alpha_1, mean over heads",
@@ -87,7 +93,7 @@ def _of_slot(report: Readings, epsilon: float) -> list[Quantity]:
     rates = sink_rate(report.slot_importance, epsilon)
     alpha, null = report.slot_importance.mean((1, 2)), report.slot_null.mean().item()
     return [
-        Quantity(f"Sink_* at epsilon {epsilon} (slot)", rates, null_rate),
+        Quantity(f"Sink_* at epsilon {epsilon} (slot)", rates, null_rate, is_rate=True),
         Quantity("alpha_*, mean over heads", alpha, null),
     ]
 
@@ -117,9 +123,8 @@ def sink_summary(report: Readings, epsilon: float = 0.3) -> Table:
     is_biased = not same_numbers(report.bias_null, report.null)
 
     def row(quantity: Quantity) -> dict[str, Cell]:
-        value = mean_cells("value", quantity.values)
         bias_null = {"null of bias alone": quantity.bias_null} if is_biased else {}
-        return {QUANTITY: quantity.name, **value, NULL: quantity.null, **bias_null}
+        return {QUANTITY: quantity.name, **quantity.cells("value"), NULL: quantity.null, **bias_null}
 
     rows = tuple(row(quantity) for quantity in quantities(report, epsilon) if quantity.is_telling)
     return Table("Is there a sink on the first token?", protocol_note(report, epsilon), rows)

@@ -5,6 +5,7 @@ import gzip
 import json
 import math
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,10 +31,11 @@ from sinkinterp.interventions import (
 from sinkinterp.measurement.activation_patching import activation_patching
 from sinkinterp.measurement.maps import head_maps
 from sinkinterp.measurement.measure import measure
+from sinkinterp.metrics.residuals import PEAK_OVER_MEDIAN, TOP_ENTRIES
 from sinkinterp.pages.atlas.codes import LogScale
 from sinkinterp.pages.live.edits import KINDS, edit_of
 from sinkinterp.pages.live.schema import AnswerData, EditData
-from sinkinterp.pages.live.session import Session
+from sinkinterp.pages.live.session import Session, massive_entries
 from sinkinterp.pages.schema import declared
 
 TEXT = "Return the number of items in the list."
@@ -179,6 +181,13 @@ def test_off_by_one_is_added_to_the_chosen_head_alone(gpt2):
     assert slot[1, 2] > 0 and slot.count_nonzero() == 1
 
 
+def test_the_largest_value_of_an_entry_may_be_in_another_layer_than_most_medians():
+    top = torch.tensor([[[[-40.0, 0, 1]], [[90.0, 0, 1]], [[5.0, 0, 2]]]])  # block entry (value, position, dim)
+    found = {TOP_ENTRIES.name: top, PEAK_OVER_MEDIAN.name: torch.tensor([[400.0, 300.0, 2.0]])}
+    (row,) = massive_entries(SimpleNamespace(extra=lambda metric: found[metric.name]))
+    assert (row.size, row.times, row.first, row.last) == (90, 400, 0, 1)
+
+
 def test_the_largest_entries_say_which_dimension_to_zero(gpt2):
     massive = gpt2.answer({"prompt": IDS})["massive"]
     assert [row["times"] for row in massive] == sorted((row["times"] for row in massive), reverse=True)
@@ -187,7 +196,7 @@ def test_the_largest_entries_say_which_dimension_to_zero(gpt2):
     for row in massive:
         at_place = x[:, row["position"], row["dim"]]
         assert (at_place / x.flatten(1).sort().values[:, (x[0].numel() - 1) // 2]).max() == pytest.approx(row["times"])
-        assert abs(row["size"]) in at_place.tolist()
+        assert abs(row["size"]) == at_place[row["first"] : row["last"] + 1].max().item()
         assert row["edit"] == {"kind": "zero", "numbers": [row["dim"], 0, gpt2.subject.shape.n_layers]}
 
 

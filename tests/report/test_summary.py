@@ -63,8 +63,15 @@ def test_the_summary_follows_epsilon():
 
 
 def test_intervals_are_over_sequences():
-    (row,) = [row for row in sink_summary(REPORT).rows if row["quantity"].startswith("Sink_1")]
-    assert row | estimate_cells("value", estimate(torch.tensor([3 / 8, 0.0, 1.0]))) == row
+    (row,) = [row for row in sink_summary(REPORT).rows if row["quantity"].startswith("alpha_1")]
+    assert row | estimate_cells("value", estimate(torch.tensor([0.4, 0.1, 0.5]))) == row
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 0.95])
+def test_the_interval_of_a_rate_is_that_of_the_report_within_0_and_1_and_no_point(epsilon):
+    (row,) = [row for row in sink_summary(REPORT, epsilon).rows if row["quantity"].startswith("Sink_1")]
+    assert row | estimate_cells("value", REPORT.sink(0, epsilon)) == row
+    assert 0 <= row["value low"] < row["value high"] <= 1
 
 
 def test_raw_weights_are_told_only_where_they_differ():

@@ -208,7 +208,7 @@ def massive_entries(report: Report) -> list[EntryData]:
         EntryData(
             position,
             dim,
-            max(of.values())[1],
+            max((value for _, value in of.values()), key=abs),
             max(of.values())[0],
             min(of),
             max(of),
