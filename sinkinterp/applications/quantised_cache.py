@@ -13,7 +13,7 @@ from ..attention.call import AttentionCall
 from ..attention.shapes import ModelShape
 from ..attention.sites import Edit
 from ..backends.huggingface import HuggingFaceSubject
-from ..checks import different_numbers, whole_number
+from ..checks import whole_number, whole_numbers
 from ..data.progress import Progress, silent, told
 from ..data.tokens import Tokens
 from ..errors import InputError
@@ -114,7 +114,7 @@ def quantised_table(
     Keys are rounded as a cache holds them, after rotation. The control rounds all but the second token. Raises
     InputError for fewer than 2 bits, and more than 32, and for a model that caches no keys and values but a latent.
     """
-    bits = tuple(different_numbers(bits, "bits", 2, 32))
+    bits = tuple(dict.fromkeys(whole_numbers(bits, "bits", 2, 32)))
     if getattr(subject.model.config, "kv_lora_rank", None):
         fix = "RoundedCache rounds the keys and values that are made of it, as an edit"
         raise InputError(f"{subject.name} caches a latent, not keys and values; take another model ({fix})")

@@ -198,21 +198,21 @@ def _before_and_behind_blocks(shape: ModelShape) -> Sequence[int]:
     return range(shape.n_layers + 1)
 
 
-_attending = attrgetter("attention_layers")
+_ATTENTION, _WITH_MLP = attrgetter("attention_layers"), attrgetter("mlp_layers")  # which pickle, as lambdas do not
 _TABLES = "ChangeResidual(layers=[0]), which both tables make"
 _MAPS = "the call, or what the heads return"
 TOKEN_EMBEDDING = Site(Edit.token_embedding, "token embedding", _first_block, _TABLES)
 POSITION_EMBEDDING = Site(Edit.position_embedding, "position embedding", _first_block, _TABLES)
 RESIDUAL = Site(Edit.residual, "residual", _before_and_behind_blocks)
-QUERY_WEIGHTS = Site(Edit.query_weights, "query weights", _attending, _MAPS)
-KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _attending, _MAPS)
-VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _attending, _MAPS)
+QUERY_WEIGHTS = Site(Edit.query_weights, "query weights", _ATTENTION, _MAPS)
+KEY_WEIGHTS = Site(Edit.key_weights, "key weights", _ATTENTION, _MAPS)
+VALUE_WEIGHTS = Site(Edit.value_weights, "value weights", _ATTENTION, _MAPS)
 WEIGHT_SITES = (QUERY_WEIGHTS, KEY_WEIGHTS, VALUE_WEIGHTS)  # in the order in which models keep the three maps
-CALL = Site(Edit.call, "attention call", _attending)
-OUTPUT = Site(Edit.output, "attention output", _attending)
-ATTENTION_INPUT = Site(Edit.attention_input, "attention input", _attending)
+CALL = Site(Edit.call, "attention call", _ATTENTION)
+OUTPUT = Site(Edit.output, "attention output", _ATTENTION)
+ATTENTION_INPUT = Site(Edit.attention_input, "attention input", _ATTENTION)
 NEURONS = Site(Edit.neurons, "neurons", _blocks)
-MLP = Site(Edit.mlp, "feed-forward update", attrgetter("mlp_layers"))
+MLP = Site(Edit.mlp, "feed-forward update", _WITH_MLP)
 BLOCK_SITES = (RESIDUAL, ATTENTION_INPUT, CALL, OUTPUT, NEURONS, MLP)  # while blocks run, in forward order
 TAPPED = (ATTENTION_INPUT, NEURONS, MLP)  # what a module of every block is given or returns; a model may lack them
 _OTHERS = ("check", "check_sequences", "for_sequences", "control")  # methods of Edit that change nothing

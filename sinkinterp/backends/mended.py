@@ -138,7 +138,7 @@ def with_adapter(model: PreTrainedModel, folder: Path | str) -> Any:
 
 def without_adapter(model: PreTrainedModel) -> Any:
     """The model itself, bit for bit as it was before `with_adapter`. Raises InputError where it has no adapter."""
-    undo = _UNDO.pop(model, None)
+    undo = _UNDO.pop(model, None) if isinstance(model, PreTrainedModel) else None
     if undo is None:
         raise InputError(f"this {type(model).__name__} has no adapter")
     undo.close()

@@ -493,6 +493,12 @@ OTHERS = {
     "a token set of one axis": lambda s: si.measure(s, TokenSet(torch.arange(5), "flat", "")),
     "maps of text": lambda s: attention_map(s, "text"),
     "maps of two lengths": lambda s: attention_map(s, [[1, 2], [3, 4, 5]]),
+    "maps of a head twice": lambda s: attention_map(s, TOKENS, heads=[(0, 1), (0, 1)]),
+    "maps of a layer twice": lambda s: attention_map(s, TOKENS, layers=[1, 1]),
+    "explaining a head twice": lambda s: si.explain(s, TOKENS, head=[(0, 1), (0, 1)]),
+    "a loss at a position twice": lambda s: activation_patching.loss_at([3, 3]),
+    "a number without an adapter": lambda s: si.without_adapter(5),
+    "an own module on meta": lambda s: si.load(model_with(lambda m: torch.nn.Sequential(m).to("meta"))),
     "maps of half a head": lambda s: attention_map(s, TOKENS, 0, 0.5),
     **{
         f"maps of heads {heads}": lambda s, heads=heads: attention_map(s, TOKENS, heads=heads)
