@@ -5,6 +5,10 @@ from collections.abc import Mapping
 _HEAD = "choose it of the answer: report.alpha()[:, layer, head]"
 _ABLATION = "edits=si.interventions.Ablate(heads=[(layer, head)]{})"
 _QUANTIZED = "load it with transformers and give the model: si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
+_HOOKS = 'write edits=[("blocks.5.attn.hook_z", function)]; reads={"x": si.sites.RESIDUAL.read(f)} reads'
+_MAPS = (
+    "si.attention_map(attention, tokens) draws maps, si.view(attention, tokens) every head; a model and a text will do"
+)
 _MEANT = {  # words -> what to write; `place: word` is for one function or kind of object
     "from_pretrained boot_transformers HookedTransformer LanguageModel": "si.load(NAME) loads a model",
     "list_models models": "`sinkinterp list models` prints the models that are here",
@@ -16,13 +20,21 @@ _MEANT = {  # words -> what to write; `place: word` is for one function or kind 
     "report": "si.measure(model, text) returns a report",
     "plot": "report.plot() draws a report, si.attention_map(model, text) the attention of any head",
     "save": "report.save(path) writes a report",
-    "patch": "si.measurement.patching.patch(site, model, tokens) makes an edit; si.patched(model, edit) keeps it in",
+    "patch": "si.activation_patching(model, clean, corrupted) patches; si.patched(model, edit) edits",
+    "head_view model_view neuron_view bertviz circuitsvis attention_patterns attention_heads": _MAPS,
+    "attention_map:attention view:attention": "the attention stands first: si.attention_map(attention, tokens)",
+    "table7 table07 reproduce": "`sinkinterp reproduce table07 --model NAME` prints Table 7; in Python: swap_table",
+    "trace": 'subject.run(tokens, reads={"x": si.sites.RESIDUAL.read(f)})',
+    "report:patterns report:pattern report:attention": "si.attention_map(model, text) draws maps",
+    "to_str_tokens": "[subject.label(i) for i in subject.tokens(text).tokens[0].tolist()]",
+    "subject:cfg subject:config": "subject.shape",
     "path_patching": "from sinkinterp.measurement.path_patching import path_patching",
     "swap swap_positions swap_p1": "edits=si.SwapPositions(0, 4)",
     "ablate ablate_head ablate_heads zero_ablate zero_ablation ZeroHead": _ABLATION.format(""),
     "mean_ablate mean_ablation": _ABLATION.format(', by="mean"'),
     "intervention interventions": "write edits=...",
-    "hooks hook add_hook fwd_hooks": 'subject.run(tokens, reads={"x": si.sites.RESIDUAL.read(f)}), or edits=...',
+    "hooks hook add_hook fwd_hooks": _HOOKS,
+    "run_with_hooks": f"si.measure(model, tokens, edits=...) or subject.run(tokens, edits=...); {_HOOKS}",
     "calls residuals mlps outputs": 'write reads={"x": si.sites.RESIDUAL.read(f)}; a plain function reads calls',
     "tokenizer": "a model gets its tokenizer as it is loaded: si.load(model, tokenizer=...)",
     "prepend_bos add_bos add_special_tokens": 'subject.tokens(text, bos="always"), or bos="never"',

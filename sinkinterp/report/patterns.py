@@ -148,7 +148,7 @@ def _by_layer(given: Any) -> dict[int, Any]:
     if not patterns:
         raise InputError(
             f"this {type(given).__name__} holds no attention weights; give {TAKES}, "
-            "made with attn_implementation='eager'"
+            "made with attn_implementation='eager'; si.measure(model, text) measures a model"
         )
     return dict(enumerate(patterns))
 
