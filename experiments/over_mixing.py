@@ -45,17 +45,18 @@ def measure(case: Case, progress: Progress) -> Table:
     starts = starts_of(case, case.tokens(case.size(SEQUENCES, LENGTH), progress, Bos.NEVER).tokens)
     alphas = {name: _alpha(case, tokens) for name, tokens in starts.items()}
     order = sorted(starts, key=alphas.__getitem__, reverse=True)
-    rows: list[dict[str, Cell]] = []
+    rows, notes = list[dict[str, Cell]](), list[str]()
     for done, start in enumerate(order):
         progress(f"changing a token of {case.subject.name}")(done, len(order))
         tokens = starts[start]
         at = tokens.shape[1] // 3 + (start == FIRST_BOS)
         edits: Mapping[str, Edits] = {OTHER_START: []} if done else without_sink(at // 2)
         table = spread(case.subject, tokens, position=at, edits=edits)
+        notes.append(table.note)
         last = case.subject.shape.n_layers
         about: dict[str, Cell] = {**case.names, START: start, ALPHA_1: alphas[start]}
         rows += [{**about, PLACE: LAST if row[BLOCK] == last else "", **row} for row in table.rows]
-    note = f"{table.note}; {case.subject.revision or 'as saved'}; starts by alpha_1, the stronger first; rule: {RULE}"
+    note = f"{notes[0]}; {case.subject.revision or 'as saved'}; starts by alpha_1, the stronger first; rule: {RULE}"
     return Table(CLAIM, note, tuple(rows))
 
 

@@ -18,6 +18,7 @@ def run(*words, command="patch"):
         ("--site residual", "ChangeResidual, clean into corrupted"),
         ("--site heads --head 1.1", "ChangeOutputs, clean into corrupted"),
         ("--site heads --first-order", "first order: wrong by"),
+        ("--site heads --direct", "direct: written into the logits"),
         ("--site edges --head 1.1", "ChangePattern, clean into corrupted"),
         ("--site paths", "path from ChangeOutputs to the logits"),
         ("--site paths --to 1.1.k", "path from ChangeOutputs to ChangeKeys 1.1;"),
@@ -42,6 +43,7 @@ def test_prompts_and_answers_that_do_not_fit_are_one_line(gpt2, tmp_path):  # no
         ((*both, "--site", "paths", "--to", "1.1"), "such as 3.7.k; got '1.1'"),
         ((*both, "--site", "paths", "--to", "x.k"), "--to takes a layer and a head"),
         ((*both, "--site", "paths", "--first-order"), "--first-order estimates no paths"),
+        ((*both, "--site", "paths", "--direct"), "--direct goes with --site heads"),
         ((*both[:2], "--corrupted", "the sat", "--answer", "a b", "--instead", "cat"), "is 2 tokens of"),
     ):
         code, output = run(gpt2, *words, "--out", page)
