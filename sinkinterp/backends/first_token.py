@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,13 +12,14 @@ from ..attention.shapes import Residual
 from ..attention.sites import CALL, RESIDUAL, Edit
 from ..checks import whole_number
 from ..data.tokens import Tokens
+from ..guesses import Answering
 from ..metrics.importance import importance
 from ..metrics.qk import qk_angles, qk_norm_products
 from ..metrics.residuals import is_massive, vector_norms
 
 
 @dataclass(frozen=True, repr=False)
-class FirstToken:
+class FirstToken(Answering):
     """Tensors of one token of every sequence, the first by default. `layer` counts attention layers.
 
     hidden_states: inputs of all blocks, then the last block's output before the final norm. norms: their lengths, and
@@ -27,6 +28,8 @@ class FirstToken:
     qk_cosines, qk_norms: [this token, the others], mean over queries of cos(q, k) and of `|q| |k| * scale`.
     key_norms, value_norms: lengths of its key and value.
     """
+
+    kind = "first token"
 
     hidden_states: Float[Tensor, "sequence block d_model"]
     norms: Float[Tensor, "sequence block"]
@@ -41,12 +44,6 @@ class FirstToken:
     def __repr__(self) -> str:
         shapes = ", ".join(f"{field.name} {tuple(getattr(self, field.name).shape)}" for field in fields(self))
         return f"<FirstToken: {shapes}>"
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            names = ", ".join(field.name for field in fields(self))
-            raise AttributeError(f"the first token has no {name!r}; there are {names}")
 
     def massive_activations(self) -> Int[Tensor, "activation 3"]:
         """[sequence, block, channel] of every massive activation of the token."""

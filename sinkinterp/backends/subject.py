@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ..attention.shapes import ModelShape
 from ..attention.sites import Edit, Reads
-from ..checks import fix_of, keywords, whole_number
+from ..checks import whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
 from ..data.texts import is_path, names_file
 from ..data.token_sources import UNLIMITED, TextToTokens
 from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, of_source, said_of_padding, token_set_of
 from ..errors import InputError
+from ..guesses import Answering, keywords
 from ..interventions.edit import Edits, edits_of
 from .exclusive import lock_of
 from .first_token import FirstToken, first_token
@@ -95,8 +96,10 @@ class Subject(Protocol):
 BOS_RULES = {True: Bos.ALWAYS, False: Bos.NEVER} | {rule.value: rule for rule in Bos}
 
 
-class ReadsText:
+class ReadsText(Answering):
     """Reads text with the tokenizer that `tokenizer_source` returns; None where the model has none."""
+
+    kind = "subject"
 
     name: str
     shape: ModelShape
@@ -168,14 +171,6 @@ class ReadsText:
         raise InputError(
             "a subject is not called; subject.run(tokens) is a pass, subject.model the model, si.measure(subject, text)"
         )
-
-    if not TYPE_CHECKING:  # a type checker knows the attributes that there are
-
-        def __getattr__(self, name: str) -> NoReturn:
-            holders = {place: self.__dict__.get(place) for place in ("shape", "model")}
-            found = next((f"; subject.{place}.{name}" for place, x in holders.items() if hasattr(x, name)), "")
-            fix = fix_of(name, "subject") or found or "; subject.model is the model itself"
-            raise AttributeError(f"a subject has no attribute {name!r}{fix}")
 
 
 def tokenizer_of(subject: Subject) -> Any:

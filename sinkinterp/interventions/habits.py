@@ -8,8 +8,8 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ..attention.sites import ATTENTION_INPUT, MLP, NEURONS, OUTPUT, RESIDUAL, Edit, Site
-from ..checks import keywords
 from ..errors import InputError
+from ..guesses import keywords
 from .changes import (
     Change,
     ChangeAttentionInput,

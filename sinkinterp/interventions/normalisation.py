@@ -6,8 +6,8 @@ from typing_extensions import override
 
 from ..attention.call import AttentionCall
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
-from ..checks import nearest
 from ..errors import InputError
+from ..guesses import nearest
 from .selectors import OnHeads
 
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ...checks import nearest
 from ...errors import InputError
 from ...files import cache_folder
+from ...guesses import nearest
 from ...seals import Of, hashes_in
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"
