@@ -15,7 +15,6 @@ GROUND = {
     "errors": "the one error of users",
     "files": "whole or absent",
     "guesses": "what people write",
-    "lazy": "modules as attributes",
     "outputs": "files with a mark",
     "seals": "hashes of files",
     "spec": "recipes as JSON",

@@ -9,13 +9,9 @@ moved = si.measure("gpt2", text, edits=si.SwapPositions(0, 4))
 
 import sys
 from importlib import import_module
-from importlib.util import find_spec
-from pkgutil import iter_modules
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .checks import fix_of, nearest
-from .lm.registration import register_with_transformers
+from .guesses import Package
 
 if TYPE_CHECKING:
     from .applications.mend import mend as mend
@@ -74,60 +70,25 @@ _MODULES = {  # of the public names; each is imported when its name is first use
 __all__ = list(_MODULES)
 __version__ = "0.1.0"
 
-register_with_transformers()
 
-
-class _Root(ModuleType):
-    """This package. nnsight gives every object a `save`, which would come before the lazy name."""
+class _Root(Package):
+    """This package: its public names, then its packages."""
 
     @property
-    def save(self) -> Any:
-        return __getattr__("save")
+    def save(self) -> Any:  # nnsight gives every object a `save`, which would come before ours
+        return self.__getattr__("save")
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _MODULES:
+            return super().__getattr__(name)
+        value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
+        if name != "save":
+            setattr(self, name, value)
+        return value
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), "__version__"]
 
 
 sys.modules[__name__].__class__ = _Root
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, or a package or module of this one such as `sinkinterp.report`, imported on first use."""
-    if name in _MODULES:
-        value = getattr(import_module(f".{_MODULES[name]}", __name__), name)
-    elif not name.startswith("_") and find_spec(f"{__name__}.{name}") is not None:
-        value = import_module(f".{name}", __name__)
-    else:
-        raise AttributeError(f"module 'sinkinterp' has no attribute {name!r}{_fix(name)}")
-    globals()[name] = value
-    return value
-
-
-def _fix(name: str) -> str:
-    """What to write in place of a name that is not here."""
-    if fix := fix_of(name, "si"):
-        return fix
-    place = None if name.startswith("_") else next((place for place in _places() if _is_of(place, name)), None)
-    return nearest(name, __dir__()) if place is None else f"; write from sinkinterp.{place} import {name}"
-
-
-def _places() -> list[str]:
-    """Where people look for a name: the first places that have it are those that the documents write."""
-    packages = ("measurement", "measurement.explain", "applications")
-    found = [iter_modules(import_module(f".{name}", __name__).__path__, f"{name}.") for name in packages]
-    return [
-        "interventions",
-        "attention.kernels",
-        "metrics.instruments",
-        *(x.name for modules in found for x in modules),
-    ]
-
-
-def _is_of(place: str, name: str) -> bool:
-    """Whether a package or module has a name that it has not imported from elsewhere."""
-    module = import_module(f".{place}", __name__)
-    found = getattr(module, name, module)
-    home = getattr(found, "__module__", module.__name__)
-    return not isinstance(found, ModuleType) and home.startswith(module.__name__)
-
-
-def __dir__() -> list[str]:
-    modules = (module.name for module in iter_modules(__path__))
-    return sorted([*_MODULES, "__version__", *(name for name in modules if not name.startswith("_"))])
+import_module(".lm.registration", __name__).register_with_transformers()  # after the line above, which tells packages

@@ -1,19 +1,14 @@
-"""Checks of single values that people give: whole numbers, finite ones, sizes that fit into memory, names."""
+"""Checks of single values that people give: whole numbers, finite ones, sizes that fit into memory."""
 
-import difflib
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
-from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from .errors import InputError
-from .guesses import FIXES
 
 LARGEST = 2**63 - 1
-P, R = ParamSpec("P"), TypeVar("R")
 
 
 def whole_number(value: Any, what: str, least: int | None = None, most: int | None = None) -> int:
@@ -133,67 +128,6 @@ def memory_bytes() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return 2**62
-
-
-def nearest(name: Any, names: Iterable[str]) -> str:
-    """A question for an error message that names what was probably meant; empty where nothing is near."""
-    near = difflib.get_close_matches(str(name), list(names), 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
-
-
-def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
-    """What to write in place of a word, else the nearest of `names`, as the end of a message; empty without either."""
-    meant = FIXES.get(f"{place}:{word}") or FIXES.get(str(word))
-    return f"; {meant}" if meant else nearest(word, names)
-
-
-_NUMBERS = {"layer": "layers", "head": "heads", "layers": "layer", "heads": "head"}
-
-
-def keywords(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which raises InputError for arguments that it does not take, and says what to write instead.
-
-    `layer` and `head` are words for `layers` and `heads`, and the other way round.
-    """
-    signature = inspect.signature(function)
-    words = {word: name for word, name in _NUMBERS.items() if name in signature.parameters}
-    words = {word: name for word, name in words.items() if word not in signature.parameters}
-
-    @wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        named: Any = {words.get(word, word): value for word, value in kwargs.items()}
-        _check_fit(function.__name__, signature, args, named if len(named) == len(kwargs) else kwargs)
-        return function(*args, **named)
-
-    return checked
-
-
-def _check_fit(name: str, signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError as error:
-        names = [word for word in signature.parameters if word != "self"]
-        unknown = next((word for word in kwargs if word not in signature.parameters), "")
-        fix = fix_of(unknown, name, names) or fix_of("", name)
-        known = "" if fix.startswith(";") else f"; it takes {', '.join(names)}"
-        raise InputError(f"{name}: {error}{known}{fix}") from None
-
-
-class Told(type):
-    """The type of classes that raise InputError, which names the fields, for arguments that they do not take."""
-
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().__call__(*args, **kwargs)
-        except TypeError:
-            _check_fit(cls.__name__, cls.__signature__, args, kwargs)
-            raise
-
-    @property
-    def __signature__(cls) -> inspect.Signature:
-        """The fields of a class, which help and editors show."""
-        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
-        return signature.replace(parameters=[*signature.parameters.values()][1:])
 
 
 def _index(value: Any) -> int | None:

@@ -1,88 +1,144 @@
-"""What people write in place of a name of ours, and what to write instead, in Python and on the command line."""
+"""Names that are not there: what to write in place of an attribute, an argument, an option or a command.
 
-from collections.abc import Mapping
+`guesses.toml` is the table of what people write. Modules of a package are its attributes, imported on first use.
+"""
 
-_HEAD = "choose it of the answer: report.alpha()[:, layer, head]"
-_ABLATION = "edits=si.interventions.Ablate(heads=[(layer, head)]{})"
-_QUANTIZED = "load it with transformers and give the model: si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
-_HOOKS = 'write edits=[("blocks.5.attn.hook_z", function)]; reads={"x": si.sites.RESIDUAL.read(f)} reads'
-_MAPS = (
-    "si.attention_map(attention, tokens) draws maps, si.view(attention, tokens) every head; a model and a text will do"
-)
-_MEANT = {  # words -> what to write; `place: word` is for one function or kind of object
-    "from_pretrained boot_transformers HookedTransformer LanguageModel": "si.load(NAME) loads a model",
-    "list_models models": "`sinkinterp list models` prints the models that are here",
-    "generate": "subject.model.generate(...) is the model's; inside si.patched(subject.model, edit) it is edited",
-    "serve": "from sinkinterp.pages.live.page import serve_live; serve_live(model) serves a live page",
-    "train": "si.trained(si.Recipe()) trains a model, or reads it where it was trained",
-    "cache": "first_token_losses and quantised_table say what a cache must keep: docs/how_to/evict_a_cache.md",
-    "attention": "si.attention_map(model, text) draws the attention of any head",
-    "report": "si.measure(model, text) returns a report",
-    "plot": "report.plot() draws a report, si.attention_map(model, text) the attention of any head",
-    "save": "report.save(path) writes a report",
-    "patch": "si.activation_patching(model, clean, corrupted) patches; si.patched(model, edit) edits",
-    "head_view model_view neuron_view bertviz circuitsvis attention_patterns attention_heads": _MAPS,
-    "attention_map:attention view:attention": "the attention stands first: si.attention_map(attention, tokens)",
-    "table7 table07 reproduce": "`sinkinterp reproduce table07 --model NAME` prints Table 7; in Python: swap_table",
-    "trace": 'subject.run(tokens, reads={"x": si.sites.RESIDUAL.read(f)})',
-    "report:patterns report:pattern report:attention": "si.attention_map(model, text) draws maps",
-    "to_str_tokens": "[subject.label(i) for i in subject.tokens(text).tokens[0].tolist()]",
-    "subject:cfg subject:config": "subject.shape",
-    "path_patching": "from sinkinterp.measurement.path_patching import path_patching",
-    "swap swap_positions swap_p1": "edits=si.SwapPositions(0, 4)",
-    "ablate ablate_head ablate_heads zero_ablate zero_ablation ZeroHead": _ABLATION.format(""),
-    "mean_ablate mean_ablation": _ABLATION.format(', by="mean"'),
-    "intervention interventions": "write edits=...",
-    "hooks hook add_hook fwd_hooks": _HOOKS,
-    "run_with_hooks": f"si.measure(model, tokens, edits=...) or subject.run(tokens, edits=...); {_HOOKS}",
-    "calls residuals mlps outputs": 'write reads={"x": si.sites.RESIDUAL.read(f)}; a plain function reads calls',
-    "tokenizer": "a model gets its tokenizer as it is loaded: si.load(model, tokenizer=...)",
-    "prepend_bos add_bos add_special_tokens": 'subject.tokens(text, bos="always"), or bos="never"',
-    "max_length truncation": "write length=64, in subject.tokens(texts, length=64)",
-    "device": 'move the model: model.to("cuda"), or si.load(NAME, device_map="cuda:0")',
-    "dtype torch_dtype": 'say it as the model is loaded: si.load(NAME, dtype="bfloat16")',
-    "batch_size": "measure chooses how many sequences fit into a pass",
-    "load_in_8bit load_in_4bit quantization_config attn_implementation": _QUANTIZED,
-    "trust_remote_code": "code of a repository is never run; load the model yourself and give it: si.load(model)",
-    "revision": "download that revision with transformers and give the model or its folder",
-    "text texts prompt prompts": "the text stands second: si.measure(model, text)",
-    "column": 'give the file with it: subject.tokens(FILE, column="...")',
-    "epsilon": "it is chosen afterwards: report.summary(epsilon), report.sink(epsilon=0.3)",
-    "measure:layer measure:head alpha:layer alpha:head sink:layer sink:head measure:layers measure:heads": _HEAD,
-    "plot:layer plot:head": "si.attention_map(model, text, layers=3, heads=5) draws heads",
-    "heads:layer": "write report.heads().where(layer=3)",
-    "heads:n": "write top=5",
-    "Report:": "si.measure(model, tokens) makes a report, and si.Report.load(path) reads one",
-    "trained:steps": "write si.trained(si.Recipe(steps=...))",
-    "view:out": "save the page: si.view(model, text).save(path)",
-    "activation_patching:sites": "write site=ChangeResidual(), or another change of one site",
-    "activation_patching:positions": 'write by="positions"',
-    "subject:to_tokens subject:tokenize subject:encode": "subject.tokens(text) gives token ids",
-    "subject:logits subject:predict subject:forward": "subject.run(text).logits",
-    "W_Q W_K W_V W_O subject:embed subject:blocks subject:layers": "subject.model has it",
-    "subject:measure": "si.measure(subject, text)",
-    "subject:patched": "si.patched(subject.model, edit)",
-    "run_with_cache": "give si.load the TransformerLens bridge, and call it there: bridge.run_with_cache(...)",
-    "to_html": "si.pages.report.write(report, path) writes its page",
-    "show": "in a notebook it shows itself; report.plot().show() and table.plot().show() open a figure",
-    "to_csv": 'report.save("numbers.csv") writes all, report.heads().to_csv(...) a table',
-    "to_json": 'report.save("report.json") writes all',
-    "to_latex": "report.summary().table.to_pandas().to_latex() writes a table",
-    "df to_df dataframe to_dataframe pandas": "to_pandas() makes a data frame",
-    "report:massive": 'measure with instruments=si.measurement.instruments.MASSIVE, then report.plot("massive")',
-    "report:angles": 'measure with instruments=si.measurement.instruments.GEOMETRY, then report.plot("angles")',
-    "report:hidden_states": "subject.first_token(text).hidden_states",
-    "print": "print(report.summary())",
-    "report:T report:n report:model": "report.protocol holds it: report.protocol.length, .sequences, .model",
-    "report:layers": "report.attention_layers",
-    "to_numpy": "report.importance.numpy()",
-    "mean": "report.alpha().mean(), report.sink().mean",
-    "compare": "si.compare(before, after)",
-    "--prompt --prompts --input": "write --text TEXT",
-    "--csv": "write --save NAME.csv",
-    "--json": "write --save NAME.json",
-    "sinkinterp:plot sinkinterp:show sinkinterp:attention": "did you mean 'view'",
-    "sinkinterp:run sinkinterp:load": "did you mean 'measure'",
-    "sinkinterp:models": "did you mean 'list'",
-}
-FIXES: Mapping[str, str] = {word: fix for words, fix in _MEANT.items() for word in words.split()}
+import difflib
+import inspect
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache, wraps
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, ParamSpec, TypeVar
+
+from .errors import InputError
+
+P, R = ParamSpec("P"), TypeVar("R")
+_ROOT = Path(__file__).parent
+_TWINS = {"layer": "layers", "head": "heads", "layers": "layer", "heads": "head"}
+
+
+@cache
+def _meant() -> dict[str, str]:
+    """What to write, by the word that people write; `place:word` is for one function or kind of object."""
+    table = tomllib.loads((_ROOT / "guesses.toml").read_text(encoding="utf-8"))
+    return {word: fix for words, fix in table.items() for word in words.split()}
+
+
+def nearest(name: Any, names: Iterable[str]) -> str:
+    """A question for an error message that names what was probably meant; empty where nothing is near."""
+    near = difflib.get_close_matches(str(name), list(names), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def fix_of(word: Any, place: str = "", names: Iterable[str] = ()) -> str:
+    """What to write in place of a word, else the nearest of `names`, as the end of a message; empty without either."""
+    fix = _meant().get(f"{place}:{word}") or _meant().get(str(word))
+    return f"; {fix}" if fix else nearest(word, names)
+
+
+def home_of(name: str) -> str:
+    """The import of a function, class or constant of this package, as the end of a message; empty without one."""
+    defined = re.compile(rf"^(def |class )?{re.escape(name)}\b *[(:=\[]", re.M)
+    for path in sorted(_ROOT.rglob("*.py")):
+        inside = path.relative_to(_ROOT)
+        if inside.parts[0] != "cli" and defined.search(path.read_text(encoding="utf-8")):
+            is_public = f'"{name}"' in (path.parent / "__init__.py").read_text(encoding="utf-8")
+            home = inside.parent if is_public else inside.with_suffix("")
+            return f"; write from {'.'.join((_ROOT.name, *home.parts))} import {name}"
+    return ""
+
+
+def keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which raises InputError for arguments that it does not take, and says what to write instead.
+
+    `layer` and `head` are words for `layers` and `heads`, and the other way round.
+    """
+    known = inspect.signature(function).parameters
+
+    def own(word: str, given: Mapping[str, Any]) -> str:
+        twin = _TWINS.get(word, word)
+        return twin if word not in known and twin in known and twin not in given else word
+
+    @wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        named: Any = {own(word, kwargs): value for word, value in kwargs.items()}
+        _check_fit(function, args, named)
+        return function(*args, **named)
+
+    return checked
+
+
+def _check_fit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    signature, name = inspect.signature(function), function.__name__
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        names = [word for word in signature.parameters if word != "self"]
+        unknown = next((word for word in kwargs if word not in signature.parameters), "")
+        fix = fix_of(unknown, name, names) or fix_of("", name)
+        known = "" if fix.startswith(";") else f"; it takes {', '.join(names)}"
+        raise InputError(f"{name}: {error}{known}{fix}") from None
+
+
+class Told(type):
+    """The type of classes that raise InputError, which names the fields, for arguments that they do not take."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError:
+            _check_fit(cls, args, kwargs)
+            raise
+
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """The fields of a class, which help and editors show."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return signature.replace(parameters=[*signature.parameters.values()][1:])
+
+
+class Answering:
+    """The base of objects that say what to write in place of an attribute that they do not have."""
+
+    kind: ClassVar[str]  # what messages and the table call them
+
+    if not TYPE_CHECKING:  # a type checker knows the attributes that there are
+
+        def __getattr__(self, name: str) -> NoReturn:
+            parts = (part for part in ("shape", "model", "protocol") if hasattr(vars(self).get(part), name))
+            inside = "".join(f"; write {self.kind}.{part}.{name}" for part in [*parts][:1])
+            names = [known for known in dir(self) if not known.startswith("_")]
+            known = f"; it has {', '.join(names)}" if len(names) < 12 else ""
+            fix = fix_of(name, self.kind) or inside or nearest(name, names) or known
+            raise AttributeError(f"a {self.kind} has no attribute {name!r}{fix}")
+
+
+class Package(ModuleType):
+    """A package or module of ours. Its modules are attributes, imported on first use: importing torch takes seconds."""
+
+    def __getattr__(self, name: str) -> Any:
+        names = () if name.startswith("_") else dir(self)
+        if name in names and name not in vars(self).get("__all__", ()):
+            return import_module(f"{self.__name__}.{name}")
+        fix = "" if name.startswith("_") else fix_of(name) or home_of(name) or nearest(name, names)
+        raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{fix}")
+
+    def __dir__(self) -> list[str]:
+        modules = [x.name for x in iter_modules(vars(self).get("__path__", ())) if not x.name.startswith("_")]
+        return sorted({*modules, *vars(self).get("__all__", () if modules else vars(self))})
+
+    def __setattr__(self, name: str, value: Any) -> None:  # also called by every import of a module in a package
+        if type(value) is ModuleType:
+            value.__class__ = Package
+        super().__setattr__(name, value)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        name = self.__name__.split(".", 1)[-1]
+        inside = name.split(".")[-1]
+        known = f"; write si.{name}.{inside}(...)" if hasattr(self, inside) else f"; dir(si.{name}) lists what it has"
+        raise InputError(f"si.{name} is a module{fix_of(name) or known}")

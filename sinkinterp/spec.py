@@ -5,8 +5,9 @@ import json
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
-from .checks import Told, check_fields
+from .checks import check_fields
 from .errors import InputError
+from .guesses import Told
 
 S = TypeVar("S", bound="Spec")
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import Any, overload
 
-from .checks import fix_of, is_whole, nearest, whole_number
+from .checks import is_whole, whole_number
 from .errors import InputError
+from .guesses import Answering, nearest
 
 Cell = str | float | int | None
 NULL = "null"  # the column with what chance alone would give, beside the first quantity of a table
@@ -30,11 +31,13 @@ def published(column: str) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class Table:
+class Table(Answering):
     """Rows with the same columns.
 
     note: the protocol: n, T, epsilon, BOS, dtype. draw: makes the plotly figure of the table; None where it has none.
     """
+
+    kind = "table"
 
     title: str
     note: str
@@ -52,11 +55,6 @@ class Table:
 
     def __str__(self) -> str:
         return self.to_markdown()
-
-    if not TYPE_CHECKING:  # a type checker knows the attributes that there are
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(f"a table has no attribute {name!r}{fix_of(name, 'table', dir(type(self)))}")
 
     def __iter__(self) -> Iterator[Mapping[str, Cell]]:
         return iter(self.rows)

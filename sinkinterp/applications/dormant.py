@@ -20,10 +20,11 @@ from torch import Tensor
 
 from ..backends.frozen import FrozenRun, freezable, frozen
 from ..backends.subject import Logits, Subject
-from ..checks import keywords, whole_number
+from ..checks import whole_number
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
+from ..guesses import keywords
 from ..interventions.changes import ChangeOutputs
 from ..interventions.operations import Zero
 from ..measurement.inputs import ModelLike, equal_inputs_of, run_note

@@ -15,7 +15,7 @@ from ..backends.files.model_files import load_model, load_tokenizer
 from ..backends.files.named_models import located
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.mended import AllWeights, Lora, SlotsAlone, Trained, fingerprint, write_adapter
-from ..checks import finite_number, keywords, whole_number
+from ..checks import finite_number, whole_number
 from ..data.choices import Remedy, Weights
 from ..data.draws import HELD_OUT
 from ..data.packing import PackedText
@@ -25,6 +25,7 @@ from ..data.tokenisers import Pretrained
 from ..data.tokens import Tokens
 from ..errors import InputError
 from ..files import cache_folder, check_writable, path_of, replacing
+from ..guesses import keywords
 from ..interventions.columns import Evict
 from ..measurement.inputs import run_note
 from ..measurement.measure import measure

@@ -18,9 +18,10 @@ from torch import Tensor
 from ..attention.shapes import Residual, numbers
 from ..attention.sites import RESIDUAL
 from ..backends.subject import Subject, words_of
-from ..checks import keywords, whole_number
+from ..checks import whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
+from ..guesses import keywords
 from ..measurement.inputs import ModelLike, equal_inputs_of, passes, run_note
 from ..plots.theme import colour, themed
 from ..report.columns import BLOCK

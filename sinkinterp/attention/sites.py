@@ -16,8 +16,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import Told, check_fields
+from ..checks import check_fields
 from ..errors import InputError
+from ..guesses import Told
 from .answers import called
 from .call import AttentionCall
 from .shapes import HeadOutput, ModelShape, Residual

@@ -13,9 +13,9 @@ from transformers import PreTrainedModel
 from ..attention.answers import Unchanged, alike, metric, per_sequence
 from ..attention.shapes import ModelShape
 from ..attention.sites import CALL, MLP, POSITION_EMBEDDING, RESIDUAL, TAPPED, WEIGHT_SITES, Edit, Reads, Site, reads_of
-from ..checks import keywords
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
+from ..guesses import keywords
 from ..interventions.edit import Edits, edits_of
 from . import contract
 from .anatomy.modules import (

@@ -9,10 +9,10 @@ import torch
 from torch.nn.parameter import is_lazy
 from transformers import PreTrainedModel
 
-from ..checks import keywords, nearest
 from ..data.choices import Dtype, dtype_name
 from ..data.given_tokenizer import is_tokenizer, plain_tokenizer
 from ..errors import InputError
+from ..guesses import keywords, nearest
 from .encoder.encoder_decoder import EncoderDecoderSubject, check_encoder
 from .encoder.encoder_input import EncoderInput
 from .exclusive import exclusive

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,13 +12,14 @@ from torch import Tensor
 
 from ..attention.shapes import ModelShape, Residual
 from ..attention.sites import CALL, RESIDUAL, Edit, Reads
-from ..checks import fix_of, keywords, whole_number
+from ..checks import whole_number
 from ..data.choices import Bos
 from ..data.given_tokenizer import labels_of
 from ..data.texts import is_path, names_file
 from ..data.token_sources import UNLIMITED, TextToTokens
 from ..data.tokens import Tokens, TokenSet, TokensLike, is_chat, items_of, of_source, said_of_padding, token_set_of
 from ..errors import InputError
+from ..guesses import Answering, keywords
 from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import importance
 from ..metrics.qk import qk_angles, qk_norm_products
@@ -51,7 +52,7 @@ class Trace:
 
 
 @dataclass(frozen=True, repr=False)
-class FirstToken:
+class FirstToken(Answering):
     """Tensors of one token of every sequence, the first by default. `layer` counts attention layers.
 
     hidden_states: inputs of all blocks, then the last block's output before the final norm. norms: their lengths, and
@@ -60,6 +61,8 @@ class FirstToken:
     qk_cosines, qk_norms: [this token, the others], mean over queries of cos(q, k) and of `|q| |k| * scale`.
     key_norms, value_norms: lengths of its key and value.
     """
+
+    kind = "first token"
 
     hidden_states: Float[Tensor, "sequence block d_model"]
     norms: Float[Tensor, "sequence block"]
@@ -111,7 +114,7 @@ def _first_token(subject: "Subject", tokens: Tokens, position: int, edits: Seque
 BOS_RULES = {True: Bos.ALWAYS, False: Bos.NEVER} | {rule.value: rule for rule in Bos}
 
 
-class Subject:
+class Subject(Answering):
     """A language model whose attention calls and residuals can be read and edited while it runs.
 
     libraries: what runs it, beside torch and transformers. n_keys: of every attention call; None where there are as
@@ -121,6 +124,8 @@ class Subject:
     folder: where its weights were read from; None for a model in memory or of the Hub. tokenizer_source: returns the
     tokenizer that it reads text with, or None.
     """
+
+    kind = "subject"
 
     name: str
     shape: ModelShape
@@ -213,14 +218,6 @@ class Subject:
 
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise InputError("a subject is not called; subject.run(tokens) is a pass, subject.model the model")
-
-    if not TYPE_CHECKING:  # a type checker knows the attributes that there are
-
-        def __getattr__(self, name: str) -> NoReturn:
-            holders = {place: self.__dict__.get(place) for place in ("shape", "model")}
-            found = next((f"; subject.{place}.{name}" for place, x in holders.items() if hasattr(x, name)), "")
-            fix = fix_of(name, "subject") or found or "; subject.model is the model itself"
-            raise AttributeError(f"a subject has no attribute {name!r}{fix}")
 
 
 def tokenizer_of(subject: Subject) -> Any:

@@ -10,9 +10,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ..backends.files.conversions import without_cache
-from ..checks import fix_of
 from ..data.progress import BARS
 from ..errors import InputError
+from ..guesses import fix_of
 from .drawing import demo, gallery, serve, view
 from .explaining import explain
 from .listing import listing

@@ -1,9 +1,6 @@
 """Interventions: frozen values that say what changes and in which layers, heads and positions; backends apply it."""
 
-from typing import NoReturn
-
 from ..attention.sites import Edit, HeadWeights
-from ..checks import fix_of
 from .changes import (
     Change,
     ChangeAttentionInput,
@@ -62,9 +59,3 @@ __all__ = [
     "Renormalised", "ReplacePosition", "Scale", "SetTo", "ShiftPositions", "SpreadEvenly", "SwapPositions",
     "SwapWith", "Temperature", "Zero", "ZeroKeyBias", "ZeroKeySlot", "ZeroQueryBias", "ZeroValueBias",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> NoReturn:
-    raise AttributeError(
-        f"there is no intervention {name!r}{fix_of(name, 'interventions', __all__)}; see dir(si.interventions)"
-    )

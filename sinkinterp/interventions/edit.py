@@ -15,8 +15,8 @@ from torch import Tensor
 from ..attention.answers import called
 from ..attention.call import AttentionCall
 from ..attention.sites import CHANGES, OUTPUT, RESIDUAL, Edit, Site
-from ..checks import keywords
 from ..errors import InputError
+from ..guesses import keywords
 from . import changes
 from .operations import Apply, MeanOfOthers, Operation, Zero
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from ..attention.call import AttentionCall
 from ..attention.kernels import Exp, Kernel, PNorm, Similarity, Unit
-from ..checks import nearest
 from ..errors import InputError
+from ..guesses import nearest
 from .selectors import InCalls, OnHeads
 
 

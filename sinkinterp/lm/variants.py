@@ -23,8 +23,8 @@ from ..attention.kernels import (
 )
 from ..attention.masks import Causal, Prefix, Window
 from ..attention.slots import EvenRow, FirstAxis, KeySlot, LearnedRow, LogitSlot, Row, ZeroRow
-from ..checks import nearest
 from ..errors import InputError
+from ..guesses import nearest
 from .attention import Added, Differential, ElementGate, HeadGate, RMSQKNorm, ValueBias
 from .block import PostNorm
 from .config import LMSpec, WrittenInit

@@ -22,10 +22,11 @@ from torch import Tensor
 from ..attention.call import AttentionCall
 from ..attention.sites import Reads
 from ..backends.subject import Logits, Subject, Trace, tokenizer_of, words_of
-from ..checks import LARGEST, accepting, different_numbers, keywords, unicode_text, whole_number, whole_numbers
+from ..checks import LARGEST, accepting, different_numbers, unicode_text, whole_number, whole_numbers
 from ..data.progress import OnProgress, no_progress, progress_of
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
+from ..guesses import keywords
 from ..interventions.changes import Change, ChangeMLP, ChangeOutputs, ChangePattern, ChangeResidual
 from ..interventions.operations import PutAt
 from ..interventions.selectors import OnKVHeads, OnPairs, check_heads

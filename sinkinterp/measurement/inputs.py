@@ -15,11 +15,12 @@ from ..attention.masks import BLOCK
 from ..attention.sites import Edit
 from ..backends.load import check_no_bridge, subject_of, tokenizer_source
 from ..backends.subject import Subject, text_to_tokens, token_set_for
-from ..checks import check_memory, keywords
+from ..checks import check_memory
 from ..data.sources import embedded_texts
 from ..data.token_sources import TextToTokens
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..files import cache_folder
+from ..guesses import keywords
 from ..interventions.edit import description
 from ..metrics.importance import Convention
 from ..report.protocol import Protocol

@@ -13,9 +13,10 @@ from ..attention import maps
 from ..attention.call import AttentionCall
 from ..attention.sites import CallRead, Edit
 from ..backends.subject import Subject, words_of
-from ..checks import is_whole, keywords
+from ..checks import is_whole
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
+from ..guesses import keywords
 from ..interventions.edit import Edits, description, edits_of
 from ..interventions.selectors import is_pair, named_heads
 from ..metrics.importance import importance

@@ -11,10 +11,11 @@ from ..attention.answers import Unchanged, called, per_sequence
 from ..attention.answers import metric as named
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import different_numbers, keywords, nearest
+from ..checks import different_numbers
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import Tokens, TokenSet, TokensLike
 from ..errors import InputError
+from ..guesses import keywords, nearest
 from ..interventions.edit import Edits, edits_of
 from ..metrics.importance import VISIBLE, Convention
 from ..metrics.instruments import INSTRUMENTS, Instruments

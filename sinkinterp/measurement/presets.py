@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from ..checks import nearest
 from ..data.choices import Bos, Dtype
 from ..errors import InputError
+from ..guesses import nearest
 from ..metrics.importance import PAPER, RELEASED, VISIBLE, Convention, queries_from
 from ..metrics.sink import check_epsilon
 

@@ -9,10 +9,11 @@ from torch import Tensor
 from ..attention.answers import called
 from ..attention.sites import Edit
 from ..backends.subject import Subject
-from ..checks import is_whole, keywords
+from ..checks import is_whole
 from ..data.progress import OnProgress, progress_of
 from ..data.tokens import TokensLike
 from ..errors import InputError
+from ..guesses import keywords
 from ..interventions.edit import Edits, description, edits_of
 from ..metrics import sink
 from ..metrics.bootstrap import estimate, estimate_cells, intervals, mean_cells

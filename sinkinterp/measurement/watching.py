@@ -17,9 +17,10 @@ from ..backends.exclusive import exclusive, holds
 from ..backends.hooks import BASES, OURS, attention_set_to, inside_compiled
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import finite_number, keywords, whole_number
+from ..checks import finite_number, whole_number
 from ..data.tokens import TokenSet, TokensLike, token_set_of
 from ..errors import InputError
+from ..guesses import keywords
 from ..lm.attention import GateMap
 from ..metrics import residuals
 from ..metrics.importance import sink_logits

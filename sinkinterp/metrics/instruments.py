@@ -5,9 +5,8 @@ instrument, as in `si.measure(subject, tokens, instruments=[(Metric("first", RES
 """
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from ..checks import nearest
 from . import loss, qk, residuals, writes
 from .importance import PATTERNS
 from .metric import AnyMetric
@@ -33,7 +32,3 @@ INSTRUMENTS = {
     "MAPS": MAPS,
     "LOSS": LOSS,
 }
-
-
-def __getattr__(name: str) -> NoReturn:
-    raise AttributeError(f"there is no instrument {name!r}{nearest(name, INSTRUMENTS)}; ALL, {', '.join(INSTRUMENTS)}")

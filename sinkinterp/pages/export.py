@@ -12,9 +12,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from ..checks import finite_number, keywords
+from ..checks import finite_number
 from ..errors import InputError
 from ..files import path_of
+from ..guesses import keywords
 from ..outputs import csv_bytes, json_bytes, page_bytes, pdf_bytes, picture_bytes, svg_bytes, write_output
 from ..plots.theme import json_ready
 from ..report.formats import write_file

@@ -10,10 +10,10 @@ from tempfile import mkdtemp
 from typing import Any
 
 from ..backends.subject import words_of
-from ..checks import keywords
 from ..data.tokens import TokensLike
 from ..errors import InputError
 from ..files import path_of
+from ..guesses import keywords
 from ..interventions.edit import Edits, edits_of
 from ..measurement.inputs import ModelLike, inputs_of
 from ..measurement.maps import attention_map

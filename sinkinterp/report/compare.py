@@ -8,8 +8,8 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 from torch import Tensor
 
-from ..checks import keywords
 from ..errors import InputError
+from ..guesses import keywords
 from ..metrics.bootstrap import difference, estimate, estimate_cells, intervals, mean_cells
 from ..metrics.sink import check_epsilon, epsilons_of
 from ..plots.series import PERCENT, add_curve, sweep_figure, unique_values

@@ -8,8 +8,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..checks import Told, finite_number, keywords, nearest, whole_number
+from ..checks import finite_number, whole_number
 from ..errors import InputError
+from ..guesses import Told, keywords, nearest
 from ..metrics import sink
 from ..metrics.bootstrap import Estimate, intervals, rate
 from ..metrics.metric import Alpha, AnyMetric, PerHead

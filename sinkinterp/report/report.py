@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
 import plotly.graph_objects as go
 
-from ..checks import fix_of, keywords, whole_number
+from ..checks import whole_number
+from ..guesses import Answering, keywords
 from ..table import Table
 from . import formats
 from .heads import sinks_by_head, top_heads
@@ -18,8 +19,10 @@ from .views import view_of
 
 
 @dataclass(frozen=True, repr=False)
-class Report(Readings):
+class Report(Readings, Answering):
     """Readings (its fields and statistics), what people look at first, and the formats that they travel in."""
+
+    kind = "report"
 
     def __post_init__(self) -> None:
         formats.check_shapes(self)
@@ -82,11 +85,6 @@ class Report(Readings):
     def to_pandas(self) -> Any:
         """One row per sequence, layer, head and position: a pandas DataFrame, without padding."""
         return formats.to_pandas(self)
-
-    if not TYPE_CHECKING:  # a type checker knows the attributes that there are
-
-        def __getattr__(self, name: str) -> NoReturn:
-            raise AttributeError(f"a report has no attribute {name!r}{fix_of(name, 'report', dir(type(self)))}")
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the summary. All text is escaped."""

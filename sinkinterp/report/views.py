@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..checks import nearest
 from ..errors import InputError
+from ..guesses import nearest
 from ..metrics.importance import PATTERNS
 from ..metrics.instruments import INSTRUMENTS
 from ..metrics.loss import NEXT_TOKEN_LOSS

@@ -13,12 +13,13 @@ from transformers import PreTrainedModel
 from ..backends.huggingface import HuggingFaceSubject
 from ..backends.load import load
 from ..backends.subject import Subject
-from ..checks import accepting, check_memory, keywords, whole_number
+from ..checks import accepting, check_memory, whole_number
 from ..data.draws import HELD_OUT
 from ..data.progress import OnProgress, no_progress
 from ..data.tokens import Tokens, TokenSet
 from ..errors import InputError
 from ..files import cache_folder, check_writable, path_of
+from ..guesses import keywords
 from ..measurement.inputs import passes
 from ..measurement.measure import measure
 from ..measurement.watching import sinks_of

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..checks import nearest
 from ..data.backcopy import BigramBackcopy
 from ..data.packing import PackedText
 from ..data.progress import OnProgress, no_progress
 from ..data.sources import Embedded, PythonCode, Repeating, Source, Texts
 from ..data.tokenisers import ByteBPE
 from ..errors import InputError
+from ..guesses import nearest
 from ..lm.config import LMSpec
 from ..lm.ffn import GatedFFN
 from ..lm.variants import BASE, VARIANTS, variants

@@ -24,8 +24,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from ...checks import check_memory, is_whole, nearest
+from ...checks import check_memory, is_whole
 from ...errors import InputError
+from ...guesses import nearest
 from ...seals import verify, verifying
 from ..mended import adapter_folder, base_of, merged
 from .conversions import converted

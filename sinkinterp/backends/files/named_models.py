@@ -15,10 +15,10 @@ from urllib.request import getproxies
 
 from huggingface_hub import constants
 
-from ...checks import nearest
 from ...data.texts import is_path
 from ...errors import InputError
 from ...files import cache_folder
+from ...guesses import nearest
 from ...seals import Of, hashes_in
 
 SHIPPED = Path(__file__).parents[2] / "checkpoints"

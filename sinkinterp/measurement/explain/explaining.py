@@ -24,10 +24,11 @@ from ...attention.sites import Edit
 from ...attention.slots import SlotRow
 from ...backends.frozen import freezable, frozen
 from ...backends.subject import Subject
-from ...checks import keywords, whole_number
+from ...checks import whole_number
 from ...data.progress import OnProgress, progress_of
 from ...data.tokens import TokenSet, TokensLike
 from ...errors import InputError
+from ...guesses import keywords
 from ...interventions.columns import ZeroKeySlot
 from ...interventions.selectors import named_heads
 from ...metrics.bootstrap import intervals
