@@ -64,6 +64,7 @@ class SinkBlock(nn.Module):
     """One block of the stack. Norms have Llama's names, at the start and at the end of a branch."""
 
     gradient_checkpointing = False  # transformers sets it, and the function that `__call__` uses
+    _gradient_checkpointing_func: Callable[..., Tensor]
     forward_methods: ClassVar[tuple[str, ...]] = ("as_slot",)  # methods other than `forward` that use the weights
 
     def __init__(self, config: PreTrainedConfig, layer_idx: int) -> None:

@@ -211,8 +211,9 @@ def _as_softmax(model: LMSpec) -> LMSpec:
 def _head(model: LMSpec, recipe: Recipe) -> Recipe:
     """One sequence of the recipe in one layer of the model that is as wide as one head, in fp32."""
     n_heads, width = model.attention.maps.maps, getattr(model.ffn, "width", model.n_heads) // model.n_heads
-    sizes = {"n_heads": n_heads, "d_model": n_heads * (model.d_model // model.n_heads), "vocab": 64, "n_layers": 1}
-    head = replace(model, ffn=replace(model.ffn, width=max(1, width)), **sizes)
+    d_model = n_heads * (model.d_model // model.n_heads)
+    ffn = replace(model.ffn, width=max(1, width))
+    head = replace(model, ffn=ffn, n_heads=n_heads, d_model=d_model, vocab=64, n_layers=1)
     return Recipe(batch=1, **_task(head, recipe))
 
 
