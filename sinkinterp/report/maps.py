@@ -211,7 +211,7 @@ def _add_axes(figure: go.Figure, labels: Sequence[str], before: Sequence[str], h
     ticks |= {"dtick": 1} if dense else {"nticks": height // LINE}
     figure.update_xaxes(
         title="key", categoryorder="array", categoryarray=columns, range=[-0.5, len(columns) - 0.5],
-        constrain="domain", constraintoward="right", tickangle=-90 if has_words or n > 12 else 0, **ticks,
+        constrain="domain", tickangle=-90 if has_words or n > 12 else 0, **ticks,
     )  # fmt: skip
     figure.update_yaxes(
         categoryorder="array",
