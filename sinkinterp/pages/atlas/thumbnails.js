@@ -19,10 +19,8 @@ let latestDrawing = 0; // an earlier drawing stops when a later one begins
 async function drawThumbnails() {
   if (maps.length === 1) return;
   const drawing = ++latestDrawing, ratio = window.devicePixelRatio || 1, shown = `${view.scale}-${view.mean}-${view.state}`;
-  const oldSize = grid.size;
   grid = gridOfMaps();
   const context = clearedCanvas(ratio), pixels = Math.round(grid.size * ratio);
-  if (grid.size !== oldSize) scrollToSink();
   frameOpenMap();
   let most = 0; // the largest change of all maps
   const forEachMap = async (act) => {
@@ -82,18 +80,14 @@ function writeHeadNumbers(span) {
   $("head-numbers").hidden = !heads.length;
 }
 
-/** Scrolls the box of maps to the first layer that gives position 0 more than 0.3 of its attention, mean over heads. */
-function scrollToSink() {
-  const mean = (l) => Array.from({ length: about.heads }, (_, h) => importance(0, l, h, 0)).reduce((a, b) => a + b) / about.heads;
-  const first = mappedLayers.find((layer) => mean(layers.indexOf(layer)) > 0.3) ?? mappedLayers[0];
-  $("maps").scrollTop = topOfLayer(first);
-}
-
-/** Puts the frame around the open map. */
+/** Puts the frame around the open map, and scrolls the box to it where it is out of sight. */
 function frameOpenMap() {
   const corner = grid.corners[view.map], pixels = `${grid.size}px`;
   $("frame").hidden = !corner;
-  if (corner) Object.assign($("frame").style, { left: `${corner[0]}px`, top: `${corner[1]}px`, width: pixels, height: pixels });
+  if (!corner) return;
+  Object.assign($("frame").style, { left: `${corner[0]}px`, top: `${corner[1]}px`, width: pixels, height: pixels });
+  const { scrollTop, clientHeight } = $("maps"), top = corner[1] - TOP;
+  if (top < scrollTop || top + grid.size + TOP > scrollTop + clientHeight) $("maps").scrollTop = top;
 }
 
 /** How far the box of maps scrolls to show a layer first. */
@@ -157,9 +151,7 @@ function openNextMap(event) {
   const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -across, ArrowDown: across }[event.key];
   if (!step || !maps[view.map + step]) return;
   event.preventDefault();
-  const [layer, head] = maps[view.map + step], { scrollTop, clientHeight } = $("maps"), top = topOfLayer(layer);
-  if (top < scrollTop || top + grid.size + TOP > scrollTop + clientHeight) $("maps").scrollTop = top;
-  openHead(layer, head);
+  openHead(...maps[view.map + step]);
 }
 
 function listenToThumbnails() {
