@@ -74,7 +74,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
         "table04_attention_biases",
         "Text: the losses of five rules differ too much.",
     ),
-    ("Table 5: a longer v* sends it back", "table05_fixed_values", "Text: the same order, at unequal losses."),
+    ("Table 5: a longer v* sends it back", "table05_fixed_values", "The same order on toys and on text."),
     ("Figure 7: a slot keeps the first token short", "figure07_slots", "On text one layer makes the token long."),
     ("Section 7.3: a removed slot costs much", "section7_removed_biases", "No sink comes in its place on text."),
     (
@@ -99,7 +99,7 @@ CLAIMS = (  # claim of the paper, experiment, why it comes out so
     (
         "Table 13: one dimension of k* suffices",
         "table13_learnable_dims",
-        "More dimensions: losses differ too much on text.",
+        "More dimensions draw more on text, not on toys.",
     ),
     ("Table 14: the scale matters, not sigmoid's settings", "table14_scale", "Unequal losses decide most rules."),
     ("Section 7.2: post-norm has it", "section7_post_norm", "Toys have it where the first token is fixed."),
