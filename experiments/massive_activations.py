@@ -51,7 +51,8 @@ MEDIAN = Metric("median", RESIDUAL, median_size)
 
 def measure(case: Case, progress: Progress) -> Table:
     """A row per input and dimension: the first token's value, the other tokens', and where they are massive."""
-    token_sets = case.token_sets(case.size(), Bos.NEVER, progress)
+    token_sets = case.token_sets(case.size(), case.start, progress)
+    token_sets["repeated"] = case.token_sets(case.size(), Bos.NEVER)["repeated"]  # one token, and nothing else
     on_row = progress(f"measuring {case.subject.name}")
     place = massive_dims(case.subject, next(iter(token_sets.values())))
     dims = list(place.largest[:TOP])

@@ -39,10 +39,11 @@ class Encoded:
 
 @dataclass(frozen=True)
 class Fewer:
-    """A large model: its name or folder, and how many sequences it is measured on at most."""
+    """A large model: its name or folder, how many sequences it is measured on at most, and how its texts begin."""
 
     source: str
     sequences: int
+    bos: Bos = Bos.NEVER
 
     def __str__(self) -> str:
         return self.source
@@ -57,6 +58,7 @@ class Case:
 
     text: the user's own text, as the option `text` names it; None for the model's natural input by default: English
     docstrings, or the task of a model of ours. most: how many sequences it is measured on at most; None: no limit.
+    begins: how the texts of a model of others begin.
     """
 
     source: str
@@ -64,6 +66,7 @@ class Case:
     recipe: Recipe | None
     text: str | None = None
     most: int | None = None
+    begins: Bos = Bos.NEVER
 
     @property
     def variant(self) -> str | None:
@@ -87,8 +90,11 @@ class Case:
 
     @property
     def start(self) -> Bos:
-        """Never BOS, as in Gu et al. (2025), but for models of ours, which are trained with it if they have one."""
-        return Bos.NEVER if self.recipe is None else self.bos
+        """Never BOS, as in Gu et al. (2025), but for models that are said to need it, and for models of ours.
+
+        Those are trained with it if they have one.
+        """
+        return self.begins if self.recipe is None else self.bos
 
     @property
     def bos_token(self) -> int | None:
@@ -145,7 +151,8 @@ def open_case(
         subject = load(model.source, device_map=device_map, name=name, encoder=model.encoder)
         return Case(model.source, subject, None, text)
     if isinstance(model, Fewer):
-        return replace(open_case(model.source, progress, cache, device_map, text), most=model.sequences)
+        case = open_case(model.source, progress, cache, device_map, text)
+        return replace(case, most=model.sequences, begins=model.bos)
     source = model if isinstance(model, str) else _train(model, progress, cache)
     folder = Path(located(source))
     recipe = trained.recipe_of(folder) if (folder / "recipe.json").is_file() else None
