@@ -113,7 +113,7 @@ class Answering:
             parts = (part for part in ("shape", "model", "protocol") if hasattr(vars(self).get(part), name))
             inside = "".join(f"; write {self.kind}.{part}.{name}" for part in [*parts][:1])
             names = [known for known in dir(self) if not known.startswith("_")]
-            known = f"; it has {', '.join(names)}" if len(names) < 12 else ""
+            known = f"; it has {', '.join(names)}" if len(names) < 16 else ""
             fix = fix_of(name, self.kind) or inside or nearest(name, names) or known
             raise AttributeError(f"a {self.kind} has no attribute {name!r}{fix}")
 

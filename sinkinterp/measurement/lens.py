@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from ..backends.anatomy.modules import removed_after
 from ..backends.frozen import FrozenNorm, FrozenRun, freezable, frozen
 from ..backends.subject import Subject
-from ..data.tokens import Tokens
+from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
 from ..metrics.metric import PerSequence
 from .explain.score_parts import parts_by_block
+from .inputs import ModelLike, equal_inputs_of
 
 CONSTANT = "final bias"
 CHUNK = 512  # tokens whose parts are held at once
@@ -29,12 +30,15 @@ TOLERANCE = 1e-3  # relative; what rounding makes of fp32 is far less
 Ids = Int[Tensor, " sequence"]
 
 
-def logit_parts(subject: Subject, tokens: Tokens, right: Ids, wrong: Ids, position: int = -1) -> dict[str, PerSequence]:
+def logit_parts(
+    subject: ModelLike, tokens: TokensLike | Any, right: Ids, wrong: Ids, position: int = -1
+) -> dict[str, PerSequence]:
     """What each part adds to the logit of `right` less that of `wrong`, at one position, by the part's name.
 
     right, wrong: a token id for each sequence. Raises InputError for models whose norms cannot be frozen, and where
     the parts do not add up to the difference, as behind a softcap.
     """
+    subject, tokens = equal_inputs_of(subject, tokens)
     size = max(1, CHUNK // tokens.shape[1])
     given = zip(*(x.split(size) for x in (tokens, right, wrong)), strict=True)
     found = [_parts(subject, batch, a, b, position) for batch, a, b in given]
@@ -49,7 +53,7 @@ def _parts(subject: Subject, tokens: Tokens, right: Ids, wrong: Ids, position: i
     def see(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         seen.append((module, args[0], output))
 
-    with ExitStack() as stack, torch.no_grad():
+    with torch.no_grad(), ExitStack() as stack:
         with removed_after([module.register_forward_hook(see) for module in norms]):
             run = stack.enter_context(frozen(subject, tokens))
         *_, (_, values, _) = parts_by_block(run)

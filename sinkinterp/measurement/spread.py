@@ -17,7 +17,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..attention.sites import RESIDUAL
-from ..backends.subject import Subject
 from ..checks import whole_number
 from ..data.tokens import Tokens, TokensLike
 from ..errors import InputError
@@ -115,9 +114,10 @@ def with_other_token(tokens: Tokens, position: int, seed: int = 0) -> Tokens:
 
 
 def changes(
-    subject: Subject, tokens: Tokens, changed: Tokens, position: int, edits: Edits = ()
+    subject: ModelLike, tokens: TokensLike | Any, changed: Tokens, position: int, edits: Edits = ()
 ) -> tuple[Float[Tensor, "sequence block later"], PerSequence]:
     """The relative change of the residuals behind `position`, by block; and the loss of the unchanged texts in nats."""
+    subject, tokens = equal_inputs_of(subject, tokens)
     reads = {"x": RESIDUAL.read(lambda x: x[:, position + 1 :])}
     parts, losses = [], []
     for rows, batch in passes(subject, tokens):
