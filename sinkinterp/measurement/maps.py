@@ -1,6 +1,6 @@
 """Attention maps: the cells of many heads, read in one forward pass, and the figure that shows them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 from ..attention import maps
 from ..attention.call import AttentionCall
 from ..attention.sites import CallRead, Edit
+from ..backends.load import subject_of
 from ..backends.subject import Subject, words_of
 from ..checks import is_whole
 from ..data.tokens import Tokens, TokensLike
@@ -26,10 +27,12 @@ from ..report.patterns import holds_attention, patterns_of
 from ..report.protocol import short_name
 from .inputs import ModelLike, equal_inputs_of
 
+_SEVERAL = (list, tuple, Mapping)
+
 
 @keywords
 def attention_map(
-    model: ModelLike | Any,
+    model: ModelLike | Sequence[ModelLike] | Mapping[str, ModelLike] | Any,
     text: TokensLike | Any,
     layers: int | Sequence[int] | None = None,
     heads: int | Sequence[int] | Heads | None = None,
@@ -39,29 +42,75 @@ def attention_map(
 
         si.attention_map("gpt2", "The cat sat on the mat.", layers=[5], heads=[1, 6])
 
-    With `edits`, each map stands before them and after them. `heads` are numbers, of the chosen layers, or pairs
-    (layer, head); a tuple of two numbers is one pair. Without layers and heads the figure has those that look at the
-    first token most, as many as it can show pair by pair in 2 MB. A longer text is shown in cells, which hold the
-    largest value of several tokens. Weights are proxies where rows do not sum to one. Takes what `measure` takes;
-    several sequences of one length give mean maps. In place of a model, it takes the attention weights that `si.sinks`
-    takes, with the tokens as texts or ids. Raises InputError also for heads that are not there.
+    With `edits`, each map stands before them and after them. A list of models, or a mapping from names to models, gives
+    maps side by side of the heads that all of them have; they read the same tokens. `heads` are numbers, of the chosen
+    layers, or pairs (layer, head); a tuple of two numbers is one pair. Without layers and heads the figure has those
+    that look at the first token most, as many as it can show pair by pair in 2 MB. A longer text is shown in cells,
+    which hold the largest value of several tokens. Weights are proxies where rows do not sum to one. Takes what
+    `measure` takes; several sequences of one length give mean maps. In place of a model, it takes the attention weights
+    that `si.sinks` takes, with the tokens as texts or ids. Raises InputError also for heads that are not there, and for
+    models that read the text as different tokens.
     """
-    if holds_attention(model):
+    models = _models_of(model)
+    if not models:
         return _held_map(model, text, layers, heads, edits_of(edits))
-    subject, tokens = equal_inputs_of(model, text)
     given_edits = edits_of(edits)
-    asked = heads_asked(subject.shape.attention_layers, subject.shape.n_heads, layers, heads)
+    inputs = {name: equal_inputs_of(each, text) for name, each in models.items()}
+    words, (n, length) = _words_of_all(inputs)
+    asked = _heads_of_all([subject for subject, _ in inputs.values()], layers, heads)
     runs: dict[str, Sequence[Edit]] = {"before": (), "after": given_edits} if given_edits else {"": ()}
-    before = _alphas(subject, tokens, asked, ())
-    shown, side = detail(before, tokens.shape[1], len(runs), all_of_them=layers is not None or heads is not None)
-    panels = {name: head_maps(subject, tokens, shown, given, side) for name, given in runs.items()}
-    n, length = tokens.shape
+    before = _alphas(*next(iter(inputs.values())), asked, ())
+    n_panels = len(runs) * len(inputs)
+    shown, side = detail(before, length, n_panels, all_of_them=layers is not None or heads is not None)
+    panels = {
+        f"{name} {run}".strip(): head_maps(subject, tokens, shown, given, side)
+        for name, (subject, tokens) in inputs.items()
+        for run, given in runs.items()
+    }
+    names = ", ".join(subject.name for subject, _ in inputs.values())
+    title = ", ".join(name or short_name(subject.name) for name, (subject, _) in inputs.items())
     changes = f"; {', '.join(map(description, given_edits))}" if given_edits else ""
-    title = f"{short_name(subject.name)}: {which_heads(shown, len(asked))}"
-    words = None if n > 1 else [words_of(subject)(token) for token in tokens[0].tolist()]
     note = f"n={n}, T={length}{changes}"
-    figure = attention_figure(panels, title, f"{subject.name}: {note}", words)
+    figure = attention_figure(panels, f"{title}: {which_heads(shown, len(asked))}", f"{names}: {note}", words)
     return figure.update_layout(title_subtitle={"text": escaped(note), "font": {"size": 12}})
+
+
+def _models_of(given: Any) -> dict[str, Any]:
+    """Models by the name of their panel: one alone has none, and those of a list have their own. Empty for weights."""
+    if not holds_attention(given):
+        return {"": given}
+    models = list(given.values() if isinstance(given, Mapping) else given) if isinstance(given, _SEVERAL) else []
+    if not all(isinstance(model, str | torch.nn.Module | Subject) for model in models):
+        return {}
+    if isinstance(given, Mapping):
+        return {str(name): model for name, model in given.items()}
+    subjects = list(map(subject_of, models))
+    names = [short_name(subject.name) for subject in subjects]
+    numbered = [f"{name} {i}" if names.count(name) > 1 else name for i, name in enumerate(names, 1)]
+    return dict(zip(numbered, subjects, strict=True))
+
+
+def _words_of_all(inputs: Mapping[str, tuple[Subject, Tokens]]) -> tuple[list[str] | None, tuple[int, int]]:
+    """The texts of the tokens, None for several sequences, and the shape of the tokens.
+
+    Raises InputError for models that read the text as different tokens: one row of a figure is one token.
+    """
+    words = [[list(map(words_of(subject), row)) for row in tokens.tolist()] for subject, tokens in inputs.values()]
+    if any(each != words[0] for each in words):
+        raise InputError(
+            f"maps stand side by side where models read the same tokens; {' and '.join(inputs)} read the text "
+            "differently: call attention_map for each"
+        )
+    return words[0][0] if len(words[0]) == 1 else None, (len(words[0]), len(words[0][0]))
+
+
+def _heads_of_all(subjects: Sequence[Subject], layers: Any, heads: Any) -> Heads:
+    """The heads that are meant and that every model has. Raises InputError where there are none."""
+    first, *others = (heads_asked(each.shape.attention_layers, each.shape.n_heads, layers, heads) for each in subjects)
+    shared = [head for head in first if all(head in other for other in others)]
+    if not shared:
+        raise InputError(f"{' and '.join(each.name for each in subjects)} have no layer with attention in common")
+    return shared
 
 
 def _held_map(patterns: Any, tokens: Any, layers: Any, heads: Any, edits: Sequence[Edit]) -> go.Figure:

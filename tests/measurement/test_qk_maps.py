@@ -77,6 +77,34 @@ def test_a_figure_has_the_heads_that_are_asked_for_before_and_after_edits(seen):
             assert np.isnan(expected[len(row) :]).all()
 
 
+@pytest.mark.parametrize("are_named", [True, False])
+def test_several_models_stand_side_by_side_each_with_its_own_maps(are_named):
+    models = [model_of("gpt2"), model_of("llama")]
+    names = ["a", "b"] if are_named else [si.load(model).name for model in models]
+    figure = attention_map(dict(zip(names, models, strict=True)) if are_named else models, tokens_of()[:1], 1, 2)
+    titles = [note.text for note in figure.layout.annotations]
+    assert len(titles) == len(figure.data) == 2 and (not are_named or titles == names)
+    for trace, model in zip(figure.data, models, strict=True):
+        (alone,) = attention_map(model, tokens_of()[:1], 1, 2).data
+        assert trace.z == alone.z and trace.x == alone.x
+
+
+def test_the_same_model_twice_has_two_panels_and_edits_act_on_each(seen):
+    figure = attention_map([seen[0], seen[0]], tokens_of()[:1], 0, 1, edits=si.SwapPositions(0, 4))
+    titles = [note.text for note in figure.layout.annotations]
+    assert len(set(titles)) == 4 and figure.data[0].z == figure.data[2].z and figure.data[1].z == figure.data[3].z
+
+
+def test_models_that_read_a_text_as_other_tokens_or_lack_a_head_are_refused(seen, monkeypatch):
+    words = {0: str, 1: lambda token: f"{token}!"}
+    turns = iter(words.values())
+    with pytest.raises(InputError, match="there is no"):
+        attention_map([seen[0], model_of("llama")], tokens_of()[:1], heads=[(0, 99)])
+    monkeypatch.setattr("sinkinterp.measurement.maps.words_of", lambda subject: next(turns))
+    with pytest.raises(InputError, match="a and b read the text differently: call attention_map for each"):
+        attention_map({"a": seen[0], "b": seen[0]}, tokens_of()[:1])
+
+
 def test_a_report_draws_the_maps_that_it_holds_as_attention_map_does(seen):
     report = si.measure(seen[0], tokens_of(), instruments=MAPS)
     ours, theirs = report.plot("attention"), attention_map(seen[0], tokens_of())

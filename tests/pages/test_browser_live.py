@@ -123,13 +123,15 @@ def test_rows_tokens_and_heads_have_buttons_that_edit(opened):
     layer, head = opened.input_value("#layer"), opened.input_value("#which")
     assert f"layer {layer}, head {head}" in opened.inner_text("#edits")
     press(opened, "[data-key=off]")
+    press(opened, "[data-key=ablate]")
+    assert f"zero output of layer {layer}, head {head}" in opened.inner_text("#edits")
     tab_to(opened, "#words span")
     for key in ("ArrowRight", "ArrowRight", "Enter"):
         opened.keyboard.press(key)
     assert opened.inner_text("[data-key=swap]") == "Swap position 0 with 2"
     after(opened, lambda: opened.click("[data-key=swap]"))
     after(opened, lambda: opened.click("[data-key=column]"))
-    assert opened.locator("#edits li").all_inner_texts()[3:] == [
+    assert opened.locator("#edits li").all_inner_texts()[4:] == [
         "swap position 0 with position 2 ×",
         "no query looks at position 2 ×",
     ]

@@ -117,6 +117,31 @@ def test_a_chapter_of_the_book_draws_with_the_plotly_of_its_folder(show, tmp_pat
     shown.close()
 
 
+def test_a_figure_that_cannot_be_drawn_says_so_and_all_others_are_drawn(show, tmp_path):
+    made = [Section(f"h{i}", "", [themed(go.Figure().add_scatter(y=[i, 2]), "f", caption="c")]) for i in range(3)]
+    file, whole = tmp_path / "page.html", page("t", "l", made)
+    parts = whole.split('"data":[{')
+    assert len(parts) == 4
+    file.write_text(f'{parts[0]}"data":[{{{parts[1]}"data":[null,{{{parts[2]}"data":[{{{parts[3]}', encoding="utf-8")
+    shown = show(file)
+    said = shown.eval_on_selector_all(
+        ".plot", "all => all.map(one => one.querySelector('.main-svg') ? '' : one.textContent)"
+    )
+    assert said[1].startswith("This figure could not be drawn: ") and [said[0], said[2]] == ["", ""]
+    assert shown.complaints == []
+    shown.close()
+
+
+def test_without_its_plotly_each_figure_of_a_chapter_names_the_file(show, tmp_path):
+    made = chapter("table1", Outcome.HOLDS)
+    write_chapter(tmp_path, made, made.table, go.Figure().add_scatter(y=[1, 2]))
+    (tmp_path / "plotly.min.js").unlink()
+    shown = show(tmp_path / "table1.html")
+    said = shown.eval_on_selector_all(".plot", "all => all.map(one => one.textContent)")
+    assert said and set(said) == {"This figure could not be drawn: plotly.min.js was not loaded."}
+    shown.close()
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (420, "dark")])
 def test_nothing_overlaps_or_scrolls_sideways(everything, settled, width, scheme):
     everything.set_viewport_size({"width": width, "height": 900})

@@ -21,6 +21,7 @@ from sinkinterp.backends.load import load
 from sinkinterp.backends.subject import tokenizer_of, words_of
 from sinkinterp.errors import InputError
 from sinkinterp.interventions import (
+    Ablate,
     AddSinkLogit,
     ChangeResidual,
     PatchNormalization,
@@ -219,6 +220,7 @@ def test_every_kind_of_edit_is_the_edit_that_it_names(gpt2):
         "sigmoid": ([1, 1], PatchNormalization(Sigmoid(), layers=[1])),
         "sigmoid_head": ([1, 2], PatchNormalization(Sigmoid(), heads=[(1, 2)])),
         "sink_logit": ([-1.5, 0, last - 1], AddSinkLogit(-1.5)),
+        "ablate_head": ([1, 2], Ablate(heads=[(1, 2)])),
         "off_by_one_head": ([0, 1], AddSinkLogit(0.0, heads=[(0, 1)])),
     }
     assert edits.keys() == KINDS.keys()

@@ -10,6 +10,7 @@ from ...attention.sites import Edit
 from ...errors import InputError
 from ...interventions.changes import ChangeResidual
 from ...interventions.columns import AddSinkLogit, RemoveColumn
+from ...interventions.edit import Ablate
 from ...interventions.normalisation import PatchNormalization
 from ...interventions.operations import Zero
 from ...interventions.positions import SwapPositions
@@ -77,6 +78,9 @@ KINDS: Mapping[str, Kind] = {
         "softmax off by one in layer {0}, head {1}",
         [LAYER, HEAD],
         lambda shape, layer, head: AddSinkLogit(0.0, heads=[(layer, head)]),
+    ),
+    "ablate_head": Kind(
+        "zero output of layer {0}, head {1}", [LAYER, HEAD], lambda shape, layer, head: Ablate(heads=[(layer, head)])
     ),
 }
 

@@ -70,7 +70,8 @@ function addButtonsThatEdit() {
     const ofToken = (kind) => () => addEdit({ kind, numbers: [chosenToken] });
     const headButtons = element("span", "patch this head to: ", { id: "edit-head" });
     headButtons.append(keyedButton("sigmoid", "sigmoid", ofHead("sigmoid_head")), " ",
-      keyedButton("off", "softmax off by one", ofHead("off_by_one_head")));
+      keyedButton("off", "softmax off by one", ofHead("off_by_one_head")), " ",
+      keyedButton("ablate", "zero output", ofHead("ablate_head")));
     document.querySelector("#head .controls").append(headButtons);
     document.querySelector("#text .controls").append(keyedButton("swap", "", ofToken("swap")), keyedButton("column", "", ofToken("column")));
   }

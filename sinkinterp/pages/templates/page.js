@@ -85,13 +85,24 @@
 
   const figures = [...document.querySelectorAll("script.figure")].map((script) => {
     const place = script.parentNode.querySelector(".plot");
-    return { id: place.id, place, isSmall: place.classList.contains("small"), isDrawn: false,
+    return { id: place.id, place, isSmall: place.classList.contains("small"), isDrawn: false, hasFailed: false,
              figure: JSON.parse(script.textContent), buttons: [...script.parentNode.querySelectorAll("button")] };
   });
-  const draw = (drawing, isDark = prefersDark.matches) => {
+  const draw = async (drawing, isDark = prefersDark.matches) => {
     const { data, layout } = shown(drawing.figure, isDark, drawing.isSmall);
+    await Plotly.react(drawing.id, data, layout, { ...CONFIG, staticPlot: drawing.isSmall });
     drawing.isDrawn = true;
-    return Plotly.react(drawing.id, data, layout, { ...CONFIG, staticPlot: drawing.isSmall });
+  };
+  const drawFirst = async (drawing) => {
+    await draw(drawing);
+    listen(drawing);
+    listenToPoints(drawing);
+  };
+  /** Says in the place of a figure that it could not be drawn; all others are drawn. */
+  const fail = (drawing, { message }) => {
+    drawing.hasFailed = true;
+    const reason = window.Plotly ? message : `${settings.plotly} was not loaded`;
+    drawing.place.textContent = `This figure could not be drawn: ${reason}.`;
   };
   const redraw = (isDark) => figures.filter(({ isDrawn }) => isDrawn).forEach((figure) => draw(figure, isDark));
   const isFolded = ({ place }) => place.closest("details:not([open]) > :not(summary)") !== null;
@@ -100,10 +111,8 @@
   let drawing = Promise.resolve(); // one after the other: a click while others are drawn waits for its turn
   const drawMissing = () => (drawing = drawing.then(async () => {
     for (const figure of figures) {
-      if (figure.isDrawn || isFolded(figure)) continue;
-      await draw(figure);
-      listen(figure);
-      listenToPoints(figure);
+      if (figure.isDrawn || figure.hasFailed || isFolded(figure)) continue;
+      await drawFirst(figure).catch((error) => fail(figure, error));
       await new Promise((resolve) => setTimeout(resolve));
     }
   }));
@@ -128,7 +137,8 @@
 
   const plotlyLoaded = () => new Promise((resolve) => {
     if (!settings.plotly) { resolve(); return; }
-    document.head.append(Object.assign(document.createElement("script"), { src: settings.plotly, onload: resolve }));
+    const script = document.createElement("script"); // where it does not load, each figure says so
+    document.head.append(Object.assign(script, { src: settings.plotly, onload: resolve, onerror: resolve }));
   });
 
   const start = async () => {
