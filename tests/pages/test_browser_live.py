@@ -116,6 +116,13 @@ def test_an_edit_runs_when_it_is_added_and_when_it_is_removed(opened):
     assert opened.inner_text("#code") == "" and opened.evaluate("document.getElementById('map').data.length") == 1
 
 
+def test_after_an_edit_the_maps_begin_on_the_first_screen_and_all_stand_above_the_tables(opened):
+    after(opened, lambda: opened.click("[data-key='suggestion 0']"))
+    opened.evaluate("scrollTo(0, 0)")
+    heads, one, tables = (opened.locator(part).bounding_box()["y"] for part in ("#maps", "#map", "#next"))
+    assert heads < 900 and heads < one < tables, (heads, one, tables)
+
+
 def test_rows_tokens_and_heads_have_buttons_that_edit(opened):
     press(opened, "#massive button")
     assert "zero dimension" in opened.inner_text("#edits")
