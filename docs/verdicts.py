@@ -21,8 +21,8 @@ whole interval, show it. **fails**: they show the opposite, or nothing. **undeci
 mean losses may differ by more than 2%. **diverged**: a training failed. **not asked**: models of this scale
 cannot answer. **sink**, **no sink**: the model has one or not, and no claim says which is right. Numbers of scale
 `smoke` have no verdict, since they only check the path. A verdict is about our models at the scale that is named
-(`demo`: toys of one layer; `text`: small models of Python code; `real`: SmolLM2-135M-Instruct, Whisper tiny.en), not
-about the paper's.
+(`demo`: toys of one layer; `text`: small models of Python code; `real`: models of `make models`), not about the
+paper's.
 
 | experiment | scale | what it asks | verdicts |
 |---|---|---|---|

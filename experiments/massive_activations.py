@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from sinkinterp.attention.sites import RESIDUAL
-from sinkinterp.data.choices import Bos
 from sinkinterp.data.progress import Progress
+from sinkinterp.data.token_sources import repeated_token
 from sinkinterp.data.tokens import TokenSet
 from sinkinterp.measurement.measure import measure as measure_model
 from sinkinterp.metrics.bootstrap import BY_SEQUENCE, estimate, estimate_cells
@@ -52,7 +52,8 @@ MEDIAN = Metric("median", RESIDUAL, median_size)
 def measure(case: Case, progress: Progress) -> Table:
     """A row per input and dimension: the first token's value, the other tokens', and where they are massive."""
     token_sets = case.token_sets(case.size(), case.start, progress)
-    token_sets["repeated"] = case.token_sets(case.size(), Bos.NEVER)["repeated"]  # one token, and nothing else
+    sequences, length = case.size()
+    token_sets["repeated"] = repeated_token(case.subject.shape.vocab, length, sequences)  # nothing before it
     on_row = progress(f"measuring {case.subject.name}")
     place = massive_dims(case.subject, next(iter(token_sets.values())))
     dims = list(place.largest[:TOP])

@@ -63,7 +63,12 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True)
 def seeded():
+    """Every test begins with one seed, and what it calls leaves gradients on."""
     torch.manual_seed(0)
+    yield
+    was_on = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)  # the next test is not at fault
+    assert was_on
 
 
 @pytest.fixture

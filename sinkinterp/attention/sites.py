@@ -129,7 +129,7 @@ class Edit(metaclass=Told):
 
         Raises InputError for an edit that has no such control.
         """
-        raise InputError(f"{type(self).__name__} chooses nothing that could be drawn at random, so it has no control")
+        raise InputError(f"{type(self).__name__} chooses nothing to draw at random, so it has no control; leave it out")
 
 
 @dataclass(frozen=True)

@@ -357,7 +357,7 @@ def _whole(taps: Taps, shape: ModelShape) -> Taps:
 def check_is_decoder(model: PreTrainedModel, name: str, is_run: bool = False) -> None:
     """Raises InputError for an encoder-decoder model, unless the subject runs its encoder."""
     if model.config.is_encoder_decoder and not is_run:
-        raise InputError(f"{name} has an encoder: it runs on the Hugging Face backend alone, with an encoder input")
+        raise InputError(f"{name} has an encoder; load it with backend='huggingface' and encoder=Silence()")
 
 
 def context_of(model: PreTrainedModel) -> int | None:

@@ -25,8 +25,6 @@ from .module.attention_of import AttentionOf
 from .module.module_subject import Forward, ModuleSubject
 from .subject import Subject
 
-_QUANTIZED = "load it with transformers and give the model: si.load(AutoModelForCausalLM.from_pretrained(NAME, ...))"
-
 
 @keywords
 def load(  # noqa: PLR0913  everything that a model can be loaded with

@@ -67,9 +67,7 @@ class Recorder:
     def residual(self, x: Tensor) -> Tensor:
         """The next block's input after the edits; `x` itself where they do not change it."""
         if x.ndim != 3:
-            raise InputError(
-                f"blocks pass on {tuple(x.shape)} numbers, not one residual stream, so they cannot be read"
-            )
+            raise InputError(f"blocks pass on {tuple(x.shape)} numbers, not one residual stream; take another family")
         self.size = (x.shape[0], x.shape[1])
         block = len(self.answers[sites.RESIDUAL])
         x = self.edited(sites.RESIDUAL, x, block)
@@ -267,5 +265,6 @@ def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:
     for name in layers[0]:
         shapes = {tuple(layer[name].shape) for layer in layers}
         if len(shapes) > 1:
-            raise InputError(f"layers answer {name} with different shapes, {' and '.join(map(str, sorted(shapes)))}")
+            sizes = " and ".join(map(str, sorted(shapes)))
+            raise InputError(f"layers answer {name} with different shapes, {sizes}; reduce heads and dimensions first")
     return {name: torch.stack([layer[name].to(device) for layer in layers], 1) for name in layers[0]}

@@ -74,22 +74,16 @@ def reproduce(
     index.html with the verdicts of all that lie in the folder.
     """
     with progress_bars() as progress:
-        from ..data.texts import check_readable, is_path
         from ..pages.book import check_plotly, files_of
         from ..pages.chapters import stem_of
         from ..runs import experiment as experiments
 
         quiet_libraries()
-        offline_if_unreachable(*model, text)
-        if text is not None and is_path(text):
-            check_readable(text)
-        if model and scale is Scale.SMOKE:
-            raise InputError("--scale smoke runs what ships, and --model names another one; leave one of them out")
+        _check_inputs(model, scale, text)
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
-        check_ours(
-            files_of(out, [stem_of(name, None if model else scale) for name in chosen]), OR_FORCE, force or dry_run
-        )
+        stems = [stem_of(name, None if model else scale) for name in chosen]
+        check_ours(files_of(out, stems), OR_FORCE, force or dry_run)
         check_plotly(out)
         models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
         trained: list[Trainable] = []
@@ -124,6 +118,17 @@ def reproduce(
             print_text(f"all of them, shared runs once: {_cost_text(trained, None)}")
         for reason in left_out:
             print_line(f"left out: {reason}")
+
+
+def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) -> None:
+    """Raises InputError for a text that cannot be read, and for models at a scale that has its own."""
+    from ..data.texts import check_readable, is_path
+
+    offline_if_unreachable(*models, text)
+    if text is not None and is_path(text):
+        check_readable(text)
+    if models and scale is Scale.SMOKE:
+        raise InputError("--scale smoke runs what ships, and --model names another one; leave one of them out")
 
 
 def _models(names: Sequence[str], encoder: str | None) -> Sequence["str | Encoded"]:

@@ -215,7 +215,8 @@ class _WithValues(Operation):
         return value
 
     def _misfit(self, layer: int, value: Tensor, x: Activation) -> InputError:
-        return InputError(f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}")
+        what = f"activations {tuple(value.shape)} do not fit {tuple(x.shape)} of layer {layer}"
+        return InputError(f"{what}; patch between models of one shape and inputs of one length")
 
 
 class Put(_WithValues):

@@ -182,7 +182,8 @@ def store_chosen(edit: Edit, *selectors: str) -> None:
             raise InputError(f"{name} name more than {MOST:,}; leave them out to change all")
         if not chosen or len(set(chosen)) < len(chosen):
             raise InputError(
-                f"{type(edit).__name__}({selector}={list(chosen)}) must name each of its {selector} once, and some"
+                f"{type(edit).__name__}({selector}={list(chosen)}) must name each of its {selector} once, and some; "
+                "leave it out to change all"
             )
         object.__setattr__(edit, selector, chosen)
 

@@ -46,9 +46,9 @@ def logit_parts(
 
 
 def _parts(subject: Subject, tokens: Tokens, right: Ids, wrong: Ids, position: int) -> dict[str, PerSequence]:
-    model, seen = freezable(subject).model, list[tuple[nn.Module, Tensor, Tensor]]()
-    inside = {module for block in freezable(subject).modules.blocks for module in block.modules()}
-    norms = [m for m in model.modules() if "norm" in type(m).__name__.lower() and m not in inside]
+    decoder, seen = freezable(subject), list[tuple[nn.Module, Tensor, Tensor]]()
+    inside = {module for block in decoder.modules.blocks for module in block.modules()}
+    norms = [m for m in decoder.model.modules() if "norm" in type(m).__name__.lower() and m not in inside]
 
     def see(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
         seen.append((module, args[0], output))

@@ -109,7 +109,9 @@ def _heads_of_all(subjects: Sequence[Subject], layers: Any, heads: Any) -> Heads
     first, *others = (heads_asked(each.shape.attention_layers, each.shape.n_heads, layers, heads) for each in subjects)
     shared = [head for head in first if all(head in other for other in others)]
     if not shared:
-        raise InputError(f"{' and '.join(each.name for each in subjects)} have no layer with attention in common")
+        raise InputError(
+            f"{' and '.join(each.name for each in subjects)} have no layer with attention in common; draw each"
+        )
     return shared
 
 

@@ -16,6 +16,8 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from ..checks import whole_number
+from ..data.tokens import PAD
 from ..errors import InputError
 from ..files import path_of
 from ..outputs import csv_bytes, stamped, write_output
@@ -26,8 +28,11 @@ from .readings import EXTRA, Readings, of_report
 R = TypeVar("R", bound=Readings)
 Shape = tuple[int, ...]
 _METADATA = "sinkinterp"  # the entry of a file's metadata that holds what is not a tensor
+TOLERANCE = 1e-3  # of rounding, in what lies from 0 to 1
 _ABOUT = {SEALED, SHA256, "positions", "attention_layers", "protocol"}  # reports of earlier versions have no hash
+_SHARES = ("importance", "null", "bias_null", "slot_importance", "slot_null")  # from 0 to 1
 _BY_POSITION = ("importance", "raw_importance", "null", "bias_null")
+_NORMS = ("residual_norms", "key_norms", "value_norms")
 
 
 @of_report
@@ -78,7 +83,7 @@ def read_file(path: Path | str, report_class: Callable[..., R]) -> R:
             about = json.loads((file.metadata() or {})[_METADATA])
             _check_hash(Path(path), about)
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return report_class(**_fields(about, tensors))
+        return _checked(report_class(**_fields(about, tensors)), about)
     except Damaged:
         raise
     except InputError as error:
@@ -114,7 +119,7 @@ def from_dict(plain: Mapping[str, Any], report_class: Callable[..., R]) -> R:
             fix = "the report is what Report.save wrote" if "tables" in plain else "take it as it was"
             raise InputError(f"it holds {', '.join(map(str, plain))}; {fix}")
         tensors = {name: _tensor(**tensor) for name, tensor in plain["tensors"].items()}
-        report = report_class(**_fields(plain, tensors))
+        report = _checked(report_class(**_fields(plain, tensors)), plain)
         check_signed(plain, to_dict(report))  # of the numbers, however JSON wrote them
         return report
     except InputError:
@@ -168,7 +173,11 @@ def _tensor_dict(tensor: Tensor) -> dict[str, Any]:
 
 def _tensor(dtype: str, shape: Sequence[int], values: Sequence[float | int | str]) -> Tensor:
     numbers = [float(value) if isinstance(value, str) else value for value in values]
-    return torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))
+    made = torch.tensor(numbers, dtype=getattr(torch, dtype)).reshape(tuple(shape))
+    kinds = {bool} if made.dtype == torch.bool else {float, int} if made.is_floating_point() else {int}
+    if not set(map(type, numbers)) <= kinds:
+        raise InputError(f"it holds other values than {dtype}; take it as it was")
+    return made
 
 
 @of_report
@@ -178,6 +187,16 @@ def check_shapes(readings: Readings) -> None:
         value = readings.tensors()[name]
         if tuple(value.shape) != shape:
             raise InputError(f"its {name} is {tuple(value.shape)}, not {shape}; take the file or dictionary as it was")
+
+
+def _checked(report: R, about: Mapping[str, Any]) -> R:
+    """The report itself. One without a seal, as earlier versions wrote it, is checked number by number.
+
+    Raises InputError where its numbers cannot be, or do not fit the protocol.
+    """
+    if not about.keys() & {SEALED, SHA256}:
+        _check_numbers(report)
+    return report
 
 
 def _expected(readings: Readings) -> Iterator[tuple[str, Shape]]:
@@ -198,3 +217,47 @@ def _expected(readings: Readings) -> Iterator[tuple[str, Shape]]:
     yield "value_norms", tuple(readings.key_norms.shape)
     for name, value in readings.extras.items():
         yield f"extra.{name}", (n, *value.shape[1:])
+
+
+def _check_numbers(readings: Readings) -> None:
+    n, length = readings.tokens.shape
+    if not _are_ids(readings.tokens) or readings.importance.shape[2] % max(1, readings.key_norms.shape[2]):
+        raise InputError("its tokens are not whole numbers, or its kv heads do not divide its heads; take it as it was")
+    if (readings.protocol.sequences, readings.protocol.length) != (n, length):
+        said = f"n={readings.protocol.sequences}, T={readings.protocol.length}"
+        raise InputError(f"its protocol says {said} of {n} x {length} tokens; take it as it was")
+    _check_ranges(readings)
+    for name in ("positions", "attention_layers"):
+        if len(set(getattr(readings, name))) < len(getattr(readings, name)):
+            raise InputError(f"its {name} are not distinct; take it as it was")
+    for position in readings.positions:
+        whole_number(position, "a position of a report", 0, readings.key_norms.shape[3] - 1)
+    for layer in readings.attention_layers:
+        whole_number(layer, "an attention layer of a report", 0, readings.residual_norms.shape[1] - 2)
+
+
+def _are_ids(tokens: Tensor) -> bool:
+    """Tells if tokens are whole numbers from 0, with padding at the ends of sequences alone."""
+    if tokens.dtype not in (torch.int32, torch.int64):
+        return False
+    is_padding = tokens == PAD
+    return bool(((tokens >= 0) | is_padding).all() and not (is_padding[:, :-1] & ~is_padding[:, 1:]).any())
+
+
+def _check_ranges(readings: Readings) -> None:
+    """Raises InputError for shares and norms that cannot be, and for what is not finite, padding apart."""
+    lengths = (readings.tokens != PAD).sum(1)
+    by_position = {"residual_norms": torch.arange(readings.tokens.shape[1])}
+    if readings.key_norms.shape[3] == readings.tokens.shape[1]:  # else keys are not tokens, and none is padding
+        by_position |= dict.fromkeys(("key_norms", "value_norms"), by_position["residual_norms"])
+        by_position |= dict.fromkeys(_BY_POSITION, torch.tensor(readings.positions))
+    for name, value in readings.tensors().items():
+        if name == "tokens" or name.startswith(EXTRA):
+            continue
+        columns = by_position.get(name, torch.tensor([-1]))
+        padding = (columns >= lengths[:, None]).reshape(len(value), *[1] * (value.ndim - 2), -1)
+        if not (value.isfinite() | (padding & value.isnan())).all():
+            raise InputError(f"its {name} holds what is not a number; take it as it was")
+        most = 1.0 if name in _SHARES else math.inf
+        if name in (*_SHARES, *_NORMS) and ((value < -TOLERANCE) | (value > most + TOLERANCE)).any():
+            raise InputError(f"its {name} is not {'from 0 to 1' if most == 1 else '0 or more'}; take it as it was")

@@ -20,7 +20,6 @@ from .protocol import Protocol, public_name
 P, T = ParamSpec("P"), TypeVar("T")
 EXTRA = "extra."  # before the names of instruments' answers, among all tensors
 TokenText = Callable[[int], str]  # from a token id to its text
-_ALPHA = "of some heads, it is (report.alpha()[:, layer, head] > epsilon).float().mean()"
 
 
 @dataclass(frozen=True, repr=False)

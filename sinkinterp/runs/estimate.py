@@ -231,6 +231,7 @@ def _head_bytes(recipe: Recipe) -> int:
     return (held - TENSORS * BYTES * parameters_of(recipe.model)) // recipe.model.n_heads
 
 
+@cache
 def parameters_of(model: LMSpec) -> int:
     """How many parameters a model has; no memory is taken for them."""
     with torch.device("meta"):

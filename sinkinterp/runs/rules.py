@@ -465,7 +465,9 @@ def _unless_worse(outcome: Outcome, reason: str, runs: Table, model: str, baseli
         return Outcome.DIVERGED, failed
     seeds = len(_differences(runs, model, baseline, LOSS))
     if seeds < LEAST_SEEDS <= len(_rows_of(runs, model)):
-        raise InputError(f"{seeds} seeds of {model} can be compared with {baseline}, of at least {LEAST_SEEDS}")
+        raise InputError(
+            f"{seeds} seeds of {model} can be compared with {baseline}, of at least {LEAST_SEEDS}; train the others too"
+        )
     gap, most = _loss_gap(runs, model, baseline)
     if seeds < LEAST_SEEDS or (gap.low if for_certain else gap.high) <= most:
         return outcome, reason

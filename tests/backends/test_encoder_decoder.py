@@ -244,7 +244,7 @@ def test_edits_of_calls_reach_the_attention_that_is_read():
 
 
 GPT2, BART = zoo.model_of("gpt2"), model_of("bart")
-ALONE = "runs on the Hugging Face backend alone, with an encoder input"
+ALONE = "has an encoder; load it with backend='huggingface'"
 REFUSED = [
     (lambda: subject_of("t5gemma", NoEncoder()), "T5GemmaFor.* does not run without cross-attention: ValueError"),
     (lambda: subject_of("bart").run(TOKENS, edits=[ShiftPositions(30)]), r"position 46 is outside .* table of 40"),

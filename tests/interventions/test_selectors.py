@@ -167,7 +167,7 @@ def test_a_control_of_two_positions_is_two_others(pair):
 def test_edits_that_choose_nothing_and_choices_without_others_have_no_control():
     generator = torch.Generator().manual_seed(0)
     refusals = {
-        iv.ShiftPositions(3): "ShiftPositions chooses nothing that could be drawn at random",
+        iv.ShiftPositions(3): "ShiftPositions chooses nothing to draw at random",
         iv.ZeroKeyBias(): "changes all layers; a control needs some to be chosen",
         iv.ChangeValues(iv.Zero()): "changes all layers; a control needs some",
         iv.RemovePosition(): "changes all positions; a control needs some",

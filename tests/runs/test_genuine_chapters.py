@@ -13,6 +13,7 @@ from experiments.shared.windows import FIRST, KINDS, WINDOWS_FIRST, delimiters_o
 from sinkinterp.attention.call import AttentionCall
 from sinkinterp.attention.sites import HeadWeights
 from sinkinterp.backends.frozen import frozen
+from sinkinterp.data.choices import Bos
 from sinkinterp.interventions import ZeroKeyBias, ZeroQueryBias, ZeroValueBias
 from sinkinterp.runs.case import Case, Fewer, open_case
 from sinkinterp.runs.catalogue import Scale, experiment_names, load_module
@@ -173,8 +174,9 @@ def test_models_that_were_not_made_are_left_out_and_named(tmp_path, monkeypatch)
     assert note == "read; not made here: local/gemma3-270m; not made here: local/qwen2.5-coder-0.5b"
 
 
-def test_a_large_model_is_measured_on_fewer_sequences(tmp_path):
+def test_a_large_model_is_measured_on_fewer_sequences_which_begin_as_is_said(tmp_path):
     model_of("llama").save_pretrained(tmp_path)
+    assert [open_case(Fewer(str(tmp_path), 13, *bos)).start for bos in ((), (Bos.ALWAYS,))] == [Bos.NEVER, Bos.ALWAYS]
     case = open_case(Fewer(str(tmp_path), 13))
     assert isinstance(case, Case) and case.size() == (13, 64) and case.size(7) == (7, 64)
     assert open_case(str(tmp_path)).size() == (100, 64)
