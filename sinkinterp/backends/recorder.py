@@ -266,5 +266,6 @@ def stacked(layers: Sequence[Answers], device: torch.device) -> Answers:
         shapes = {tuple(layer[name].shape) for layer in layers}
         if len(shapes) > 1:
             sizes = " and ".join(map(str, sorted(shapes)))
-            raise InputError(f"layers answer {name} with different shapes, {sizes}; reduce heads and dimensions first")
+            fix = "take another family, or a read with one shape"
+            raise InputError(f"layers answer {name} with different shapes, {sizes}; {fix}")
     return {name: torch.stack([layer[name].to(device) for layer in layers], 1) for name in layers[0]}
