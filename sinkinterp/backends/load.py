@@ -45,17 +45,15 @@ def load(  # noqa: PLR0913  everything that a model can be loaded with
     """A subject from a Hugging Face name, a model folder, a GGUF file, a model that we name, or a model in memory.
 
     sinkinterp/NAME are the checkpoints that ship with us; `make models` makes smollm2, gemma3-270m, qwen2.5-coder-0.5b
-    and whisper-tiny.en. A model in memory
-    is a transformers model, an nnsight model around one, a TransformerLens bridge, or any PyTorch module that attends
-    causally. `backend` is "huggingface", "nnsight" or "transformer_lens" (which runs a copy); by default that
-    of the object, "huggingface" for names, folders and files. Weights are read from safetensors or GGUF (dequantised)
-    only, in `dtype` (default float32), to where `device_map` says (as in transformers: "auto" spreads a model that is
-    too large for one device), and no code of the repository is run. Encoder-decoder models (Whisper, BART, T5) need an
-    `encoder` input, `Silence()`, `NoEncoder()`, `Sound(file)` or `Text(text)` of
-    `sinkinterp.backends.encoder.encoder_input`. What is measured is their decoder.
-    `tokenizer`, a transformers tokenizer or the name of one, is what the subject reads text with; by default that of
-    the name, the folder, the nnsight model or the bridge. It may also be anything with `encode` and `decode`, the two
-    functions, or a dictionary of the ids of characters.
+    and whisper-tiny.en. A model in memory is a transformers model, an nnsight model around one, a TransformerLens
+    bridge, or any PyTorch module that attends causally. `backend` is "huggingface", "nnsight" or "transformer_lens"
+    (which runs a copy); by default that of the object, "huggingface" for names, folders and files. Weights are read
+    from safetensors or GGUF (dequantised) only, in `dtype` (default float32), to where `device_map` says (as in
+    transformers: "auto" spreads a model that is too large for one device), and no code of the repository is run.
+    Encoder-decoder models (Whisper, BART, T5) need an `encoder` input, `Silence()`, `NoEncoder()`, `Sound(file)` or
+    `Text(text)` of `sinkinterp.backends.encoder.encoder_input`; their decoder is measured. The subject reads text with
+    `tokenizer`, a transformers tokenizer or the name of one, by default that of the name, the folder, the nnsight model
+    or the bridge; or anything with `encode` and `decode`, the two functions, or a dictionary of the ids of characters.
     `forward`, `blocks`, `positions` and `attention` are for modules of your own, where what they do is not found or
     ambiguous: `forward(module, ids)` returns the logits; `blocks="transformer.h"` names the list of blocks,
     `positions="transformer.wpe"` the table of positions; `attention` describes attention that does not call

@@ -74,17 +74,13 @@ def reproduce(
     index.html with the verdicts of all that lie in the folder.
     """
     with progress_bars() as progress:
-        from ..pages.book import check_plotly, files_of
-        from ..pages.chapters import stem_of
         from ..runs import experiment as experiments
 
         quiet_libraries()
         _check_inputs(model, scale, text)
         is_all = list(names) == [ALL]
         chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
-        stems = [stem_of(name, None if model else scale) for name in chosen]
-        check_ours(files_of(out, stems), OR_FORCE, force or dry_run)
-        check_plotly(out)
+        _check_outputs(out, chosen, None if model else scale, force or dry_run)
         models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
         trained: list[Trainable] = []
         for name in chosen:
@@ -129,6 +125,15 @@ def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) 
         check_readable(text)
     if models and scale is Scale.SMOKE:
         raise InputError("--scale smoke runs what ships, and --model names another one; leave one of them out")
+
+
+def _check_outputs(out: Path, names: Sequence[str], scale: Scale | None, force: bool) -> None:
+    """Raises InputError for files of the user's in the place of chapters, unless `force`, and for another plotly."""
+    from ..pages.book import check_plotly, files_of
+    from ..pages.chapters import stem_of
+
+    check_ours(files_of(out, [stem_of(name, scale) for name in names]), OR_FORCE, force)
+    check_plotly(out)
 
 
 def _models(names: Sequence[str], encoder: str | None) -> Sequence["str | Encoded"]:
