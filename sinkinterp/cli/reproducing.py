@@ -2,7 +2,7 @@
 
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -79,15 +79,15 @@ def reproduce(
         quiet_libraries()
         _check_inputs(model, scale, text)
         is_all = list(names) == [ALL]
-        chosen = experiment_names() if is_all else list(dict.fromkeys(map(full_name, names)))
+        chosen = _of_scale(scale) if is_all else list(dict.fromkeys(map(full_name, names)))
         _check_outputs(out, chosen, None if model else scale, force or dry_run)
         models, workers, left_out = _models(model, encoder), _workers(ray, scale), list[str]()
         trained: list[Trainable] = []
+        seconds = 0.0
         for name in chosen:
             experiment = experiments.load_experiment(name)
-            has_scale = scale is not None and (scale in experiment.scales or not is_all)
             scope = experiments.Scope(
-                scale if has_scale and scale is not None else experiment.default_scale(),
+                scale or experiment.default_scale(),
                 models=models,
                 seeds=seeds,
                 text=text,
@@ -102,7 +102,7 @@ def reproduce(
                     experiments.check_default(scope, scale)
                 command = _command(name, scope, encoder)
                 if dry_run:
-                    _print_cost(name, experiment, scope, out, command)
+                    seconds += _print_cost(name, experiment, scope, out, command)
                     trained += experiment.recipes(scope)
                 else:
                     _write_chapter(name, experiment, scope, out, command, force)
@@ -111,9 +111,16 @@ def reproduce(
                     raise
                 left_out.append(f"{name}: {error}")
         if dry_run and len(chosen) > 1:
-            print_text(f"all of them, shared runs once: {_cost_text(trained, None)}")
+            print_text(f"all of them, shared runs once: {_total(trained, seconds, out)}")
         for reason in left_out:
             print_line(f"left out: {reason}")
+
+
+def _of_scale(scale: Scale | None) -> list[str]:
+    """The experiments that have the scale; all of them where the user chooses none."""
+    from ..runs.experiment import load_experiment
+
+    return [name for name in experiment_names() if scale is None or scale in load_experiment(name).scales]
 
 
 def _check_inputs(models: Sequence[str], scale: Scale | None, text: str | None) -> None:
@@ -159,7 +166,8 @@ def _workers(ray: str | None, scale: Scale | None) -> "Workers":
     return Processes(1) if scale is Scale.PAPER else Processes()
 
 
-def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> None:
+def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str) -> float:
+    """Prints what a chapter costs. Returns the seconds that it took when this command made it; 0 where none did."""
     from ..runs.experiment import OnModels
 
     recipes, words = experiment.recipes(scope), list[str]()
@@ -168,7 +176,10 @@ def _print_cost(name: str, experiment: "Experiment", scope: "Scope", out: Path, 
         words += [f"measures {', '.join(given) or 'what it trains'}"]
     if recipes or not words:
         words += [_cost_text(recipes, scope.cache)]
-    print_text(f"{name} at scale {scope.label}: {'; '.join([*words, *_took(out, name, scope, command)])}")
+    seconds, machine = _took(out, name, scope, command)
+    words += [f"the chapter in {out} took {seconds / 3600:.2f} hours on {machine}"] if machine else []
+    print_text(f"{name} at scale {scope.label}: {'; '.join(words)}")
+    return seconds
 
 
 def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
@@ -184,15 +195,22 @@ def _cost_text(recipes: Sequence["Trainable"], cache: Path | None) -> str:
     return words + f"in {cost.memory:.3g} GB of memory, and leave {cost.gigabytes:.3g} GB of checkpoints"
 
 
-def _took(folder: Path, name: str, scope: "Scope", command: str) -> Iterator[str]:
-    """Yields how long this command took when it made the chapter of the folder; nothing if another command made it."""
+def _total(trained: Sequence["Trainable"], seconds: float, out: Path) -> str:
+    """What several chapters cost: their trainings, and the time that the chapters of the folder took."""
+    measured = [f"the chapters in {out} took {seconds / 3600:.2f} hours"] if seconds else []
+    return "; ".join([_cost_text(trained, None), *measured] if trained or not measured else measured)
+
+
+def _took(folder: Path, name: str, scope: "Scope", command: str) -> tuple[float, object]:
+    """The seconds that this command took for the chapter of the folder, and where; 0 and None if another made it."""
     from ..pages.chapters import chapter_in, stem_of
 
     file = folder / f"{stem_of(name, scope.label)}.json"
     with suppress(InputError):  # what is damaged is made again
-        made = chapter.provenance if file.is_file() and (chapter := chapter_in(file)) else {}
+        made = chapter_in(file).provenance if file.is_file() else {}
         if made.get("command") == command and isinstance(seconds := made.get("seconds"), int | float):
-            yield f"the chapter in {folder} took {seconds / 3600:.2f} hours on {made.get('machine')}"
+            return seconds, made.get("machine")
+    return 0.0, None
 
 
 def _write_chapter(name: str, experiment: "Experiment", scope: "Scope", out: Path, command: str, force: bool) -> None:
