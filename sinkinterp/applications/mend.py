@@ -176,7 +176,7 @@ def mended(
     model = load_model(recipe.model)
     base = fingerprint(model)
     before = worth(HuggingFaceSubject(model, recipe.model), held_out)
-    add_slots(model, recipe.slots)
+    add_slots(model, recipe.slots, text.sample(recipe.batch, recipe.seed, 1), recipe.position)
     recipe.trained.prepare(model)
 
     def batch(step: int) -> Batch:

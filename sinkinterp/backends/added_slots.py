@@ -20,6 +20,7 @@ from transformers.modeling_utils import AttentionInterface
 from ..attention.call import AttentionCall, call_of_interface, is_causal_call
 from ..attention.shapes import HeadOutput, PerQuery
 from ..attention.slots import SinkLogit, SlotRow, Slots
+from ..data.tokens import Tokens
 from ..errors import InputError
 from ..spec import Spec
 
@@ -31,34 +32,42 @@ UNIT = 1000.0  # AdamW moves every number by the learning rate; slots need one t
 class AddedSlots(Spec):
     """What is added to every head of a model. Its value is zero, so a head that attends to it writes less."""
 
-    def build(self, n_heads: int, d_head: int, d_value: int) -> Slots:
-        """The slots of one attention module, for heads of these sizes."""
+    def build(self, call: AttentionCall, position: int) -> Slots:
+        """The slots of one attention module, by a call of it, and the position of the key whose place they take."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class AddedLogit(AddedSlots):
-    """A score per head, the same for every query (GPT-OSS). It begins at `first`; minus infinity changes nothing."""
+    """A score per head, the same for every query (GPT-OSS). It begins at `first`; minus infinity changes nothing.
 
-    first: float = 0.0
+    None: it begins at the mean score of later queries with the key at the position, so that it shares its attention.
+    """
 
-    def build(self, n_heads: int, d_head: int, d_value: int) -> Slots:
-        return _Logit(torch.full((n_heads,), self.first / UNIT))
+    first: float | None = None
+
+    def build(self, call: AttentionCall, position: int) -> Slots:
+        if self.first is not None:
+            return _Logit(torch.full((call.q.shape[1],), self.first / UNIT))
+        later, key = slice(position + 1, None), call.keys[position : position + 1]
+        return _Logit(call.scores(key, later).mean((0, 2, 3)).to(call.q.dtype) / UNIT)
 
 
 @dataclass(frozen=True)
 class AddedKey(AddedSlots):
-    """A key per head, which begins at zero (K biases; Gu et al. 2025, section 7.1)."""
+    """A key per head (K biases; Gu et al. 2025, section 7.1). It begins at the mean key at the position."""
 
-    def build(self, n_heads: int, d_head: int, d_value: int) -> Slots:
-        return _Key(torch.zeros(n_heads, 1, d_head), d_value)
+    def build(self, call: AttentionCall, position: int) -> Slots:
+        groups = call.q.shape[1] // call.k.shape[1]
+        key = call.k[:, :, position : position + 1].mean(0).repeat_interleave(groups, 0)
+        return _Key(key / UNIT, call.v.shape[-1])
 
 
 @dataclass(frozen=True)
 class NoAddedSlots(AddedSlots):
     """Nothing: the control."""
 
-    def build(self, n_heads: int, d_head: int, d_value: int) -> Slots:
+    def build(self, call: AttentionCall, position: int) -> Slots:
         return Slots()
 
 
@@ -152,10 +161,11 @@ def output_and_mass(call: AttentionCall, key: int) -> tuple[HeadOutput, PerQuery
     return z[..., :-1], z[..., -1]
 
 
-def add_slots(model: PreTrainedModel, spec: AddedSlots) -> str:
+def add_slots(model: PreTrainedModel, spec: AddedSlots, tokens: Tokens | None = None, position: int = 0) -> str:
     """Adds slots to every attention of a model, and sets its attention implementation. Returns the one that it had.
 
-    Raises InputError for a model with slots, an encoder or an attention outside transformers' interface.
+    They begin as the spec says for the calls on some tokens, by default three ids. Raises InputError for a model with
+    slots, an encoder or an attention outside transformers' interface.
     """
     name = type(model).__name__
     if model.config.is_encoder_decoder or not model._can_set_attn_implementation():
@@ -163,7 +173,7 @@ def add_slots(model: PreTrainedModel, spec: AddedSlots) -> str:
     before: str = model.config._attn_implementation
     model.set_attn_implementation(WITH_SLOTS)
     try:
-        calls = _calls_of(model)
+        calls = _calls_of(model, torch.tensor([[0, 1, 2]]) if tokens is None else tokens)
         if not calls or any(call.slot is not None for call in calls.values()):
             what = "has slots already" if calls else "calls no attention"
             raise InputError(f"{name} {what}, so none are added")
@@ -171,8 +181,7 @@ def add_slots(model: PreTrainedModel, spec: AddedSlots) -> str:
         model.set_attn_implementation(before)
         raise
     for module, call in calls.items():
-        added = spec.build(call.q.shape[1], call.q.shape[-1], call.v.shape[-1])
-        module.add_module(WITH_SLOTS, added.to(call.q.device, call.q.dtype))
+        module.add_module(WITH_SLOTS, spec.build(call, position).to(call.q.device, call.q.dtype))
     return before
 
 
@@ -185,12 +194,12 @@ def remove_slots(model: PreTrainedModel, before: str) -> None:
 
 
 @torch.no_grad()
-def _calls_of(model: PreTrainedModel) -> dict[nn.Module, AttentionCall]:
-    """The attention modules of a model in their order, each with its call in a short pass."""
+def _calls_of(model: PreTrainedModel, tokens: Tokens) -> dict[nn.Module, AttentionCall]:
+    """The attention modules of a model in their order, each with its call on some tokens."""
     found: dict[nn.Module, AttentionCall] = {}
     token, training = _FOUND.set(found), model.training
     try:
-        model.eval()(torch.tensor([[0, 1, 2]], device=model.device), use_cache=False)
+        model.eval()(tokens.to(model.device), use_cache=False)
     finally:
         _FOUND.reset(token)
         model.train(training)
